@@ -1,0 +1,273 @@
+"""The rank's side of launch: become a rank, run what is sent, send back what it gives, and never outlive the notebook."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import faulthandler
+import linecache
+import multiprocessing.util
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any
+
+from labkit import _wire, trace
+
+STACKS_SIGNAL = signal.SIGUSR1
+NO_CUDA_AFTER_FORK = "CUDA was initialised before the fork"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where this rank stands among the others, and what it runs on. ``device`` is such as ``"cpu"`` or ``"cuda:0"``."""
+
+    rank: int
+    world_size: int
+    backend: str
+    device: str
+    threads: int
+    init: bool
+    master_port: int
+    variables: dict[str, str]  # environment variables that only ranks get
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What torchrun would set, for one machine, and this launch's own variables."""
+        rank, world_size = str(self.rank), str(self.world_size)
+        return {
+            "RANK": rank,
+            "LOCAL_RANK": rank,
+            "WORLD_SIZE": world_size,
+            "LOCAL_WORLD_SIZE": world_size,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(self.master_port),
+            # As under torchrun: the store at MASTER_PORT is there already, nobody has to open one.
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "OMP_NUM_THREADS": str(self.threads),
+            **self.variables,
+        }
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a rank takes over from the notebook for each call, as it is at that moment."""
+
+    environment: dict[str, str]
+    directory: str
+    sys_path: list[str]
+    argv: list[str]
+    cell_sources: dict[str, list[str]]  # file name of a cell -> its lines, for tracebacks
+
+    @classmethod
+    def here(cls) -> Surroundings:
+        cells = {
+            name: entry[2] for name, entry in linecache.cache.items() if len(entry) == 4 and not os.path.exists(name)
+        }
+        return cls(dict(os.environ), os.getcwd(), list(sys.path), list(sys.argv), cells)
+
+    def enter(self, place: Place) -> None:
+        wanted = self.environment | place.environment
+        for name in os.environ.keys() - wanted.keys():
+            del os.environ[name]
+        os.environ.update(wanted)
+        os.chdir(self.directory)
+        sys.path[:] = self.sys_path
+        sys.argv[:] = self.argv
+        for name, lines in self.cell_sources.items():
+            linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
+
+
+class Rank:
+    """This process as a rank: the connection to the notebook, and the loop that serves it."""
+
+    def __init__(self, connection: Connection, place: Place, listener: int):
+        self.connection, self.place, self.listener = connection, place, listener
+        self.store: Any = None
+        self._sending = threading.Lock()
+        self._groups = 0
+
+    def send(self, *message: Any, payload: memoryview | None = None) -> None:
+        """Send a message to the notebook, from any thread; ``payload``, if any, goes right behind it, uncopied."""
+        data = _wire.dumps(message)
+        with self._sending:
+            self.connection.send_bytes(data)
+            if payload is not None:
+                self.connection.send_bytes(payload)
+
+    def serve(self) -> None:
+        """Run one call after another until the notebook closes the connection."""
+        while True:
+            try:
+                surroundings = _wire.loads(self.connection.recv_bytes())
+                call = self.connection.recv_bytes()
+            except EOFError:
+                return
+            self._answer(surroundings, call)
+
+    def _answer(self, surroundings: Surroundings, call: bytes) -> None:
+        recorder = trace.Recorder()
+        try:
+            surroundings.enter(self.place)
+            self._prepare_torch()
+            fn, args, kwargs = _wire.loads(call)
+            recorder.start("cuda" if self.place.device.startswith("cuda") else "cpu")
+            value = fn(*args, **kwargs)
+            rows = recorder.finish()
+            self._reply("done", rows, self._group_state(), payload=self._pack(value, fn))
+        except BaseException as error:  # SystemExit too: the rank stays until the notebook has heard of it
+            with contextlib.suppress(Exception):
+                recorder.finish()
+            self._reply("error", time.perf_counter_ns(), type(error).__name__, str(error), format_error(error))
+
+    def _reply(self, *message: Any, payload: memoryview | None = None) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        _libc.fflush(None)
+        self.send(*message, payload=payload)
+
+    def _pack(self, value: Any, fn: Any) -> memoryview:
+        try:
+            return _wire.dumps(value)
+        except Exception as error:
+            name = getattr(fn, "__name__", "fn")
+            raise TypeError(
+                f"{name} returned what cannot be sent back: {_wire.explain({'the value': value}, error)}"
+            ) from None
+
+    def _prepare_torch(self) -> None:
+        """Threads, device, store and process group: what a rank has before its function is called."""
+        import torch
+        import torch.distributed as dist
+
+        place = self.place
+        if self.store is None:
+            torch.set_num_threads(place.threads)
+            if numpy := sys.modules.get("numpy"):
+                numpy.random.seed()  # a fork would share its state with the other ranks
+            if place.device.startswith("cuda"):
+                torch.cuda.set_device(torch.device(place.device))
+            self.store = dist.TCPStore(
+                "127.0.0.1",
+                place.master_port,
+                None,
+                place.rank == 0,
+                wait_for_workers=False,
+                master_listen_fd=self.listener if place.rank == 0 else None,
+            )
+        if place.init and not dist.is_initialized():
+            self._groups += 1
+            store = dist.PrefixStore(f"labkit/{self._groups}", self.store)
+            backend = "cpu:gloo,cuda:nccl" if place.backend == "nccl" else place.backend
+            dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.world_size)
+
+    def _group_state(self) -> int | None:
+        """How many collectives the process group has begun; None where there is no group any more.
+
+        Equal on all ranks exactly if the function left the group in step.
+        """
+        import torch.distributed as dist
+
+        if not self.place.init:
+            return 0
+        if not dist.is_initialized():
+            return None
+        return dist.distributed_c10d._get_default_group()._get_sequence_number_for_group()
+
+
+current: Rank | None = None  # set in a rank, None everywhere else
+
+
+def serve(connection: int, output: int, stacks: int, listener: int, *, life: int) -> int:
+    """Be a rank until the notebook closes the connection or is gone. The arguments are file descriptors. Gives an exit status."""
+    global current
+    with contextlib.suppress(PermissionError):  # leads a session already
+        os.setsid()  # an interrupt of the notebook's process group must not reach the ranks
+    threading.Thread(target=_end_with_notebook, args=(life,), daemon=True).start()
+    _die_with_parent()
+    atexit._clear()  # what the preloaded packages registered is the server's to run; a rank runs what it registers itself
+    atexit.register(multiprocessing.util._exit_function)  # type: ignore[attr-defined]
+    _redirect_output(output)
+    faulthandler.enable(stacks)
+    faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
+    link = Connection(connection)
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        link.send_bytes(_wire.dumps(("hello", NO_CUDA_AFTER_FORK if _cuda_is_open() else "")))
+        place = _wire.loads(link.recv_bytes())
+        if place.rank != 0:
+            os.close(listener)  # rank 0 alone hosts the store
+        current = Rank(link, place, listener)
+        current.serve()
+        atexit._run_exitfuncs()
+    return 0
+
+
+def _end_with_notebook(life: int) -> None:
+    """Wait for the other end of the pipe to close; then end this rank and whatever it started."""
+    while os.read(life, 4096):
+        pass
+    os.killpg(0, signal.SIGKILL)
+
+
+def _die_with_parent() -> None:
+    """On Linux the kernel ends this process with the server that forked it, even if Python never gets to run again."""
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        _libc.prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+_libc = ctypes.CDLL(None)
+
+
+def _redirect_output(output: int) -> None:
+    """Send what Python and C code print to the notebook, a line at a time."""
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    sys.stdout = open(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+    line_buffered = 1  # C's _IOLBF, in glibc and on macOS
+    stdout = ctypes.c_void_p.in_dll(_libc, "stdout" if sys.platform == "linux" else "__stdoutp")
+    _libc.setvbuf(stdout, None, line_buffered, 0)
+
+
+def _cuda_is_open() -> bool:
+    """Whether this process was born with CUDA in use, which no fork survives. The device files tell, whoever opened them."""
+    with contextlib.suppress(OSError):
+        for fd in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/self/fd/{fd}").startswith("/dev/nvidia"):
+                    return True
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.cuda._is_in_bad_fork()
+
+
+def format_error(error: BaseException) -> str:
+    """The traceback as Python prints it, from the launched function's frame on."""
+    return "".join(traceback.format_exception(type(error), error, _skip_own_frames(error.__traceback__))).rstrip()
+
+
+def _skip_own_frames(tb: TracebackType | None) -> TracebackType | None:
+    inner = tb
+    while inner is not None and inner.tb_frame.f_code.co_filename == __file__:
+        inner = inner.tb_next
+    return inner or tb
+
+
+def cell_lines(stacks: str) -> Iterator[str]:
+    """Lines of a faulthandler dump, each frame followed by its source line where this process knows it (as a cell's)."""
+    for line in stacks.splitlines():
+        yield line
+        file, _, rest = line.strip().partition('", line ')
+        if file.startswith('File "') and (number := rest.split(" ", 1)[0]).isdigit():
+            source = linecache.getline(file.removeprefix('File "'), int(number)).strip()
+            if source:
+                yield f"    {source}"

@@ -1,0 +1,288 @@
+"""The notebook's side of a set of running ranks: start them, hand them a call, listen, and end them whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from multiprocessing.connection import Pipe, wait
+from typing import IO, Any
+
+from labkit import _processes, _rank, _wire
+
+GRACE_S = 0.25  # after a first failure, how long to listen for the one that caused it
+STACKS_S = 1.0  # how long a rank may take to write its stack
+EXIT_S = 2.0  # how long a rank may take to leave by itself
+
+
+class RankError(RuntimeError):
+    """A rank raised, or died. ``.rank``, ``.error_type`` (the exception's name, or such as ``"SIGKILL"``), ``.traceback``."""
+
+    def __init__(self, rank: int, error_type: str, message: str, traceback: str = ""):
+        super().__init__(f"rank {rank} {message}" + (f"\n\n{traceback}" if traceback else ""))
+        self.rank, self.error_type, self.traceback = rank, error_type, traceback
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows: the rank's traceback, not the path through this file."""
+        return [f"{type(self).__name__}: {self}"]
+
+
+class LaunchTimeout(RuntimeError):
+    """The ranks did not finish in time. ``.stacks`` is ``{rank: text}``: where each one was when the time was up."""
+
+    def __init__(self, timeout_s: float, stacks: dict[int, str]):
+        text = "\n\n".join(f"rank {rank}:\n{stack}" for rank, stack in stacks.items())
+        super().__init__(
+            f"the ranks did not finish within timeout_s={timeout_s:g} s and were ended. "
+            f"A collective that not every rank joins waits for ever. Where they were:\n\n{text}"
+        )
+        self.stacks = stacks
+
+    _render_traceback_ = RankError._render_traceback_
+
+
+class CudaInServer(Exception):
+    """A rank was forked from a server in which CUDA is in use: it must be a fresh interpreter instead."""
+
+
+class _Member:
+    """One rank as the notebook sees it: its process, its connection, its output, and what it has answered."""
+
+    def __init__(self, rank: int, listener: int, fresh: bool):
+        self.rank = rank
+        self.connection, theirs = Pipe()
+        self.output, output_write = os.pipe()
+        self.stacks: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (unlinked from the start; closed in close())
+        os.set_blocking(self.output, False)
+        self.partial_line = b""
+        self.answer: Any = None
+        try:
+            fds = [theirs.fileno(), output_write, self.stacks.fileno(), listener]
+            self.process = _processes.start(fds, fresh)
+        except BaseException:
+            self.close_pipes()
+            raise
+        finally:
+            theirs.close()
+            os.close(output_write)
+
+    def close_pipes(self) -> None:
+        self.connection.close()
+        os.close(self.output)
+        self.stacks.close()
+
+    def receive(self) -> tuple[Any, ...] | None:
+        """The next message, or None if the rank has closed its end. The value of a "done" follows it unpickled."""
+        try:
+            message = _wire.loads(self.connection.recv_bytes())
+            return (*message, self.connection.recv_bytes()) if message[0] == "done" else message
+        except (EOFError, ConnectionResetError):
+            return None
+
+    def read_output(self) -> list[str]:
+        """The lines the rank has printed since the last call. A line not yet ended is kept for later."""
+        data = [self.partial_line]
+        with contextlib.suppress(BlockingIOError):
+            while chunk := os.read(self.output, 1 << 16):
+                data.append(chunk)
+                if len(data) > 64:  # let the others have a turn
+                    break
+        *lines, self.partial_line = b"".join(data).split(b"\n")
+        return [line.decode("utf-8", "replace") for line in lines]
+
+    def stack(self) -> str:
+        self.stacks.seek(0)
+        return "\n".join(_rank.cell_lines(self.stacks.read().decode("utf-8", "replace"))).strip()
+
+
+class Ranks:
+    """``len(devices)`` running ranks. ``place(rank, port)`` says where each one stands. Always close()."""
+
+    def __init__(self, world_size: int, place: Callable[[int, int], _rank.Place]):
+        try:
+            self._start(world_size, place, fresh=False)
+        except CudaInServer:
+            self._start(world_size, place, fresh=True)
+        self.in_step = True
+
+    def _start(self, world_size: int, place: Callable[[int, int], _rank.Place], fresh: bool) -> None:
+        self.members: list[_Member] = []
+        try:
+            with _processes.uninterrupted(), socket.create_server(("127.0.0.1", 0), backlog=world_size) as listener:
+                for rank in range(world_size):
+                    self.members.append(_Member(rank, listener.fileno(), fresh))
+                port = listener.getsockname()[1]
+            for member in self.members:
+                self._greet(member, place(member.rank, port))
+        except BaseException:
+            self.close(kill=True)
+            raise
+
+    def _greet(self, member: _Member, place: _rank.Place) -> None:
+        wait([member.connection, member.process.sentinel])
+        while not member.connection.poll(0.05):
+            if (status := member.process.poll()) is not None:
+                if status == _processes.NEVER_STARTED and _processes.server.usable:
+                    _processes.server.usable = False
+                    raise CudaInServer
+                raise RankError(member.rank, *_how_it_ended(status), member.stack())
+        message = member.receive()
+        if message == ("hello", _rank.NO_CUDA_AFTER_FORK):
+            _processes.server.usable = False
+            raise CudaInServer
+        with contextlib.suppress(BrokenPipeError):  # died just now; run() says so
+            member.connection.send_bytes(_wire.dumps(place))
+
+    # --- one call ----------------------------------------------------------------------------------------------------
+
+    def run(self, call: memoryview, timeout_s: float, on_lines: Any, on_progress: Any) -> list[tuple[Any, ...]]:
+        """Run a pickled call on every rank. Gives per rank (rows of spans, pickled value), in rank order.
+
+        ``on_lines(rank, lines)`` gets what a rank prints, ``on_progress(rank, ...)`` its progress. Raises RankError or
+        LaunchTimeout; the ranks are unusable then, and close(kill=True) is due.
+        """
+        deadline = time.monotonic() + timeout_s
+        surroundings = _wire.dumps(_rank.Surroundings.here())
+        for member in self.members:
+            member.answer = None
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # died; noticed below
+                member.connection.send_bytes(surroundings)
+                member.connection.send_bytes(call)
+        failed_at = None
+        try:
+            while any(member.answer is None for member in self.members):
+                until = min(deadline, failed_at + GRACE_S) if failed_at else deadline
+                if time.monotonic() >= until:
+                    break
+                self._listen(until - time.monotonic(), on_lines, on_progress)
+                if failed_at is None and any(m.answer and m.answer[0] != "done" for m in self.members):
+                    failed_at = time.monotonic()
+            failure = self._first_failure()
+            if failure is None and any(member.answer is None for member in self.members):
+                failure = LaunchTimeout(timeout_s, self._stacks())
+        finally:
+            self._drain(on_lines)
+        if failure is not None:
+            raise failure
+        self.in_step = len({member.answer[2] for member in self.members}) == 1 and self.members[0].answer[2] is not None
+        return [(member.answer[1], member.answer[3]) for member in self.members]
+
+    def _listen(self, timeout_s: float, on_lines: Any, on_progress: Any) -> None:
+        sources: dict[Any, tuple[str, _Member]] = {}
+        for member in self.members:
+            sources[member.output] = ("output", member)
+            if member.answer is None:
+                sources[member.connection] = ("message", member)
+                sources[member.process.sentinel] = ("exit", member)
+        for source in wait(list(sources), timeout_s):
+            kind, member = sources[source]  # type: ignore[index]
+            if kind == "output":
+                if lines := member.read_output():
+                    on_lines(member.rank, lines)
+            elif kind == "message":
+                self._hear(member, on_progress)
+            elif member.answer is None and member.process.poll() is not None and not member.connection.poll():
+                member.answer = ("died", member.process.exit_status)
+
+    def _hear(self, member: _Member, on_progress: Any) -> None:
+        message = member.receive()
+        if message is None:  # its end is closed, so its process has ended or is about to
+            status = member.process.poll(EXIT_S)
+            member.answer = ("died", -signal.SIGKILL if status is None else status)
+        elif message[0] == "progress":
+            on_progress(member.rank, *message[1:])
+        else:
+            member.answer = message
+
+    def _first_failure(self) -> RankError | None:
+        """The failure that caused the others: a death before an exception (peers raise when a rank dies), then the earliest."""
+        for member in self.members:
+            if member.answer and member.answer[0] == "died":
+                return RankError(member.rank, *_how_it_ended(member.answer[1]), member.stack())
+        errors = [(m.answer[1], m.rank, m.answer) for m in self.members if m.answer and m.answer[0] == "error"]
+        if not errors:
+            return None
+        _, rank, (_, _, error_type, message, text) = min(errors, key=lambda error: error[:2])
+        return RankError(rank, error_type, f"raised {error_type}: {message}", text)
+
+    def _stacks(self) -> dict[int, str]:
+        """Every rank's Python stack, now."""
+        stuck = [member for member in self.members if member.answer is None and member.process.pid]
+        for member in stuck:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(member.process.pid or 0, _rank.STACKS_SIGNAL)
+        end, sizes = time.monotonic() + STACKS_S, [-1]
+        while time.monotonic() < end:  # until every stack is there and none grows any more
+            time.sleep(0.05)
+            previous, sizes = sizes, [os.fstat(member.stacks.fileno()).st_size for member in stuck]
+            if sizes == previous and all(sizes):
+                break
+        return {
+            m.rank: "finished" if m.answer else m.stack() or "no Python stack: still starting" for m in self.members
+        }
+
+    def _drain(self, on_lines: Any) -> None:
+        for member in self.members:
+            lines = member.read_output()
+            while more := member.read_output():
+                lines += more
+            if member.partial_line:
+                lines.append(member.partial_line.decode("utf-8", "replace"))
+                member.partial_line = b""
+            if lines:
+                on_lines(member.rank, lines)
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def close(self, kill: bool = False) -> None:
+        """End the ranks: by themselves if they can within a moment, otherwise, or with ``kill``, at once."""
+        with _processes.uninterrupted():
+            members, self.members = self.members, []
+            for member in members:
+                if kill:
+                    member.process.kill()
+                member.connection.close()
+            end = time.monotonic() + EXIT_S
+            for member in members:
+                if member.process.poll(max(0.0, end - time.monotonic())) is None:
+                    member.process.kill()
+                    member.process.poll(EXIT_S)
+                member.process.close()
+                os.close(member.output)
+                member.stacks.close()
+
+
+def _how_it_ended(status: int) -> tuple[str, str]:
+    """(error type, sentence) for an exit status as waitpid gives it."""
+    if status < 0:
+        name = signal.Signals(-status).name
+        hint = " (out of memory?)" if name == "SIGKILL" and sys.platform == "linux" else ""
+        return name, f"was killed by {name}{hint}"
+    return f"exit status {status}", f"ended with exit status {status} before its function returned"
+
+
+class HeldOutput:
+    """What ranks print, kept until the end and shown in rank order (LABKIT_STATIC=1), or shown as it comes."""
+
+    def __init__(self, held: bool):
+        self.held = held
+        self.lines: dict[int, list[str]] = defaultdict(list)
+
+    def __call__(self, rank: int, lines: list[str]) -> None:
+        if self.held:
+            self.lines[rank] += lines
+        else:
+            sys.stdout.write("".join(f"[rank {rank}] {line}\n" for line in lines))
+            sys.stdout.flush()
+
+    def show(self) -> None:
+        held, self.held, lines = self.held, False, self.lines
+        if held:
+            for rank in sorted(lines):
+                self(rank, lines[rank])

@@ -1,0 +1,107 @@
+"""How functions and values travel between the notebook and its ranks: cloudpickle, tensors on the CPU, culprits named."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+import types
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Any
+
+import cloudpickle
+
+
+class _Pickler(cloudpickle.Pickler):
+    """cloudpickle, with tensors of any device sent as CPU tensors."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(obj, torch.Tensor) and obj.device.type not in ("cpu", "meta"):
+            on_cpu = obj.detach().to("cpu").requires_grad_(obj.requires_grad)
+            if isinstance(obj, torch.nn.Parameter):
+                on_cpu = torch.nn.Parameter(on_cpu, obj.requires_grad)
+            return on_cpu.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        return super().reducer_override(obj)
+
+
+def dumps(obj: Any) -> memoryview:
+    """Pickled bytes of anything cloudpickle takes. Tensors arrive on the CPU, whatever device they were on."""
+    buffer = io.BytesIO()
+    _Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(obj)
+    return buffer.getbuffer()
+
+
+loads = pickle.loads
+
+
+def dumps_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> memoryview:
+    """The call as bytes. A function of a module that no rank could import travels by value, like one typed in a cell."""
+    module = sys.modules.get(getattr(fn, "__module__", None) or "")
+    by_value = module is not None and not _importable(module)
+    if by_value:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        return dumps((fn, args, kwargs))
+    except Exception as error:
+        name = getattr(fn, "__name__", type(fn).__name__)
+        parts = (
+            {name: fn}
+            | {f"argument {i}": arg for i, arg in enumerate(args)}
+            | {f"argument {k!r}": v for k, v in kwargs.items()}
+        )
+        raise TypeError(f"launch: {name} cannot be sent to the ranks: {explain(parts, error)}") from error
+    finally:
+        if by_value:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _importable(module: types.ModuleType) -> bool:
+    if module.__name__ == "__main__":
+        return True  # cloudpickle sends what is defined there by value anyway
+    try:
+        return find_spec(module.__name__) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def explain(parts: dict[str, Any], error: Exception) -> str:
+    """Which of the named objects cannot be pickled, down to the innermost attribute or item at fault, and why."""
+    for name, obj in parts.items():
+        if (reason := _failure(obj)) is not None:
+            path, culprit, reason = _descend(name, obj, reason, seen=set())
+            return f"{path} is a {type(culprit).__module__}.{type(culprit).__qualname__} ({reason})"
+    return str(error)
+
+
+def _failure(obj: Any) -> str | None:
+    try:
+        dumps(obj)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _descend(path: str, obj: Any, reason: str, seen: set[int]) -> tuple[str, Any, str]:
+    seen.add(id(obj))
+    for inner_path, inner in _parts(path, obj):
+        if id(inner) not in seen and (inner_reason := _failure(inner)) is not None:
+            return _descend(inner_path, inner, inner_reason, seen)
+    return path, obj, reason
+
+
+def _parts(path: str, obj: Any) -> Iterator[tuple[str, Any]]:
+    """The objects that would be pickled along with this one, with the way to each."""
+    if isinstance(obj, types.FunctionType):
+        for name, cell in zip(obj.__code__.co_freevars, obj.__closure__ or (), strict=True):
+            yield f"{path}'s variable {name}", cell.cell_contents
+        for name in obj.__code__.co_names:
+            if name in obj.__globals__:
+                yield f"{path}'s global {name}", obj.__globals__[name]
+    elif isinstance(obj, dict):
+        yield from ((f"{path}[{key!r}]", value) for key, value in obj.items())
+    elif isinstance(obj, list | tuple | set | frozenset):
+        yield from ((f"{path}[{i}]", value) for i, value in enumerate(obj))
+    elif hasattr(obj, "__dict__") and not isinstance(obj, type | types.ModuleType):
+        yield from ((f"{path}.{key}", value) for key, value in vars(obj).items())

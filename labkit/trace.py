@@ -1,0 +1,218 @@
+"""What did happen: spans timed in any thread of any rank, as rows of the one event table.
+
+    with span("all_reduce", lane="comm", bucket=2, bytes=tensor.nbytes):
+        dist.all_reduce(tensor)
+
+The simulator (what *should* happen) makes rows of the same table, so everything that reads or draws one reads the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pandas as pd
+
+from labkit.show import MeasuredTable
+
+EVENT_COLUMNS = ("rank", "lane", "name", "step", "stage", "micro_batch", "bucket", "bytes", "start_s", "end_s")
+LANES = ("compute", "comm", "host")
+_LABELS = ("step", "stage", "micro_batch", "bucket", "bytes")
+
+# A finished span: (lane, name, step, stage, micro_batch, bucket, bytes, start, end). The two times are perf_counter_ns
+# readings, or CUDA events that are turned into such readings once the recording is over.
+Row = tuple[Any, ...]
+
+_sinks: tuple[list[Row], ...] = ()  # every recording in progress; replaced, never mutated, so threads need no lock
+_clock = time.perf_counter_ns  # on Linux and macOS one clock for all processes of a machine
+
+
+class span:  # noqa: N801  (a context manager that reads as a verb)
+    """Time the block under it. Usable in a rank, in a thread of it, nested, and in the notebook under :func:`record`.
+
+    ``lane`` is one of ``"compute"``, ``"comm"``, ``"host"``. Labels are integers: ``step``, ``stage``, ``micro_batch``,
+    ``bucket``, ``bytes``. Outside a recording it does nothing. A block that raises is recorded and raises on.
+
+    On a rank whose device is a GPU, spans of ``"compute"`` and ``"comm"`` are timed by CUDA events on the current
+    stream, and read after the rank's function is done: a span never synchronises. ``"host"`` is always the CPU's clock.
+
+    Raises ValueError for an unknown lane and TypeError for an unknown label.
+    """
+
+    __slots__ = ("_key", "_start")
+
+    def __init__(
+        self,
+        name: str,
+        lane: str = "compute",
+        *,
+        step: int | None = None,
+        stage: int | None = None,
+        micro_batch: int | None = None,
+        bucket: int | None = None,
+        bytes: int | None = None,
+    ):
+        if lane not in LANES:
+            raise ValueError(f"span({name!r}): lane is {lane!r}, expected one of {', '.join(LANES)}")
+        self._key = (lane, name, step, stage, micro_batch, bucket, bytes)
+
+    def __enter__(self) -> None:
+        if _sinks:
+            self._start = _cuda_mark() if _cuda and self._key[0] != "host" else _clock()
+
+    def __exit__(self, *_: object) -> None:
+        if _sinks and hasattr(self, "_start"):
+            end = _clock() if isinstance(self._start, int) else _cuda_mark()
+            row = (*self._key, self._start, end)
+            for sink in _sinks:
+                sink.append(row)
+
+
+# --- CUDA: events on the stream instead of the CPU's clock -----------------------------------------------------------
+
+_cuda: Any = None  # torch.cuda while spans are timed on the device's stream
+
+
+def _cuda_mark() -> Any:
+    event = _cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+class Recorder:
+    """Collects the spans that end while it is running. ``rows`` are as :data:`Row`; ``finish`` makes both times readings."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+
+    def start(self, device_type: str = "cpu") -> None:
+        """Begin. With ``device_type="cuda"`` the device's clock is tied to the CPU's by one synchronisation, here."""
+        global _sinks, _cuda
+        if device_type == "cuda":
+            import torch
+
+            _cuda = torch.cuda
+            torch.cuda.synchronize()
+            self._anchor_event = _cuda_mark()
+            self._anchor_event.synchronize()
+            self._anchor_ns = _clock()
+        _sinks = (*_sinks, self.rows)
+
+    def finish(self) -> list[Row]:
+        """End, wait for the events still on their way, and give the rows with both times in perf_counter nanoseconds."""
+        global _sinks, _cuda
+        _sinks = tuple(sink for sink in _sinks if sink is not self.rows)
+        rows = [(*row[:7], self._read(row[7]), self._read(row[8])) for row in self.rows]
+        if not _sinks:
+            _cuda = None
+        return rows
+
+    def _read(self, mark: Any) -> int:
+        if isinstance(mark, int):
+            return mark
+        mark.synchronize()
+        return self._anchor_ns + round(self._anchor_event.elapsed_time(mark) * 1e6)  # elapsed_time is in milliseconds
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
+def event_table(rows: Iterable[Iterable[Any]], measured: bool = False) -> pd.DataFrame:
+    """A DataFrame with EVENT_COLUMNS and their types from rows in that order. Labels are nullable integers.
+
+    ``measured`` says that the times were measured, so they print as measurements do (see :mod:`labkit.show`).
+    """
+    kind = MeasuredTable if measured else pd.DataFrame
+    table = kind(list(rows), columns=list(EVENT_COLUMNS))
+    kinds: dict[str, Any] = {"rank": "int64", "lane": "str", "name": "str", "start_s": "float64", "end_s": "float64"}
+    return table.astype(kinds | dict.fromkeys(_LABELS, "Int64"))
+
+
+def rank_events(rows: Iterable[Row], rank: int, origin_ns: int) -> list[tuple[Any, ...]]:
+    """Rows of one rank as rows of the event table: seconds since ``origin_ns``, in order of their start."""
+    events = [(rank, *row[:7], (row[7] - origin_ns) * 1e-9, (row[8] - origin_ns) * 1e-9) for row in rows]
+    return sorted(events, key=lambda event: event[-2:])
+
+
+class Recording:
+    """What :func:`record` gives: ``.events`` is the event table once the block is over."""
+
+    def __init__(self) -> None:
+        self._events: pd.DataFrame | None = None
+
+    @property
+    def events(self) -> pd.DataFrame:
+        if self._events is None:
+            raise RuntimeError("record(): .events is there once the with block is over")
+        return self._events
+
+    @property
+    def timings(self) -> pd.DataFrame:
+        return timings(self.events)
+
+
+@contextlib.contextmanager
+def record() -> Iterator[Recording]:
+    """Record the spans of code that runs right here, in the notebook: ``with record() as recording: …; recording.events``.
+
+    Times are seconds since the block began. Spans are timed on the GPU's stream if this process uses one already.
+    """
+    torch = sys.modules.get("torch")
+    on_gpu = torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized()
+    recording, recorder = Recording(), Recorder()
+    recorder.start("cuda" if on_gpu else "cpu")
+    origin = _clock()
+    try:
+        yield recording
+    finally:
+        rank = int(os.environ.get("RANK", 0))
+        recording._events = event_table(rank_events(recorder.finish(), rank, origin), measured=True)
+
+
+TIMING_COLUMNS = ("rank", "name", "count", "total_s", "mean_s", "median_s", "min_s", "max_s")
+
+
+def timings(events: pd.DataFrame) -> pd.DataFrame:
+    """One row per rank and event name: how often, and seconds in total, mean, median, least, most.
+
+    Rows stand in the order in which the names first started on each rank.
+    """
+    spans = events.assign(duration=events["end_s"] - events["start_s"]).sort_values("start_s", kind="stable")
+    groups = spans.groupby(["rank", "name"], sort=False)["duration"]
+    table = groups.agg(["count", "sum", "mean", "median", "min", "max"]).reset_index()
+    table.columns = list(TIMING_COLUMNS)
+    return type(events)(table.sort_values("rank", kind="stable", ignore_index=True))
+
+
+def to_chrome_trace(events: pd.DataFrame, path: str | os.PathLike[str]) -> None:
+    """Write the events in Chrome's trace format (JSON), which ui.perfetto.dev and chrome://tracing open.
+
+    A process per rank, a thread per lane; labels are the arguments of an event. Times in the file are microseconds.
+    """
+    lane_ids = {lane: i for i, lane in enumerate(LANES)}
+    out: list[dict[str, Any]] = []
+    for rank, lane in events[["rank", "lane"]].drop_duplicates().sort_values(["rank", "lane"]).itertuples(index=False):
+        ids = {"pid": int(rank), "tid": lane_ids[lane], "ph": "M"}
+        out.append({**ids, "name": "process_name", "args": {"name": f"rank {rank}"}})
+        out.append({**ids, "name": "thread_name", "args": {"name": lane}})
+        out.append({**ids, "name": "thread_sort_index", "args": {"sort_index": lane_ids[lane]}})
+    for event in events.to_dict("records"):
+        out.append(
+            {
+                "name": event["name"],
+                "cat": event["lane"],
+                "ph": "X",
+                "pid": int(event["rank"]),
+                "tid": lane_ids[event["lane"]],
+                "ts": event["start_s"] * 1e6,
+                "dur": (event["end_s"] - event["start_s"]) * 1e6,
+                "args": {label: int(event[label]) for label in _LABELS if not pd.isna(event[label])},
+            }
+        )
+    with open(path, "w") as file:
+        json.dump({"traceEvents": out, "displayTimeUnit": "ms"}, file)
