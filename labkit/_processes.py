@@ -73,7 +73,7 @@ class RankSeed:
     def _bootstrap(self, parent_sentinel: int) -> int:
         from labkit import _rank
 
-        server = forkserver._forkserver  # type: ignore[attr-defined]
+        server: Any = forkserver._forkserver
         # Every child holds the pipe that keeps the server alive. Ours must not, or a stuck rank would outlive the notebook.
         if (alive := getattr(server, "_forkserver_alive_fd", None)) is not None:
             os.close(alive)

@@ -180,7 +180,8 @@ class Rank:
             return 0
         if not dist.is_initialized():
             return None
-        return dist.distributed_c10d._get_default_group()._get_sequence_number_for_group()
+        group: Any = dist.distributed_c10d._get_default_group()
+        return group._get_sequence_number_for_group()
 
 
 current: Rank | None = None  # set in a rank, None everywhere else

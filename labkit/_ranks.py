@@ -9,7 +9,6 @@ import socket
 import sys
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from multiprocessing.connection import Pipe, wait
 from typing import IO, Any
@@ -163,7 +162,7 @@ class Ranks:
                 self._listen(until - time.monotonic(), on_lines, on_progress)
                 if failed_at is None and any(m.answer and m.answer[0] != "done" for m in self.members):
                     failed_at = time.monotonic()
-            failure = self._first_failure()
+            failure: RuntimeError | None = self._first_failure()
             if failure is None and any(member.answer is None for member in self.members):
                 failure = LaunchTimeout(timeout_s, self._stacks())
         finally:
@@ -181,7 +180,7 @@ class Ranks:
                 sources[member.connection] = ("message", member)
                 sources[member.process.sentinel] = ("exit", member)
         for source in wait(list(sources), timeout_s):
-            kind, member = sources[source]  # type: ignore[index]
+            kind, member = sources[source]
             if kind == "output":
                 if lines := member.read_output():
                     on_lines(member.rank, lines)
@@ -265,24 +264,3 @@ def _how_it_ended(status: int) -> tuple[str, str]:
         hint = " (out of memory?)" if name == "SIGKILL" and sys.platform == "linux" else ""
         return name, f"was killed by {name}{hint}"
     return f"exit status {status}", f"ended with exit status {status} before its function returned"
-
-
-class HeldOutput:
-    """What ranks print, kept until the end and shown in rank order (LABKIT_STATIC=1), or shown as it comes."""
-
-    def __init__(self, held: bool):
-        self.held = held
-        self.lines: dict[int, list[str]] = defaultdict(list)
-
-    def __call__(self, rank: int, lines: list[str]) -> None:
-        if self.held:
-            self.lines[rank] += lines
-        else:
-            sys.stdout.write("".join(f"[rank {rank}] {line}\n" for line in lines))
-            sys.stdout.flush()
-
-    def show(self) -> None:
-        held, self.held, lines = self.held, False, self.lines
-        if held:
-            for rank in sorted(lines):
-                self(rank, lines[rank])

@@ -21,12 +21,13 @@ import inspect
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from labkit import _processes, _rank, _wire, show, trace
-from labkit._ranks import HeldOutput, LaunchTimeout, RankError, Ranks
+from labkit._cell import CellBars, CellOutput, static
+from labkit._ranks import LaunchTimeout, RankError, Ranks
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -193,10 +194,10 @@ class Workers:
             raise RuntimeError("workers: these ranks were ended with their with block; start new ones")
         _check_call(fn, args, kwargs)
         call = _wire.dumps_call(fn, args, kwargs)
-        output = HeldOutput(held=_static())
+        output = CellOutput(held=static())
         start, start_ns = time.perf_counter(), time.perf_counter_ns()
         try:
-            with _Bars() as bars:
+            with CellBars() as bars:
                 results = self._started().run(call, self._timeout_s, output, bars)
         except BaseException:
             self._end(kill=True)
@@ -325,57 +326,22 @@ PROGRESS_EVERY_S = 0.1
 
 def progress(iterable: Iterable[T], desc: str = "") -> Iterator[T]:
     """Go through ``iterable`` and show a bar. In ranks: one bar in the cell that counts the items of all ranks together."""
-    total = len(iterable) if hasattr(iterable, "__len__") else None
+    total = len(iterable) if isinstance(iterable, Sized) else None
     if _rank.current is None:
         from tqdm.auto import tqdm
 
-        yield from tqdm(iterable, desc=desc, disable=_static() or os.environ.get("RANK", "0") != "0")
+        yield from tqdm(iterable, desc=desc, disable=static() or os.environ.get("RANK", "0") != "0")
         return
-    sent, done = 0.0, 0
+    done, sent = 0, time.monotonic()
     try:
-        for done, item in enumerate(iterable):  # noqa: B007  (done items, so before this one)
+        for item in iterable:
+            yield item
+            done += 1
             if time.monotonic() - sent > PROGRESS_EVERY_S:
                 _rank.current.send("progress", desc, done, total)
                 sent = time.monotonic()
-            yield item
-        done += 1 if sent else 0
     finally:
         _rank.current.send("progress", desc, done, total)
-
-
-class _Bars:
-    """The progress bars of one run in the notebook: one for each description, the sum over ranks."""
-
-    def __init__(self) -> None:
-        self._bars: dict[str, Any] = {}
-        self._counts: dict[str, dict[int, tuple[int, int | None]]] = {}
-
-    def __call__(self, rank: int, desc: str, done: int, total: int | None) -> None:
-        if _static():
-            return
-        counts = self._counts.setdefault(desc, {})
-        counts[rank] = (done, total)
-        if desc not in self._bars:
-            from tqdm.auto import tqdm
-
-            self._bars[desc] = tqdm(desc=desc)
-        bar = self._bars[desc]
-        totals = [total for _, total in counts.values()]
-        bar.total = None if None in totals else sum(t for t in totals if t is not None)
-        bar.n = sum(done for done, _ in counts.values())
-        bar.refresh()
-
-    def __enter__(self) -> _Bars:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for bar in self._bars.values():
-            bar.close()
-
-
-def _static() -> bool:
-    """Whether outputs are meant for keeping (LABKIT_STATIC=1): no bars, and what ranks print in rank order."""
-    return os.environ.get("LABKIT_STATIC", "0") not in ("", "0")
 
 
 if sys.platform == "win32":

@@ -43,7 +43,7 @@ class MeasuredTable(pd.DataFrame):
     def _constructor(self) -> Callable[..., MeasuredTable]:
         return MeasuredTable
 
-    def _formatters(self) -> dict[str, Any]:
+    def _formatters(self) -> dict[Any, Any]:
         return {name: measured for name, kind in self.dtypes.items() if pd.api.types.is_float_dtype(kind)}
 
     def __repr__(self) -> str:

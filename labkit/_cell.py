@@ -1,0 +1,64 @@
+"""What a run shows in its cell while it goes on: the lines its ranks print, and their progress."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import defaultdict
+from typing import Any
+
+
+def static() -> bool:
+    """Whether outputs are meant for keeping (LABKIT_STATIC=1): no bars, and what ranks print in rank order."""
+    return os.environ.get("LABKIT_STATIC", "0") not in ("", "0")
+
+
+class CellOutput:
+    """What ranks print, kept until the end and shown in rank order (LABKIT_STATIC=1), or shown as it comes."""
+
+    def __init__(self, held: bool):
+        self.held = held
+        self.lines: dict[int, list[str]] = defaultdict(list)
+
+    def __call__(self, rank: int, lines: list[str]) -> None:
+        if self.held:
+            self.lines[rank] += lines
+        else:
+            sys.stdout.write("".join(f"[rank {rank}] {line}\n" for line in lines))
+            sys.stdout.flush()
+
+    def show(self) -> None:
+        held, self.held, lines = self.held, False, self.lines
+        if held:
+            for rank in sorted(lines):
+                self(rank, lines[rank])
+
+
+class CellBars:
+    """The progress bars of one run in the notebook: one for each description, the sum over ranks."""
+
+    def __init__(self) -> None:
+        self._bars: dict[str, Any] = {}
+        self._counts: dict[str, dict[int, tuple[int, int | None]]] = {}
+
+    def __call__(self, rank: int, desc: str, done: int, total: int | None) -> None:
+        if static():
+            return
+        counts = self._counts.setdefault(desc, {})
+        counts[rank] = (done, total)
+        if desc not in self._bars:
+            from tqdm.auto import tqdm
+
+            self._bars[desc] = tqdm(desc=desc)
+        bar = self._bars[desc]
+        totals = [total for _, total in counts.values()]
+        bar.total = None if None in totals else sum(t for t in totals if t is not None)
+        bar.n = sum(done for done, _ in counts.values())
+        bar.refresh()
+
+    def __enter__(self) -> CellBars:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for bar in self._bars.values():
+            bar.close()
