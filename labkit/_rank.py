@@ -14,13 +14,13 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any
 
 from labkit import _wire, trace
+from labkit.rendezvous import loopback_store
 
 STACKS_SIGNAL = signal.SIGUSR1
 NO_CUDA_AFTER_FORK = "CUDA was initialised before the fork"
@@ -155,14 +155,8 @@ class Rank:
                 numpy.random.seed()  # a fork would share its state with the other ranks
             if place.device.startswith("cuda"):
                 torch.cuda.set_device(torch.device(place.device))
-            self.store = dist.TCPStore(
-                "127.0.0.1",
-                place.master_port,
-                None,
-                place.rank == 0,
-                wait_for_workers=False,
-                master_listen_fd=self.listener if place.rank == 0 else None,
-            )
+            listener = self.listener if place.rank == 0 else None
+            self.store = loopback_store(place.rank, place.world_size, "127.0.0.1", place.master_port, listener)
         if place.init and not dist.is_initialized():
             self._groups += 1
             store = dist.PrefixStore(f"labkit/{self._groups}", self.store)
@@ -260,15 +254,23 @@ def _skip_own_frames(tb: TracebackType | None) -> TracebackType | None:
     inner = tb
     while inner is not None and inner.tb_frame.f_code.co_filename == __file__:
         inner = inner.tb_next
-    return inner or tb
+    return inner
 
 
-def cell_lines(stacks: str) -> Iterator[str]:
-    """Lines of a faulthandler dump, each frame followed by its source line where this process knows it (as a cell's)."""
-    for line in stacks.splitlines():
-        yield line
-        file, _, rest = line.strip().partition('", line ')
-        if file.startswith('File "') and (number := rest.split(" ", 1)[0]).isdigit():
-            source = linecache.getline(file.removeprefix('File "'), int(number)).strip()
-            if source:
-                yield f"    {source}"
+def readable_stacks(dump: str) -> str:
+    """A faulthandler dump without the lab's own threads and frames, each frame with its source line (a cell's too)."""
+    threads = dump.split("Extension modules:")[0].split("\n\n")
+    return "\n\n".join(text for text in map(_readable_stack, threads) if text)
+
+
+def _readable_stack(thread: str) -> str:
+    lines = []
+    for line in thread.splitlines():
+        file, _, rest = line.strip().removeprefix('File "').partition('", line ')
+        if file == __file__:  # below it stand only frames of the lab
+            break
+        lines.append(line)
+        if rest and (source := linecache.getline(file, int(rest.split(" ")[0])).strip()):
+            lines.append(f"    {source}")
+    has_frames = any(line.startswith("  File") for line in lines) or not any("Thread 0x" in line for line in lines)
+    return "\n".join(lines).strip() if has_frames else ""

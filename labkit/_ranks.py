@@ -46,8 +46,8 @@ class LaunchTimeout(RuntimeError):
     _render_traceback_ = RankError._render_traceback_
 
 
-class CudaInServer(Exception):
-    """A rank was forked from a server in which CUDA is in use: it must be a fresh interpreter instead."""
+class ServerUnusable(Exception):
+    """The fork server died, or CUDA is in use in it: ranks must be fresh interpreters instead."""
 
 
 class _Member:
@@ -97,7 +97,7 @@ class _Member:
 
     def stack(self) -> str:
         self.stacks.seek(0)
-        return "\n".join(_rank.cell_lines(self.stacks.read().decode("utf-8", "replace"))).strip()
+        return _rank.readable_stacks(self.stacks.read().decode("utf-8", "replace"))
 
 
 class Ranks:
@@ -106,7 +106,8 @@ class Ranks:
     def __init__(self, world_size: int, place: Callable[[int, int], _rank.Place]):
         try:
             self._start(world_size, place, fresh=False)
-        except CudaInServer:
+        except ServerUnusable:
+            _processes.server.usable = False
             self._start(world_size, place, fresh=True)
         self.in_step = True
 
@@ -124,17 +125,15 @@ class Ranks:
             raise
 
     def _greet(self, member: _Member, place: _rank.Place) -> None:
-        wait([member.connection, member.process.sentinel])
-        while not member.connection.poll(0.05):
-            if (status := member.process.poll()) is not None:
-                if status == _processes.NEVER_STARTED and _processes.server.usable:
-                    _processes.server.usable = False
-                    raise CudaInServer
-                raise RankError(member.rank, *_how_it_ended(status), member.stack())
+        wait([member.connection])  # a message, or its end if the process never came to life
         message = member.receive()
+        if message is None:
+            status = member.process.poll(EXIT_S)
+            if status == _processes.NEVER_STARTED:
+                raise ServerUnusable
+            raise RankError(member.rank, *_how_it_ended(status if status is not None else 0), member.stack())
         if message == ("hello", _rank.NO_CUDA_AFTER_FORK):
-            _processes.server.usable = False
-            raise CudaInServer
+            raise ServerUnusable
         with contextlib.suppress(BrokenPipeError):  # died just now; run() says so
             member.connection.send_bytes(_wire.dumps(place))
 

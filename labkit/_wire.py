@@ -7,7 +7,7 @@ import pickle
 import sys
 import types
 from collections.abc import Iterator
-from importlib.util import find_spec
+from importlib.machinery import PathFinder
 from typing import Any
 
 import cloudpickle
@@ -58,12 +58,10 @@ def dumps_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> memory
 
 
 def _importable(module: types.ModuleType) -> bool:
-    if module.__name__ == "__main__":
-        return True  # cloudpickle sends what is defined there by value anyway
-    try:
-        return find_spec(module.__name__) is not None
-    except (ImportError, ValueError):
-        return False
+    if module.__name__ == "__main__" or getattr(module, "__file__", None) is None:
+        return True  # cloudpickle sends what is defined in __main__ by value anyway; a built-in module is everywhere
+    package = module.__name__.partition(".")[0]
+    return PathFinder.find_spec(package) is not None  # unlike importlib's find_spec it does not take sys.modules' word
 
 
 def explain(parts: dict[str, Any], error: Exception) -> str:

@@ -1,0 +1,519 @@
+"""launch: what goes in, what comes out, and what it refuses before anything starts."""
+
+import functools
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import cloudpickle
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+
+from labkit import _processes, _rank
+from labkit import launch as launch_module
+from labkit.launch import RankError, device, launch, progress, workers
+from labkit.trace import span
+
+
+def rank_and_sum():
+    x = torch.ones(3) * (dist.get_rank() + 1)
+    with span("all_reduce", lane="comm", bytes=x.nbytes):
+        dist.all_reduce(x)
+    return dist.get_rank(), x
+
+
+# --- refused before anything starts ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_rank_starts(monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("a rank was started")
+
+    monkeypatch.setattr(_processes, "start", refuse)
+
+
+@pytest.mark.parametrize(
+    "world_size, error", [(0, ValueError), (-2, ValueError), (2.0, TypeError), ("2", TypeError), (True, TypeError)]
+)
+def test_a_world_size_that_is_no_number_of_ranks_is_refused(no_rank_starts, world_size, error):
+    with pytest.raises(error, match=f"world_size is {world_size!r}, expected"):
+        launch(rank_and_sum, world_size=world_size)
+
+
+@pytest.mark.parametrize(
+    "option, message",
+    [
+        ({"backend": "mpi"}, "backend is 'mpi', expected one of 'auto', 'gloo', 'nccl'"),
+        ({"timeout_s": 0}, "timeout_s is 0, expected seconds"),
+        ({"timeout_s": "10"}, "timeout_s is '10', expected seconds"),
+        ({"threads": 0}, "threads is 0, expected"),
+        ({"threads": 1.5}, "threads is 1.5, expected"),
+        ({"link": "fast"}, "link is 'fast', expected None"),
+    ],
+)
+def test_an_option_out_of_range_is_refused_by_name(no_rank_starts, option, message):
+    with pytest.raises(ValueError, match=message):
+        launch(rank_and_sum, **option)
+    with pytest.raises(ValueError, match=message):
+        workers(**option)
+
+
+def test_fn_must_be_a_function_and_fit_its_arguments(no_rank_starts):
+    with pytest.raises(TypeError, match=r"fn is \(0, 1\), expected a function"):
+        launch((0, 1))
+    with pytest.raises(TypeError, match=r"rank_and_sum\(\) cannot be called with what was given: too many"):
+        launch(rank_and_sum, 1)
+    with pytest.raises(TypeError, match="missing a required argument: 'a'"):
+        launch(lambda a: a)
+
+
+@pytest.mark.parametrize("option", ["world_size", "backend", "timeout_s", "threads", "link", "share_gpu", "init"])
+def test_a_parameter_that_launch_takes_itself_is_refused_and_partial_is_the_way_out(no_rank_starts, option):
+    fn = eval(f"lambda {option}: {option}")
+    with pytest.raises(TypeError, match=rf"parameter named '{option}'.*functools.partial\(<lambda>, {option}="):
+        launch(fn)
+
+
+def test_partial_gets_such_a_parameter_through():
+    assert launch(functools.partial(lambda timeout_s: timeout_s, timeout_s=5), world_size=1).values == [5]
+
+
+class Box:
+    def __init__(self, content):
+        self.content = content
+
+
+def test_an_argument_that_cannot_be_sent_is_named_down_to_the_culprit(no_rank_starts):
+    with pytest.raises(TypeError, match=r"argument 1\.content\['locks'\]\[0\] is a _thread\.lock"):
+        launch(lambda a, b: None, 1, Box({"locks": [threading.Lock()]}))
+    with pytest.raises(TypeError, match=r"argument 'key' is a _thread\.lock"):
+        launch(lambda key: None, key=threading.Lock())
+
+
+def test_a_variable_of_the_function_that_cannot_be_sent_is_named(no_rank_starts):
+    lock = threading.Lock()
+    with pytest.raises(TypeError, match=r"<lambda>'s variable lock is a _thread\.lock"):
+        launch(lambda: lock)
+
+
+def test_nccl_without_enough_gpus_says_how_many_there_are_and_names_share_gpu(monkeypatch, no_rank_starts):
+    monkeypatch.setattr(launch_module, "_gpu_count", lambda: 1)
+    with pytest.raises(ValueError, match=r"each of the 2 ranks, and this machine has 1 GPU.*share_gpu=True"):
+        launch(rank_and_sum, backend="nccl")
+    monkeypatch.setattr(launch_module, "_gpu_count", lambda: 0)
+    with pytest.raises(ValueError, match="this machine has no GPU"):
+        launch(rank_and_sum, backend="nccl", share_gpu=True)
+
+
+@pytest.mark.parametrize(
+    "gpus, world_size, share_gpu, backend, devices, why",
+    [
+        (0, 2, False, "gloo", ["cpu", "cpu"], "there is no GPU here"),
+        (0, 2, True, "gloo", ["cpu", "cpu"], "there is no GPU here"),
+        (1, 1, False, "nccl", ["cuda:0"], "a GPU of its own"),
+        (1, 2, False, "gloo", ["cpu", "cpu"], "there is 1 GPU here"),
+        (1, 2, True, "nccl", ["cuda:0", "cuda:0"], "1 GPU shared, for correctness only"),
+        (2, 3, True, "nccl", ["cuda:0", "cuda:1", "cuda:0"], "2 GPUs shared"),
+        (8, 2, False, "nccl", ["cuda:0", "cuda:1"], "a GPU of its own"),
+    ],
+)
+def test_auto_takes_nccl_exactly_where_each_rank_has_a_gpu(
+    monkeypatch, gpus, world_size, share_gpu, backend, devices, why
+):
+    monkeypatch.setattr(launch_module, "_gpu_count", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "nccl", type("nccl", (), {"version": staticmethod(lambda: (2, 28, 9))}))
+    plan = launch_module._plan(world_size, "auto", 1.0, None, None, share_gpu, True)
+    assert (plan.backend, plan.devices) == (backend, devices)
+    assert why in plan.why and why in plan.header(0.1)
+    hosts = [variables.get("NCCL_HOSTID") for variables in plan.variables]
+    if backend == "nccl" and gpus < world_size:  # NCCL must not notice that they share a GPU
+        assert len(set(hosts)) == world_size
+    else:
+        assert set(hosts) == {None}
+
+
+# --- what a rank is --------------------------------------------------------------------------------------------------
+
+
+def test_ranks_are_up_with_their_environment_and_their_values_come_back_in_order():
+    def look():
+        names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
+        return (
+            os.getpid(),
+            [os.environ[name] for name in names],
+            int(os.environ["MASTER_PORT"]),
+            dist.get_rank(),
+            dist.get_world_size(),
+        )
+
+    run = launch(look, world_size=3, backend="gloo")
+    pids, environments, ports, ranks, sizes = zip(*run.values, strict=True)
+    assert len({*pids, os.getpid()}) == 4
+    assert environments == tuple([str(r), str(r), "3", "3", "127.0.0.1"] for r in range(3))
+    assert len(set(ports)) == 1 and ports[0] > 0
+    assert (ranks, sizes) == ((0, 1, 2), (3, 3, 3))
+    assert (run.backend, run.world_size, run.devices) == ("gloo", 3, ["cpu"] * 3)
+
+
+def test_all_reduce_sums_over_ranks_and_its_span_is_in_both_tables():
+    run = launch(rank_and_sum, world_size=2)
+    assert all(torch.equal(x, torch.full((3,), 3.0)) for _, x in run.values)
+    assert run.events[["rank", "lane", "name", "bytes"]].values.tolist() == [
+        [0, "comm", "all_reduce", 12],
+        [1, "comm", "all_reduce", 12],
+    ]
+    assert (run.events.start_s >= 0).all() and (run.events.end_s <= run.seconds).all()
+    assert run.timings[["rank", "name", "count"]].values.tolist() == [[0, "all_reduce", 1], [1, "all_reduce", 1]]
+
+
+def test_a_run_shows_a_header_line_and_the_timings_with_everything_measured_in_brackets():
+    run = launch(rank_and_sum, world_size=2, backend="gloo")
+    hidden = re.sub(r"\[~[^\]]*\]", "[~]", repr(run))
+    assert hidden.splitlines()[0] == "2 ranks [~] [~] [~]"
+    assert hidden.splitlines()[-1].split() == ["1", "1", "all_reduce", "1", *["[~]"] * 5]
+    assert "gloo: CPU, as asked for" in repr(run)
+    assert "<table" in run._repr_html_() and "2 ranks [~ gloo" in run._repr_html_()
+
+
+def test_ranks_share_one_clock():
+    def meet():
+        dist.barrier()
+        with span("after"):
+            pass
+
+    starts = launch(meet, world_size=2).events.start_s
+    assert abs(starts[0] - starts[1]) < 0.5  # clocks of two processes that began on their own differ by hours
+
+
+def test_threads_are_the_cores_shared_out_unless_said_otherwise():
+    cores = len(os.sched_getaffinity(0))
+    assert launch(torch.get_num_threads, world_size=2).values == [max(1, cores // 2)] * 2
+    assert launch(torch.get_num_threads, world_size=1, threads=3).values == [3]
+    assert launch(lambda: os.environ["OMP_NUM_THREADS"], world_size=1, threads=3).values == ["3"]
+
+
+def test_ranks_see_the_notebooks_present_environment_directory_and_path(monkeypatch, tmp_path):
+    monkeypatch.setenv("LABKIT_TEST_VARIABLE", "now")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def look():
+        return os.environ.get("LABKIT_TEST_VARIABLE"), os.getcwd(), str(tmp_path) in sys.path
+
+    assert launch(look, world_size=1).values == [("now", str(tmp_path), True)]
+    monkeypatch.delenv("LABKIT_TEST_VARIABLE")
+    assert launch(look, world_size=1).values[0][0] is None
+
+
+def test_a_variable_that_packages_read_when_imported_reaches_the_ranks_too(monkeypatch):
+    server = _processes._Server()
+    server._server.set_forkserver_preload(["huggingface_hub.constants"])
+    monkeypatch.setattr(_processes, "server", server)
+
+    def offline():
+        from huggingface_hub import constants
+
+        return constants.HF_HUB_OFFLINE
+
+    for value, expected in (("1", True), ("0", False)):
+        monkeypatch.setenv("HF_HUB_OFFLINE", value)
+        assert launch(offline, world_size=1, init=False).values == [expected]
+    server._server._stop()
+
+
+def test_the_code_on_disk_now_runs(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = tmp_path / "student_code.py"
+
+    def answer():
+        import student_code
+
+        return student_code.answer()
+
+    for value in (1, 2):
+        module.write_text(f"def answer():\n    return {value}\n")
+        assert launch(answer, world_size=1).values == [value]
+
+
+def test_an_edited_dp_py_runs_without_restarting_anything(monkeypatch, tmp_path):
+    package = tmp_path / "labkit"
+    subprocess.run(["cp", "-r", os.path.dirname(_rank.__file__), package], check=True)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def edited():
+        from labkit import dp
+
+        return getattr(dp, "edited", None), dp.__file__
+
+    assert launch(edited, world_size=1).values == [(None, str(package / "dp.py"))]
+    (package / "dp.py").write_text((package / "dp.py").read_text() + "\nedited = True\n")
+    assert launch(edited, world_size=1).values == [(True, str(package / "dp.py"))]
+
+
+def test_nothing_of_ours_is_preloaded():
+    """A rank finds no module of the lab or the student that was imported before it existed."""
+    code = "import sys; " + "; ".join(f"import {name}" for name in _processes.PRELOAD) + "; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "torch" in loaded and not [name for name in loaded if name.split(".")[0] == "labkit"]
+
+
+def test_ranks_listen_on_the_loopback_interface_only():
+    def listening():
+        dist.barrier()
+        return [c.laddr.ip for c in psutil.Process().net_connections("inet") if c.status == psutil.CONN_LISTEN]
+
+    addresses = launch(listening, world_size=2, backend="gloo").values
+    assert all(addresses) and {ip for rank in addresses for ip in rank} == {"127.0.0.1"}
+
+
+def test_without_init_the_function_makes_its_own_group_as_under_torchrun():
+    def init():
+        before = dist.is_initialized()
+        dist.init_process_group("gloo")
+        x = torch.ones(1)
+        dist.all_reduce(x)
+        listening = {c.laddr.ip for c in psutil.Process().net_connections("inet") if c.status == psutil.CONN_LISTEN}
+        return before, x.item(), listening
+
+    assert launch(init, world_size=2, init=False).values == [(False, 2.0, {"127.0.0.1"})] * 2
+
+
+def test_device_is_the_ranks_and_right_under_torchrun_too(monkeypatch):
+    def where():
+        return str(device())
+
+    run = launch(where, world_size=2)
+    assert run.values == run.devices
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert device() == torch.device("cuda:1")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+    assert device() == torch.device("cpu")
+
+
+# --- where it can be called from -------------------------------------------------------------------------------------
+
+
+def test_a_script_needs_no_main_guard(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent("""
+            import torch, torch.distributed as dist
+            from labkit.launch import launch
+            print("once")
+            scale = 10
+            def fn():
+                x = torch.ones(1) * scale
+                dist.all_reduce(x)
+                return x.item()
+            print(launch(fn, world_size=2).values)
+        """)
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=100)
+    assert (done.stdout, done.returncode) == ("once\n[20.0, 20.0]\n", 0), done.stderr
+
+
+def test_a_function_of_a_module_that_no_rank_can_import_travels_by_value(tmp_path):
+    import importlib.util
+
+    path = tmp_path / "elsewhere.py"
+    path.write_text("offset = 5\ndef add(x):\n    return x + offset\n")
+    spec = importlib.util.spec_from_file_location("not_importable_by_name", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    try:
+        assert launch(module.add, 1, world_size=1).values == [6]
+    finally:
+        del sys.modules[spec.name]
+
+
+def test_a_fresh_interpreter_serves_where_the_fork_server_cannot(monkeypatch):
+    monkeypatch.setattr(_processes.server, "usable", False)
+    assert [rank for rank, _ in launch(rank_and_sum, world_size=2).values] == [0, 1]
+
+
+def test_a_server_in_which_cuda_is_in_use_is_noticed_and_not_used(monkeypatch, tmp_path):
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    as_in_a_child_of_a_process_that_used_cuda = "import torch\ntorch.cuda._is_in_bad_fork = lambda: True\n"
+    (tmp_path / "touches_cuda.py").write_text(as_in_a_child_of_a_process_that_used_cuda)
+    server = _processes._Server()
+    server._server.set_forkserver_preload(["touches_cuda"])
+    monkeypatch.setattr(_processes, "server", server)
+    try:
+        assert launch(os.getppid, world_size=1).values == [os.getpid()]  # our own child, so no fork of the server
+        assert not server.usable
+    finally:
+        server._server._stop()
+
+
+def test_a_server_that_dies_while_starting_is_not_used(monkeypatch, tmp_path):
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "breaks.py").write_text("raise RuntimeError('broken package')\n")
+    server = _processes._Server()
+    server._server.set_forkserver_preload(["breaks"])
+    monkeypatch.setattr(_processes, "server", server)
+    assert launch(lambda: 7, world_size=1).values == [7]
+
+
+# --- what they print -------------------------------------------------------------------------------------------------
+
+
+def test_what_ranks_print_from_python_and_c_appears_line_by_line_with_their_rank(capsys):
+    def chatter():
+        import ctypes
+
+        print("from Python")
+        ctypes.CDLL(None).puts(b"from C")
+        print("to stderr", file=sys.stderr)
+        os.system("echo from a child")
+        print("no newline at the end", end="")
+
+    launch(chatter, world_size=2)
+    lines = capsys.readouterr().out.splitlines()
+    for rank in (0, 1):
+        assert [line for line in lines if line.startswith(f"[rank {rank}]")] == [
+            f"[rank {rank}] {text}"
+            for text in ("from Python", "from C", "to stderr", "from a child", "no newline at the end")
+        ]
+
+
+def test_a_line_appears_while_the_rank_is_still_running(capsys):
+    seen = []
+
+    def watch():
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline and "started" not in "".join(seen):
+            seen.append(capsys.readouterr().out)
+            time.sleep(0.02)
+        go.write_text("")
+
+    def wait_to_be_seen(path):
+        print("started")
+        while not os.path.exists(path):
+            time.sleep(0.01)
+
+    import pathlib
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        go = pathlib.Path(folder, "go")
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        launch(wait_to_be_seen, str(go), world_size=1, timeout_s=40)
+        watcher.join()
+    assert "".join(seen) == "[rank 0] started\n"
+
+
+def test_a_hundred_thousand_lines_arrive_complete_and_in_order(capsys):
+    def chatter():
+        for i in range(100_000):
+            print("line", i)
+
+    launch(chatter, world_size=2)
+    lines = capsys.readouterr().out.splitlines()
+    for rank in (0, 1):
+        assert [line for line in lines if line[6] == str(rank)] == [f"[rank {rank}] line {i}" for i in range(100_000)]
+
+
+def test_kept_outputs_are_in_rank_order_and_without_bars(capsys, monkeypatch):
+    def chatter():
+        for i in progress(range(3), "steps"):
+            time.sleep(0.05 * (2 - dist.get_rank()))
+            print(i)
+
+    monkeypatch.setenv("LABKIT_STATIC", "1")
+    launch(chatter, world_size=2)
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [f"[rank {rank}] {i}" for rank in (0, 1) for i in range(3)]
+    assert err == ""
+
+
+def test_one_bar_counts_the_items_of_all_ranks(capsys):
+    def work():
+        return sum(1 for _ in progress(range(10), "items"))
+
+    assert launch(work, world_size=2).values == [10, 10]
+    assert "items" in (err := capsys.readouterr().err) and "20/20" in err
+
+
+# --- what they return ------------------------------------------------------------------------------------------------
+
+
+def test_a_value_of_500_mb_arrives():
+    value = launch(lambda: torch.arange(125_000_000, dtype=torch.float32), world_size=1).values[0]
+    assert value.nbytes == 500_000_000 and value[-1] == 124_999_999
+
+
+def test_values_may_be_of_classes_defined_in_the_cell():
+    class Answer:
+        def __init__(self, value):
+            self.value = value
+
+    value = launch(lambda: Answer(42), world_size=1).values[0]
+    assert type(value) is Answer and value.value == 42
+
+
+def test_modules_with_gradients_come_back_whole():
+    def train():
+        model = torch.nn.Linear(2, 1)
+        model(torch.ones(1, 2)).sum().backward()
+        return model, [parameter.grad for parameter in model.parameters()]
+
+    model, gradients = launch(train, world_size=1).values[0]
+    assert [type(p) for p in model.parameters()] == [torch.nn.Parameter] * 2
+    assert torch.equal(gradients[0], torch.ones(1, 2))
+
+
+def test_a_value_that_cannot_be_sent_is_named():
+    with pytest.raises(
+        RankError, match=r"returned what cannot be sent back: the value\['lock'\] is a _thread\.lock"
+    ) as error:
+        launch(lambda: {"lock": threading.Lock()}, world_size=1)
+    assert (error.value.rank, error.value.error_type) == (0, "TypeError")
+
+
+def test_values_survive_the_trip_as_cloudpickle_would_have_them():
+    values = [None, {"a": (1, 2.5)}, torch.arange(3), torch.ones(2, dtype=torch.bfloat16), lambda x: x + 1]
+    run = launch(lambda: values, world_size=1)
+    assert cloudpickle.dumps(run.values[0][:2]) == cloudpickle.dumps(values[:2])
+    assert torch.equal(run.values[0][2], values[2]) and torch.equal(run.values[0][3], values[3])
+    assert run.values[0][4](1) == 2
+
+
+# --- warm ranks ------------------------------------------------------------------------------------------------------
+
+
+def test_warm_ranks_stay_the_same_processes():
+    with workers(world_size=2) as ranks:
+        first, second = ranks.run(os.getpid).values, ranks.run(os.getpid).values
+        assert first == second
+        assert [rank for rank, _ in ranks.run(rank_and_sum).values] == [0, 1]
+    assert not any(psutil.pid_exists(pid) for pid in first)
+    with pytest.raises(RuntimeError, match="ended with their with block"):
+        ranks.run(os.getpid)
+
+
+def test_warm_ranks_recover_from_an_error_and_from_a_broken_group(capsys):
+    def fail():
+        raise KeyError("on purpose")
+
+    def out_of_step():
+        if dist.get_rank() == 0:
+            dist.all_reduce(torch.ones(1), async_op=True)
+
+    with workers(world_size=2) as ranks:
+        with pytest.raises(RankError, match="raised KeyError: 'on purpose'"):
+            ranks.run(fail)
+        for break_group in (dist.destroy_process_group, out_of_step):
+            ranks.run(break_group)
+            assert torch.equal(ranks.run(rank_and_sum).values[1][1], torch.full((3,), 3.0))
+    assert capsys.readouterr().out.count("left the process group out of step") == 2

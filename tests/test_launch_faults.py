@@ -1,0 +1,356 @@
+"""launch when things go wrong: the error says what and where, nobody is left behind, and the next launch works."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+import time
+
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+from jupyter_client import BlockingKernelClient, KernelManager
+
+from labkit.launch import LaunchTimeout, RankError, launch, workers
+from labkit.trace import span
+
+RANK_GONE_S = 2.0
+
+
+def rank_processes():
+    """Every process of a rank that this test session has started: descendants of our fork server, and their children."""
+    return [p for p in psutil.Process().children(recursive=True) if p.pid not in IDLE]
+
+
+def all_reduce_works():
+    x = torch.ones(1)
+    dist.all_reduce(x)
+    return x.item()
+
+
+IDLE: set[int] = set()
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_left_and_the_next_launch_works():
+    launch(all_reduce_works, world_size=1)
+    IDLE.update(p.pid for p in psutil.Process().children(recursive=True))
+    yield
+    assert rank_processes() == []
+    assert launch(all_reduce_works, world_size=2).values == [2.0, 2.0]
+
+
+def fails_within(seconds, fn, **options):
+    start = time.monotonic()
+    with pytest.raises(RankError) as caught:
+        launch(fn, **options)
+    assert time.monotonic() - start < seconds
+    return caught.value
+
+
+def test_a_rank_that_raises_ends_the_others_and_shows_its_traceback_with_source():
+    def fn():
+        if dist.get_rank() == 1:
+            raise ValueError("no such luck")
+        dist.barrier()
+
+    error = fails_within(RANK_GONE_S, fn)
+    assert (error.rank, error.error_type) == (1, "ValueError")
+    assert str(error).startswith("rank 1 raised ValueError: no such luck\n\nTraceback (most recent call last):\n")
+    assert 'raise ValueError("no such luck")' in error.traceback
+    assert "labkit" not in error.traceback  # the path through our own files is nobody's business
+
+
+def test_the_first_to_raise_is_reported_not_one_that_failed_because_of_it():
+    def fn():
+        if dist.get_rank() == 0:
+            time.sleep(0.1)
+            raise RuntimeError("a consequence")
+        raise ValueError("the cause")
+
+    assert fails_within(RANK_GONE_S, fn, world_size=3).error_type == "ValueError"
+
+
+def test_a_rank_that_exits_is_named_with_its_status():
+    error = fails_within(RANK_GONE_S, lambda: os._exit(3) if dist.get_rank() == 1 else dist.barrier())
+    assert (error.rank, error.error_type) == (1, "exit status 3")
+    assert "rank 1 ended with exit status 3 before its function returned" in str(error)
+
+
+def test_sys_exit_is_an_error_not_a_silent_end():
+    assert fails_within(RANK_GONE_S, lambda: sys.exit(0)).error_type == "SystemExit"
+
+
+def test_a_rank_that_is_killed_is_named_with_the_signal():
+    def fn():
+        if dist.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        dist.barrier()
+
+    error = fails_within(RANK_GONE_S, fn)
+    assert (error.rank, error.error_type) == (1, "SIGKILL")
+
+
+def test_a_segmentation_fault_shows_where_it_happened():
+    def crash_here():
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    error = fails_within(RANK_GONE_S, crash_here, world_size=1)
+    assert error.error_type == "SIGSEGV" and "in crash_here" in str(error)
+
+
+def test_a_hang_ends_after_the_timeout_with_every_ranks_stack():
+    def joins_alone():
+        if dist.get_rank() == 1:
+            dist.barrier()
+
+    start = time.monotonic()
+    with pytest.raises(LaunchTimeout, match=r"within timeout_s=0\.5 s") as caught:
+        launch(joins_alone, timeout_s=0.5)
+    assert time.monotonic() - start < 0.5 + 2 * RANK_GONE_S
+    stacks = caught.value.stacks
+    assert stacks[0] == "finished" and set(stacks) == {0, 1}
+    assert "in joins_alone" in stacks[1] and "dist.barrier()" in stacks[1]
+    assert "_end_with_notebook" not in stacks[1]  # our own threads are not the student's problem
+
+
+def test_a_hang_in_c_code_that_ignores_signals_ends_too():
+    def deaf():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        time.sleep(1000)
+
+    with pytest.raises(LaunchTimeout):
+        launch(deaf, world_size=1, timeout_s=0.3)
+
+
+def test_what_was_printed_before_the_failure_is_shown_too(capsys):
+    def fn():
+        print("so far so good")
+        os._exit(1)
+
+    fails_within(RANK_GONE_S, fn, world_size=1)
+    assert capsys.readouterr().out == "[rank 0] so far so good\n"
+
+
+def test_children_of_a_failed_rank_end_with_it():
+    def parent():
+        subprocess.Popen(["sleep", "1000"])
+        raise ValueError
+
+    fails_within(RANK_GONE_S, parent, world_size=1)
+
+
+def test_a_function_that_breaks_the_process_group_breaks_only_itself():
+    assert launch(dist.destroy_process_group).values == [None, None]
+
+
+def test_many_threads_may_launch_at_once():
+    results = []
+    threads = [threading.Thread(target=lambda: results.append(launch(all_reduce_works).values)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [[2.0, 2.0]] * 3
+
+
+def test_200_launches_leave_no_process_descriptor_file_or_port():
+    def used():
+        me = psutil.Process()
+        return len(me.children(recursive=True)), me.num_fds(), len(me.net_connections("inet")), me.num_threads()
+
+    def fn():
+        with span("all_reduce"):
+            return all_reduce_works()
+
+    before, files = used(), set(os.listdir(tempfile.gettempdir()))
+    shared_memory = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+    for _ in range(200):
+        assert launch(fn).values == [2.0, 2.0]
+    assert used() == before
+    assert set(os.listdir(tempfile.gettempdir())) <= files
+    assert not os.path.isdir("/dev/shm") or set(os.listdir("/dev/shm")) <= shared_memory
+
+
+def test_failed_launches_leave_no_descriptor_either():
+    before = psutil.Process().num_fds()
+    for fn in (lambda: os._exit(1), lambda: 1 / 0, threading.Lock):
+        fails_within(RANK_GONE_S, fn)
+    with workers(2) as ranks, pytest.raises(RankError):
+        ranks.run(lambda: 1 / 0)
+    assert psutil.Process().num_fds() == before
+
+
+# --- in a real kernel ------------------------------------------------------------------------------------------------
+
+
+class Kernel:
+    """A Jupyter kernel to type cells into."""
+
+    def __init__(self):
+        self.manager = KernelManager(kernel_name="python3")
+        self.manager.start_kernel(env=os.environ | {"MPLBACKEND": "agg"})
+        self.client: BlockingKernelClient = self.manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=60)
+
+    def start(self, source: str) -> str:
+        return self.client.execute(textwrap.dedent(source))
+
+    def result(self, request: str, timeout: float = 60.0) -> tuple[str, str]:
+        """(what the cell printed and displayed, its error)."""
+        shown, error = [], ""
+        while True:
+            message = self.client.get_iopub_msg(timeout=timeout)
+            if message["parent_header"].get("msg_id") != request:
+                continue
+            kind, content = message["msg_type"], message["content"]
+            if kind == "stream":
+                shown.append(content["text"])
+            elif kind in ("execute_result", "display_data"):
+                shown.append(content["data"]["text/plain"])
+            elif kind == "error":
+                error = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(content["traceback"]))
+            elif kind == "status" and content["execution_state"] == "idle":
+                return "".join(shown), error
+
+    def run(self, source: str, timeout: float = 60.0) -> tuple[str, str]:
+        return self.result(self.start(source), timeout)
+
+    def ranks(self) -> list[psutil.Process]:
+        """Processes of this kernel that lead a session of their own: the ranks, and nothing else."""
+        found = []
+        for process in psutil.Process(self.manager.provisioner.pid).children(recursive=True):
+            try:
+                if os.getsid(process.pid) == process.pid:
+                    found.append(process)
+            except (psutil.NoSuchProcess, ProcessLookupError):
+                continue
+        return found
+
+    def wait_for_ranks(self, count: int) -> list[psutil.Process]:
+        deadline = time.monotonic() + 30
+        while len(found := self.ranks()) < count and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert len(found) == count
+        return found
+
+    def close(self) -> None:
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+
+
+@pytest.fixture
+def kernel():
+    kernel = Kernel()
+    kernel.run("import os, time, torch, torch.distributed as dist\nfrom labkit.launch import launch, workers")
+    yield kernel
+    kernel.close()
+
+
+def gone(processes, within_s):
+    _, alive = psutil.wait_procs(processes, timeout=within_s)
+    return not alive
+
+
+def test_an_interrupt_ends_the_ranks_and_the_kernel_lives(kernel):
+    request = kernel.start("launch(time.sleep, 1000, world_size=2)")
+    ranks = kernel.wait_for_ranks(2)
+    kernel.manager.interrupt_kernel()
+    assert gone(ranks, RANK_GONE_S)
+    _, error = kernel.result(request)
+    assert "KeyboardInterrupt" in error
+    assert kernel.run("launch(lambda: dist.get_rank(), world_size=2).values") == ("[0, 1]", "")
+
+
+def test_an_interrupt_reaches_the_kernels_group_but_not_the_ranks(kernel):
+    """Jupyter interrupts the whole process group; a rank must be ended by its launch, not by a signal meant for the kernel."""
+    ranks = kernel.run(
+        "launch(lambda: (os.getpgid(0) == os.getpid(), os.getsid(0) == os.getpid()), world_size=1).values"
+    )
+    assert ranks == ("[(True, True)]", "")
+
+
+def test_killing_the_kernel_ends_its_ranks(kernel):
+    kernel.start(
+        """
+        def stubborn():
+            import signal, ctypes
+            if dist.get_rank() == 1:
+                ctypes.PyDLL(None).sleep(1000)  # holds the GIL: no Python thread of this rank runs again
+            time.sleep(1000)
+        launch(stubborn, world_size=2)
+        """
+    )
+    ranks = kernel.wait_for_ranks(2)
+    time.sleep(0.3)
+    family = psutil.Process(kernel.manager.provisioner.pid).children(recursive=True)
+    os.kill(kernel.manager.provisioner.pid, signal.SIGKILL)
+    assert gone(ranks, 5.0)
+    assert gone(family, 5.0)  # the fork server as well
+
+
+def test_the_error_of_a_cell_shows_the_cells_own_lines(kernel):
+    _, error = kernel.run(
+        """
+        def divide():
+            return 1 / 0  # a line of the cell
+        launch(divide, world_size=1)
+        """
+    )
+    assert "RankError: rank 0 raised ZeroDivisionError: division by zero" in error
+    assert "return 1 / 0  # a line of the cell" in error
+    assert "_ranks.py" not in error
+
+
+def test_the_stack_of_a_hanging_cell_shows_the_cells_own_lines(kernel):
+    _, error = kernel.run(
+        """
+        def joins_alone():
+            if dist.get_rank() == 1:
+                dist.barrier()  # a line of the cell
+        launch(joins_alone, timeout_s=0.5)
+        """
+    )
+    assert "dist.barrier()  # a line of the cell" in error
+
+
+def test_two_kernels_at_once_do_not_disturb_each_other(kernel):
+    other = Kernel()
+    try:
+        cell = """
+            from labkit.launch import launch
+            import torch, torch.distributed as dist
+            def fn():
+                x = torch.ones(1)
+                for _ in range(200):
+                    dist.all_reduce(x, op=dist.ReduceOp.MAX)
+                return x.item()
+            [launch(fn, world_size=2).values for _ in range(3)]
+        """
+        requests = [(k, k.start(cell)) for k in (kernel, other)]
+        assert [k.result(request) for k, request in requests] == [("[[1.0, 1.0], [1.0, 1.0], [1.0, 1.0]]", "")] * 2
+    finally:
+        other.close()
+
+
+def test_the_last_line_of_a_cell_shows_the_timings_inline(kernel):
+    shown, error = kernel.run(
+        """
+        from labkit.trace import span
+        def fn():
+            x = torch.ones(4)
+            with span("all_reduce", lane="comm"):
+                dist.all_reduce(x)
+        launch(fn, world_size=2)
+        """
+    )
+    assert error == "" and re.search(
+        r"2 ranks .*\n.*rank +name +count.*\n0 +0 +all_reduce +1 .*\n1 +1 +all_reduce +1 ", shown
+    )
