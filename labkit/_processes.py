@@ -24,6 +24,7 @@ PRELOAD = ["cloudpickle", "numpy", "pandas", "torch", "torch.distributed", "tran
 
 # What the preloaded packages read only once, while they are imported: if one of these changes, so must the server.
 _READ_AT_IMPORT = ("HF_", "TRANSFORMERS_", "TORCH", "PYTORCH", "OMP_", "MKL_", "KMP_")
+_SET_IN_RANKS = ("OMP_NUM_THREADS",)  # each rank gets its own, so the notebook's does not matter
 
 NEVER_STARTED = 255  # the exit status of a rank whose server ended before it could start it
 
@@ -93,7 +94,9 @@ class _Server:
 
     def ensure_running(self) -> None:
         with self._lock:
-            environment = {k: v for k, v in os.environ.items() if k.startswith(_READ_AT_IMPORT)}
+            environment = {
+                k: v for k, v in os.environ.items() if k.startswith(_READ_AT_IMPORT) and k not in _SET_IN_RANKS
+            }
             if environment != self._environment:
                 self._server._stop()  # type: ignore[attr-defined]
                 self._environment = environment

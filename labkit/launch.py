@@ -18,6 +18,7 @@ import contextlib
 import functools
 import html
 import inspect
+import multiprocessing
 import os
 import sys
 import time
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from labkit import _processes, _rank, _wire, show, trace
 from labkit._cell import CellBars, CellOutput, static
 from labkit._ranks import LaunchTimeout, RankError, Ranks
+from labkit.rendezvous import LOOPBACK_INTERFACE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
 __all__ = ["LaunchTimeout", "RankError", "Run", "device", "launch", "progress", "workers"]
 
 BACKENDS = ("auto", "gloo", "nccl")
-LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 T = TypeVar("T")
 
 
@@ -162,7 +163,7 @@ def _cores() -> int:
 
 def _network_variables(backend: str, rank: int, shared: bool) -> dict[str, str]:
     """Variables that keep the ranks' traffic on this machine, and let ranks share a GPU if they must."""
-    variables = {"GLOO_SOCKET_IFNAME": LOOPBACK, "NCCL_SOCKET_IFNAME": LOOPBACK}
+    variables = {"GLOO_SOCKET_IFNAME": LOOPBACK_INTERFACE, "NCCL_SOCKET_IFNAME": LOOPBACK_INTERFACE}
     if shared:
         import torch
 
@@ -346,6 +347,8 @@ def progress(iterable: Iterable[T], desc: str = "") -> Iterator[T]:
 
 if sys.platform == "win32":
     raise ImportError("labkit.launch needs Linux or macOS; on Windows use WSL (see README)")
-if _processes.server.usable and _rank.current is None:
-    with contextlib.suppress(OSError):
-        _processes.server.ensure_running()  # imports torch in the background, so that the first cell need not wait
+if _processes.server.usable and "RANK" not in os.environ and multiprocessing.parent_process() is None:
+    # It imports torch in the background, so that the first cell need not wait. A process that multiprocessing spawned and
+    # that is still importing its main module may not start another (RuntimeError), and has no need to.
+    with contextlib.suppress(OSError, RuntimeError):
+        _processes.server.ensure_running()

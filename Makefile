@@ -1,0 +1,44 @@
+# make lab        set up, then JupyterLab on the first notebook
+# make test       set up, then everything that .ci/run runs
+# make figures    run every notebook without a browser and export figures/
+# make notebooks  run every notebook and store its outputs in place (instructors)
+# make bench      side by side with what a user would pick instead
+# SYSTEM_TORCH=1  use the torch that this machine has already, as on a GPU node
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready$(if $(SYSTEM_TORCH),-with-system-torch)
+
+.PHONY: setup lab test figures notebooks bench clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt Makefile
+	rm -f $(VENV)/ready*
+	$(PYTHON) -m venv $(if $(SYSTEM_TORCH),--system-site-packages --clear) $(VENV)
+	grep -v $(if $(SYSTEM_TORCH),'^torch==\|^numpy==','^#') constraints.txt > $(VENV)/constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(VENV)/constraints.txt --editable '.[test]'
+	touch $@
+
+lab: setup
+	$(BIN)/jupyter lab notebooks/00_start_here.ipynb $(if $(filter 0,$(shell id -u)),--allow-root) $(LAB_FLAGS)
+
+test: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+figures: setup
+	$(BIN)/python -m labkit.course.notebooks export
+
+notebooks: setup
+	$(BIN)/python -m labkit.course.notebooks execute
+
+bench: setup
+	for benchmark in benchmarks/bench_*.py; do $(BIN)/python $$benchmark || exit 1; done
+
+clean:
+	rm -rf $(VENV) runs
