@@ -23,7 +23,7 @@ from typing import Any
 PRELOAD = ["cloudpickle", "numpy", "pandas", "torch", "torch.distributed", "transformers.models.gpt2.modeling_gpt2"]
 
 # What the preloaded packages read only once, while they are imported: if one of these changes, so must the server.
-_READ_AT_IMPORT = ("HF_", "TRANSFORMERS_", "TORCH", "PYTORCH", "OMP_", "MKL_", "KMP_")
+_READ_AT_IMPORT = ("HF_", "TRANSFORMERS_", "TORCH_", "PYTORCH_", "OMP_", "MKL_", "KMP_")
 _SET_IN_RANKS = ("OMP_NUM_THREADS",)  # each rank gets its own, so the notebook's does not matter
 
 NEVER_STARTED = 255  # the exit status of a rank whose server ended before it could start it

@@ -21,27 +21,33 @@ EXIT_S = 2.0  # how long a rank may take to leave by itself
 
 
 class RankError(RuntimeError):
-    """A rank raised, or died. ``.rank``, ``.error_type`` (the exception's name, or such as ``"SIGKILL"``), ``.traceback``."""
+    """A rank raised, or died. ``.rank``, ``.error_type`` (the exception's name, or such as ``"SIGKILL"``), ``.traceback``.
+
+    The message is one line; the rank's traceback, with source lines, is shown below it.
+    """
 
     def __init__(self, rank: int, error_type: str, message: str, traceback: str = ""):
-        super().__init__(f"rank {rank} {message}" + (f"\n\n{traceback}" if traceback else ""))
+        super().__init__(f"rank {rank} {message}")
         self.rank, self.error_type, self.traceback = rank, error_type, traceback
+        if traceback:
+            self.add_note(f"\n{traceback}")
 
     def _render_traceback_(self) -> list[str]:
         """What IPython shows: the rank's traceback, not the path through this file."""
-        return [f"{type(self).__name__}: {self}"]
+        return [f"{type(self).__name__}: {self}", *getattr(self, "__notes__", [])]
 
 
 class LaunchTimeout(RuntimeError):
     """The ranks did not finish in time. ``.stacks`` is ``{rank: text}``: where each one was when the time was up."""
 
     def __init__(self, timeout_s: float, stacks: dict[int, str]):
-        text = "\n\n".join(f"rank {rank}:\n{stack}" for rank, stack in stacks.items())
         super().__init__(
             f"the ranks did not finish within timeout_s={timeout_s:g} s and were ended. "
-            f"A collective that not every rank joins waits for ever. Where they were:\n\n{text}"
+            "A collective that not every rank joins waits for ever; below is where each rank was."
         )
         self.stacks = stacks
+        for rank, stack in stacks.items():
+            self.add_note(f"\nrank {rank}:\n{stack}")
 
     _render_traceback_ = RankError._render_traceback_
 

@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 FACT_WIDTH = 44
+_ROUND = str.maketrans("[]", "()")
 
 
 def measured(value: float, unit: str = "", width: int = 9) -> str:
@@ -24,8 +25,12 @@ def measured(value: float, unit: str = "", width: int = 9) -> str:
 
 
 def fact(text: object, width: int = FACT_WIDTH) -> str:
-    """A fact about this machine at fixed width, such as a device's name: ``[~ gloo on CPU      ]``. Longer text is kept."""
-    return f"[~ {text!s:<{width}}]"
+    """A fact about this machine at fixed width, such as a device's name: ``[~ gloo on CPU      ]``. Longer text is kept.
+
+    What stands there stays inside: brackets become round and line ends become spaces.
+    """
+    inside = " ".join(str(text).translate(_ROUND).splitlines())
+    return f"[~ {inside:<{width}}]"
 
 
 def loss(value: float) -> str:
@@ -43,11 +48,41 @@ class MeasuredTable(pd.DataFrame):
     def _constructor(self) -> Callable[..., MeasuredTable]:
         return MeasuredTable
 
-    def _formatters(self) -> dict[Any, Any]:
-        return {name: measured for name, kind in self.dtypes.items() if pd.api.types.is_float_dtype(kind)}
+    @property
+    def _constructor_sliced(self) -> Callable[..., MeasuredSeries]:
+        return MeasuredSeries
+
+    def _formatters(self) -> dict[Any, Callable[[Any], str]]:
+        kinds = {name: kind for name, kind in self.dtypes.items() if _may_be_measured(kind)}
+        return dict.fromkeys(kinds, _measured_if_float)
 
     def __repr__(self) -> str:
         return self.to_string(formatters=self._formatters(), max_rows=60)
 
     def _repr_html_(self) -> str:
-        return self.to_html(formatters=self._formatters(), max_rows=60, border=0, notebook=True)
+        with pd.option_context("display.max_colwidth", None):  # a cell that is cut off loses its closing bracket
+            return self.to_html(formatters=self._formatters(), max_rows=60, border=0, notebook=True)
+
+
+class MeasuredSeries(pd.Series):
+    """A column or a row of a :class:`MeasuredTable`: its floating-point numbers print as measurements too."""
+
+    @property
+    def _constructor(self) -> Callable[..., MeasuredSeries]:
+        return MeasuredSeries
+
+    @property
+    def _constructor_expanddim(self) -> Callable[..., MeasuredTable]:
+        return MeasuredTable
+
+    def __repr__(self) -> str:
+        return repr(pd.Series([_measured_if_float(value) for value in self], index=self.index, name=self.name))
+
+
+def _may_be_measured(kind: Any) -> bool:
+    """Floats, and mixed columns such as those of a transposed table."""
+    return pd.api.types.is_float_dtype(kind) or pd.api.types.is_object_dtype(kind)
+
+
+def _measured_if_float(value: Any) -> str:
+    return measured(value) if isinstance(value, float) else str(value)

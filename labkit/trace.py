@@ -193,26 +193,41 @@ def to_chrome_trace(events: pd.DataFrame, path: str | os.PathLike[str]) -> None:
     """Write the events in Chrome's trace format (JSON), which ui.perfetto.dev and chrome://tracing open.
 
     A process per rank, a thread per lane; labels are the arguments of an event. Times in the file are microseconds.
+    The format wants the spans of a thread nested, so where some of a lane overlap otherwise, it gets further threads.
     """
-    lane_ids = {lane: i for i, lane in enumerate(LANES)}
     out: list[dict[str, Any]] = []
-    for rank, lane in events[["rank", "lane"]].drop_duplicates().sort_values(["rank", "lane"]).itertuples(index=False):
-        ids = {"pid": int(rank), "tid": lane_ids[lane], "ph": "M"}
-        out.append({**ids, "name": "process_name", "args": {"name": f"rank {rank}"}})
-        out.append({**ids, "name": "thread_name", "args": {"name": lane}})
-        out.append({**ids, "name": "thread_sort_index", "args": {"sort_index": lane_ids[lane]}})
-    for event in events.to_dict("records"):
-        out.append(
-            {
-                "name": event["name"],
-                "cat": event["lane"],
-                "ph": "X",
-                "pid": int(event["rank"]),
-                "tid": lane_ids[event["lane"]],
-                "ts": event["start_s"] * 1e6,
-                "dur": (event["end_s"] - event["start_s"]) * 1e6,
-                "args": {label: int(event[label]) for label in _LABELS if not pd.isna(event[label])},
-            }
+    lanes: Iterator[Any] = iter(events.groupby(["rank", "lane"]))
+    for (rank, lane), spans in lanes:
+        rows = spans.assign(dur=spans["end_s"] - spans["start_s"]).sort_values(
+            ["start_s", "dur"], ascending=[True, False]
         )
+        tracks: list[list[float]] = []  # of each thread, the ends of the spans that are open
+        for event in rows.to_dict("records"):
+            thread = _thread_for(tracks, event["start_s"], event["end_s"])
+            ids = {"pid": int(rank), "tid": LANES.index(lane) + len(LANES) * thread}
+            times = {"ts": event["start_s"] * 1e6, "dur": event["dur"] * 1e6}
+            labels = {label: int(event[label]) for label in _LABELS if not pd.isna(event[label])}
+            out.append({"name": event["name"], "cat": lane, "ph": "X", **ids, **times, "args": labels})
+        for thread in range(len(tracks)):
+            ids = {"pid": int(rank), "tid": LANES.index(lane) + len(LANES) * thread}
+            out += _thread_names(ids, f"rank {rank}", f"{lane} {thread + 1}" if thread else lane)
     with open(path, "w") as file:
         json.dump({"traceEvents": out, "displayTimeUnit": "ms"}, file)
+
+
+def _thread_for(tracks: list[list[float]], start: float, end: float) -> int:
+    """The first thread on which the span lies beside or inside the others; spans come in the order of their start."""
+    for thread, open_ends in enumerate(tracks):
+        while open_ends and open_ends[-1] <= start:
+            open_ends.pop()
+        if not open_ends or end <= open_ends[-1]:
+            open_ends.append(end)
+            return thread
+    tracks.append([end])
+    return len(tracks) - 1
+
+
+def _thread_names(ids: dict[str, int], process: str, thread: str) -> list[dict[str, Any]]:
+    named = {"process_name": {"name": process}, "thread_name": {"name": thread}}
+    order = {"process_sort_index": {"sort_index": ids["pid"]}, "thread_sort_index": {"sort_index": ids["tid"]}}
+    return [{"name": name, "ph": "M", **ids, "args": value} for name, value in (named | order).items()]
