@@ -1,0 +1,151 @@
+"""Other tables -> matplotlib axes: bars side by side, and measured points with the curve that was predicted."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from labkit.draw import HATCHES, PALETTE, darker, new_axes
+from labkit.picture import INK, attach, house_style
+
+CURVE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # a thin line needs a dark colour
+MARKERS = ("o", "s", "^", "D", "v", "P")
+
+
+def bars(
+    table: pd.DataFrame,
+    *,
+    group: str,
+    series: str,
+    value: str,
+    error: str | None = None,
+    label: str = "",
+    log: bool = False,
+    note: str = "",
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw a table of one row per bar: a cluster per ``group``, in it a bar per ``series``, ``value`` high.
+
+    ``group``, ``series``, ``value`` and ``error`` name columns; ``error`` is half the length of the error bar, in the
+    unit of the value. ``label`` says what the value is and in which unit. With ``log`` the axis is logarithmic.
+    Raises ValueError for a missing column, an empty table, a value that is missing, or two rows for one bar.
+    """
+    _check_columns(table, "bars(table)", [group, series], [value, *([error] if error else [])])
+    if log and (table[value] <= 0).any():
+        raise ValueError(f"bars(table): {value} has entries that are not positive, which have no place on a log axis")
+    if table.duplicated([group, series]).any():
+        raise ValueError(f"bars(table): two rows for one bar; expected one row per {group} and {series}")
+    groups, names = list(table[group].unique()), list(table[series].unique())
+    width = 0.8 / len(names)
+    with house_style():
+        ax = ax or new_axes(2.2 + 0.75 * len(groups) * (len(names) + 1), 3.6)
+        for i, name in enumerate(names):
+            rows = table[table[series] == name]
+            x = [groups.index(entry) + (i - (len(names) - 1) / 2) * width for entry in rows[group]]
+            deviation = rows[error].to_numpy(dtype=float) if error else None
+            _draw_series(ax, str(name), i, x, rows[value].to_numpy(dtype=float), deviation, width)
+        ax.set_xticks(range(len(groups)), labels=[textwrap.fill(str(entry), 22) for entry in groups])
+        ax.tick_params(axis="x", length=0)
+        ax.margins(y=0.12)
+        if log:
+            _scale_by_powers_of_ten(ax, table[value])
+        _finish(ax, "", label or value, note)
+    attach(ax, table[[group, series, value, *([error] if error else [])]])
+    return ax
+
+
+def _draw_series(
+    ax: Axes, name: str, i: int, x: list[float], y: np.ndarray, deviation: np.ndarray | None, width: float
+) -> None:
+    colour, hatch = PALETTE[i % len(PALETTE)], HATCHES[i % len(HATCHES)]
+    look: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": darker(colour), "linewidth": 0.5}
+    error_look = {"capsize": 3, "elinewidth": 1, "ecolor": INK}
+    drawn = ax.bar(x, y, width=0.92 * width, yerr=deviation, label=name, error_kw=error_look, **look)
+    ax.bar_label(drawn, fmt="%.4g", padding=2, fontsize=8)
+
+
+def _scale_by_powers_of_ten(ax: Axes, values: pd.Series) -> None:
+    """From the power of ten below to the one above, with room for the numbers on the bars."""
+    low, high = np.log10([values.min(), values.max()])
+    ax.set_yscale("log")
+    ax.set_ylim(10 ** np.floor(low - 0.01), 10 ** np.ceil(high + 0.1))
+
+
+def curve(
+    table: pd.DataFrame,
+    *,
+    x: str,
+    y: str,
+    series: str | None = None,
+    error: str | None = None,
+    predicted: str | None = None,
+    x_label: str = "",
+    y_label: str = "",
+    log: str = "",
+    note: str = "",
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw a table of one row per measured point: ``y`` over ``x``, and dashed what was ``predicted`` there.
+
+    ``x``, ``y``, ``series``, ``error`` and ``predicted`` name columns; ``series`` makes a line per name in it.
+    ``log`` names the axes that are logarithmic: ``"x"``, ``"y"`` or ``"xy"``.
+
+    Raises ValueError for a missing column, an empty table, or a value that is missing.
+    """
+    numbers = [x, y, *(name for name in (error, predicted) if name)]
+    _check_columns(table, "curve(table)", [series] if series else [], numbers)
+    with house_style():
+        ax = ax or new_axes(7.0, 3.6)
+        lines = (
+            [(str(name), rows) for name, rows in table.groupby(series, sort=False)] if series else [("measured", table)]
+        )
+        for i, (name, rows) in enumerate(lines):
+            rows, colour = rows.sort_values(x), CURVE_COLOURS[i % len(CURVE_COLOURS)]
+            deviation = rows[error] if error else None
+            look: dict[str, Any] = {"color": colour, "marker": MARKERS[i % len(MARKERS)], "markersize": 5, "capsize": 3}
+            ax.errorbar(rows[x], rows[y], yerr=deviation, label=name, linewidth=1.4, **look)
+            if predicted:
+                label = f"{name}, predicted" if series else "predicted"
+                ahead = darker(colour) if series else INK
+                ax.plot(rows[x], rows[predicted], color=ahead, linestyle="--", linewidth=1.2, label=label, zorder=3)
+        _scale(ax, log)
+        _finish(ax, x_label or x, y_label or y, note)
+    attach(ax, table[[*([series] if series else []), *numbers]])
+    return ax
+
+
+def _scale(ax: Axes, log: str) -> None:
+    ax.grid(axis="x", color="#dddddd", linewidth=0.6)
+    if "x" in log:
+        ax.set_xscale("log", base=2)
+        ax.xaxis.set_major_formatter("{x:g}")
+    if "y" in log:
+        ax.set_yscale("log")
+
+
+def _check_columns(table: pd.DataFrame, what: str, names: list[str], numbers: list[str]) -> None:
+    missing = [name for name in [*names, *numbers] if name not in table.columns]
+    if missing:
+        raise ValueError(f"{what}: no column {', '.join(missing)}; the table has {', '.join(map(str, table.columns))}")
+    if table.empty:
+        raise ValueError(f"{what}: the table is empty, so there is nothing to draw")
+    for name in numbers:
+        values = pd.to_numeric(table[name], errors="coerce")
+        if not np.isfinite(values.to_numpy(dtype=float, na_value=np.nan)).all():
+            raise ValueError(f"{what}: column {name} has entries that are no finite numbers")
+
+
+def _finish(ax: Axes, x_label: str, y_label: str, note: str) -> None:
+    ax.grid(axis="y", color="#dddddd", linewidth=0.6)
+    ax.set_ylabel(y_label)
+    ax.set_xlabel("\n".join([*([x_label] if x_label else []), *textwrap.wrap(note, 90)]))
+    handles, labels = ax.get_legend_handles_labels()
+    order = sorted(
+        range(len(labels)), key=lambda i: "predicted" in labels[i]
+    )  # matplotlib puts lines before error bars
+    handles, labels = [handles[i] for i in order], [labels[i] for i in order]
+    ax.legend(handles, labels, loc="upper left", bbox_to_anchor=(1.005, 1.0), borderaxespad=0.0)

@@ -1,0 +1,40 @@
+"""What all tests share: no window, few threads, GPU tests only where there is a GPU, and the data beside the project."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import matplotlib
+import pytest
+
+matplotlib.use("Agg")  # by hand, not by MPLBACKEND: kernels that a test starts would inherit it and lose their pictures
+
+PROJECT = Path(__file__).resolve().parent.parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if not marked:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _few_threads() -> None:
+    """Tests share the machine's cores. Only where a test has torch anyway: importing it takes seconds."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real data beside the project (Multi30k's form), or the test is skipped."""
+    folder = PROJECT.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip(f"no data in {folder}")
+    return folder
