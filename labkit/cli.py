@@ -1,0 +1,88 @@
+"""The ``labkit`` command (also ``python -m labkit.cli``): each subcommand loads only what it needs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+
+from labkit import __version__
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line ``argv`` (by default this process's). Gives the exit status: 0, 1 for a no, 2 for a wrong call."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["train"]:  # has a command line of its own
+        return _train(arguments[1:])
+    parser = argparse.ArgumentParser(prog="labkit", description="A course lab on distributed training.")
+    parser.add_argument("--version", action="version", version=f"labkit {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    command = _add(commands, "doctor", _doctor, "look whether this machine is ready for the lab")
+    command = _add(commands, "check", _check, "judge answers in labkit/dp.py, and say what is right and what is wrong")
+    command.add_argument("tasks", nargs="*", metavar="TASK", help="such as dp.1; all of them if none is given")
+    command = _add(commands, "student", _student, "write the student edition of this repository")
+    command.add_argument("directory", metavar="DIR", help="a new or empty directory, outside the repository")
+    commands.add_parser("train", help="train a model: see labkit train --help")
+
+    args = parser.parse_args(arguments)
+    run: Callable[[argparse.Namespace], int] = args.run
+    return run(args)
+
+
+def _add(commands: argparse._SubParsersAction, name: str, run: Callable, text: str) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(
+        name, help=text, description=text[0].upper() + text[1:] + "."
+    )
+    command.set_defaults(run=run)
+    return command
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    from labkit.course.doctor import doctor
+
+    diagnosis = doctor()
+    print(diagnosis)
+    return 0 if diagnosis.healthy else 1
+
+
+def _check(args: argparse.Namespace) -> int:
+    from labkit.todo import TASKS
+
+    if unknown := [task for task in args.tasks if task not in TASKS]:
+        return _refuse(f"check: unknown task {unknown[0]!r}, expected one of: {', '.join(TASKS)}")
+    from labkit.check import check
+
+    passed = True
+    for task in args.tasks or TASKS:
+        result = check(task)
+        print(result, flush=True)
+        passed &= result.passed
+    return 0 if passed else 1
+
+
+def _student(args: argparse.Namespace) -> int:
+    from labkit.course.student import write_student_edition
+
+    try:
+        tasks = write_student_edition(args.directory)
+    except (ValueError, OSError) as error:
+        return _refuse(f"student: {error}")
+    print(f"The student edition is in {args.directory}, with these tasks to do: {', '.join(tasks)}")
+    return 0
+
+
+def _train(arguments: list[str]) -> int:
+    from labkit.train import main as train
+
+    train(arguments)
+    return 0
+
+
+def _refuse(message: str) -> int:
+    print(f"labkit {message}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,252 @@
+"""Is this machine ready for the lab? What it has, each thing ok, a warning or a fault, and what to do about it.
+
+Everything that differs from machine to machine stands in ``[~ ]``, so the first cell of notebook 00 can be compared.
+"""
+
+from __future__ import annotations
+
+import html
+import importlib.metadata
+import math
+import os
+import platform
+import shutil
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from labkit import show
+
+OK, WARNING, FAULT = "ok", "warning", "fault"
+GIB = 1 << 30
+LEAST_PYTHON, LEAST_TORCH = (3, 10), (2, 9)
+HUB_TIMEOUT_S = 1.5
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One thing the lab needs: what was found, whether that is ``"ok"``, a ``"warning"`` or a ``"fault"``, and what to do."""
+
+    name: str
+    status: str
+    found: str
+    advice: str = ""
+
+    def __str__(self) -> str:
+        text = f"{self.status:<8} {self.found}" + (f". To do: {self.advice}" if self.advice else "")
+        return text.replace("]", ")")  # it ends what the notebook test hides
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What :func:`doctor` found, one fact a line. ``healthy`` if none of them is a fault."""
+
+    facts: tuple[Fact, ...]
+
+    @property
+    def healthy(self) -> bool:
+        return not any(fact.status == FAULT for fact in self.facts)
+
+    @property
+    def summary(self) -> str:
+        faults, warnings = (sum(fact.status == status for fact in self.facts) for status in (FAULT, WARNING))
+        ready = "ready" if self.healthy else "not ready"
+        return f"{ready}, {faults} faults, {warnings} warnings".replace("1 faults", "1 fault").replace(
+            "1 warnings", "1 warning"
+        )
+
+    def __repr__(self) -> str:
+        lines = [f"{fact.name:<14}{show.fact(fact)}" for fact in self.facts]
+        return "\n".join([*lines, f"{'this machine':<14}{show.fact(self.summary)}"])
+
+    def _repr_html_(self) -> str:
+        rows = [(fact.name, str(fact)) for fact in self.facts] + [("this machine", self.summary)]
+        cells = (f"<tr><td>{name}</td><td>{html.escape(show.fact(text))}</td></tr>" for name, text in rows)
+        return f'<table style="text-align: left"><tbody>{"".join(cells)}</tbody></table>'
+
+
+def doctor() -> Diagnosis:
+    """Look at this machine: Python, torch, GPUs, cores, memory, Jupyter and what else the lab needs. Takes a few seconds."""
+    hub: list[Fact] = []
+    asking = threading.Thread(target=lambda: hub.append(_hub()), daemon=True)
+    asking.start()
+    start = time.monotonic()
+    facts = [look() for look in (_python, _torch, _gpus, _nccl, _cores, _memory, _shared_memory, _jupyter, _chromium)]
+    asking.join(max(0.1, start + HUB_TIMEOUT_S - time.monotonic()))  # looking up a name has no timeout of its own
+    return Diagnosis((*facts, hub[0] if hub else _no_hub("no answer")))
+
+
+# --- software --------------------------------------------------------------------------------------------------------
+
+
+def _python() -> Fact:
+    found = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    if sys.version_info < LEAST_PYTHON:
+        return Fact("Python", FAULT, found, f"install Python {_dotted(LEAST_PYTHON)} or newer, then run make setup")
+    return Fact("Python", OK, found)
+
+
+def _torch() -> Fact:
+    try:
+        import torch
+        import torch.distributed as dist
+    except ImportError as error:
+        return Fact("torch", FAULT, f"cannot be imported ({error})", "run make setup")
+    found = str(torch.__version__)
+    if tuple(int(part) for part in found.split("+")[0].split(".")[:2] if part.isdigit()) < LEAST_TORCH:
+        return Fact("torch", FAULT, found, f"the lab needs {_dotted(LEAST_TORCH)} or newer: run make setup")
+    if not (dist.is_available() and dist.is_gloo_available()):
+        return Fact(
+            "torch", FAULT, f"{found} without gloo", "install a torch that is built with torch.distributed and gloo"
+        )
+    return Fact("torch", OK, f"{found}, CUDA {torch.version.cuda or 'not built in'}")
+
+
+def _gpus() -> Fact:
+    try:
+        import torch
+    except ImportError:
+        return Fact("GPUs", WARNING, "unknown without torch", "run make setup")
+    count = torch.cuda.device_count()
+    if count:
+        properties = [torch.cuda.get_device_properties(index) for index in range(count)]
+        kinds = sorted({f"{gpu.name} ({gpu.total_memory / GIB:.0f} GiB)" for gpu in properties})
+        return Fact("GPUs", OK, f"{count}: {', '.join(kinds)}")
+    if shutil.which("nvidia-smi") or Path("/proc/driver/nvidia/version").exists():
+        advice = "compare nvidia-smi with the CUDA version of torch above, and look at CUDA_VISIBLE_DEVICES"
+        return Fact("GPUs", WARNING, "there is a driver, but torch sees no GPU", advice)
+    return Fact("GPUs", OK, "none: everything runs on the CPU, with gloo")
+
+
+def _nccl() -> Fact:
+    try:
+        import torch
+        import torch.distributed as dist
+    except ImportError:
+        return Fact("NCCL", WARNING, "unknown without torch", "run make setup")
+    if not torch.cuda.device_count():
+        return Fact("NCCL", OK, "not needed without a GPU")
+    if not dist.is_nccl_available():
+        return Fact(
+            "NCCL", WARNING, "not built into this torch", "install torch's CUDA build; until then ranks use gloo"
+        )
+    version = torch.cuda.nccl.version()  # type: ignore[no-untyped-call, unused-ignore]
+    return Fact("NCCL", OK, _dotted(version))
+
+
+def _jupyter() -> Fact:
+    try:
+        versions = [f"{name} {importlib.metadata.version(name)}" for name in ("jupyterlab", "ipykernel", "ipywidgets")]
+    except importlib.metadata.PackageNotFoundError as error:
+        return Fact("Jupyter", FAULT, f"{error.name} is not installed", "run make setup")
+    return Fact("Jupyter", OK, ", ".join(versions))
+
+
+def _chromium() -> Fact:
+    """Only the browser tests need one: playwright's own, or one that is installed."""
+    default = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "ms-playwright"
+    folder = Path(os.environ.get("PLAYWRIGHT_BROWSERS_PATH") or default)
+    installed = next((name for name in ("chromium", "chromium-browser", "google-chrome") if shutil.which(name)), None)
+    if folder.is_dir() and any(folder.glob("chromium*")):
+        return Fact("Chromium", OK, "playwright's")
+    if installed:
+        return Fact("Chromium", OK, installed)
+    return Fact("Chromium", WARNING, "not found", "only browser tests need it: python -m playwright install chromium")
+
+
+# --- hardware --------------------------------------------------------------------------------------------------------
+
+
+def _cores() -> Fact:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = cpu_quota()
+    found = f"{cores}" + (f", of which this container may use {quota:g}" if quota < cores else "")
+    if min(cores, quota) < 2:
+        return Fact("CPU cores", WARNING, found, "two ranks share it: everything runs, but no speed-up can show")
+    return Fact("CPU cores", OK, found)
+
+
+def _memory() -> Fact:
+    memory = psutil.virtual_memory()
+    total, free = memory.total, memory.available
+    if (limit := memory_limit()) < total:
+        total, free = int(limit), min(free, int(limit))
+    found = f"{total / GIB:.1f} GiB, {free / GIB:.1f} GiB of it free"
+    if free < GIB:
+        return Fact("memory", FAULT, found, "close other programs or kernels: two ranks need about 1 GiB")
+    if free < 3 * GIB:
+        return Fact("memory", WARNING, found, "close other programs or kernels before launching more than two ranks")
+    return Fact("memory", OK, found)
+
+
+def _shared_memory(folder: str = "/dev/shm") -> Fact:
+    if not os.path.isdir(folder):
+        return Fact("shared memory", OK, "no /dev/shm on this system, and none needed")
+    total, _, free = shutil.disk_usage(folder)
+    found = f"{total / GIB:.2f} GiB, {free / GIB:.2f} GiB of it free"
+    if free < GIB // 4:
+        return Fact("shared memory", WARNING, found, "NCCL and loaders use it: start the container with --shm-size=2g")
+    return Fact("shared memory", OK, found)
+
+
+def cpu_quota() -> float:
+    """How many cores' worth of time this process's control groups allow it; infinity without a limit."""
+    quotas = [math.inf]
+    for text in _control_files("cpu.max"):
+        limit, period = text.split()
+        quotas.append(math.inf if limit == "max" else int(limit) / int(period))
+    return min(quotas)
+
+
+def memory_limit() -> float:
+    """How many bytes this process's control groups allow it; infinity without a limit."""
+    return min([math.inf, *(float(text) for text in _control_files("memory.max") if text != "max")])
+
+
+def _control_files(
+    name: str, root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
+) -> Iterator[str]:
+    """What file ``name`` says in this process's control group and in each one above it (Linux, cgroup version 2)."""
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        if line.startswith("0::"):
+            group = root / line.removeprefix("0::").lstrip("/")
+            for folder in (group, *group.parents):
+                if folder.is_relative_to(root) and (folder / name).is_file():
+                    yield (folder / name).read_text().strip()
+
+
+# --- the hub ---------------------------------------------------------------------------------------------------------
+
+
+def _hub(ask: Callable[..., object] = urllib.request.urlopen) -> Fact:
+    address = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+        return _no_hub("switched off by HF_HUB_OFFLINE")
+    try:
+        ask(urllib.request.Request(address, method="HEAD"), timeout=HUB_TIMEOUT_S)
+    except urllib.error.HTTPError:
+        pass  # it answered
+    except (OSError, ValueError):
+        return _no_hub("not reachable")
+    return Fact("hub", OK, f"{address} answers")
+
+
+def _no_hub(found: str) -> Fact:
+    return Fact(
+        "hub", WARNING, found, "go on without it: the lab has sentences of its own, and reads the folder in LABKIT_DATA"
+    )
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))

@@ -1,0 +1,130 @@
+"""What an unfilled TODO does: raise by name, and let the notebook cells that need it step aside.
+
+A student file has ``raise TodoError("dp.1")`` wherever something is to be written. :func:`needs` looks for that line in
+the file on disk, so it always speaks of the file as it is now. In a notebook, importing this module brings ``%%needs``:
+
+    %%needs dp.1 dp.4
+    ...the cell: runs as it stands once both are filled in; until then one line says which is missing, and where
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+TASKS = {
+    "dp.1": "Partition, DataPartitioner, partition_dataset",
+    "dp.2": "setup, run_processes",
+    "dp.4": "average_gradients",
+}
+
+_PACKAGE = Path(__file__).parent
+
+
+class TodoError(NotImplementedError):
+    """Something a student is to write is not written yet. The message names task, file and line.
+
+    ``task`` is such as ``"dp.1"``; ``place`` is where it is to be written, by default the line that raises.
+    """
+
+    def __init__(self, task: str, place: str | None = None):
+        if place is None:
+            caller = sys._getframe(1)
+            place = _place(Path(caller.f_code.co_filename), caller.f_lineno)
+        super().__init__(f"TODO {task}: {place}")
+        self.task, self.place = task, place
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TodoError, (self.task, self.place)
+
+
+def needs(task: str) -> bool:
+    """Whether ``task`` (such as ``"dp.1"``) is filled in: its file on disk has no ``raise TodoError("dp.1")`` any more.
+
+    Raises ValueError for an unknown task, with the list of those there are.
+    """
+    return missing(task) is None
+
+
+def missing(task: str) -> str | None:
+    """``"TODO dp.1: labkit/dp.py, line 42"`` while the task is not filled in, else None. Raises ValueError as :func:`needs`."""
+    file = task_file(task)
+    lines = _todo_lines(file.read_text(encoding="utf-8"), task)
+    return f"TODO {task}: {_place(file, lines[0])}" if lines else None
+
+
+def task_file(task: str) -> Path:
+    """The file in which ``task`` is to be written. Raises ValueError for an unknown task."""
+    if task not in TASKS:
+        raise ValueError(f"task is {task!r}, expected one of: {', '.join(TASKS)}")
+    return _PACKAGE / f"{task.partition('.')[0]}.py"
+
+
+def _place(file: Path, line: int) -> str:
+    """Where to look, in words that are the same on every machine."""
+    if file.parent == _PACKAGE:
+        return f"labkit/{file.name}, line {line}"
+    return f"{file.name}, line {line}" if file.is_file() else f"a notebook cell, line {line}"
+
+
+def _todo_lines(source: str, task: str) -> list[int]:
+    """The lines that raise TodoError for ``task``, in order."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:  # half-written: the lines that look like it
+        pattern = re.compile(rf"\s*raise\s+TodoError\(\s*['\"]{re.escape(task)}['\"]")
+        return [number for number, line in enumerate(source.splitlines(), 1) if pattern.match(line)]
+    return sorted(node.lineno for node in ast.walk(tree) if isinstance(node, ast.Raise) and _raises_todo(node, task))
+
+
+def _raises_todo(node: ast.Raise, task: str) -> bool:
+    match node.exc:
+        case ast.Call(
+            func=ast.Name(id="TodoError") | ast.Attribute(attr="TodoError"), args=[ast.Constant(value=value), *_]
+        ):
+            return bool(value == task)
+    return False
+
+
+# --- %%needs ---------------------------------------------------------------------------------------------------------
+
+
+def step_aside(lines: list[str]) -> list[str]:
+    """IPython's input transformation for ``%%needs``: the cell without that line, or one ``print`` of what is missing.
+
+    Taking the line away before IPython compiles the cell leaves everything else to IPython: variables, the value of
+    the last line, errors with their cell lines, line numbers.
+    """
+    if not lines or not re.match(r"%%needs\b", lines[0]):
+        return lines
+    tasks = lines[0].split()[1:]
+    try:
+        if not tasks:
+            raise ValueError(f"%%needs: expected one or more of {', '.join(TASKS)}")
+        text = "; ".join(filter(None, map(missing, tasks)))
+    except ValueError as error:
+        return [f"raise ValueError({str(error)!r})\n"]
+    return [f"print({text!r})\n"] if text else ["\n", *lines[1:]]
+
+
+def needs_magic(line: str, cell: str) -> None:
+    """``%%needs dp.1 dp.4``: run this cell once the tasks are filled in; until then print which is missing, and where."""
+    from IPython.core.getipython import get_ipython
+
+    shell: Any = get_ipython()
+    shell.run_cell(f"%%needs {line}\n{cell}", store_history=False)  # reached only below another cell magic
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """What ``%load_ext labkit.todo`` calls; importing this module in a notebook is enough."""
+    transformations = shell.input_transformers_cleanup
+    transformations[:] = [t for t in transformations if getattr(t, "__name__", "") != step_aside.__name__]
+    transformations.append(step_aside)
+    shell.register_magic_function(needs_magic, magic_kind="cell", magic_name="needs")
+
+
+if "IPython" in sys.modules and (shell := sys.modules["IPython"].get_ipython()) is not None:
+    load_ipython_extension(shell)

@@ -1,0 +1,273 @@
+"""Shards lose and repeat nothing, processes start and end together, and averaged gradients are the whole batch's."""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+import subprocess
+import sys
+import time
+from itertools import chain
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labkit import dp
+from labkit.todo import missing
+
+ROOT = Path(__file__).parents[1]
+
+
+def task(name: str) -> pytest.MarkDecorator:
+    """A test of a task's answer: skipped in an edition in which it is still to do."""
+    return pytest.mark.skipif(missing(name) is not None, reason=str(missing(name)))
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+@pytest.fixture
+def launch():
+    """labkit.launch.launch, not imported above: the processes of dp.2 import this file and have no use for it."""
+    from labkit.launch import launch
+
+    return launch
+
+
+# --- dp.1: shards ----------------------------------------------------------------------------------------------------
+
+
+def shards(data: list, sizes: list[float], **seed: int) -> list[list]:
+    partitioner = dp.DataPartitioner(data, sizes, **seed)
+    return [[shard[i] for i in range(len(shard))] for shard in map(partitioner.use, range(len(sizes)))]
+
+
+@task("dp.1")
+@given(count=st.integers(1, 2000), world_size=st.integers(1, 64))
+@settings(max_examples=200, deadline=None)
+def test_equal_shards_have_every_sample_once_and_differ_by_at_most_one(count, world_size):
+    data = [f"sample {i}" for i in range(count)]
+    cut = shards(data, [1 / world_size] * world_size)
+    assert sorted(chain(*cut)) == sorted(data)
+    assert max(map(len, cut)) - min(map(len, cut)) <= 1
+
+
+@task("dp.1")
+@given(count=st.integers(1, 500), weights=st.lists(st.integers(0, 50), min_size=1, max_size=8).filter(any))
+@settings(max_examples=200, deadline=None)
+def test_unequal_shards_have_every_sample_once_and_are_within_one_of_their_fraction(count, weights):
+    sizes = [weight / sum(weights) for weight in weights]
+    cut = shards(list(range(count)), sizes)
+    assert sorted(chain(*cut)) == list(range(count))
+    assert all(abs(len(shard) - size * count) <= 1 + 1e-9 for shard, size in zip(cut, sizes, strict=True))
+
+
+@task("dp.1")
+@given(count=st.integers(1, 200), world_size=st.integers(1, 8), batch_size=st.integers(8, 64))
+@settings(max_examples=100, deadline=None)
+def test_loaders_share_out_every_sample_once_in_batches_of_the_global_size(count, world_size, batch_size):
+    data = list(range(count))
+    loaders = [list(dp.partition_dataset(r, world_size, data, batch_size, collate_fn=list)) for r in range(world_size)]
+    assert sorted(chain(*chain(*loaders))) == data
+    for step in range(max(map(len, loaders))):
+        assert sum(len(batches[step]) for batches in loaders if step < len(batches)) <= batch_size
+    assert all(len(batch) == batch_size // world_size for batches in loaders for batch in batches[:-1])
+
+
+@task("dp.1")
+def test_the_seed_decides_the_shards_and_nothing_else_does():
+    data = list(range(100))
+    first = shards(data, [0.5, 0.5], seed=3)
+    torch.manual_seed(0)
+    assert shards(data, [0.5, 0.5], seed=3) == first
+    assert shards(data, [0.5, 0.5], seed=4) != first
+    assert shards(data, [0.5, 0.5]) == shards(data, [0.5, 0.5], seed=1234)
+    assert data == list(range(100))
+
+
+@task("dp.1")
+def test_a_loader_stacks_tensors_by_default():
+    (batch,) = dp.partition_dataset(0, 1, [torch.tensor([i]) for i in range(4)], batch_size=4)
+    assert batch.shape == (4, 1)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: dp.DataPartitioner([], [0.5, 0.5]), "the data set is empty"),
+        (lambda: dp.partition_dataset(0, 2, []), "the data set is empty"),
+        (lambda: dp.DataPartitioner([1, 2], [0.5, 0.6]), r"sizes are \[0\.5, 0\.6\] with sum 1\.1, expected fractions"),
+        (lambda: dp.DataPartitioner([1, 2], [1.5, -0.5]), "expected fractions"),
+        (lambda: dp.DataPartitioner([1, 2], [2, 2]), "divide each by their sum"),
+        (lambda: dp.DataPartitioner([1, 2], []), "expected fractions"),
+        (lambda: dp.DataPartitioner([1, 2], [float("nan"), 1.0]), "expected fractions"),
+        (lambda: dp.DataPartitioner([1, 2], [0.5, 0.5]).use(2), "rank is 2, expected 0 to 1"),
+        (lambda: dp.partition_dataset(2, 2, [1, 2], 2), "rank is 2, expected 0 to 1"),
+        (lambda: dp.partition_dataset(-1, 2, [1, 2], 2), "rank is -1, expected 0 to 1"),
+        (lambda: dp.partition_dataset(0, 3, [1, 2, 3], 2), "batch_size is 2, expected at least world_size, 3"),
+        (lambda: dp.setup(2, 2, "gloo"), "rank is 2, expected 0 to 1"),
+        (lambda: dp.setup(0, 1, "smoke signals"), "backend is 'smoke signals'"),
+        (lambda: dp.run_processes(print, 0, "gloo"), "world_size is 0, expected at least 1"),
+        (lambda: dp.run_processes(print, 2, "smoke signals"), "backend is 'smoke signals'"),
+    ],
+)
+@task("dp.1")
+def test_bad_input_is_refused_with_what_was_given_and_what_was_expected(call, says):
+    with pytest.raises(ValueError, match=says):
+        call()
+
+
+# --- dp.2: processes -------------------------------------------------------------------------------------------------
+
+
+def add_up(port: int, folder: str, rank: int, world_size: int, backend: str) -> None:
+    dp.setup(rank, world_size, backend, master_port=port)
+    total = torch.tensor([rank + 1.0])
+    dist.all_reduce(total)
+    Path(folder, f"{rank}").write_text(f"{total.item()} {dist.get_rank()} {dist.get_world_size()} {os.getpid()}")
+
+
+def fail_on_rank_1(folder: str, rank: int, world_size: int, backend: str) -> None:
+    Path(folder, str(os.getpid())).touch()
+    if rank == 1:
+        while len(list(Path(folder).iterdir())) < world_size:
+            time.sleep(0.02)
+        raise ArithmeticError("rank 1 has had enough")
+    time.sleep(60)
+
+
+def sleep_on(folder: str, rank: int, world_size: int, backend: str) -> None:
+    Path(folder, str(os.getpid())).touch()
+    time.sleep(60)
+
+
+def die_on_rank_0(rank: int, world_size: int, backend: str) -> None:
+    if rank == 0:
+        os._exit(7)
+    time.sleep(60)
+
+
+@task("dp.2")
+def test_the_ranks_find_each_other_and_have_ended_when_it_returns(tmp_path):
+    dp.run_processes(functools.partial(add_up, free_port(), str(tmp_path)), 2, "gloo")
+    reports = [(tmp_path / str(rank)).read_text().split() for rank in range(2)]
+    assert [report[:3] for report in reports] == [["3.0", "0", "2"], ["3.0", "1", "2"]]
+    assert not any(psutil.pid_exists(int(report[3])) for report in reports)
+
+
+@task("dp.2")
+def test_a_rank_that_raises_ends_the_others_and_its_traceback_is_raised(tmp_path):
+    start = time.monotonic()
+    with pytest.raises(torch.multiprocessing.ProcessRaisedException, match="ArithmeticError: rank 1 has had enough"):
+        dp.run_processes(functools.partial(fail_on_rank_1, str(tmp_path)), 2, "gloo")
+    assert time.monotonic() - start < 40
+    assert not any(psutil.pid_exists(int(file.name)) for file in tmp_path.iterdir())
+
+
+@task("dp.2")
+def test_a_rank_that_dies_is_an_error_too():
+    with pytest.raises(torch.multiprocessing.ProcessExitedException, match="process 0 terminated with exit code 7"):
+        dp.run_processes(die_on_rank_0, 2, "gloo")
+
+
+@task("dp.2")
+def test_an_interrupt_leaves_no_process(tmp_path):
+    code = (
+        "import functools, os, signal, sys, threading, time\n"
+        "from tests.test_dp import dp, sleep_on\n"
+        "def interrupt():\n"
+        "    while len(os.listdir(sys.argv[1])) < 2: time.sleep(0.05)\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "threading.Thread(target=interrupt, daemon=True).start()\n"
+        "try: dp.run_processes(functools.partial(sleep_on, sys.argv[1]), 2, 'gloo')\n"
+        "except KeyboardInterrupt: print('interrupted')\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert run.stdout == "interrupted\n", run.stderr
+    assert not any(psutil.pid_exists(int(file.name)) for file in tmp_path.iterdir())
+
+
+@task("dp.2")
+def test_setup_works_in_a_rank_that_launch_started_without_a_group(launch):
+    def in_rank(port: int) -> list:
+        from labkit import dp
+
+        dp.setup(int(os.environ["RANK"]), 2, "gloo", master_port=port)
+        total = torch.tensor([10.0 ** dist.get_rank()])
+        dist.all_reduce(total)
+        dist.destroy_process_group()
+        return total.tolist()
+
+    assert launch(in_rank, free_port(), world_size=2, init=False, timeout_s=60).values == [[11.0], [11.0]]
+
+
+@task("dp.2")
+def test_two_terminals_wait_for_each_other_and_say_so():
+    port = str(free_port())
+    command = [sys.executable, "-m", "labkit.dp", "-w", "2", "--master-port", port, "-nr"]
+    ranks = [subprocess.Popen([*command, str(rank)], cwd=ROOT, stdout=subprocess.PIPE, text=True) for rank in (1, 0)]
+    for number, process in zip((1, 0), ranks, strict=True):
+        output, _ = process.communicate(timeout=60)
+        assert process.returncode == 0
+        assert output.splitlines() == [
+            f"rank {number} of 2: waiting until all are there",
+            f"rank {number} of 2: all are there, and their ranks add up to 1",
+        ]
+
+
+# --- dp.4: gradients -------------------------------------------------------------------------------------------------
+
+
+def loss_of(model: torch.nn.Module, rows: slice) -> torch.Tensor:
+    inputs = torch.linspace(-1, 1, 24 * 5, dtype=torch.float64).reshape(24, 5)
+    return model(inputs[rows]).square().mean()
+
+
+def small_model() -> torch.nn.Module:
+    torch.manual_seed(5)
+    return torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.GELU(), torch.nn.Linear(7, 3)).double()
+
+
+@task("dp.4")
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_the_mean_of_the_shards_gradients_is_the_gradient_of_the_whole_batch(world_size, launch):
+    def in_rank() -> tuple[list, list]:
+        from labkit import dp
+
+        model, rows = small_model(), 24 // dist.get_world_size()
+        loss_of(model, slice(dist.get_rank() * rows, (dist.get_rank() + 1) * rows)).backward()
+        own = [p.grad.clone() for p in model.parameters()]
+        dp.average_gradients(model)
+        return own, [p.grad for p in model.parameters()]
+
+    ranks = launch(in_rank, world_size=world_size, backend="gloo", timeout_s=60, threads=1).values
+    whole = small_model()
+    loss_of(whole, slice(None)).backward()
+    for own, averaged in ranks:
+        for mine, found, parameter in zip(own, averaged, whole.parameters(), strict=True):
+            torch.testing.assert_close(found, parameter.grad, rtol=1e-10, atol=1e-12)
+            assert world_size == 1 or not torch.allclose(mine, parameter.grad)
+
+
+@task("dp.4")
+def test_frozen_and_unused_parameters_are_left_without_a_gradient(launch):
+    def in_rank() -> list[bool]:
+        from labkit import dp
+
+        model = torch.nn.ModuleDict({"used": torch.nn.Linear(2, 2), "unused": torch.nn.Linear(2, 2)})
+        model["used"].bias.requires_grad_(False)
+        model["used"](torch.ones(1, 2)).sum().backward()
+        dp.average_gradients(model)
+        return [parameter.grad is None for parameter in model.parameters()]
+
+    assert launch(in_rank, world_size=2, backend="gloo", timeout_s=60).values == [[False, True, True, True]] * 2

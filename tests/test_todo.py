@@ -1,0 +1,195 @@
+"""An unfilled TODO is known by name and line, and a notebook cell that needs it steps aside."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+
+from labkit import todo
+from labkit.todo import TodoError, missing, needs
+
+
+@pytest.fixture
+def student_file(tmp_path, monkeypatch):
+    """Write what labkit/dp.py is for this test."""
+    package = tmp_path / "labkit"
+    package.mkdir()
+    monkeypatch.setattr(todo, "_PACKAGE", package)
+    return (package / "dp.py").write_text
+
+
+@pytest.fixture
+def shell():
+    """An IPython shell in which %%needs is known."""
+    shell = InteractiveShell.instance()
+    todo.load_ipython_extension(shell)
+    shell.reset(new_session=True)
+    yield shell
+    InteractiveShell.clear_instance()
+
+
+def run(shell, cell: str):
+    with capture_output() as output:
+        result = shell.run_cell(cell, store_history=True)
+    return result, output.stdout
+
+
+UNFILLED = 'from labkit.todo import TodoError\n\ndef f():\n    # TODO dp.1\n    raise TodoError("dp.1")\n'
+
+
+def test_a_task_is_filled_in_once_nothing_raises_its_todo_error(student_file):
+    student_file(UNFILLED)
+    assert not needs("dp.1")
+    assert needs("dp.4")
+    student_file(UNFILLED.replace('raise TodoError("dp.1")', "return 1"))
+    assert needs("dp.1")
+
+
+def test_the_first_line_that_is_to_do_is_named(student_file):
+    student_file(UNFILLED + '\ndef g():\n    raise TodoError("dp.1")\n')
+    assert missing("dp.1") == "TODO dp.1: labkit/dp.py, line 5"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        '# raise TodoError("dp.1")\n',
+        '"""raise TodoError("dp.1")"""\n',
+        'text = """\nraise TodoError("dp.1")\n"""\n',
+        'raise TodoError("dp.10")\n',
+        'raise ValueError("dp.1")\n',
+    ],
+)
+def test_what_only_looks_like_a_todo_is_none(student_file, source):
+    student_file(source)
+    assert needs("dp.1")
+
+
+@pytest.mark.parametrize(
+    "source", ["raise TodoError('dp.1')\n", 'import labkit.todo as t\nraise t.TodoError("dp.1")\n']
+)
+def test_a_todo_may_be_written_in_another_way(student_file, source):
+    student_file(source)
+    assert not needs("dp.1")
+
+
+def test_a_half_written_file_still_tells_its_todos(student_file):
+    student_file(UNFILLED + "def g(:\n")
+    assert missing("dp.1") == "TODO dp.1: labkit/dp.py, line 5"
+
+
+def test_an_unknown_task_is_an_error_that_lists_the_known_ones():
+    with pytest.raises(ValueError, match=r"'dp\.99', expected one of: dp\.1, dp\.2, dp\.4"):
+        needs("dp.99")
+
+
+def test_the_error_names_task_file_and_line():
+    line = sys._getframe().f_lineno + 2
+    with pytest.raises(NotImplementedError) as caught:
+        raise TodoError("dp.1")
+    assert str(caught.value) == f"TODO dp.1: test_todo.py, line {line}"
+
+
+def test_the_error_says_labkit_for_a_student_file(student_file):
+    student_file(UNFILLED)
+    space: dict = {}
+    exec(compile(UNFILLED, str(todo._PACKAGE / "dp.py"), "exec"), space)
+    with pytest.raises(TodoError) as caught:
+        space["f"]()
+    assert str(caught.value) == missing("dp.1") == "TODO dp.1: labkit/dp.py, line 5"
+
+
+def test_the_error_comes_back_from_a_rank_as_it_was():
+    error = TodoError("dp.1", "labkit/dp.py, line 5")
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.task, again.place) == (str(error), "dp.1", "labkit/dp.py, line 5")
+
+
+# --- %%needs ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_cell_steps_aside_with_one_line_and_nothing_of_it_runs(shell, student_file):
+    student_file(UNFILLED)
+    result, printed = run(shell, "%%needs dp.1\nran = True\n1 / 0")
+    assert result.success
+    assert printed == "TODO dp.1: labkit/dp.py, line 5\n"
+    assert "ran" not in shell.user_ns
+
+
+def test_a_cell_steps_aside_for_each_of_several_tasks(shell, student_file):
+    student_file(UNFILLED)
+    assert run(shell, "%%needs dp.4 dp.1\n1")[1] == "TODO dp.1: labkit/dp.py, line 5\n"
+    student_file(UNFILLED + 'raise TodoError("dp.4")\n')
+    assert run(shell, "%%needs dp.4 dp.1\n1")[1] == "TODO dp.4: labkit/dp.py, line 6; TODO dp.1: labkit/dp.py, line 5\n"
+
+
+def test_a_cell_runs_as_if_the_line_were_not_there(shell, student_file):
+    student_file("")
+    run(shell, "x = 20")
+    result, printed = run(shell, "%%needs dp.1 dp.4\ny = x + 1\nprint('in the cell')\ny * 2")
+    assert result.result == 42
+    assert shell.user_ns["y"] == 21
+    assert printed.startswith("in the cell\n")
+    assert "42" in printed
+
+
+def test_an_error_in_a_cell_is_the_cells_own_with_its_line(shell, student_file):
+    student_file("")
+    result, _ = run(shell, "%%needs dp.1\nx = 1\nx / 0")
+    assert isinstance(result.error_in_exec, ZeroDivisionError)
+    assert result.error_in_exec.__traceback__.tb_next.tb_lineno == 3
+
+
+def test_the_history_has_the_cell_as_it_was_typed(shell, student_file):
+    student_file("")
+    before = shell.execution_count
+    run(shell, "%%needs dp.1\nx = 1")
+    assert shell.execution_count == before + 1
+    assert shell.history_manager.input_hist_raw[before] == "%%needs dp.1\nx = 1"
+
+
+@pytest.mark.parametrize("line", ["%%needs", "%%needs dp.99"])
+def test_a_wrong_line_is_an_error_that_lists_the_tasks(shell, line):
+    result, _ = run(shell, f"{line}\nx = 1")
+    assert isinstance(result.error_in_exec, ValueError)
+    assert "dp.1, dp.2, dp.4" in str(result.error_in_exec)
+
+
+def test_it_works_below_another_cell_magic(shell, student_file):
+    student_file(UNFILLED)
+    result, _ = run(shell, "%%capture captured\n%%needs dp.1\n1 / 0")
+    assert result.success
+    assert shell.user_ns["captured"].stdout == "TODO dp.1: labkit/dp.py, line 5\n"
+
+
+def test_loading_it_twice_changes_nothing(shell, student_file):
+    todo.load_ipython_extension(shell)
+    names = [getattr(t, "__name__", "") for t in shell.input_transformers_cleanup]
+    assert names.count("step_aside") == 1
+
+
+def test_other_cells_are_left_alone():
+    for cell in (["x = 1\n"], ["%%needsmore\n", "x\n"], [], ["# %%needs dp.1\n", "x\n"]):
+        assert todo.step_aside(cell) == cell
+
+
+def test_importing_it_in_a_notebook_is_enough_and_outside_needs_no_ipython():
+    code = """
+import sys
+import labkit.todo
+assert "IPython" not in sys.modules and "torch" not in sys.modules
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+shell.run_cell("import importlib, labkit.todo; importlib.reload(labkit.todo)")
+assert shell.find_cell_magic("needs") is not None
+assert shell.run_cell("%%needs dp.1").error_in_exec is None
+"""
+    subprocess.run(
+        [sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1], capture_output=True, text=True
+    )
