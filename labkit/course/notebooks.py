@@ -1,0 +1,272 @@
+"""Notebooks as they are committed: executed by one command, stored in one normal form, held to one contract.
+
+    python -m labkit.course.notebooks execute  [NOTEBOOK ...]   run them and store their outputs in place
+    python -m labkit.course.notebooks export   [NOTEBOOK ...]   run them for their figures; the notebooks stay as they are
+    python -m labkit.course.notebooks contract [NOTEBOOK ...]   say where a stored notebook breaks the contract
+
+Without a notebook it is all of ``notebooks/``. Each runs with ``LABKIT_STATIC=1``, in its own folder, in this Python.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import nbformat
+from nbformat import NotebookNode
+
+from labkit.picture import write_atomically
+
+MOST_CODE_CELLS = 25
+MEDIAN_LINES = 6
+MOST_LINES = 20
+CELL_TIMEOUT_S = 300
+KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+RAISES = "raises-exception"  # nbclient and nbval both know this tag
+
+_PROJECT = Path(__file__).resolve().parents[2]
+# Folders that are somewhere else on every machine. A path such as /usr/bin says nothing about anyone.
+_PRIVATE = r"/home/|/root/|/Users/|/tmp/|/private/|/var/folders/|[A-Za-z]:\\\\?Users"
+# What would make nbval look away; the lab compares every output.
+_UNCOMPARED = re.compile(r"nbval-ignore-output|nbval-skip|NBVAL_IGNORE_OUTPUT|NBVAL_SKIP|PYTEST_VALIDATE_IGNORE_OUTPUT")
+
+
+def notebooks_folder() -> Path:
+    """``notebooks`` of the lab that the working directory is in. Raises FileNotFoundError outside a lab."""
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if (folder / "notebooks").is_dir():
+            return folder / "notebooks"
+    raise FileNotFoundError(f"no folder notebooks in {here} or above it; go to the lab's folder, or name the notebooks")
+
+
+# --- execute ---------------------------------------------------------------------------------------------------------
+
+
+class NotebookError(RuntimeError):
+    """A notebook did not run to its end: which one, which cell, and its traceback."""
+
+
+def run(path: Path) -> NotebookNode:
+    """The notebook with fresh outputs. The file stays as it is.
+
+    Raises NotebookError if a cell raises that has no tag ``raises-exception``, or takes over five minutes.
+    """
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
+    notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    client = NotebookClient(
+        notebook,
+        kernel_name=KERNEL["name"],
+        timeout=CELL_TIMEOUT_S,
+        record_timing=False,
+        store_widget_state=False,
+        resources={"metadata": {"path": str(path.parent)}},
+    )
+    client.create_kernel_manager().kernel_spec_manager.kernel_dirs = []  # no other kernel's, but that of this very Python
+    try:
+        client.execute(env=_environment())
+    except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
+        raise NotebookError(f"{path}: {error}") from None
+    return notebook
+
+
+def _environment() -> dict[str, str]:
+    environment = os.environ | {"LABKIT_STATIC": "1"}
+    environment.pop("MPLBACKEND", None)  # Agg, as in CI, would take pictures away
+    return environment
+
+
+def execute(path: Path) -> None:
+    """Run a notebook and store it in place, in normal form. If it raised, the file stays as it is."""
+    store(path, normalised(run(path)))
+
+
+def store(path: Path, notebook: NotebookNode) -> None:
+    write_atomically(path, (nbformat.writes(notebook).rstrip("\n") + "\n").encode())
+
+
+# --- the normal form -------------------------------------------------------------------------------------------------
+
+
+def normalised(notebook: NotebookNode) -> NotebookNode:
+    """A copy that is the same for the same sources and outputs: no widget state, times, paths or random ids."""
+    notebook = nbformat.from_dict(nbformat.v4.upgrade(notebook))
+    notebook.metadata = nbformat.from_dict({"kernelspec": KERNEL, "language_info": {"name": "python"}})
+    notebook.nbformat, notebook.nbformat_minor = 4, 5
+    ids: set[str] = set()
+    count = 0
+    for cell in notebook.cells:
+        cell.id = _id_of(cell.source, ids)
+        cell.metadata = nbformat.from_dict({key: cell.metadata[key] for key in ("tags",) if cell.metadata.get(key)})
+        if cell.cell_type == "code":
+            ran = cell.execution_count is not None
+            count += ran
+            cell.execution_count = count if ran else None
+            cell.outputs = [_normalised_output(output, count) for output in _joined_streams(cell.outputs)]
+    return notebook
+
+
+def _id_of(source: str, taken: set[str]) -> str:
+    """An id from the cell's own text, so that a new cell changes no other cell's id."""
+    for salt in range(len(taken) + 1):
+        cell_id = hashlib.sha256(f"{salt}{source}".encode()).hexdigest()[:8]
+        if cell_id not in taken:
+            break
+    taken.add(cell_id)
+    return cell_id
+
+
+def _joined_streams(outputs: list[NotebookNode]) -> Iterator[NotebookNode]:
+    """How a stream is cut into pieces depends on timing: pieces that follow each other become one."""
+    last: NotebookNode | None = None
+    for output in outputs:
+        if last is not None and output.output_type == last.output_type == "stream" and output.name == last.name:
+            last.text += output.text
+            continue
+        if last is not None:
+            yield last
+        last = nbformat.from_dict(output)
+    if last is not None:
+        yield last
+
+
+def _normalised_output(output: NotebookNode, count: int) -> NotebookNode:
+    """Without a trace of this machine in what no test compares: tracebacks and stderr."""
+    if output.output_type == "execute_result":
+        output.execution_count = count
+    if output.output_type == "error":
+        output.traceback = [_without_paths(line) for line in output.traceback]
+    if output.output_type == "stream" and output.name == "stderr":
+        output.text = _without_paths(output.text)
+    for mime in ("image/png", "image/jpeg"):
+        if mime in output.get("data", {}):
+            output.data[mime] = output.data[mime].replace("\n", "")
+    return output
+
+
+def _without_paths(text: str) -> str:
+    """Paths that begin with a folder of this machine, cut down to what a reader needs."""
+    text = re.sub(r"/(?:tmp|var|private)/\S*?ipykernel_\d+/\d+\.py", "cell", text)
+    text = re.sub(r"/[^\s\"':]*/(?=(?:site-packages|dist-packages)/)", "", text)
+    text = re.sub(r"/[^\s\"':]*/(?=python\d+\.\d+/)", "", text)
+    text = text.replace(f"{_PROJECT}/", "")
+    return re.sub(rf"(?:{_PRIVATE})[^\s\"':]*", "…", text)
+
+
+# --- the contract ----------------------------------------------------------------------------------------------------
+
+
+def breaches(notebook: NotebookNode) -> list[str]:
+    """Where a stored notebook breaks the contract of DESIGN.md, a sentence each. An empty list is a good notebook."""
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    found = [*_breaches_of_text(notebook, code), *_breaches_of_length(code)]
+    for number, cell in enumerate(code, start=1):
+        found += [f"code cell {number}: {breach}" for breach in _breaches_of_cell(cell)]
+    if not found and normalised(notebook) != notebook:
+        found.append("not stored in normal form; run: python -m labkit.course.notebooks execute")
+    return found
+
+
+def _breaches_of_text(notebook: NotebookNode, code: list[NotebookNode]) -> Iterator[str]:
+    texts = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
+    if not texts or "?" not in texts[0]:
+        yield "the first text asks no question"
+    lines = code[0].source.splitlines() if code else []
+    if "%load_ext autoreload" not in lines or "%autoreload 2" not in lines:
+        yield "the first code cell lacks %load_ext autoreload and %autoreload 2, each on a line of its own"
+    if "widgets" in notebook.metadata:
+        yield "metadata.widgets is stored, which hides the static picture"
+
+
+def _breaches_of_length(code: list[NotebookNode]) -> Iterator[str]:
+    lengths = [len(cell.source.strip().splitlines()) for cell in code]
+    if len(code) > MOST_CODE_CELLS:
+        yield f"{len(code)} code cells, at most {MOST_CODE_CELLS} are allowed"
+    if lengths and median(lengths) > MEDIAN_LINES:
+        yield f"the median code cell has {median(lengths):g} lines, at most {MEDIAN_LINES} are allowed"
+    for number, length in enumerate(lengths, start=1):
+        if length > MOST_LINES:
+            yield f"code cell {number}: {length} lines, at most {MOST_LINES} are allowed"
+
+
+def _breaches_of_cell(cell: NotebookNode) -> Iterator[str]:
+    tags = cell.metadata.get("tags", [])
+    if cell.execution_count is None:
+        yield "was not executed, so nothing compares it"
+    if _UNCOMPARED.search("\n".join([cell.source, *tags])):
+        yield "asks for its output not to be compared"
+    for output in cell.outputs:
+        if output.output_type == "error" and RAISES not in tags:
+            yield f"a stored {output.ename} without the tag {RAISES}"
+        if "image/png" in output.get("data", {}) and not _alt_text(output):
+            yield "a picture without alt text; show it with labkit.draw.show or save"
+        for kind, text in _texts(output):
+            if not isinstance(text, str):
+                yield f"an output of type {kind}, in which the test cannot hide what is measured"
+            elif private := re.search(rf"(?<![\w.:/])(?:{_PRIVATE})\S*|{re.escape(str(_PROJECT))}\S*", text):
+                yield f"a path of this machine in its {kind}: {private.group()[:60]}"
+
+
+def _alt_text(output: NotebookNode) -> str:
+    alt = output.get("metadata", {}).get("image/png", {}).get("alt", "")
+    return alt.strip() if isinstance(alt, str) else ""
+
+
+def _texts(output: NotebookNode) -> Iterator[tuple[str, Any]]:
+    if output.output_type == "stream":
+        yield output.name, output.text
+    elif output.output_type == "error":
+        yield "error", output.evalue
+        yield "traceback", "\n".join(output.traceback)
+    else:
+        yield from ((kind, data) for kind, data in output.data.items() if not kind.startswith("image/"))
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; 0 if all went well, 1 if a notebook raised or broke the contract."""
+    parser = argparse.ArgumentParser(
+        prog="python -m labkit.course.notebooks", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("command", choices=("execute", "export", "contract"))
+    parser.add_argument("notebooks", nargs="*", type=Path, metavar="NOTEBOOK", help="default: all of notebooks/")
+    options = parser.parse_args(arguments)
+    paths = options.notebooks or sorted(notebooks_folder().glob("*.ipynb"))
+    missing = [str(path) for path in paths if not path.is_file()]
+    if missing or not paths:
+        parser.error(f"no such notebook: {', '.join(missing)}" if missing else "there are no notebooks")
+    faults = [fault for path in paths for fault in _do(options.command, path.resolve())]
+    for fault in faults:
+        print(fault, file=sys.stderr)
+    return 1 if faults else 0
+
+
+def _do(command: str, path: Path) -> list[str]:
+    if command == "contract":
+        return [f"{path.name}: {breach}" for breach in breaches(nbformat.read(path, as_version=4))]
+    began = time.monotonic()
+    try:
+        execute(path) if command == "execute" else run(path)
+    except NotebookError as error:
+        return [str(error)]
+    print(f"{path.name}: {time.monotonic() - began:.1f} s")
+    return []
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""The project as a whole: what is installed is pinned, modules lie in layers, and no borrowed data is in it."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+PROJECT = Path(__file__).resolve().parent.parent
+PYPROJECT = tomllib.loads((PROJECT / "pyproject.toml").read_text())
+REQUIREMENTS = [
+    Requirement(text)
+    for text in [*PYPROJECT["project"]["dependencies"], *PYPROJECT["project"]["optional-dependencies"]["test"]]
+]
+OWN_FOLDERS = ("labkit", "tests", "notebooks", "data", "benchmarks", "figures")
+
+
+def own_files() -> list[Path]:
+    found = [path for folder in OWN_FOLDERS for path in (PROJECT / folder).rglob("*")]
+    return [path for path in found if path.is_file() and "__pycache__" not in path.parts]
+
+
+def pins() -> dict[str, str]:
+    lines = (PROJECT / "constraints.txt").read_text().splitlines()
+    parts = [re.fullmatch(r"([\w.-]+)==([\w.+]+)", line) for line in lines if line and not line.startswith("#")]
+    assert all(parts), "constraints.txt: every line pins one package by =="
+    return {canonicalize_name(part[1]): part[2] for part in parts if part}
+
+
+@pytest.mark.parametrize("requirement", REQUIREMENTS, ids=str)
+def test_a_dependency_is_pinned_to_a_version_that_it_allows(requirement):
+    assert requirement.specifier.contains(pins()[canonicalize_name(requirement.name)])
+
+
+def test_conda_installs_python_and_this_project_under_the_same_constraints_and_nothing_else():
+    environment = yaml.safe_load((PROJECT / "environment.yml").read_text())
+    assert environment["name"] == PYPROJECT["project"]["name"]
+    conda = [Requirement(re.sub(r"(?<=\w)=(?=\d)", "==", entry)) for entry in environment["dependencies"][:-1]]
+    python, *others = conda
+    assert python.name == "python" and [other.name for other in others] == ["pip"]
+    version = next(iter(python.specifier)).version
+    assert Requirement("python" + PYPROJECT["project"]["requires-python"]).specifier.contains(version)
+    assert environment["dependencies"][-1] == {"pip": ["--constraint constraints.txt", "--editable .[test]"]}
+
+
+def test_every_package_folder_is_installed():
+    folders = {".".join(path.parent.relative_to(PROJECT).parts) for path in (PROJECT / "labkit").rglob("__init__.py")}
+    assert set(PYPROJECT["tool"]["setuptools"]["packages"]) == folders
+
+
+def test_imports_point_downward():
+    linter = shutil.which("lint-imports", path=str(Path(sys.executable).parent))
+    assert linter, "import-linter is not installed; run make setup"
+    done = subprocess.run([linter], cwd=PROJECT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 broken" in done.stdout and "0 kept" not in done.stdout
+
+
+def test_every_module_has_its_place_in_the_layers():
+    (contract,) = PYPROJECT["tool"]["importlinter"]["contracts"]
+    placed = [name.strip(" ()") for layer in contract["layers"] for name in re.split(r"[|:]", layer)]
+    there = {f"labkit.{path.stem}" for path in (PROJECT / "labkit").glob("*.py") if path.stem != "__init__"}
+    there |= {f"labkit.{path.parent.name}" for path in (PROJECT / "labkit").glob("*/__init__.py")}
+    assert sorted(placed) == sorted(there)
+
+
+@pytest.mark.parametrize("path", sorted((PROJECT / "labkit").rglob("*.py")), ids=lambda path: path.name)
+def test_a_modules_first_line_says_what_it_is_for(path):
+    first = path.read_text().split("\n", 1)[0]
+    assert re.match(r'"""\w.{20,}', first), first
+
+
+def test_the_changelog_is_at_most_one_page():
+    assert len((PROJECT / "CHANGELOG.md").read_text().splitlines()) <= 60
+
+
+def test_readmes_first_two_commands_are_make_lab_and_make_test():
+    blocks = re.findall(r"^```\w*\n(.*?)^```", (PROJECT / "README.md").read_text(), flags=re.MULTILINE | re.DOTALL)
+    commands = [line.split("#")[0].strip() for block in blocks for line in block.splitlines() if line.strip()]
+    assert commands[:2] == ["make lab", "make test"]
+
+
+def text_of(path: Path) -> str:
+    """The file's text, unpacked if it is packed; whatever is no text becomes replacement signs."""
+    content = path.read_bytes()
+    return (gzip.decompress(content) if path.suffix == ".gz" else content).decode(errors="replace")
+
+
+def long_lines(path: Path) -> set[str]:
+    """The lines that are long enough to be told apart."""
+    return {line.strip() for line in text_of(path).splitlines() if len(line.strip()) > 45}
+
+
+def copied(borrowed: set[str], files: list[Path]) -> dict[str, int]:
+    """Per file, how many of the borrowed lines stand in it, where it is more than a quotation."""
+    counts = {str(path): len(long_lines(path) & borrowed) for path in files}
+    return {path: count for path, count in counts.items() if count > 10}
+
+
+def test_no_data_from_beside_the_project_was_copied_into_it(shared_data):
+    borrowed = set().union(*(long_lines(path) for path in shared_data.rglob("*") if path.is_file()))
+    assert len(borrowed) > 1000
+    assert copied(borrowed, own_files()) == {}
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_copied_file_would_be_noticed(shared_data, tmp_path, packed):
+    files = [path for path in shared_data.rglob("*") if path.is_file()]
+    source = max(files, key=lambda path: len(long_lines(path)))
+    text = ("# mine\n" + text_of(source)[:20_000]).encode()
+    mine = tmp_path / ("mine.txt.gz" if packed else "mine.txt")
+    mine.write_bytes(gzip.compress(text) if packed else text)
+    assert list(copied(long_lines(source), [mine])) == [str(mine)]
