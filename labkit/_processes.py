@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from typing import Any
 
 PRELOAD = ["cloudpickle", "numpy", "pandas", "torch", "torch.distributed", "transformers.models.gpt2.modeling_gpt2"]
@@ -90,7 +90,13 @@ class _Server:
         self._server.set_forkserver_preload(PRELOAD)
         self._environment: dict[str, str] = {}
         self._lock = threading.Lock()
-        self.usable = sys.platform == "linux"
+        self._deaths = 0
+        self.usable = sys.platform == "linux"  # macOS's own libraries do not survive a fork
+
+    def has_died(self) -> None:
+        """It ended before it could fork a rank. It gets one more try; a package that breaks it would break it again."""
+        self._deaths += 1
+        self.usable = self._deaths < 2
 
     def ensure_running(self) -> None:
         with self._lock:
@@ -100,7 +106,13 @@ class _Server:
             if environment != self._environment:
                 self._server._stop()  # type: ignore[attr-defined]
                 self._environment = environment
-            self._server.ensure_running()
+            # The mask is inherited: an interrupt of the notebook's process group must not end the server while it imports.
+            resource_tracker.ensure_running()  # first, because its own start clears the mask again
+            blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+            try:
+                self._server.ensure_running()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
     def start(self, fds: list[int]) -> RankProcess:
         self.ensure_running()

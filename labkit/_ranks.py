@@ -113,7 +113,6 @@ class Ranks:
         try:
             self._start(world_size, place, fresh=False)
         except ServerUnusable:
-            _processes.server.usable = False
             self._start(world_size, place, fresh=True)
         self.in_step = True
 
@@ -136,9 +135,11 @@ class Ranks:
         if message is None:
             status = member.process.poll(EXIT_S)
             if status == _processes.NEVER_STARTED:
+                _processes.server.has_died()
                 raise ServerUnusable
             raise RankError(member.rank, *_how_it_ended(status if status is not None else 0), member.stack())
         if message == ("hello", _rank.NO_CUDA_AFTER_FORK):
+            _processes.server.usable = False
             raise ServerUnusable
         with contextlib.suppress(BrokenPipeError):  # died just now; run() says so
             member.connection.send_bytes(_wire.dumps(place))

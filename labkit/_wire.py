@@ -7,7 +7,6 @@ import pickle
 import sys
 import types
 from collections.abc import Iterator
-from importlib.machinery import PathFinder
 from typing import Any
 
 import cloudpickle
@@ -61,7 +60,8 @@ def _importable(module: types.ModuleType) -> bool:
     if module.__name__ == "__main__" or getattr(module, "__file__", None) is None:
         return True  # cloudpickle sends what is defined in __main__ by value anyway; a built-in module is everywhere
     package = module.__name__.partition(".")[0]
-    return PathFinder.find_spec(package) is not None  # unlike importlib's find_spec it does not take sys.modules' word
+    # Ask the finders anew: importlib's own find_spec takes the word of sys.modules, where this module is already.
+    return any(finder.find_spec(package, None) for finder in sys.meta_path)
 
 
 def explain(parts: dict[str, Any], error: Exception) -> str:

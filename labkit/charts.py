@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import LogFormatter
 
 from labkit.draw import HATCHES, PALETTE, darker, new_axes
 from labkit.picture import INK, attach, house_style
@@ -65,7 +66,7 @@ def _draw_series(
     look: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": darker(colour), "linewidth": 0.5}
     error_look = {"capsize": 3, "elinewidth": 1, "ecolor": INK}
     drawn = ax.bar(x, y, width=0.92 * width, yerr=deviation, label=name, error_kw=error_look, **look)
-    ax.bar_label(drawn, fmt="%.4g", padding=2, fontsize=8)
+    ax.bar_label(drawn, fmt="%.3g", padding=2, fontsize=8)
 
 
 def _scale_by_powers_of_ten(ax: Axes, values: pd.Series) -> None:
@@ -125,6 +126,8 @@ def _scale(ax: Axes, log: str) -> None:
         ax.xaxis.set_major_formatter("{x:g}")
     if "y" in log:
         ax.set_yscale("log")
+        for axis_formatter in (ax.yaxis.set_major_formatter, ax.yaxis.set_minor_formatter):
+            axis_formatter(LogFormatter(minor_thresholds=(1.5, 0.4)))  # 20, not 2 × 10¹
 
 
 def _check_columns(table: pd.DataFrame, what: str, names: list[str], numbers: list[str]) -> None:

@@ -272,6 +272,21 @@ def test_an_interrupt_ends_the_ranks_and_the_kernel_lives(kernel):
     assert kernel.run("launch(lambda: dist.get_rank(), world_size=2).values") == ("[0, 1]", "")
 
 
+def test_an_interrupt_while_torch_is_still_being_imported_harms_nobody():
+    kernel = Kernel()
+    try:
+        kernel.run("from labkit.launch import launch; import torch")
+        request = kernel.start("launch(print, 'too early', world_size=2)")
+        time.sleep(0.1)
+        os.killpg(kernel.manager.provisioner.pgid, signal.SIGINT)
+        _, error = kernel.result(request)
+        assert error == "" or "KeyboardInterrupt" in error  # on a fast machine the launch may be over
+        shown, error = kernel.run("import os; print(launch(os.getppid, world_size=1).values[0] == os.getpid())")
+        assert (shown, error) == ("False\n", "")  # its parent is the fork server, which lives
+    finally:
+        kernel.close()
+
+
 def test_an_interrupt_reaches_the_kernels_group_but_not_the_ranks(kernel):
     """Jupyter interrupts the whole process group; a rank must be ended by its launch, not by a signal meant for the kernel."""
     ranks = kernel.run(

@@ -1,0 +1,272 @@
+"""The training tasks, data-parallel: for notebooks and by command line, on own processes or under torchrun.
+
+    python -m labkit.train translate --world-size 2 --batch-size 128 --epochs 2
+    torchrun --nproc-per-node 2 -m labkit.train translate --batch-size 128 --epochs 2
+
+In a notebook: ``launch(translate, TranslateConfig(epochs=2), world_size=2)``, then ``metrics.merge(run.values)``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from labkit import dp, launch, metrics, models, trace, translation
+from labkit.metrics import RankResult
+from labkit.trainer import Trainer, device, targets_per_step, world
+from labkit.translation import Corpus
+
+DATA_ERRORS = (ValueError, FileNotFoundError, ConnectionError)
+LEARNING_RATES = {"nano": 5e-3, "mini": 3e-3}  # the bigger the model, the lower; 3e-4 for OpenAI's sizes
+SAMPLES = 3  # test sentences shown with their translations
+
+
+@dataclass(frozen=True)
+class TranslateConfig:
+    """One run of the translation task. ``batch_size`` is the global one, of all ranks together.
+
+    ``source``, ``limit``, ``limit_eval``, ``max_length`` and ``vocab_size`` are as :func:`labkit.translation.load_corpus`
+    takes them; ``size`` as :func:`labkit.models.gpt2`; the warm-up as :mod:`labkit.metrics` says. ``learning_rate`` is
+    the highest; None stands for one that suits the size. ``bleu=False`` leaves out the
+    translations. ``save_gradients`` keeps the first batch's. Raises ValueError for a value that cannot be.
+    """
+
+    source: str = "auto"
+    size: str = "mini"
+    vocab_size: int = 1000
+    max_length: int = 128
+    limit: int | None = None
+    limit_eval: int = 256
+    epochs: int = 5
+    batch_size: int = 64
+    learning_rate: float | None = None
+    seed: int = 0
+    warmup_epochs: int = 1
+    warmup_steps: int = 3
+    bleu: bool = True
+    save_gradients: bool = False
+
+    def __post_init__(self) -> None:
+        least = {"vocab_size": 259, "max_length": 4, "limit": 1, "limit_eval": 1, "epochs": 1, "batch_size": 1}
+        for name, minimum in (least | {"warmup_epochs": 0, "warmup_steps": 0, "seed": 0}).items():
+            value = getattr(self, name)
+            if value is None and name == "limit":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+                raise ValueError(f"{name} is {value!r}, expected a whole number, {minimum} or more")
+        if self.size not in models.GPT2_SIZES:
+            raise ValueError(f"size is {self.size!r}, expected one of {', '.join(models.GPT2_SIZES)}")
+        if self.learning_rate is not None and not self.learning_rate > 0:
+            raise ValueError(f"learning_rate is {self.learning_rate!r}, expected a number above 0")
+
+    def check_world(self, world_size: int) -> None:
+        """Raise ValueError if ``world_size`` ranks cannot share a batch."""
+        if world_size < 1:
+            raise ValueError(f"world_size is {world_size}, expected 1 or more")
+        if self.batch_size < world_size:
+            raise ValueError(
+                f"batch_size is {self.batch_size} and world_size {world_size}: the batch is that of all ranks "
+                "together, and each of them needs a sample of it"
+            )
+
+
+# --- the task --------------------------------------------------------------------------------------------------------
+
+
+def translate(config: TranslateConfig, corpus: Corpus | None = None) -> RankResult:
+    """Train GPT-2 to translate, on this rank and together with the others: the function to give to ``launch``.
+
+    Without a ``corpus``, rank 0 loads it and sends it to the others. Also runs alone, without a process group.
+    """
+    rank, world_size = world()
+    config.check_world(world_size)
+    corpus = corpus or _corpus_from_rank_0(config)
+    if rank == 0 and (left := config.batch_size % world_size):
+        print(f"batch size {config.batch_size} over {world_size} ranks: {config.batch_size - left} samples in a step")
+    batches = list(dp.partition_dataset(rank, world_size, corpus.train, config.batch_size, translation.collate))
+    validation = [translation.collate(part) for part in _chunks(corpus.validation[rank::world_size], 64)]
+
+    model = models.gpt2(config.size, config.seed, vocab_size=corpus.vocab_size, n_positions=config.max_length)
+    steps = len(targets_per_step(batches))
+    rate = config.learning_rate or LEARNING_RATES.get(config.size, 3e-4)
+    trainer = Trainer(model, translation.target_loss, rate, steps * config.epochs, keep_gradients=config.save_gradients)
+    skip = 0 if metrics.dropped_epochs(config.epochs, config.warmup_epochs) else config.warmup_steps
+    epochs = [trainer.train_epoch(batches, validation, epoch, skip) for epoch in range(1, config.epochs + 1)]
+    bleu, samples = _bleu(model, corpus, config.max_length) if config.bleu else (None, [])
+    return RankResult(
+        rank=rank,
+        world_size=world_size,
+        backend=dist.get_backend() if dist.is_initialized() else "none",
+        device=str(device()),
+        threads=torch.get_num_threads(),
+        data_source=corpus.source,
+        parameters=models.parameter_count(model),
+        config=asdict(config),
+        epochs=epochs,
+        bleu=bleu,
+        samples=samples,
+        gradients=trainer.kept,
+    )
+
+
+def load(config: TranslateConfig) -> Corpus:
+    """The data that ``config`` asks for. Raises ValueError, FileNotFoundError or ConnectionError where it cannot be had."""
+    return translation.load_corpus(config.source, config.vocab_size, config.max_length, config.limit, config.limit_eval)
+
+
+def _corpus_from_rank_0(config: TranslateConfig) -> Corpus:
+    """Loaded once, by rank 0. Where that fails, every rank raises, so that none waits."""
+    rank, world_size = world()
+    box: list[Any] = [None]
+    if rank == 0:
+        try:
+            box = [load(config)]
+        except DATA_ERRORS as error:
+            box = [error]
+    if world_size > 1:
+        dist.broadcast_object_list(box, src=0, device=device())
+    if isinstance(box[0], Exception):
+        raise box[0]
+    return box[0]
+
+
+def _bleu(model: torch.nn.Module, corpus: Corpus, max_length: int) -> tuple[float, list[dict[str, str]]]:
+    """BLEU on the test sentences, and some of them. Every rank translates its share."""
+    rank, world_size = world()
+    own = [example.source for example in corpus.test[rank::world_size]]
+    shares = [translation.generate(model, own, max_length)] * world_size
+    if world_size > 1:
+        dist.all_gather_object(shares, shares[rank])
+    written: list[list[int]] = [[] for _ in corpus.test]
+    for r, share in enumerate(shares):
+        written[r::world_size] = share
+    texts = corpus.decode(written)
+    sources = corpus.decode([example.source for example in corpus.test[:SAMPLES]])
+    samples = [
+        {"source": de, "reference": en, "translation": out}
+        for de, en, out in zip(sources, corpus.references, texts, strict=False)
+    ]
+    return translation.bleu(texts, corpus.references), samples
+
+
+def _chunks(items: list[Any], size: int) -> list[list[Any]]:
+    return [items[i : i + size] for i in range(0, len(items), size)]
+
+
+# --- the command line ------------------------------------------------------------------------------------------------
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Train by command line: own processes, or this process as one rank where torchrun started it."""
+    parser = _parser()
+    args = parser.parse_args(_with_hyphens(sys.argv[1:] if argv is None else argv))
+    started = {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
+    given = 2 if args.world_size is None else args.world_size
+    world_size = int(os.environ["WORLD_SIZE"]) if started else given
+    try:
+        config = TranslateConfig(**{f.name: getattr(args, f.name) for f in fields(TranslateConfig)})
+        config.check_world(world_size)
+        if started and args.world_size not in (None, world_size):
+            raise ValueError(
+                f"--world-size is {args.world_size}, but torchrun started {world_size} ranks; leave it out"
+            )
+        corpus = None if started else load(config)
+    except DATA_ERRORS as error:
+        parser.error(str(error))
+    if started:
+        _run_as_rank(config, args)
+        return
+    run = launch.launch(
+        translate, config, corpus, world_size=world_size, backend=args.backend, timeout_s=args.timeout_s
+    )
+    _finish(run.values, run.events, args.out)
+
+
+def _run_as_rank(config: TranslateConfig, args: argparse.Namespace) -> None:
+    """Under torchrun: form the process group, train, bring all ranks' results to rank 0, which writes them."""
+    on_gpu = launch.device().type == "cuda" and args.backend != "gloo"  # one GPU for each rank of this node
+    if on_gpu:
+        torch.cuda.set_device(launch.device())
+    dist.init_process_group(args.backend if args.backend != "auto" else "nccl" if on_gpu else "gloo")
+    try:
+        rank, world_size = world()
+        recorder = trace.Recorder()
+        recorder.start(device().type)
+        dist.barrier()
+        origin = time.perf_counter_ns()  # all ranks are here: the moment from which every machine counts
+        result = translate(config)
+        rows = trace.rank_events(recorder.finish(), rank, origin)
+        gathered: list[Any] = [None] * world_size
+        dist.all_gather_object(gathered, (result, rows))
+        if rank == 0:
+            events = trace.event_table((row for _, rows in gathered for row in rows), measured=True)
+            _finish([result for result, _ in gathered], events, args.out)
+    finally:
+        dist.destroy_process_group()
+
+
+def _finish(results: Sequence[RankResult], events: Any, out: str | None) -> None:
+    folder = Path(out or f"runs/translate-{datetime.datetime.now():%Y%m%d-%H%M%S}")
+    print(metrics.report(metrics.save(results, events, folder)))
+    print(f"\nresults in {folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
+
+
+def _with_hyphens(argv: Sequence[str]) -> list[str]:
+    """Flags with underscores, as the assignment writes them, in the form that argparse knows: --world_size=2."""
+    split = [arg.partition("=") for arg in argv]
+    return [
+        name.replace("_", "-") + eq + value if name.startswith("--") else name + eq + value for name, eq, value in split
+    ]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m labkit.train",
+        description="Train on real ranks: own processes, or under torchrun. Hyphens and underscores both work in flags.",
+    )
+    tasks = parser.add_subparsers(dest="task", required=True, metavar="TASK")
+    task = tasks.add_parser("translate", help="GPT-2 on German to English", description="Train GPT-2 to translate.")
+    _add_config_flags(task)
+    add = task.add_argument
+    add("--world-size", type=int, help="ranks, 2 if not given; torchrun sets its own")
+    add("--backend", default="auto", choices=launch.BACKENDS, help="auto: NCCL where each rank has a GPU, else gloo")
+    add("--timeout-s", type=float, default=86400.0, help="seconds after which unfinished ranks are ended (%(default)g)")
+    add("--out", help="folder for the results; runs/translate-DATE-TIME without this")
+    return parser
+
+
+def _add_config_flags(task: argparse.ArgumentParser) -> None:
+    """A flag for each field of TranslateConfig, with the field's default."""
+
+    def add(*flags: str, help: str, type: type = int) -> None:
+        task.add_argument(*flags, type=type, help=f"{help} (%(default)s)")
+
+    add("--source", type=str, help="auto, shipped, hub, a folder, or a data set's name on the hub")
+    add("--size", type=str, help=f"of the model: {', '.join(models.GPT2_SIZES)}")
+    add("--vocab-size", help="tokens of the byte-level BPE")
+    add("--max-length", "--model-max-length", help="tokens of a pair, at most")
+    add("--limit", help="training pairs to use; None: all of them")
+    add("--limit-eval", help="validation and test pairs to use")
+    add("--epochs", "--n-epochs", help="times through the training pairs")
+    add("--batch-size", help="pairs in a step, of all ranks together")
+    add("--learning-rate", "--lr", type=float, help="the highest; None: what suits the size")
+    add("--seed", help="of the model's first weights")
+    add("--warmup-epochs", help="first epochs that the averages leave out")
+    add("--warmup-steps", help="first steps left out where no epoch can be")
+    task.add_argument("--no-bleu", dest="bleu", action="store_false", help="do not translate the test sentences")
+    task.add_argument("--save-gradients", action="store_true", help="store each rank's gradients of the first batch")
+    task.set_defaults(**asdict(TranslateConfig()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""One training loop, data-parallel: forward, backward, averaging of gradients, optimizer, each in a span of its own.
+
+Every rank of a process group runs it on its own shard. Without a process group it is plain training on one device.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from labkit import dp, launch
+from labkit.metrics import EpochMetrics
+from labkit.trace import span
+
+LossFunction = Callable[[torch.nn.Module, Any], torch.Tensor]
+RAMP_STEPS = 20  # the learning rate rises for so many steps
+
+
+def world() -> tuple[int, int]:
+    """(rank, world size); (0, 1) without a process group."""
+    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+
+
+def device() -> torch.device:
+    """Where this rank computes: on the CPU if the ranks talk over gloo, otherwise where :func:`labkit.launch.device` says."""
+    on_gloo = dist.is_initialized() and dist.get_backend() == "gloo"
+    return torch.device("cpu") if on_gloo else launch.device()
+
+
+def sum_over_ranks(*values: float) -> list[float]:
+    """Each value's sum over all ranks, in float64."""
+    total = torch.tensor(values, dtype=torch.float64, device=device())
+    if world()[1] > 1:
+        dist.all_reduce(total)
+    return total.tolist()
+
+
+def targets_per_step(batches: Sequence[Any]) -> list[int]:
+    """How many targets all ranks have together in each step. One entry per step, so the list is equally long on all ranks.
+
+    Shards may differ in length by one sample, so a rank may have one batch fewer than another: it counts none there.
+    """
+    steps = torch.tensor([len(batches)], device=device())
+    if world()[1] > 1:
+        dist.all_reduce(steps, dist.ReduceOp.MAX)
+    targets = torch.zeros(int(steps), dtype=torch.int64, device=device())
+    targets[: len(batches)] = torch.tensor([batch.n_targets for batch in batches], dtype=torch.int64)
+    if world()[1] > 1:
+        dist.all_reduce(targets)
+    return targets.tolist()
+
+
+class Trainer:
+    """Trains ``model``, moved to this rank's device, on this rank's batches and together with the other ranks.
+
+    ``loss_fn(model, batch)`` is the loss summed over the batch's targets; a batch has ``n_targets``, ``n_tokens``, ``len``
+    and ``to(device)``. ``synchronize(model)`` makes every rank's gradients their mean over ranks. The learning rate
+    rises to ``learning_rate`` over the first steps and falls to 0 at ``total_steps``, both linearly. ``keep_gradients``
+    copies those of the first step into ``kept``: ``"local"`` (this rank's own) and ``"averaged"``.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        loss_fn: LossFunction,
+        learning_rate: float,
+        total_steps: int,
+        synchronize: Callable[[torch.nn.Module], None] = dp.average_gradients,
+        keep_gradients: bool = False,
+    ):
+        self.device, self.world_size = device(), world()[1]
+        self.model, self.loss_fn, self.synchronize = model.to(self.device), loss_fn, synchronize
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=learning_rate)
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(
+            self.optimizer, lambda step: min((step + 1) / RAMP_STEPS, 1) * (1 - step / max(total_steps, 1))
+        )
+        self.step = 0
+        self.kept: dict[str, list[torch.Tensor]] | None = {} if keep_gradients else None
+
+    def gradients(self, batch: Any | None, targets: int) -> torch.Tensor:
+        """Forward, backward and averaging: leaves in the model the gradient of the whole batch's mean loss per target.
+
+        ``targets`` is how many the batch has on all ranks together. The local loss, a sum, is scaled by world size /
+        ``targets``, so that the *mean* over ranks is that gradient however unevenly the batch is shared out. A rank
+        without a ``batch`` (None) takes part with zeros: nobody waits for it, and no sample is left out. Gives the
+        local loss, a sum over targets.
+        """
+        self.model.zero_grad()
+        loss = torch.zeros((), device=self.device)
+        if batch is None:
+            for parameter in self.model.parameters():
+                parameter.grad = torch.zeros_like(parameter)
+        else:
+            with span("forward", step=self.step):
+                loss = self.loss_fn(self.model, batch.to(self.device))
+            with span("backward", step=self.step):
+                (loss * (self.world_size / targets)).backward()
+        self._keep("local")
+        if self.world_size > 1:
+            n_bytes = sum(p.grad.nbytes for p in self.model.parameters() if p.grad is not None)
+            with span("all_reduce", lane="comm", step=self.step, bytes=n_bytes):
+                self.synchronize(self.model)
+        self._keep("averaged")
+        return loss.detach()
+
+    def _keep(self, name: str) -> None:
+        if self.kept is not None and self.step == 0:
+            self.kept[name] = [p.grad.detach().cpu().clone() for p in self.model.parameters() if p.grad is not None]
+
+    def train_step(self, batch: Any | None, targets: int) -> torch.Tensor:
+        """One step of all ranks. Gives the local loss, summed over targets."""
+        loss = self.gradients(batch, targets)
+        with span("optimizer", step=self.step):
+            self.optimizer.step()
+        self.schedule.step()
+        self.step += 1
+        return loss
+
+    def train_epoch(self, batches: Sequence[Any], validation: Sequence[Any], epoch: int, skip: int = 0) -> EpochMetrics:
+        """Train on this rank's ``batches`` once, then take the validation loss. The first ``skip`` steps are warm-up."""
+        self.model.train()
+        targets = targets_per_step(batches)
+        skip = min(skip, len(targets) - 1)  # at least one step counts
+        loss = torch.zeros((), device=self.device)
+        start = counting_from = self.now()
+        steps = list(zip_longest(batches, targets))
+        for i, (batch, n) in enumerate(launch.progress(steps, desc=f"epoch {epoch}")):
+            if i == skip:
+                counting_from = self.now()
+            loss += self.train_step(batch, n)
+        end = self.now()
+        return EpochMetrics(
+            epoch=epoch,
+            steps=len(steps),
+            samples=sum(map(len, batches)),
+            tokens=sum(batch.n_tokens for batch in batches),
+            seconds=end - start,
+            counted_steps=len(steps) - skip,
+            counted_tokens=sum(batch.n_tokens for batch in batches[skip:]),
+            counted_seconds=end - counting_from,
+            training_loss=sum_over_ranks(loss.item())[0] / sum(targets),
+            validation_loss=self.validation_loss(validation),
+        )
+
+    @torch.no_grad()
+    def validation_loss(self, batches: Sequence[Any]) -> float:
+        """The mean loss per target over the batches of all ranks: every target weighs the same."""
+        self.model.eval()
+        losses = [self.loss_fn(self.model, batch.to(self.device)).item() for batch in batches]
+        loss, targets = sum_over_ranks(sum(losses), sum(batch.n_targets for batch in batches))
+        return loss / targets
+
+    def now(self) -> float:
+        """Seconds, once the device has done what it was given."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
