@@ -5,9 +5,11 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from matplotlib.ticker import LogFormatter
 
 from labkit.draw import HATCHES, PALETTE, darker, new_axes
@@ -15,6 +17,14 @@ from labkit.picture import INK, attach, house_style
 
 CURVE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # a thin line needs a dark colour
 MARKERS = ("o", "s", "^", "D", "v", "P")
+
+
+def panels(*widths: float, height_in: float = 4.0) -> list[Axes]:
+    """Axes side by side in one figure, as wide as a page, in the lab's style: give each its share, such as panels(2, 3)."""
+    with house_style():
+        return list(
+            plt.subplots(1, len(widths), figsize=(12.0, height_in), layout="constrained", width_ratios=widths)[1]
+        )
 
 
 def bars(
@@ -66,7 +76,7 @@ def _draw_series(
     look: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": darker(colour), "linewidth": 0.5}
     error_look = {"capsize": 3, "elinewidth": 1, "ecolor": INK}
     drawn = ax.bar(x, y, width=0.92 * width, yerr=deviation, label=name, error_kw=error_look, **look)
-    ax.bar_label(drawn, fmt="%.3g", padding=2, fontsize=8)
+    ax.bar_label(drawn, fmt=lambda value: f"{value:.3g}" if value < 1000 else f"{value:,.0f}", padding=2, fontsize=8)
 
 
 def _scale_by_powers_of_ten(ax: Axes, values: pd.Series) -> None:
@@ -147,8 +157,8 @@ def _finish(ax: Axes, x_label: str, y_label: str, note: str) -> None:
     ax.set_ylabel(y_label)
     ax.set_xlabel("\n".join([*([x_label] if x_label else []), *textwrap.wrap(note, 90)]))
     handles, labels = ax.get_legend_handles_labels()
-    order = sorted(
-        range(len(labels)), key=lambda i: "predicted" in labels[i]
-    )  # matplotlib puts lines before error bars
+    if len(labels) < 2:
+        return  # the axis says it all
+    order = sorted(range(len(labels)), key=lambda i: isinstance(handles[i], Line2D))  # what was measured comes first
     handles, labels = [handles[i] for i in order], [labels[i] for i in order]
     ax.legend(handles, labels, loc="upper left", bbox_to_anchor=(1.005, 1.0), borderaxespad=0.0)

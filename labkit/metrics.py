@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -167,6 +167,18 @@ def report(merged: dict[str, Any]) -> str:
         lines += [("", ""), ("German", sample["source"]), ("English", sample["reference"])]
         lines.append(("translated", sample["translation"]))
     return "\n".join(f"{name:<18} {value}".rstrip() for name, value in lines)
+
+
+def table(merged: Mapping[str, dict[str, Any]]) -> pd.DataFrame:
+    """Named merged results as a table, a row each: epoch_s, epoch_std, tokens_per_s, tokens_std, and the first epoch's loss."""
+    from labkit import show
+
+    rows = []
+    for name, result in merged.items():
+        time, rate = result["training_time_s"], result["tokens_per_s"]
+        loss = show.loss(result["training_loss"][0])
+        rows.append([name, time["mean"], time["std"], rate["mean"], rate["std"], loss])
+    return show.MeasuredTable(rows, columns=["run", "epoch_s", "epoch_std", "tokens_per_s", "tokens_std", "first loss"])
 
 
 def _with_std(spread: dict[str, Any], form: str) -> str:

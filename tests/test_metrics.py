@@ -104,3 +104,9 @@ def test_the_report_has_every_number_of_the_assignment() -> None:
     for part in ("shipped", "2 on gloo: cpu, cpu", "3.75 ± 1.06 s", "600 ± 212, summed", "1.333 nats", "31.50"):
         assert part in text
     assert "BLEU" not in metrics.report(metrics.merge([replace(r, bleu=None) for r in RUN]))
+
+
+def test_the_table_of_named_results_holds_what_was_merged() -> None:
+    table = metrics.table({"two ranks": metrics.merge(RUN)})
+    assert table[["run", "epoch_s", "tokens_per_s"]].values.tolist() == [["two ranks", 3.75, pytest.approx(600)]]
+    assert table["first loss"].tolist() == ["[≈ 3.000]"]
