@@ -1,0 +1,93 @@
+"""launch on real GPUs: NCCL, several ranks on one GPU, CUDA used before, spans timed on the stream."""
+
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from labkit.launch import device, launch
+from labkit.trace import record, span
+
+pytestmark = pytest.mark.gpu
+
+
+def all_reduce():
+    x = torch.full((1000,), float(dist.get_rank() + 1), device=device())
+    dist.all_reduce(x)
+    return x[0].item(), x.device.type
+
+
+def test_one_rank_runs_on_nccl():
+    run = launch(all_reduce, world_size=1)
+    assert (run.backend, run.devices, run.values) == ("nccl", ["cuda:0"], [(1.0, "cuda")])
+
+
+def collectives():
+    """all_reduce, broadcast, and a message around the ring, each checked against arithmetic."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    total = torch.full((1 << 20,), float(rank + 1), device=device())
+    dist.all_reduce(total)
+    sent = torch.full((5,), float(rank), device=device())
+    dist.broadcast(sent, src=world_size - 1)
+    received = torch.empty(3, device=device())
+    mine = torch.full((3,), float(rank), device=device())
+    ring = [
+        dist.P2POp(dist.isend, mine, (rank + 1) % world_size),
+        dist.P2POp(dist.irecv, received, (rank - 1) % world_size),
+    ]
+    for work in dist.batch_isend_irecv(ring):
+        work.wait()
+    return total.unique().tolist(), sent.unique().tolist(), received.unique().tolist()
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_several_nccl_ranks_share_one_gpu_and_compute_what_is_right(world_size):
+    run = launch(collectives, world_size=world_size, share_gpu=True, timeout_s=120)
+    assert run.backend == "nccl"
+    total = world_size * (world_size + 1) / 2
+    assert run.values == [([total], [world_size - 1.0], [float((rank - 1) % world_size)]) for rank in range(world_size)]
+    if world_size > torch.cuda.device_count():
+        assert "shared, for correctness only" in run.header
+
+
+def test_cuda_used_in_the_notebook_first_is_no_obstacle():
+    assert torch.ones(3, device="cuda").sum().item() == 3
+    assert launch(all_reduce, world_size=1).values == [(1.0, "cuda")]
+
+
+def test_tensors_and_modules_come_back_on_the_cpu():
+    def make():
+        model = torch.nn.Linear(2, 2, device=device())
+        return model.weight, model, {"x": torch.ones(2, device=device(), dtype=torch.bfloat16)}
+
+    weight, model, values = launch(make, world_size=1).values[0]
+    assert {weight.device.type, next(model.parameters()).device.type, values["x"].device.type} == {"cpu"}
+    assert isinstance(weight, torch.nn.Parameter) and values["x"].dtype == torch.bfloat16
+
+
+def long_multiplication():
+    x = torch.randn(4096, 4096, device=device())
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    with span("multiply"):
+        for _ in range(100):
+            x = x @ x / 64
+    queued_s = time.perf_counter() - begin
+    torch.cuda.synchronize()
+    return queued_s, time.perf_counter() - begin
+
+
+def test_a_span_is_timed_on_the_stream_and_never_synchronises():
+    run = launch(long_multiplication, world_size=1)
+    (queued_s, done_s), event = run.values[0], run.events.iloc[0]
+    assert queued_s < 0.5 * done_s  # the block was left long before the GPU was done
+    assert event.end_s - event.start_s == pytest.approx(done_s, rel=0.1)
+
+
+def test_spans_in_the_notebook_are_timed_on_the_stream_too():
+    torch.ones(1, device="cuda")
+    with record() as recording:
+        _, done_s = long_multiplication()
+    event = recording.events.iloc[0]
+    assert event.end_s - event.start_s == pytest.approx(done_s, rel=0.2)
