@@ -18,6 +18,8 @@ from labkit import _processes, _rank, _wire
 GRACE_S = 0.25  # after a first failure, how long to listen for the one that caused it
 STACKS_S = 1.0  # how long a rank may take to write its stack
 EXIT_S = 2.0  # how long a rank may take to leave by itself
+DRAIN_S = 2.0  # how long to go on reading what a rank has printed once it has answered
+MOST_CHUNKS = 64  # of 64 KiB: so much of one rank's output is read before the others have a turn
 
 
 class RankError(RuntimeError):
@@ -90,16 +92,14 @@ class _Member:
         except (EOFError, ConnectionResetError):
             return None
 
-    def read_output(self) -> list[str]:
-        """The lines the rank has printed since the last call. A line not yet ended is kept for later."""
+    def read_output(self) -> tuple[list[str], bool]:
+        """The lines the rank has printed since the last call, and whether that was all. An unfinished line is kept for later."""
         data = [self.partial_line]
         with contextlib.suppress(BlockingIOError):
-            while chunk := os.read(self.output, 1 << 16):
+            while len(data) <= MOST_CHUNKS and (chunk := os.read(self.output, 1 << 16)):
                 data.append(chunk)
-                if len(data) > 64:  # let the others have a turn
-                    break
         *lines, self.partial_line = b"".join(data).split(b"\n")
-        return [line.decode("utf-8", "replace") for line in lines]
+        return [line.decode("utf-8", "replace") for line in lines], len(data) <= MOST_CHUNKS
 
     def stack(self) -> str:
         self.stacks.seek(0)
@@ -110,6 +110,7 @@ class Ranks:
     """``len(devices)`` running ranks. ``place(rank, port)`` says where each one stands. Always close()."""
 
     def __init__(self, world_size: int, place: Callable[[int, int], _rank.Place]):
+        self.members: list[_Member] = []
         try:
             self._start(world_size, place, fresh=False)
         except ServerUnusable:
@@ -117,7 +118,6 @@ class Ranks:
         self.in_step = True
 
     def _start(self, world_size: int, place: Callable[[int, int], _rank.Place], fresh: bool) -> None:
-        self.members: list[_Member] = []
         try:
             with _processes.uninterrupted(), socket.create_server(("127.0.0.1", 0), backlog=world_size) as listener:
                 for rank in range(world_size):
@@ -188,7 +188,8 @@ class Ranks:
         for source in wait(list(sources), timeout_s):
             kind, member = sources[source]
             if kind == "output":
-                if lines := member.read_output():
+                lines, _ = member.read_output()
+                if lines:
                     on_lines(member.rank, lines)
             elif kind == "message":
                 self._hear(member, on_progress)
@@ -233,17 +234,23 @@ class Ranks:
         }
 
     def _drain(self, on_lines: Any) -> None:
+        end = time.monotonic() + DRAIN_S  # something that a rank started may go on printing
         for member in self.members:
-            lines = member.read_output()
-            while more := member.read_output():
+            lines, finished = member.read_output()
+            while not finished and time.monotonic() < end:
+                more, finished = member.read_output()
                 lines += more
-            if member.partial_line:
+            if finished and member.partial_line:
                 lines.append(member.partial_line.decode("utf-8", "replace"))
                 member.partial_line = b""
             if lines:
                 on_lines(member.rank, lines)
 
     # --- the end -----------------------------------------------------------------------------------------------------
+
+    def __del__(self) -> None:
+        if self.members:  # nobody has closed them, and now nobody can
+            self.close(kill=True)
 
     def close(self, kill: bool = False) -> None:
         """End the ranks: by themselves if they can within a moment, otherwise, or with ``kill``, at once."""

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from labkit import _processes, _rank
 from labkit import launch as launch_module
 from labkit.launch import RankError, device, launch, progress, workers
-from labkit.trace import span
+from labkit.trace import EVENT_COLUMNS, TIMING_COLUMNS, span
 
 
 def rank_and_sum():
@@ -180,6 +180,13 @@ def test_a_run_shows_a_header_line_and_the_timings_with_everything_measured_in_b
     assert hidden.splitlines()[-1].split() == ["1", "1", "all_reduce", "1", *["[~]"] * 5]
     assert "gloo: CPU, as asked for" in repr(run)
     assert "<table" in run._repr_html_() and "2 ranks [~ gloo" in run._repr_html_()
+
+
+def test_a_run_without_spans_says_so_and_has_an_empty_table():
+    run = launch(os.getpid, world_size=1)
+    assert repr(run).endswith("no spans were recorded") and "no spans" in run._repr_html_()
+    assert list(run.timings.columns) == list(TIMING_COLUMNS) and len(run.timings) == 0
+    assert list(run.events.columns) == list(EVENT_COLUMNS) and len(run.events) == 0
 
 
 def test_ranks_share_one_clock():
@@ -442,6 +449,11 @@ def test_a_hundred_thousand_lines_arrive_complete_and_in_order(capsys):
         assert [line for line in lines if line[6] == str(rank)] == [f"[rank {rank}] line {i}" for i in range(100_000)]
 
 
+def test_a_line_of_20_mb_arrives_whole(capsys):
+    launch(lambda: print("x" * 20_000_000), world_size=1)
+    assert capsys.readouterr().out == f"[rank 0] {'x' * 20_000_000}\n"
+
+
 def test_kept_outputs_are_in_rank_order_and_without_bars(capsys, monkeypatch):
     def chatter():
         for i in progress(range(3), "steps"):
@@ -518,6 +530,13 @@ def test_warm_ranks_stay_the_same_processes():
     assert not any(psutil.pid_exists(pid) for pid in first)
     with pytest.raises(RuntimeError, match="ended with their with block"):
         ranks.run(os.getpid)
+
+
+def test_warm_ranks_that_nobody_holds_any_more_end():
+    ranks = workers(world_size=2)
+    pids = ranks.run(os.getpid).values
+    del ranks
+    assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
 def test_warm_ranks_recover_from_an_error_and_from_a_broken_group(capsys):
