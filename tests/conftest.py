@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import edited_package
 import matplotlib
 import pytest
 
@@ -38,3 +39,16 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no data in {folder}")
     return folder
+
+
+@pytest.fixture
+def answer(tmp_path, monkeypatch):
+    """answer(code): let ranks import a labkit whose dp.py ends with ``code``; answer(source, whole=True): a whole dp.py."""
+
+    def put(code: str, whole: bool = False) -> None:
+        from labkit import todo
+
+        monkeypatch.setattr(todo, "_PACKAGE", edited_package.put(tmp_path, code, whole))
+        monkeypatch.syspath_prepend(str(tmp_path))
+
+    return put

@@ -304,3 +304,23 @@ def test_check_says_todo_in_the_student_edition(real_edition):
 @pytest.mark.parametrize("command", [["ruff", "check"], ["ruff", "format", "--check"]])
 def test_the_student_file_is_as_clean_as_the_marked_one(real_edition, command):
     subprocess.run([sys.executable, "-m", *command, "labkit/dp.py"], cwd=real_edition, check=True, capture_output=True)
+
+
+def test_what_is_for_instructors_only_stays_with_them(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    (repository / "labkit").mkdir(parents=True)
+    (repository / "labkit" / "dp.py").write_text(SOURCE)
+    (repository / "answers.py").write_text("### INSTRUCTORS ONLY: answers\nanswer = 42\n")
+    (repository / "README.md").write_text(
+        "For all.\n\n<!-- INSTRUCTORS ONLY -->\n## Grading\n<!-- END -->\n\nFor all again.\n"
+    )
+    write_student_edition(tmp_path / "student", repository)
+    assert not (tmp_path / "student" / "answers.py").exists()
+    assert (tmp_path / "student" / "README.md").read_text() == "For all.\n\nFor all again.\n"
+
+
+@in_the_marked_source
+def test_no_test_of_the_student_edition_holds_an_answer(tmp_path: Path) -> None:
+    write_student_edition(tmp_path / "student")
+    assert not (tmp_path / "student" / "tests" / "test_check_answers.py").exists()
+    assert "## For instructors" not in (tmp_path / "student" / "README.md").read_text()

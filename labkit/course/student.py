@@ -14,8 +14,11 @@ In the student edition this becomes
     # TODO dp.1 (about 2 lines, 15 minutes): Draw an order of the sample numbers with …
     raise TodoError("dp.1")
 
-and everything else is copied as it is. Outputs of notebook cells that show a solution, or what only a solution can
-compute, are taken out; the tag ``nbval-ignore-output`` tells the notebook test not to compare them.
+and everything else is copied as it is, except what is for instructors only: a Python file whose first line begins with
+``### INSTRUCTORS ONLY``, and in a Markdown file what stands between ``<!-- INSTRUCTORS ONLY -->`` and ``<!-- END -->``.
+
+Outputs of notebook cells that show a solution, or what only a solution can compute, are taken out; the tag
+``nbval-ignore-output`` tells the notebook test not to compare them.
 """
 
 from __future__ import annotations
@@ -48,6 +51,8 @@ NOT_OURS = {
     "build",
 }
 
+INSTRUCTORS_ONLY = "### INSTRUCTORS ONLY"
+_INSTRUCTORS_PART = re.compile(r"<!-- INSTRUCTORS ONLY -->.*?<!-- END -->\n*", re.DOTALL)
 _LIKE_A_MARKER = re.compile(r"\s*#+\s*(begin|end)[\s_-]*solution", re.IGNORECASE)
 _BEGIN = re.compile(r"(?P<indent>\s*)### BEGIN SOLUTION (?P<task>\S+)")
 _END = re.compile(r"(?P<indent>\s*)### END SOLUTION")
@@ -73,6 +78,7 @@ def write_student_edition(directory: str | os.PathLike[str], repository: Path = 
     files = tracked_files(repository)
     rewritten: dict[str, str] = {}
     tasks: set[str] = set()
+    files = [name for name in files if not _for_instructors_only(repository / name)]
     for name in files:
         text, found = _without_solutions(repository, name)
         if text is not None:
@@ -122,7 +128,16 @@ def _without_solutions(repository: Path, name: str) -> tuple[str | None, set[str
         return student_notebook((repository / name).read_text(encoding="utf-8"), name)
     if path.suffix == ".py" and path.parent.name == "labkit":
         return student_source((repository / name).read_text(encoding="utf-8"), name)
+    if path.suffix == ".md":
+        return _INSTRUCTORS_PART.sub("", (repository / name).read_text(encoding="utf-8")), set()
     return None, set()
+
+
+def _for_instructors_only(file: Path) -> bool:
+    if file.suffix != ".py":
+        return False
+    with file.open(encoding="utf-8") as text:
+        return text.readline().startswith(INSTRUCTORS_ONLY)
 
 
 def _write(target: Path, repository: Path, files: list[str], rewritten: dict[str, str]) -> None:
