@@ -20,6 +20,8 @@ from collections.abc import Iterator
 from multiprocessing import forkserver, resource_tracker
 from typing import Any
 
+from labkit._seed import RankSeed
+
 PRELOAD = ["cloudpickle", "numpy", "pandas", "torch", "torch.distributed", "transformers.models.gpt2.modeling_gpt2"]
 
 # What the preloaded packages read only once, while they are imported: if one of these changes, so must the server.
@@ -66,20 +68,6 @@ class RankProcess:
     def close(self) -> None:
         os.close(self.life)
         os.close(self.sentinel)
-
-
-class RankSeed:
-    """What the fork server's child unpickles in place of a multiprocessing process; the rank's code is imported then."""
-
-    def _bootstrap(self, parent_sentinel: int) -> int:
-        from labkit import _rank
-
-        server: Any = forkserver._forkserver
-        # Every child holds the pipe that keeps the server alive. Ours must not, or a stuck rank would outlive the notebook.
-        if (alive := getattr(server, "_forkserver_alive_fd", None)) is not None:
-            os.close(alive)
-            server._forkserver_alive_fd = None
-        return _rank.serve(*server.get_inherited_fds(), life=parent_sentinel)
 
 
 class _Server:

@@ -14,10 +14,9 @@ import sys
 import threading
 import time
 import traceback
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from labkit import _wire, trace
 from labkit.rendezvous import loopback_store
@@ -26,8 +25,7 @@ STACKS_SIGNAL = signal.SIGUSR1
 NO_CUDA_AFTER_FORK = "CUDA was initialised before the fork"
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Where this rank stands among the others, and what it runs on. ``device`` is such as ``"cpu"`` or ``"cuda:0"``."""
 
     rank: int
@@ -57,8 +55,7 @@ class Place:
         }
 
 
-@dataclass(frozen=True)
-class Surroundings:
+class Surroundings(NamedTuple):
     """What a rank takes over from the notebook for each call, as it is at that moment."""
 
     environment: dict[str, str]

@@ -14,11 +14,10 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
-from labkit.show import MeasuredTable
+if TYPE_CHECKING:  # a rank times spans and makes no tables, so it need not wait for these imports
+    import pandas as pd
 
 EVENT_COLUMNS = ("rank", "lane", "name", "step", "stage", "micro_batch", "bucket", "bytes", "start_s", "end_s")
 LANES = ("compute", "comm", "host")
@@ -127,6 +126,10 @@ def event_table(rows: Iterable[Iterable[Any]], measured: bool = False) -> pd.Dat
 
     ``measured`` says that the times were measured, so they print as measurements do (see :mod:`labkit.show`).
     """
+    import pandas as pd
+
+    from labkit.show import MeasuredTable
+
     kind = MeasuredTable if measured else pd.DataFrame
     table = kind(list(rows), columns=list(EVENT_COLUMNS))
     kinds: dict[str, Any] = {"rank": "int64", "lane": "str", "name": "str", "start_s": "float64", "end_s": "float64"}

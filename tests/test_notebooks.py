@@ -21,6 +21,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from nbval.plugin import get_sanitize_patterns
 
 from labkit.course import notebooks as machinery
+from labkit.course.student import is_student_edition
 
 TESTS = Path(__file__).resolve().parent
 PROJECT = TESTS.parent
@@ -70,7 +71,8 @@ def test_the_lab_has_the_notebooks_that_are_tested_here():
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_notebook_keeps_the_contract(name):
-    assert machinery.breaches(nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)) == []
+    notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
+    assert machinery.breaches(notebook, student_edition=is_student_edition(PROJECT)) == []
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -87,7 +89,8 @@ def test_a_changed_digit_is_noticed_exactly_where_it_is_compared(name):
     trials = replay_of(name)["trials"]
     assert [trial for trial in trials if trial["accepted"] != (trial["brackets"] in hidden)] == []
     kinds = Counter(trial["brackets"] in hidden for trial in trials)
-    assert kinds[True] >= 5 and kinds[False] >= 5  # the notebook measures something, and states something
+    assert kinds[False] >= 5  # the notebook states something
+    assert kinds[True] >= 5 or is_student_edition(PROJECT)  # and measures something, unless all of that takes an answer
 
 
 # --- the two rules ---

@@ -36,7 +36,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from labkit.todo import TASKS
+from labkit.course.notebooks import TAKEN_OUT
+from labkit.todo import TASKS, task_file
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 WIDTH = 120  # of the comment that sets a task
@@ -88,6 +89,12 @@ def write_student_edition(directory: str | os.PathLike[str], repository: Path = 
         raise MarkerError(f"{repository} has no '### BEGIN SOLUTION' in any file: is it a student edition already?")
     _write(target, repository, files, rewritten)
     return sorted(tasks)
+
+
+def is_student_edition(repository: Path = REPOSITORY) -> bool:
+    """Whether this is a student edition: no student file holds a solution."""
+    files = {repository / "labkit" / task_file(task).name for task in TASKS}
+    return not any("### BEGIN SOLUTION" in file.read_text(encoding="utf-8") for file in files)
 
 
 def tracked_files(repository: Path) -> list[str]:
@@ -289,5 +296,5 @@ def _clear(cell: dict[str, Any]) -> None:
         return
     cell["outputs"], cell["execution_count"] = [], None
     tags = cell.setdefault("metadata", {}).setdefault("tags", [])
-    if "nbval-ignore-output" not in tags:
-        tags.append("nbval-ignore-output")
+    if TAKEN_OUT not in tags:
+        tags.append(TAKEN_OUT)
