@@ -198,6 +198,8 @@ def to_chrome_trace(events: pd.DataFrame, path: str | os.PathLike[str]) -> None:
     A process per rank, a thread per lane; labels are the arguments of an event. Times in the file are microseconds.
     The format wants the spans of a thread nested, so where some of a lane overlap otherwise, it gets further threads.
     """
+    import pandas as pd
+
     out: list[dict[str, Any]] = []
     lanes: Iterator[Any] = iter(events.groupby(["rank", "lane"]))
     for (rank, lane), spans in lanes:

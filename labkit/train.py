@@ -23,6 +23,7 @@ import torch.distributed as dist
 
 from labkit import dp, launch, metrics, models, trace, translation
 from labkit.metrics import RankResult
+from labkit.todo import missing
 from labkit.trainer import Trainer, device, targets_per_step, world
 from labkit.translation import Corpus
 
@@ -183,6 +184,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         corpus = None if started else load(config)
     except DATA_ERRORS as error:
         parser.error(str(error))
+    for task in ("dp.1", "dp.4") if world_size > 1 else ("dp.1",):
+        if todo := missing(task):
+            raise SystemExit(f"{todo}: training needs it; fill it in first")
     if started:
         _run_as_rank(config, args)
         return
