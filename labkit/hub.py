@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import threading
+import time
 import urllib.error
 import urllib.request
 
@@ -18,9 +19,10 @@ def offline() -> bool:
 def reachable(timeout_s: float = 1.5) -> bool:
     """Whether the hub answers within ``timeout_s`` seconds; False at once where :func:`offline`.
 
-    Follows ``HF_ENDPOINT`` and the proxy variables. Asked once per process and address.
+    Follows ``HF_ENDPOINT`` and the proxy variables. The answer is kept for up to a minute.
     """
-    return not offline() and _answers(os.environ.get("HF_ENDPOINT", "https://huggingface.co"), timeout_s)
+    address = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    return not offline() and _answers(address, timeout_s, minute=int(time.monotonic() // 60))
 
 
 def require(what: str) -> None:
@@ -32,8 +34,8 @@ def require(what: str) -> None:
         )
 
 
-@functools.cache
-def _answers(url: str, timeout_s: float) -> bool:
+@functools.lru_cache(maxsize=4)
+def _answers(url: str, timeout_s: float, minute: int) -> bool:
     answered = threading.Event()
     over = threading.Event()
 

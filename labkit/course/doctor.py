@@ -5,29 +5,23 @@ Everything that differs from machine to machine stands in ``[~ ]``, so the first
 
 from __future__ import annotations
 
-import html
 import importlib.metadata
 import math
 import os
 import platform
 import shutil
 import sys
-import threading
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from labkit import show
+from labkit import hub, show
 
 OK, WARNING, FAULT = "ok", "warning", "fault"
 GIB = 1 << 30
-LEAST_PYTHON, LEAST_TORCH = (3, 10), (2, 9)
-HUB_TIMEOUT_S = 1.5
+LEAST_PYTHON, LEAST_TORCH = (3, 11), (2, 9)
 
 
 @dataclass(frozen=True)
@@ -66,21 +60,11 @@ class Diagnosis:
         lines = [f"{fact.name:<14}{show.fact(fact)}" for fact in self.facts]
         return "\n".join([*lines, f"{'this machine':<14}{show.fact(self.summary)}"])
 
-    def _repr_html_(self) -> str:
-        rows = [(fact.name, str(fact)) for fact in self.facts] + [("this machine", self.summary)]
-        cells = (f"<tr><td>{name}</td><td>{html.escape(show.fact(text))}</td></tr>" for name, text in rows)
-        return f'<table style="text-align: left"><tbody>{"".join(cells)}</tbody></table>'
-
 
 def doctor() -> Diagnosis:
     """Look at this machine: Python, torch, GPUs, cores, memory, Jupyter and what else the lab needs. Takes a few seconds."""
-    hub: list[Fact] = []
-    asking = threading.Thread(target=lambda: hub.append(_hub()), daemon=True)
-    asking.start()
-    start = time.monotonic()
-    facts = [look() for look in (_python, _torch, _gpus, _nccl, _cores, _memory, _shared_memory, _jupyter, _chromium)]
-    asking.join(max(0.1, start + HUB_TIMEOUT_S - time.monotonic()))  # looking up a name has no timeout of its own
-    return Diagnosis((*facts, hub[0] if hub else _no_hub("no answer")))
+    looks = (_python, _torch, _gpus, _nccl, _cores, _memory, _shared_memory, _jupyter, _chromium, _hub)
+    return Diagnosis(tuple(look() for look in looks))
 
 
 # --- software --------------------------------------------------------------------------------------------------------
@@ -229,23 +213,11 @@ def _control_files(
 # --- the hub ---------------------------------------------------------------------------------------------------------
 
 
-def _hub(ask: Callable[..., object] = urllib.request.urlopen) -> Fact:
-    address = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
-        return _no_hub("switched off by HF_HUB_OFFLINE")
-    try:
-        ask(urllib.request.Request(address, method="HEAD"), timeout=HUB_TIMEOUT_S)
-    except urllib.error.HTTPError:
-        pass  # it answered
-    except (OSError, ValueError):
-        return _no_hub("not reachable")
-    return Fact("hub", OK, f"{address} answers")
-
-
-def _no_hub(found: str) -> Fact:
-    return Fact(
-        "hub", WARNING, found, "go on without it: the lab has sentences of its own, and reads the folder in LABKIT_DATA"
-    )
+def _hub() -> Fact:
+    if hub.reachable():
+        return Fact("hub", OK, "the Hugging Face hub answers")
+    found = "switched off by the environment" if hub.offline() else "not reachable"
+    return Fact("hub", WARNING, found, "go on without it: sentences ship with the lab, or set LABKIT_DATA to a folder")
 
 
 def _dotted(version: tuple[int, ...]) -> str:
