@@ -15,6 +15,7 @@ READY := $(VENV)/ready$(if $(SYSTEM_TORCH),-with-system-torch)
 setup: $(READY)
 
 $(READY): pyproject.toml constraints.txt Makefile
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "labkit needs Python 3.11 or newer; name one, such as: make lab PYTHON=python3.12")'
 	rm -f $(VENV)/ready*
 	$(PYTHON) -m venv $(if $(SYSTEM_TORCH),--system-site-packages --clear) $(VENV)
 	grep -v $(if $(SYSTEM_TORCH),'^torch==\|^numpy==','^#') constraints.txt > $(VENV)/constraints.txt

@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from labkit import _processes, _rank
+from labkit import _processes, _rank, _wire
 from labkit import launch as launch_module
 from labkit.launch import RankError, device, launch, progress, workers
 from labkit.trace import EVENT_COLUMNS, TIMING_COLUMNS, span
@@ -517,6 +517,44 @@ def test_values_survive_the_trip_as_cloudpickle_would_have_them():
     assert cloudpickle.dumps(run.values[0][:2]) == cloudpickle.dumps(values[:2])
     assert torch.equal(run.values[0][2], values[2]) and torch.equal(run.values[0][3], values[3])
     assert run.values[0][4](1) == 2
+
+
+TENSORS = {
+    "every dtype": [
+        torch.tensor([1.5, -2.0]).to(d) for d in (torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.bool)
+    ],
+    "complex, conjugated": torch.tensor([1 + 2j, 3 - 1j]).conj(),
+    "a scalar": torch.tensor(3.25),
+    "empty": torch.empty(0, 3),
+    "transposed": torch.arange(6).reshape(2, 3).T,
+    "expanded": torch.ones(1, 3).expand(4, 3),
+    "sparse": torch.eye(3).to_sparse(),
+    "quantized": torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8),
+    "meta": torch.empty(2, device="meta"),
+}
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_tensors_of_every_kind_survive_both_ways(name):
+    sent = TENSORS[name]
+    came = launch(lambda tensors: tensors, sent, world_size=1).values[0]
+    for a, b in zip(sent, came, strict=True) if isinstance(sent, list) else [(sent, came)]:
+        assert (a.dtype, a.shape, a.layout, a.device) == (b.dtype, b.shape, b.layout, b.device)
+        assert a.is_meta or torch.equal(a.to_dense() if a.is_sparse else a, b.to_dense() if b.is_sparse else b)
+
+
+def test_a_slice_is_sent_without_the_rest_of_its_storage():
+    big = torch.arange(1_000_000)
+    assert len(_wire.dumps(big[:2])) < 1000 and torch.equal(_wire.loads(_wire.dumps(big[:2])), big[:2])
+
+
+def test_a_tensor_that_occurs_twice_arrives_as_one_and_can_be_written_to():
+    x = torch.zeros(3, requires_grad=True)
+    a, b = _wire.loads(_wire.dumps([x, x]))
+    assert a is b and a.requires_grad
+    with torch.no_grad():
+        a += 1
+    assert a.sum() == 3 and x.sum() == 0
 
 
 # --- warm ranks ------------------------------------------------------------------------------------------------------
