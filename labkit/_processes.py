@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing import forkserver, resource_tracker
 from typing import Any
 
@@ -59,11 +59,14 @@ class RankProcess:
 
     def kill(self) -> None:
         """End the rank and every process it started (they share its session), now."""
-        self.poll()
-        if self.exit_status is None and self.pid:
-            for kill in (os.killpg, os.kill):  # the group is there once the rank has made its session
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    kill(self.pid, signal.SIGKILL)
+        if self.poll() is None:
+            self._signal(os.kill)  # before it has made its session there is no group
+        self._signal(os.killpg)
+
+    def _signal(self, kill: Callable[[int, int], None]) -> None:
+        if self.pid:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                kill(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
         os.close(self.life)

@@ -262,9 +262,9 @@ class Ranks:
                 member.connection.close()
             end = time.monotonic() + EXIT_S
             for member in members:
-                if member.process.poll(max(0.0, end - time.monotonic())) is None:
-                    member.process.kill()
-                    member.process.poll(EXIT_S)
+                member.process.poll(max(0.0, end - time.monotonic()))
+                member.process.kill()  # it, or what it left behind
+                member.process.poll(EXIT_S)
                 member.process.close()
                 os.close(member.output)
                 member.stacks.close()

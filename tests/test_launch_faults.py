@@ -149,6 +149,24 @@ def test_children_of_a_failed_rank_end_with_it():
     fails_within(RANK_GONE_S, parent, world_size=1)
 
 
+def test_what_a_rank_leaves_running_ends_with_its_launch():
+    def leaves_a_child():
+        return subprocess.Popen(["sleep", "1000"]).pid
+
+    (child,) = launch(leaves_a_child, world_size=1).values
+    assert gone([psutil.Process(child)] if psutil.pid_exists(child) else [], RANK_GONE_S)
+
+
+def test_a_launch_in_a_rank_ends_with_it():
+    def nested():
+        from labkit.launch import launch
+
+        return launch(os.getpid, world_size=2).values
+
+    (pids,) = launch(nested, world_size=1, timeout_s=60).values
+    assert len(pids) == 2 and not any(psutil.pid_exists(pid) for pid in pids)
+
+
 def test_a_function_that_breaks_the_process_group_breaks_only_itself():
     assert launch(dist.destroy_process_group).values == [None, None]
 
