@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import os
+import platform
 import sys
 import time
 from collections.abc import Sequence
@@ -206,8 +207,7 @@ def _run_as_rank(config: TranslateConfig, args: argparse.Namespace) -> None:
         rank, world_size = world()
         recorder = trace.Recorder()
         recorder.start(device().type)
-        dist.barrier()
-        origin = time.perf_counter_ns()  # all ranks are here: the moment from which every machine counts
+        origin = _common_origin_ns(world_size)
         result = translate(config)
         rows = trace.rank_events(recorder.finish(), rank, origin)
         gathered: list[Any] = [None] * world_size
@@ -217,6 +217,17 @@ def _run_as_rank(config: TranslateConfig, args: argparse.Namespace) -> None:
             _finish([result for result, _ in gathered], events, args.out)
     finally:
         dist.destroy_process_group()
+
+
+def _common_origin_ns(world_size: int) -> int:
+    """A moment from which all ranks count, as a reading of this machine's clock: when all of them were here.
+
+    The processes of a machine have one clock, so they take the reading of the first of them.
+    """
+    dist.barrier()
+    readings: list[Any] = [None] * world_size
+    dist.all_gather_object(readings, (platform.node(), time.perf_counter_ns()))
+    return next(reading for machine, reading in readings if machine == platform.node())
 
 
 def _finish(results: Sequence[RankResult], events: Any, out: str | None) -> None:

@@ -65,6 +65,9 @@ def lab(tmp_path):
         "--ServerApp.port_retries=0",
         f"--IdentityProvider.token={token}",
     ]
+    settings = tmp_path / "settings" / "@jupyterlab" / "apputils-extension"
+    settings.mkdir(parents=True)
+    (settings / "notification.jupyterlab-settings").write_text('{"fetchNews": "false", "checkForUpdates": false}')
     command = [sys.executable, "-m", "jupyterlab", *options, f"--ServerApp.root_dir={tmp_path}"]
     with open(tmp_path / "log", "w") as log:
         server = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
@@ -103,9 +106,12 @@ def test_a_reader_sees_the_table_the_bar_the_picture_and_the_error(lab):
             page = browser.new_page(viewport={"width": 1280, "height": 1600})
             page.goto(f"{url}/lab/tree/lab.ipynb?token={token}&reset", wait_until="domcontentloaded")
             page.wait_for_selector(".jp-NotebookPanel .jp-CodeCell", timeout=60_000)
+            page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]", timeout=90_000)
+            while page.locator("dialog.jp-Dialog").count():  # such as news
+                page.locator("dialog.jp-Dialog .jp-mod-accept").first.click()
             page.get_by_text("Run", exact=True).first.click()
             page.get_by_text("Run All Cells", exact=True).click()
-            page.wait_for_selector(".jp-OutputArea-output >> text=RankError", timeout=60_000)
+            page.wait_for_selector(".jp-OutputArea-output >> text=RankError", timeout=120_000)
             outputs = page.locator(".jp-CodeCell .jp-OutputArea")
             first = outputs.nth(0).inner_text()
             picture = page.locator(".jp-OutputArea img").first
