@@ -35,25 +35,23 @@ class CellOutput:
 
 
 class CellBars:
-    """The progress bars of one run in the notebook: one for each description, the sum over ranks."""
+    """The progress bars of one run in the notebook: one for each description, as far as the slowest rank."""
 
     def __init__(self) -> None:
         self._bars: dict[str, Any] = {}
-        self._counts: dict[str, dict[int, tuple[int, int | None]]] = {}
+        self._counts: dict[str, dict[int, int]] = {}
 
     def __call__(self, rank: int, desc: str, done: int, total: int | None) -> None:
         if static():
             return
         counts = self._counts.setdefault(desc, {})
-        counts[rank] = (done, total)
+        counts[rank] = done
         if desc not in self._bars:
             from tqdm.auto import tqdm
 
-            self._bars[desc] = tqdm(desc=desc)
+            self._bars[desc] = tqdm(desc=desc, total=total)
         bar = self._bars[desc]
-        totals = [total for _, total in counts.values()]
-        bar.total = None if None in totals else sum(t for t in totals if t is not None)
-        bar.n = sum(done for done, _ in counts.values())
+        bar.n = min(counts.values())
         bar.refresh()
 
     def __enter__(self) -> CellBars:

@@ -258,19 +258,25 @@ def _skip_own_frames(tb: TracebackType | None) -> TracebackType | None:
 
 
 def readable_stacks(dump: str) -> str:
-    """A faulthandler dump without the lab's own threads and frames, each frame with its source line (a cell's too)."""
+    """A faulthandler dump as Python's own tracebacks are: most recent call last, with source lines (a cell's too).
+
+    The lab's own threads and frames are left out.
+    """
     threads = dump.split("Extension modules:")[0].split("\n\n")
     return "\n\n".join(text for text in map(_readable_stack, threads) if text)
 
 
 def _readable_stack(thread: str) -> str:
-    lines = []
+    heading, frames = [], []
     for line in thread.splitlines():
         file, _, rest = line.strip().removeprefix('File "').partition('", line ')
         if file == __file__:  # below it stand only frames of the lab
             break
-        lines.append(line)
-        if rest and (source := linecache.getline(file, int(rest.split(" ")[0])).strip()):
-            lines.append(f"    {source}")
-    has_frames = any(line.startswith("  File") for line in lines) or not any("Thread 0x" in line for line in lines)
-    return "\n".join(lines).strip() if has_frames else ""
+        if not rest:
+            heading.append(line.replace("most recent call first", "most recent call last"))
+            continue
+        source = linecache.getline(file, int(rest.split(" ")[0])).strip()
+        frames.append(f"{line}\n    {source}" if source else line)
+    if not frames and any("Thread 0x" in line for line in heading):
+        return ""
+    return "\n".join([*heading, *reversed(frames)]).strip()

@@ -152,6 +152,7 @@ class Ranks:
         ``on_lines(rank, lines)`` gets what a rank prints, ``on_progress(rank, ...)`` its progress. Raises RankError or
         LaunchTimeout; the ranks are unusable then, and close(kill=True) is due.
         """
+        __tracebackhide__ = True
         deadline = time.monotonic() + timeout_s
         surroundings = _wire.dumps(_rank.Surroundings.here())
         for member in self.members:
@@ -211,11 +212,13 @@ class Ranks:
         for member in self.members:
             if member.answer and member.answer[0] == "died":
                 return RankError(member.rank, *_how_it_ended(member.answer[1]), member.stack())
-        errors = [(m.answer[1], m.rank, m.answer) for m in self.members if m.answer and m.answer[0] == "error"]
+        errors = [member for member in self.members if member.answer and member.answer[0] == "error"]
         if not errors:
             return None
-        _, rank, (_, _, error_type, message, text) = min(errors, key=lambda error: error[:2])
-        return RankError(rank, error_type, f"raised {error_type}: {message}", text)
+        _, _, error_type, message, _ = min(errors, key=lambda member: member.answer[1]).answer
+        alike = [member for member in errors if member.answer[2:4] == (error_type, message)]
+        others = f" (and so did rank {', '.join(str(member.rank) for member in alike[1:])})" if alike[1:] else ""
+        return RankError(alike[0].rank, error_type, f"raised {error_type}: {message}{others}", alike[0].answer[4])
 
     def _stacks(self) -> dict[int, str]:
         """Every rank's Python stack, now."""

@@ -58,7 +58,8 @@ def bars(
             rows = table[table[series] == name]
             x = [groups.index(entry) + (i - (len(names) - 1) / 2) * width for entry in rows[group]]
             deviation = rows[error].to_numpy(dtype=float) if error else None
-            _draw_series(ax, str(name), i, x, rows[value].to_numpy(dtype=float), deviation, width)
+            look = i if len(names) > 1 else len(PALETTE) - 1  # grey for bars that are not told apart
+            _draw_series(ax, str(name), look, x, rows[value].to_numpy(dtype=float), deviation, width)
         ax.set_xticks(range(len(groups)), labels=[textwrap.fill(str(entry), 22) for entry in groups])
         ax.tick_params(axis="x", length=0)
         ax.margins(y=0.12)
@@ -73,6 +74,8 @@ def _draw_series(
     ax: Axes, name: str, i: int, x: list[float], y: np.ndarray, deviation: np.ndarray | None, width: float
 ) -> None:
     colour, hatch = PALETTE[i % len(PALETTE)], HATCHES[i % len(HATCHES)]
+    if deviation is not None:
+        deviation = np.where(deviation > 0, deviation, np.nan)  # no line for what has no spread
     look: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": darker(colour), "linewidth": 0.5}
     error_look = {"capsize": 3, "elinewidth": 1, "ecolor": INK}
     drawn = ax.bar(x, y, width=0.92 * width, yerr=deviation, label=name, error_kw=error_look, **look)

@@ -122,5 +122,5 @@ def _what_stopped_it(error: RankError | LaunchTimeout, file: str) -> str:
         )
     if not error.traceback:
         return f"{str(error).partition(chr(10))[0]}. Look for what ends a process: os._exit, a signal, too much memory"
-    message = error.traceback.strip().splitlines()[-1].partition(": ")[2]
+    message = str(error).partition(": ")[2].partition(" (and so did rank")[0]
     return raised(error.error_type, message, error.traceback, file)

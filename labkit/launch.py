@@ -15,6 +15,7 @@ LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT set and th
 from __future__ import annotations
 
 import contextlib
+import difflib
 import functools
 import html
 import inspect
@@ -108,6 +109,7 @@ def _plan(
     world_size: int, backend: str, timeout_s: float, threads: int | None, link: Any, share_gpu: bool, init: bool
 ) -> _Plan:
     """Check every option and decide. Raises TypeError or ValueError that says what was given and what was expected."""
+    __tracebackhide__ = True
     if isinstance(world_size, bool) or not isinstance(world_size, int):
         raise TypeError(f"launch: world_size is {world_size!r}, expected a whole number of ranks, 1 or more")
     if world_size < 1:
@@ -132,6 +134,7 @@ def _plan(
 
 def _choose_backend(world_size: int, backend: str, share_gpu: bool) -> tuple[str, str, int]:
     """(backend, why, number of GPUs): NCCL where each rank has a GPU of its own, otherwise gloo."""
+    __tracebackhide__ = True
     gpus = 0 if backend == "gloo" else _gpu_count()
     have = {0: "no GPU", 1: "1 GPU"}.get(gpus, f"{gpus} GPUs")
     if backend == "gloo":
@@ -191,6 +194,7 @@ class Workers:
         Raises what :func:`launch` raises. After a RankError or a LaunchTimeout, and after a function that left the
         process group out of step, the next run has new ranks.
         """
+        __tracebackhide__ = True  # IPython shows the reader's frames, not this one
         if not self._open:
             raise RuntimeError("workers: these ranks were ended with their with block; start new ones")
         _check_call(fn, args, kwargs)
@@ -250,6 +254,7 @@ def workers(
 
     ``timeout_s`` is per run. Options are checked at once, before any process starts.
     """
+    __tracebackhide__ = True
     ranks = Workers(_plan(world_size, backend, timeout_s, threads, link, share_gpu, init), timeout_s)
     ranks._ranks = Ranks(world_size, ranks._plan.place)
     return ranks
@@ -277,6 +282,7 @@ def launch(
     Raises TypeError or ValueError before anything starts if the call cannot work; RankError if a rank raises or dies;
     LaunchTimeout, with every rank's stack, if they are not done in time. No rank is left in any of these cases.
     """
+    __tracebackhide__ = True
     _check_call(fn, args, kwargs)
     plan = _plan(world_size, backend, timeout_s, threads, link, share_gpu, init)
     with Workers(plan, timeout_s) as ranks:
@@ -288,6 +294,7 @@ _OPTIONS = tuple(inspect.signature(workers).parameters)
 
 def _check_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Refuse a call that could not work on any rank."""
+    __tracebackhide__ = True
     if not callable(fn):
         raise TypeError(f"launch: fn is {fn!r}, expected a function to run on each rank (without calling it yourself)")
     try:
@@ -304,7 +311,18 @@ def _check_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
-        raise TypeError(f"launch: {name}{signature} cannot be called with what was given: {error}") from None
+        hint = _hint(signature, args, kwargs)
+        raise TypeError(f"launch: {name}{signature} cannot be called with what was given: {error}{hint}") from None
+
+
+def _hint(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """What was perhaps meant by a call that does not fit: a misspelt option, or a number of ranks given by position."""
+    for name in kwargs.keys() - signature.parameters.keys():
+        if close := difflib.get_close_matches(name, _OPTIONS, n=1):
+            return f". Did you mean {close[0]}=...?"
+    if len(args) == 1 and not signature.parameters and isinstance(args[0], int):
+        return f". Did you mean world_size={args[0]}? What follows fn is passed on to it"
+    return ""
 
 
 # --- in a rank, and under torchrun -----------------------------------------------------------------------------------
@@ -326,7 +344,7 @@ PROGRESS_EVERY_S = 0.1
 
 
 def progress(iterable: Iterable[T], desc: str = "") -> Iterator[T]:
-    """Go through ``iterable`` and show a bar. In ranks: one bar in the cell that counts the items of all ranks together."""
+    """Go through ``iterable`` and show a bar. In ranks: one bar in the cell, as far as the slowest rank."""
     total = len(iterable) if isinstance(iterable, Sized) else None
     if _rank.current is None:
         from tqdm.auto import tqdm
@@ -334,6 +352,7 @@ def progress(iterable: Iterable[T], desc: str = "") -> Iterator[T]:
         yield from tqdm(iterable, desc=desc, disable=static() or os.environ.get("RANK", "0") != "0")
         return
     done, sent = 0, time.monotonic()
+    _rank.current.send("progress", desc, 0, total)
     try:
         for item in iterable:
             yield item

@@ -95,6 +95,9 @@ OPEN_TO_ALL = """
 def setup(rank, world_size, backend, master_addr="127.0.0.1", master_port=11868):
     dist.init_process_group(backend, init_method=f"tcp://127.0.0.1:{master_port}", rank=rank, world_size=world_size)
 """
+NO_FINALLY = (
+    f"def run_processes(fn, world_size, backend):\n    context = {SPAWN}\n    while not context.join():\n        pass\n"
+)
 TWO_AT_MOST = "def run_processes(fn, world_size, backend):\n    mp.spawn(_run_rank, (fn, 2, backend), nprocs=2)\n"
 
 WRONG = {
@@ -200,6 +203,7 @@ WRONG = {
     "leaves processes running": (dp_claims.no_process_is_left, NOT_THE_LAST, "1 of 3 were still running"),
     "hides a failure": (dp_claims.failure_is_raised, HIDES_ALL, "as if all were well"),
     "waits for one after the other": (dp_claims.failure_ends_the_others, ONE_BY_ONE, "went on to its end all the same"),
+    "is not ready for an interrupt": (dp_claims.an_interrupt_ends_the_ranks, NO_FINALLY, "in its finally block"),
     "raises and leaves the others": (dp_claims.failure_ends_the_others, LEAVES_OTHERS, "rank 0 was still running"),
     # dp.4
     "does nothing": (

@@ -14,8 +14,9 @@ In the student edition this becomes
     # TODO dp.1 (about 2 lines, 15 minutes): Draw an order of the sample numbers with …
     raise TodoError("dp.1")
 
-and everything else is copied as it is, except what is for instructors only: a Python file whose first line begins with
-``### INSTRUCTORS ONLY``, and in a Markdown file what stands between ``<!-- INSTRUCTORS ONLY -->`` and ``<!-- END -->``.
+and everything else is copied as it is, except what is for instructors only: ``figures/``, a Python file whose first line
+begins with ``### INSTRUCTORS ONLY``, and in a Markdown file what stands between ``<!-- INSTRUCTORS ONLY -->`` and
+``<!-- END -->``.
 
 Outputs of notebook cells that show a solution, or what only a solution can compute, are taken out; the tag
 ``nbval-ignore-output`` tells the notebook test not to compare them.
@@ -79,7 +80,7 @@ def write_student_edition(directory: str | os.PathLike[str], repository: Path = 
     files = tracked_files(repository)
     rewritten: dict[str, str] = {}
     tasks: set[str] = set()
-    files = [name for name in files if not _for_instructors_only(repository / name)]
+    files = [name for name in files if not _for_instructors_only(repository, name)]
     for name in files:
         text, found = _without_solutions(repository, name)
         if text is not None:
@@ -140,10 +141,12 @@ def _without_solutions(repository: Path, name: str) -> tuple[str | None, set[str
     return None, set()
 
 
-def _for_instructors_only(file: Path) -> bool:
-    if file.suffix != ".py":
+def _for_instructors_only(repository: Path, name: str) -> bool:
+    if name.startswith("figures/"):
+        return True  # what a student is to measure
+    if not name.endswith(".py"):
         return False
-    with file.open(encoding="utf-8") as text:
+    with (repository / name).open(encoding="utf-8") as text:
         return text.readline().startswith(INSTRUCTORS_ONLY)
 
 

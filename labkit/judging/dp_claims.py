@@ -153,9 +153,9 @@ def _sizes(sizes: Sequence[float]) -> str:
 
 
 def gather_processes() -> dict[str, Evidence]:
-    """What run_processes did with ranks that work, and with one that fails: each tried in a rank of its own."""
-    runs = launch(probes.probe_processes, world_size=2, backend="gloo", init=False, timeout_s=TIMEOUT_S).values
-    return {name: Evidence(run) for name, run in zip(("working", "failing"), runs, strict=True)}
+    """What run_processes did with ranks that work, with one that fails, and interrupted: each tried in a rank of its own."""
+    runs = launch(probes.probe_processes, world_size=3, backend="gloo", init=False, timeout_s=TIMEOUT_S).values
+    return {name: Evidence(run) for name, run in zip(("working", "failing", "interrupted"), runs, strict=True)}
 
 
 def a_process_for_each_rank(runs: dict[str, Evidence]) -> str | None:
@@ -197,6 +197,7 @@ def nothing_listens_to_others(runs: dict[str, Evidence]) -> str | None:
 
 def no_process_is_left(runs: dict[str, Evidence]) -> str | None:
     """When run_processes is done, so are its processes."""
+    _reports(runs)
     if left := runs["working"]["left"]:
         return f"{left} of {probes.RANKS} were still running: join every process"
     return None
@@ -214,6 +215,8 @@ def failure_is_raised(runs: dict[str, Evidence]) -> str | None:
 def failure_ends_the_others(runs: dict[str, Evidence]) -> str | None:
     """A rank that fails ends the others, at once."""
     run = runs["failing"]
+    if not run["started"]:
+        raise EvidenceMissing("no rank had begun when run_processes returned: join the processes")
     if run["reports"]:
         return (
             "rank 1 failed, and rank 0 went on to its end all the same. Joined one after the other, rank 0 is waited for "
@@ -221,6 +224,19 @@ def failure_ends_the_others(runs: dict[str, Evidence]) -> str | None:
         )
     if run["left"]:
         return "rank 1 failed, and rank 0 was still running when run_processes was done: end it, and join it"
+    return None
+
+
+def an_interrupt_ends_the_ranks(runs: dict[str, Evidence]) -> str | None:
+    """A keyboard interrupt ends the ranks."""
+    run = runs["interrupted"]
+    if not run["started"]:
+        raise EvidenceMissing("no rank had begun when run_processes returned: join the processes")
+    if run["left"]:
+        return (
+            "a keyboard interrupt while run_processes was waiting left the rank running: wait in a try block, and end "
+            "and join every process in its finally block"
+        )
     return None
 
 
@@ -336,6 +352,7 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
         no_process_is_left,
         failure_is_raised,
         failure_ends_the_others,
+        an_interrupt_ends_the_ranks,
     ),
     "dp.4": (mean_is_the_gradient_of_the_batch, all_ranks_agree, no_gradient_stays_none, weights_stay),
 }

@@ -11,6 +11,7 @@ import os
 import random
 import signal
 import socket
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -87,26 +88,37 @@ TOLD_TO_FAIL = "this rank was told to fail"
 
 
 def probe_processes() -> dict[str, Any]:
-    """In two ranks at once: rank 0 tries run_processes with ranks that work, rank 1 with one that fails."""
+    """In three ranks at once: run_processes with ranks that work, with one that fails, and interrupted by the keyboard."""
     import tempfile
 
     from labkit import dp
 
     _mute()
-    fn, world_size = ((_work, RANKS), (_fail_or_sleep, 2))[int(os.environ["RANK"])]
+    fn, world_size = ((_work, RANKS), (_fail_or_sleep, 2), (_sleep, 1))[int(os.environ["RANK"])]
     os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)  # the processes to come are nobody's ranks yet
     with tempfile.TemporaryDirectory() as folder:
         try:
+            returned = threading.Event()
+            if fn is _sleep:
+                _interrupt_once_started(folder, returned)
             failure = attempt(
                 lambda: dp.run_processes(functools.partial(fn, folder, _free_port()), world_size, "gloo"), FILE
             )
+            returned.set()
+            started = len(_process_ids(folder))
             left = [process for process in _process_ids(folder) if _is_running(process)]
             reports = [json.loads(file.read_text()) for file in sorted(Path(folder).glob("*.json"))]
         finally:
             for process in _process_ids(folder):
                 with suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
-        return {"outcome": failure, "left": len(left), "reports": reports, "own process": os.getpid()}
+        return {
+            "outcome": failure,
+            "left": len(left),
+            "started": started,
+            "reports": reports,
+            "own process": os.getpid(),
+        }
 
 
 def _work(folder: str, port: int, rank: int, world_size: int, backend: str) -> None:
@@ -143,6 +155,23 @@ def _fail_or_sleep(folder: str, port: int, rank: int, world_size: int, backend: 
         raise RuntimeError(TOLD_TO_FAIL)
     time.sleep(SLEEP_S)
     _write(Path(folder, f"{rank}.json"), {"slept to the end": True})
+
+
+def _sleep(folder: str, port: int, rank: int, world_size: int, backend: str) -> None:
+    _note_process(folder)
+    time.sleep(SLEEP_S)
+
+
+def _interrupt_once_started(folder: str, returned: threading.Event) -> None:
+    """Interrupt this process, and not its children, as soon as one of them runs, unless run_processes has returned."""
+
+    def interrupt() -> None:
+        while not _process_ids(folder) and not returned.is_set():
+            time.sleep(0.02)
+        if not returned.is_set():
+            os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
 
 
 def _write(file: Path, report: dict[str, Any]) -> None:

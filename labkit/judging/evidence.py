@@ -42,7 +42,7 @@ def attempt(code: Callable[[], Any], file: str) -> Any:
     """What ``code()`` gives, or a :class:`Failure` if it raises. ``file`` is the student's, such as ``"labkit/dp.py"``."""
     try:
         return code()
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
         text = "".join(traceback.format_exception(error))
         return Failure(raised(type(error).__name__, str(error), text, file))
 
@@ -57,9 +57,9 @@ def raised(error_type: str, message: str, text: str, file: str) -> str:
 
 
 def stands_at(stack: str, file: str) -> str:
-    """``labkit/dp.py, line 42``: the innermost line of ``file`` in a faulthandler stack (innermost first); may be empty."""
+    """``labkit/dp.py, line 42``: the innermost line of ``file`` in a faulthandler stack (innermost last); may be empty."""
     places = _lines_of(file, stack)
-    return f"{file}, line {places[0]}" if places else ""
+    return f"{file}, line {places[-1]}" if places else ""
 
 
 def _lines_of(file: str, text: str) -> list[str]:
