@@ -15,6 +15,7 @@ from matplotlib.ticker import LogFormatter
 from labkit.draw import HATCHES, PALETTE, darker, new_axes
 from labkit.picture import INK, attach, house_style
 
+ALIKE = ("#AFBAC4", "")  # grey and plain, for bars that are not told apart
 CURVE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # a thin line needs a dark colour
 MARKERS = ("o", "s", "^", "D", "v", "P")
 
@@ -58,7 +59,7 @@ def bars(
             rows = table[table[series] == name]
             x = [groups.index(entry) + (i - (len(names) - 1) / 2) * width for entry in rows[group]]
             deviation = rows[error].to_numpy(dtype=float) if error else None
-            look = i if len(names) > 1 else len(PALETTE) - 1  # grey for bars that are not told apart
+            look = (PALETTE[i % len(PALETTE)], HATCHES[i % len(HATCHES)]) if len(names) > 1 else ALIKE
             _draw_series(ax, str(name), look, x, rows[value].to_numpy(dtype=float), deviation, width)
         ax.set_xticks(range(len(groups)), labels=[textwrap.fill(str(entry), 22) for entry in groups])
         ax.tick_params(axis="x", length=0)
@@ -71,15 +72,24 @@ def bars(
 
 
 def _draw_series(
-    ax: Axes, name: str, i: int, x: list[float], y: np.ndarray, deviation: np.ndarray | None, width: float
+    ax: Axes,
+    name: str,
+    colour_and_hatch: tuple[str, str],
+    x: list[float],
+    y: np.ndarray,
+    deviation: np.ndarray | None,
+    width: float,
 ) -> None:
-    colour, hatch = PALETTE[i % len(PALETTE)], HATCHES[i % len(HATCHES)]
+    colour, hatch = colour_and_hatch
     if deviation is not None:
         deviation = np.where(deviation > 0, deviation, np.nan)  # no line for what has no spread
     look: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": darker(colour), "linewidth": 0.5}
     error_look = {"capsize": 3, "elinewidth": 1, "ecolor": INK}
     drawn = ax.bar(x, y, width=0.92 * width, yerr=deviation, label=name, error_kw=error_look, **look)
-    ax.bar_label(drawn, fmt=lambda value: f"{value:.3g}" if value < 1000 else f"{value:,.0f}", padding=2, fontsize=8)
+    behind = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}  # so that a line through a number does not hide it
+    ax.bar_label(
+        drawn, fmt=lambda value: f"{value:.3g}" if value < 1000 else f"{value:,.0f}", padding=2, fontsize=8, bbox=behind
+    )
 
 
 def _scale_by_powers_of_ten(ax: Axes, values: pd.Series) -> None:
