@@ -107,7 +107,7 @@ class _Member:
 
 
 class Ranks:
-    """``len(devices)`` running ranks. ``place(rank, port)`` says where each one stands. Always close()."""
+    """``world_size`` running ranks. ``place(rank, port)`` says where each one stands. Always close()."""
 
     def __init__(self, world_size: int, place: Callable[[int, int], _rank.Place]):
         self.members: list[_Member] = []
@@ -269,8 +269,7 @@ class Ranks:
                 member.process.kill()  # it, or what it left behind
                 member.process.poll(EXIT_S)
                 member.process.close()
-                os.close(member.output)
-                member.stacks.close()
+                member.close_pipes()
 
 
 def _how_it_ended(status: int) -> tuple[str, str]:
