@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from labkit import _processes, _rank, _wire, show, trace
+from labkit import _processes, _rank, _wire, limits, show, trace
 from labkit._cell import CellBars, CellOutput, static
 from labkit._ranks import LaunchTimeout, RankError, Ranks
 from labkit.rendezvous import LOOPBACK_INTERFACE
@@ -129,7 +129,9 @@ def _plan(
         _network_variables(backend, rank, shared=backend == "nccl" and gpus < world_size) for rank in range(world_size)
     ]
     devices = [f"cuda:{rank % gpus}" if backend == "nccl" else "cpu" for rank in range(world_size)]
-    return _Plan(world_size, backend, why, devices, threads or max(1, _cores() // world_size), bool(init), variables)
+    return _Plan(
+        world_size, backend, why, devices, threads or max(1, limits.cores() // world_size), bool(init), variables
+    )
 
 
 def _choose_backend(world_size: int, backend: str, share_gpu: bool) -> tuple[str, str, int]:
@@ -158,10 +160,6 @@ def _gpu_count() -> int:
     import torch.distributed as dist
 
     return torch.cuda.device_count() if dist.is_nccl_available() else 0
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _network_variables(backend: str, rank: int, shared: bool) -> dict[str, str]:

@@ -6,18 +6,16 @@ Everything that differs from machine to machine stands in ``[~ ]``, so the first
 from __future__ import annotations
 
 import importlib.metadata
-import math
 import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from labkit import hub, show
+from labkit import hub, limits, show
 
 OK, WARNING, FAULT = "ok", "warning", "fault"
 GIB = 1 << 30
@@ -149,8 +147,7 @@ def _chromium() -> Fact:
 
 
 def _cores() -> Fact:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = cpu_quota()
+    cores, quota = limits.cores_in_sight(), limits.cpu_quota()
     found = f"{cores}" + (f", of which this container may use {quota:g}" if quota < cores else "")
     if min(cores, quota) < 2:
         return Fact("CPU cores", WARNING, found, "two ranks share it: everything runs, but no speed-up can show")
@@ -160,7 +157,7 @@ def _cores() -> Fact:
 def _memory() -> Fact:
     memory = psutil.virtual_memory()
     total, free = memory.total, memory.available
-    if (limit := memory_limit()) < total:
+    if (limit := limits.memory_limit()) < total:
         total, free = int(limit), min(free, int(limit))
     found = f"{total / GIB:.1f} GiB, {free / GIB:.1f} GiB of it free"
     if free < GIB:
@@ -178,36 +175,6 @@ def _shared_memory(folder: str = "/dev/shm") -> Fact:
     if free < GIB // 4:
         return Fact("shared memory", WARNING, found, "NCCL and loaders use it: start the container with --shm-size=2g")
     return Fact("shared memory", OK, found)
-
-
-def cpu_quota() -> float:
-    """How many cores' worth of time this process's control groups allow it; infinity without a limit."""
-    quotas = [math.inf]
-    for text in _control_files("cpu.max"):
-        limit, period = text.split()
-        quotas.append(math.inf if limit == "max" else int(limit) / int(period))
-    return min(quotas)
-
-
-def memory_limit() -> float:
-    """How many bytes this process's control groups allow it; infinity without a limit."""
-    return min([math.inf, *(float(text) for text in _control_files("memory.max") if text != "max")])
-
-
-def _control_files(
-    name: str, root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
-) -> Iterator[str]:
-    """What file ``name`` says in this process's control group and in each one above it (Linux, cgroup version 2)."""
-    try:
-        lines = own.read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        if line.startswith("0::"):
-            group = root / line.removeprefix("0::").lstrip("/")
-            for folder in (group, *group.parents):
-                if folder.is_relative_to(root) and (folder / name).is_file():
-                    yield (folder / name).read_text().strip()
 
 
 # --- the hub ---------------------------------------------------------------------------------------------------------
