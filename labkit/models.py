@@ -1,4 +1,4 @@
-"""The models of the lab: GPT-2, as transformers' GPT2LMHeadModel, in any size."""
+"""The models of the lab, as transformers has them: GPT-2 (GPT2LMHeadModel) and BERT (BertForSequenceClassification)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from labkit import hub
 
 if TYPE_CHECKING:
-    from transformers import GPT2Config, GPT2LMHeadModel
+    from transformers import BertForSequenceClassification, GPT2Config, GPT2LMHeadModel
 
 # nano and mini are ours, for CPUs. The others are OpenAI's (Radford et al. 2019): 124M, 355M, 774M and 1558M parameters.
 GPT2_SIZES = {
@@ -18,6 +18,16 @@ GPT2_SIZES = {
     "gpt2-medium": {"n_layer": 24, "n_head": 16, "n_embd": 1024},
     "gpt2-large": {"n_layer": 36, "n_head": 20, "n_embd": 1280},
     "gpt2-xl": {"n_layer": 48, "n_head": 25, "n_embd": 1600},
+}
+
+
+# Google's (Turc et al. 2019, arXiv 1908.08962, and Devlin et al. 2018): 4.4M, 11.3M, 29.1M, 41.7M and 110.1M parameters.
+BERT_SIZES = {
+    "tiny": {"num_hidden_layers": 2, "hidden_size": 128},
+    "mini": {"num_hidden_layers": 4, "hidden_size": 256},
+    "small": {"num_hidden_layers": 4, "hidden_size": 512},
+    "medium": {"num_hidden_layers": 8, "hidden_size": 512},
+    "base": {"num_hidden_layers": 12, "hidden_size": 768},
 }
 
 
@@ -83,6 +93,28 @@ def pretrained_gpt2(name_or_folder: str | os.PathLike[str] = "openai-community/g
             raise
     hub.require(f"the model {name}")
     return GPT2LMHeadModel.from_pretrained(name)
+
+
+def bert(size: str = "small", seed: int = 0, **settings: Any) -> BertForSequenceClassification:
+    """A BERT that tells ``num_labels`` (2) classes of texts apart, with new random weights.
+
+    ``settings`` are BertConfig's own. An attention head is 64 wide and a layer's MLP four times the layer, as in all of
+    Google's sizes. Dropout and weights are as for :func:`gpt2`: no dropout unless asked for, and weights by ``seed`` alone.
+
+    Raises ValueError for an unknown size.
+    """
+    import torch
+    from transformers import BertConfig, BertForSequenceClassification
+
+    if size not in BERT_SIZES:
+        raise ValueError(f"size is {size!r}, expected one of {', '.join(BERT_SIZES)}")
+    shape = BERT_SIZES[size]
+    derived = {"num_attention_heads": shape["hidden_size"] // 64, "intermediate_size": 4 * shape["hidden_size"]}
+    no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    config = BertConfig(**(shape | derived | no_dropout | settings))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return BertForSequenceClassification(config)
 
 
 def parameter_count(model: Any) -> int:

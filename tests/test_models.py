@@ -1,4 +1,4 @@
-"""GPT-2 in every size is the published one, equal on all ranks, and a trained one comes from a folder or fails quickly."""
+"""GPT-2 and BERT in every size are the published ones, equal on all ranks, and a trained one comes from a folder or fails quickly."""
 
 from __future__ import annotations
 
@@ -88,3 +88,29 @@ def test_importing_models_loads_neither_torch_nor_transformers() -> None:
     code = "import sys, labkit.models; print([m for m in ('torch', 'transformers', 'datasets') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("size", "millions"),  # Turc et al. 2019, table 1, and Devlin et al. 2018: the encoder with its pooler
+    [("tiny", 4.4), ("mini", 11.3), ("small", 29.1), ("medium", 41.7), ("base", 110.1)],
+)
+def test_the_berts_have_googles_parameter_counts(size: str, millions: float) -> None:
+    with torch.device("meta"):
+        encoder = models.bert(size).bert
+    assert models.parameter_count(encoder) / 1e6 == pytest.approx(millions, rel=0.015)
+
+
+def test_a_bert_depends_on_its_seed_alone_has_no_dropout_and_tells_two_classes_apart() -> None:
+    torch.manual_seed(5)
+    one = models.bert("tiny", seed=1, vocab_size=300).train()
+    torch.manual_seed(6)
+    same, other = models.bert("tiny", seed=1, vocab_size=300), models.bert("tiny", seed=2, vocab_size=300)
+    tokens = torch.arange(24).view(2, 12)
+    assert one(tokens).logits.shape == (2, 2)
+    assert torch.equal(one(tokens).logits, same.train()(tokens).logits)
+    assert not torch.equal(one(tokens).logits, other(tokens).logits)
+
+
+def test_an_unknown_bert_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="size is 'huge', expected one of tiny, mini, small, medium, base"):
+        models.bert("huge")
