@@ -1,6 +1,7 @@
 """Data parallelism by hand: cut the data into shards, start a process for each rank, make the ranks' gradients agree.
 
-This is a student file: it holds the tasks dp.1, dp.2 and dp.4. The numbers between come with later notebooks.
+This is a student file: it holds the tasks dp.1 to dp.7. From the top to the bottom: shards, processes, then five ways to
+agree on gradients, each beside the next: through rank 0, an all_reduce a parameter, a ring, buckets, and overlap.
 
 Run it in two terminals to see two processes wait for each other (-w is the world size, -nr this process's rank):
 
@@ -13,8 +14,11 @@ Run it in two terminals to see two processes wait for each other (-w is the worl
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import random
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -24,6 +28,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from labkit.rendezvous import loopback_store
 from labkit.todo import TodoError
+from labkit.trace import span
 
 # --- shards: every rank gets its own part of the data ----------------------------------------------------------------
 
@@ -188,6 +193,28 @@ def _check_backend(backend: str) -> None:
 # --- gradients: every rank ends up with the mean ---------------------------------------------------------------------
 
 
+def gather_scatter_gradients(model: torch.nn.Module) -> None:
+    """Replace each parameter's gradient by its mean over all ranks, in place: rank 0 gathers, averages and scatters.
+
+    One gather and one scatter a parameter. Everything goes through rank 0, whose link is busy while the others wait: a
+    parameter server. Parameters without a gradient are left out, as in :func:`average_gradients`.
+    """
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    ### TODO dp.3 (15 minutes): For each parameter: dist.gather collects every rank's gradient in a list on rank 0, and None
+    ### stands in for the list elsewhere. Average there, then dist.scatter gives each rank its copy of the mean, from a list.
+    ### Both want contiguous tensors. Mind the parameters whose grad is None.
+    ### BEGIN SOLUTION dp.3
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            gradient = parameter.grad.contiguous()
+            gathered = [torch.empty_like(gradient) for _ in range(world_size)] if rank == 0 else None
+            dist.gather(gradient, gathered)
+            means = [torch.stack(gathered).mean(dim=0)] * world_size if gathered else None
+            dist.scatter(gradient, means)
+            parameter.grad.copy_(gradient)
+    ### END SOLUTION
+
+
 def average_gradients(model: torch.nn.Module) -> None:
     """Replace each parameter's gradient by its mean over all ranks, in place: one all_reduce a parameter.
 
@@ -202,6 +229,389 @@ def average_gradients(model: torch.nn.Module) -> None:
             dist.all_reduce(parameter.grad)
             parameter.grad /= dist.get_world_size()
     ### END SOLUTION
+
+
+# --- the ring: what an all_reduce is made of -------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def ring_all_reduce(tensor: torch.Tensor) -> None:
+    """Replace ``tensor`` by its sum over all ranks, in place, by messages between neighbours only.
+
+    The tensor is cut into one chunk for each of the N ranks. In N - 1 steps of *reduce-scatter* every rank passes a chunk
+    to the right and adds what comes from the left to its own; then each rank has the whole sum of one chunk. In N - 1
+    steps of *all-gather* those go round once more. A rank sends 2 (N - 1) / N of the tensor, however many ranks there
+    are. Any shape, strides and floating-point dtype, the same on all ranks (Patarasu and Yuan 2009).
+    """
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    ### TODO dp.5 (30 minutes): tensor.reshape(-1).tensor_split(world_size) gives the chunks, views that write through to the
+    ### tensor if that is contiguous. _exchange, below, sends one tensor to the right and receives another from the left.
+    ### In step 0 rank r sends chunk r, and in each step it passes on the chunk that it has just received, so write down
+    ### for three ranks which chunk that is. All numbers of ranks and chunks count modulo world_size.
+    ### BEGIN SOLUTION dp.5
+    flat = tensor.reshape(-1)  # a copy if the tensor is not contiguous
+    chunks = flat.tensor_split(world_size)
+    for step in range(world_size - 1):  # reduce-scatter
+        outgoing, mine = chunks[(rank - step) % world_size], chunks[(rank - step - 1) % world_size]
+        incoming = torch.empty_like(mine)
+        _exchange(outgoing, incoming)
+        mine += incoming
+    for step in range(world_size - 1):  # all-gather
+        _exchange(chunks[(rank + 1 - step) % world_size], chunks[(rank - step) % world_size])
+    tensor.copy_(flat.view(tensor.shape))
+    ### END SOLUTION
+
+
+def _exchange(outgoing: torch.Tensor, incoming: torch.Tensor) -> None:
+    """Send ``outgoing`` to the right neighbour and receive ``incoming`` from the left one, both at once."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    send = dist.P2POp(dist.isend, outgoing, (rank + 1) % world_size)
+    receive = dist.P2POp(dist.irecv, incoming, (rank - 1) % world_size)
+    for work in dist.batch_isend_irecv([send, receive]):
+        work.wait()
+
+
+# --- buckets: many small messages become a few large ones ------------------------------------------------------------
+
+MIB = 2**20
+DEFAULT_CAP_MB, FIRST_CAP_MB = 25.0, 1.0  # torch's: the first bucket is small, so that the first message leaves early
+
+
+def assign_buckets(
+    sizes_bytes: Sequence[int], cap_bytes: float, first_cap_bytes: float | None = None
+) -> list[list[int]]:
+    """Which parameters' gradients travel together: a list of buckets, each a list of parameter numbers.
+
+    ``sizes_bytes`` are the sizes of the gradients, in the order of ``model.parameters()``. Buckets are filled from the
+    last parameter to the first, because the backward pass makes the gradients in about that order. A bucket takes
+    parameters, each of them whole, until it has reached ``cap_bytes``; so it may end up larger than that.
+    ``first_cap_bytes``, if given, holds for the first bucket instead. The rule is that of torch's DistributedDataParallel
+    (Li et al. 2020, arXiv 2006.15704, section 3.2.3).
+
+    Raises ValueError for a capacity that is not more than 0, and for a size below 0.
+    """
+    _check_capacities(sizes_bytes, cap_bytes, first_cap_bytes)
+    ### TODO dp.6 (15 minutes): Go through the parameters from the last to the first, and put each into the open bucket. A
+    ### bucket that has reached its capacity is closed: the next parameter opens a new one.
+    ### BEGIN SOLUTION dp.6
+    buckets: list[list[int]] = []
+    room = 0.0  # what the open bucket still takes
+    for index in reversed(range(len(sizes_bytes))):
+        if room <= 0:
+            room = cap_bytes if buckets or first_cap_bytes is None else first_cap_bytes
+            buckets.append([])
+        buckets[-1].append(index)
+        room -= sizes_bytes[index]
+    return buckets
+    ### END SOLUTION
+
+
+def _check_capacities(sizes_bytes: Sequence[int], cap_bytes: float, first_cap_bytes: float | None) -> None:
+    for name, capacity in (("cap_bytes", cap_bytes), ("first_cap_bytes", first_cap_bytes)):
+        if capacity is not None and not capacity > 0:
+            raise ValueError(
+                f"{name} is {capacity}, expected more than 0: a bucket must have room for a parameter. For a bucket a "
+                "parameter give 1"
+            )
+    if any(not size >= 0 for size in sizes_bytes):
+        raise ValueError(f"sizes_bytes has {min(sizes_bytes)}, expected sizes in bytes, 0 or more")
+
+
+class Bucket:
+    """Parameters whose gradients travel in one message.
+
+    ``buffer`` is 1-D, and the gradient of each parameter is a view of a part of it, so nothing is copied to send it.
+    ``names`` and ``parameters`` are lists in the same order; ``missing`` holds the numbers, in these lists, of those
+    whose gradient is not ready yet in this step; ``future`` is set while the buffer is on its way.
+    """
+
+    def __init__(self, number: int, names: list[str], parameters: list[torch.nn.Parameter]):
+        self.number, self.names, self.parameters = number, names, parameters
+        first, sizes = parameters[0], [parameter.numel() for parameter in parameters]
+        self.buffer = torch.zeros(sum(sizes), dtype=first.dtype, device=first.device)
+        self.views = [_as(p, part) for p, part in zip(parameters, self.buffer.split(sizes), strict=True)]
+        self.missing = set(range(len(parameters)))
+        self.future: torch.futures.Future[Any] | None = None
+
+    @torch.no_grad()
+    def collect(self, position: int) -> None:
+        """Make the gradient of one parameter the view of the buffer. One that has none counts as zero."""
+        parameter, view = self.parameters[position], self.views[position]
+        if parameter.grad is None:
+            view.zero_()
+        elif parameter.grad.is_sparse:
+            raise ValueError(
+                f"the gradient of {self.names[position]} is sparse, expected a dense one, which has its place in a bucket: "
+                "build the embedding with sparse=False"
+            )
+        elif parameter.grad is not view:
+            view.copy_(parameter.grad)
+        parameter.grad = view
+
+    def send(self, comm_hook: CommHook) -> None:
+        """Start summing the buffer over all ranks. It is a span in the event table, from here until the sum is there."""
+        timing = span("all_reduce", lane="comm", bucket=self.number, bytes=self.buffer.nbytes).__enter__()
+
+        def arrived(future: torch.futures.Future[Any]) -> Any:
+            timing.end()
+            return future.value()  # raises what went wrong on the way
+
+        future = comm_hook(self.buffer)
+        if not hasattr(future, "then"):
+            raise TypeError(
+                f"comm_hook returned {future!r}, expected a torch.futures.Future: start the collective with async_op=True "
+                "and return its get_future()"
+            )
+        self.future = future.then(arrived)
+
+    def wait(self) -> None:
+        """Wait until the buffer holds the sum. Raises what went wrong on the way."""
+        if self.future is not None:
+            self.future.wait()
+
+    def unused(self) -> list[str]:
+        """The names of the parameters that got no gradient in this step, nor have one from inside no_sync."""
+        missing = {self.names[i]: self.parameters[i].grad for i in sorted(self.missing)}
+        return [name for name, gradient in missing.items() if gradient is None or not gradient.any()]
+
+    def __repr__(self) -> str:
+        return f"Bucket({self.number}: {len(self.names)} parameters, {self.buffer.nbytes / MIB:.3g} MiB {self.buffer.dtype})"
+
+
+def _as(parameter: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
+    """``part``, 1-D, as a view of the parameter's shape; with its strides too (channels_last), where they leave no gaps."""
+    reach = 1 + sum((n - 1) * stride for n, stride in zip(parameter.shape, parameter.stride(), strict=True))
+    dense = reach == parameter.numel()
+    return part.as_strided(parameter.shape, parameter.stride()) if dense else part.view(parameter.shape)
+
+
+CommHook = Callable[[torch.Tensor], "torch.futures.Future[Any]"]
+
+
+def all_reduce_hook(buffer: torch.Tensor) -> torch.futures.Future[Any]:
+    """The communication hook that is used where none is given: sum ``buffer`` over all ranks, in place, asynchronously."""
+    return dist.all_reduce(buffer, async_op=True).get_future()
+
+
+def bf16_compress_hook(buffer: torch.Tensor) -> torch.futures.Future[Any]:
+    """A communication hook that sends bfloat16: half the bytes of float32, and about three digits of each number."""
+    compressed = buffer.bfloat16()
+
+    def decompress(arrived: torch.futures.Future[Any]) -> torch.Tensor:
+        arrived.value()  # raises what went wrong on the way
+        return buffer.copy_(compressed)
+
+    return dist.all_reduce(compressed, async_op=True).get_future().then(decompress)
+
+
+# --- overlap: send a bucket while the backward pass makes the next one -----------------------------------------------
+
+
+class BucketedDataParallel(torch.nn.Module):
+    """A model whose gradients are averaged over all ranks while the backward pass is still running.
+
+        model = BucketedDataParallel(model)
+        loss(model(inputs)).backward()               # buckets leave as soon as they are full of ready gradients
+        model.finish_gradient_synchronization()      # wait for them; each gradient is now the mean over the ranks
+        optimizer.step()
+
+    Parameters and buffers are taken from rank 0, here and buffers again in each forward pass while training.
+    ``bucket_cap_mb`` is in MiB; with the default the first bucket closes at 1 MiB, as torch's does. ``comm_hook`` takes a
+    buffer of gradients, 1-D, starts replacing it by its sum over all ranks, and gives a torch.futures.Future that is done
+    when the sum is there. ``module`` is the model and ``buckets`` the list of its :class:`Bucket`, in the order in which
+    they are sent.
+
+    A parameter that is not used in a step counts as zero on that rank. Raises ValueError where ranks have different
+    models, for a capacity that is not more than 0, and for a model without a parameter to train. After Li et al. 2020,
+    "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", arXiv 2006.15704.
+    """
+
+    def __init__(
+        self, module: torch.nn.Module, bucket_cap_mb: float = DEFAULT_CAP_MB, comm_hook: CommHook | None = None
+    ):
+        super().__init__()
+        self.buckets = _make_buckets(module, bucket_cap_mb)
+        _check_same_model(module, bucket_cap_mb)
+        for tensor in [*module.parameters(), *module.buffers()]:
+            _take_from_rank_0(tensor)
+        self.module = module
+        self.comm_hook = comm_hook or all_reduce_hook
+        self._synchronize = True  # False inside no_sync
+        self._sent = 0  # this many buckets are on their way, always the first ones
+        self._unused: list[str] | None = None  # of the last step
+        self._listen_to_autograd()
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if self._synchronize and self.training and torch.is_grad_enabled():
+            if self._has_ready_gradients():
+                raise RuntimeError(
+                    "the gradients of the last backward pass are not averaged yet: call finish_gradient_synchronization() "
+                    "after backward() and before the optimizer's step"
+                )
+            for buffer in self.module.buffers():
+                _take_from_rank_0(buffer)
+        return self.module(*args, **kwargs)
+
+    def _listen_to_autograd(self) -> None:
+        """Have autograd call _gradient_is_ready for each parameter, for as long as this object lives."""
+        ready, handles = weakref.WeakMethod(self._gradient_is_ready), []
+
+        def listen(bucket: Bucket, position: int) -> None:
+            def hook(_: torch.Tensor) -> None:
+                if method := ready():
+                    method(bucket, position)
+
+            handles.append(bucket.parameters[position].register_post_accumulate_grad_hook(hook))
+
+        for bucket in self.buckets:
+            for position in range(len(bucket.parameters)):
+                listen(bucket, position)
+        weakref.finalize(self, lambda: [handle.remove() for handle in handles])
+
+    def _gradient_is_ready(self, bucket: Bucket, position: int) -> None:
+        """The gradient of ``bucket.parameters[position]`` is complete in this backward pass, which may still be running."""
+        if not self._synchronize:
+            return
+        if position not in bucket.missing:
+            raise RuntimeError(
+                f"the gradient of {bucket.names[position]} became ready twice: after each backward() call "
+                "finish_gradient_synchronization(), or run the earlier ones inside no_sync()"
+            )
+        ### TODO dp.7 (20 minutes): Collect the gradient into its bucket and mark it as ready: it is not missing any more. Then
+        ### send every bucket that can go now. Ranks must send in the same order, whatever becomes ready first, or they would
+        ### add up different buckets: a bucket goes when nothing of it is missing and all buckets before it have gone.
+        ### self._sent counts those that have.
+        ### BEGIN SOLUTION dp.7
+        bucket.collect(position)
+        bucket.missing.remove(position)
+        while self._sent < len(self.buckets) and not self.buckets[self._sent].missing:
+            self.buckets[self._sent].send(self.comm_hook)
+            self._sent += 1
+        ### END SOLUTION
+
+    def finish_gradient_synchronization(self) -> None:
+        """Wait until every bucket has been summed over the ranks, and make each sum a mean.
+
+        Call it after the backward pass and before the optimizer's step. Raises RuntimeError if there was no backward pass
+        since the last time.
+        """
+        if not self._has_ready_gradients():
+            raise RuntimeError(
+                "there is no gradient to average: since the last finish_gradient_synchronization() no backward() through "
+                "this model has run outside no_sync()"
+            )
+        self._unused = [name for bucket in self.buckets for name in bucket.unused()]
+        ### TODO dp.7 (15 minutes): Some buckets may not have gone, because a parameter in them was not used in this step.
+        ### Collect what is missing in them and send them too, in order. Then wait for each bucket, and divide its buffer by the
+        ### world size: the gradients are views of it.
+        ### BEGIN SOLUTION dp.7
+        for bucket in self.buckets[self._sent :]:
+            for position in bucket.missing:
+                bucket.collect(position)
+            bucket.send(self.comm_hook)
+        for bucket in self.buckets:
+            bucket.wait()
+            bucket.buffer /= dist.get_world_size()
+        ### END SOLUTION
+        self._sent = 0
+        for bucket in self.buckets:
+            bucket.future, bucket.missing = None, set(range(len(bucket.parameters)))
+
+    def _has_ready_gradients(self) -> bool:
+        return any(len(bucket.missing) < len(bucket.parameters) for bucket in self.buckets)
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Inside, backward passes add to this rank's own gradients and send nothing: gradient accumulation.
+
+        The first backward pass outside sends the sum of all of them.
+        """
+        before, self._synchronize = self._synchronize, False
+        try:
+            yield
+        finally:
+            self._synchronize = before
+
+    def report(self) -> str:
+        """What was odd in the last step: parameters that this rank did not use, and gradients with NaN or infinity.
+
+        A NaN of one rank is in the mean of all of them, so it is on every rank.
+        """
+        if self._unused is None:
+            return "no gradients have been averaged yet"
+        broken = [
+            name
+            for bucket in self.buckets
+            for name, view in zip(bucket.names, bucket.views, strict=True)
+            if not view.isfinite().all()
+        ]
+        lines = []
+        if self._unused:
+            lines.append(
+                f"not used in the last step on rank {dist.get_rank()}, so counted as zero: {', '.join(self._unused)}"
+            )
+        if broken:
+            lines.append(f"NaN or infinity in the gradients of: {', '.join(broken)}")
+        return "\n".join(lines) or "every parameter was used, and every gradient is finite"
+
+
+def _make_buckets(module: torch.nn.Module, cap_mb: float) -> list[Bucket]:
+    """Buckets for the parameters that learn, in the order in which the backward pass completes them.
+
+    A message has one dtype and lies on one device, so parameters of each kind have buckets of their own.
+    """
+    if not cap_mb > 0:
+        raise ValueError(
+            f"bucket_cap_mb is {cap_mb}, expected more than 0 (MiB): a bucket must have room for a parameter"
+        )
+    named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
+    if not named:
+        raise ValueError(
+            "no parameter of the model requires a gradient, so there is nothing to average: use it as it is"
+        )
+    kinds: dict[Any, list[int]] = {}
+    for number, (_, parameter) in enumerate(named):
+        kinds.setdefault((parameter.dtype, parameter.device), []).append(number)
+    first_cap = FIRST_CAP_MB * MIB if cap_mb == DEFAULT_CAP_MB else None
+    groups = [
+        [numbers[i] for i in bucket]
+        for numbers in kinds.values()
+        for bucket in assign_buckets([named[number][1].nbytes for number in numbers], cap_mb * MIB, first_cap)
+    ]
+    groups.sort(key=min, reverse=True)  # its first parameter is the last one to be ready
+    return [
+        Bucket(k, [named[number][0] for number in group], [named[number][1] for number in group])
+        for k, group in enumerate(groups)
+    ]
+
+
+@torch.no_grad()
+def _take_from_rank_0(tensor: torch.Tensor) -> None:
+    """Replace a parameter or a buffer by rank 0's."""
+    contiguous = tensor.contiguous()
+    dist.broadcast(contiguous, src=0)
+    if contiguous is not tensor:
+        tensor.copy_(contiguous)
+
+
+def _check_same_model(module: torch.nn.Module, cap_mb: float) -> None:
+    """Raise ValueError, on every rank, where a rank has other parameters, buffers or buckets than rank 0.
+
+    The order counts too: what stands at the same place in two ranks is added up.
+    """
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    mine = [(name, f"{tuple(t.shape)} {t.dtype}{', trained' * t.requires_grad}") for name, t in tensors]
+    models: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(models, [("bucket_cap_mb", f"{cap_mb:g}"), *mine])
+    for rank, theirs in enumerate(models):
+        for there, here in itertools.zip_longest(
+            theirs, models[0], fillvalue=("nothing", "no further parameter or buffer")
+        ):
+            if there != here:
+                raise ValueError(
+                    f"rank {rank} has another model than rank 0: it has {there[0]} ({there[1]}) where rank 0 has "
+                    f"{here[0]} ({here[1]}). Build the same model, with the same bucket_cap_mb, on every rank"
+                )
 
 
 # --- two terminals: processes that wait for each other ---------------------------------------------------------------

@@ -18,7 +18,11 @@ from typing import Any
 TASKS = {
     "dp.1": "Partition, DataPartitioner, partition_dataset",
     "dp.2": "setup, run_processes",
+    "dp.3": "gather_scatter_gradients",
     "dp.4": "average_gradients",
+    "dp.5": "ring_all_reduce",
+    "dp.6": "assign_buckets",
+    "dp.7": "BucketedDataParallel",
 }
 
 _PACKAGE = Path(__file__).parent

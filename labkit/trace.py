@@ -60,11 +60,16 @@ class span:  # noqa: N801  (a context manager that reads as a verb)
             raise ValueError(f"span({name!r}): lane is {lane!r}, expected one of {', '.join(LANES)}")
         self._key = (lane, name, step, stage, micro_batch, bucket, bytes)
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> span:
         if _sinks:
             self._start = _cuda_mark() if _cuda and self._key[0] != "host" else _clock()
+        return self
 
     def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """End what ``__enter__`` began. To be called where the work ends elsewhere, such as in a thread that waits for it."""
         if _sinks and hasattr(self, "_start"):
             end = _clock() if isinstance(self._start, int) else _cuda_mark()
             row = (*self._key, self._start, end)
@@ -121,10 +126,11 @@ class Recorder:
 # --- the table -------------------------------------------------------------------------------------------------------
 
 
-def event_table(rows: Iterable[Iterable[Any]], measured: bool = False) -> pd.DataFrame:
+def event_table(rows: Iterable[Iterable[Any]], measured: bool = False, emulated: str = "") -> pd.DataFrame:
     """A DataFrame with EVENT_COLUMNS and their types from rows in that order. Labels are nullable integers.
 
     ``measured`` says that the times were measured, so they print as measurements do (see :mod:`labkit.show`).
+    ``emulated`` says what was not real when they were; it is kept in ``.attrs`` and shown with the table and its picture.
     """
     import pandas as pd
 
@@ -133,7 +139,10 @@ def event_table(rows: Iterable[Iterable[Any]], measured: bool = False) -> pd.Dat
     kind = MeasuredTable if measured else pd.DataFrame
     table = kind(list(rows), columns=list(EVENT_COLUMNS))
     kinds: dict[str, Any] = {"rank": "int64", "lane": "str", "name": "str", "start_s": "float64", "end_s": "float64"}
-    return table.astype(kinds | dict.fromkeys(_LABELS, "Int64"))
+    table = table.astype(kinds | dict.fromkeys(_LABELS, "Int64"))
+    if emulated:
+        table.attrs["emulated"] = emulated
+    return table
 
 
 def rank_events(rows: Iterable[Row], rank: int, origin_ns: int) -> list[tuple[Any, ...]]:
@@ -189,7 +198,9 @@ def timings(events: pd.DataFrame) -> pd.DataFrame:
     groups = spans.groupby(["rank", "name"], sort=False)["duration"]
     table = groups.agg(["count", "sum", "mean", "median", "min", "max"]).reset_index()
     table.columns = list(TIMING_COLUMNS)
-    return type(events)(table.sort_values("rank", kind="stable", ignore_index=True))
+    table = type(events)(table.sort_values("rank", kind="stable", ignore_index=True))
+    table.attrs = dict(events.attrs)
+    return table
 
 
 def to_chrome_trace(events: pd.DataFrame, path: str | os.PathLike[str]) -> None:

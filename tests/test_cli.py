@@ -56,7 +56,7 @@ def test_one_wrong_answer_is_enough_for_exit_status_1(monkeypatch, capsys):
 
 def test_an_unknown_task_is_refused_with_the_known_ones(capsys):
     assert cli.main(["check", "dp.1", "dp.99"]) == 2
-    assert "unknown task 'dp.99', expected one of: dp.1, dp.2, dp.4" in capsys.readouterr().err
+    assert "unknown task 'dp.99', expected one of: dp.1, dp.2, dp.3" in capsys.readouterr().err
 
 
 def test_student_writes_an_edition_and_says_what_is_left_to_do(monkeypatch, capsys):
