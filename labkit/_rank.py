@@ -16,10 +16,13 @@ import time
 import traceback
 from multiprocessing.connection import Connection
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from labkit import _wire, trace
 from labkit.rendezvous import loopback_store
+
+if TYPE_CHECKING:  # a rank without an emulated link need not wait for this import
+    from labkit.cost import Link
 
 STACKS_SIGNAL = signal.SIGUSR1
 NO_CUDA_AFTER_FORK = "CUDA was initialised before the fork"
@@ -36,6 +39,7 @@ class Place(NamedTuple):
     init: bool
     master_port: int
     variables: dict[str, str]  # environment variables that only ranks get
+    link: Link | None  # an emulated one
 
     @property
     def environment(self) -> dict[str, str]:
@@ -157,8 +161,15 @@ class Rank:
         if place.init and not dist.is_initialized():
             self._groups += 1
             store = dist.PrefixStore(f"labkit/{self._groups}", self.store)
-            backend = "cpu:gloo,cuda:nccl" if place.backend == "nccl" else place.backend
-            dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.world_size)
+            dist.init_process_group(self._backend(), store=store, rank=place.rank, world_size=place.world_size)
+
+    def _backend(self) -> str:
+        """The name by which torch.distributed knows what this rank's process group runs on."""
+        if self.place.link is not None:
+            from labkit import link
+
+            return link.register(self.place.link)
+        return "cpu:gloo,cuda:nccl" if self.place.backend == "nccl" else self.place.backend
 
     def _group_state(self) -> int | None:
         """How many collectives the process group has begun; None where there is no group any more.

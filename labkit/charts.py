@@ -14,6 +14,7 @@ from matplotlib.ticker import LogFormatter
 
 from labkit.draw import HATCHES, PALETTE, darker, new_axes
 from labkit.picture import INK, attach, house_style
+from labkit.show import emulated
 
 ALIKE = ("#AFBAC4", "")  # grey and plain, for bars that are not told apart
 CURVE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # a thin line needs a dark colour
@@ -66,7 +67,7 @@ def bars(
         ax.margins(y=0.12)
         if log:
             _scale_by_powers_of_ten(ax, table[value])
-        _finish(ax, "", label or value, note)
+        _finish(ax, "", label or value, emulated(table, note=note))
     attach(ax, table[[group, series, value, *([error] if error else [])]])
     return ax
 
@@ -137,7 +138,7 @@ def curve(
                 ahead = darker(colour) if series else INK
                 ax.plot(rows[x], rows[predicted], color=ahead, linestyle="--", linewidth=1.2, label=label, zorder=3)
         _scale(ax, log)
-        _finish(ax, x_label or x, y_label or y, note)
+        _finish(ax, x_label or x, y_label or y, emulated(table, note=note))
     attach(ax, table[[*([series] if series else []), *numbers]])
     return ax
 

@@ -25,6 +25,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.patches import Patch
 
 from labkit.picture import INK, Picture, attach, house_style, save, show
+from labkit.show import emulated
 from labkit.trace import EVENT_COLUMNS, LANES
 
 __all__ = ["HATCHES", "PALETTE", "Picture", "darker", "new_axes", "overlay", "save", "show", "style_of", "timeline"]
@@ -91,11 +92,12 @@ def timeline(events: pd.DataFrame, ax: Axes | None = None, *, note: str = "") ->
     """Draw an event table: a row per rank, in it a sub-row per lane, and spans that overlap stacked.
 
     ``events`` has the columns of ``trace.EVENT_COLUMNS``, times in seconds. A bar shows the number of its micro-batch,
-    or else of its bucket, where there is room. ``note`` stands under the picture: say there what was emulated.
+    or else of its bucket, where there is room. ``note`` stands under the picture, with what was emulated.
 
     Raises ValueError for a table that is empty, lacks columns, or has times that are missing or run backwards.
     """
     events = _checked(events, "timeline(events)")
+    note = emulated(events, note=note)
     start, extent = _extent(events)
     origin = start if start > extent else 0.0  # far from the run's start, count from the first span
     with house_style():
@@ -119,7 +121,7 @@ def overlay(ideal: pd.DataFrame, measured: pd.DataFrame, ax: Axes | None = None,
     heights = {"ideal": 0.55, "measured": 1.0}
     parts = [(source, heights[source], table.assign(start=table.start_s)) for source, table in shifted.items()]
     with house_style():
-        ax = _draw_events(parts, ax, "time", note, ends)
+        ax = _draw_events(parts, ax, "time", emulated(*tables.values(), note=note), ends)
     tagged = [table.assign(source=source)[["source", *EVENT_COLUMNS]] for source, table in shifted.items()]
     attach(ax, pd.concat(tagged, ignore_index=True))
     return ax

@@ -21,15 +21,17 @@ import html
 import inspect
 import multiprocessing
 import os
+import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from labkit import _processes, _rank, _wire, limits, show, trace
 from labkit._cell import CellBars, CellOutput, static
 from labkit._ranks import LaunchTimeout, RankError, Ranks
+from labkit.cost import Link
 from labkit.rendezvous import LOOPBACK_INTERFACE
 
 if TYPE_CHECKING:
@@ -52,7 +54,8 @@ class Run:
     ``values``: what it returned, a list in rank order, tensors on the CPU. ``backend``: ``"gloo"`` or ``"nccl"``.
     ``devices``: each rank's device, a list of str. ``seconds``: from the call until every rank had answered.
     ``events``: every span of every rank as an event table, in seconds since the call. ``timings``: one row per rank and
-    span name. As the last line of a cell it shows a header line and the timings.
+    span name. As the last line of a cell it shows a header line and the timings. What was emulated stands in the header
+    and in ``.attrs["emulated"]`` of both tables, so it is said wherever they are shown or drawn.
     """
 
     values: list[Any]
@@ -62,10 +65,11 @@ class Run:
     seconds: float
     header: str
     _rows: list[tuple[Any, ...]]
+    _emulated: str = ""
 
     @functools.cached_property
     def events(self) -> pd.DataFrame:
-        return trace.event_table(self._rows, measured=True)
+        return trace.event_table(self._rows, measured=True, emulated=self._emulated)
 
     @functools.cached_property
     def timings(self) -> pd.DataFrame:
@@ -93,20 +97,25 @@ class _Plan:
     threads: int
     init: bool
     variables: list[dict[str, str]]  # per rank
+    link: Link | None
 
     def place(self, rank: int, port: int) -> _rank.Place:
-        return _rank.Place(
-            rank, self.world_size, self.backend, self.devices[rank], self.threads, self.init, port, self.variables[rank]
-        )
+        where = (rank, self.world_size, self.backend, self.devices[rank], self.threads, self.init, port)
+        return _rank.Place(*where, self.variables[rank], self.link)
+
+    @property
+    def emulated(self) -> str:
+        return f"emulated link: {self.link}" if self.link else ""
 
     def header(self, seconds: float) -> str:
         ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
         threads = show.fact(f"{self.threads} CPU thread{'s' * (self.threads > 1)} each", width=20)
-        return f"{ranks} {show.fact(f'{self.backend}: {self.why}')} {threads} {show.measured(seconds, 's')}"
+        parts = [ranks, show.fact(f"{self.backend}: {self.why}"), threads, show.measured(seconds, "s"), self.emulated]
+        return " ".join(filter(None, parts))
 
 
 def _plan(
-    world_size: int, backend: str, timeout_s: float, threads: int | None, link: Any, share_gpu: bool, init: bool
+    world_size: int, backend: str, timeout_s: float, threads: int | None, link: Link | None, share_gpu: bool, init: bool
 ) -> _Plan:
     """Check every option and decide. Raises TypeError or ValueError that says what was given and what was expected."""
     __tracebackhide__ = True
@@ -123,20 +132,24 @@ def _plan(
             f"launch: threads is {threads!r}, expected a whole number of threads a rank, 1 or more, or None"
         )
     if link is not None:
-        raise ValueError(f"launch: link is {link!r}, expected None: this version of labkit emulates no links")
-    backend, why, gpus = _choose_backend(world_size, backend, share_gpu)
+        _check_link(link, backend, init)
+    backend, why, gpus = _choose_backend(world_size, backend, share_gpu, link)
     variables = [
         _network_variables(backend, rank, shared=backend == "nccl" and gpus < world_size) for rank in range(world_size)
     ]
     devices = [f"cuda:{rank % gpus}" if backend == "nccl" else "cpu" for rank in range(world_size)]
-    return _Plan(
-        world_size, backend, why, devices, threads or max(1, limits.cores() // world_size), bool(init), variables
-    )
+    threads = threads or max(1, limits.cores() // world_size)
+    plan = _Plan(world_size, backend, why, devices, threads, bool(init), variables, None)
+    if link is None or not _is_slower(link, plan):
+        return plan
+    return replace(plan, link=link)
 
 
-def _choose_backend(world_size: int, backend: str, share_gpu: bool) -> tuple[str, str, int]:
+def _choose_backend(world_size: int, backend: str, share_gpu: bool, link: Link | None) -> tuple[str, str, int]:
     """(backend, why, number of GPUs): NCCL where each rank has a GPU of its own, otherwise gloo."""
     __tracebackhide__ = True
+    if link is not None and backend == "auto":
+        return "gloo", "CPU, as a link is emulated over it", 0
     gpus = 0 if backend == "gloo" else _gpu_count()
     have = {0: "no GPU", 1: "1 GPU"}.get(gpus, f"{gpus} GPUs")
     if backend == "gloo":
@@ -175,6 +188,60 @@ def _network_variables(backend: str, rank: int, shared: bool) -> dict[str, str]:
     return variables
 
 
+# --- emulated links --------------------------------------------------------------------------------------------------
+
+_transport: dict[int, float] = {}  # world size -> bytes per second that gloo moves, once it was measured
+
+
+def _check_link(link: Any, backend: str, init: bool) -> None:
+    __tracebackhide__ = True
+    if not isinstance(link, Link):
+        raise TypeError(
+            f"launch: link is {link!r}, expected a labkit.cost.Link, such as ETHERNET_1G or Link(50e-6, 125e6), or None"
+        )
+    if backend == "nccl":
+        raise ValueError("launch: link is emulated over gloo, on the CPU; use backend='auto' or 'gloo' with it")
+    if not init:
+        raise ValueError("launch: link needs the process group that launch forms; leave out init=False")
+
+
+def _is_slower(link: Link, plan: _Plan) -> bool:
+    """Whether there is something to emulate. Raises ValueError for a link faster than gloo is between these ranks."""
+    __tracebackhide__ = True
+    if link.is_free or plan.world_size == 1:
+        return False
+    if plan.world_size not in _transport:
+        with Workers(plan, TRANSPORT_TIMEOUT_S) as ranks:
+            _transport[plan.world_size] = min(ranks.run(_measure_transport).values)
+    if link.bytes_per_s > _transport[plan.world_size]:
+        fastest = f"{_transport[plan.world_size] / 1e6:.0f} MB/s"
+        raise ValueError(
+            f"launch: link is {link}, faster than the transport under it: gloo moves {fastest} between "
+            f"{plan.world_size} ranks on this machine, and an emulated link can only be slower. Take a slower link here, "
+            "such as labkit.cost.ETHERNET_1G; the faster ones are for prediction, with labkit.cost"
+        )
+    return True
+
+
+TRANSPORT_TIMEOUT_S = 60.0
+_TRANSPORT_BYTES, _TRANSPORT_REPEATS = 4 * 2**20, 7
+
+
+def _measure_transport() -> float:
+    """In each rank: bytes per second that a rank sends in an all_reduce, the median of several."""
+    import torch
+    import torch.distributed as dist
+
+    tensor, n = torch.ones(_TRANSPORT_BYTES // 4), dist.get_world_size()
+    seconds = []
+    for _ in range(_TRANSPORT_REPEATS):
+        dist.barrier()
+        start = time.perf_counter()
+        dist.all_reduce(tensor)
+        seconds.append(time.perf_counter() - start)
+    return 2 * (n - 1) / n * tensor.nbytes / statistics.median(seconds)
+
+
 # --- launch and workers ----------------------------------------------------------------------------------------------
 
 
@@ -211,7 +278,8 @@ class Workers:
         rows = [row for rank, (rows, _) in enumerate(results) for row in trace.rank_events(rows, rank, start_ns)]
         values = [_wire.loads(value) for _, value in results]
         plan = self._plan
-        return Run(values, plan.backend, plan.world_size, plan.devices, seconds, plan.header(seconds), rows)
+        header = plan.header(seconds)
+        return Run(values, plan.backend, plan.world_size, plan.devices, seconds, header, rows, plan.emulated)
 
     def _started(self) -> Ranks:
         if self._ranks is not None and not self._ranks.in_step:
@@ -244,7 +312,7 @@ def workers(
     backend: str = "auto",
     timeout_s: float = 120.0,
     threads: int | None = None,
-    link: Any = None,
+    link: Link | None = None,
     share_gpu: bool = False,
     init: bool = True,
 ) -> Workers:
@@ -265,7 +333,7 @@ def launch(
     backend: str = "auto",
     timeout_s: float = 120.0,
     threads: int | None = None,
-    link: Any = None,
+    link: Link | None = None,
     share_gpu: bool = False,
     init: bool = True,
     **kwargs: Any,
@@ -274,8 +342,10 @@ def launch(
 
     ``backend``: ``"auto"`` takes NCCL where each rank has a GPU of its own, otherwise gloo on the CPU; ``share_gpu=True``
     puts several NCCL ranks on one GPU, for correctness only. ``threads``: CPU threads a rank, by default the cores
-    shared out. ``init=False`` leaves ``init_process_group`` to ``fn``. ``timeout_s``: seconds from the start until every
-    rank has answered.
+    shared out. ``link``: a :class:`labkit.cost.Link`, such as ``ETHERNET_1G``: all communication takes as long as it would
+    there (see :mod:`labkit.link`). It must be slower than gloo, which the first launch with a link measures.
+    ``init=False`` leaves ``init_process_group`` to ``fn``. ``timeout_s``: seconds from the start until every rank has
+    answered.
 
     Raises TypeError or ValueError before anything starts if the call cannot work; RankError if a rank raises or dies;
     LaunchTimeout, with every rank's stack, if they are not done in time. No rank is left in any of these cases.

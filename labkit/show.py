@@ -7,6 +7,7 @@ Everything else in an output is compared to the letter.
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable
 from typing import Any
 
@@ -38,10 +39,17 @@ def loss(value: float) -> str:
     return f"[≈ {value:#.4g}]"
 
 
+def emulated(*tables: pd.DataFrame, note: str = "") -> str:
+    """What to write under a picture of these tables: ``note``, and what was emulated when they were measured."""
+    texts = [note.removesuffix("."), *(table.attrs.get("emulated", "") for table in tables)]
+    return ". ".join(dict.fromkeys(filter(None, texts)))
+
+
 class MeasuredTable(pd.DataFrame):
     """A DataFrame whose floating-point columns are measurements: it prints them through :func:`measured`.
 
-    Counts, names and labels print as they are. Selecting, sorting and grouping keep the class.
+    Counts, names and labels print as they are. Selecting, sorting and grouping keep the class. What was emulated while
+    they were measured, ``.attrs["emulated"]``, stands under the table.
     """
 
     @property
@@ -57,11 +65,16 @@ class MeasuredTable(pd.DataFrame):
         return dict.fromkeys(kinds, _measured_if_float)
 
     def __repr__(self) -> str:
-        return self.to_string(formatters=self._formatters(), max_rows=60)
+        text = self.to_string(formatters=self._formatters(), max_rows=60)
+        return "\n".join([text, *self._emulated()])
 
     def _repr_html_(self) -> str:
         with pd.option_context("display.max_colwidth", None):  # a cell that is cut off loses its closing bracket
-            return self.to_html(formatters=self._formatters(), max_rows=60, border=0, notebook=True)
+            table = self.to_html(formatters=self._formatters(), max_rows=60, border=0, notebook=True)
+        return "".join([table, *(f"<p>{html.escape(text)}</p>" for text in self._emulated())])
+
+    def _emulated(self) -> list[str]:
+        return [text for text in [emulated(self)] if text]
 
 
 class MeasuredSeries(pd.Series):
