@@ -146,7 +146,7 @@ class LinkGroup(dist.ProcessGroup):
         self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, _backend_of(self._data))
         self._pending: deque[_Collective] = deque()  # those whose times are not known yet, in order
         self._settling = threading.Lock()
-        self._asked: SimpleQueue[LinkWork] = SimpleQueue()
+        self._asked: SimpleQueue[LinkWork | None] = SimpleQueue()
         self._waiter: threading.Thread | None = None
 
     def getBackendName(self) -> str:  # noqa: N802  (torch's name)
@@ -176,8 +176,13 @@ class LinkGroup(dist.ProcessGroup):
             self._waiter.start()
 
     def _fulfil_all(self) -> None:
-        while True:
-            self._asked.get().fulfil()
+        while work := self._asked.get():
+            work.fulfil()
+
+    def shutdown(self) -> None:
+        self._asked.put(None)  # ends the thread, once it has fulfilled what was asked before
+        self._data.shutdown()
+        self._times.shutdown()
 
     def send(self, tensors: list[torch.Tensor], to: int, tag: int) -> LinkWork:
         duration = _ns(_n_bytes(tensors) / self._link.bytes_per_s)

@@ -1,0 +1,137 @@
+"""Given code under BucketedDataParallel: a bucket of gradients, what sends it, and ranks that hold the same model."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from labkit.trace import span
+
+MIB = 2**20
+
+# Takes a buffer of gradients, 1-D, and starts replacing it by its sum over all ranks, in place. Its future is done, and
+# gives an error if there was one, when the sum is there.
+CommHook = Callable[[torch.Tensor], "torch.futures.Future[Any]"]
+
+
+class Bucket:
+    """Parameters whose gradients travel in one message.
+
+    ``buffer`` is 1-D, and the gradient of each parameter is a view of a part of it, so nothing is copied to send it.
+    ``names`` and ``parameters`` are lists in the same order; ``missing`` holds the numbers, in these lists, of those
+    whose gradient is not ready yet in this step; ``future`` is set while the buffer is on its way.
+    """
+
+    def __init__(self, number: int, names: list[str], parameters: list[torch.nn.Parameter]):
+        self.number, self.names, self.parameters = number, names, parameters
+        first, sizes = parameters[0], [parameter.numel() for parameter in parameters]
+        self.buffer = torch.zeros(sum(sizes), dtype=first.dtype, device=first.device)
+        self.views = [_as(p, part) for p, part in zip(parameters, self.buffer.split(sizes), strict=True)]
+        self.missing = set(range(len(parameters)))
+        self.future: torch.futures.Future[Any] | None = None
+
+    @torch.no_grad()
+    def collect(self, position: int) -> None:
+        """Make the gradient of one parameter the view of the buffer. One that has none counts as zero."""
+        parameter, view = self.parameters[position], self.views[position]
+        if parameter.grad is None:
+            view.zero_()
+        elif parameter.grad.is_sparse:
+            raise ValueError(
+                f"the gradient of {self.names[position]} is sparse, expected a dense one, which has its place in a bucket: "
+                "build the embedding with sparse=False"
+            )
+        elif parameter.grad is not view:
+            view.copy_(parameter.grad)
+        parameter.grad = view
+
+    def send(self, comm_hook: CommHook) -> None:
+        """Start summing the buffer over all ranks. It is a span in the event table, from here until the sum is there."""
+        timing = span("all_reduce", lane="comm", bucket=self.number, bytes=self.buffer.nbytes).__enter__()
+
+        def arrived(future: torch.futures.Future[Any]) -> Any:
+            timing.end()
+            return future.value()  # raises what went wrong on the way
+
+        future = comm_hook(self.buffer)
+        if not hasattr(future, "then"):
+            raise TypeError(
+                f"comm_hook returned {future!r}, expected a torch.futures.Future: start the collective with async_op=True "
+                "and return its get_future()"
+            )
+        self.future = future.then(arrived)
+
+    def wait(self) -> None:
+        """Wait until the buffer holds the sum. Raises what went wrong on the way."""
+        if self.future is not None:
+            self.future.wait()
+
+    def unused(self) -> list[str]:
+        """The names of the parameters that got no gradient in this step, nor have one from inside no_sync."""
+        missing = {self.names[i]: self.parameters[i].grad for i in sorted(self.missing)}
+        return [name for name, gradient in missing.items() if gradient is None or not gradient.any()]
+
+    def __repr__(self) -> str:
+        return f"Bucket({self.number}: {len(self.names)} parameters, {self.buffer.nbytes / MIB:.3g} MiB {self.buffer.dtype})"
+
+
+def _as(parameter: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
+    """``part``, 1-D, as a view of the parameter's shape; with its strides too (channels_last), where they leave no gaps."""
+    reach = 1 + sum((n - 1) * stride for n, stride in zip(parameter.shape, parameter.stride(), strict=True))
+    dense = reach == parameter.numel()
+    return part.as_strided(parameter.shape, parameter.stride()) if dense else part.view(parameter.shape)
+
+
+# --- communication hooks: how a bucket travels -----------------------------------------------------------------------
+
+
+def all_reduce_hook(buffer: torch.Tensor) -> torch.futures.Future[Any]:
+    """The communication hook that is used where none is given: sum ``buffer`` over all ranks, in place, asynchronously."""
+    return dist.all_reduce(buffer, async_op=True).get_future()
+
+
+def bf16_compress_hook(buffer: torch.Tensor) -> torch.futures.Future[Any]:
+    """A communication hook that sends bfloat16: half the bytes of float32, and about three digits of each number."""
+    compressed = buffer.bfloat16()
+
+    def decompress(arrived: torch.futures.Future[Any]) -> torch.Tensor:
+        arrived.value()  # raises what went wrong on the way
+        return buffer.copy_(compressed)
+
+    return dist.all_reduce(compressed, async_op=True).get_future().then(decompress)
+
+
+# --- ranks start with the same model ---------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def take_from_rank_0(tensor: torch.Tensor) -> None:
+    """Replace a parameter or a buffer by rank 0's."""
+    contiguous = tensor.contiguous()
+    dist.broadcast(contiguous, src=0)
+    if contiguous is not tensor:
+        tensor.copy_(contiguous)
+
+
+def check_same_model(module: torch.nn.Module, cap_mb: float) -> None:
+    """Raise ValueError, on every rank, where a rank has other parameters, buffers or buckets than rank 0.
+
+    The order counts too: what stands at the same place in two ranks is added up.
+    """
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    mine = [(name, f"{tuple(t.shape)} {t.dtype}{', trained' * t.requires_grad}") for name, t in tensors]
+    models: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(models, [("bucket_cap_mb", f"{cap_mb:g}"), *mine])
+    for rank, theirs in enumerate(models):
+        for there, here in itertools.zip_longest(
+            theirs, models[0], fillvalue=("nothing", "no further parameter or buffer")
+        ):
+            if there != here:
+                raise ValueError(
+                    f"rank {rank} has another model than rank 0: it has {there[0]} ({there[1]}) where rank 0 has "
+                    f"{here[0]} ({here[1]}). Build the same model, with the same bucket_cap_mb, on every rank"
+                )
