@@ -31,12 +31,16 @@ class Bucket:
         first, sizes = parameters[0], [parameter.numel() for parameter in parameters]
         self.buffer = torch.zeros(sum(sizes), dtype=first.dtype, device=first.device)
         self.views = [_as(p, part) for p, part in zip(parameters, self.buffer.split(sizes), strict=True)]
+        self.share = 1 / dist.get_world_size()
         self.missing = set(range(len(parameters)))
         self.future: torch.futures.Future[Any] | None = None
 
     @torch.no_grad()
     def collect(self, position: int) -> None:
-        """Make the gradient of one parameter the view of the buffer. One that has none counts as zero."""
+        """Put this rank's share of one parameter's gradient, an N-th of it, into the buffer; none counts as zero.
+
+        The sum of the shares over N ranks is the mean. To divide here, where the gradient is read anyway, costs nothing.
+        """
         parameter, view = self.parameters[position], self.views[position]
         if parameter.grad is None:
             view.zero_()
@@ -45,8 +49,8 @@ class Bucket:
                 f"the gradient of {self.names[position]} is sparse, expected a dense one, which has its place in a bucket: "
                 "build the embedding with sparse=False"
             )
-        elif parameter.grad is not view:
-            view.copy_(parameter.grad)
+        else:
+            torch.mul(parameter.grad, self.share, out=view)
         parameter.grad = view
 
     def send(self, comm_hook: CommHook) -> None:

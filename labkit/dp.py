@@ -401,7 +401,7 @@ class BucketedDataParallel(torch.nn.Module):
         ### END SOLUTION
 
     def finish_gradient_synchronization(self) -> None:
-        """Wait until every bucket has been summed over the ranks, and make each sum a mean.
+        """Wait until every bucket has been summed over the ranks. Then each gradient is the mean.
 
         Call it after the backward pass and before the optimizer's step. Raises RuntimeError if there was no backward pass
         since the last time.
@@ -412,9 +412,8 @@ class BucketedDataParallel(torch.nn.Module):
                 "this model has run outside no_sync()"
             )
         self._unused = [name for bucket in self.buckets for name in bucket.unused()]
-        ### TODO dp.7 (15 minutes): Some buckets may not have gone, because a parameter in them was not used in this step.
-        ### Collect what is missing in them and send them too, in order. Then wait for each bucket, and divide its buffer by the
-        ### world size: the gradients are views of it.
+        ### TODO dp.7 (10 minutes): Some buckets may not have gone, because a parameter in them was not used in this step.
+        ### Collect what is missing in them and send them too, in order. Then wait for each bucket.
         ### BEGIN SOLUTION dp.7
         for bucket in self.buckets[self._sent :]:
             for position in bucket.missing:
@@ -422,7 +421,6 @@ class BucketedDataParallel(torch.nn.Module):
             bucket.send(self.comm_hook)
         for bucket in self.buckets:
             bucket.wait()
-            bucket.buffer /= dist.get_world_size()
         ### END SOLUTION
         self._sent = 0
         for bucket in self.buckets:
