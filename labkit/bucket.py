@@ -84,10 +84,9 @@ class Bucket:
 
 
 def _as(parameter: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
-    """``part``, 1-D, as a view of the parameter's shape; with its strides too (channels_last), where they leave no gaps."""
-    reach = 1 + sum((n - 1) * stride for n, stride in zip(parameter.shape, parameter.stride(), strict=True))
-    dense = reach == parameter.numel()
-    return part.as_strided(parameter.shape, parameter.stride()) if dense else part.view(parameter.shape)
+    """``part``, 1-D, as a view of the parameter's shape, and of its strides too (channels_last), unless they leave gaps."""
+    strides = torch.empty_like(parameter, device="meta").stride()
+    return part.as_strided(parameter.shape, strides)
 
 
 # --- communication hooks: how a bucket travels -----------------------------------------------------------------------
@@ -127,7 +126,10 @@ def check_same_model(module: torch.nn.Module, cap_mb: float) -> None:
     The order counts too: what stands at the same place in two ranks is added up.
     """
     tensors = [*module.named_parameters(), *module.named_buffers()]
-    mine = [(name, f"{tuple(t.shape)} {t.dtype}{', trained' * t.requires_grad}") for name, t in tensors]
+    mine = [
+        (name, f"{tuple(t.shape)} {t.dtype}, strides {t.stride()}{', trained' * t.requires_grad}")
+        for name, t in tensors
+    ]
     models: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(models, [("bucket_cap_mb", f"{cap_mb:g}"), *mine])
     for rank, theirs in enumerate(models):

@@ -243,12 +243,13 @@ def ring_all_reduce(tensor: torch.Tensor) -> None:
     are. Any shape, strides and floating-point dtype, the same on all ranks (Patarasu and Yuan 2009).
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    ### TODO dp.5 (30 minutes): tensor.reshape(-1).tensor_split(world_size) gives the chunks, views that write through to the
-    ### tensor if that is contiguous. _exchange, below, sends one tensor to the right and receives another from the left.
-    ### In step 0 rank r sends chunk r, and in each step it passes on the chunk that it has just received, so write down
-    ### for three ranks which chunk that is. All numbers of ranks and chunks count modulo world_size.
+    ### TODO dp.5 (30 minutes): tensor.contiguous().view(-1).tensor_split(world_size) gives the chunks. They are views of the
+    ### tensor itself if that is contiguous, else of a copy, which has to be copied back at the end. _exchange, below, sends
+    ### one tensor to the right and receives another from the left. In step 0 rank r sends chunk r, and in each step it
+    ### passes on the chunk that it has just received, so write down for three ranks which chunk that is. Ranks and chunks
+    ### count modulo world_size.
     ### BEGIN SOLUTION dp.5
-    flat = tensor.reshape(-1)  # a copy if the tensor is not contiguous
+    flat = tensor.contiguous().view(-1)  # of a copy if the tensor is not contiguous
     chunks = flat.tensor_split(world_size)
     for step in range(world_size - 1):  # reduce-scatter
         outgoing, mine = chunks[(rank - step) % world_size], chunks[(rank - step - 1) % world_size]
@@ -257,7 +258,8 @@ def ring_all_reduce(tensor: torch.Tensor) -> None:
         mine += incoming
     for step in range(world_size - 1):  # all-gather
         _exchange(chunks[(rank + 1 - step) % world_size], chunks[(rank - step) % world_size])
-    tensor.copy_(flat.view(tensor.shape))
+    if not tensor.is_contiguous():
+        tensor.copy_(flat.view(tensor.shape))
     ### END SOLUTION
 
 
