@@ -96,8 +96,8 @@ def timeline(events: pd.DataFrame, ax: Axes | None = None, *, note: str = "") ->
 
     Raises ValueError for a table that is empty, lacks columns, or has times that are missing or run backwards.
     """
-    events = _checked(events, "timeline(events)")
-    note = emulated(events, note=note)
+    checked = _checked(events, "timeline(events)")
+    events, note = checked, emulated(events, note=note)
     start, extent = _extent(events)
     origin = start if start > extent else 0.0  # far from the run's start, count from the first span
     with house_style():
@@ -121,7 +121,7 @@ def overlay(ideal: pd.DataFrame, measured: pd.DataFrame, ax: Axes | None = None,
     heights = {"ideal": 0.55, "measured": 1.0}
     parts = [(source, heights[source], table.assign(start=table.start_s)) for source, table in shifted.items()]
     with house_style():
-        ax = _draw_events(parts, ax, "time", emulated(*tables.values(), note=note), ends)
+        ax = _draw_events(parts, ax, "time", emulated(ideal, measured, note=note), ends)
     tagged = [table.assign(source=source)[["source", *EVENT_COLUMNS]] for source, table in shifted.items()]
     attach(ax, pd.concat(tagged, ignore_index=True))
     return ax

@@ -5,7 +5,7 @@
 Every collective and every message really travels, over gloo, and is done no earlier than the α–β model says: latency plus
 bytes over bandwidth, by the formulas of :func:`labkit.cost.collective_s`. Meanwhile the rank's CPU is free, as it would be
 with a network card: whoever waits sleeps. Nothing else changes, so torch's DistributedDataParallel and every collective
-run on it as they are.
+run on it as they are. (All but ``dist.monitored_barrier``, which torch grants to gloo alone.)
 
 A rank has one channel: what it sends goes out one after the other. What it receives comes in one after the other as
 well, at the same time, as on a full-duplex link. Times are kept in advance: a message that is handed over while another
@@ -15,10 +15,12 @@ is on its way starts when that one ends, however late anybody wakes up to see it
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 from queue import SimpleQueue
 from typing import Any
 
@@ -63,49 +65,59 @@ class Channel:
 _outgoing, _incoming = Channel(), Channel()  # this rank's, whatever the process groups
 
 
+_FOR_EVER = timedelta(0)  # as torch has it
+
+
 class LinkWork(dist.Work):
     """Something on its way: done when gloo has done it and the link would have.
 
-    ``parts`` are gloo's works. ``due`` gives the time at which the link is done; it is called once, when they are done,
-    and may wait for news from other ranks. ``when_asked`` is called with this work if somebody wants a future of it.
+    ``work`` is gloo's. ``due(timeout)`` gives the time at which the link is done, once gloo is, and ``is_known()`` whether
+    it can say so without waiting for other ranks. ``when_asked`` gets this work if somebody wants a future of it.
     """
 
-    def __init__(self, parts: list[Any], due: Callable[[], int], when_asked: Callable[[LinkWork], object]):
+    def __init__(
+        self,
+        work: Any,
+        due: Callable[[timedelta], int],
+        is_known: Callable[[], bool] = lambda: True,
+        when_asked: Callable[[LinkWork], object] | None = None,
+    ):
         super().__init__()
-        self._parts, self._due, self._when_asked = parts, due, when_asked
+        self._work, self._due, self._is_known, self._when_asked = work, due, is_known, when_asked
         self._asking = threading.Lock()
         self._end: int | None = None
         self._future: torch.futures.Future[Any] | None = None
 
-    def _remaining(self) -> int:
-        """Nanoseconds until the link is done."""
+    def _end_ns(self, timeout: timedelta = _FOR_EVER) -> int:
         with self._asking:
             if self._end is None:
-                self._end = self._due()
-        return self._end - _now()
+                self._end = self._due(timeout)
+        return self._end
 
-    def wait(self, *timeout: Any) -> bool:
-        for part in self._parts:
-            part.wait(*timeout)
-        remaining = self._remaining()
-        if remaining > 0:
-            time.sleep(remaining * 1e-9)
+    def wait(self, timeout: timedelta = _FOR_EVER) -> bool:
+        began = _now()
+        self._work.wait(timeout)
+        end, patience = self._end_ns(timeout), timeout // timedelta(microseconds=1) * 1000
+        if patience and end > began + patience:
+            _sleep_until(began + patience)
+            raise RuntimeError(f"Timed out after {timeout}: the emulated link is not done")
+        _sleep_until(end)
         return True
 
     def is_completed(self) -> bool:
-        return all(part.is_completed() for part in self._parts) and self._remaining() <= 0
+        return self._work.is_completed() and (self._end is not None or self._is_known()) and self._end_ns() <= _now()
 
     def is_success(self) -> bool:
-        return self.is_completed() and all(part.is_success() for part in self._parts)
+        return self.is_completed() and self._work.is_success()
 
     def exception(self) -> Any:
-        return next(filter(None, (part.exception() for part in self._parts)), None)
+        return self._work.exception()
 
     def result(self) -> Any:
-        return self._parts[0].result()
+        return self._work.result()
 
     def source_rank(self) -> int:
-        return self._parts[0].source_rank()
+        return self._work.source_rank()
 
     _source_rank = source_rank
 
@@ -113,6 +125,8 @@ class LinkWork(dist.Work):
         self.wait()
 
     def get_future(self) -> torch.futures.Future[Any]:
+        if self._when_asked is None:
+            return self._work.get_future()  # raises: gloo's messages have none
         if self._future is None:
             self._future = torch.futures.Future()
             self._when_asked(self)
@@ -123,9 +137,14 @@ class LinkWork(dist.Work):
         assert self._future is not None
         try:
             self.wait()
-            self._future.set_result(self._parts[0].get_future().value())
+            self._future.set_result(self._work.get_future().value())
         except Exception as error:
             self._future.set_exception(error)
+
+
+def _sleep_until(end: int) -> None:
+    if (remaining := end - _now()) > 0:
+        time.sleep(remaining * 1e-9)
 
 
 # --- the process group -----------------------------------------------------------------------------------------------
@@ -134,13 +153,13 @@ class LinkWork(dist.Work):
 class LinkGroup(dist.ProcessGroup):
     """A process group over gloo whose collectives and messages take as long as on ``link``.
 
-    A collective starts when the last rank has joined it. To know that, the ranks tell each other, in a group of their own
-    beside the data's, when they joined; a message carries the time of its arrival in the same way.
+    A collective starts when the last rank has joined it. To know that, the ranks tell each other when they joined, in a
+    group of their own beside the data's. A message brings the time of its arrival with it, ahead of its payload.
     """
 
     def __init__(self, link: Link, store: Any, rank: int, world_size: int, timeout: Any):
         super().__init__(rank, world_size)  # type: ignore[call-arg]
-        self._link, self._ranks = link, world_size
+        self._link = link
         self._data = _gloo_group(dist.PrefixStore("data", store), rank, world_size, timeout)
         self._times = _gloo_group(dist.PrefixStore("times", store), rank, world_size, timeout)
         self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, _backend_of(self._data))
@@ -160,13 +179,25 @@ class LinkGroup(dist.ProcessGroup):
         work = getattr(self._data, method)(*arguments)
         collective = _Collective(_outgoing.reserve(_now(), _ns(cost_s)), _ns(cost_s), self._times)
         self._pending.append(collective)
-        return LinkWork([work], functools.partial(self._end_of, collective), self._fulfil_in_order)
+        end, is_known = functools.partial(self._end_of, collective), functools.partial(self._knows_end_of, collective)
+        return LinkWork(work, end, is_known, self._fulfil_in_order)
 
-    def _end_of(self, collective: _Collective) -> int:
+    def _end_of(self, collective: _Collective, timeout: timedelta) -> int:
         with self._settling:
             while collective.end is None:
-                self._pending.popleft().settle()
+                self._pending[0].settle(timeout)
+                self._pending.popleft()
         return collective.end
+
+    def _knows_end_of(self, collective: _Collective) -> bool:
+        """Whether the times of this collective and of all before it have come."""
+        if not self._settling.acquire(blocking=False):
+            return False
+        try:
+            until = itertools.takewhile(lambda pending: pending is not collective, self._pending)
+            return all(pending.is_known() for pending in [*until, collective])
+        finally:
+            self._settling.release()
 
     def _fulfil_in_order(self, work: LinkWork) -> None:
         """Collectives end in the order in which they were begun, so one thread waits for all that have a future."""
@@ -185,30 +216,41 @@ class LinkGroup(dist.ProcessGroup):
         self._times.shutdown()
 
     def send(self, tensors: list[torch.Tensor], to: int, tag: int) -> LinkWork:
-        duration = _ns(_n_bytes(tensors) / self._link.bytes_per_s)
+        payload = _as_bytes(*tensors)
+        duration = self._transmission_ns(payload)
         arrival = _outgoing.reserve(_now(), duration) + duration + _ns(self._link.latency_s)
-        parts = [self._data.send(tensors, to, tag), self._times.send([torch.tensor([arrival])], to, tag)]
-        return LinkWork(parts, lambda: arrival, _fulfil_in_a_thread)
+        message = torch.cat([torch.tensor([arrival]).view(torch.uint8), payload])
+        return LinkWork(self._data.send([message], to, tag), lambda _: arrival)
 
     def recv(self, tensors: list[torch.Tensor], source: int, tag: int) -> LinkWork:
-        arrival = torch.empty(1, dtype=torch.int64)
-        parts = [self._data.recv(tensors, source, tag), self._times.recv([arrival], source, tag)]
-        return LinkWork(parts, self._arrived(tensors, lambda: int(arrival)), _fulfil_in_a_thread)
+        return self._receive(tensors, lambda message: self._data.recv([message], source, tag))
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> LinkWork:
-        work = self._data.recv_anysource(tensors, tag)
+        return self._receive(tensors, lambda message: self._data.recv_anysource([message], tag))
 
-        def arrival() -> int:
-            time_of_arrival = torch.empty(1, dtype=torch.int64)
-            self._times.recv([time_of_arrival], work._source_rank(), tag).wait()
-            return int(time_of_arrival)
+    def _receive(self, tensors: list[torch.Tensor], start: Callable[[torch.Tensor], Any]) -> LinkWork:
+        """A message is here when its sender says so, but no two messages come in at the same time."""
+        payload = _as_bytes(*tensors)
+        duration = self._transmission_ns(payload)
+        message = torch.empty(_HEADER_BYTES + payload.nbytes, dtype=torch.uint8)
 
-        return LinkWork([work], self._arrived(tensors, arrival), _fulfil_in_a_thread)
+        def due(_: timedelta) -> int:
+            payload.copy_(message[_HEADER_BYTES:])
+            arrival = int(message[:_HEADER_BYTES].view(torch.int64))
+            return _incoming.reserve(arrival - duration, duration) + duration
 
-    def _arrived(self, tensors: list[torch.Tensor], arrival: Callable[[], int]) -> Callable[[], int]:
-        """When a message is here: as its sender says, but no two messages come in at the same time."""
-        duration = _ns(_n_bytes(tensors) / self._link.bytes_per_s)
-        return lambda: _incoming.reserve(arrival() - duration, duration) + duration
+        return LinkWork(start(message), due)
+
+    def _transmission_ns(self, payload: torch.Tensor) -> int:
+        return _ns(payload.nbytes / self._link.bytes_per_s)
+
+
+_HEADER_BYTES = 8  # of a message: the time of its arrival, an int64
+
+
+def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor's memory as a 1-D tensor of bytes."""
+    return tensor.detach().view(-1).view(torch.uint8)
 
 
 class _Collective:
@@ -221,15 +263,13 @@ class _Collective:
         self._work = times.allreduce([self._start], latest)
         self.end: int | None = None
 
-    def settle(self) -> None:
-        self._work.wait()
+    def is_known(self) -> bool:
+        return self.end is not None or self._work.is_completed()
+
+    def settle(self, timeout: timedelta) -> None:
+        self._work.wait(timeout)
         self.end = int(self._start) + self._duration
         _outgoing.extend(self.end)
-
-
-def _fulfil_in_a_thread(work: LinkWork) -> None:
-    """Messages need not end in the order in which they were begun, so each has a thread that waits."""
-    threading.Thread(target=work.fulfil, name="labkit.link", daemon=True).start()
 
 
 def _gloo_group(store: Any, rank: int, world_size: int, timeout: Any) -> Any:
@@ -247,43 +287,73 @@ def _backend_of(group: Any) -> Any:
 
 # --- every collective of torch.distributed ---------------------------------------------------------------------------
 
-# torch's method -> its name in labkit.cost, and which of its arguments, times how many, is the whole tensor
-_ONCE, _EACH_RANK = False, True
-_COLLECTIVES: dict[str, tuple[str, int, bool]] = {
-    "allreduce": ("all_reduce", 0, _ONCE),
-    "allreduce_coalesced": ("all_reduce", 0, _ONCE),
-    "broadcast": ("broadcast", 0, _ONCE),
-    "reduce": ("reduce", 0, _ONCE),
-    "gather": ("gather", 1, _EACH_RANK),
-    "scatter": ("scatter", 0, _EACH_RANK),
-    "barrier": ("barrier", -1, _ONCE),
-    **dict.fromkeys(("allgather", "allgather_coalesced"), ("all_gather", 0, _ONCE)),
-    **dict.fromkeys(("_allgather_base", "all_gather_single"), ("all_gather", 0, _ONCE)),
-    **dict.fromkeys(("allgather_into_tensor_coalesced", "all_gather_single_coalesced"), ("all_gather", 0, _ONCE)),
-    **dict.fromkeys(("reduce_scatter", "_reduce_scatter_base"), ("reduce_scatter", 1, _ONCE)),
-    **dict.fromkeys(("reduce_scatter_single", "reduce_scatter_single_coalesced"), ("reduce_scatter", 1, _ONCE)),
-    "reduce_scatter_tensor_coalesced": ("reduce_scatter", 1, _ONCE),
-    **dict.fromkeys(("alltoall", "alltoall_base", "all_to_all_single"), ("all_to_all", 1, _ONCE)),
-}
+
+def _n_bytes(tensors: torch.Tensor | Iterable[Any]) -> int:
+    """Bytes in a tensor, or in lists of tensors."""
+    if not isinstance(tensors, torch.Tensor):
+        return sum(map(_n_bytes, tensors))
+    return tensors._indices().nbytes + tensors._values().nbytes if tensors.is_sparse else tensors.nbytes
 
 
-def _on_the_link(method: str, name: str, argument: int, times: bool) -> Callable[..., LinkWork]:
+def _first(group: LinkGroup, tensors: Any, *_: Any) -> int:
+    return _n_bytes(tensors)
+
+
+def _second(group: LinkGroup, output: Any, tensors: Any, *_: Any) -> int:
+    return _n_bytes(tensors)
+
+
+def _first_from_each_rank(group: LinkGroup, tensors: Any, *_: Any) -> int:
+    return _n_bytes(tensors) * group.size()
+
+
+def _second_from_each_rank(group: LinkGroup, output: Any, tensors: Any, *_: Any) -> int:
+    return _n_bytes(tensors) * group.size()
+
+
+def _nothing(group: LinkGroup, *_: Any) -> int:
+    return 0
+
+
+def _exchanged(group: LinkGroup, outputs: Any, inputs: Any, *splits: Any) -> int:
+    """What this rank sends or receives, whichever is more, as if it exchanged as much with every rank, itself included."""
+    n, most = group.size(), 0
+    for i, tensors in enumerate((outputs, inputs)):
+        rows = splits[i] if i < len(splits) and isinstance(splits[i], Sequence) else []
+        parts = [*tensors.split(rows or len(tensors) // n)] if isinstance(tensors, torch.Tensor) else tensors
+        most = max(most, _n_bytes(parts) - _n_bytes(parts[group.rank()]))
+    return most * n // max(n - 1, 1)
+
+
+# torch's methods, its name in labkit.cost, and how many bytes the whole tensor has
+_Size = Callable[..., int]
+_COLLECTIVES: list[tuple[str, str, _Size]] = [
+    ("allreduce allreduce_coalesced", "all_reduce", _first),
+    ("broadcast", "broadcast", _first),
+    ("reduce", "reduce", _first),
+    ("gather", "gather", _second_from_each_rank),
+    ("scatter", "scatter", _first_from_each_rank),
+    ("allgather _allgather_base all_gather_single", "all_gather", _first),
+    ("allgather_coalesced allgather_into_tensor_coalesced all_gather_single_coalesced", "all_gather", _first),
+    ("reduce_scatter _reduce_scatter_base reduce_scatter_single", "reduce_scatter", _second),
+    ("reduce_scatter_tensor_coalesced reduce_scatter_single_coalesced", "reduce_scatter", _second),
+    ("alltoall alltoall_base all_to_all_single", "all_to_all", _exchanged),
+    ("barrier", "barrier", _nothing),
+]
+
+
+def _on_the_link(method: str, name: str, size: _Size) -> Callable[..., LinkWork]:
     def run(group: LinkGroup, *arguments: Any, **options: Any) -> LinkWork:
-        n_bytes = 0 if argument < 0 else _n_bytes(arguments[argument]) * (group._ranks if times else 1)
-        cost_s = collective_s(name, n_bytes, group._ranks, group._link)
+        cost_s = collective_s(name, size(group, *arguments), group.size(), group._link)
         return group.collective(method, cost_s, *arguments, *options.values())
 
     return run
 
 
-for _method, _rule in _COLLECTIVES.items():
-    if hasattr(dist.ProcessGroup, _method):  # some names are those of newer or older versions of torch
-        setattr(LinkGroup, _method, _on_the_link(_method, *_rule))
-
-
-def _n_bytes(tensors: torch.Tensor | Iterable[Any]) -> int:
-    """Bytes in a tensor, or in lists of tensors."""
-    return tensors.nbytes if isinstance(tensors, torch.Tensor) else sum(map(_n_bytes, tensors))
+for _methods, _name, _size in _COLLECTIVES:
+    for _method in _methods.split():
+        if hasattr(dist.ProcessGroup, _method):  # some names are those of newer or older versions of torch
+            setattr(LinkGroup, _method, _on_the_link(_method, _name, _size))
 
 
 def _ns(seconds: float) -> int:

@@ -41,8 +41,10 @@ def loss(value: float) -> str:
 
 def emulated(*tables: pd.DataFrame, note: str = "") -> str:
     """What to write under a picture of these tables: ``note``, and what was emulated when they were measured."""
-    texts = [note.removesuffix("."), *(table.attrs.get("emulated", "") for table in tables)]
-    return ". ".join(dict.fromkeys(filter(None, texts)))
+    emulations = [table.attrs["emulated"] for table in tables if table.attrs.get("emulated")]
+    return (
+        ". ".join(dict.fromkeys([note.removesuffix("."), *emulations] if note else emulations)) if emulations else note
+    )
 
 
 class MeasuredTable(pd.DataFrame):

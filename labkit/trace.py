@@ -228,7 +228,7 @@ def to_chrome_trace(events: pd.DataFrame, path: str | os.PathLike[str]) -> None:
             ids = {"pid": int(rank), "tid": LANES.index(lane) + len(LANES) * thread}
             out += _thread_names(ids, f"rank {rank}", f"{lane} {thread + 1}" if thread else lane)
     with open(path, "w") as file:
-        json.dump({"traceEvents": out, "displayTimeUnit": "ms"}, file)
+        json.dump({"traceEvents": out, "displayTimeUnit": "ms", "otherData": dict(events.attrs)}, file)
 
 
 def _thread_for(tracks: list[list[float]], start: float, end: float) -> int:
