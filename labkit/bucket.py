@@ -32,7 +32,11 @@ class Bucket:
         self.buffer = torch.zeros(sum(sizes), dtype=first.dtype, device=first.device)
         self.views = [_as(p, part) for p, part in zip(parameters, self.buffer.split(sizes), strict=True)]
         self.share = 1 / dist.get_world_size()
-        self.missing = set(range(len(parameters)))
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin a step: every gradient is missing, and nothing is on its way."""
+        self.missing = set(range(len(self.parameters)))
         self.future: torch.futures.Future[Any] | None = None
 
     @torch.no_grad()

@@ -5,7 +5,7 @@
 The answer runs in new ranks (see :func:`labkit.launch.launch`), so an edit counts at once, and an endless loop or a
 crash in it is survived. What it did there comes back as evidence, and the claims are held against it here, away from
 the answer.
-Which evidence and which claims: ``labkit/judging/``.
+Which evidence and which claims: ``labkit/judging/trials.py``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import inspect
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.judging import dp_claims
+from labkit.judging import trials
 from labkit.judging.evidence import EvidenceMissing, raised, stands_at
 from labkit.launch import LaunchTimeout, RankError
 from labkit.todo import missing, task_file
@@ -91,20 +91,20 @@ def check(task: str) -> CheckResult:
     if todo := missing(task):
         return CheckResult(task, todo=todo)
     try:
-        evidence = dp_claims.GATHER[task]()
+        evidence = trials.TRIALS[task].gather()
     except (RankError, LaunchTimeout) as error:
         return CheckResult(
             task, (Claim("It runs to its end", _what_stopped_it(error, f"labkit/{task_file(task).name}")),)
         )
-    return CheckResult(task, tuple(_judge(claim, evidence) for claim in dp_claims.CLAIMS[task]))
+    return CheckResult(task, tuple(_judge(claim, evidence) for claim in trials.TRIALS[task].claims))
 
 
-def text_of(claim: dp_claims.Claim) -> str:
+def text_of(claim: trials.Claim) -> str:
     """What a claim says must hold, in one line without a full stop."""
     return inspect.cleandoc(claim.__doc__ or "").replace("\n", " ").removesuffix(".")
 
 
-def _judge(claim: dp_claims.Claim, evidence: Any) -> Claim:
+def _judge(claim: trials.Claim, evidence: Any) -> Claim:
     text = text_of(claim)
     try:
         return Claim(text, claim(evidence))

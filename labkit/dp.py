@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import random
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -198,11 +199,11 @@ def gather_scatter_gradients(model: torch.nn.Module) -> None:
     One gather and one scatter a parameter. Everything goes through rank 0, whose link is busy while the others wait: a
     parameter server. Parameters without a gradient are left out, as in :func:`average_gradients`.
     """
-    rank, world_size = dist.get_rank(), dist.get_world_size()
     ### TODO dp.3 (15 minutes): For each parameter: dist.gather collects every rank's gradient in a list on rank 0, and None
     ### stands in for the list elsewhere. Average there, then dist.scatter gives each rank its copy of the mean, from a list.
     ### Both want contiguous tensors. Mind the parameters whose grad is None.
     ### BEGIN SOLUTION dp.3
+    rank, world_size = dist.get_rank(), dist.get_world_size()
     for parameter in model.parameters():
         if parameter.grad is not None:
             gradient = parameter.grad.contiguous()
@@ -242,13 +243,13 @@ def ring_all_reduce(tensor: torch.Tensor) -> None:
     steps of *all-gather* those go round once more. A rank sends 2 (N - 1) / N of the tensor, however many ranks there
     are. Any shape, strides and floating-point dtype, the same on all ranks (Patarasu and Yuan 2009).
     """
-    rank, world_size = dist.get_rank(), dist.get_world_size()
     ### TODO dp.5 (30 minutes): tensor.contiguous().view(-1).tensor_split(world_size) gives the chunks. They are views of the
     ### tensor itself if that is contiguous, else of a copy, which has to be copied back at the end. _exchange, below, sends
     ### one tensor to the right and receives another from the left. In step 0 rank r sends chunk r, and in each step it
     ### passes on the chunk that it has just received, so write down for three ranks which chunk that is. Ranks and chunks
     ### count modulo world_size.
     ### BEGIN SOLUTION dp.5
+    rank, world_size = dist.get_rank(), dist.get_world_size()
     flat = tensor.contiguous().view(-1)  # of a copy if the tensor is not contiguous
     chunks = flat.tensor_split(world_size)
     for step in range(world_size - 1):  # reduce-scatter
@@ -265,10 +266,9 @@ def ring_all_reduce(tensor: torch.Tensor) -> None:
 
 def _exchange(outgoing: torch.Tensor, incoming: torch.Tensor) -> None:
     """Send ``outgoing`` to the right neighbour and receive ``incoming`` from the left one, both at once."""
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    send = dist.P2POp(dist.isend, outgoing, (rank + 1) % world_size)
-    receive = dist.P2POp(dist.irecv, incoming, (rank - 1) % world_size)
-    for work in dist.batch_isend_irecv([send, receive]):
+    right, left = ((dist.get_rank() + step) % dist.get_world_size() for step in (1, -1))
+    messages = [dist.P2POp(dist.isend, outgoing, right), dist.P2POp(dist.irecv, incoming, left)]
+    for work in dist.batch_isend_irecv(messages):
         work.wait()
 
 
@@ -367,18 +367,14 @@ class BucketedDataParallel(torch.nn.Module):
 
     def _listen_to_autograd(self) -> None:
         """Have autograd call _gradient_is_ready for each parameter, for as long as this object lives."""
-        ready, handles = weakref.WeakMethod(self._gradient_is_ready), []
-
-        def listen(bucket: Bucket, position: int) -> None:
-            def hook(_: torch.Tensor) -> None:
-                if method := ready():
-                    method(bucket, position)
-
-            handles.append(bucket.parameters[position].register_post_accumulate_grad_hook(hook))
-
-        for bucket in self.buckets:
-            for position in range(len(bucket.parameters)):
-                listen(bucket, position)
+        ready = weakref.WeakMethod(self._gradient_is_ready)  # weak, so that the hooks do not keep this object alive
+        handles = [
+            bucket.parameters[position].register_post_accumulate_grad_hook(
+                functools.partial(_tell, ready, bucket, position)
+            )
+            for bucket in self.buckets
+            for position in range(len(bucket.parameters))
+        ]
         weakref.finalize(self, lambda: [handle.remove() for handle in handles])
 
     def _gradient_is_ready(self, bucket: Bucket, position: int) -> None:
@@ -425,8 +421,8 @@ class BucketedDataParallel(torch.nn.Module):
             bucket.wait()
         ### END SOLUTION
         self._sent = 0
-        for bucket in self.buckets:
-            bucket.future, bucket.missing = None, set(range(len(bucket.parameters)))
+        for each in self.buckets:
+            each.reset()
 
     def _has_ready_gradients(self) -> bool:
         return any(len(bucket.missing) < len(bucket.parameters) for bucket in self.buckets)
@@ -464,6 +460,12 @@ class BucketedDataParallel(torch.nn.Module):
         if broken:
             lines.append(f"NaN or infinity in the gradients of: {', '.join(broken)}")
         return "\n".join(lines) or "every parameter was used, and every gradient is finite"
+
+
+def _tell(ready: weakref.WeakMethod[Any], bucket: Bucket, position: int, _: torch.Tensor) -> None:
+    """The hook on a parameter."""
+    if method := ready():
+        method(bucket, position)
 
 
 def _make_buckets(module: torch.nn.Module, cap_mb: float) -> list[Bucket]:

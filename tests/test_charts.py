@@ -46,6 +46,17 @@ def test_a_curve_has_measured_points_in_order_and_a_dashed_prediction():
     assert ax.get_xscale() == ax.get_yscale() == "log"
 
 
+def test_what_was_emulated_stands_under_bars_and_curves_and_only_there():
+    results, sweep = RESULTS.copy(), SWEEP.copy()
+    for say, slow in ((False, (results, sweep)), (True, (results, sweep))):
+        for table in slow:
+            table.attrs = {"emulated": "emulated link: SLOW"} if say else {}
+        axes = bars(results, group="setting", series="source", value="time_s", note="By hand.")
+        drawn = axes.get_xlabel(), curve(sweep, x="batch", y="time_s").get_xlabel()
+        assert ["emulated link: SLOW" in label for label in drawn] == [say, say]
+        assert "By hand" in drawn[0]
+
+
 def test_charts_refuse_tables_that_they_cannot_draw():
     with pytest.raises(ValueError, match=r"no column seconds; the table has setting, source, time_s, spread_s"):
         bars(RESULTS, group="setting", series="source", value="seconds")

@@ -8,7 +8,8 @@ import pytest
 
 from labkit import check as check_module
 from labkit.check import CheckResult, check
-from labkit.judging import dp_claims
+from labkit.judging import in_ranks
+from labkit.judging.trials import TRIALS
 from labkit.todo import TASKS, missing
 
 UNFILLED = [task for task in TASKS if missing(task)]
@@ -27,7 +28,8 @@ def test_the_answer_in_this_edition_is_right_or_still_to_do(task):
 
 
 def test_every_task_has_claims_and_evidence():
-    assert set(dp_claims.CLAIMS) == set(dp_claims.GATHER) == set(TASKS)
+    assert list(TRIALS) == list(TASKS)
+    assert all(trial.claims for trial in TRIALS.values())
 
 
 # --- answers that do not come to an end ------------------------------------------------------------------------------
@@ -43,7 +45,7 @@ ENDS = {
 @pytest.mark.parametrize("ending", ENDS)
 def test_an_answer_that_does_not_come_to_its_end_is_survived_and_said(ending, answer, monkeypatch):
     body, phrase = ENDS[ending]
-    monkeypatch.setattr(dp_claims, "TIMEOUT_S", 6.0)
+    monkeypatch.setattr(in_ranks, "TIMEOUT_S", 6.0)
     answer(f"def average_gradients(model):\n    {body}\n    dist.barrier()\n")
     (finding,) = check("dp.4").findings
     assert finding.startswith("It runs to its end: ")
@@ -74,7 +76,7 @@ def test_an_edit_counts_at_once(answer, tmp_path):
 
 
 def test_an_unknown_task_is_an_error_that_lists_the_known_ones():
-    with pytest.raises(ValueError, match=r"'dp\.99', expected one of: dp\.1, dp\.2, dp\.4"):
+    with pytest.raises(ValueError, match=r"'dp\.99', expected one of: dp\.1, dp\.2, dp\.3, dp\.4"):
         check("dp.99")
 
 

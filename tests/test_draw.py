@@ -141,6 +141,27 @@ def test_a_note_stands_in_the_picture():
     assert "emulated link" in overlay(two_ranks(), two_ranks(), note="emulated link").get_xlabel()
 
 
+def on_a_link(link):
+    events = two_ranks()
+    events.attrs["emulated"] = f"emulated link: {link}"
+    return events
+
+
+@pytest.mark.parametrize("note", ["", "Two ranks."])
+def test_what_was_emulated_stands_under_a_timeline_and_under_an_overlay_once_whichever_table_has_it(note):
+    slow, plain = on_a_link("SLOW"), two_ranks()
+    for tables in [(slow,), (slow, plain), (plain, slow), (slow, slow)]:
+        label = (timeline if len(tables) == 1 else overlay)(*tables, note=note).get_xlabel()
+        assert label.count("emulated link: SLOW") == 1
+        assert note.removesuffix(".") in label
+    both = overlay(slow, on_a_link("OTHER")).get_xlabel()
+    assert "emulated link: SLOW" in both and "emulated link: OTHER" in both
+
+
+def test_a_picture_of_what_was_not_emulated_says_nothing_of_it():
+    assert "emulated" not in timeline(two_ranks()).get_xlabel() + overlay(two_ranks(), two_ranks()).get_xlabel()
+
+
 def test_ten_thousand_events_are_drawn_within_seconds():
     rows = [
         event(i % 8, "forward" if i % 3 else "send", i // 8 * 1e-3, (i // 8 + 0.9) * 1e-3, micro_batch=i)

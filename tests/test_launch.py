@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from labkit import _processes, _rank, _wire
 from labkit import launch as launch_module
+from labkit.cost import ETHERNET_1G, Link
 from labkit.launch import RankError, device, launch, progress, workers
 from labkit.trace import EVENT_COLUMNS, TIMING_COLUMNS, span
 
@@ -55,7 +56,11 @@ def test_a_world_size_that_is_no_number_of_ranks_is_refused(no_rank_starts, worl
         ({"timeout_s": "10"}, "timeout_s is '10', expected seconds"),
         ({"threads": 0}, "threads is 0, expected"),
         ({"threads": 1.5}, "threads is 1.5, expected"),
-        ({"link": "fast"}, "link is 'fast', expected None"),
+        (
+            {"link": ETHERNET_1G, "backend": "nccl"},
+            "link is emulated over gloo, on the CPU; use backend='auto' or 'gloo'",
+        ),
+        ({"link": ETHERNET_1G, "init": False}, "link needs the process group that launch forms; leave out init=False"),
     ],
 )
 def test_an_option_out_of_range_is_refused_by_name(no_rank_starts, option, message):
@@ -63,6 +68,13 @@ def test_an_option_out_of_range_is_refused_by_name(no_rank_starts, option, messa
         launch(rank_and_sum, **option)
     with pytest.raises(ValueError, match=message):
         workers(**option)
+
+
+@pytest.mark.parametrize("link", ["fast", 125e6, True, (50e-6, 125e6), Link])
+def test_a_link_that_is_no_link_is_refused_with_what_to_write(no_rank_starts, link):
+    for start in (functools.partial(launch, rank_and_sum), workers):
+        with pytest.raises(TypeError, match=r"link is .*, expected a labkit.cost.Link, such as ETHERNET_1G or Link\("):
+            start(link=link)
 
 
 def test_fn_must_be_a_function_and_fit_its_arguments(no_rank_starts):

@@ -1,4 +1,4 @@
-"""GPT-2 and BERT in every size are the published ones, equal on all ranks, and a trained one comes from a folder or fails quickly."""
+"""GPT-2 and BERT are the published ones in every size, equal on all ranks; a trained one comes from a folder or fails quickly."""
 
 from __future__ import annotations
 

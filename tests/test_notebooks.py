@@ -26,7 +26,8 @@ from labkit.course.student import is_student_edition
 TESTS = Path(__file__).resolve().parent
 PROJECT = TESTS.parent
 NOTEBOOKS = PROJECT / "notebooks"
-EXPECTED = ("00_start_here", "04_data_parallel")  # a new notebook is added here, so a lost one is noticed
+# a new notebook is added here, so a lost one is noticed
+EXPECTED = ("00_start_here", "01_shards", "02_collectives", "04_data_parallel", "05_overlap")
 CPU_RULES, GPU_RULES = TESTS / "nbval_sanitize.cfg", TESTS / "nbval_sanitize_gpu.cfg"
 
 # pytest with this folder to import the plugin from; PYTHONPATH would reach the kernels and the ranks as well

@@ -5,7 +5,7 @@ import re
 import pandas as pd
 import pytest
 
-from labkit.show import MeasuredTable, fact, loss, measured
+from labkit.show import MeasuredTable, emulated, fact, loss, measured
 
 BARE_NUMBER = re.compile(r"\d+\.\d+")
 
@@ -80,3 +80,39 @@ def test_a_long_fact_in_a_table_keeps_its_closing_bracket_in_html():
 def test_a_measured_table_still_computes_like_a_table():
     assert TABLE["mean_s"].sum() == pytest.approx(0.500123456)
     assert list(TABLE.merge(pd.DataFrame({"rank": [1], "device": ["cpu:1"]}), on="rank")["device"]) == ["cpu:1"]
+
+
+# --- what was emulated ---
+
+SAID = "emulated link: SLOW (10 MB/s, 1 ms)"
+
+
+def on_a_link(text: str = SAID) -> MeasuredTable:
+    table = TABLE.copy()
+    table.attrs["emulated"] = text
+    return table
+
+
+@pytest.mark.parametrize(
+    "view", ["the table", "some columns", "chosen rows", "sorted", "turned", "with a computed column"]
+)
+def test_every_view_of_a_table_says_below_it_what_was_emulated(view):
+    shown = VIEWS[view](on_a_link())
+    assert repr(shown).splitlines()[-1] == SAID
+    assert shown._repr_html_().endswith(f"<p>{SAID}</p>")
+
+
+def test_a_table_of_which_nothing_was_emulated_says_nothing_of_it():
+    assert "emulated" not in repr(TABLE) and "emulated" not in TABLE._repr_html_()
+    assert repr(on_a_link()).replace(f"\n{SAID}", "") == repr(TABLE)
+
+
+def test_what_was_emulated_is_text_and_no_html():
+    assert on_a_link("link <b> & co")._repr_html_().endswith("<p>link &lt;b&gt; &amp; co</p>")
+
+
+def test_the_note_under_a_picture_has_the_given_words_first_and_names_each_emulation_once():
+    plain, slow, other = TABLE, on_a_link(), on_a_link("emulated link: OTHER")
+    assert emulated(plain) == "" and emulated(slow) == SAID and emulated(plain, note="Two ranks") == "Two ranks"
+    assert emulated(plain, slow, slow, other, note="Two ranks.") == f"Two ranks. {SAID}. emulated link: OTHER"
+    assert emulated(slow, note=SAID) == SAID  # the caller has said it already

@@ -263,14 +263,29 @@ def test_no_line_of_a_solution_is_in_the_student_edition(real_edition):
 @in_the_marked_source
 def test_the_student_file_can_be_imported_and_each_task_raises_its_todo(real_edition):
     code = """
+from types import SimpleNamespace
 import torch
 from labkit import dp
 from labkit.todo import TASKS, TodoError, missing
+
+def bucket(missing):
+    return SimpleNamespace(names=["a", "b"], parameters=[1, 2], missing=missing, unused=list)
+
+def reducer():
+    made = dp.BucketedDataParallel.__new__(dp.BucketedDataParallel)
+    torch.nn.Module.__init__(made)
+    made._synchronize, made._sent, made.buckets = True, 0, [bucket(missing={0})]
+    return made
+
 calls = {
     "dp.1": [lambda: dp.Partition([1], [0])[0], lambda: dp.DataPartitioner([1], [1.0]),
              lambda: dp.partition_dataset(0, 1, [1], 1)],
     "dp.2": [lambda: dp.setup(0, 1, "gloo", master_port=0), lambda: dp.run_processes(print, 1, "gloo")],
+    "dp.3": [lambda: dp.gather_scatter_gradients(torch.nn.Linear(1, 1))],
     "dp.4": [lambda: dp.average_gradients(torch.nn.Linear(1, 1))],
+    "dp.5": [lambda: dp.ring_all_reduce(torch.ones(1))],
+    "dp.6": [lambda: dp.assign_buckets([1], 1)],
+    "dp.7": [lambda: reducer()._gradient_is_ready(bucket(missing={0}), 0), lambda: reducer().finish_gradient_synchronization()],
 }
 lines = open(dp.__file__).read().splitlines()
 for task in TASKS:
@@ -287,7 +302,7 @@ for task in TASKS:
 """
     run = subprocess.run([sys.executable, "-c", code], cwd=real_edition, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
-    assert run.stdout.count("TODO dp.") == 3
+    assert run.stdout.count("TODO dp.") == 7
 
 
 @in_the_marked_source

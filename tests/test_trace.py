@@ -98,6 +98,39 @@ def test_a_span_that_began_before_the_recording_is_not_in_it():
     assert recording.events.empty
 
 
+def test_a_span_may_end_in_another_thread_than_it_began_in():
+    with record() as recording:
+        timing = span("all_reduce", lane="comm", bucket=1)
+        assert timing.__enter__() is timing  # what "with span(...) as timing" gives
+        began = time.perf_counter()
+        thread = threading.Thread(target=lambda: (time.sleep(0.02), timing.end()))
+        thread.start()
+        with span("backward"):
+            pass
+        thread.join()
+        until_joined = time.perf_counter() - began
+    events = recording.events.set_index("name")
+    assert sorted(events.index) == ["all_reduce", "backward"]
+    sent = events.loc["all_reduce"]
+    assert (sent["lane"], sent["bucket"]) == ("comm", 1)
+    assert 0.02 <= sent["end_s"] - sent["start_s"] <= until_joined + 1e-3
+    assert sent["start_s"] <= events.loc["backward", "start_s"]
+
+
+def test_a_span_that_is_never_ended_is_not_in_the_recording_and_one_that_never_began_cannot_end():
+    with record() as recording:
+        span("left open").__enter__()
+        span("never begun").end()
+    assert recording.events.empty
+
+
+def test_a_span_that_ends_after_its_recording_leaves_nothing_behind():
+    with record() as recording:
+        timing = span("too late").__enter__()
+    timing.end()
+    assert recording.events.empty
+
+
 def test_an_inner_recording_has_its_own_spans_and_the_outer_one_has_all():
     with record() as outer:
         with span("a"):
@@ -153,6 +186,13 @@ def test_measured_events_print_as_measurements_and_simulated_ones_do_not():
     rows = [(0, "compute", "forward", None, None, None, None, None, 0.0, 1.0)]
     assert isinstance(event_table(rows, measured=True), MeasuredTable)
     assert type(event_table(rows)) is pd.DataFrame
+
+
+@pytest.mark.parametrize("measured", [True, False])
+def test_a_table_keeps_what_was_emulated_and_its_timings_do_too(measured):
+    events = event_table(rows_of_two_ranks(), measured=measured, emulated="emulated link: slow")
+    assert events.attrs == timings(events).attrs == {"emulated": "emulated link: slow"}
+    assert event_table(rows_of_two_ranks(), measured=measured).attrs == {}
 
 
 def rows_of_two_ranks() -> list[tuple]:

@@ -1,1 +1,1 @@
-"""How answers are judged: probes run them in ranks and bring back evidence, claims are held against the evidence."""
+"""How answers are judged: probes run them in ranks and bring back evidence, claims are held against it, see trials."""

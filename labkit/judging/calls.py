@@ -1,0 +1,71 @@
+"""What an answer calls of torch.distributed, seen at the process group: every way to call it comes by there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+NAMES = {  # a process group's method: what a student calls
+    "_allgather_base": "all_gather_into_tensor",
+    "_reduce_scatter_base": "reduce_scatter_tensor",
+    "all_gather_single": "all_gather_into_tensor",
+    "all_to_all_single": "all_to_all_single",
+    "allgather": "all_gather",
+    "allgather_coalesced": "all_gather",
+    "allgather_into_tensor_coalesced": "all_gather_into_tensor",
+    "allreduce": "all_reduce",
+    "allreduce_coalesced": "all_reduce",
+    "alltoall": "all_to_all",
+    "alltoall_base": "all_to_all_single",
+    "broadcast": "broadcast",
+    "gather": "gather",
+    "recv": "recv",
+    "recv_anysource": "recv",
+    "reduce": "reduce",
+    "reduce_scatter": "reduce_scatter",
+    "reduce_scatter_single": "reduce_scatter_tensor",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor",
+    "scatter": "scatter",
+    "send": "send",
+}  # a barrier moves no data, so whoever wants one may have it
+
+
+class Call(NamedTuple):
+    """One call: ``name`` as torch.distributed has it, ``bytes`` of the tensors that this rank gives (for scatter: takes),
+    ``peer`` the rank that it sends to or receives from, or the root of a collective that has one."""
+
+    name: str
+    bytes: int
+    peer: int | None
+
+
+@contextmanager
+def recorded() -> Iterator[list[Call]]:
+    """Inside, every call to a process group in this process is added to the list."""
+    from torch.distributed import ProcessGroup
+
+    calls: list[Call] = []
+    originals = {method: vars(ProcessGroup)[method] for method in NAMES if method in vars(ProcessGroup)}
+    try:
+        for method in originals:
+            setattr(ProcessGroup, method, _noting(calls, method, getattr(ProcessGroup, method)))
+        yield calls
+    finally:
+        for method, original in originals.items():
+            setattr(ProcessGroup, method, original)
+
+
+def _noting(calls: list[Call], method: str, original: Any) -> Any:
+    def call(group: Any, *args: Any, **options: Any) -> Any:
+        tensors = args[1] if method == "gather" else args[0] if args else []
+        peer = args[1] if method in ("send", "recv") else getattr(args[-1] if args else None, "rootRank", None)
+        calls.append(Call(NAMES[method], _bytes(tensors), peer))
+        return original(group, *args, **options)
+
+    return call
+
+
+def _bytes(tensors: Any) -> int:
+    """The bytes of a tensor, or of all tensors in a list."""
+    return sum(map(_bytes, tensors)) if isinstance(tensors, list | tuple) else int(getattr(tensors, "nbytes", 0))

@@ -1,0 +1,35 @@
+"""How each task is tried: what gathers the evidence, and which claims are held against it. The table that check reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from labkit.judging import (
+    buckets_claims,
+    gradients_claims,
+    processes_claims,
+    reducer_claims,
+    ring_claims,
+    shards_claims,
+)
+
+Claim = Callable[[Any], str | None]
+
+
+class Trial(NamedTuple):
+    """``gather()`` tries the answer in ranks and gives the evidence; each of ``claims`` is held against it."""
+
+    gather: Callable[[], Any]
+    claims: tuple[Claim, ...]
+
+
+TRIALS = {
+    "dp.1": Trial(shards_claims.gather, shards_claims.CLAIMS),
+    "dp.2": Trial(processes_claims.gather, processes_claims.CLAIMS),
+    "dp.3": Trial(gradients_claims.gather_through_rank_0, gradients_claims.THROUGH_RANK_0),
+    "dp.4": Trial(gradients_claims.gather_by_all_reduce, gradients_claims.BY_ALL_REDUCE),
+    "dp.5": Trial(ring_claims.gather, ring_claims.CLAIMS),
+    "dp.6": Trial(buckets_claims.gather, buckets_claims.CLAIMS),
+    "dp.7": Trial(reducer_claims.gather, reducer_claims.CLAIMS),
+}
