@@ -313,8 +313,9 @@ def _check_capacities(sizes_bytes: Sequence[int], cap_bytes: float, first_cap_by
                 f"{name} is {capacity}, expected more than 0: a bucket must have room for a parameter. For a bucket a "
                 "parameter give 1"
             )
-    if any(not size >= 0 for size in sizes_bytes):
-        raise ValueError(f"sizes_bytes has {min(sizes_bytes)}, expected sizes in bytes, 0 or more")
+    for size in sizes_bytes:
+        if not size >= 0:
+            raise ValueError(f"sizes_bytes has {size}, expected sizes in bytes, 0 or more")
 
 
 # --- overlap: send a bucket while the backward pass makes the next one -----------------------------------------------
@@ -334,7 +335,8 @@ class BucketedDataParallel(torch.nn.Module):
     when the sum is there. ``module`` is the model and ``buckets`` the list of its :class:`Bucket`, in the order in which
     they are sent.
 
-    A parameter that is not used in a step counts as zero on that rank. Raises ValueError where ranks have different
+    A parameter that is not used in a step counts as zero on that rank; one that no rank uses gets a gradient of zero. Raises
+    ValueError where ranks have different
     models, for a capacity that is not more than 0, and for a model without a parameter to train. After Li et al. 2020,
     "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", arXiv 2006.15704.
     """
@@ -355,14 +357,15 @@ class BucketedDataParallel(torch.nn.Module):
         self._listen_to_autograd()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if self._synchronize and self.training and torch.is_grad_enabled():
+        if self.training and torch.is_grad_enabled():
             if self._has_ready_gradients():
                 raise RuntimeError(
                     "the gradients of the last backward pass are not averaged yet: call finish_gradient_synchronization() "
                     "after backward() and before the optimizer's step"
                 )
-            for buffer in self.module.buffers():
-                take_from_rank_0(buffer)
+            if self._synchronize:
+                for buffer in self.module.buffers():
+                    take_from_rank_0(buffer)
         return self.module(*args, **kwargs)
 
     def _listen_to_autograd(self) -> None:
@@ -379,13 +382,13 @@ class BucketedDataParallel(torch.nn.Module):
 
     def _gradient_is_ready(self, bucket: Bucket, position: int) -> None:
         """The gradient of ``bucket.parameters[position]`` is complete in this backward pass, which may still be running."""
-        if not self._synchronize:
-            return
         if position not in bucket.missing:
             raise RuntimeError(
                 f"the gradient of {bucket.names[position]} became ready twice: after each backward() call "
                 "finish_gradient_synchronization(), or run the earlier ones inside no_sync()"
             )
+        if not self._synchronize:
+            return
         ### TODO dp.7 (20 minutes): Collect the gradient into its bucket and mark it as ready: it is not missing any more. Then
         ### send every bucket that can go now. Ranks must send in the same order, whatever becomes ready first, or they would
         ### add up different buckets: a bucket goes when nothing of it is missing and all buckets before it have gone.
