@@ -15,7 +15,6 @@ is on its way starts when that one ends, however late anybody wakes up to see it
 from __future__ import annotations
 
 import functools
-import itertools
 import threading
 import time
 from collections import deque
@@ -183,21 +182,27 @@ class LinkGroup(dist.ProcessGroup):
         return LinkWork(work, end, is_known, self._fulfil_in_order)
 
     def _end_of(self, collective: _Collective, timeout: timedelta) -> int:
-        with self._settling:
-            while collective.end is None:
-                self._pending[0].settle(timeout)
-                self._pending.popleft()
+        if collective.end is None:
+            with self._settling:
+                while collective.end is None:
+                    self._pending[0].settle(timeout)
+                    self._pending.popleft()
         return collective.end
 
     def _knows_end_of(self, collective: _Collective) -> bool:
         """Whether the times of this collective and of all before it have come."""
-        if not self._settling.acquire(blocking=False):
-            return False
-        try:
-            until = itertools.takewhile(lambda pending: pending is not collective, self._pending)
-            return all(pending.is_known() for pending in [*until, collective])
-        finally:
-            self._settling.release()
+        self._settle_known()
+        return collective.end is not None
+
+    def _settle_known(self) -> None:
+        """Settle the collectives whose times have come, so that the channel is known to be taken until they end."""
+        if self._settling.acquire(blocking=False):
+            try:
+                while self._pending and self._pending[0].is_known():
+                    self._pending[0].settle(_FOR_EVER)
+                    self._pending.popleft()
+            finally:
+                self._settling.release()
 
     def _fulfil_in_order(self, work: LinkWork) -> None:
         """Collectives end in the order in which they were begun, so one thread waits for all that have a future."""
@@ -216,6 +221,7 @@ class LinkGroup(dist.ProcessGroup):
         self._times.shutdown()
 
     def send(self, tensors: list[torch.Tensor], to: int, tag: int) -> LinkWork:
+        self._settle_known()
         payload = _as_bytes(*tensors)
         duration = self._transmission_ns(payload)
         arrival = _outgoing.reserve(_now(), duration) + duration + _ns(self._link.latency_s)
