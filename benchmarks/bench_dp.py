@@ -13,8 +13,10 @@ right after the other, in turns first; a step is forward, backward and synchroni
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import statistics
+import sys
 import time
 from typing import Any
 
@@ -67,8 +69,22 @@ def step(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> float:
     return time.perf_counter() - start
 
 
+def keep_freed_memory() -> None:
+    """Have glibc keep what is freed, as PyTorch's tuning guide would have another allocator do.
+
+    Otherwise every step gets its gradients' memory from the kernel anew, and in a virtual machine perhaps from the host:
+    slowest for whoever has freed his own longest ago, which depends on who else runs in between.
+    """
+    if sys.platform == "linux":
+        m_trim_threshold, m_mmap_max = -1, -4
+        libc = ctypes.CDLL(None)
+        libc.mallopt(m_trim_threshold, 2**31 - 1)
+        libc.mallopt(m_mmap_max, 0)
+
+
 def pairs(name: str, cap: float, count: int) -> dict[str, list[float]]:
     """Steps with torch's and with ours, in turns."""
+    keep_freed_memory()
     (theirs, batch), (ours, _) = build(name), build(name)
     wrapped = {"torch": DistributedDataParallel(theirs, bucket_cap_mb=cap), "labkit": BucketedDataParallel(ours, cap)}
     seconds: dict[str, list[float]] = {"torch": [], "labkit": []}
@@ -80,6 +96,7 @@ def pairs(name: str, cap: float, count: int) -> dict[str, list[float]]:
 
 def alone(name: str, count: int) -> dict[str, Any]:
     """Steps that synchronise nothing: how long the forward pass takes, and how long after it each gradient is ready."""
+    keep_freed_memory()
     model, batch = build(name)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     ready: list[list[float]] = [[] for _ in trained]
@@ -130,11 +147,16 @@ def predicted(free: dict[str, Any], cap: float, link: Link) -> tuple[pd.DataFram
 
 
 def hidden_row(name: str, cap: float, free: dict[str, Any], events: pd.DataFrame, link: Link) -> dict[str, Any]:
-    """Exposed is what comes after the backward pass. The rest of the communication hid behind it."""
-    timeline, backward_s = predicted(free, cap, link)
+    """Exposed is what comes after the backward pass. The rest of the communication hid behind it.
+
+    What could hide is what ddp_timeline hides behind a backward pass as long as the measured one: while bytes go through
+    gloo on the same cores, it takes longer than alone, and gradients are ready later.
+    """
+    backward_s, exposed_s = measured_tail(events)
+    stretch = backward_s / max(free["ready_s"])
+    timeline, _ = predicted(free | {"ready_s": [stretch * ready for ready in free["ready_s"]]}, cap, link)
     communication_s = (timeline.end_s - timeline.start_s).sum()
     could_s = communication_s - max(0.0, timeline.end_s.max() - backward_s)
-    exposed_s = exposed(events)
     hidden_s = communication_s - exposed_s
     row = {"model": name, "MiB": cap, "communication s": communication_s, "exposed s": exposed_s, "hidden s": hidden_s}
     row["could hide s"] = could_s
@@ -143,15 +165,16 @@ def hidden_row(name: str, cap: float, free: dict[str, Any], events: pd.DataFrame
     return row | {"share": hidden_s / could_s, "good": hidden_s >= LEAST_HIDDEN * could_s}
 
 
-def exposed(events: pd.DataFrame) -> float:
-    """Median seconds, over steps and ranks, from the end of the backward pass to the end of the last bucket after it."""
-    found = []
+def measured_tail(events: pd.DataFrame) -> tuple[float, float]:
+    """Median seconds, over the reducer's steps and ranks, of the backward pass, and from its end to the last bucket's."""
+    backward, exposed = [], []
     for _, rank in events.groupby("rank"):
-        ours = rank[rank.name.isin(["all_reduce", "finish"])]
-        for end in rank[rank.name == "finish"].itertuples():
-            last = ours[(ours.name == "all_reduce") & (ours.end_s <= end.end_s)].end_s.max()
-            found.append(max(0.0, last - end.start_s))
-    return statistics.median(found[WARM_UP:])
+        sent = rank[rank.name == "all_reduce"]
+        for finish in rank[rank.name == "finish"].itertuples():
+            before = rank[(rank.name == "backward") & (rank.end_s <= finish.start_s)].iloc[-1]
+            backward.append(before.end_s - before.start_s)
+            exposed.append(max(0.0, sent[sent.end_s <= finish.end_s].end_s.max() - before.end_s))
+    return statistics.median(backward), statistics.median(exposed)
 
 
 def prediction_rows(name: str, free: dict[str, Any], measured: dict[float, float], link: Link) -> list[dict[str, Any]]:

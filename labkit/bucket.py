@@ -58,7 +58,10 @@ class Bucket:
         parameter.grad = view
 
     def send(self, comm_hook: CommHook) -> None:
-        """Start summing the buffer over all ranks. It is a span in the event table, from here until the sum is there."""
+        """Start summing the buffer over all ranks. It is a span in the event table, from here until the sum is there.
+
+        Its ``bytes`` are the buffer's, whatever the hook makes of them on the way.
+        """
         timing = span("all_reduce", lane="comm", bucket=self.number, bytes=self.buffer.nbytes).__enter__()
 
         def arrived(future: torch.futures.Future[Any]) -> Any:

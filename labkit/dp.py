@@ -336,9 +336,9 @@ class BucketedDataParallel(torch.nn.Module):
     they are sent.
 
     A parameter that is not used in a step counts as zero on that rank; one that no rank uses gets a gradient of zero. Raises
-    ValueError where ranks have different
-    models, for a capacity that is not more than 0, and for a model without a parameter to train. After Li et al. 2020,
-    "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", arXiv 2006.15704.
+    ValueError where ranks have different models, for a capacity that is not more than 0, and for a model without a
+    parameter to train. After Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training",
+    arXiv 2006.15704.
     """
 
     def __init__(
