@@ -16,17 +16,27 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.judging import trials
-from labkit.judging.evidence import EvidenceMissing, raised, stands_at
+from labkit.judging.evidence import EvidenceMissing, NotTried, fails_on_import, raised, stands_at
 from labkit.launch import LaunchTimeout, RankError
 from labkit.todo import missing, task_file
+
+TO_ITS_END = "It runs to its end"
 
 
 @dataclass(frozen=True)
 class Claim:
-    """Something that must hold of an answer. ``wrong`` is None if it does, else what is wrong and what to do."""
+    """Something that must hold of an answer. ``wrong`` is None if it does, else what is wrong and what to do.
+
+    ``not_tried`` is why it could not be tried, because of something else that is wrong; then ``wrong`` is None too.
+    """
 
     text: str
     wrong: str | None
+    not_tried: str | None = None
+
+    @property
+    def holds(self) -> bool:
+        return self.wrong is None and self.not_tried is None
 
 
 @dataclass(frozen=True)
@@ -42,27 +52,31 @@ class CheckResult:
 
     @property
     def passed(self) -> bool:
-        return bool(self.claims) and all(claim.wrong is None for claim in self.claims)
+        return bool(self.claims) and all(claim.holds for claim in self.claims)
 
     @property
     def findings(self) -> list[str]:
         wrong = [f"{claim.text}: {claim.wrong}" for claim in self.claims if claim.wrong]
-        return [self.todo, *wrong] if self.todo else wrong
+        not_tried = [f"{claim.text}: {claim.not_tried}" for claim in self.claims if claim.not_tried]
+        return [self.todo] if self.todo else wrong or not_tried  # what is not tried follows from what is wrong
 
     @property
     def _headline(self) -> str:
         if self.passed:
             return f"{self.task} is right"
-        right = sum(claim.wrong is None for claim in self.claims)
-        return f"{self.task} is not right yet: {right} of {len(self.claims)} claims hold"
+        right = sum(claim.holds for claim in self.claims)
+        not_tried = sum(claim.not_tried is not None for claim in self.claims)
+        rest = f", {not_tried} not tried" if not_tried else ""
+        return f"{self.task} is not right yet: {right} of {len(self.claims)} claims hold{rest}"
 
     def __repr__(self) -> str:
         if self.todo:
             return self.todo
         lines = [self._headline]
         for claim in self.claims:
-            lines.append(f"  ✗ {claim.text}" if claim.wrong else f"  ✓ {claim.text}")
-            lines += [f"      {line}" for line in (claim.wrong or "").splitlines()]
+            mark = "✓" if claim.holds else "✗" if claim.wrong else "–"
+            lines.append(f"  {mark} {claim.text}")
+            lines += [f"      {line}" for line in (claim.wrong or claim.not_tried or "").splitlines()]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -73,13 +87,14 @@ class CheckResult:
 
 
 def _html_item(claim: Claim) -> str:
+    text = html.escape(claim.text)
+    if claim.holds:
+        return f'<li><span style="color: #0072b2">✓</span> {text}</li>'
+    why = html.escape(claim.wrong or claim.not_tried or "").replace("\n", "<br>")
+    below = f'<div style="margin-left: 1.5em">{why}</div>'
     if claim.wrong is None:
-        return f'<li><span style="color: #0072b2">✓</span> {html.escape(claim.text)}</li>'
-    advice = html.escape(claim.wrong).replace("\n", "<br>")
-    return (
-        f'<li><span style="color: #d55e00">✗</span> <b>{html.escape(claim.text)}</b>'
-        f'<div style="margin-left: 1.5em">{advice}</div></li>'
-    )
+        return f'<li style="color: #767676">– {text}{below}</li>'
+    return f'<li><span style="color: #d55e00">✗</span> <b>{text}</b>{below}</li>'
 
 
 def check(task: str) -> CheckResult:
@@ -93,10 +108,9 @@ def check(task: str) -> CheckResult:
     try:
         evidence = trials.TRIALS[task].gather()
     except (RankError, LaunchTimeout) as error:
-        return CheckResult(
-            task, (Claim("It runs to its end", _what_stopped_it(error, f"labkit/{task_file(task).name}")),)
-        )
-    return CheckResult(task, tuple(_judge(claim, evidence) for claim in trials.TRIALS[task].claims))
+        return CheckResult(task, (_stopped_by(error, f"labkit/{task_file(task).name}"),))
+    judged = tuple(_judge(claim, evidence) for claim in trials.TRIALS[task].claims)
+    return CheckResult(task, _said_once(judged))
 
 
 def text_of(claim: trials.Claim) -> str:
@@ -108,8 +122,21 @@ def _judge(claim: trials.Claim, evidence: Any) -> Claim:
     text = text_of(claim)
     try:
         return Claim(text, claim(evidence))
+    except NotTried as error:
+        return Claim(text, None, not_tried=str(error))
     except EvidenceMissing as error:
         return Claim(text, str(error))
+
+
+def _said_once(claims: tuple[Claim, ...]) -> tuple[Claim, ...]:
+    """The claims; or a single one where all are wrong in the same words, because the answer stopped before any evidence."""
+    words = {claim.wrong for claim in claims}
+    return (Claim(TO_ITS_END, claims[0].wrong),) if len(words) == 1 and claims[0].wrong else claims
+
+
+def _stopped_by(error: RankError | LaunchTimeout, file: str) -> Claim:
+    imported = isinstance(error, LaunchTimeout) or not fails_on_import(error.error_type, error.traceback, file)
+    return Claim(TO_ITS_END if imported else "It can be imported", _what_stopped_it(error, file))
 
 
 def _what_stopped_it(error: RankError | LaunchTimeout, file: str) -> str:

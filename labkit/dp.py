@@ -90,7 +90,7 @@ def partition_dataset(
     batch_size: int = 128,
     collate_fn: Callable[[list[Any]], Any] | None = None,
 ) -> DataLoader[Any]:
-    """A loader over this rank's shard: one of ``world_size`` equal parts of ``dataset``.
+    """A loader over this rank's shard, in its order: one of ``world_size`` equal parts of ``dataset``, which may be empty.
 
     ``batch_size`` is the global one, what all ranks together take in one step: floor(batch_size / world_size) samples
     a rank, the last batch may have fewer. ``collate_fn`` makes a batch of a list of samples; None stacks tensors.
@@ -201,7 +201,7 @@ def gather_scatter_gradients(model: torch.nn.Module) -> None:
     """
     ### TODO dp.3 (15 minutes): For each parameter: dist.gather collects every rank's gradient in a list on rank 0, and None
     ### stands in for the list elsewhere. Average there, then dist.scatter gives each rank its copy of the mean, from a list.
-    ### Both want contiguous tensors. Mind the parameters whose grad is None.
+    ### Not every back end takes tensors that are not contiguous. Mind the parameters whose grad is None.
     ### BEGIN SOLUTION dp.3
     rank, world_size = dist.get_rank(), dist.get_world_size()
     for parameter in model.parameters():
@@ -246,8 +246,9 @@ def ring_all_reduce(tensor: torch.Tensor) -> None:
     ### TODO dp.5 (30 minutes): tensor.contiguous().view(-1).tensor_split(world_size) gives the chunks. They are views of the
     ### tensor itself if that is contiguous, else of a copy, which has to be copied back at the end. _exchange, below, sends
     ### one tensor to the right and receives another from the left. In step 0 rank r sends chunk r, and in each step it
-    ### passes on the chunk that it has just received, so write down for three ranks which chunk that is. Ranks and chunks
-    ### count modulo world_size.
+    ### passes on the chunk that it has just received, so write down for three ranks which chunk that is. After the first half
+    ### rank r has the whole sum of chunk r + 1, and sends that first in the second half. Ranks and chunks count modulo
+    ### world_size.
     ### BEGIN SOLUTION dp.5
     rank, world_size = dist.get_rank(), dist.get_world_size()
     flat = tensor.contiguous().view(-1)  # of a copy if the tensor is not contiguous
@@ -392,7 +393,8 @@ class BucketedDataParallel(torch.nn.Module):
         ### TODO dp.7 (20 minutes): Collect the gradient into its bucket and mark it as ready: it is not missing any more. Then
         ### send every bucket that can go now. Ranks must send in the same order, whatever becomes ready first, or they would
         ### add up different buckets: a bucket goes when nothing of it is missing and all buckets before it have gone.
-        ### self._sent counts those that have.
+        ### self._sent counts those that have. Bucket, in labkit/bucket.py, has collect, missing and send; send it with
+        ### self.comm_hook.
         ### BEGIN SOLUTION dp.7
         bucket.collect(position)
         bucket.missing.remove(position)

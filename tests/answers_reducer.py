@@ -49,6 +49,8 @@ BucketedDataParallel.finish_gradient_synchronization = finish_gradient_synchroni
 """
 
 
+TAKE_THE_VIEW = "bucket.parameters[position].grad = bucket.views[position]"
+PAST_THE_HOOK = SEND_REST.replace("self.comm_hook", "all_reduce_hook")
 IN_ANY_ORDER = """
 if not bucket.missing:
     bucket.send(self.comm_hook)
@@ -109,19 +111,29 @@ WRONG = {
         "is 3 times too large",
     ),
     "marks nothing": (
-        claims.gradients_are_averaged,
+        None,
         reducer("bucket.collect(position)" + SEND_FULL),
-        "it raised RuntimeError: there is no gradient to average",
+        "nothing was taken out of bucket.missing in the backward pass, so nobody knows which gradients are ready",
     ),
     "sends the rest as it is": (
         claims.unused_parameters_count_as_zero,
         reducer(finish=SEND_REST.replace(COLLECT, "") + WAIT),
-        "The buffer may still hold the last step's gradients",
+        "is None, and should be the part of the buffer in which the mean is: collect it",
+    ),
+    "takes the buffer as it is": (
+        claims.unused_parameters_count_as_zero,
+        reducer(finish=SEND_REST.replace("bucket.collect(position)", TAKE_THE_VIEW) + WAIT),
+        "the buffer may still hold the last step's gradients",
+    ),
+    "zeros in the buffer alone": (
+        claims.accumulated_gradients_are_averaged,
+        reducer(finish=SEND_REST.replace("bucket.collect(position)", "bucket.views[position].zero_()") + WAIT),
+        "is still the rank's own: collect it into its bucket",
     ),
     "zeros for all that is missing": (
         claims.accumulated_gradients_are_averaged,
-        reducer(finish=SEND_REST.replace("bucket.collect(position)", "bucket.views[position].zero_()") + WAIT),
-        "rather than set it to zero: a gradient may be there from inside no_sync",
+        reducer(finish=SEND_REST.replace("bucket.collect(position)", TAKE_THE_VIEW + ".zero_()") + WAIT),
+        "collect what is missing, rather than set it to zero: a gradient may be there from inside no_sync",
     ),
     "puts new tensors in place": (
         claims.gradients_stay_in_their_buckets,
@@ -137,6 +149,16 @@ WRONG = {
         claims.each_bucket_is_sent_once,
         reducer(finish=SEND_REST.replace("[self._sent:]:", ":\n    if not bucket.missing: continue") + WAIT),
         "leaves out another layer, rank 0, step 0: bucket 1 was not sent",
+    ),
+    "takes a hook of its own": (
+        claims.each_bucket_is_sent_once,
+        reducer(MARK + SEND_FULL.replace("self.comm_hook", "all_reduce_hook"), PAST_THE_HOOK + WAIT),
+        "all_reduce was called, but not by self.comm_hook",
+    ),
+    "takes a hook of its own in the end": (
+        claims.each_bucket_is_sent_once,
+        reducer(finish=PAST_THE_HOOK + WAIT),
+        "leaves out another layer, rank 0, step 0: all_reduce was called, but not by self.comm_hook",
     ),
     "sends everything again": (
         claims.each_bucket_is_sent_once,

@@ -55,8 +55,22 @@ def test_an_answer_that_does_not_come_to_its_end_is_survived_and_said(ending, an
 def test_a_file_that_is_not_python_is_a_finding_with_its_line(answer):
     answer("x = 1\ndef average_gradients(model)\n    pass\n", whole=True)
     (finding,) = check("dp.4").findings
-    assert "it raised SyntaxError: " in finding
-    assert "(labkit/dp.py, line 2)" in finding
+    assert finding == "It can be imported: it raised SyntaxError: expected ':' (labkit/dp.py, line 2)"
+
+
+@pytest.mark.parametrize("task", [task for task in TASKS if task != "dp.2"])
+def test_a_file_that_raises_when_it_is_imported_is_one_finding_for_every_task(task, answer):
+    answer("import labkit.nowhere\n", whole=True)
+    (finding,) = check(task).findings
+    assert finding.startswith("It can be imported: it raised ModuleNotFoundError: ")
+    assert finding.endswith("(labkit/dp.py, line 1)")
+
+
+@pytest.mark.skipif("dp.7" in UNFILLED, reason="dp.7 is not filled in")
+def test_a_task_that_has_to_be_done_first_is_one_finding(answer):
+    answer("def assign_buckets(*sizes):\n    raise TodoError('dp.6')\n")
+    (finding,) = check("dp.7").findings
+    assert finding.startswith("It runs to its end: dp.6 has to be done first (labkit/dp.py, line ")
 
 
 def test_an_unfilled_task_is_a_todo_with_its_line(answer):
@@ -89,6 +103,28 @@ def test_a_finding_is_escaped_in_html():
     assert "a &lt; b" in result._repr_html_()
     assert "x &gt; y<br>z" in result._repr_html_()
     assert "1 of 2 claims hold" in result._repr_html_()
+
+
+NOT_TRIED = check_module.Claim("sums arrive", None, not_tried="not tried, a < b")
+
+
+def test_a_claim_that_is_not_tried_has_its_own_mark_and_does_not_hold():
+    result = CheckResult("dp.1", (check_module.Claim("right", None), NOT_TRIED))
+    assert not result.passed
+    assert repr(result).splitlines() == [
+        "dp.1 is not right yet: 1 of 2 claims hold, 1 not tried",
+        "  ✓ right",
+        "  – sums arrive",
+        "      not tried, a < b",
+    ]
+    assert '<li style="color: #767676">– sums arrive' in result._repr_html_()
+    assert "not tried, a &lt; b" in result._repr_html_()
+    assert "✗" not in result._repr_html_()
+
+
+def test_what_is_not_tried_is_a_finding_only_where_nothing_is_wrong():
+    assert CheckResult("dp.1", (NOT_TRIED,)).findings == ["sums arrive: not tried, a < b"]
+    assert CheckResult("dp.1", (NOT_TRIED, check_module.Claim("x", "y"))).findings == ["x: y"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="spawn is needed elsewhere, and takes longer")

@@ -57,6 +57,34 @@ def test_a_wrong_answer_is_rejected_and_the_finding_names_the_mistake(task, mist
     assert str(LABKIT.parent) not in repr(result)
 
 
+@pytest.mark.parametrize(
+    ("task", "mistake"),
+    [("dp.5", "works on a copy"), ("dp.7", "takes a hook of its own"), ("dp.7", "sends whatever is full")],
+)
+def test_what_follows_from_a_mistake_is_not_tried_rather_than_wrong(task, mistake, answer):
+    claim, code, _ = WRONG[task][mistake]
+    answer(code)
+    result = check(task)
+    assert [judged.text for judged in result.claims if judged.wrong] == [check_module.text_of(claim)], result
+    assert any(judged.not_tried for judged in result.claims), result
+
+
+ADVICE_FOR_ANOTHER_CAUSE = {
+    ("dp.5", "leaves the remainder out"): ("reshape copies", "of the same dtype"),
+    ("dp.7", "takes the sum"): ("last step's gradients", "set it to zero"),
+    ("dp.7", "divides once more"): ("last step's gradients", "set it to zero"),
+    ("dp.7", "collects nothing"): ("last step's gradients", "set it to zero"),
+}
+
+
+@pytest.mark.parametrize(("task", "mistake"), ADVICE_FOR_ANOTHER_CAUSE)
+def test_no_advice_is_given_for_another_cause(task, mistake, answer):
+    answer(WRONG[task][mistake][1])
+    findings = "\n".join(check(task).findings)
+    assert findings
+    assert not [phrase for phrase in ADVICE_FOR_ANOTHER_CAUSE[task, mistake] if phrase in findings], findings
+
+
 @pytest.mark.parametrize("task", TRIALS)
 def test_every_claim_has_a_wrong_answer_that_it_rejects(task):
     assert {claim for claim, _, _ in WRONG[task].values()} - {None} == set(TRIALS[task].claims)

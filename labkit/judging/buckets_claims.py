@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from labkit.judging import buckets_probes as probes
-from labkit.judging.evidence import EvidenceMissing, Failure
+from labkit.judging.evidence import EvidenceMissing, Failure, NotTried
 from labkit.judging.in_ranks import try_in_ranks
 
 
@@ -19,6 +19,8 @@ def gather() -> list[Any]:
 
 def each_parameter_is_in_one_bucket(found: list[Any]) -> str | None:
     """Every parameter is in exactly one bucket."""
+    if no_buckets := next((got for got in found if isinstance(got, str)), None):
+        return no_buckets
     for case, buckets in _tried(found):
         indices = [index for bucket in buckets for index in bucket]
         wanted = range(len(case.sizes))
@@ -123,6 +125,8 @@ def _tried(found: list[Any]) -> Iterator[tuple[probes.Case, list[list[int]]]]:
     for case, got in zip(probes.cases(), found, strict=True):
         if isinstance(got, Failure):
             raise EvidenceMissing(got.what)
+        if isinstance(got, str):
+            raise NotTried("not tried, because assign_buckets does not give a list of buckets yet")
         yield case, got[0]
 
 

@@ -6,7 +6,7 @@ import functools
 import random
 from typing import Any, NamedTuple
 
-from labkit.judging.evidence import DP, Failure, attempt
+from labkit.judging.evidence import DP, attempt
 
 
 class Case(NamedTuple):
@@ -48,7 +48,8 @@ def cases() -> list[Case]:
 
 
 def probe_buckets() -> list[Any]:
-    """For each case: the buckets, and the sizes as they are afterwards; or the Failure of the call."""
+    """For each case: the buckets, and the sizes as they are afterwards; the Failure of the call; or, if it gave no
+    buckets, what it gave, in words."""
     from labkit import dp
 
     def assigned(case: Case) -> Any:
@@ -58,6 +59,6 @@ def probe_buckets() -> list[Any]:
         try:
             return [[int(index) for index in bucket] for bucket in buckets], sizes
         except TypeError:
-            return Failure(f"{case} gave {buckets!r}, expected a list of buckets, each a list of parameter numbers")
+            return f"{case} gave {buckets!r}, expected a list of buckets, each a list of parameter numbers"
 
     return [attempt(functools.partial(assigned, case), DP) for case in cases()]

@@ -41,19 +41,41 @@ class Call(NamedTuple):
 
 
 @contextmanager
-def recorded() -> Iterator[list[Call]]:
-    """Inside, every call to a process group in this process is added to the list."""
+def recorded(carry_out: bool = True) -> Iterator[list[Call]]:
+    """Inside, every call to a process group in this process is added to the list. Without ``carry_out`` it does nothing
+    else and is done at once, so no rank waits for another.
+    """
     from torch.distributed import ProcessGroup
 
     calls: list[Call] = []
     originals = {method: vars(ProcessGroup)[method] for method in NAMES if method in vars(ProcessGroup)}
     try:
         for method in originals:
-            setattr(ProcessGroup, method, _noting(calls, method, getattr(ProcessGroup, method)))
+            setattr(ProcessGroup, method, _noting(calls, method, getattr(ProcessGroup, method) if carry_out else _Done))
         yield calls
     finally:
         for method, original in originals.items():
             setattr(ProcessGroup, method, original)
+
+
+class _Done:
+    """What a call that is not carried out gives: work that is done."""
+
+    def __init__(self, _: Any, tensors: Any = None, *rest: Any, **options: Any):
+        self._tensors = tensors
+
+    def wait(self, *_: Any) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+    def get_future(self) -> Any:
+        import torch
+
+        future: Any = torch.futures.Future()
+        future.set_result(self._tensors)
+        return future
 
 
 def _noting(calls: list[Call], method: str, original: Any) -> Any:

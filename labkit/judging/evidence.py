@@ -9,28 +9,47 @@ from dataclasses import dataclass
 from typing import Any
 
 DP = "labkit/dp.py"  # the student's file, as it is named in findings
+SYNTAX_ERRORS = ("SyntaxError", "IndentationError", "TabError")
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Evidence that could not be had, because the answer raised. ``what`` says what it raised, and where."""
+    """Evidence that could not be had, because of what the answer did, which ``what`` says: what it raised, and where."""
 
     what: str
+
+
+@dataclass(frozen=True)
+class Untried:
+    """Evidence that nobody tried to get. ``why`` says because of what, and another claim is wrong for that reason."""
+
+    why: str
 
 
 class EvidenceMissing(Exception):
     """A claim asked for evidence that could not be had. The message is that of the :class:`Failure`."""
 
 
+class NotTried(Exception):
+    """A claim can be neither right nor wrong as long as another one is wrong. The message says for what reason."""
+
+
+class Stopped(Exception):
+    """A probe goes no further, since the answer cannot be right any more. The message is what is wrong."""
+
+
 class Evidence(Mapping[str, Any]):
-    """Evidence by name. Asking for what could not be had raises EvidenceMissing, so no claim can hold for lack of it."""
+    """Evidence by name. Asking for what is not there raises EvidenceMissing or NotTried, so no claim holds for lack of it."""
 
     def __init__(self, found: Mapping[str, Any]):
         self._found = found
 
     def __getitem__(self, name: str) -> Any:
-        if isinstance(value := self._found[name], Failure):
+        value = self._found[name]
+        if isinstance(value, Failure):
             raise EvidenceMissing(value.what)
+        if isinstance(value, Untried):
+            raise NotTried(value.why)
         return value
 
     def __iter__(self) -> Iterator[str]:
@@ -44,18 +63,33 @@ def attempt(code: Callable[[], Any], file: str) -> Any:
     """What ``code()`` gives, or a :class:`Failure` if it raises. ``file`` is the student's, such as ``"labkit/dp.py"``."""
     try:
         return code()
+    except Stopped as stopped:
+        return Failure(str(stopped))
     except (Exception, KeyboardInterrupt) as error:
         text = "".join(traceback.format_exception(error))
         return Failure(raised(type(error).__name__, str(error), text, file))
 
 
 def raised(error_type: str, message: str, text: str, file: str) -> str:
-    """``it raised ValueError: … (labkit/dp.py, line 42)``: an exception and the last line of ``file`` in its traceback."""
+    """``it raised ValueError: … (labkit/dp.py, line 42)``: an exception and the last line of ``file`` in its traceback.
+
+    For a TodoError ``dp.6 has to be done first (labkit/dp.py, line 42)``.
+    """
     first_line = message.strip().partition("\n")[0]
+    if error_type == "TodoError":
+        task, _, place = first_line.removeprefix("TODO ").partition(": ")
+        return f"{task} has to be done first ({place})"
     places = _lines_of(file, text)
+    if places and error_type in SYNTAX_ERRORS:  # whose message names the place too
+        first_line = re.sub(r" \([^()]*, line \d+\)$", "", first_line)
     return f"it raised {error_type}{first_line and ': ' + first_line}" + (
         f" ({file}, line {places[-1]})" if places else ""
     )
+
+
+def fails_on_import(error_type: str, text: str, file: str) -> bool:
+    """Whether a traceback is of a ``file`` that is no Python, or that raised while it was imported."""
+    return error_type in SYNTAX_ERRORS or bool(re.search(rf'{re.escape(file)}", line \d+, in <module>', text))
 
 
 def stands_at(stack: str, file: str) -> str:

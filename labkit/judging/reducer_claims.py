@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from labkit.judging import reducer_probes as probes
-from labkit.judging.evidence import Evidence
+from labkit.judging.evidence import Evidence, EvidenceMissing, NotTried
 from labkit.judging.in_ranks import try_in_ranks
 
 
@@ -18,6 +18,7 @@ class Step(NamedTuple):
     where: str
     buckets: list[list[str]]
     events: dict[str, probes.Events]
+    called: list[str]  # of torch.distributed, for buckets that comm_hook was not given
 
     @property
     def sent(self) -> list[Any]:
@@ -51,8 +52,15 @@ class Reduced:
         for name in self.what:
             for rank, found in enumerate(self.ranks):
                 tried = Evidence(found["events"])[name]
-                for number, events in enumerate(tried["steps"]):
-                    yield Step(f"{self.what[name]}, rank {rank}, step {number}", tried["buckets"], events)
+                for number, (events, called) in enumerate(zip(tried["steps"], tried["called"], strict=True)):
+                    yield Step(f"{self.what[name]}, rank {rank}, step {number}", tried["buckets"], events, called)
+
+    def steps_by_hook(self) -> Iterator[Step]:
+        """The same, as long as all that is sent is seen."""
+        for step in self.steps():
+            if step.called:
+                raise NotTried(probes.UNSENT)
+            yield step
 
     def outcomes(self, *situations: str) -> Iterator[Outcome]:
         for name in situations:
@@ -89,14 +97,16 @@ def gather() -> Reduced:
 
 def gradients_are_averaged(reduced: Reduced) -> str | None:
     """After each step, every rank has the mean of the ranks' gradients, as a single process computes it."""
-    return _first_wrong(reduced.outcomes("plain", "order", "mixed"))
+    return _first_wrong(reduced.outcomes("plain", "order", "mixed"), ASK)
 
 
 def unused_parameters_count_as_zero(reduced: Reduced) -> str | None:
     """A parameter that a rank did not use in a step counts as zero there."""
     return _first_wrong(
         reduced.outcomes("unused"),
-        "The buffer may still hold the last step's gradients: collect what is missing before the bucket is sent",
+        "the buffer may still hold the last step's gradients: collect what is missing before the bucket is sent"
+        if _right_where_all_are_used(reduced)
+        else ASK,
     )
 
 
@@ -104,30 +114,48 @@ def accumulated_gradients_are_averaged(reduced: Reduced) -> str | None:
     """Gradients that were accumulated inside no_sync are averaged too, also of parameters that are used only there."""
     return _first_wrong(
         reduced.outcomes("accumulated", "used earlier"),
-        "Collect what is missing, rather than set it to zero: a gradient may be there from inside no_sync",
+        "collect what is missing, rather than set it to zero: a gradient may be there from inside no_sync"
+        if _right_where_all_are_used(reduced)
+        else ASK,
     )
 
 
-def _first_wrong(outcomes: Iterator[Outcome], advice: str = "") -> str | None:
-    """What is wrong with the first gradient that is wrong. One that no rank has may be None or zero."""
+ASK = "is it collected once, before its bucket is sent?"
+
+
+def _right_where_all_are_used(reduced: Reduced) -> bool:
+    """Whether gradients are right as long as nothing is missing in the end, so that what is missing is the cause."""
+    try:
+        return gradients_are_averaged(reduced) is None
+    except (EvidenceMissing, NotTried):
+        return False
+
+
+def _first_wrong(outcomes: Iterator[Outcome], advice: str) -> str | None:
+    """What is wrong with the first gradient that is wrong. One that no rank has may be None or zero.
+
+    ``advice`` is for a gradient whose numbers do not tell what became of it.
+    """
     for outcome in outcomes:
         for name, expected in outcome.expected.items():
             found = outcome.found[name]
             if expected is None and (found is None or not bool(found.any())):
                 continue
             if expected is None or not _close(found, expected):
-                how = _compare(found, outcome.own[name], expected)
-                return f"{outcome.where}: the gradient of {name} {how}" + (f". {advice}" if advice else "")
+                how = _compare(found, outcome.own[name], expected, advice)
+                return f"{outcome.where}: the gradient of {name} {how}"
     return None
 
 
-def _compare(found: Any, own: Any, expected: Any) -> str:
-    """In what way a gradient is wrong."""
+def _compare(found: Any, own: Any, expected: Any, advice: str) -> str:
+    """In what way a gradient is wrong, and what to do."""
     n = probes.WORLD_SIZE
     if expected is None:
-        return "is not zero, although no rank used it"
+        return f"is not zero, although no rank used it: {advice}"
     if found is None:
-        return "is None: it should be the part of the buffer in which the mean is"
+        return (
+            "is None, and should be the part of the buffer in which the mean is: collect it, whether it was used or not"
+        )
     if own is not None and _close(found, own):
         return "is still the rank's own: collect it into its bucket, send the bucket, and wait for it"
     if own is not None and _close(found, own / n):
@@ -136,7 +164,7 @@ def _compare(found: Any, own: Any, expected: Any) -> str:
         return f"is {n} times too large: nobody has divided it by the world size, or it was added up twice"
     if _close(found, expected / n):
         return f"is {n} times too small: it was divided by the world size twice. Bucket.collect has divided it already"
-    return "is neither the mean over the ranks, nor their sum, nor its own: is it collected once, before its bucket is sent?"
+    return f"is neither the mean over the ranks, nor their sum, nor its own: {advice}"
 
 
 def gradients_stay_in_their_buckets(reduced: Reduced) -> str | None:
@@ -159,6 +187,11 @@ def each_bucket_is_sent_once(reduced: Reduced) -> str | None:
     for step in reduced.steps():
         if None in step.sent:
             return f"{step.where}: comm_hook was given something else than a bucket's whole buffer"
+        if step.called:
+            return (
+                f"{step.where}: {' and '.join(step.called)} was called, but not by self.comm_hook, which decides how a bucket "
+                "travels. Send each bucket with bucket.send(self.comm_hook)"
+            )
         for number in range(len(step.buckets)):
             if (times := step.sent.count(number)) > 1:
                 return f"{step.where}: bucket {number} was sent {times} times. Count in self._sent those that have gone"
@@ -172,7 +205,7 @@ def each_bucket_is_sent_once(reduced: Reduced) -> str | None:
 
 def buckets_leave_in_order(reduced: Reduced) -> str | None:
     """Buckets are sent in the order of their numbers, whatever order their gradients become ready in."""
-    for step in reduced.steps():
+    for step in reduced.steps_by_hook():
         numbers = [number for number in step.sent if number is not None]
         if numbers != sorted(numbers):
             return (
@@ -184,7 +217,7 @@ def buckets_leave_in_order(reduced: Reduced) -> str | None:
 
 def no_bucket_leaves_unfinished(reduced: Reduced) -> str | None:
     """During the backward pass, no bucket is sent before all of its gradients are ready."""
-    for step in reduced.steps():
+    for step in reduced.steps_by_hook():
         ready: set[str] = set()
         for kind, what in step.events["backward"]:
             if kind == "ready":
@@ -199,7 +232,7 @@ def no_bucket_leaves_unfinished(reduced: Reduced) -> str | None:
 
 def a_bucket_leaves_at_once(reduced: Reduced) -> str | None:
     """A bucket is sent as soon as its last gradient is ready and the buckets before it have gone: this is the overlap."""
-    for step in reduced.steps():
+    for step in reduced.steps_by_hook():
         ready: set[str] = set()
         sent = 0
         for kind, what in step.events["backward"]:
@@ -218,7 +251,7 @@ def a_bucket_leaves_at_once(reduced: Reduced) -> str | None:
 
 def nothing_is_sent_inside_no_sync(reduced: Reduced) -> str | None:
     """Inside no_sync nothing is sent."""
-    for step in reduced.steps():
+    for step in reduced.steps_by_hook():
         if any(kind == "sent" for kind, _ in step.events["no_sync"]):
             return f"{step.where}: a bucket was sent inside no_sync. Leave the gradients alone while self._synchronize is False"
     return None
@@ -251,16 +284,16 @@ def _close(found: Any, expected: Any) -> bool:
     return bool(found.double().allclose(expected.double(), rtol=relative, atol=relative * scale))
 
 
-CLAIMS = (
+CLAIMS = (  # causes before what follows from them
+    each_bucket_is_sent_once,
+    buckets_leave_in_order,
+    no_bucket_leaves_unfinished,
+    nothing_is_sent_inside_no_sync,
     gradients_are_averaged,
     unused_parameters_count_as_zero,
     accumulated_gradients_are_averaged,
     gradients_stay_in_their_buckets,
-    each_bucket_is_sent_once,
-    buckets_leave_in_order,
-    no_bucket_leaves_unfinished,
     a_bucket_leaves_at_once,
-    nothing_is_sent_inside_no_sync,
     backward_does_not_wait,
     finish_waits,
 )

@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from labkit.judging.evidence import DP, Failure, attempt
+from labkit.judging.calls import recorded
+from labkit.judging.evidence import DP, Failure, Stopped, Untried, attempt
 
 WORLD_SIZE = 3
 HELD_S = 3.0  # who waits for a bucket during the backward pass waits this long
@@ -21,10 +22,16 @@ LATE_S = 0.15  # a bucket arrives this long after the one that was sent next, on
 # In order: ("ready", a parameter's name), ("sent", a bucket's number), ("told", a name): the student's hook has returned.
 Events = list[tuple[str, Any]]
 UNEQUAL = "not tried, because the ranks would not have sent the same buckets in the same order"
+UNSENT = "not tried, because not all buckets are sent with self.comm_hook"
+UNMARKED = (
+    "nothing was taken out of bucket.missing in the backward pass, so nobody knows which gradients are ready. Mark a gradient "
+    "as ready in _gradient_is_ready: its position is not missing any more"
+)
 
 
 def probe_reducer() -> dict[str, Any]:
     """In each rank: what was sent when, without communication; gradients with it; and what a late bucket did."""
+    from labkit import dp  # noqa: F401  (what is wrong with the file as a whole is said once)
     from labkit.judging.reducer_model import SITUATIONS
 
     events = {name: attempt(functools.partial(_events, name), DP) for name in SITUATIONS}
@@ -33,27 +40,32 @@ def probe_reducer() -> dict[str, Any]:
     return {"events": events, "summed": summed, "late": refused["plain"] or attempt(_wait_for_late_buckets, DP)}
 
 
-def _refused(events: dict[str, Any]) -> dict[str, Failure | None]:
+def _refused(events: dict[str, Any]) -> dict[str, Failure | Untried | None]:
     """By situation: why it is not tried with communication, the same on all ranks; None where it is."""
     import torch.distributed as dist
 
     def sent(found: Any) -> Any:
         if isinstance(found, Failure):
             return found
-        return [
-            [what for events in step.values() for kind, what in events if kind == "sent"] for step in found["steps"]
-        ]
+        return UNSENT if any(found["called"]) else [_sent(step) for step in found["steps"]]
 
     ranks: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(ranks, {name: sent(found) for name, found in events.items()})
 
-    def reason(name: str) -> Failure | None:
+    def reason(name: str) -> Failure | Untried | None:
         failures = [found[name] for found in ranks if isinstance(found[name], Failure)]
         if failures:
             return failures[0]
-        return Failure(UNEQUAL) if any(found[name] != ranks[0][name] for found in ranks) else None
+        if any(found[name] == UNSENT for found in ranks):
+            return Untried(UNSENT)
+        return Untried(UNEQUAL) if any(found[name] != ranks[0][name] for found in ranks) else None
 
     return {name: reason(name) for name in events}
+
+
+def _sent(step: dict[str, Events]) -> list[Any]:
+    """The numbers of the buckets that were given to the hook in one step, in order."""
+    return [what for events in step.values() for kind, what in events if kind == "sent"]
 
 
 # --- communication hooks ---------------------------------------------------------------------------------------------
@@ -105,6 +117,10 @@ class _Late:
         self._threads[-1].start()
         return future
 
+    def sent(self) -> int:
+        """How many buckets have been sent."""
+        return len(self._futures)
+
     def on_their_way(self) -> int:
         """How many buckets have been sent and have not arrived yet."""
         return sum(not future.done() for future in self._futures)
@@ -119,12 +135,16 @@ class _Late:
 
 
 def _events(name: str) -> dict[str, Any]:
-    """The names of the parameters in each bucket, and the events of each step, by phase, without communication."""
+    """Without communication: the names of the parameters in each bucket; for each step its events, by phase; and what was
+    called of torch.distributed to send the buckets that the hook was not given."""
     tried = _Tried(name, _keep)
-    return {
-        "buckets": [bucket.names for bucket in tried.reducer.buckets],
-        "steps": [tried.step(number) for number in range(len(tried.steps))],
-    }
+    steps, called = [], []
+    for number in range(len(tried.steps)):
+        with recorded(carry_out=False) as calls:
+            steps.append(tried.step(number))
+        all_given = set(range(len(tried.numbers))).issubset(_sent(steps[-1]))
+        called.append([] if all_given else sorted({call.name for call in calls}))
+    return {"buckets": [bucket.names for bucket in tried.reducer.buckets], "steps": steps, "called": called}
 
 
 def _gradients(name: str) -> list[dict[str, Any]]:
@@ -170,6 +190,8 @@ class _Tried:
         self._pass(step, len(self.steps[step]) - 1)
 
     def finish(self) -> None:
+        if all(len(bucket.missing) == len(bucket.parameters) for bucket in self.reducer.buckets):
+            raise Stopped(UNMARKED)
         self.reducer.finish_gradient_synchronization()
 
     def found(self) -> dict[str, Any]:
@@ -210,7 +232,7 @@ class _Tried:
         return noted
 
 
-def _wait_for_late_buckets() -> dict[str, Any]:
+def _wait_for_late_buckets() -> dict[str, Any] | Untried:
     """A step whose buckets arrive only after the backward pass is over, each at another time."""
     late = _Late()
     tried = _Tried("plain", late)
@@ -219,6 +241,6 @@ def _wait_for_late_buckets() -> dict[str, Any]:
         held_up = late.gave_up
         late.released.set()
         tried.finish()
-        return {"backward waited": held_up, "on their way": late.on_their_way()}
+        return {"backward waited": held_up, "on their way": late.on_their_way()} if late.sent() else Untried(UNSENT)
     finally:
         late.join()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.judging import ring_probes as probes
-from labkit.judging.evidence import EvidenceMissing
+from labkit.judging.evidence import NotTried
 from labkit.judging.in_ranks import try_in_ranks
 
 WORLD_SIZES = (3, 2, 4, 1)
@@ -36,7 +36,7 @@ class Ring:
         for world_size, ranks in self.worlds.items():
             for rank, found in enumerate(ranks):
                 if name not in found["after"]:
-                    raise EvidenceMissing("not tried, because chunks of equal size do not add up yet")
+                    raise NotTried("not tried, because chunks of equal size do not add up yet")
                 yield world_size, rank, found
 
 
@@ -83,6 +83,7 @@ def any_size_does(ring: Ring) -> str | None:
 
 def any_strides_do(ring: Ring) -> str | None:
     """The tensor may be a part of a larger one, which is not touched otherwise."""
+    _wait_for_any_size(ring)
     return _first_wrong(
         ring, STRIDED, "reshape copies what is not contiguous: write the result back, into these elements only"
     )
@@ -90,9 +91,16 @@ def any_strides_do(ring: Ring) -> str | None:
 
 def any_dtype_does(ring: Ring) -> str | None:
     """The tensor may have any floating-point dtype."""
+    _wait_for_any_size(ring)
     return _first_wrong(
         ring, tuple(probes.DTYPES), "receive into a tensor of the same dtype (torch.empty_like), and add in that dtype"
     )
+
+
+def _wait_for_any_size(ring: Ring) -> None:
+    """Tensors of other strides and dtypes do not fall into equal chunks either: they say nothing until that is right."""
+    if any_size_does(ring):
+        raise NotTried("not judged, because chunks of different sizes do not add up yet")
 
 
 def _first_wrong(ring: Ring, names: Any, advice: str) -> str | None:
