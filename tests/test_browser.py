@@ -13,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import psutil
@@ -94,6 +95,17 @@ def wait_until_it_answers(url: str, log: Path) -> None:
     raise AssertionError(log.read_text()[-2000:])
 
 
+def run_all_cells(page: Any) -> None:
+    """Click Run All Cells until a cell has begun: JupyterLab says idle a moment before it sends what it is asked to run."""
+    for _ in range(10):
+        page.get_by_text("Run", exact=True).first.click()
+        page.get_by_text("Run All Cells", exact=True).click()
+        page.wait_for_timeout(2000)
+        if page.locator(".jp-InputArea-prompt").first.inner_text().strip("[]: "):
+            return
+    raise AssertionError("no cell has begun to run")
+
+
 def test_a_reader_sees_the_table_the_bar_the_picture_and_the_error(lab):
     from playwright.sync_api import sync_playwright
 
@@ -109,8 +121,7 @@ def test_a_reader_sees_the_table_the_bar_the_picture_and_the_error(lab):
             page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]", timeout=90_000)
             while page.locator("dialog.jp-Dialog").count():  # such as news
                 page.locator("dialog.jp-Dialog .jp-mod-accept").first.click()
-            page.get_by_text("Run", exact=True).first.click()
-            page.get_by_text("Run All Cells", exact=True).click()
+            run_all_cells(page)
             page.wait_for_selector(".jp-OutputArea-output >> text=RankError", timeout=120_000)
             outputs = page.locator(".jp-CodeCell .jp-OutputArea")
             first = outputs.nth(0).inner_text()
