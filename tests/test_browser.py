@@ -96,10 +96,19 @@ def wait_until_it_answers(url: str, log: Path) -> None:
 
 
 def run_all_cells(page: Any) -> None:
-    """Click Run All Cells until a cell has begun: JupyterLab says idle a moment before it sends what it is asked to run."""
-    for _ in range(10):
-        page.get_by_text("Run", exact=True).first.click()
-        page.get_by_text("Run All Cells", exact=True).click()
+    """Click Run All Cells until a cell has begun.
+
+    JupyterLab says idle a moment before its kernel is connected: what it is asked to run then is lost, or it asks in a
+    dialog which kernel to take, as it may ask other things (news). Every dialog is accepted, and the click repeated.
+    """
+    from playwright.sync_api import TimeoutError as NotClickable
+
+    for _ in range(20):
+        with contextlib.suppress(NotClickable):
+            if page.locator("dialog.jp-Dialog").count():
+                page.locator("dialog.jp-Dialog .jp-mod-accept").first.click(timeout=2000)
+            page.get_by_text("Run", exact=True).first.click(timeout=2000)
+            page.get_by_text("Run All Cells", exact=True).click(timeout=2000)
         page.wait_for_timeout(2000)
         if page.locator(".jp-InputArea-prompt").first.inner_text().strip("[]: "):
             return
@@ -119,8 +128,6 @@ def test_a_reader_sees_the_table_the_bar_the_picture_and_the_error(lab):
             page.goto(f"{url}/lab/tree/lab.ipynb?token={token}&reset", wait_until="domcontentloaded")
             page.wait_for_selector(".jp-NotebookPanel .jp-CodeCell", timeout=60_000)
             page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]", timeout=90_000)
-            while page.locator("dialog.jp-Dialog").count():  # such as news
-                page.locator("dialog.jp-Dialog .jp-mod-accept").first.click()
             run_all_cells(page)
             page.wait_for_selector(".jp-OutputArea-output >> text=RankError", timeout=120_000)
             outputs = page.locator(".jp-CodeCell .jp-OutputArea")
