@@ -21,26 +21,24 @@ import html
 import inspect
 import multiprocessing
 import os
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from labkit import _processes, _rank, _wire, limits, show, trace
+from labkit import _processes, _rank, _wire, trace
 from labkit._cell import CellBars, CellOutput, static
+from labkit._plan import BACKENDS, Plan, decide
 from labkit._ranks import LaunchTimeout, RankError, Ranks
 from labkit.cost import Link
-from labkit.rendezvous import LOOPBACK_INTERFACE
 
 if TYPE_CHECKING:
     import pandas as pd
     import torch
 
-__all__ = ["LaunchTimeout", "RankError", "Run", "device", "launch", "progress", "workers"]
+__all__ = ["BACKENDS", "LaunchTimeout", "RankError", "Run", "device", "launch", "progress", "workers"]
 
-BACKENDS = ("auto", "gloo", "nccl")
 T = TypeVar("T")
 
 
@@ -55,8 +53,8 @@ class Run:
     ``devices``: each rank's device, a list of str. ``seconds``: from the call until every rank had answered.
     ``events``: every span of every rank as an event table, in seconds since the call. ``timings``: one row per rank and
     span name. As the last line of a cell it shows a header line and the timings. What was emulated stands in the header
-    and in ``.attrs["emulated"]`` of both tables, so it is said wherever they are shown or drawn;
-    pd.concat of tables that differ in it loses it.
+    and in ``.attrs["emulated"]`` of both tables, so it is said wherever they are shown or drawn; pd.concat of tables
+    that differ in it loses it.
     """
 
     values: list[Any]
@@ -84,172 +82,13 @@ class Run:
         return f"<p><code>{html.escape(self.header)}</code></p>{table}"
 
 
-# --- where the ranks run ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """Everything about a set of ranks that is decided before any of them starts."""
-
-    world_size: int
-    backend: str
-    why: str
-    devices: list[str]
-    threads: int
-    init: bool
-    variables: list[dict[str, str]]  # per rank
-    link: Link | None
-
-    def place(self, rank: int, port: int) -> _rank.Place:
-        where = (rank, self.world_size, self.backend, self.devices[rank], self.threads, self.init, port)
-        return _rank.Place(*where, self.variables[rank], self.link)
-
-    @property
-    def emulated(self) -> str:
-        return f"emulated link: {self.link}" if self.link else ""
-
-    def header(self, seconds: float) -> str:
-        ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
-        threads = show.fact(f"{self.threads} CPU thread{'s' * (self.threads > 1)} each", width=20)
-        parts = [ranks, show.fact(f"{self.backend}: {self.why}"), threads, show.measured(seconds, "s"), self.emulated]
-        return " ".join(filter(None, parts))
-
-
-def _plan(
-    world_size: int, backend: str, timeout_s: float, threads: int | None, link: Link | None, share_gpu: bool, init: bool
-) -> _Plan:
-    """Check every option and decide. Raises TypeError or ValueError that says what was given and what was expected."""
-    __tracebackhide__ = True
-    if isinstance(world_size, bool) or not isinstance(world_size, int):
-        raise TypeError(f"launch: world_size is {world_size!r}, expected a whole number of ranks, 1 or more")
-    if world_size < 1:
-        raise ValueError(f"launch: world_size is {world_size}, expected 1 or more")
-    if backend not in BACKENDS:
-        raise ValueError(f"launch: backend is {backend!r}, expected one of {', '.join(map(repr, BACKENDS))}")
-    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
-        raise ValueError(f"launch: timeout_s is {timeout_s!r}, expected seconds, more than 0")
-    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
-        raise ValueError(
-            f"launch: threads is {threads!r}, expected a whole number of threads a rank, 1 or more, or None"
-        )
-    if link is not None:
-        _check_link(link, backend, init)
-        link = None if link.is_free or world_size == 1 else link  # nothing to emulate
-    backend, why, gpus = _choose_backend(world_size, backend, share_gpu, link)
-    variables = [
-        _network_variables(backend, rank, shared=backend == "nccl" and gpus < world_size) for rank in range(world_size)
-    ]
-    devices = [f"cuda:{rank % gpus}" if backend == "nccl" else "cpu" for rank in range(world_size)]
-    threads = threads or max(1, limits.cores() // world_size)
-    plan = _Plan(world_size, backend, why, devices, threads, bool(init), variables, None)
-    if link is not None:
-        _check_slower(link, plan)
-    return replace(plan, link=link)
-
-
-def _choose_backend(world_size: int, backend: str, share_gpu: bool, link: Link | None) -> tuple[str, str, int]:
-    """(backend, why, number of GPUs): NCCL where each rank has a GPU of its own, otherwise gloo."""
-    __tracebackhide__ = True
-    if link is not None and backend == "auto":
-        return "gloo", "CPU, as a link is emulated over it", 0
-    gpus = 0 if backend == "gloo" else _gpu_count()
-    have = {0: "no GPU", 1: "1 GPU"}.get(gpus, f"{gpus} GPUs")
-    if backend == "gloo":
-        return "gloo", "CPU, as asked for", gpus
-    if gpus >= world_size:
-        return "nccl", "each rank has a GPU of its own", gpus
-    if share_gpu and gpus:
-        return "nccl", f"{have} shared, for correctness only", gpus
-    if backend == "nccl":
-        raise ValueError(
-            f"launch: backend='nccl' needs a GPU for each of the {world_size} ranks, and this machine has {have}. "
-            "Use backend='auto', which falls back to gloo on the CPU"
-            + (", or share_gpu=True to put several ranks on one GPU (for correctness only: it is slow)" * bool(gpus))
-            + (" (share_gpu=True would need at least one GPU)" * (not gpus))
-        )
-    return "gloo", f"CPU, as there {'is' if gpus < 2 else 'are'} {have} here", gpus
-
-
-def _gpu_count() -> int:
-    import torch
-    import torch.distributed as dist
-
-    return torch.cuda.device_count() if dist.is_nccl_available() else 0
-
-
-def _network_variables(backend: str, rank: int, shared: bool) -> dict[str, str]:
-    """Variables that keep the ranks' traffic on this machine, and let ranks share a GPU if they must."""
-    variables = {"GLOO_SOCKET_IFNAME": LOOPBACK_INTERFACE, "NCCL_SOCKET_IFNAME": LOOPBACK_INTERFACE}
-    if shared:
-        import torch
-
-        if torch.cuda.nccl.version() >= (2, 30):
-            variables["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
-        else:  # NCCL refuses two ranks on one GPU of one host, so let each believe it is on a host of its own
-            variables |= {"NCCL_HOSTID": f"labkit-{rank}", "NCCL_NET": "Socket"}
-    return variables
-
-
-# --- emulated links --------------------------------------------------------------------------------------------------
-
-_transport: dict[int, float] = {}  # world size -> bytes per second that gloo moves, once it was measured
-
-
-def _check_link(link: Any, backend: str, init: bool) -> None:
-    __tracebackhide__ = True
-    if not isinstance(link, Link):
-        raise TypeError(
-            f"launch: link is {link!r}, expected a labkit.cost.Link, such as ETHERNET_1G or Link(50e-6, 125e6), or None"
-        )
-    if backend == "nccl":
-        raise ValueError("launch: link is emulated over gloo, on the CPU; use backend='auto' or 'gloo' with it")
-    if not init:
-        raise ValueError("launch: link needs the process group that launch forms; leave out init=False")
-
-
-def _check_slower(link: Link, plan: _Plan) -> None:
-    """Refuse a link that is faster than gloo is between these ranks. It is measured again before that: it may have been busy."""
-    __tracebackhide__ = True
-    n = plan.world_size
-    for _ in range(2):
-        if link.bytes_per_s <= _transport.get(n, 0.0):
-            return
-        with Workers(plan, TRANSPORT_TIMEOUT_S) as ranks:
-            _transport[n] = max(_transport.get(n, 0.0), min(ranks.run(_measure_transport).values))
-    if link.bytes_per_s > _transport[n]:
-        raise ValueError(
-            f"launch: link is {link}, faster than the transport under it: gloo moves {_transport[n] / 1e6:.0f} MB/s between "
-            f"{n} ranks on this machine, and an emulated link can only be slower. Take a slower link here, such as "
-            "labkit.cost.ETHERNET_1G; the faster ones are for prediction, with labkit.cost"
-        )
-
-
-TRANSPORT_TIMEOUT_S = 60.0
-_TRANSPORT_BYTES, _TRANSPORT_REPEATS = 4 * 2**20, 7
-
-
-def _measure_transport() -> float:
-    """In each rank: bytes per second that a rank sends in an all_reduce, the median of several."""
-    import torch
-    import torch.distributed as dist
-
-    tensor, n = torch.ones(_TRANSPORT_BYTES // 4), dist.get_world_size()
-    seconds = []
-    for _ in range(_TRANSPORT_REPEATS):
-        dist.barrier()
-        start = time.perf_counter()
-        dist.all_reduce(tensor)
-        seconds.append(time.perf_counter() - start)
-    return 2 * (n - 1) / n * tensor.nbytes / statistics.median(seconds)
-
-
 # --- launch and workers ----------------------------------------------------------------------------------------------
 
 
 class Workers:
     """Warm ranks: started once, then one function after another runs on them within milliseconds. See :func:`workers`."""
 
-    def __init__(self, plan: _Plan, timeout_s: float):
+    def __init__(self, plan: Plan, timeout_s: float):
         self._plan, self._timeout_s = plan, timeout_s
         self._ranks: Ranks | None = None
         self._open = True
@@ -322,8 +161,10 @@ def workers(
     ``timeout_s`` is per run. Options are checked at once, before any process starts.
     """
     __tracebackhide__ = True
-    ranks = Workers(_plan(world_size, backend, timeout_s, threads, link, share_gpu, init), timeout_s)
-    ranks._ranks = Ranks(world_size, ranks._plan.place)
+    plan = decide(world_size, backend, timeout_s, threads, link, share_gpu, init)
+    _check_slower(plan)
+    ranks = Workers(plan, timeout_s)
+    ranks._ranks = Ranks(world_size, plan.place)
     return ranks
 
 
@@ -353,7 +194,8 @@ def launch(
     """
     __tracebackhide__ = True
     _check_call(fn, args, kwargs)
-    plan = _plan(world_size, backend, timeout_s, threads, link, share_gpu, init)
+    plan = decide(world_size, backend, timeout_s, threads, link, share_gpu, init)
+    _check_slower(plan)
     with Workers(plan, timeout_s) as ranks:
         return ranks.run(fn, *args, **kwargs)
 
@@ -392,6 +234,33 @@ def _hint(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str,
     if len(args) == 1 and not signature.parameters and isinstance(args[0], int):
         return f". Did you mean world_size={args[0]}? What follows fn is passed on to it"
     return ""
+
+
+# --- a link must be slower than what it is emulated over --------------------------------------------------------------
+
+_transport: dict[int, float] = {}  # world size -> bytes per second that gloo moves, once it was measured
+TRANSPORT_TIMEOUT_S = 60.0
+
+
+def _check_slower(plan: Plan) -> None:
+    """Refuse a link faster than gloo is between these ranks. It is measured again before that: it may have been busy."""
+    __tracebackhide__ = True
+    from labkit import link as emulation  # which imports torch
+
+    link, n = plan.link, plan.world_size
+    if link is None:
+        return
+    for _ in range(2):
+        if link.bytes_per_s <= _transport.get(n, 0.0):
+            return
+        with Workers(replace(plan, link=None), TRANSPORT_TIMEOUT_S) as ranks:
+            _transport[n] = max(_transport.get(n, 0.0), min(ranks.run(emulation.measure_transport).values))
+    if link.bytes_per_s > _transport[n]:
+        raise ValueError(
+            f"launch: link is {link}, faster than the transport under it: gloo moves {_transport[n] / 1e6:.0f} MB/s between "
+            f"{n} ranks on this machine, and an emulated link can only be slower. Take a slower link here, such as "
+            "labkit.cost.ETHERNET_1G; the faster ones are for prediction, with labkit.cost"
+        )
 
 
 # --- in a rank, and under torchrun -----------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ is on its way starts when that one ends, however late anybody wakes up to see it
 from __future__ import annotations
 
 import functools
+import statistics
 import threading
 import time
 from collections import deque
@@ -35,6 +36,23 @@ def register(link: Link) -> str:
     """Make ``link`` known to torch.distributed as a backend, in this process. Gives the backend's name."""
     dist.Backend.register_backend(BACKEND, functools.partial(LinkGroup, link), devices=["cpu"])
     return BACKEND
+
+
+# --- what it must be slower than -------------------------------------------------------------------------------------
+
+_TRANSPORT_BYTES, _TRANSPORT_REPEATS = 4 * 2**20, 7
+
+
+def measure_transport() -> float:
+    """In each rank, over gloo alone: bytes per second that a rank sends in an all_reduce, the median of several."""
+    tensor, n = torch.ones(_TRANSPORT_BYTES // 4), dist.get_world_size()
+    seconds = []
+    for _ in range(_TRANSPORT_REPEATS):
+        dist.barrier()
+        start = time.perf_counter()
+        dist.all_reduce(tensor)
+        seconds.append(time.perf_counter() - start)
+    return 2 * (n - 1) / n * tensor.nbytes / statistics.median(seconds)
 
 
 # --- time on the link ------------------------------------------------------------------------------------------------

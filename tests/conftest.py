@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import edited_package
 import matplotlib
@@ -39,6 +43,22 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no data in {folder}")
     return folder
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Callable[..., Any]]:
+    """ranks(n, **options): n warm ranks on gloo, a thread each, the same ones for all tests of a file that ask alike."""
+    from labkit.launch import workers
+
+    with contextlib.ExitStack() as stack:
+
+        @functools.cache
+        def started(world_size: int = 2, **options: Any) -> Any:
+            return stack.enter_context(
+                workers(world_size, **{"backend": "gloo", "timeout_s": 60, "threads": 1} | options)
+            )
+
+        yield started
 
 
 @pytest.fixture

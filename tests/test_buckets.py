@@ -10,18 +10,13 @@ import torch
 import torch.distributed as dist
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from to_do import task
 
 from labkit import dp
 from labkit.launch import launch
-from labkit.todo import missing
 
 MIB = 2**20
 NAN = float("nan")
-
-
-def task(name: str) -> pytest.MarkDecorator:
-    """A test of a task's answer: skipped in an edition in which it is still to do."""
-    return pytest.mark.skipif(missing(name) is not None, reason=str(missing(name)))
 
 
 # --- bad input -------------------------------------------------------------------------------------------------------

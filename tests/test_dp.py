@@ -17,16 +17,11 @@ import torch
 import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from to_do import task
 
 from labkit import dp
-from labkit.todo import missing
 
 ROOT = Path(__file__).parents[1]
-
-
-def task(name: str) -> pytest.MarkDecorator:
-    """A test of a task's answer: skipped in an edition in which it is still to do."""
-    return pytest.mark.skipif(missing(name) is not None, reason=str(missing(name)))
 
 
 def free_port() -> int:
@@ -181,8 +176,8 @@ def test_a_rank_that_dies_is_an_error_too():
 @task("dp.2")
 def test_an_interrupt_leaves_no_process(tmp_path):
     code = (
-        "import functools, os, signal, sys, threading, time\n"
-        "from tests.test_dp import dp, sleep_on\n"
+        "import functools, os, signal, sys, threading, time; sys.path.append('tests')\n"
+        "from test_dp import dp, sleep_on\n"
         "def interrupt():\n"
         "    while len(os.listdir(sys.argv[1])) < 2: time.sleep(0.05)\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"

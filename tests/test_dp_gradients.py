@@ -2,40 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from to_do import task
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from labkit import dp
-from labkit.launch import LaunchTimeout, Workers, launch, workers
-from labkit.todo import missing
+from labkit.launch import LaunchTimeout, launch
 
 ROWS = 24  # of the whole batch
-
-
-def task(*names: str) -> pytest.MarkDecorator:
-    """A test of tasks' answers: skipped in an edition in which one of them is still to do."""
-    to_do = [place for name in names if (place := missing(name))]
-    return pytest.mark.skipif(bool(to_do), reason="; ".join(to_do))
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Callable[[int], Workers]]:
-    """ranks(n): n warm ranks on gloo, a thread each, for all tests of this file."""
-    with contextlib.ExitStack() as stack:
-
-        @functools.cache
-        def started(world_size: int) -> Workers:
-            return stack.enter_context(workers(world_size, backend="gloo", timeout_s=60, threads=1))
-
-        yield started
 
 
 # --- a small model and its shards ------------------------------------------------------------------------------------

@@ -15,8 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from labkit import _processes, _rank, _wire
-from labkit import launch as launch_module
+from labkit import _plan, _processes, _rank, _wire
 from labkit.cost import ETHERNET_1G, Link
 from labkit.launch import RankError, device, launch, progress, workers
 from labkit.trace import EVENT_COLUMNS, TIMING_COLUMNS, span
@@ -120,10 +119,10 @@ def test_a_variable_of_the_function_that_cannot_be_sent_is_named(no_rank_starts)
 
 
 def test_nccl_without_enough_gpus_says_how_many_there_are_and_names_share_gpu(monkeypatch, no_rank_starts):
-    monkeypatch.setattr(launch_module, "_gpu_count", lambda: 1)
+    monkeypatch.setattr(_plan, "_gpu_count", lambda: 1)
     with pytest.raises(ValueError, match=r"each of the 2 ranks, and this machine has 1 GPU.*share_gpu=True"):
         launch(rank_and_sum, backend="nccl")
-    monkeypatch.setattr(launch_module, "_gpu_count", lambda: 0)
+    monkeypatch.setattr(_plan, "_gpu_count", lambda: 0)
     with pytest.raises(ValueError, match="this machine has no GPU"):
         launch(rank_and_sum, backend="nccl", share_gpu=True)
 
@@ -143,9 +142,9 @@ def test_nccl_without_enough_gpus_says_how_many_there_are_and_names_share_gpu(mo
 def test_auto_takes_nccl_exactly_where_each_rank_has_a_gpu(
     monkeypatch, gpus, world_size, share_gpu, backend, devices, why
 ):
-    monkeypatch.setattr(launch_module, "_gpu_count", lambda: gpus)
+    monkeypatch.setattr(_plan, "_gpu_count", lambda: gpus)
     monkeypatch.setattr(torch.cuda, "nccl", type("nccl", (), {"version": staticmethod(lambda: (2, 28, 9))}))
-    plan = launch_module._plan(world_size, "auto", 1.0, None, None, share_gpu, True)
+    plan = _plan.decide(world_size, "auto", 1.0, None, None, share_gpu, True)
     assert (plan.backend, plan.devices) == (backend, devices)
     assert why in plan.why and why in plan.header(0.1)
     hosts = [variables.get("NCCL_HOSTID") for variables in plan.variables]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import gc
 import math
@@ -10,7 +9,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -18,14 +17,15 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
+from to_do import task
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from labkit import dp
 from labkit import launch as launch_module
+from labkit import link as link_module
 from labkit.cost import ETHERNET_1G, NVLINK4, Link
 from labkit.launch import LaunchTimeout, RankError, Run, Workers, launch, workers
-from labkit.todo import missing
 from labkit.trace import span
 
 ALPHA_S, BETA = 1e-3, 10e6  # so slow that the model's times are far above what gloo itself takes
@@ -37,15 +37,9 @@ clock = time.perf_counter  # one clock for all ranks of a machine
 
 
 @pytest.fixture(scope="module")
-def ranks() -> Iterator[Callable[..., Workers]]:
-    """ranks(n, link): n warm ranks on a link, or on gloo where it is None, for all tests of this file."""
-    with contextlib.ExitStack() as stack:
-
-        @functools.cache
-        def started(world_size: int = 2, link: Link | None = LINK) -> Workers:
-            return stack.enter_context(workers(world_size, backend="gloo", timeout_s=20, threads=1, link=link))
-
-        yield started
+def ranks(ranks: Callable[..., Workers]) -> Callable[..., Workers]:
+    """ranks(n, link): as in conftest, but on a link, or on gloo where it is None, and hung ranks are ended soon."""
+    return lambda world_size=2, link=LINK: ranks(world_size, timeout_s=20, link=link)
 
 
 def whole(n_bytes: int = BYTES, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -74,7 +68,7 @@ def test_a_link_without_bandwidth_or_with_negative_latency_cannot_be_made(number
 
 def test_a_link_faster_than_gloo_on_this_machine_is_refused_by_name_with_what_gloo_moves(monkeypatch):
     monkeypatch.setattr(launch_module, "_transport", {})
-    monkeypatch.setattr(launch_module, "_measure_transport", lambda: 8e6 if dist.get_rank() else 9e6)
+    monkeypatch.setattr(link_module, "measure_transport", lambda: 8e6 if dist.get_rank() else 9e6)
     refusal = r"link is SLOW \(10 MB/s, 1 ms\), faster than the transport under it: gloo moves 8 MB/s between 2 ranks"
     for start in (functools.partial(launch, dist.barrier), workers):
         with pytest.raises(ValueError, match=refusal):
@@ -90,7 +84,7 @@ def test_the_transport_as_it_is_refuses_nvlink_and_takes_a_slow_link():
 
 def test_a_transport_that_was_slow_once_is_measured_again_before_a_link_is_refused(monkeypatch):
     monkeypatch.setattr(launch_module, "_transport", {2: 1e6})
-    monkeypatch.setattr(launch_module, "_measure_transport", lambda: 20e6)
+    monkeypatch.setattr(link_module, "measure_transport", lambda: 20e6)
     assert launch(dist.get_backend, link=LINK).values == ["link", "link"]
 
 
@@ -729,10 +723,7 @@ def torchs(module: nn.Module, bucket_cap_mb: float) -> nn.Module:
     return DistributedDataParallel(module, bucket_cap_mb=bucket_cap_mb)
 
 
-TO_DO = [place for name in ("dp.6", "dp.7") if (place := missing(name))]
-BOTH_WRAPPERS = pytest.mark.parametrize(
-    "wrap", [torchs, pytest.param(ours, marks=pytest.mark.skipif(bool(TO_DO), reason="; ".join(TO_DO)))]
-)
+BOTH_WRAPPERS = pytest.mark.parametrize("wrap", [torchs, pytest.param(ours, marks=task("dp.6", "dp.7"))])
 
 
 def backward(wrapped: nn.Module, loss: torch.Tensor) -> None:

@@ -8,7 +8,7 @@ import functools
 import gc
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -16,38 +16,20 @@ from unittest import mock
 import pytest
 import torch
 import torch.distributed as dist
+from to_do import task
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 
 from labkit import dp
-from labkit.launch import LaunchTimeout, Workers, launch, workers
-from labkit.todo import missing
+from labkit.launch import LaunchTimeout, launch
 from labkit.trace import span
 
 MIB = 2**20
 
 
-def task(*names: str) -> pytest.MarkDecorator:
-    """A test of tasks' answers: skipped in an edition in which one of them is still to do."""
-    to_do = [place for name in names if (place := missing(name))]
-    return pytest.mark.skipif(bool(to_do), reason="; ".join(to_do))
-
-
 reducer_task = task("dp.6", "dp.7")
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Callable[[int], Workers]]:
-    """ranks(n): n warm ranks on gloo, a thread each, for all tests of this file."""
-    with contextlib.ExitStack() as stack:
-
-        @functools.cache
-        def started(world_size: int) -> Workers:
-            return stack.enter_context(workers(world_size, backend="gloo", timeout_s=60, threads=1))
-
-        yield started
 
 
 # --- small models and what to do with them ---------------------------------------------------------------------------

@@ -14,17 +14,16 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from to_do import task
 
 from labkit import dp, metrics, models, train, trainer, translation
 from labkit import launch as launch_module
 from labkit.launch import RankError, launch
-from labkit.todo import missing
 from labkit.trace import EVENT_COLUMNS
 from labkit.train import TranslateConfig, translate
 from labkit.translation import Example
 
-MISSING = missing("dp.1") or missing("dp.4")
-needs_answers = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
+needs_answers = task("dp.1", "dp.4")
 SMALL = ["--source", "shipped", "--size", "nano", "--limit", "120", "--limit-eval", "20", "--batch-size", "16"]
 
 
