@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # else an optimizer imports it, and it keeps the group that is up, with gloo's threads, for ever
 import torch.multiprocessing as mp
 from torch.utils.data import DataLoader, Dataset
 

@@ -22,10 +22,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-# torch.distributed.nn holds on to the group that is up when it is first imported (its functions' default argument), and
-# optimizers import it. Then destroy_process_group ends no thread of gloo's, and Python's end may abort: so import it now.
-import torch.distributed.nn
-
 from labkit import dp, launch, metrics, models, trace, translation
 from labkit.metrics import RankResult
 from labkit.todo import missing

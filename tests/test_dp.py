@@ -206,6 +206,30 @@ def test_setup_works_in_a_rank_that_launch_started_without_a_group(launch):
     assert launch(in_rank, free_port(), world_size=2, init=False, timeout_s=60).values == [[11.0], [11.0]]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="counts the threads of a process as Linux lists them")
+@pytest.mark.parametrize("module", ["labkit.dp", "labkit.train"])
+def test_no_thread_of_an_ended_group_is_left_after_training(module):
+    """Python aborts in some runs if it ends (as under torchrun, and in run_processes) while gloo's threads still hold tensors."""
+    program = f"""
+import os, tempfile, torch, torch.distributed as dist
+import {module}
+threads = [len(os.listdir("/proc/self/task"))]
+dist.init_process_group("gloo", init_method="file://" + tempfile.mktemp(), rank=0, world_size=1)
+threads.append(len(os.listdir("/proc/self/task")))
+parameter = torch.nn.Parameter(torch.ones(3))
+parameter.grad = torch.ones(3)
+torch.optim.AdamW([parameter]).step()
+dist.all_gather_object([None], "something")
+dist.destroy_process_group()
+threads.append(len(os.listdir("/proc/self/task")))
+print(*threads)
+"""
+    env = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
+    before, during, after = map(int, run.stdout.split())
+    assert before == after < during, run.stderr
+
+
 @task("dp.2")
 def test_two_terminals_wait_for_each_other_and_say_so():
     port = str(free_port())

@@ -176,29 +176,6 @@ def without_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="counts the threads of a process as Linux lists them")
-def test_nothing_that_training_imports_keeps_the_threads_of_an_ended_group_alive() -> None:
-    """As under torchrun, where Python ends in the ordinary way: it aborts if gloo's threads then still hold tensors."""
-    program = """
-import os, tempfile, torch, torch.distributed as dist
-import labkit.train
-threads = [len(os.listdir("/proc/self/task"))]
-dist.init_process_group("gloo", init_method="file://" + tempfile.mktemp(), rank=0, world_size=1)
-threads.append(len(os.listdir("/proc/self/task")))
-parameter = torch.nn.Parameter(torch.ones(3))
-parameter.grad = torch.ones(3)
-torch.optim.AdamW([parameter]).step()
-dist.all_gather_object([None], "something")
-dist.destroy_process_group()
-threads.append(len(os.listdir("/proc/self/task")))
-print(threads)
-"""
-    env = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=120)
-    before, during, after = json.loads(done.stdout)
-    assert before == after < during
-
-
 @needs_answers
 def test_own_processes_and_torchrun_train_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
