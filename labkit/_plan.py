@@ -82,7 +82,7 @@ def _check_link(link: Any, backend: str, init: bool) -> None:
 
 
 def _choose_backend(world_size: int, backend: str, share_gpu: bool, link: Link | None) -> tuple[str, str, int]:
-    """(backend, why, number of GPUs): NCCL where each rank has a GPU of its own, otherwise gloo."""
+    """(backend, why, number of GPUs): NCCL where each rank has a GPU of its own, or may share one, otherwise gloo."""
     __tracebackhide__ = True
     if link is not None and backend == "auto":
         return "gloo", "CPU, as a link is emulated over it", 0

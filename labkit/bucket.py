@@ -21,7 +21,7 @@ CommHook = Callable[[torch.Tensor], "torch.futures.Future[Any]"]
 class Bucket:
     """Parameters whose gradients travel in one message.
 
-    ``buffer`` is 1-D, and the gradient of each parameter is a view of a part of it, so nothing is copied to send it.
+    ``buffer`` is 1-D. Once collected, the gradient of each parameter is a view of a part of it, so it is sent as it is.
     ``names`` and ``parameters`` are lists in the same order; ``missing`` holds the numbers, in these lists, of those
     whose gradient is not ready yet in this step; ``future`` is set while the buffer is on its way.
     """
@@ -105,7 +105,7 @@ def all_reduce_hook(buffer: torch.Tensor) -> torch.futures.Future[Any]:
 
 
 def bf16_compress_hook(buffer: torch.Tensor) -> torch.futures.Future[Any]:
-    """A communication hook that sends bfloat16: half the bytes of float32, and about three digits of each number."""
+    """A communication hook that sends bfloat16: half the bytes of float32, and two to three digits of each number."""
     compressed = buffer.bfloat16()
 
     def decompress(arrived: torch.futures.Future[Any]) -> torch.Tensor:
@@ -127,7 +127,7 @@ def take_from_rank_0(tensor: torch.Tensor) -> None:
         tensor.copy_(contiguous)
 
 
-def check_same_model(module: torch.nn.Module, cap_mb: float) -> None:
+def check_same_model(module: torch.nn.Module, buckets: list[Bucket]) -> None:
     """Raise ValueError, on every rank, where a rank has other parameters, buffers or buckets than rank 0.
 
     The order counts too: what stands at the same place in two ranks is added up.
@@ -137,14 +137,20 @@ def check_same_model(module: torch.nn.Module, cap_mb: float) -> None:
         (name, f"{tuple(t.shape)} {t.dtype}, strides {t.stride()}{', trained' * t.requires_grad}")
         for name, t in tensors
     ]
-    models: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(models, [("bucket_cap_mb", f"{cap_mb:g}"), *mine])
-    for rank, theirs in enumerate(models):
-        for there, here in itertools.zip_longest(
-            theirs, models[0], fillvalue=("nothing", "no further parameter or buffer")
-        ):
+    sizes = [len(bucket.names) for bucket in buckets]
+    ranks: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(ranks, (mine, sizes))
+    same, same_sizes = ranks[0]
+    for rank, (theirs, _) in enumerate(ranks):
+        for there, here in itertools.zip_longest(theirs, same, fillvalue=("nothing", "no further parameter or buffer")):
             if there != here:
                 raise ValueError(
                     f"rank {rank} has another model than rank 0: it has {there[0]} ({there[1]}) where rank 0 has "
-                    f"{here[0]} ({here[1]}). Build the same model, with the same bucket_cap_mb, on every rank"
+                    f"{here[0]} ({here[1]}). Build the same model on every rank"
                 )
+    for rank, (_, their_sizes) in enumerate(ranks):
+        if their_sizes != same_sizes:
+            raise ValueError(
+                f"rank {rank} has other buckets than rank 0: of {their_sizes} parameters where rank 0 has {same_sizes}. "
+                "Give every rank the same bucket_cap_mb"
+            )

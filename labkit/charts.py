@@ -18,6 +18,7 @@ from labkit.show import emulated
 
 ALIKE = ("#AFBAC4", "")  # grey and plain, for bars that are not told apart
 CURVE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # a thin line needs a dark colour
+CHARACTERS_PER_IN = 16  # of what stands under the axes
 MARKERS = ("o", "s", "^", "D", "v", "P")
 
 
@@ -61,8 +62,12 @@ def bars(
             x = [groups.index(entry) + (i - (len(names) - 1) / 2) * width for entry in rows[group]]
             deviation = rows[error].to_numpy(dtype=float) if error else None
             look = (PALETTE[i % len(PALETTE)], HATCHES[i % len(HATCHES)]) if len(names) > 1 else ALIKE
-            _draw_series(ax, str(name), look, x, rows[value].to_numpy(dtype=float), deviation, width)
-        ax.set_xticks(range(len(groups)), labels=[textwrap.fill(str(entry), 22) for entry in groups])
+            number_pt = 8.0 if len(table) <= 16 else 7.0  # of many bars each is narrow
+            _draw_series(ax, str(name), look, x, rows[value].to_numpy(dtype=float), deviation, width, number_pt)
+        room = max(8, min(22, _characters_across(ax) // len(groups)))
+        ax.set_xticks(
+            range(len(groups)), labels=[textwrap.fill(str(entry), room, break_long_words=False) for entry in groups]
+        )
         ax.tick_params(axis="x", length=0)
         ax.margins(y=0.12)
         if log:
@@ -80,6 +85,7 @@ def _draw_series(
     y: np.ndarray,
     deviation: np.ndarray | None,
     width: float,
+    number_pt: float,
 ) -> None:
     colour, hatch = colour_and_hatch
     if deviation is not None:
@@ -89,7 +95,11 @@ def _draw_series(
     drawn = ax.bar(x, y, width=0.92 * width, yerr=deviation, label=name, error_kw=error_look, **look)
     behind = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}  # so that a line through a number does not hide it
     ax.bar_label(
-        drawn, fmt=lambda value: f"{value:.3g}" if value < 1000 else f"{value:,.0f}", padding=2, fontsize=8, bbox=behind
+        drawn,
+        fmt=lambda value: f"{value:.3g}" if value < 1000 else f"{value:,.0f}",
+        padding=2,
+        fontsize=number_pt,
+        bbox=behind,
     )
 
 
@@ -166,10 +176,15 @@ def _check_columns(table: pd.DataFrame, what: str, names: list[str], numbers: li
             raise ValueError(f"{what}: column {name} has entries that are no finite numbers")
 
 
+def _characters_across(ax: Axes) -> int:
+    """How many characters fit beside each other under the axes."""
+    return int(CHARACTERS_PER_IN * ax.bbox.width / ax.get_figure().dpi)  # type: ignore[union-attr]
+
+
 def _finish(ax: Axes, x_label: str, y_label: str, note: str) -> None:
     ax.grid(axis="y", color="#dddddd", linewidth=0.6)
     ax.set_ylabel(y_label)
-    ax.set_xlabel("\n".join([*([x_label] if x_label else []), *textwrap.wrap(note, 90)]))
+    ax.set_xlabel("\n".join([*([x_label] if x_label else []), *textwrap.wrap(note, _characters_across(ax))]))
     handles, labels = ax.get_legend_handles_labels()
     if len(labels) < 2:
         return  # the axis says it all

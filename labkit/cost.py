@@ -34,7 +34,7 @@ _CHUNKS = "a whole number of chunks, 1 or more"
 _TIME = "a finite number of seconds, more than 0: leave out what was not measured"
 
 
-def _check_number(name: str, value: object, holds: Callable[..., bool], expected: str) -> None:
+def check_number(name: str, value: object, holds: Callable[..., bool], expected: str) -> None:
     """TypeError unless ``value`` is a real number (a bool is not), ValueError unless ``holds(value)``."""
     message = f"{name} is {value!r}, expected {expected}"
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
@@ -73,14 +73,14 @@ class Link:
     name: str = ""
 
     def __post_init__(self) -> None:
-        _check_number("latency_s", self.latency_s, _not_negative, _SECONDS)
-        _check_number("bytes_per_s", self.bytes_per_s, lambda value: value > 0, _BANDWIDTH)
+        check_number("latency_s", self.latency_s, _not_negative, _SECONDS)
+        check_number("bytes_per_s", self.bytes_per_s, lambda value: value > 0, _BANDWIDTH)
         if not isinstance(self.name, str):
             raise TypeError(f'name is {self.name!r}, expected text, such as "ETHERNET_1G", or nothing')
 
     def message_s(self, n_bytes: float) -> float:
         """Seconds until a message of ``n_bytes`` has arrived: latency + bytes / bandwidth."""
-        _check_number("n_bytes", n_bytes, _not_negative, _BYTES)
+        check_number("n_bytes", n_bytes, _not_negative, _BYTES)
         return self.latency_s + n_bytes / self.bytes_per_s
 
     @property
@@ -163,8 +163,8 @@ def collective_s(name: str, n_bytes: float, world_size: int, link: Link) -> floa
         raise ValueError(f"collective is {name!r}, expected one of {', '.join(_COLLECTIVES)}")
     if not isinstance(link, Link):
         raise TypeError(f"link is {link!r}, expected a Link, such as ETHERNET_1G or Link(50e-6, 125e6)")
-    _check_number("n_bytes", n_bytes, _not_negative, _BYTES)
-    _check_number("world_size", world_size, _at_least_one, _WORLD_SIZE)
+    check_number("n_bytes", n_bytes, _not_negative, _BYTES)
+    check_number("world_size", world_size, _at_least_one, _WORLD_SIZE)
     if world_size == 1:
         return 0.0
     latencies, passes = _COLLECTIVES[name](world_size)
@@ -187,8 +187,8 @@ def parameter_server_s(n_bytes: float, world_size: int, latency_s: float, bytes_
     likewise. That is a gather of N whole tensors and a scatter of N. Errors are those of :func:`collective_s`.
     """
     link = Link(latency_s, bytes_per_s)
-    _check_number("n_bytes", n_bytes, _not_negative, _BYTES)
-    _check_number("world_size", world_size, _at_least_one, _WORLD_SIZE)
+    check_number("n_bytes", n_bytes, _not_negative, _BYTES)
+    check_number("world_size", world_size, _at_least_one, _WORLD_SIZE)
     return 2 * (world_size - 1) * link.message_s(n_bytes)
 
 
@@ -202,9 +202,9 @@ def ring_broadcast_s(n_bytes: float, world_size: int, n_chunks: int, latency_s: 
     Raises ValueError also for fewer chunks than 1. The rest is as in :func:`collective_s`.
     """
     link = Link(latency_s, bytes_per_s)
-    _check_number("n_bytes", n_bytes, _not_negative, _BYTES)
-    _check_number("world_size", world_size, _at_least_one, _WORLD_SIZE)
-    _check_number("n_chunks", n_chunks, _at_least_one, _CHUNKS)
+    check_number("n_bytes", n_bytes, _not_negative, _BYTES)
+    check_number("world_size", world_size, _at_least_one, _WORLD_SIZE)
+    check_number("n_chunks", n_chunks, _at_least_one, _CHUNKS)
     if world_size == 1:
         return 0.0
     return (world_size - 2 + n_chunks) * link.message_s(n_bytes / n_chunks)
@@ -232,7 +232,7 @@ def ddp_timeline(
     Distributed: Experiences on Accelerating Data Parallel Training", VLDB 13 (12).
     """
     ready, sizes, link = list(ready_s), list(sizes_bytes), Link(latency_s, bytes_per_s)
-    _check_number("world_size", world_size, _at_least_one, _WORLD_SIZE)
+    check_number("world_size", world_size, _at_least_one, _WORLD_SIZE)
     _check_gradients(ready, sizes)
     _check_buckets(buckets, len(sizes))
     rows = []
@@ -252,8 +252,8 @@ def _check_gradients(ready_s: Sequence[float], sizes_bytes: Sequence[float]) -> 
             "parameter, by its index"
         )
     for i, (ready, size) in enumerate(zip(ready_s, sizes_bytes, strict=True)):
-        _check_number(f"ready_s[{i}]", ready, _not_negative, _SECONDS)
-        _check_number(f"sizes_bytes[{i}]", size, _whole_and_not_negative, _WHOLE_BYTES)
+        check_number(f"ready_s[{i}]", ready, _not_negative, _SECONDS)
+        check_number(f"sizes_bytes[{i}]", size, _whole_and_not_negative, _WHOLE_BYTES)
 
 
 def _check_buckets(buckets: Sequence[Sequence[int]], n_parameters: int) -> None:
@@ -272,7 +272,7 @@ def _check_buckets(buckets: Sequence[Sequence[int]], n_parameters: int) -> None:
         if len(bucket) == 0:
             raise ValueError(f"bucket {k} is empty, expected at least one parameter in it: leave it out")
         for i in bucket:
-            _check_number(f"a parameter of bucket {k}", i, is_index, expected)
+            check_number(f"a parameter of bucket {k}", i, is_index, expected)
             if i in bucket_of:
                 where = f"in buckets {bucket_of[i]} and {k}" if bucket_of[i] != k else f"twice in bucket {k}"
                 raise ValueError(f"parameter {i} is {where}, expected it once: its gradient is sent once")
@@ -338,7 +338,7 @@ def fit_link(sizes_bytes: Sequence[float], times_s: Sequence[float], world_size:
     latencies, passes = 1, 1.0
     if world_size is not None:
         expected = "a whole number of ranks, 2 or more (one rank sends nothing), or None for single messages"
-        _check_number("world_size", world_size, lambda n: _at_least_one(n) and n > 1, expected)
+        check_number("world_size", world_size, lambda n: _at_least_one(n) and n > 1, expected)
         latencies, passes = _COLLECTIVES["all_reduce"](world_size)
     moved = passes * np.asarray(sizes_bytes, dtype=float)
     (intercept, slope), (intercept_error, slope_error) = _relative_line(moved, np.asarray(times_s, dtype=float))
@@ -355,8 +355,8 @@ def _check_points(sizes_bytes: Sequence[float], times_s: Sequence[float]) -> Non
     if len(sizes_bytes) != len(times_s):
         raise ValueError(f"{len(sizes_bytes)} sizes and {len(times_s)} times, expected one time for each size")
     for i, (size, time) in enumerate(zip(sizes_bytes, times_s, strict=True)):
-        _check_number(f"sizes_bytes[{i}]", size, _not_negative, _BYTES)
-        _check_number(f"times_s[{i}]", time, lambda value: 0 < value < math.inf, _TIME)
+        check_number(f"sizes_bytes[{i}]", size, _not_negative, _BYTES)
+        check_number(f"times_s[{i}]", time, lambda value: 0 < value < math.inf, _TIME)
     if len(sizes_bytes) < 3:
         raise ValueError(
             f"{len(sizes_bytes)} points, expected at least 3: latency and bandwidth are two unknowns, and it takes a "

@@ -1,7 +1,7 @@
 """Data parallelism by hand: cut the data into shards, start a process for each rank, make the ranks' gradients agree.
 
-This is a student file: it holds the tasks dp.1 to dp.7. From the top to the bottom: shards, processes, then five ways to
-agree on gradients, each beside the next: through rank 0, an all_reduce a parameter, a ring, buckets, and overlap.
+This is a student file: it holds the tasks dp.1 to dp.7. From the top to the bottom: shards, processes, then how to
+agree on gradients: through rank 0, an all_reduce a parameter, what an all_reduce is made of, buckets that overlap with backward.
 
 Run it in two terminals to see two processes wait for each other (-w is the world size, -nr this process's rank):
 
@@ -28,6 +28,7 @@ import torch.multiprocessing as mp
 from torch.utils.data import DataLoader, Dataset
 
 from labkit.bucket import MIB, Bucket, CommHook, all_reduce_hook, bf16_compress_hook, check_same_model, take_from_rank_0
+from labkit.cost import check_number
 from labkit.rendezvous import loopback_store
 from labkit.todo import TodoError
 
@@ -276,7 +277,7 @@ def _exchange(outgoing: torch.Tensor, incoming: torch.Tensor) -> None:
 
 # --- buckets: many small messages become a few large ones ------------------------------------------------------------
 
-DEFAULT_CAP_MB, FIRST_CAP_MB = 25.0, 1.0  # torch's: the first bucket is small, so that the first message leaves early
+DEFAULT_CAP_MB, FIRST_CAP_MB = 25.0, 1.0  # torch's
 
 
 def assign_buckets(
@@ -290,7 +291,7 @@ def assign_buckets(
     ``first_cap_bytes``, if given, holds for the first bucket instead. The rule is that of torch's DistributedDataParallel
     (Li et al. 2020, arXiv 2006.15704, section 3.2.3).
 
-    Raises ValueError for a capacity that is not more than 0, and for a size below 0.
+    Raises ValueError for a capacity that is not more than 0, and for a size below 0; TypeError for what is no number.
     """
     _check_capacities(sizes_bytes, cap_bytes, first_cap_bytes)
     ### TODO dp.6 (15 minutes): Go through the parameters from the last to the first, and put each into the open bucket. A
@@ -310,14 +311,14 @@ def assign_buckets(
 
 def _check_capacities(sizes_bytes: Sequence[int], cap_bytes: float, first_cap_bytes: float | None) -> None:
     for name, capacity in (("cap_bytes", cap_bytes), ("first_cap_bytes", first_cap_bytes)):
-        if capacity is not None and not capacity > 0:
-            raise ValueError(
-                f"{name} is {capacity}, expected more than 0: a bucket must have room for a parameter. For a bucket a "
-                "parameter give 1"
-            )
-    for size in sizes_bytes:
-        if not size >= 0:
-            raise ValueError(f"sizes_bytes has {size}, expected sizes in bytes, 0 or more")
+        if capacity is not None:
+            _check_capacity(name, capacity)
+    for number, size in enumerate(sizes_bytes):
+        check_number(f"sizes_bytes[{number}]", size, lambda size: size >= 0, "a size in bytes, 0 or more")
+
+
+def _check_capacity(name: str, capacity: float) -> None:
+    check_number(name, capacity, lambda capacity: capacity > 0, "more than 0: a bucket must have room for a parameter")
 
 
 # --- overlap: send a bucket while the backward pass makes the next one -----------------------------------------------
@@ -332,15 +333,16 @@ class BucketedDataParallel(torch.nn.Module):
         optimizer.step()
 
     Parameters and buffers are taken from rank 0, here and buffers again in each forward pass while training.
-    ``bucket_cap_mb`` is in MiB; with the default the first bucket closes at 1 MiB, as torch's does. ``comm_hook`` takes a
-    buffer of gradients, 1-D, starts replacing it by its sum over all ranks, and gives a torch.futures.Future that is done
-    when the sum is there. ``module`` is the model and ``buckets`` the list of its :class:`Bucket`, in the order in which
-    they are sent.
+    ``bucket_cap_mb`` is in MiB; by default, and only then, the first bucket closes at 1 MiB, as torch's does.
+    ``comm_hook`` takes a buffer of gradients, 1-D, starts replacing it by its sum over all ranks, and gives a
+    torch.futures.Future that is done when the sum is there. ``module`` is the model and ``buckets`` the list of its
+    :class:`Bucket`, in the order in which they are sent.
 
-    A parameter that is not used in a step counts as zero on that rank; one that no rank uses gets a gradient of zero. Raises
-    ValueError where ranks have different models, for a capacity that is not more than 0, and for a model without a
-    parameter to train. After Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training",
-    arXiv 2006.15704.
+    A parameter that is not used in a step counts as zero on that rank; one that no rank uses gets a gradient of zero, so
+    that an optimizer with momentum or weight decay still moves it (torch's DDP leaves it alone). Raises ValueError
+    where ranks have different models, for a capacity that is not more than 0, and for a model without a parameter to
+    train. After Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", arXiv
+    2006.15704.
     """
 
     def __init__(
@@ -348,7 +350,7 @@ class BucketedDataParallel(torch.nn.Module):
     ):
         super().__init__()
         self.buckets = _make_buckets(module, bucket_cap_mb)
-        check_same_model(module, bucket_cap_mb)
+        check_same_model(module, self.buckets)
         for tensor in [*module.parameters(), *module.buffers()]:
             take_from_rank_0(tensor)
         self.module = module
@@ -479,10 +481,7 @@ def _make_buckets(module: torch.nn.Module, cap_mb: float) -> list[Bucket]:
 
     A message has one dtype and lies on one device, so parameters of each kind have buckets of their own.
     """
-    if not cap_mb > 0:
-        raise ValueError(
-            f"bucket_cap_mb is {cap_mb}, expected more than 0 (MiB): a bucket must have room for a parameter"
-        )
+    _check_capacity("bucket_cap_mb", cap_mb)
     named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
     if not named:
         raise ValueError(
@@ -491,7 +490,8 @@ def _make_buckets(module: torch.nn.Module, cap_mb: float) -> list[Bucket]:
     kinds: dict[Any, list[int]] = {}
     for number, (_, parameter) in enumerate(named):
         kinds.setdefault((parameter.dtype, parameter.device), []).append(number)
-    first_cap = FIRST_CAP_MB * MIB if cap_mb == DEFAULT_CAP_MB else None
+    # By default the first bucket is small, so that a message leaves early. A capacity that is given, be it 25, holds for all.
+    first_cap = FIRST_CAP_MB * MIB if cap_mb is DEFAULT_CAP_MB else None
     groups = [
         [numbers[i] for i in bucket]
         for numbers in kinds.values()

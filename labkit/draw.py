@@ -110,15 +110,16 @@ def timeline(events: pd.DataFrame, ax: Axes | None = None, *, note: str = "") ->
 def overlay(ideal: pd.DataFrame, measured: pd.DataFrame, ax: Axes | None = None, *, note: str = "") -> Axes:
     """Draw what should happen over what did happen, rank by rank on one time axis; both begin at 0.
 
-    Two event tables as for :func:`timeline`, with the same unit of time. Lines mark where each of them ends.
+    Two event tables as for :func:`timeline`, with the same unit of time. Lines mark where each of them ends. In the
+    picture the first one is called predicted, as in every other picture of the lab.
     """
-    tables = {"ideal": _checked(ideal, "overlay(ideal)"), "measured": _checked(measured, "overlay(measured)")}
+    tables = {"predicted": _checked(ideal, "overlay(ideal)"), "measured": _checked(measured, "overlay(measured)")}
     shifted = {}
     for source, table in tables.items():
         start = table.start_s.min()
         shifted[source] = table.assign(start_s=table.start_s - start, end_s=table.end_s - start)
     ends = [(source, table.end_s.max()) for source, table in shifted.items()]
-    heights = {"ideal": 0.55, "measured": 1.0}
+    heights = {"predicted": 0.55, "measured": 1.0}
     parts = [(source, heights[source], table.assign(start=table.start_s)) for source, table in shifted.items()]
     with house_style():
         ax = _draw_events(parts, ax, "time", emulated(ideal, measured, note=note), ends)

@@ -158,7 +158,7 @@ def workers(
 ) -> Workers:
     """Start ranks that stay: ``with workers(world_size=2) as ranks: ranks.run(fn, *args) …``. Options as for launch.
 
-    ``timeout_s`` is per run. Options are checked at once, before any process starts.
+    ``timeout_s`` is per run. Options are checked at once, before these ranks start.
     """
     __tracebackhide__ = True
     plan = decide(world_size, backend, timeout_s, threads, link, share_gpu, init)
@@ -184,12 +184,13 @@ def launch(
 
     ``backend``: ``"auto"`` takes NCCL where each rank has a GPU of its own, otherwise gloo on the CPU; ``share_gpu=True``
     puts several NCCL ranks on one GPU, for correctness only. ``threads``: CPU threads a rank, by default the cores
-    shared out. ``link``: a :class:`labkit.cost.Link`, such as ``ETHERNET_1G``: all communication takes as long as it would
-    there (see :mod:`labkit.link`). It must be slower than gloo, which the first launch with a link measures.
+    shared out. ``link``: a :class:`labkit.cost.Link`, such as ``ETHERNET_1G``: all communication takes at least as long as it
+    would there (see :mod:`labkit.link`). It must have less bandwidth than gloo, which is measured once per world size.
     ``init=False`` leaves ``init_process_group`` to ``fn``. ``timeout_s``: seconds from the start until every rank has
     answered.
 
-    Raises TypeError or ValueError before anything starts if the call cannot work; RankError if a rank raises or dies;
+    Raises TypeError or ValueError before anything starts if the call cannot work (only gloo is measured before a link
+    that is too fast is refused); RankError if a rank raises or dies;
     LaunchTimeout, with every rank's stack, if they are not done in time. No rank is left in any of these cases.
     """
     __tracebackhide__ = True

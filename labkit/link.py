@@ -1,11 +1,12 @@
-"""A slow network on one machine: a torch.distributed backend that sends over gloo and takes as long as the link would.
+"""A slow network on one machine: a torch.distributed backend over gloo that takes no less time than the link would.
 
     launch(fn, link=ETHERNET_1G)
 
 Every collective and every message really travels, over gloo, and is done no earlier than the α–β model says: latency plus
-bytes over bandwidth, by the formulas of :func:`labkit.cost.collective_s`. Meanwhile the rank's CPU is free, as it would be
-with a network card: whoever waits sleeps. Nothing else changes, so torch's DistributedDataParallel and every collective
-run on it as they are. (All but ``dist.monitored_barrier``, which torch grants to gloo alone.)
+bytes over bandwidth, by the formulas of :func:`labkit.cost.collective_s`; a small message takes gloo's own latency, if that
+is more. Meanwhile whoever waits sleeps: the rank's CPU is free but for what gloo needs to move the bytes. Nothing else
+changes, so torch's DistributedDataParallel and every collective run on it as they are. (All but ``dist.monitored_barrier``,
+which torch grants to gloo alone.)
 
 A rank has one channel: what it sends goes out one after the other. What it receives comes in one after the other as
 well, at the same time, as on a full-duplex link. Times are kept in advance: a message that is handed over while another

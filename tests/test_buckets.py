@@ -32,12 +32,25 @@ NAN = float("nan")
         ([4, 4], 8, 0, "^first_cap_bytes is 0, expected more than 0"),
         ([4, 4], 8, -1, "^first_cap_bytes is -1, expected more than 0"),
         ([4, 4], 8, NAN, "^first_cap_bytes is nan, expected more than 0"),
-        ([4, -3, 4], 8, None, "^sizes_bytes has -3, expected sizes in bytes, 0 or more"),
-        ([4, NAN, 4], 8, None, "^sizes_bytes has nan, expected sizes in bytes, 0 or more"),
+        ([4, -3, 4], 8, None, r"^sizes_bytes\[1\] is -3, expected a size in bytes, 0 or more"),
+        ([4, 4, NAN], 8, None, r"^sizes_bytes\[2\] is nan, expected a size in bytes, 0 or more"),
     ],
 )
 def test_a_capacity_without_room_and_a_negative_size_are_refused_by_name(sizes, cap, first_cap, says):
     with pytest.raises(ValueError, match=says):
+        dp.assign_buckets(sizes, cap, first_cap)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "cap", "first_cap", "says"),
+    [
+        ([4, 4], "5", None, "^cap_bytes is '5', expected more than 0"),
+        ([4, 4], 5, True, "^first_cap_bytes is True, expected more than 0"),
+        ([4, None], 5, None, r"^sizes_bytes\[1\] is None, expected a size in bytes"),
+    ],
+)
+def test_what_is_no_number_is_refused_by_name(sizes, cap, first_cap, says):
+    with pytest.raises(TypeError, match=says):
         dp.assign_buckets(sizes, cap, first_cap)
 
 
@@ -128,7 +141,7 @@ HOURGLASS = [16, 32, 64, 128, 64, 32, 16]
         ([512, 1024, 512, 1024, 512], None),  # 2 MiB a layer: by default the first bucket is closed after one of them
         (HOURGLASS, 0.03),
         (HOURGLASS, 16 * 32 * 4 / MIB),  # exactly the last layer
-        (HOURGLASS, 25),
+        ([512, 1024, 512, 1024, 512], 25),  # the default's number, but given: then the first bucket is no smaller
     ],
 )
 def test_torchs_ddp_draws_the_same_lines_in_a_running_model(widths, cap_mb):

@@ -75,7 +75,7 @@ def test_the_csv_of_an_overlay_has_both_tables_as_drawn(figures):
     table = pd.read_csv(figures / "both.csv")
     assert list(table.columns) == ["source", *EVENT_COLUMNS]
     assert table.groupby("source")[["start_s", "end_s"]].agg({"start_s": "min", "end_s": "max"}).to_dict("index") == {
-        "ideal": {"start_s": 0, "end_s": 10},
+        "predicted": {"start_s": 0, "end_s": 10},
         "measured": {"start_s": 0, "end_s": 20},
     }
 

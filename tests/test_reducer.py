@@ -93,6 +93,12 @@ def test_a_bucket_capacity_without_room_is_refused_before_the_ranks_talk(cap_mb)
         dp.BucketedDataParallel(nn.Linear(2, 2), bucket_cap_mb=cap_mb)
 
 
+@pytest.mark.parametrize("cap_mb", ["25", None, True])
+def test_a_bucket_capacity_that_is_no_number_is_refused_by_name(cap_mb):
+    with pytest.raises(TypeError, match=f"^bucket_cap_mb is {cap_mb!r}, expected more than 0"):
+        dp.BucketedDataParallel(nn.Linear(2, 2), bucket_cap_mb=cap_mb)
+
+
 @pytest.mark.parametrize("model", [nn.Tanh(), nn.Linear(2, 2).requires_grad_(False)], ids=["none", "all frozen"])
 def test_a_model_with_nothing_to_train_is_refused(model):
     with pytest.raises(ValueError, match=r"no parameter of the model requires a gradient.*use it as it is"):
@@ -153,10 +159,10 @@ def test_a_rank_with_another_model_is_named_on_every_rank_with_what_differs(how,
 @task("dp.6")
 def test_a_rank_with_another_bucket_capacity_is_an_error_on_every_rank(ranks):
     def in_rank() -> str:
-        return error_of(lambda: dp.BucketedDataParallel(net(), bucket_cap_mb=[1, 2][dist.get_rank()]))
+        return error_of(lambda: dp.BucketedDataParallel(net(), bucket_cap_mb=[1 / MIB, 25][dist.get_rank()]))
 
     for error in ranks(2).run(in_rank).values:
-        assert error.startswith("ValueError: ") and "bucket_cap_mb" in error
+        assert error.startswith("ValueError: rank 1 has other buckets than rank 0: of [") and "bucket_cap_mb" in error
 
 
 # --- calls in the wrong order ----------------------------------------------------------------------------------------

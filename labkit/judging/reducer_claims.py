@@ -168,7 +168,7 @@ def _compare(found: Any, own: Any, expected: Any, advice: str) -> str:
 
 
 def gradients_stay_in_their_buckets(reduced: Reduced) -> str | None:
-    """After a step, each gradient is still a part of its bucket's buffer, so that nothing is copied to send it again."""
+    """After a step, each gradient is still a part of its bucket's buffer, which is how the mean gets into it."""
     for rank, found in enumerate(reduced.ranks):
         for step, tried in enumerate(Evidence(found["summed"])["plain"]):
             if names := tried["not in a bucket"]:
