@@ -23,6 +23,9 @@ TASKS = {
     "dp.5": "ring_all_reduce",
     "dp.6": "assign_buckets",
     "dp.7": "BucketedDataParallel",
+    "pipe.1": "split_module",
+    "pipe.2": "clock_cycles",
+    "pipe.3": "Pipe.compute, Pipe.forward",
 }
 
 _PACKAGE = Path(__file__).parent
