@@ -94,7 +94,7 @@ class Rank:
         self.connection, self.place, self.listener = connection, place, listener
         self.store: Any = None
         self._sending = threading.Lock()
-        self._groups = 0
+        self._groups = self._messages = 0
 
     def send(self, *message: Any, payload: memoryview | None = None) -> None:
         """Send a message to the notebook, from any thread; ``payload``, if any, goes right behind it, uncopied."""
@@ -162,6 +162,32 @@ class Rank:
             self._groups += 1
             store = dist.PrefixStore(f"labkit/{self._groups}", self.store)
             dist.init_process_group(self._backend(), store=store, rank=place.rank, world_size=place.world_size)
+            self._messages = 0
+            if self._groups == 1:
+                self._count_messages()
+
+    def _count_messages(self) -> None:
+        """Keep count of what sends and receives add to the number of :meth:`_group_state`.
+
+        gloo numbers them like collectives, and in a pipeline the ranks in the middle have more of them than the others.
+        """
+        from torch.distributed import GroupMember
+
+        def counting(method: Any) -> Any:
+            def call(group: Any, *args: Any, **options: Any) -> Any:
+                world: Any = GroupMember.WORLD
+                if group is not world:
+                    return method(group, *args, **options)
+                before = group._get_sequence_number_for_group()
+                work = method(group, *args, **options)
+                self._messages += group._get_sequence_number_for_group() - before
+                return work
+
+            return call
+
+        kind = type(GroupMember.WORLD)  # an emulated link has a class of its own
+        for name in ("send", "recv", "recv_anysource"):
+            setattr(kind, name, counting(getattr(kind, name)))
 
     def _backend(self) -> str:
         """The name by which torch.distributed knows what this rank's process group runs on."""
@@ -183,7 +209,7 @@ class Rank:
         if not dist.is_initialized():
             return None
         group: Any = dist.distributed_c10d._get_default_group()
-        return group._get_sequence_number_for_group()
+        return group._get_sequence_number_for_group() - self._messages
 
 
 current: Rank | None = None  # set in a rank, None everywhere else

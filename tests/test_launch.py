@@ -610,3 +610,25 @@ def test_warm_ranks_recover_from_an_error_and_from_a_broken_group(capsys):
             ranks.run(break_group)
             assert torch.equal(ranks.run(rank_and_sum).values[1][1], torch.full((3,), 3.0))
     assert capsys.readouterr().out.count("left the process group out of step") == 2
+
+
+def pass_along(n):
+    """Each rank gets a number from its left and sends it on to its right, n times; it gives its process and the number."""
+    rank, last, x = dist.get_rank(), dist.get_world_size() - 1, torch.zeros(1)
+    for i in range(n):
+        if rank > 0:
+            dist.recv(x, rank - 1)
+        else:
+            x += i
+        if rank < last:
+            dist.isend(x, rank + 1).wait()
+    return os.getpid(), x.item()
+
+
+def test_warm_ranks_stay_although_some_send_and_receive_more_than_others(capsys):
+    with workers(world_size=3) as ranks:
+        first, second = ranks.run(pass_along, 2).values, ranks.run(pass_along, 4).values
+        assert torch.equal(ranks.run(rank_and_sum).values[1][1], torch.full((3,), 6.0))
+    assert [x for _, x in first] == [1.0] * 3 and [x for _, x in second] == [6.0] * 3
+    assert [pid for pid, _ in first] == [pid for pid, _ in second]
+    assert "anew" not in capsys.readouterr().out

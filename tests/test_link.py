@@ -910,6 +910,20 @@ def test_warm_ranks_on_a_link_recover_from_a_group_that_was_left_broken_or_out_o
     assert capsys.readouterr().out.count("left the process group out of step") == 2
 
 
+def test_warm_ranks_on_a_link_stay_although_some_send_and_receive_more_than_others(capsys):
+    def pass_along():
+        rank, x = dist.get_rank(), torch.ones(1)
+        if rank > 0:
+            dist.recv(x, rank - 1)
+        if rank < 2:
+            dist.send(x, rank + 1)
+
+    with workers(3, link=LINK, timeout_s=20) as warm:
+        for _ in range(3):
+            warm.run(pass_along)
+    assert "anew" not in capsys.readouterr().out
+
+
 def use_and_leave() -> None:
     """Everything that has threads or sockets of its own: a group, futures, messages."""
     group = dist.new_group([0, 1])
