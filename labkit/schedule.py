@@ -8,57 +8,44 @@ A schedule says nothing about time. When each op runs follows from it, and :mod:
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from itertools import zip_longest
+from pathlib import Path
 
-KINDS = "FBIW"
-_OP = re.compile(rf"(\d+)([{KINDS}])(\d+)")
+from labkit._flow import Flow, Op, ScheduleError, check_types, flow_of
+from labkit._schedule_csv import read_csv, write_csv
 
-
-class _Op(NamedTuple):
-    kind: str
-    stage: int
-    micro_batch: int
-
-
-class Op(_Op):
-    """One thing a rank does: ``kind`` of ``stage`` for ``micro_batch``. It prints as ``2F0``, as torch's do.
-
-    ``F`` is the forward pass and ``B`` the whole backward pass. ``I`` is the backward pass towards the input alone, and
-    ``W`` the one towards the weights: I and W together replace B. Raises ValueError for what is none of that.
-    """
-
-    __slots__ = ()
-
-    def __new__(cls, kind: str, stage: int, micro_batch: int) -> Op:
-        if kind not in KINDS or len(kind) != 1:
-            raise ValueError(f"kind is {kind!r}, expected one of {', '.join(KINDS)}")
-        if stage < 0 or micro_batch < 0:
-            raise ValueError(f"stage is {stage} and micro_batch {micro_batch}; both count from 0")
-        return tuple.__new__(cls, (kind, stage, micro_batch))
-
-    def __str__(self) -> str:
-        return f"{self.stage}{self.kind}{self.micro_batch}"
-
-    @classmethod
-    def parse(cls, text: str) -> Op:
-        """The op that prints as ``text``, such as ``"2F0"``. Raises ValueError for any other text."""
-        if not (match := _OP.fullmatch(text.strip())):
-            raise ValueError(f"{text!r} is no op, expected stage, kind and micro-batch, such as 2F0")
-        return cls(match[2], int(match[1]), int(match[3]))
+__all__ = [
+    "Flow",
+    "Op",
+    "Schedule",
+    "ScheduleError",
+    "flow",
+    "forward_only",
+    "gpipe",
+    "interleaved",
+    "one_f_one_b",
+    "validate",
+    "zero_bubble_h1",
+    "zero_bubble_h2",
+    "zero_bubble_v",
+]
 
 
 @dataclass(frozen=True)
 class Schedule:
     """For each rank its ops, in the order in which it runs them. ``name`` is what it is called where it is shown.
 
-    A stage is on the rank that has its ops. Whether everything fits together is for :func:`validate` to say.
+    A stage is on the rank that has its ops. Whether everything fits together is for :func:`validate` to say; only what is
+    no Op is refused here, with a TypeError.
     """
 
     ops: list[list[Op]]
     name: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        check_types(self.ops)
 
     @property
     def n_ranks(self) -> int:
@@ -76,167 +63,56 @@ class Schedule:
         lines = (f"rank {rank}: {' '.join(map(str, ops))}" for rank, ops in enumerate(self.ops))
         return "\n".join([*([self.name] if self.name else []), *lines])
 
+    def to_csv(self, path: str | Path | None = None) -> str:
+        """The schedule as torch's runtime reads it, one row per rank: ``0F0,0F1,0B0,0B1``. Written to ``path`` as well.
 
-# --- what waits for what ---------------------------------------------------------------------------------------------
+        There: ``_PipelineScheduleRuntime(stages, n_micro, loss_fn)._load_csv(path)``.
+        """
+        text = write_csv(self.ops)
+        if path is not None:
+            Path(path).write_text(text, encoding="utf-8")
+        return text
 
+    @classmethod
+    def from_csv(cls, text_or_path: str | Path) -> Schedule:
+        """A schedule that :meth:`to_csv` or torch has written; ``_dump_csv`` is torch's, with or without communication.
 
-class ScheduleError(ValueError):
-    """A schedule that cannot run. ``rank``, ``position`` in its list and ``op`` say where, ``reason`` why.
+        Cells that compute nothing are skipped: empty ones, and actions such as ``1RECV_F0`` and ``0UNSHARD``. Torch's
+        ``(0F1;1B0)OVERLAP_F_B`` becomes its ops, one after the other. A str is text if it has a line break or a
+        cell that is an action; otherwise it is a path, as every Path is.
 
-    ``op`` is None where a rank or an op is missing; then ``position`` is where the list ends.
-    """
-
-    def __init__(self, rank: int, position: int, op: Op | None, reason: str):
-        super().__init__(f"rank {rank}, position {position}{f', {op}' if op else ''}: {reason}")
-        self.rank, self.position, self.op, self.reason = rank, position, op, reason
-
-
-@dataclass(frozen=True)
-class Flow:
-    """What each op of a schedule waits for. Ops are numbered rank by rank, in the order of their lists.
-
-    ``before[i]`` is the op before op i on its rank, ``source[i]`` the one whose output it takes; -1 where there is none.
-    ``order`` has every op once, each behind the two that it waits for.
-    """
-
-    ops: list[Op]
-    rank: list[int]
-    before: list[int]
-    source: list[int]
-    order: list[int]
+        Raises ValueError with row and column for a cell that is no action, ScheduleError for a schedule that cannot run
+        (see :func:`validate`; its position counts ops, not cells), and FileNotFoundError.
+        """
+        schedule = cls(read_csv(text_or_path))
+        validate(schedule)
+        return schedule
 
 
 def validate(schedule: Schedule) -> None:
     """Whether ``schedule`` can run: every op once, on the rank of its stage, behind what it needs, and no deadlock.
 
     Either no micro-batch has a backward pass, or every one has it in every stage, whole (B) or split (I and later W).
-    Raises ScheduleError for the first thing that is wrong.
+    Raises ScheduleError for the first thing that is wrong, TypeError for what is no Op.
     """
     flow(schedule)
 
 
 def flow(schedule: Schedule) -> Flow:
-    """What waits for what in ``schedule``. Raises ScheduleError as :func:`validate` does."""
-    number: dict[tuple[str, int, int], int] = {}
-    home: dict[int, int] = {}  # the rank of each stage
-    for rank, ops in enumerate(schedule.ops):
-        if not ops:
-            raise ScheduleError(rank, 0, None, "the rank has nothing to do")
-        for position, op in enumerate(ops):
-            if reason := _misplaced(op, rank, number, home):
-                raise ScheduleError(rank, position, op, reason)
-            number[op] = len(number)
-    for missing in _missing(schedule, number):
-        rank = home.get(missing.stage, 0)
-        raise ScheduleError(rank, len(schedule.ops[rank]), missing, "it is missing")
-    rank_of = [rank for rank, ops in enumerate(schedule.ops) for _ in ops]
-    before = [i - 1 if i and rank_of[i - 1] == rank_of[i] else -1 for i in range(len(rank_of))]
-    ops, n_stages = [op for ops in schedule.ops for op in ops], schedule.n_stages
-    source = [number.get(_input_of(op, n_stages, number), -1) for op in ops]
-    return Flow(ops, rank_of, before, source, _order(schedule, source))
+    """What waits for what in ``schedule``. Raises as :func:`validate` does."""
+    return flow_of(schedule.ops)
 
 
-def _misplaced(op: Op, rank: int, number: dict[tuple[str, int, int], int], home: dict[int, int]) -> str:
-    """Why ``op`` cannot come here, on this rank after the ops numbered so far; empty if it can."""
-    kind, stage, micro_batch = op
-    if op in number:
-        return "it is there twice"
-    if home.setdefault(stage, rank) != rank:
-        return f"stage {stage} is on rank {home[stage]} already"
-    needed = {"F": None, "B": "F", "I": "F", "W": "I"}[kind]
-    if needed and (needed, stage, micro_batch) not in number:
-        return f"it comes before {stage}{needed}{micro_batch}, which it needs"
-    other = {"B": "I", "I": "B"}.get(kind)
-    if other and (other, stage, micro_batch) in number:
-        return f"{stage}{other}{micro_batch} is there too, expected the backward pass either whole (B) or split (I, W)"
-    return ""
-
-
-def _missing(schedule: Schedule, number: dict[tuple[str, int, int], int]) -> Iterator[Op]:
-    """The ops that should be there and are not."""
-    has_backward = any(op.kind != "F" for ops in schedule.ops for op in ops)
-    for stage in range(schedule.n_stages):
-        for micro_batch in range(schedule.n_micro):
-            if ("F", stage, micro_batch) not in number:
-                yield Op("F", stage, micro_batch)
-            elif ("I", stage, micro_batch) in number:
-                if ("W", stage, micro_batch) not in number:
-                    yield Op("W", stage, micro_batch)
-            elif has_backward and ("B", stage, micro_batch) not in number:
-                yield Op("B", stage, micro_batch)
-
-
-def _input_of(op: Op, n_stages: int, number: dict[tuple[str, int, int], int]) -> tuple[str, int, int]:
-    """The op whose output ``op`` takes: the activation of the stage before, or the gradient of the stage after."""
-    kind, stage, micro_batch = op
-    if kind == "F":
-        return "F", stage - 1, micro_batch  # of stage 0: there is none
-    if kind == "W":
-        return "I", stage, micro_batch
-    if stage == n_stages - 1:
-        return "F", stage, micro_batch
-    split = ("I", stage + 1, micro_batch)
-    return split if split in number else ("B", stage + 1, micro_batch)
-
-
-def _order(schedule: Schedule, source: list[int]) -> list[int]:
-    """Every op once, each behind the op before it on its rank and behind its source. Raises ScheduleError for a deadlock."""
-    starts = [0]
-    for ops in schedule.ops:
-        starts.append(starts[-1] + len(ops))
-    at = starts[:-1]  # of each rank, the op that comes next
-    done = [False] * starts[-1]
-    waiting: dict[int, int] = {}  # an op that is not done -> the rank that waits for it
-    order: list[int] = []
-    ready = list(range(schedule.n_ranks))
-    while ready:
-        rank = ready.pop()
-        i, end = at[rank], starts[rank + 1]
-        while i < end and (source[i] < 0 or done[source[i]]):
-            done[i] = True
-            order.append(i)
-            if (waiter := waiting.pop(i, None)) is not None:
-                ready.append(waiter)
-            i += 1
-        at[rank] = i
-        if i < end:
-            waiting[source[i]] = rank
-    if waiting:
-        raise _deadlock(schedule, waiting, at, starts)
-    return order
-
-
-def _deadlock(schedule: Schedule, waiting: dict[int, int], at: list[int], starts: list[int]) -> ScheduleError:
-    """The circle of ranks that wait for each other, from its lowest rank on."""
-    ops = [op for rank_ops in schedule.ops for op in rank_ops]
-    owner = [rank for rank, rank_ops in enumerate(schedule.ops) for _ in rank_ops]
-    wants = {rank: i for i, rank in waiting.items()}
-    rank, seen = min(wants), []
-    while rank not in seen:
-        seen.append(rank)
-        rank = owner[wants[rank]]
-    circle = seen[seen.index(rank) :]
-    first = min(circle)
-    turned = circle[circle.index(first) :] + circle[: circle.index(first)]
-    steps = [
-        f"{ops[at[r]]} on rank {r} waits for {ops[wants[r]]}, which rank {owner[wants[r]]} runs later" for r in turned
-    ]
-    return ScheduleError(first, at[first] - starts[first], ops[at[first]], "a deadlock: " + "; ".join(steps))
-
-
-# --- schedules without a backward pass, GPipe, 1F1B --------------------------------------------------------------------
-
-
-def _check_counts(**counts: int) -> None:
-    for name, count in counts.items():
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise ValueError(f"{name} is {count!r}, expected a whole number, 1 or more")
+# --- the schedules of the papers -------------------------------------------------------------------------------------
+#
+# n stages or ranks, m micro-batches, rank r. F, B, I and W are also the times that these take. Each schedule is written in
+# the same way: the ops of a rank, kind by kind in the order of the micro-batches, and then how they are dealt out.
 
 
 def forward_only(n_stages: int, n_micro: int) -> Schedule:
     """Every stage runs the forward pass of micro-batch 0, 1, …: inference, or the forward half of GPipe."""
     _check_counts(n_stages=n_stages, n_micro=n_micro)
-    return Schedule([[Op("F", stage, i) for i in range(n_micro)] for stage in range(n_stages)], "forward only")
+    return Schedule([_each("F", stage, n_micro) for stage in range(n_stages)], "forward only")
 
 
 def gpipe(n_stages: int, n_micro: int) -> Schedule:
@@ -245,9 +121,7 @@ def gpipe(n_stages: int, n_micro: int) -> Schedule:
     With equal stages the bubble is (n − 1) / (m + n − 1) of the time, and a rank keeps the activations of m micro-batches.
     """
     _check_counts(n_stages=n_stages, n_micro=n_micro)
-    return Schedule(
-        [[Op(kind, stage, i) for kind in "FB" for i in range(n_micro)] for stage in range(n_stages)], "GPipe"
-    )
+    return Schedule([_each("F", stage, n_micro) + _each("B", stage, n_micro) for stage in range(n_stages)], "GPipe")
 
 
 def one_f_one_b(n_stages: int, n_micro: int) -> Schedule:
@@ -256,11 +130,136 @@ def one_f_one_b(n_stages: int, n_micro: int) -> Schedule:
     The bubble of GPipe, but rank r keeps the activations of min(n − r, m) micro-batches only.
     """
     _check_counts(n_stages=n_stages, n_micro=n_micro)
-    ops = []
+    ranks = []
     for stage in range(n_stages):
-        ahead = min(n_stages - stage, n_micro)  # forwards before the first backward
-        forwards = [Op("F", stage, i) for i in range(n_micro)]
-        backwards = [Op("B", stage, i) for i in range(n_micro)]
-        steady = [op for pair in zip(backwards, forwards[ahead:], strict=False) for op in pair]
-        ops.append(forwards[:ahead] + steady + backwards[n_micro - ahead :])
-    return Schedule(ops, "1F1B")
+        forwards, backwards = _each("F", stage, n_micro), _each("B", stage, n_micro)
+        ahead = n_stages - stage  # so many stages does the first micro-batch pass before its gradient comes back
+        ranks.append(forwards[:ahead] + _in_turns(backwards, forwards[ahead:]))
+    return Schedule(ranks, "1F1B")
+
+
+def interleaved(n_ranks: int, n_micro: int, n_chunks: int) -> Schedule:
+    """1F1B with ``n_chunks`` stages a rank: stage s is on rank s % n_ranks (Narayanan et al. 2021, arXiv 2104.04473).
+
+    A rank takes a round of micro-batches through one of its stages, then the same ones through its next stage. As in torch
+    there are m // n rounds of equal size k, and one if m < n. With equal stages and m ≥ n a rank idles (n − 1)(F + B) of
+    one *stage*: of v chunks, the v-th part of what 1F1B idles with the same model. In exchange rank r keeps more, up to
+    min(m·v, (v − 1)k + 2(n − 1 − r) + 1) activations of a stage, and about v times as much is sent.
+
+    Raises ValueError for micro-batches that do not divide into the rounds; it names the nearest numbers that do.
+    """
+    _check_counts(n_ranks=n_ranks, n_micro=n_micro, n_chunks=n_chunks)
+    rounds = _rounds(n_ranks, n_micro)
+    ranks = []
+    for rank in range(n_ranks):
+        stages = range(rank, n_ranks * n_chunks, n_ranks)
+        forwards = [Op("F", stage, i) for micro_batches in rounds for stage in stages for i in micro_batches]
+        backwards = [Op("B", stage, i) for micro_batches in rounds for stage in reversed(stages) for i in micro_batches]
+        # a round through all stages but the last, and then a forward for each hop to the last rank and back
+        ahead = (n_chunks - 1) * len(rounds[0]) + 2 * (n_ranks - 1 - rank)
+        ranks.append(forwards[:ahead] + _in_turns(forwards[ahead:], backwards))
+    return Schedule(ranks, "interleaved 1F1B")
+
+
+def zero_bubble_h1(n_stages: int, n_micro: int) -> Schedule:
+    """1F1B with a split backward: W waits for a gap, and fills it, in the memory of 1F1B (Qi et al. 2024, arXiv 2401.10241).
+
+    Other ranks wait for I alone. With equal stages, m ≥ n, W no longer than F, and no longer than I, the makespan is
+    m(F + I + W) and (n − 1)(F + I − W) more: so long is every rank idle. Between its first op and its last, rank r idles
+    (n − 1 − r)(F + I − W). Every rank keeps the activations of up to min(n, m) micro-batches.
+
+    The order is that of torch's ScheduleInterleavedZeroBubble with one stage a rank.
+    """
+    _check_counts(n_stages=n_stages, n_micro=n_micro)
+    return Schedule(_zero_bubble(n_stages, n_micro, kept=n_stages), "ZB-H1")
+
+
+def zero_bubble_h2(n_stages: int, n_micro: int) -> Schedule:
+    """ZB-H1 with more forwards ahead, so many that no gap is left, in twice its memory (Qi et al. 2024, arXiv 2401.10241).
+
+    With equal stages, m ≥ 2n − 1, W no longer than F, and 2W no longer than F + I, rank 0 idles (n − 1)(F + I − 2W) between
+    its first op and its last, and rank r (n − 1 − r)(F + I − 2W); with F = I = W that is nothing. Ranks start one F after
+    the other, and end so, which an optimizer step that waits for all of them would spoil. Every rank keeps the activations
+    of up to min(2n − 1, m) micro-batches.
+
+    Fewer micro-batches are not enough to fill the gaps: from 2n − 1 down to n this goes over into ZB-H1.
+    """
+    _check_counts(n_stages=n_stages, n_micro=n_micro)
+    return Schedule(_zero_bubble(n_stages, n_micro, kept=max(n_stages, min(2 * n_stages - 1, n_micro))), "ZB-H2")
+
+
+def zero_bubble_v(n_ranks: int, n_micro: int) -> Schedule:
+    """Zero bubble with two stages a rank, r and 2n − 1 − r: down the ranks and up again (Qi et al. 2024, its section 6).
+
+    With equal stages, F = I = W, and m ≥ 2n − 1, no rank idles between its first op and its last. It keeps up to 2n
+    activations of a stage, which is half of what is a stage to the others: the memory of 1F1B. And the loss is on rank 0.
+
+    With fewer micro-batches it is, as in torch, the schedule of 2n − 1 of them without those that are not there.
+    """
+    _check_counts(n_ranks=n_ranks, n_micro=n_micro)
+    n, m = n_ranks, max(n_micro, 2 * n_ranks - 1)
+    ranks = []
+    for r in range(n):
+        f0, i0, w0 = (_each(kind, r, m) for kind in "FIW")
+        f1, i1, w1 = (_each(kind, 2 * n - 1 - r, m) for kind in "FIW")
+        down = 2 * (n - r) - 1  # forwards until the first micro-batch is back at this rank
+        warm_up = f0[:down] + _in_turns(f1[:r], f0[down : down + r]) + _in_turns(f1[r:n], i1[: n - r], w1[: n - r])
+        steady = _in_turns(f0[down + r :], i0[: m - n], w0[: m - n], f1[n:], i1[n - r : m - r], w1[n - r : m - r])
+        cool_down = _in_turns(i0[m - n : m - n + r], i1[m - r :]) + _in_turns(i0[m - n + r :], w0[m - n : m - r])
+        ops = warm_up + steady + cool_down + w1[m - r :] + w0[m - r :]
+        ranks.append([op for op in ops if op.micro_batch < n_micro])
+    return Schedule(ranks, "ZB-V")
+
+
+# --- what the schedules are written with -----------------------------------------------------------------------------
+
+
+def _check_counts(**counts: int) -> None:
+    for name, count in counts.items():
+        message = f"{name} is {count!r}, expected a whole number, 1 or more"
+        if isinstance(count, bool) or not isinstance(count, int):
+            raise TypeError(message)
+        if count < 1:
+            raise ValueError(message)
+
+
+def _each(kind: str, stage: int, n_micro: int) -> list[Op]:
+    return [Op(kind, stage, micro_batch) for micro_batch in range(n_micro)]
+
+
+def _in_turns(*queues: Sequence[Op | None]) -> list[Op]:
+    """The first of every queue, then the second of every queue, …, without None; a queue that is empty misses its turn."""
+    return [op for turn in zip_longest(*queues) for op in turn if op]
+
+
+def _zero_bubble(n_stages: int, n_micro: int, kept: int) -> list[list[Op]]:
+    """I, W and F in turns. Every rank has the same number of micro-batches between F and W: ``kept``, n to 2n − 1.
+
+    A rank far from the last stage spends them on forwards ahead of the first I: as many as 1F1B, or up to twice that, until
+    no gap is left. A rank close to it has its gaps at the end: it spends them on W that it puts off until then.
+    """
+    ranks = []
+    for stage in range(n_stages):
+        forwards, inputs, weights = (_each(kind, stage, n_micro) for kind in "FIW")
+        hops = n_stages - 1 - stage  # to the last stage
+        ahead = 1 + hops + min(hops, kept - n_stages)
+        put_off: list[Op | None] = [None] * (kept - ahead)
+        ranks.append(forwards[:ahead] + _in_turns(inputs, [*put_off, *weights], forwards[ahead:]))
+    return ranks
+
+
+def _rounds(n_ranks: int, n_micro: int) -> list[range]:
+    """The micro-batches of each round of interleaved 1F1B. Raises ValueError where they do not divide evenly."""
+    if not _divides(n_ranks, n_micro):
+        fewer = next(count for count in range(n_micro, 0, -1) if _divides(n_ranks, count))
+        more = next(count for count in range(n_micro, n_micro + n_ranks) if _divides(n_ranks, count))
+        raise ValueError(
+            f"n_micro is {n_micro}, expected one that divides into rounds of equal size, n_micro // n_ranks of them: "
+            f"on {n_ranks} ranks take {fewer}, {more}, or any multiple of {n_ranks}"
+        )
+    size = n_micro // max(1, n_micro // n_ranks)
+    return [range(start, start + size) for start in range(0, n_micro, size)]
+
+
+def _divides(n_ranks: int, n_micro: int) -> bool:
+    return n_micro % max(1, n_micro // n_ranks) == 0
