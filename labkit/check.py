@@ -98,7 +98,7 @@ def _html_item(claim: Claim) -> str:
 
 
 def check(task: str) -> CheckResult:
-    """Judge ``task``, such as ``"dp.1"``, by the student file on disk, and say what is right and what is wrong.
+    """Judge ``task``, such as ``"dp.1"``, by its student file on disk, and say what is right and what is wrong.
 
     Takes a few seconds at most, longer only where the answer does not end by itself. Raises ValueError for an unknown
     task, with the list of those there are.

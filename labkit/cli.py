@@ -19,7 +19,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     command = _add(commands, "doctor", _doctor, "look whether this machine is ready for the lab")
-    command = _add(commands, "check", _check, "judge answers in labkit/dp.py, and say what is right and what is wrong")
+    command = _add(
+        commands, "check", _check, "judge answers as they are on disk, and say what is right and what is wrong"
+    )
     command.add_argument("tasks", nargs="*", metavar="TASK", help="such as dp.1; all of them if none is given")
     command = _add(commands, "student", _student, "write the student edition of this repository")
     command.add_argument("directory", metavar="DIR", help="a new or empty directory, outside the repository")

@@ -63,12 +63,12 @@ def ranks() -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture
 def answer(tmp_path, monkeypatch):
-    """answer(code): let ranks import a labkit whose dp.py ends with ``code``; answer(source, whole=True): a whole dp.py."""
+    """answer(code, file): let ranks import a labkit whose student ``file`` ends with ``code``, or, with ``whole=True``, is it."""
 
-    def put(code: str, whole: bool = False) -> None:
+    def put(code: str, file: str = "dp.py", whole: bool = False) -> None:
         from labkit import todo
 
-        monkeypatch.setattr(todo, "_PACKAGE", edited_package.put(tmp_path, code, whole))
+        monkeypatch.setattr(todo, "_PACKAGE", edited_package.put(tmp_path, code, file, whole))
         monkeypatch.syspath_prepend(str(tmp_path))
 
     return put

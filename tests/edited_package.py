@@ -1,4 +1,4 @@
-"""A copy of the package with another dp.py in it, for tests of what happens when a student edits that file."""
+"""A copy of the package with another student file in it, for tests of what happens when a student edits that file."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import labkit
 LABKIT = Path(labkit.__file__).parent
 
 
-def put(folder: Path, code: str, whole: bool = False) -> Path:
-    """Make ``folder``/labkit, whose dp.py ends with ``code``, or is nothing but ``code``; give its path."""
+def put(folder: Path, code: str, file: str = "dp.py", whole: bool = False) -> Path:
+    """Make ``folder``/labkit, whose ``file`` ends with ``code``, or is nothing but ``code``; give its path."""
     package = folder / "labkit"
     package.mkdir()
     for entry in LABKIT.iterdir():
-        if entry.name not in ("dp.py", "__pycache__"):
+        if entry.name not in (file, "__pycache__"):
             (package / entry.name).symlink_to(entry)
-    source = code if whole else f"{(LABKIT / 'dp.py').read_text()}\n\n{code}"
-    (package / "dp.py").write_text(source)
+    source = code if whole else f"{(LABKIT / file).read_text()}\n\n{code}"
+    (package / file).write_text(source)
     return package

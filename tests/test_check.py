@@ -10,7 +10,7 @@ from labkit import check as check_module
 from labkit.check import CheckResult, check
 from labkit.judging import in_ranks
 from labkit.judging.trials import TRIALS
-from labkit.todo import TASKS, missing
+from labkit.todo import TASKS, missing, task_file
 
 UNFILLED = [task for task in TASKS if missing(task)]
 
@@ -60,10 +60,11 @@ def test_a_file_that_is_not_python_is_a_finding_with_its_line(answer):
 
 @pytest.mark.parametrize("task", [task for task in TASKS if task != "dp.2"])
 def test_a_file_that_raises_when_it_is_imported_is_one_finding_for_every_task(task, answer):
-    answer("import labkit.nowhere\n", whole=True)
+    file = task_file(task).name
+    answer("import labkit.nowhere\n", file, whole=True)
     (finding,) = check(task).findings
     assert finding.startswith("It can be imported: it raised ModuleNotFoundError: ")
-    assert finding.endswith("(labkit/dp.py, line 1)")
+    assert finding.endswith(f"(labkit/{file}, line 1)")
 
 
 @pytest.mark.skipif("dp.7" in UNFILLED, reason="dp.7 is not filled in")
@@ -71,6 +72,32 @@ def test_a_task_that_has_to_be_done_first_is_one_finding(answer):
     answer("def assign_buckets(*sizes):\n    raise TodoError('dp.6')\n")
     (finding,) = check("dp.7").findings
     assert finding.startswith("It runs to its end: dp.6 has to be done first (labkit/dp.py, line ")
+
+
+FIRST = {
+    "pipe.1 to do": (
+        "def split_module(modules):\n    raise TodoError('pipe.1')\n",
+        "pipe.1 has to be done first (labkit/pipe.py, line ",
+    ),
+    "pipe.2 to do": (
+        "def clock_cycles(m, n):\n    raise TodoError('pipe.2')\n",
+        "pipe.2 has to be done first (labkit/pipe.py, line ",
+    ),
+    "pipe.1 wrong": (
+        "def split_module(modules):\n    return [modules], []\n",
+        'pipe.1 has to be right first: check("pipe.1") says',
+    ),
+    "pipe.2 wrong": ("def clock_cycles(m, n):\n    yield []\n", 'pipe.2 has to be right first: check("pipe.2") says'),
+}
+
+
+@pytest.mark.skipif(not {"pipe.1", "pipe.2", "pipe.3"}.isdisjoint(UNFILLED), reason="pipe.1, 2 or 3 is not filled in")
+@pytest.mark.parametrize("mistake", FIRST)
+def test_what_a_pipe_is_made_of_comes_first(mistake, answer):
+    code, phrase = FIRST[mistake]
+    answer(code, "pipe.py")
+    (finding,) = check("pipe.3").findings
+    assert finding.startswith(f"It runs to its end: {phrase}")
 
 
 def test_an_unfilled_task_is_a_todo_with_its_line(answer):

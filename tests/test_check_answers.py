@@ -1,18 +1,21 @@
 ### INSTRUCTORS ONLY: this file tries answers, so it is not in the student edition
 """check rejects each wrong answer with a finding that names the mistake, and accepts right ones that differ from ours.
 
-An answer is a definition that stands after the student's own in a copy of dp.py, so the later one counts. The ranks
+An answer is a definition that stands after the student's own in a copy of its file, so the later one counts. The ranks
 import that copy; the claims are judged here. The answers to each task are in a file of their own.
 """
 
 from __future__ import annotations
 
 import answers_buckets
+import answers_clock
 import answers_gradients
+import answers_pipe
 import answers_processes
 import answers_reducer
 import answers_ring
 import answers_shards
+import answers_split
 import pytest
 from edited_package import LABKIT
 
@@ -20,6 +23,7 @@ from labkit import check as check_module
 from labkit.check import check
 from labkit.judging import in_ranks
 from labkit.judging.trials import TRIALS
+from labkit.todo import task_file
 
 WRONG = {
     "dp.1": answers_shards.WRONG,
@@ -28,6 +32,9 @@ WRONG = {
     "dp.5": answers_ring.WRONG,
     "dp.6": answers_buckets.WRONG,
     "dp.7": answers_reducer.WRONG,
+    "pipe.1": answers_split.WRONG,
+    "pipe.2": answers_clock.WRONG,
+    "pipe.3": answers_pipe.WRONG,
 }
 RIGHT = {
     "dp.1": answers_shards.RIGHT,
@@ -36,6 +43,9 @@ RIGHT = {
     "dp.5": answers_ring.RIGHT,
     "dp.6": answers_buckets.RIGHT,
     "dp.7": answers_reducer.RIGHT,
+    "pipe.1": answers_split.RIGHT,
+    "pipe.2": answers_clock.RIGHT,
+    "pipe.3": answers_pipe.RIGHT,
 }
 
 
@@ -48,7 +58,7 @@ def test_a_wrong_answer_is_rejected_and_the_finding_names_the_mistake(task, mist
     claim, code, phrase = WRONG[task][mistake]
     if claim is None:  # it does not come to its end
         monkeypatch.setattr(in_ranks, "TIMEOUT_S", 6.0)
-    answer(code)
+    answer(code, task_file(task).name)
     result = check(task)
     assert not result.passed
     rejected = {judged.text: judged.wrong for judged in result.claims if judged.wrong}
@@ -59,17 +69,31 @@ def test_a_wrong_answer_is_rejected_and_the_finding_names_the_mistake(task, mist
 
 @pytest.mark.parametrize(
     ("task", "mistake"),
-    [("dp.5", "works on a copy"), ("dp.7", "takes a hook of its own"), ("dp.7", "sends whatever is full")],
+    [
+        ("dp.5", "works on a copy"),
+        ("dp.7", "takes a hook of its own"),
+        ("dp.7", "sends whatever is full"),
+        ("pipe.1", "equal parts"),
+        ("pipe.2", "an empty schedule"),
+        ("pipe.3", "does nothing"),
+        ("pipe.3", "whichever worker"),
+        ("pipe.3", "gives a list"),
+        ("pipe.3", "goes on after an error"),
+    ],
 )
 def test_what_follows_from_a_mistake_is_not_tried_rather_than_wrong(task, mistake, answer):
     claim, code, _ = WRONG[task][mistake]
-    answer(code)
+    answer(code, task_file(task).name)
     result = check(task)
     assert [judged.text for judged in result.claims if judged.wrong] == [check_module.text_of(claim)], result
     assert any(judged.not_tried for judged in result.claims), result
 
 
 ADVICE_FOR_ANOTHER_CAUSE = {
+    ("pipe.1", "takes None for a device"): ("parameters are on plain cpu",),
+    ("pipe.2", "one task a clock"): ("its input would not be there",),
+    ("pipe.3", "forgets the results"): ("After the last clock",),
+    ("pipe.3", "all on the first device"): ("Leave it where it is",),
     ("dp.5", "leaves the remainder out"): ("reshape copies", "of the same dtype"),
     ("dp.7", "takes the sum"): ("last step's gradients", "set it to zero"),
     ("dp.7", "divides once more"): ("last step's gradients", "set it to zero"),
@@ -79,7 +103,7 @@ ADVICE_FOR_ANOTHER_CAUSE = {
 
 @pytest.mark.parametrize(("task", "mistake"), ADVICE_FOR_ANOTHER_CAUSE)
 def test_no_advice_is_given_for_another_cause(task, mistake, answer):
-    answer(WRONG[task][mistake][1])
+    answer(WRONG[task][mistake][1], task_file(task).name)
     findings = "\n".join(check(task).findings)
     assert findings
     assert not [phrase for phrase in ADVICE_FOR_ANOTHER_CAUSE[task, mistake] if phrase in findings], findings
@@ -92,6 +116,6 @@ def test_every_claim_has_a_wrong_answer_that_it_rejects(task):
 
 @pytest.mark.parametrize(("task", "name"), each(RIGHT))
 def test_a_right_answer_that_differs_from_ours_passes(task, name, answer):
-    answer(RIGHT[task][name])
+    answer(RIGHT[task][name], task_file(task).name)
     result = check(task)
     assert result.passed, result

@@ -12,9 +12,11 @@ import pytest
 
 from labkit.course import student
 from labkit.course.student import MarkerError, write_student_edition
+from labkit.todo import TASKS, task_file
 
 ROOT = Path(__file__).parents[1]
-SOLVED = "### BEGIN SOLUTION" in (ROOT / "labkit/dp.py").read_text()
+STUDENT_FILES = sorted({f"labkit/{task_file(task).name}" for task in TASKS})
+SOLVED = not student.is_student_edition()
 in_the_marked_source = pytest.mark.skipif(
     not SOLVED, reason="this is a student edition: there is no solution to take out"
 )
@@ -257,16 +259,17 @@ def test_no_line_of_a_solution_is_in_the_student_edition(real_edition):
             assert solution
             assert not solution & left, f"{file.name}: {solution & left}"
             assert not solution & given
-    assert "SOLUTION" not in (real_edition / "labkit/dp.py").read_text()
+    for name in STUDENT_FILES:
+        assert "SOLUTION" not in (real_edition / name).read_text()
 
 
 @in_the_marked_source
-def test_the_student_file_can_be_imported_and_each_task_raises_its_todo(real_edition):
+def test_the_student_files_can_be_imported_and_each_task_raises_its_todo(real_edition):
     code = """
 from types import SimpleNamespace
 import torch
-from labkit import dp
-from labkit.todo import TASKS, TodoError, missing
+from labkit import dp, pipe
+from labkit.todo import TASKS, TodoError, missing, task_file
 
 def bucket(missing):
     return SimpleNamespace(names=["a", "b"], parameters=[1, 2], missing=missing, unused=list)
@@ -275,6 +278,12 @@ def reducer():
     made = dp.BucketedDataParallel.__new__(dp.BucketedDataParallel)
     torch.nn.Module.__init__(made)
     made._synchronize, made._sent, made.buckets = True, 0, [bucket(missing={0})]
+    return made
+
+def opened_pipe():
+    made = pipe.Pipe.__new__(pipe.Pipe)
+    torch.nn.Module.__init__(made)
+    made._ending = SimpleNamespace(alive=True)
     return made
 
 calls = {
@@ -286,10 +295,12 @@ calls = {
     "dp.5": [lambda: dp.ring_all_reduce(torch.ones(1))],
     "dp.6": [lambda: dp.assign_buckets([1], 1)],
     "dp.7": [lambda: reducer()._gradient_is_ready(bucket(missing={0}), 0), lambda: reducer().finish_gradient_synchronization()],
+    "pipe.1": [lambda: pipe.split_module(torch.nn.Sequential(torch.nn.Linear(1, 1)))],
+    "pipe.2": [lambda: list(pipe.clock_cycles(1, 1))],
+    "pipe.3": [lambda: opened_pipe().forward(torch.ones(1, 1)), lambda: opened_pipe().compute([], [])],
 }
-lines = open(dp.__file__).read().splitlines()
 for task in TASKS:
-    said = set()
+    said, lines = set(), task_file(task).read_text().splitlines()
     for call in calls[task]:
         try:
             call()
@@ -302,23 +313,27 @@ for task in TASKS:
 """
     run = subprocess.run([sys.executable, "-c", code], cwd=real_edition, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
-    assert run.stdout.count("TODO dp.") == 7
+    assert [line.partition(":")[0] for line in run.stdout.splitlines()] == [f"TODO {task}" for task in TASKS]
 
 
 @in_the_marked_source
-def test_check_says_todo_in_the_student_edition(real_edition):
+def test_check_says_todo_in_the_student_edition_of_every_task(real_edition):
     run = subprocess.run(
-        [sys.executable, "-m", "labkit.cli", "check", "dp.1"], cwd=real_edition, capture_output=True, text=True
+        [sys.executable, "-m", "labkit.cli", "check"], cwd=real_edition, capture_output=True, text=True
     )
-    lines = (real_edition / "labkit/dp.py").read_text().splitlines()
-    line = lines.index('        raise TodoError("dp.1")') + 1
-    assert (run.stdout, run.returncode) == (f"TODO dp.1: labkit/dp.py, line {line}\n", 1), run.stderr
+    expected = []
+    for task in TASKS:
+        name = f"labkit/{task_file(task).name}"
+        lines = [line.strip() for line in (real_edition / name).read_text().splitlines()]
+        line = lines.index(f'raise TodoError("{task}")') + 1
+        expected.append(f"TODO {task}: {name}, line {line}")
+    assert (run.stdout.splitlines(), run.returncode) == (expected, 1), run.stderr
 
 
 @in_the_marked_source
 @pytest.mark.parametrize("command", [["ruff", "check"], ["ruff", "format", "--check"]])
-def test_the_student_file_is_as_clean_as_the_marked_one(real_edition, command):
-    subprocess.run([sys.executable, "-m", *command, "labkit/dp.py"], cwd=real_edition, check=True, capture_output=True)
+def test_the_student_files_are_as_clean_as_the_marked_ones(real_edition, command):
+    subprocess.run([sys.executable, "-m", *command, *STUDENT_FILES], cwd=real_edition, check=True, capture_output=True)
 
 
 def test_what_is_for_instructors_only_stays_with_them(tmp_path: Path) -> None:
@@ -337,5 +352,8 @@ def test_what_is_for_instructors_only_stays_with_them(tmp_path: Path) -> None:
 @in_the_marked_source
 def test_no_test_of_the_student_edition_holds_an_answer(tmp_path: Path) -> None:
     write_student_edition(tmp_path / "student")
-    assert not (tmp_path / "student" / "tests" / "test_check_answers.py").exists()
+    tests = {file.name for file in (tmp_path / "student" / "tests").glob("*.py")}
+    assert "test_check.py" in tests
+    assert "test_check_answers.py" not in tests
+    assert not [name for name in tests if name.startswith("answers_")]
     assert "## For instructors" not in (tmp_path / "student" / "README.md").read_text()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-DP = "labkit/dp.py"  # the student's file, as it is named in findings
+DP, PIPE = "labkit/dp.py", "labkit/pipe.py"  # the student's files, as they are named in findings
 SYNTAX_ERRORS = ("SyntaxError", "IndentationError", "TabError")
 
 
@@ -57,6 +57,14 @@ class Evidence(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._found)
+
+
+def holds(claim: Callable[[Any], str | None], evidence: Any) -> bool:
+    """Whether a claim holds. For another one that cannot be tried otherwise."""
+    try:
+        return claim(evidence) is None
+    except (EvidenceMissing, NotTried):
+        return False
 
 
 def attempt(code: Callable[[], Any], file: str) -> Any:

@@ -7,11 +7,14 @@ from typing import Any, NamedTuple
 
 from labkit.judging import (
     buckets_claims,
+    clock_claims,
     gradients_claims,
+    pipe_claims,
     processes_claims,
     reducer_claims,
     ring_claims,
     shards_claims,
+    split_claims,
 )
 
 Claim = Callable[[Any], str | None]
@@ -32,4 +35,7 @@ TRIALS = {
     "dp.5": Trial(ring_claims.gather, ring_claims.CLAIMS),
     "dp.6": Trial(buckets_claims.gather, buckets_claims.CLAIMS),
     "dp.7": Trial(reducer_claims.gather, reducer_claims.CLAIMS),
+    "pipe.1": Trial(split_claims.gather, split_claims.CLAIMS),
+    "pipe.2": Trial(clock_claims.gather, clock_claims.CLAIMS),
+    "pipe.3": Trial(pipe_claims.gather, pipe_claims.CLAIMS),
 }
