@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogFormatter
 
-from labkit.draw import HATCHES, PALETTE, darker, new_axes
-from labkit.picture import INK, attach, house_style
+from labkit.palette import HATCHES, PALETTE, darker
+from labkit.picture import INK, attach, house_style, new_axes
 from labkit.show import emulated
 
 ALIKE = ("#AFBAC4", "")  # grey and plain, for bars that are not told apart

@@ -27,6 +27,7 @@ from matplotlib.container import BarContainer, ErrorbarContainer
 from matplotlib.figure import Figure
 
 INK = "#222222"
+PAGE_IN = 9.0  # as wide is a page, inches
 _HOUSE_STYLE: dict[str, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib, so every machine draws the same letters
     "font.size": 9,
@@ -55,6 +56,11 @@ def house_style() -> Iterator[None]:
     """Draw under the lab's settings, whatever the reader's own settings of matplotlib are."""
     with plt.style.context(["default", _HOUSE_STYLE]):
         yield
+
+
+def new_axes(width_in: float, height_in: float) -> Axes:
+    """Axes in a figure of their own, at most as wide as a page (inches)."""
+    return plt.subplots(figsize=(min(width_in, PAGE_IN), height_in), layout="constrained")[1]
 
 
 def attach(ax: Axes, table: pd.DataFrame) -> None:

@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # a rank times spans and makes no tables, so it need not wait for these imports
@@ -22,6 +22,8 @@ if TYPE_CHECKING:  # a rank times spans and makes no tables, so it need not wait
 EVENT_COLUMNS = ("rank", "lane", "name", "step", "stage", "micro_batch", "bucket", "bytes", "start_s", "end_s")
 LANES = ("compute", "comm", "host")
 _LABELS = ("step", "stage", "micro_batch", "bucket", "bytes")
+_TYPES: dict[str, Any] = {"rank": "int64", "lane": "str", "name": "str", "start_s": "float64", "end_s": "float64"}
+_TYPES |= dict.fromkeys(_LABELS, "Int64")
 
 # A finished span: (lane, name, step, stage, micro_batch, bucket, bytes, start, end). The two times are perf_counter_ns
 # readings, or CUDA events that are turned into such readings once the recording is over.
@@ -126,8 +128,13 @@ class Recorder:
 # --- the table -------------------------------------------------------------------------------------------------------
 
 
-def event_table(rows: Iterable[Iterable[Any]], measured: bool = False, emulated: str = "") -> pd.DataFrame:
+def event_table(
+    rows: Iterable[Iterable[Any]] | Mapping[str, Any], measured: bool = False, emulated: str = ""
+) -> pd.DataFrame:
     """A DataFrame with EVENT_COLUMNS and their types from rows in that order. Labels are nullable integers.
+
+    Where rows are many, columns by their names are quicker: one that is not there stays empty, and a single value stands
+    in every row. ``start_s`` has to be among them.
 
     ``measured`` says that the times were measured, so they print as measurements do (see :mod:`labkit.show`).
     ``emulated`` says what was not real when they were; it is kept in ``.attrs`` and shown with the table and its picture.
@@ -137,9 +144,11 @@ def event_table(rows: Iterable[Iterable[Any]], measured: bool = False, emulated:
     from labkit.show import MeasuredTable
 
     kind = MeasuredTable if measured else pd.DataFrame
-    table = kind(list(rows), columns=list(EVENT_COLUMNS))
-    kinds: dict[str, Any] = {"rank": "int64", "lane": "str", "name": "str", "start_s": "float64", "end_s": "float64"}
-    table = table.astype(kinds | dict.fromkeys(_LABELS, "Int64"))
+    if isinstance(rows, Mapping):
+        index = range(len(rows["start_s"]))
+        table = kind({name: pd.Series(rows.get(name), index, _TYPES[name]) for name in EVENT_COLUMNS})
+    else:
+        table = kind(list(rows), columns=list(EVENT_COLUMNS)).astype(_TYPES)
     if emulated:
         table.attrs["emulated"] = emulated
     return table

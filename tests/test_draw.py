@@ -7,11 +7,15 @@ from itertools import combinations
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from drawn_marks import coloured_bars, drawn_bars, faces, on_screen, overlapping
 from drawn_tables import ALT, event, two_ranks
 from matplotlib.collections import PolyCollection
-from matplotlib.colors import to_rgb
+from matplotlib.colors import to_hex, to_rgb
 
-from labkit.draw import PALETTE, STYLES, overlay, show, style_of, timeline
+from labkit.draw import PALETTE, STYLES, overlay, schedule_table, show, style_of, timeline
+from labkit.palette import shade
+from labkit.schedule import gpipe, interleaved, one_f_one_b, zero_bubble_v
+from labkit.simulate import simulate
 from labkit.trace import event_table
 
 
@@ -19,24 +23,6 @@ from labkit.trace import event_table
 def _close_figures():
     yield
     plt.close("all")
-
-
-def drawn_bars(ax):
-    """Every bar as (left, right, top, bottom), in data units."""
-    boxes = []
-    for collection in ax.collections:
-        if isinstance(collection, PolyCollection):
-            for path in collection.get_paths():
-                (left, top), (right, bottom) = path.vertices[:4].min(axis=0), path.vertices[:4].max(axis=0)
-                boxes.append((left, right, top, bottom))
-    return boxes
-
-
-def overlapping(one, other):
-    slack = 1e-6
-    beside = one[1] <= other[0] + slack or other[1] <= one[0] + slack
-    apart = one[3] <= other[2] + slack or other[3] <= one[2] + slack
-    return not (beside or apart)
 
 
 # --- timelines ---
@@ -174,6 +160,13 @@ def test_ten_thousand_events_are_drawn_within_seconds():
     assert picture.png.startswith(b"\x89PNG")
 
 
+def test_sixty_five_thousand_ops_are_drawn_within_seconds():
+    events = simulate(one_f_one_b(64, 512))
+    began = time.process_time()
+    show(timeline(events), alt=ALT)
+    assert time.process_time() - began < 15  # about 1 s on a free core
+
+
 def test_overlay_starts_both_tables_at_0_and_marks_where_each_ends():
     measured = two_ranks().assign(start_s=lambda t: t["start_s"] * 1.5 + 3, end_s=lambda t: t["end_s"] * 1.5 + 3)
     ax = overlay(two_ranks(), measured)
@@ -190,6 +183,96 @@ def test_overlay_draws_ranks_that_only_one_table_has():
     ax = overlay(two_ranks()[lambda t: t["rank"] == 0], two_ranks())
     assert [label.get_text() for label in ax.get_yticklabels()] == ["rank 0", "rank 1"]
     assert len(drawn_bars(ax)) == 21
+
+
+# --- timelines of pipelines ---
+
+
+def labels_of_ranks(ax):
+    return [label for label in ax.get_yticklabels() if label.get_text()]
+
+
+@pytest.mark.parametrize(("n_ranks", "most"), [(2, 2), (8, 8), (64, 32)])
+def test_rank_labels_never_overlap_and_of_many_ranks_every_second_or_fourth_is_named(n_ranks, most):
+    ax = timeline(simulate(one_f_one_b(n_ranks, 64)))
+    ax.figure.draw_without_rendering()
+    labels = labels_of_ranks(ax)
+    every = n_ranks // len(labels)
+    assert [label.get_text() for label in labels] == [f"rank {rank}" for rank in range(0, n_ranks, every)]
+    assert n_ranks // 8 <= len(labels) <= most
+    assert not [pair for pair in combinations(map(on_screen, labels), 2) if overlapping(*pair)]
+    assert ax.figure.get_figheight() <= 10.5
+    (_, zero), (_, one) = ax.transData.transform([(0, 0), (0, 1)])
+    assert min(bottom - top for _, _, top, bottom in drawn_bars(ax)) * (zero - one) * 72 / ax.figure.dpi >= 5
+
+
+@pytest.mark.parametrize(("n_ranks", "n_micro"), [(2, 2), (4, 8), (8, 32), (8, 64), (64, 64)])
+def test_numbers_of_a_kind_of_op_stand_in_nearly_all_its_bars_or_in_none(n_ranks, n_micro):
+    ax = timeline(simulate(gpipe(n_ranks, n_micro)))
+    assert len(drawn_bars(ax)) == 2 * n_ranks * n_micro
+    written = len(ax.texts)
+    assert written == 2 * n_ranks * n_micro if n_micro < 32 else written == 0
+
+
+def test_the_second_stage_of_a_rank_is_lighter_than_the_first_and_the_legend_says_so():
+    events = simulate(zero_bubble_v(2, 3))
+    ax = timeline(events)
+    colours = {(round(left, 6), top): colour for (left, _, top, _), colour in coloured_bars(ax)}
+    tops = sorted({top for _, top in colours})
+    for row in events.itertuples():
+        light = shade(STYLES[row.name][0], 1, 2)
+        expected = STYLES[row.name][0] if row.stage < 2 else light  # stages 0 and 1 go down the ranks, 2 and 3 up again
+        assert colours[round(row.start_s, 6), tops[row.rank]] == to_hex(expected)
+    assert [text.get_text() for text in ax.get_legend().get_texts()][-1] == "1st, 2nd stage of a rank"
+
+
+def test_the_ground_of_a_number_has_the_colour_of_its_bar():
+    ax = timeline(simulate(zero_bubble_v(2, 3)))
+    bars = {
+        (round((left + right) / 2, 6), round((top + bottom) / 2, 6)): c
+        for (left, right, top, bottom), c in coloured_bars(ax)
+    }
+    grounds = {
+        tuple(round(at, 6) for at in text.get_position()): to_hex(text.get_bbox_patch().get_facecolor())
+        for text in ax.texts
+    }
+    assert grounds == bars
+    table = schedule_table(zero_bubble_v(2, 3))
+    halos = sorted(to_hex(text.get_path_effects()[0]._gc["foreground"]) for text in table.texts)
+    assert halos == sorted(colour for _, colour in coloured_bars(table))
+
+
+def test_of_four_stages_each_is_lighter_than_the_one_before():
+    ax = timeline(simulate(interleaved(2, 2, 4)))
+    assert [text.get_text() for text in ax.get_legend().get_texts()][-1] == "1st to last of a rank's 4 stages"
+    by_stage = [lab(shade(STYLES["forward"][0], chunk, 4), "normal")[0] for chunk in range(4)]
+    assert by_stage == sorted(set(by_stage))
+    assert len({colour for _, colour in coloured_bars(ax)}) == 2 * 4
+
+
+def test_ranks_with_one_stage_each_have_one_colour_a_kind_and_no_such_entry():
+    ax = timeline(simulate(gpipe(3, 2)))
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["forward", "backward"]
+    assert {colour for _, colour in coloured_bars(ax)} == {to_hex(STYLES[name][0]) for name in ("forward", "backward")}
+
+
+@pytest.mark.parametrize("n_micro", [64, 512])
+def test_narrow_ops_cover_no_neighbour_and_backwards_are_darker_where_no_hatching_has_room(n_micro):
+    ax = timeline(simulate(one_f_one_b(8 if n_micro == 512 else 48, n_micro)))
+    collections = [each for each in ax.collections if isinstance(each, PolyCollection)]
+    assert max(width for each in collections for width in each.get_linewidth()) < 0.5
+    lightness = sorted(lab(colour, "normal")[0] for colour in {colour for _, colour in coloured_bars(ax)})
+    assert lightness[1] - lightness[0] > 8
+
+
+def test_the_time_axis_can_be_called_something_else_than_seconds():
+    events = simulate(one_f_one_b(2, 2), 1e-3, 2e-3)
+    label = "time (forward passes)"
+    assert timeline(events, time_label=label).get_xlabel() == label
+    both = overlay(events, events, time_label=label)
+    assert both.get_xlabel() == label
+    assert [text.get_text() for text in both.get_legend().get_texts()][-1] == "measured ends at\n0.009"
+    assert max(box[1] for box in drawn_bars(both)) == pytest.approx(9e-3)
 
 
 BAD_TABLES = {
@@ -236,18 +319,20 @@ def lab(colour, vision):
 
 
 @pytest.mark.parametrize("vision", COLOUR_VISION)
+def test_the_stages_of_a_rank_differ_for_every_eye_and_in_black_and_white(vision):
+    for name in ("forward", "backward", "input_grad", "weight_grad"):
+        first, second = (lab(shade(STYLES[name][0], chunk, 2), vision) for chunk in (0, 1))
+        assert np.linalg.norm(second - first) > 10
+        assert second[0] - first[0] > (5 if name == "input_grad" else 12)  # L*: yellow is light to begin with
+
+
+@pytest.mark.parametrize("vision", COLOUR_VISION)
 def test_names_of_the_lab_differ_in_colour_or_hatching_for_every_eye(vision):
     for (one, (colour, hatch)), (other, (other_colour, other_hatch)) in combinations(STYLES.items(), 2):
         difference = np.linalg.norm(lab(colour, vision) - lab(other_colour, vision))
         assert difference > 10 or hatch != other_hatch, (one, other)
     forward, backward = STYLES["forward"][0], STYLES["backward"][0]
     assert np.linalg.norm(lab(forward, vision) - lab(backward, vision)) > 30
-
-
-def faces(ax):
-    names = [text.get_text() for text in ax.get_legend().get_texts()]
-    patches = ax.get_legend().get_patches()
-    return {name: (patch.get_facecolor(), patch.get_hatch()) for name, patch in zip(names, patches, strict=True)}
 
 
 def test_a_name_has_the_same_colour_in_every_picture():

@@ -1,4 +1,4 @@
-"""On real GPUs: NCCL, several ranks on one GPU, CUDA used before, spans on the stream, gradients averaged in every way."""
+"""On real GPUs: NCCL, several ranks on one GPU, CUDA used before, spans on the stream, gradients averaged, pipelines."""
 
 import time
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from labkit import dp
+from labkit import dp, pipe
 from labkit.launch import device, launch
 from labkit.trace import record, span
 
@@ -181,3 +181,83 @@ def test_a_buckets_span_lasts_until_its_sum_is_there_on_the_stream():
     whole = run.events[run.events.name == "step"].iloc[0]
     assert sent.bucket.tolist() == list(range(run.values[0])) and (sent.end_s >= sent.start_s).all()
     assert sent.start_s.min() >= whole.start_s and sent.end_s.max() <= whole.end_s + 1e-4
+
+
+# --- pipelines -------------------------------------------------------------------------------------------------------
+
+
+def two_stages():
+    torch.manual_seed(4)
+    stages = [
+        torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.Tanh(), torch.nn.Linear(512, 512)) for _ in range(2)
+    ]
+    return torch.nn.Sequential(*stages).double().cuda()
+
+
+@pytest.fixture
+def both_on_one_gpu(monkeypatch):
+    """Have a Pipe take each module of its model as a partition on GPU 0, which split_module would take as one."""
+
+    def split(modules):
+        return [torch.nn.Sequential(module) for module in modules], [torch.device("cuda", 0)] * len(modules)
+
+    monkeypatch.setattr(pipe, "split_module", split)
+
+
+def steps_of(model, count=5):
+    """Outputs and gradients of some steps of training, whose optimizer is queued just before the next forward pass."""
+    optimizer, found = torch.optim.SGD(model.parameters(), lr=0.1), []
+    for step in range(count):
+        generator = torch.Generator(device="cuda").manual_seed(step)
+        x = torch.randn(512, 512, generator=generator, device="cuda", dtype=torch.float64).requires_grad_()
+        optimizer.zero_grad()
+        output = model(x * 1)
+        output.square().mean().backward()
+        found += [output.detach(), x.grad, *(parameter.grad.clone() for parameter in model.parameters())]
+        optimizer.step()
+    return found
+
+
+def test_two_stages_on_one_gpu_have_a_stream_each_and_give_the_plain_modules_gradients(both_on_one_gpu):
+    expected, streams = steps_of(two_stages()), [set(), set()]
+    model = two_stages()
+    for j, stage in enumerate(model):
+        stage.register_forward_hook(lambda *_, j=j: streams[j].add(torch.cuda.current_stream().cuda_stream))
+    with pipe.Pipe(model, split_size=64) as piped:
+        found = steps_of(piped)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+    assert [len(each) for each in streams] == [1, 1]
+    assert len({*streams[0], *streams[1], torch.cuda.current_stream().cuda_stream}) == 3
+
+
+def test_stages_on_cpu_and_gpu_copy_what_goes_between_them_and_back():
+    plain, model = two_stages().cpu(), two_stages().cpu()
+    x = torch.randn(12, 512, dtype=torch.float64)
+    wrapped = torch.nn.Sequential(pipe.WithDevice(model[0], "cpu"), pipe.WithDevice(model[1], "cuda"))
+    with pipe.Pipe(wrapped, split_size=5) as piped, record() as recording:
+        assert [str(where) for where in piped.devices] == ["cpu", "cuda:0"]
+        output = piped(x)
+        output.square().sum().backward()
+    expected = plain(x)
+    expected.square().sum().backward()
+    assert output.is_cuda
+    torch.testing.assert_close(output.cpu(), expected, rtol=1e-9, atol=1e-12)
+    for found, wanted in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(found.grad.cpu(), wanted.grad, rtol=1e-9, atol=1e-12)
+    copies = recording.events[recording.events.name == "copy"]
+    assert copies.micro_batch.tolist() == [0, 1, 2] and (copies.stage == 1).all()
+
+
+def test_several_gpus_give_the_plain_modules_gradients():
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    expected, model = steps_of(two_stages()), two_stages()
+    wrapped = torch.nn.Sequential(*(pipe.WithDevice(stage, f"cuda:{j}") for j, stage in enumerate(model)))
+    with pipe.Pipe(wrapped, split_size=64) as piped:
+        found = steps_of(piped)
+    torch.testing.assert_close([each.cuda(0) for each in found], expected, rtol=1e-9, atol=1e-12)
+
+
+def test_autocast_on_the_gpu_holds_in_the_stages(both_on_one_gpu):
+    with pipe.Pipe(two_stages().float(), split_size=64) as piped, torch.autocast("cuda", torch.bfloat16):
+        assert piped(torch.ones(128, 512, device="cuda")).dtype == torch.bfloat16

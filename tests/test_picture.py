@@ -11,7 +11,9 @@ import pytest
 from drawn_tables import ALT, RESULTS, SWEEP, two_ranks
 
 from labkit.charts import bars, curve
-from labkit.draw import overlay, save, show, timeline
+from labkit.draw import overlay, save, schedule_table, schedules, show, timeline
+from labkit.schedule import gpipe, zero_bubble_v
+from labkit.simulate import simulate
 from labkit.trace import EVENT_COLUMNS, event_table
 
 
@@ -27,6 +29,8 @@ def every_kind_of_figure():
     yield "timeline", timeline(two_ranks())
     yield "overlay", overlay(two_ranks(), two_ranks(1.2))
     yield "bars", bars(RESULTS, group="setting", series="source", value="time_s", error="spread_s")
+    yield "schedules", schedules({"GPipe": simulate(gpipe(2, 2)), "ZB-V": simulate(zero_bubble_v(2, 2))})
+    yield "schedule_table", schedule_table(zero_bubble_v(2, 2))
     yield "curve", curve(SWEEP, x="batch", y="time_s", predicted="model_s")
 
 
@@ -43,7 +47,7 @@ def test_the_same_data_give_the_same_bytes_whatever_the_readers_style(figures):
     for name, ax in every_kind_of_figure():
         save(ax, name, alt=ALT)
     first = {path.name: path.read_bytes() for path in figures.iterdir()}
-    assert len(first) == 16
+    assert len(first) == 24
     with plt.style.context("dark_background"):
         for name, ax in every_kind_of_figure():
             save(ax, name, alt=ALT)
@@ -80,9 +84,34 @@ def test_the_csv_of_an_overlay_has_both_tables_as_drawn(figures):
     }
 
 
+def test_the_csv_of_schedules_has_the_events_of_every_panel_and_what_each_rank_kept(figures):
+    tables = {"GPipe": simulate(gpipe(2, 3)), "later": simulate(gpipe(2, 3)).assign(start_s=lambda t: t["start_s"] + 7)}
+    tables["later"]["end_s"] += 7
+    save(schedules(tables), "both", alt=ALT)
+    table = pd.read_csv(figures / "both.csv")
+    assert list(table.columns) == ["schedule", *EVENT_COLUMNS, "kept", "panel"]
+    order = ["rank", "lane", "start_s"]
+    for title, rows in table.groupby("schedule"):
+        events = rows[rows["name"] != "activations"]
+        back = event_table(events[list(EVENT_COLUMNS)].itertuples(index=False))
+        pd.testing.assert_frame_equal(back, tables["GPipe"].sort_values(order, ignore_index=True))  # both from 0 on
+        assert set(rows["panel"]) == {list(tables).index(title)}
+        kept = rows[(rows["name"] == "activations") & (rows["rank"] == 1)]
+        # rank 1 of GPipe: forwards start at 1, 2, 3; backwards, 2 long, end at 6, 8, 10
+        assert list(zip(kept["start_s"], kept["kept"], strict=True)) == [
+            (1, 1),
+            (2, 2),
+            (3, 3),
+            (6, 2),
+            (8, 1),
+            (10, 0),
+        ]
+
+
 def test_the_csv_of_bars_and_of_a_curve_is_their_table(figures):
     for name, ax in every_kind_of_figure():
-        save(ax, name, alt=ALT)
+        if name in ("bars", "curve"):
+            save(ax, name, alt=ALT)
     pd.testing.assert_frame_equal(pd.read_csv(figures / "bars.csv"), RESULTS)
     assert pd.read_csv(figures / "curve.csv").to_dict("list") == SWEEP[["batch", "time_s", "model_s"]].to_dict("list")
 

@@ -51,6 +51,13 @@ def test_a_task_is_filled_in_once_nothing_raises_its_todo_error(student_file):
     assert needs("dp.1")
 
 
+def test_a_task_is_looked_for_in_its_own_file(student_file):
+    student_file("")
+    (todo._PACKAGE / "pipe.py").write_text(UNFILLED.replace("dp.1", "pipe.1"))
+    assert needs("dp.1")
+    assert missing("pipe.1") == "TODO pipe.1: labkit/pipe.py, line 5"
+
+
 def test_the_first_line_that_is_to_do_is_named(student_file):
     student_file(UNFILLED + '\ndef g():\n    raise TodoError("dp.1")\n')
     assert missing("dp.1") == "TODO dp.1: labkit/dp.py, line 5"

@@ -1,0 +1,290 @@
+"""Pipeline parallelism by hand: cut a model into stages, and let them work on micro-batches at the same time.
+
+This is a student file: it holds the tasks pipe.1 to pipe.3. From the top to the bottom: where to cut, who computes what in
+which clock cycle, and the pipeline itself, a worker thread for each stage.
+"""
+
+# ruff: noqa: F401, RUF100  (the student edition keeps the imports that its TODOs will need)
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from labkit.stage import concatenate, run_stage
+from labkit.todo import TodoError
+from labkit.worker import Task, Worker, create_workers, end_workers, wait_for_end
+
+# --- stages: where the model is cut ----------------------------------------------------------------------------------
+
+
+PLAIN_CPU = torch.device("cpu")
+
+
+class WithDevice(nn.Module):
+    """``module``, and the ``device`` on which it is to run; a real device gets it moved there.
+
+    Without GPUs, ``cpu:0``, ``cpu:1``, … stand for devices. torch itself says plain ``cpu`` of every tensor there, so nothing
+    else can tell them apart. It also gives a device to a module that has no parameters.
+    """
+
+    def __init__(self, module: nn.Module, device: str | torch.device):
+        super().__init__()
+        device = torch.device(device)
+        if not _is_virtual(device):
+            module, device = module.to(device), torch.empty(0, device=device).device  # "cuda" gets its number here
+        self.module, self.device = module, device
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module(*args, **kwargs)
+
+    def extra_repr(self) -> str:
+        return f"device={str(self.device)!r}"
+
+
+def _is_virtual(device: torch.device) -> bool:
+    return device.type == "cpu" and device.index is not None
+
+
+def split_module(modules: nn.Sequential) -> tuple[list[nn.Sequential], list[torch.device]]:
+    """Cut ``modules`` wherever the device changes: the partitions, in order, and the device of each.
+
+    A partition is a run of neighbours on one device. The device of a :class:`WithDevice` is the one it was given, that of
+    another module is where its parameters and buffers are. A module that has none names no device, and one on plain ``cpu``
+    names none beside a virtual ``cpu:0``. It stays with the one before it, and at the front with the first that names one;
+    if none does, all is one partition on ``cpu``. A device may come again: ``cpu:0``, ``cpu:1``, ``cpu:0`` are three
+    partitions. Modules keep the names that they have in ``modules``.
+
+    Raises TypeError for what is no nn.Sequential, ValueError for an empty one and, by its name, for a module whose
+    parameters are on more than one device.
+    """
+    _check_modules(modules)
+    partitions: list[nn.Sequential] = []
+    devices: list[torch.device] = []
+    ### TODO pipe.1 (15 minutes): Go through the modules in order. Each goes into the last partition, and where its device is
+    ### another one than before, a new partition begins. _place(modules) gives (name, module, device) for each module; the
+    ### device is None where a module names none and stays with the one before it. The first one's is never None. Put
+    ### a module into a partition, which is an nn.Sequential, with add_module(name, module), so that it keeps its name.
+    ### BEGIN SOLUTION pipe.1
+    for name, module, device in _place(modules):
+        if device is not None and devices[-1:] != [device]:
+            partitions.append(nn.Sequential())
+            devices.append(device)
+        partitions[-1].add_module(name, module)
+    ### END SOLUTION
+    return partitions, devices
+
+
+def _check_modules(modules: nn.Sequential) -> None:
+    if not isinstance(modules, nn.Sequential):
+        raise TypeError(
+            f"the model is a {type(modules).__name__}, expected an nn.Sequential, which says in which order its modules "
+            "run: put the modules into one"
+        )
+    if not len(modules):
+        raise ValueError("the nn.Sequential is empty, expected at least one module in it")
+    for name, module in modules.named_children():
+        _named_device(name, module)
+
+
+def _place(modules: nn.Sequential) -> list[tuple[str, nn.Module, torch.device | None]]:
+    """Name, module and device of each. None stands for a module that stays with the one before it; the first has a device."""
+    # One that stands in it twice is here twice, unlike in named_children().
+    children = [(name, module) for name, module in modules._modules.items() if module is not None]
+    named = [_named_device(name, module) for name, module in children]
+    current = next((device for device in named if device not in (None, PLAIN_CPU)), PLAIN_CPU)
+    if not _is_virtual(current):
+        current = next((device for device in named if device is not None), PLAIN_CPU)
+    placed: list[tuple[str, nn.Module, torch.device | None]] = []
+    for (name, module), device in zip(children, named, strict=True):
+        if device is None or (device == PLAIN_CPU and _is_virtual(current)):
+            placed.append((name, module, None if placed else current))
+        else:
+            current = device
+            placed.append((name, module, device))
+    return placed
+
+
+def _named_device(name: str, module: nn.Module) -> torch.device | None:
+    """The device that a module of the model names, or None. Raises ValueError if its parameters are not on one device."""
+    given = module.device if isinstance(module, WithDevice) else None
+    found = sorted({str(tensor.device) for tensor in (*module.parameters(), *module.buffers())})
+    what = f"module {name!r}, a {type(module.module if given else module).__name__}"
+    if len(found) > 1:
+        raise ValueError(
+            f"{what}, has parameters or buffers on {' and '.join(found)}, expected one device: move it to one, or make its "
+            "parts modules of the nn.Sequential"
+        )
+    if given and found and torch.device(found[0]).type != given.type:
+        raise ValueError(f"{what}, is on {found[0]}, but its WithDevice says {given}: put it where it is to run first")
+    return given or (torch.device(found[0]) if found else None)
+
+
+# --- clock cycles: who computes what at the same time ----------------------------------------------------------------
+
+
+def clock_cycles(num_batches: int, num_partitions: int) -> Iterator[list[tuple[int, int]]]:
+    """The clocks of a forward pass, one after the other: in each, the (micro_batch, partition) pairs that run at once.
+
+    A partition takes one micro-batch in a clock, and passes it on in the next. With 4 micro-batches and 3 partitions,
+
+        clock          0      1      2      3      4      5
+        partition 0  (0,0)  (1,0)  (2,0)  (3,0)
+        partition 1         (0,1)  (1,1)  (2,1)  (3,1)
+        partition 2                (0,2)  (1,2)  (2,2)  (3,2)
+
+    each column is a clock, top down. There are ``num_batches + num_partitions - 1`` of them, none is empty, and the
+    empty corners are the bubble (Huang et al. 2019, GPipe, arXiv 1811.06965; Kim et al. 2020, torchgpipe, arXiv
+    2004.09910).
+
+    Raises ValueError for a count below 1 and TypeError for what is no int, at once.
+    """
+    _check_count("num_batches", num_batches)
+    _check_count("num_partitions", num_partitions)
+    return _clock_cycles(num_batches, num_partitions)
+
+
+def _clock_cycles(num_batches: int, num_partitions: int) -> Iterator[list[tuple[int, int]]]:
+    ### TODO pipe.2 (10 minutes): Yield one list for each clock, made anew each time, with the pairs in the order of their
+    ### partitions. Look at a column of the table: what do micro-batch and partition add up to in each of its pairs? And which
+    ### partitions have a micro-batch to work on at all?
+    ### BEGIN SOLUTION pipe.2
+    for clock in range(num_batches + num_partitions - 1):
+        yield [(clock - j, j) for j in range(num_partitions) if 0 <= clock - j < num_batches]
+    ### END SOLUTION
+
+
+def _check_count(name: str, count: int) -> None:
+    if not isinstance(count, int) or isinstance(count, bool):
+        raise TypeError(f"{name} is {count!r}, expected an int, 1 or more")
+    if count < 1:
+        raise ValueError(f"{name} is {count}, expected 1 or more")
+
+
+# --- the pipeline: a worker thread for each partition ----------------------------------------------------------------
+
+
+class Pipe(nn.Module):
+    """A model whose partitions work at the same time, each on a micro-batch of its own.
+
+        model = nn.Sequential(WithDevice(first, "cuda:0"), WithDevice(second, "cuda:1"))
+        with Pipe(model, split_size=8) as pipe:
+            loss(pipe(x), target).backward()         # target is on the last device, where pipe(x) is
+
+    ``split_size`` is how many rows a micro-batch has; the last one of a batch may have fewer. ``partitions`` is an
+    nn.ModuleList of nn.Sequential, ``devices`` the list of their devices, as :func:`split_module` cuts them. The modules are
+    those of ``module``, not copies. Between partitions goes one tensor, whose first dimension is the rows.
+
+    Output and gradients are those of ``module``, as long as a row's output depends on that row alone. It does not in
+    nn.BatchNorm while training: it normalises each micro-batch by itself, and its running statistics move with each. Dropout
+    draws its masks for each micro-batch, in threads that share one generator, so a seed does not repeat them. In eval mode
+    both are as in ``module``. No second derivatives: see :func:`labkit.stage.run_stage`.
+
+    There is a thread for each partition until :meth:`close`, the end of the ``with`` block, or the end of the Pipe itself.
+    On GPUs each has a stream of its own, and copies have theirs. CPUs work in parallel in the forward pass alone, as autograd
+    runs their backward in one thread. A copy (copy.deepcopy, pickle) has threads of its own.
+
+    Raises TypeError and ValueError as :func:`split_module` does, and for a split_size that is no int, 1 or more. After
+    Huang et al. 2019, GPipe, arXiv 1811.06965, and Kim et al. 2020, torchgpipe, arXiv 2004.09910.
+    """
+
+    def __init__(self, module: nn.Sequential, split_size: int = 1):
+        super().__init__()
+        _check_count("split_size", split_size)
+        self.split_size = split_size
+        partitions, self.devices = split_module(module)
+        self.partitions = nn.ModuleList(partitions)
+        self._start()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The model's output for ``x``, whose first dimension is the batch, on the last device.
+
+        What a partition raises, in forward or backward, is raised with a note that names stage and micro-batch. Raises
+        TypeError for what is no tensor and for a partition that does not give one, ValueError for a batch without rows and
+        for outputs that do not fit together, RuntimeError after :meth:`close`.
+        """
+        self._check_open()
+        _check_batch(x)
+        ### TODO pipe.3 (10 minutes): Cut x into micro-batches of split_size rows: a list that compute changes. Do the clocks of
+        ### clock_cycles, one after the other, with self.compute. Then the list holds the outputs of the last partition: give
+        ### them as one tensor. concatenate, in labkit/stage.py, does that, once it has seen that they fit together.
+        ### BEGIN SOLUTION pipe.3
+        batches = list(x.split(self.split_size))
+        for schedule in clock_cycles(len(batches), len(self.partitions)):
+            self.compute(batches, schedule)
+        return concatenate(batches)
+        ### END SOLUTION
+
+    def compute(self, batches: list[torch.Tensor], schedule: Sequence[tuple[int, int]]) -> None:
+        """Do one clock: for each (micro_batch i, partition j) of ``schedule``, all at once in the worker threads, replace
+        ``batches[i]`` by the output of partition j for it.
+
+        Returns when all are done. If some have failed, it raises the first one's exception, and not before all are done.
+        """
+        self._check_open()
+        ### TODO pipe.3 (20 minutes): A Task is a call that a worker makes: Task(function, *arguments, **options). Here the
+        ### function is run_stage, in labkit/stage.py, which takes a partition, its input, its device, and the numbers stage= and
+        ### micro_batch= to name it by. self._workers[j].put(task) hands it to the thread of partition j, and returns at once;
+        ### task.wait() waits until it is done; task.result() gives the output, or raises what went wrong. Hand out all
+        ### tasks before you wait for one, or they run one after the other. And wait for all before you ask for a result, or
+        ### others are still at work when one that has failed raises.
+        ### BEGIN SOLUTION pipe.3
+        tasks = []
+        for i, j in schedule:
+            task = Task(run_stage, self.partitions[j], batches[i], self.devices[j], stage=j, micro_batch=i)
+            self._workers[j].put(task)
+            tasks.append(task)
+        for task in tasks:
+            task.wait()
+        for (i, _), task in zip(schedule, tasks, strict=True):
+            batches[i] = task.result()
+        ### END SOLUTION
+
+    def _start(self) -> None:
+        self._workers: list[Worker] = create_workers(self.devices)
+        # Threads know nothing of the Pipe, so it can be collected; that ends them too.
+        self._ending = weakref.finalize(self, end_workers, self._workers)
+
+    def close(self) -> None:
+        """End the worker threads. They finish what they are doing; that is waited for, but not for ever."""
+        self._ending()
+        wait_for_end(self._workers)
+
+    def _check_open(self) -> None:
+        if not self._ending.alive:
+            raise RuntimeError(
+                "this Pipe is closed, its worker threads have ended: build a new one, of the same modules"
+            )
+
+    def __enter__(self) -> Pipe:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        threads = ("_workers", "_ending")
+        return {name: value for name, value in self.__dict__.items() if name not in threads} | {
+            "open": self._ending.alive
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        was_open = state.pop("open")
+        super().__setstate__(state)
+        self._start()
+        if not was_open:
+            self.close()
+
+
+def _check_batch(x: torch.Tensor) -> None:
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(f"the input is a {type(x).__name__}, expected one tensor whose first dimension is the batch")
+    if not x.dim() or not len(x):
+        raise ValueError(
+            f"the input has shape {tuple(x.shape)}, expected at least one row: the first dimension is the batch, which is cut "
+            "into micro-batches"
+        )

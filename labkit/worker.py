@@ -1,0 +1,252 @@
+"""Given code under Pipe: worker threads, one for each partition, that take tasks from a queue.
+
+    (worker,) = create_workers([torch.device("cpu")])
+    task = Task(torch.add, 1, 2)
+    worker.put(task)                             # returns at once
+    task.result()                                # waits for it
+
+torch lets go of Python's global lock while it computes, so threads of one process do compute at the same time.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from labkit.trace import span
+
+PATIENCE_S = 2.0  # how long the end of a worker that is still busy is waited for; it ends after its task in any case
+
+# --- tasks: a call, and how it went ----------------------------------------------------------------------------------
+
+
+class Task:
+    """A call that a worker makes, ``function(*arguments, **options)``, under the modes of the thread that made the task.
+
+    Grad mode, inference mode and autocast belong to a thread, so a worker would otherwise not know of the ``no_grad``
+    around the caller. Other contexts, such as torch.autograd.graph.saved_tensors_hooks, do not come along. A task is its
+    own mailbox: a result that nobody fetches is in nobody's way.
+    """
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any, **options: Any):
+        self._call: Any = (function, arguments, options)
+        self._modes = _modes()
+        self._done = threading.Event()
+        self._value: Any = None
+        self._error: BaseException | None = None
+        for argument in arguments:
+            if isinstance(argument, torch.Tensor) and not hasattr(argument, "ready"):
+                mark_ready(argument)  # the caller has queued what computes it
+
+    def run(self) -> None:
+        """Make the call. Never raises: what the function raises is kept for the caller, be it SystemExit."""
+        function, arguments, options = self._call
+        self._call = None  # what a task has used is not kept for as long as its result
+        try:
+            with _under(self._modes):
+                self._value = function(*arguments, **options)
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._done.set()
+
+    def wait(self) -> None:
+        """Wait until a worker has done the task, well or not. A keyboard interrupt ends the waiting, not the task."""
+        self._done.wait()
+
+    def result(self) -> Any:
+        """What the function returned; what it raised is raised here, with the traceback from the worker. Waits for it."""
+        self.wait()
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+
+Modes = tuple[bool, bool, list[dict[str, Any]]]  # inference mode, grad mode, arguments of torch.autocast
+
+
+def _modes() -> Modes:
+    """The modes of this thread that change what an operation does."""
+    casts = [
+        {
+            "device_type": kind,
+            "dtype": torch.get_autocast_dtype(kind),
+            "cache_enabled": torch.is_autocast_cache_enabled(),
+        }
+        for kind in ("cpu", "cuda")
+        if torch.is_autocast_enabled(kind)
+    ]
+    return torch.is_inference_mode_enabled(), torch.is_grad_enabled(), casts
+
+
+@contextlib.contextmanager
+def _under(modes: Modes) -> Iterator[None]:
+    inference, grad, casts = modes
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(inference))
+        stack.enter_context(torch.set_grad_enabled(grad))  # after inference_mode, which sets it too
+        for cast in casts:
+            stack.enter_context(torch.autocast(**cast))
+        yield
+
+
+# --- workers: threads that do tasks ----------------------------------------------------------------------------------
+
+
+class Worker(threading.Thread):
+    """A thread that does tasks for one device, one after the other, in the order in which they were put.
+
+    On a GPU it has a stream of its own, so that what it queues there does not wait for the other workers' kernels. It
+    ends after :meth:`end`, once the tasks before that are done.
+    """
+
+    def __init__(self, name: str, device: torch.device, num_threads: int):
+        super().__init__(name=name, daemon=True)  # a stage that never returns must not keep Python from exiting
+        self.device = device
+        self.started = threading.Event()
+        self._num_threads = num_threads
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # here, where an error is heard
+        self._tasks: queue.SimpleQueue[tuple[Task, Any] | None] = queue.SimpleQueue()
+        self._ending = False
+        self._lock = (
+            threading.RLock()
+        )  # no task may come to stand behind the end; R, as a garbage collection may end it
+
+    def put(self, task: Task) -> None:
+        """Have the task done, and return at once. Raises RuntimeError if the thread is no more, or told to end."""
+        with self._lock:
+            if self._ending or not self.is_alive():
+                raise RuntimeError(
+                    f"the worker thread {self.name!r} has ended: it was closed, or it stayed behind in the process that "
+                    "this one was forked from. Make new workers here"
+                )
+            # What the caller has queued on the GPU so far, such as an optimizer's step, comes first.
+            self._tasks.put((task, torch.cuda.current_stream(self.device).record_event() if self._stream else None))
+
+    def end(self) -> None:
+        """Have the thread end once it has done what was put before. Returns at once, and may be called again."""
+        with self._lock:
+            self._ending = True
+            self._tasks.put(None)
+
+    def run(self) -> None:
+        with self._on_device():
+            self.started.set()
+            while (item := self._tasks.get()) is not None:
+                task, before = item
+                if self._stream:
+                    self._stream.wait_event(before)
+                task.run()
+                del item, task, before  # else an idle worker keeps the last micro-batch
+
+    @contextlib.contextmanager
+    def _on_device(self) -> Iterator[None]:
+        """Give the thread its stream on a GPU, or its share of the cores."""
+        if self._stream:
+            with torch.cuda.stream(self._stream):  # and its device
+                yield
+        else:
+            torch.get_num_threads()  # a thread's first look sets its number to the process's default, so look before
+            torch.set_num_threads(self._num_threads)
+            yield
+
+
+_creating = threading.Lock()
+
+
+def create_workers(devices: Sequence[torch.device]) -> list[Worker]:
+    """Start one worker for each of ``devices``, which may repeat: workers of one device still have a thread each.
+
+    Workers on the CPU share the caller's threads: of n that torch uses for one operation here (torch.get_num_threads()),
+    each of w workers uses n // w, at least 1. That number is every thread's own, but torch.set_num_threads also sets the
+    default of threads that are yet to look for theirs. So the caller sets its own again, afterwards.
+    """
+    num_threads = torch.get_num_threads()
+    share = max(1, num_threads // max(1, sum(device.type != "cuda" for device in devices)))
+    workers = [Worker(f"stage {j} on {device}", device, share) for j, device in enumerate(devices)]
+    with _creating:
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.started.wait()
+        torch.set_num_threads(num_threads)
+    return workers
+
+
+def end_workers(workers: Iterable[Worker]) -> None:
+    """Have the workers end, and do not wait. Safe anywhere, while garbage is collected too."""
+    for worker in workers:
+        worker.end()
+
+
+def wait_for_end(workers: Iterable[Worker]) -> None:
+    """Wait until workers told to end have ended, for PATIENCE_S at most; a busy one ends later, after its task."""
+    until = time.monotonic() + PATIENCE_S
+    for worker in workers:
+        if worker is not threading.current_thread():
+            worker.join(max(0.0, until - time.monotonic()))
+
+
+@atexit.register
+def _at_exit() -> None:
+    """Threads that are still computing while Python is taken apart can crash it."""
+    workers = [thread for thread in threading.enumerate() if isinstance(thread, Worker)]
+    end_workers(workers)
+    wait_for_end(workers)
+
+
+# --- tensors that go from one device or stream to another ------------------------------------------------------------
+
+
+def mark_ready(tensor: torch.Tensor) -> torch.Tensor:
+    """Note that ``tensor`` is computed by what this thread has queued on its stream so far. On the CPU it is there already."""
+    if tensor.is_cuda:
+        tensor.ready = torch.cuda.current_stream(tensor.device).record_event()  # type: ignore[attr-defined]
+    return tensor
+
+
+def wait_until_ready(tensor: torch.Tensor) -> torch.Tensor:
+    """Have this thread's stream wait for a tensor from another one. The thread itself does not wait."""
+    if tensor.is_cuda and hasattr(tensor, "ready"):
+        stream = torch.cuda.current_stream(tensor.device)
+        stream.wait_event(tensor.ready)
+        tensor.record_stream(stream)  # so that its memory is not given away while this stream still reads it
+    return tensor
+
+
+def move(x: torch.Tensor, device: torch.device, **labels: int) -> torch.Tensor:
+    """``x`` on ``device``, to be used on this thread's stream. Virtual devices (``cpu:0``) are all the CPU.
+
+    Between devices it is copied on streams that do nothing else: neither device's computing waits behind the copy, and
+    only what needs the copy waits for it. Autograd runs an operation's backward on the stream of its forward, so the
+    gradient travels back beside the computing too. A copy is a span, with ``labels``.
+    """
+    here, there = x.device, torch.device("cpu") if device.type == "cpu" else device
+    if here == there:
+        return wait_until_ready(x)
+    with contextlib.ExitStack() as copying:
+        for end in (here, there):
+            if end.type == "cuda":
+                copying.enter_context(torch.cuda.stream(_copy_stream(end)))
+        wait_until_ready(x)
+        with span("copy", lane="comm", bytes=x.nbytes, **labels):
+            y = x.to(there, non_blocking=there.type == "cuda")  # to the CPU it blocks: nothing there waits for an event
+        mark_ready(y)
+    return wait_until_ready(y)
+
+
+_streams = threading.local()
+
+
+def _copy_stream(device: torch.device) -> Any:
+    """The stream on which this thread copies from and to ``device``."""
+    if device not in _streams.__dict__.setdefault("of", {}):
+        _streams.of[device] = torch.cuda.Stream(device)
+    return _streams.of[device]

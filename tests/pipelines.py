@@ -1,0 +1,99 @@
+"""Pipelines to test with: schedules of all kinds, and when their ops run, worked out rank by rank in the plainest way."""
+
+from hypothesis import strategies as st
+
+from labkit.schedule import (
+    Op,
+    forward_only,
+    gpipe,
+    interleaved,
+    one_f_one_b,
+    zero_bubble_h1,
+    zero_bubble_h2,
+    zero_bubble_v,
+)
+from labkit.trace import event_table
+
+NAMES = {"F": "forward", "B": "backward", "I": "input_grad", "W": "weight_grad"}
+MAKERS = (forward_only, gpipe, one_f_one_b, zero_bubble_h1, zero_bubble_h2, zero_bubble_v)
+
+eighths = st.integers(1, 32).map(lambda n: n / 8)  # seconds that add up without rounding
+
+
+@st.composite
+def schedules(draw, most_ranks=4, most_micro_batches=6):
+    n_ranks = draw(st.integers(1, most_ranks))
+    n_micro = draw(st.integers(1, most_micro_batches))
+    if draw(st.integers(0, 6)) == 0:
+        return interleaved(n_ranks, n_ranks * draw(st.integers(1, 2)), draw(st.integers(1, 3)))
+    return draw(st.sampled_from(MAKERS))(n_ranks, n_micro)
+
+
+@st.composite
+def stage_times(draw, schedule, seconds=eighths):
+    """forward, backward, input_grad and weight_grad as simulate takes them: a number, or one a stage."""
+    per_stage = st.lists(seconds, min_size=schedule.n_stages, max_size=schedule.n_stages)
+    return {name: draw(st.one_of(seconds, per_stage)) for name in NAMES.values()}
+
+
+def ops_of(schedule):
+    return [op for ops in schedule.ops for op in ops]
+
+
+def rank_of(schedule):
+    return {op.stage: rank for rank, ops in enumerate(schedule.ops) for op in ops}
+
+
+def feeder(schedule, op):
+    """The op whose output ``op`` takes, or None."""
+    kind, stage, micro_batch = op
+    if kind == "F":
+        return Op("F", stage - 1, micro_batch) if stage else None
+    if kind == "W":
+        return Op("I", stage, micro_batch)
+    if stage == schedule.n_stages - 1:
+        return Op("F", stage, micro_batch)
+    return next(o for k in "BI" if (o := Op(k, stage + 1, micro_batch)) in ops_of(schedule))
+
+
+def at_stage(times, op):
+    value = times[NAMES[op.kind]]
+    return value[op.stage] if isinstance(value, list) else value
+
+
+def play(schedule, seconds, arrives=lambda op: 0.0, pause=lambda op: 0.0):
+    """When each op starts and ends: ``{op: (start, end)}``, all in seconds.
+
+    ``seconds(op)`` is how long it takes, ``arrives(op)`` how long what it gets from another rank is under way, and
+    ``pause(op)`` what its rank needs between the op before and this one.
+    """
+    home, times = rank_of(schedule), {}
+    left = [list(ops) for ops in schedule.ops]
+    before = [None] * len(left)
+    while any(left):
+        for rank, ops in enumerate(left):
+            if not ops or ((source := feeder(schedule, ops[0])) and source not in times):
+                continue
+            op = ops.pop(0)
+            start = times[before[rank]][1] + pause(op) if before[rank] else 0.0
+            if source:
+                remote = home[source.stage] != rank
+                start = max(start, times[source][1] + (arrives(op) if remote else 0.0))
+            times[op] = (start, start + seconds(op))
+            before[rank] = op
+    return times
+
+
+def table_of(schedule, times, measured=True, origin=0.0):
+    """The event table of ops that ran at ``times``, as :func:`play` gives them."""
+    home = rank_of(schedule)
+    rows = [
+        (home[op.stage], "compute", NAMES[op.kind], None, op.stage, op.micro_batch, None, None, a + origin, b + origin)
+        for op, (a, b) in times.items()
+    ]
+    return event_table(sorted(rows, key=lambda row: row[-2:]), measured=measured)
+
+
+def op_of_row(row):
+    kind = next(kind for kind, name in NAMES.items() if name == row.name)
+    return Op(kind, int(row.stage), int(row.micro_batch))
