@@ -91,6 +91,22 @@ class Flow:
     order: list[int]
 
 
+def times_of(
+    waits: Flow, takes: list[float], under_way: list[float], pause: list[float]
+) -> tuple[list[float], list[float]]:
+    """When each op starts and ends, in seconds, if it starts as soon as it can: ``pause`` after the op before it on its rank,
+    and ``under_way`` after its source; and if it then ``takes`` so long.
+    """
+    before, source = waits.before, waits.source
+    start = [0.0] * len(takes)
+    end = [0.0] * (len(takes) + 1)  # the last one is that of number -1, which is no op: nothing to wait for
+    for i in waits.order:
+        free, arrived = end[before[i]] + pause[i], end[source[i]] + under_way[i]
+        start[i] = free if free > arrived else arrived
+        end[i] = start[i] + takes[i]
+    return start, end[:-1]
+
+
 def flow_of(ranks: list[list[Op]]) -> Flow:
     """What waits for what in ``ranks``. Raises ScheduleError for the first thing that is wrong, TypeError for no Op."""
     check_types(ranks)

@@ -163,24 +163,24 @@ class Rank:
             store = dist.PrefixStore(f"labkit/{self._groups}", self.store)
             dist.init_process_group(self._backend(), store=store, rank=place.rank, world_size=place.world_size)
             self._messages = 0
-            if self._groups == 1:
+            if self._groups == 1 and place.backend == "gloo":  # NCCL numbers them apart
                 self._count_messages()
 
     def _count_messages(self) -> None:
-        """Keep count of what sends and receives add to the number of :meth:`_group_state`.
+        """Keep count of the sends and receives in the number of :meth:`_group_state`.
 
         gloo numbers them like collectives, and in a pipeline the ranks in the middle have more of them than the others.
         """
         from torch.distributed import GroupMember
 
+        lock = threading.Lock()  # threads of a rank may send and receive at the same time
+
         def counting(method: Any) -> Any:
             def call(group: Any, *args: Any, **options: Any) -> Any:
-                world: Any = GroupMember.WORLD
-                if group is not world:
-                    return method(group, *args, **options)
-                before = group._get_sequence_number_for_group()
                 work = method(group, *args, **options)
-                self._messages += group._get_sequence_number_for_group() - before
+                if group is GroupMember.WORLD:
+                    with lock:
+                        self._messages += 1
                 return work
 
             return call

@@ -61,7 +61,13 @@ def op_rows(events: pd.DataFrame, what: str = "events") -> pd.DataFrame:
             f"{what} has no op of a pipeline, expected spans in the lane compute named {names}, each with its stage and "
             'micro_batch: span("forward", stage=0, micro_batch=3)'
         )
-    return events[is_op.to_numpy(dtype=bool)]
+    ops = events[is_op.to_numpy(dtype=bool)]
+    for column in ("rank", "stage", "micro_batch"):
+        numbers = pd.to_numeric(ops[column], errors="coerce").to_numpy(dtype=float, na_value=np.nan)
+        if (wrong := ~((numbers >= 0) & (numbers == np.floor(numbers)))).any():
+            value = ops[column].iloc[int(wrong.argmax())]
+            raise ValueError(f"{what} has {value!r} in the column {column}, expected whole numbers from 0 on")
+    return ops
 
 
 # --- time ------------------------------------------------------------------------------------------------------------
@@ -80,7 +86,7 @@ def bubble_fraction(events: pd.DataFrame) -> float:
     """Idle time ÷ (ranks × makespan): how much of the ranks' time no op filled, from 0 to 1.
 
     A rank works while at least one of its compute spans is open: spans inside one another count once, and the lanes comm
-    and host do not count. Megatron's bubble is another one, idle ÷ ideal time; see :mod:`labkit.schedule`.
+    and host do not count. Megatron's bubble is another one, idle ÷ ideal time (Narayanan et al. 2021, arXiv 2104.04473).
 
     Raises as :func:`makespan` does, and ValueError if all that was computed took no time.
     """

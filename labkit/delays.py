@@ -19,7 +19,7 @@ import pandas as pd
 from labkit.bubble import NAMES, op_rows
 from labkit.schedule import Flow, Op, Schedule, flow
 
-KINDS = {name: kind for kind, name in NAMES.items()}  # an event's name -> the kind of its op
+KIND_OF = {name: kind for kind, name in NAMES.items()}  # an event's name -> the kind of its op
 _KEY = ["name", "stage", "micro_batch"]
 _ROUNDING = 1e-9  # of the makespan
 
@@ -48,7 +48,10 @@ def schedule_of(events: pd.DataFrame, what: str) -> Schedule:
     Raises ValueError for a table that is not one step of a pipeline; ``what`` names it.
     """
     ops = _one_step(events, what).sort_values("start_s", kind="stable")
-    ranks: list[list[Op]] = [[] for _ in range(int(ops["rank"].max()) + 1)]
+    there = set(ops["rank"])
+    if missing := set(range(len(there))) - there:
+        raise ValueError(f"{what} has no op on rank {min(missing)}, but on {max(there)}: expected ranks 0, 1, 2, …")
+    ranks: list[list[Op]] = [[] for _ in there]
     for rank, op in zip(ops["rank"].tolist(), _ops_of(ops), strict=True):
         ranks[rank].append(op)
     return Schedule(ranks)
@@ -85,15 +88,15 @@ def _one_step(events: pd.DataFrame, what: str) -> pd.DataFrame:
     ops = op_rows(events.reset_index(drop=True) if isinstance(events, pd.DataFrame) else events, what)
     if (twice := ops.duplicated(_KEY)).any():
         op = _ops_of(ops[twice])[0]
-        raise ValueError(
-            f"{what} has {op} twice, expected one step of a pipeline: choose one, events[events.step == 0]"
-        )
+        numbered = "step" in ops and ops["step"].notna().all()
+        choose = "choose one, events[events.step == 0]" if numbered else "record each step by itself"
+        raise ValueError(f"{what} has {op} twice, expected one step of a pipeline: {choose}")
     return ops
 
 
 def _ops_of(ops: pd.DataFrame) -> list[Op]:
     columns = (ops[name].tolist() for name in _KEY)
-    return [Op(KINDS[name], int(stage), int(micro_batch)) for name, stage, micro_batch in zip(*columns, strict=True)]
+    return [Op(KIND_OF[name], int(stage), int(micro_batch)) for name, stage, micro_batch in zip(*columns, strict=True)]
 
 
 def _check_order(run: Played, what: str, of: str) -> None:
@@ -102,7 +105,9 @@ def _check_order(run: Played, what: str, of: str) -> None:
     behind = np.flatnonzero(before >= 0)
     for i in behind[run.start[behind] < run.start[before[behind]]]:
         first, rank = ops[before[i]], run.waits.rank[i]
-        raise ValueError(f"{what} has {ops[i]} before {first} on rank {rank}, and {of} has {first} first")
+        turned = first.kind == ops[i].kind == "B" and first.micro_batch < ops[i].micro_batch
+        hint = "; a Pipe runs the backward passes of a stage from the last micro-batch to the first" if turned else ""
+        raise ValueError(f"{what} has {ops[i]} before {first} on rank {rank}, and {of} has {first} first{hint}")
     overlap = run.end[before[behind]] - run.start[behind]
     for i in behind[overlap > _ROUNDING * run.end.max()]:
         first, rank = ops[before[i]], run.waits.rank[i]

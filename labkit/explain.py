@@ -80,7 +80,7 @@ def explain_idle(schedule: Schedule, events: pd.DataFrame, rank: int, time: floa
     if not is_whole or not 0 <= rank < schedule.n_ranks:
         raise ValueError(f"rank is {rank!r}, expected one of the {schedule.n_ranks} ranks of the schedule, from 0 on")
     first, last = run.origin_s, run.origin_s + float(run.end.max())
-    check_number("time", time, lambda time: first <= time <= last, f"a time in the run, from {first:g} to {last:g} s")
+    check_number("time", time, lambda time: first <= time <= last, f"a time in the run, from {first!r} to {last!r} s")
     seconds = (lambda time: measured(time, "s")) if isinstance(events, MeasuredTable) else (lambda time: f"{time:g} s")
     moment = _Moment(run, held_up(run).waited_for, remote_sources(run.waits), time - run.origin_s, seconds)
     return moment.idle(int(rank))

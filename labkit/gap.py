@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 
+from labkit._flow import times_of
 from labkit.delays import Played, held_up, played, remote_sources, schedule_of
 from labkit.show import MeasuredTable
 
@@ -76,9 +79,5 @@ def _undisturbed(run: Played) -> np.ndarray:
 
 def _makespan(run: Played, seconds: np.ndarray, communication: np.ndarray, overhead: np.ndarray) -> float:
     """Seconds that the ops of ``run`` take with other times, each as soon as its rank is free and its input has arrived."""
-    before, source = run.waits.before, remote_sources(run.waits).tolist()
-    takes, under_way, pause = seconds.tolist(), communication.tolist(), overhead.tolist()
-    end = [0.0] * (len(before) + 1)  # the last one is that of number -1, which is no op: nothing to wait for
-    for i in run.waits.order:
-        end[i] = max(end[before[i]] + pause[i], end[source[i]] + under_way[i]) + takes[i]
-    return max(end)
+    waits = replace(run.waits, source=remote_sources(run.waits).tolist())
+    return max(times_of(waits, seconds.tolist(), communication.tolist(), overhead.tolist())[1])

@@ -8,6 +8,7 @@ which clock cycle, and the pipeline itself, a worker thread for each stage.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -34,7 +35,13 @@ class WithDevice(nn.Module):
 
     def __init__(self, module: nn.Module, device: str | torch.device):
         super().__init__()
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"module is a {type(module).__name__}, expected an nn.Module: WithDevice(module, device)")
         device = torch.device(device)
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise ValueError(
+                f"device is {str(device)!r}, and there is no GPU here: use virtual devices, cpu:0, cpu:1, …"
+            )
         if not _is_virtual(device):
             module, device = module.to(device), torch.empty(0, device=device).device  # "cuda" gets its number here
         self.module, self.device = module, device
@@ -71,7 +78,7 @@ def split_module(modules: nn.Sequential) -> tuple[list[nn.Sequential], list[torc
     ### a module into a partition, which is an nn.Sequential, with add_module(name, module), so that it keeps its name.
     ### BEGIN SOLUTION pipe.1
     for name, module, device in _place(modules):
-        if device is not None and devices[-1:] != [device]:
+        if device is not None and (not devices or device != devices[-1]):
             partitions.append(nn.Sequential())
             devices.append(device)
         partitions[-1].add_module(name, module)
@@ -87,8 +94,7 @@ def _check_modules(modules: nn.Sequential) -> None:
         )
     if not len(modules):
         raise ValueError("the nn.Sequential is empty, expected at least one module in it")
-    for name, module in modules.named_children():
-        _named_device(name, module)
+    _place(modules)  # raises what it raises before any partition is made
 
 
 def _place(modules: nn.Sequential) -> list[tuple[str, nn.Module, torch.device | None]]:
@@ -96,9 +102,7 @@ def _place(modules: nn.Sequential) -> list[tuple[str, nn.Module, torch.device | 
     # One that stands in it twice is here twice, unlike in named_children().
     children = [(name, module) for name, module in modules._modules.items() if module is not None]
     named = [_named_device(name, module) for name, module in children]
-    current = next((device for device in named if device not in (None, PLAIN_CPU)), PLAIN_CPU)
-    if not _is_virtual(current):
-        current = next((device for device in named if device is not None), PLAIN_CPU)
+    current = _first_device(named)
     placed: list[tuple[str, nn.Module, torch.device | None]] = []
     for (name, module), device in zip(children, named, strict=True):
         if device is None or (device == PLAIN_CPU and _is_virtual(current)):
@@ -109,19 +113,38 @@ def _place(modules: nn.Sequential) -> list[tuple[str, nn.Module, torch.device | 
     return placed
 
 
+def _first_device(named: list[torch.device | None]) -> torch.device:
+    """Where the first module is, by the first one that names a device. Among virtual devices plain cpu names none."""
+    devices = [device for device in named if device is not None]
+    first_real = next((device for device in devices if device != PLAIN_CPU), PLAIN_CPU)
+    return first_real if _is_virtual(first_real) or not devices else devices[0]
+
+
 def _named_device(name: str, module: nn.Module) -> torch.device | None:
     """The device that a module of the model names, or None. Raises ValueError if its parameters are not on one device."""
     given = module.device if isinstance(module, WithDevice) else None
-    found = sorted({str(tensor.device) for tensor in (*module.parameters(), *module.buffers())})
+    tensors = {str(tensor.device) for tensor in (*module.parameters(), *module.buffers())}
+    inside = set() if given else {str(device) for device in _devices_inside(module)}
+    found = sorted(
+        inside | tensors - {str(PLAIN_CPU)} if inside else tensors
+    )  # of a virtual device torch says plain cpu
     what = f"module {name!r}, a {type(module.module if given else module).__name__}"
     if len(found) > 1:
         raise ValueError(
             f"{what}, has parameters or buffers on {' and '.join(found)}, expected one device: move it to one, or make its "
             "parts modules of the nn.Sequential"
         )
-    if given and found and torch.device(found[0]).type != given.type:
-        raise ValueError(f"{what}, is on {found[0]}, but its WithDevice says {given}: put it where it is to run first")
+    if given and found and torch.device(found[0]) != (PLAIN_CPU if _is_virtual(given) else given):
+        raise ValueError(f"{what}, is on {found[0]}, but its WithDevice says {given}: wrap it where it is to run")
     return given or (torch.device(found[0]) if found else None)
+
+
+def _devices_inside(module: nn.Module) -> Iterator[torch.device]:
+    """The devices that parts of a module were given. A Pipe among them looks after its own."""
+    for part in module.children() if not isinstance(module, Pipe) else ():
+        if isinstance(part, WithDevice):
+            yield part.device
+        yield from _devices_inside(part)
 
 
 # --- clock cycles: who computes what at the same time ----------------------------------------------------------------
@@ -182,7 +205,8 @@ class Pipe(nn.Module):
     Output and gradients are those of ``module``, as long as a row's output depends on that row alone. It does not in
     nn.BatchNorm while training: it normalises each micro-batch by itself, and its running statistics move with each. Dropout
     draws its masks for each micro-batch, in threads that share one generator, so a seed does not repeat them. In eval mode
-    both are as in ``module``. No second derivatives: see :func:`labkit.stage.run_stage`.
+    both are as in ``module``. No second derivatives: see :func:`labkit.stage.run_stage`. Backward runs a stage's micro-batches
+    from the last to the first.
 
     There is a thread for each partition until :meth:`close`, the end of the ``with`` block, or the end of the Pipe itself.
     On GPUs each has a stream of its own, and copies have theirs. CPUs work in parallel in the forward pass alone, as autograd
@@ -199,6 +223,33 @@ class Pipe(nn.Module):
         partitions, self.devices = split_module(module)
         self.partitions = nn.ModuleList(partitions)
         self._start()
+
+    def compute(self, batches: list[torch.Tensor], schedule: Sequence[tuple[int, int]]) -> None:
+        """Do one clock: for each (micro_batch i, partition j) of ``schedule``, all at once in the worker threads, replace
+        ``batches[i]`` by the output of partition j for it.
+
+        Returns when all are done. If some have failed, it raises the exception of the first of them in ``schedule``, and not
+        before all are done.
+        """
+        self._check_open()
+        self._check_clock(batches, schedule)
+        ### TODO pipe.3 (20 minutes): A Task is a call that a worker makes: Task(function, *arguments, **options). Here the
+        ### function is run_stage, in labkit/stage.py, which takes a partition, its input, its device, and the numbers stage= and
+        ### micro_batch= to name it by. self._workers[j].put(task) hands it to the thread of partition j, and returns at once;
+        ### task.wait() waits until it is done; task.result() gives the output, or raises what went wrong. Hand out all
+        ### tasks before you wait for one, or they run one after the other. And wait for all before you ask for a result, or
+        ### others are still at work when one that has failed raises.
+        ### BEGIN SOLUTION pipe.3
+        tasks = []
+        for i, j in schedule:
+            task = Task(run_stage, self.partitions[j], batches[i], self.devices[j], stage=j, micro_batch=i)
+            self._workers[j].put(task)
+            tasks.append(task)
+        for task in tasks:
+            task.wait()
+        for (i, _), task in zip(schedule, tasks, strict=True):
+            batches[i] = task.result()
+        ### END SOLUTION
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The model's output for ``x``, whose first dimension is the batch, on the last device.
@@ -219,31 +270,6 @@ class Pipe(nn.Module):
         return concatenate(batches)
         ### END SOLUTION
 
-    def compute(self, batches: list[torch.Tensor], schedule: Sequence[tuple[int, int]]) -> None:
-        """Do one clock: for each (micro_batch i, partition j) of ``schedule``, all at once in the worker threads, replace
-        ``batches[i]`` by the output of partition j for it.
-
-        Returns when all are done. If some have failed, it raises the first one's exception, and not before all are done.
-        """
-        self._check_open()
-        ### TODO pipe.3 (20 minutes): A Task is a call that a worker makes: Task(function, *arguments, **options). Here the
-        ### function is run_stage, in labkit/stage.py, which takes a partition, its input, its device, and the numbers stage= and
-        ### micro_batch= to name it by. self._workers[j].put(task) hands it to the thread of partition j, and returns at once;
-        ### task.wait() waits until it is done; task.result() gives the output, or raises what went wrong. Hand out all
-        ### tasks before you wait for one, or they run one after the other. And wait for all before you ask for a result, or
-        ### others are still at work when one that has failed raises.
-        ### BEGIN SOLUTION pipe.3
-        tasks = []
-        for i, j in schedule:
-            task = Task(run_stage, self.partitions[j], batches[i], self.devices[j], stage=j, micro_batch=i)
-            self._workers[j].put(task)
-            tasks.append(task)
-        for task in tasks:
-            task.wait()
-        for (i, _), task in zip(schedule, tasks, strict=True):
-            batches[i] = task.result()
-        ### END SOLUTION
-
     def _start(self) -> None:
         self._workers: list[Worker] = create_workers(self.devices)
         # Threads know nothing of the Pipe, so it can be collected; that ends them too.
@@ -260,6 +286,20 @@ class Pipe(nn.Module):
                 "this Pipe is closed, its worker threads have ended: build a new one, of the same modules"
             )
 
+        if threading.current_thread() in self._workers:
+            raise RuntimeError(
+                "a stage of this Pipe calls the Pipe itself, and would wait for itself: build another one"
+            )
+
+    def _check_clock(self, batches: list[torch.Tensor], schedule: Sequence[tuple[int, int]]) -> None:
+        m, n = len(batches), len(self.partitions)
+        wrong = [pair for pair in schedule if not (0 <= pair[0] < m and 0 <= pair[1] < n)]
+        if wrong or len({i for i, _ in schedule}) < len(schedule):
+            raise ValueError(
+                f"schedule is {list(schedule)}, expected (micro_batch, partition) pairs of {m} micro-batches and {n} partitions, "
+                "each micro-batch at most once in a clock"
+            )
+
     def __enter__(self) -> Pipe:
         return self
 
@@ -269,12 +309,12 @@ class Pipe(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         threads = ("_workers", "_ending")
         return {name: value for name, value in self.__dict__.items() if name not in threads} | {
-            "open": self._ending.alive
+            "_open": self._ending.alive
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        was_open = state.pop("open")
-        super().__setstate__(state)
+        was_open = state["_open"]
+        super().__setstate__({name: value for name, value in state.items() if name != "_open"})
         self._start()
         if not was_open:
             self.close()

@@ -12,34 +12,16 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
+from labkit import bubble
 from labkit.trace import EVENT_COLUMNS, LANES
 
 GAP = 0.4  # between two ranks, in rows
 
 
 def checked(events: pd.DataFrame, what: str) -> pd.DataFrame:
-    """The table as an ordinary DataFrame in drawing order, or an error that says what is wrong with it; ``what`` is it.
-
-    Raises TypeError for what is no DataFrame, ValueError for the rest.
-    """
-    if not isinstance(events, pd.DataFrame):
-        raise TypeError(
-            f"{what}: got {type(events).__name__}, expected an event table (a DataFrame), such as run.events"
-        )
-    missing = [name for name in EVENT_COLUMNS if name not in events.columns]
-    if missing:
-        raise ValueError(f"{what}: columns {', '.join(missing)} are missing; expected {', '.join(EVENT_COLUMNS)}")
-    if events.empty:
-        raise ValueError(f"{what}: the table is empty; were there spans in what ran? with span(...): records one")
-    times = events[["start_s", "end_s"]].to_numpy(dtype=float, na_value=np.nan)
-    unknown = ~np.isfinite(times).all(axis=1)
-    if unknown.any():
-        raise ValueError(f"{what}: row {int(unknown.argmax())} has start_s or end_s that is no finite number")
-    backwards = times[:, 1] < times[:, 0]
-    if backwards.any():
-        row = int(backwards.argmax())
-        raise ValueError(f"{what}: row {row} ends before it starts: start_s {times[row, 0]:g}, end_s {times[row, 1]:g}")
+    """The table as an ordinary DataFrame in drawing order; ``what`` it is. Errors are those of :func:`labkit.bubble.checked`."""
     order = ["rank", "lane", "start_s", "end_s"]
+    events = bubble.checked(events, what, EVENT_COLUMNS)
     return pd.DataFrame(events).sort_values(order, kind="stable", ignore_index=True)
 
 

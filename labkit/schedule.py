@@ -66,7 +66,7 @@ class Schedule:
     def to_csv(self, path: str | Path | None = None) -> str:
         """The schedule as torch's runtime reads it, one row per rank: ``0F0,0F1,0B0,0B1``. Written to ``path`` as well.
 
-        There: ``_PipelineScheduleRuntime(stages, n_micro, loss_fn)._load_csv(path)``.
+        There: ``_PipelineScheduleRuntime(stages, n_micro, loss_fn)._load_csv(path)``, which wants a backward pass in it.
         """
         text = write_csv(self.ops)
         if path is not None:
@@ -93,13 +93,15 @@ def validate(schedule: Schedule) -> None:
     """Whether ``schedule`` can run: every op once, on the rank of its stage, behind what it needs, and no deadlock.
 
     Either no micro-batch has a backward pass, or every one has it in every stage, whole (B) or split (I and later W).
-    Raises ScheduleError for the first thing that is wrong, TypeError for what is no Op.
+    Raises ScheduleError for the first thing that is wrong, TypeError for what is no Schedule or no Op.
     """
     flow(schedule)
 
 
 def flow(schedule: Schedule) -> Flow:
     """What waits for what in ``schedule``. Raises as :func:`validate` does."""
+    if not isinstance(schedule, Schedule):
+        raise TypeError(f"schedule is a {type(schedule).__name__}, expected a Schedule, such as one_f_one_b(4, 8)")
     return flow_of(schedule.ops)
 
 

@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from labkit._flow import times_of
 from labkit.bubble import NAMES, activations, bubble_fraction, by_stage, makespan, peak_activations
 from labkit.cost import check_number
 from labkit.explain import Idle, critical_path, explain_idle
 from labkit.gap import explain_gap
-from labkit.schedule import Flow, Schedule, flow
+from labkit.schedule import Schedule, flow
 from labkit.trace import event_table
 
 __all__ = [
@@ -59,10 +60,8 @@ def simulate(
     free and what it needs has arrived; ranks keep to the order of their lists.
 
     Raises TypeError for what is no number or no schedule, ValueError for a time that is 0, negative or not finite, a
-    negative hop, and as many times as there are no stages, ScheduleError for a schedule that cannot run.
+    negative hop, or a list that is not one time per stage, ScheduleError for a schedule that cannot run.
     """
-    if not isinstance(schedule, Schedule):
-        raise TypeError(f"schedule is a {type(schedule).__name__}, expected a Schedule, such as one_f_one_b(4, 8)")
     check_number("hop", hop, lambda value: 0 <= value < math.inf, _HOP)
     given = dict(zip(NAMES, (forward, backward, input_grad, weight_grad), strict=True))
     times = {kind: _checked_times(NAMES[kind], value) for kind, value in given.items()}
@@ -70,7 +69,9 @@ def simulate(
     kinds, stages = [op.kind for op in waits.ops], [op.stage for op in waits.ops]
     seconds = {kind: _per_stage(NAMES[kind], value, 1 + max(stages)) for kind, value in times.items()}
     durations = [seconds[kind][stage] for kind, stage in zip(kinds, stages, strict=True)]
-    start, end = _run(waits, durations, float(hop))
+    rank, source = waits.rank, waits.source
+    under_way = [float(hop) if there >= 0 and rank[there] != rank[i] else 0.0 for i, there in enumerate(source)]
+    start, end = times_of(waits, durations, under_way, pause=[0.0] * len(durations))
     labels = {"rank": waits.rank, "stage": stages, "micro_batch": [op.micro_batch for op in waits.ops]}
     columns: dict[str, Any] = {name: np.array(values, dtype="int64") for name, values in labels.items()}
     columns |= {"lane": "compute", "name": [NAMES[kind] for kind in kinds]}
@@ -96,16 +97,3 @@ def _per_stage(name: str, times: float | list[float], n_stages: int) -> list[flo
             f"{name} has {len(times)} times, expected one for each of the {n_stages} stages, or a single number"
         )
     return times
-
-
-def _run(waits: Flow, durations: list[float], hop: float) -> tuple[list[float], list[float]]:
-    """When each op starts and ends, in seconds, if it starts as soon as it can."""
-    rank, before, source = waits.rank, waits.before, waits.source
-    under_way = [hop if there >= 0 and rank[there] != rank[i] else 0.0 for i, there in enumerate(source)]
-    start = [0.0] * len(rank)
-    end = [0.0] * (len(rank) + 1)  # the last one is that of number -1, which is no op: nothing to wait for
-    for i in waits.order:
-        free, arrived = end[before[i]], end[source[i]] + under_way[i]
-        start[i] = free if free > arrived else arrived
-        end[i] = start[i] + durations[i]
-    return start, end[:-1]

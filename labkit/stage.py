@@ -37,13 +37,16 @@ def run_stage(module: nn.Module, x: torch.Tensor, device: torch.device, stage: i
     """
     with _noted("forward", stage, micro_batch):
         x = move(x, device, stage=stage, micro_batch=micro_batch)
+        x = (
+            x.clone() if stage == 0 else x
+        )  # micro-batches are views of one batch, which a module may not change in place
         entry = _enter(x) if torch.is_grad_enabled() and x.requires_grad else x
         inputs = [get_gradient_edge(entry)] if entry is not x else []  # before the module may change it in place
         with span("forward", stage=stage, micro_batch=micro_batch):
             y = module(entry)
         _check_output(y, stage, micro_batch)
         if torch.is_grad_enabled() and y.requires_grad:
-            leaves = _leaves(get_gradient_edge(y).node)
+            leaves = _leaves(get_gradient_edge(y), inputs)
             y = _Stage.apply(_Graph(y, inputs, leaves, stage, micro_batch), x, *leaves)
         return mark_ready(y)
 
@@ -142,12 +145,14 @@ def _enter(x: torch.Tensor) -> torch.Tensor:
     return _Entry.apply(torch.empty(0, requires_grad=True), [x])
 
 
-def _leaves(node: Any) -> list[torch.Tensor]:
-    """The leaves, parameters as a rule, in which the graph under ``node`` ends."""
-    leaves, seen, ahead = [], {node}, [node]
+def _leaves(output: GradientEdge, inputs: list[GradientEdge]) -> list[torch.Tensor]:
+    """The leaves, parameters as a rule, in which the graph from ``output`` ends before it comes to ``inputs``."""
+    leaves: list[torch.Tensor] = []
+    seen: set[Any] = {edge.node for edge in inputs}
+    ahead: list[Any] = [output.node] if output.node not in seen else []
     while ahead:
         node = ahead.pop()
-        if hasattr(node, "variable"):
+        if node.name() == "torch::autograd::AccumulateGrad":  # a user's own function may have a variable, too
             leaves.append(node.variable)
         new = {following for following, _ in node.next_functions if following is not None} - seen
         seen |= new

@@ -84,10 +84,11 @@ class span:  # noqa: N801  (a context manager that reads as a verb)
 _cuda: Any = None  # torch.cuda while spans are timed on the device's stream
 
 
-def _cuda_mark() -> Any:
+def _cuda_mark() -> tuple[int, Any]:
+    """The current device and an event on its current stream. Events of two devices cannot be compared with each other."""
     event = _cuda.Event(enable_timing=True)
     event.record()
-    return event
+    return _cuda.current_device(), event
 
 
 class Recorder:
@@ -95,6 +96,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
+        self._anchors: dict[int, tuple[Any, int]] = {}  # of each device an event, and the CPU's clock when it was done
 
     def start(self, device_type: str = "cpu") -> None:
         """Begin. With ``device_type="cuda"`` the device's clock is tied to the CPU's by one synchronisation, here."""
@@ -103,26 +105,36 @@ class Recorder:
             import torch
 
             _cuda = torch.cuda
-            torch.cuda.synchronize()
-            self._anchor_event = _cuda_mark()
-            self._anchor_event.synchronize()
-            self._anchor_ns = _clock()
+            self._anchor(torch.cuda.current_device())
         _sinks = (*_sinks, self.rows)
 
     def finish(self) -> list[Row]:
         """End, wait for the events still on their way, and give the rows with both times in perf_counter nanoseconds."""
         global _sinks, _cuda
         _sinks = tuple(sink for sink in _sinks if sink is not self.rows)
-        rows = [(*row[:7], self._read(row[7]), self._read(row[8])) for row in self.rows]
-        if not _sinks:
-            _cuda = None
-        return rows
+        try:
+            return [(*row[:7], self._read(row[7]), self._read(row[8])) for row in self.rows]
+        finally:
+            if not _sinks:
+                _cuda = None
+
+    def _anchor(self, device: int) -> None:
+        """Tie the clock of ``device`` to the CPU's."""
+        with _cuda.device(device):
+            _cuda.synchronize()
+            _, event = _cuda_mark()
+            event.synchronize()
+            self._anchors[device] = event, _clock()
 
     def _read(self, mark: Any) -> int:
         if isinstance(mark, int):
             return mark
-        mark.synchronize()
-        return self._anchor_ns + round(self._anchor_event.elapsed_time(mark) * 1e6)  # elapsed_time is in milliseconds
+        device, event = mark
+        event.synchronize()
+        if device not in self._anchors:  # not the one on which the recording began: then the anchor comes last
+            self._anchor(device)
+        anchor, anchor_ns = self._anchors[device]
+        return anchor_ns + round(anchor.elapsed_time(event) * 1e6)  # in milliseconds, negative before the anchor
 
 
 # --- the table -------------------------------------------------------------------------------------------------------

@@ -56,17 +56,23 @@ class Task:
             self._error = error
         finally:
             self._done.set()
+            del self  # the traceback has this frame, and so would keep the task, which keeps the traceback
 
     def wait(self) -> None:
         """Wait until a worker has done the task, well or not. A keyboard interrupt ends the waiting, not the task."""
         self._done.wait()
 
     def result(self) -> Any:
-        """What the function returned; what it raised is raised here, with the traceback from the worker. Waits for it."""
+        """What the function returned; what it raised is raised here, once, with the traceback from the worker. Waits for it."""
         self.wait()
-        if self._error is not None:
-            raise self._error
-        return self._value
+        if self._error is None:
+            return self._value
+        # Whoever called this has the task, and is in the traceback: it would all be kept until a garbage collection.
+        error, self._error = self._error, RuntimeError("what this task raised has been raised already")
+        try:
+            raise error
+        finally:
+            del error
 
 
 Modes = tuple[bool, bool, list[dict[str, Any]]]  # inference mode, grad mode, arguments of torch.autocast
@@ -115,9 +121,8 @@ class Worker(threading.Thread):
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # here, where an error is heard
         self._tasks: queue.SimpleQueue[tuple[Task, Any] | None] = queue.SimpleQueue()
         self._ending = False
-        self._lock = (
-            threading.RLock()
-        )  # no task may come to stand behind the end; R, as a garbage collection may end it
+        # No task may come to stand behind the end. R, as a garbage collection may end a worker in the middle of a put.
+        self._lock = threading.RLock()
 
     def put(self, task: Task) -> None:
         """Have the task done, and return at once. Raises RuntimeError if the thread is no more, or told to end."""
@@ -171,12 +176,19 @@ def create_workers(devices: Sequence[torch.device]) -> list[Worker]:
     num_threads = torch.get_num_threads()
     share = max(1, num_threads // max(1, sum(device.type != "cuda" for device in devices)))
     workers = [Worker(f"stage {j} on {device}", device, share) for j, device in enumerate(devices)]
+    running: list[Worker] = []
     with _creating:
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.started.wait()
-        torch.set_num_threads(num_threads)
+        try:
+            for worker in workers:
+                worker.start()
+                running.append(worker)
+        except BaseException:  # there is a limit to how many threads a process may have
+            end_workers(running)
+            raise
+        finally:
+            for worker in running:
+                worker.started.wait()
+            torch.set_num_threads(num_threads)
     return workers
 
 

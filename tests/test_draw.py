@@ -276,16 +276,16 @@ def test_the_time_axis_can_be_called_something_else_than_seconds():
 
 
 BAD_TABLES = {
-    "no table": (None, TypeError, "got NoneType, expected an event table"),
-    "missing columns": (two_ranks().drop(columns=["lane", "end_s"]), ValueError, "columns lane, end_s are missing"),
-    "empty": (two_ranks()[:0], ValueError, "the table is empty"),
+    "no table": (None, TypeError, "is a NoneType, expected an event table"),
+    "missing columns": (two_ranks().drop(columns=["lane", "end_s"]), ValueError, "lacks the columns lane, end_s"),
+    "empty": (two_ranks()[:0], ValueError, "is empty, expected spans in it"),
     "backwards": (
         two_ranks().assign(end_s=[0.5] * 14),
         ValueError,
-        "row 1 ends before it starts: start_s 1, end_s 0.5",
+        "row 1 is from 1 to 0.5 s, expected a start, then an end",
     ),
-    "missing time": (two_ranks().assign(start_s=[0.0, np.nan] + [1.0] * 12), ValueError, "row 1 has start_s or end_s"),
-    "endless": (two_ranks().assign(end_s=np.inf), ValueError, "no finite number"),
+    "missing time": (two_ranks().assign(start_s=[0.0, np.nan] + [1.0] * 12), ValueError, "row 1 is from nan to"),
+    "endless": (two_ranks().assign(end_s=np.inf), ValueError, "to inf s, expected a start, then an end"),
 }
 
 

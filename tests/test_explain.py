@@ -52,7 +52,7 @@ def swapped(events, name):
         (simulate(zero_bubble_h1(2, 2)), "events has 0I0, which is not in the schedule"),
         (
             pd.concat([EVENTS, EVENTS.assign(step=1)]),
-            r"events has 0F0 twice, .*: choose one, events\[events.step == 0\]",
+            r"events has 0F0 twice, .*: record each step by itself",
         ),
         (EVENTS.assign(rank=0), r"events has 1F0 on rank 0, and the schedule has it on rank 1; .*by_stage"),
         (EVENTS.assign(rank=1 - EVENTS["rank"]), "events has 0F0 on rank 1, and the schedule has it on rank 0"),
@@ -83,7 +83,7 @@ def test_a_rank_that_is_not_there_is_refused(rank):
     "time, error", [(-0.1, ValueError), (9.1, ValueError), (math.nan, ValueError), ("1", TypeError)]
 )
 def test_a_time_outside_the_run_is_refused_and_the_run_named(time, error):
-    with pytest.raises(error, match=r"^time is .*, expected a time in the run, from 0 to 9 s"):
+    with pytest.raises(error, match=r"^time is .*, expected a time in the run, from 0.0 to 9.0 s"):
         explain_idle(SCHEDULE, EVENTS, 0, time)
 
 
@@ -284,7 +284,7 @@ def test_measured_times_in_a_sentence_print_as_measurements():
 
 def test_the_clock_is_that_of_the_table():
     schedule, events = late_start()
-    with pytest.raises(ValueError, match=r"time is 0\.0, expected a time in the run, from 10 to "):
+    with pytest.raises(ValueError, match=r"time is 0\.0, expected a time in the run, from 10.0 to "):
         explain_idle(schedule, events, 0, 0.0)
 
 

@@ -32,7 +32,11 @@ IDEAL = simulate(one_f_one_b(2, 2))
         (simulate(zero_bubble_h1(2, 2)), "measured has 0I0, which is not in ideal"),
         (IDEAL.iloc[1:], "measured lacks 0F0, which is in ideal: give all ops of one step"),
         (IDEAL.assign(rank=0), "measured has 1F0 on rank 0, and ideal has it on rank 1; .*by_stage"),
-        (pd.concat([IDEAL, IDEAL]), r"measured has 0F0 twice, expected one step .*events\[events.step == 0\]"),
+        (pd.concat([IDEAL, IDEAL]), "measured has 0F0 twice, expected one step .*record each step by itself"),
+        (
+            pd.concat([IDEAL.assign(step=step) for step in (0, 1)]),
+            r"measured has 0F0 twice, expected one step .*events\[events.step == 0\]",
+        ),
         (event_table([]), "measured is empty"),
     ],
 )

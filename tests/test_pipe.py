@@ -15,6 +15,7 @@ import threading
 import time
 import traceback
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -770,3 +771,99 @@ def test_a_pipe_warns_of_nothing():
 
 def test_the_student_file_names_what_it_uses_from_the_given_code():
     assert {"run_stage", "concatenate", "Task"} <= set(vars(pipe))
+
+
+# --- what a new user's code does -------------------------------------------------------------------------------------
+
+
+@pipe_task
+@pytest.mark.parametrize("behind", [False, True], ids=["a plain batch", "a batch with a graph"])
+def test_the_first_stage_may_change_its_micro_batch_in_place_and_the_batch_stays(behind):
+    outer = nn.Linear(4, 4)
+    plain = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 4), nn.Linear(4, 4))
+    wrapped = nn.Sequential(*(WithDevice(copy.deepcopy(module), f"cpu:{i // 2}") for i, module in enumerate(plain)))
+    x = torch.randn(6, 4)
+    batch = outer(x) if behind else x
+    before = batch.detach().clone()
+    with Pipe(wrapped, split_size=2) as pipe:
+        output = pipe(batch)
+        output.square().sum().backward()
+    torch.testing.assert_close(batch.detach(), before)
+    expected = plain(outer(x) if behind else x.clone())
+    torch.testing.assert_close(output, expected)
+    outer.zero_grad()
+    expected.square().sum().backward()
+    for piped, parameter in zip(wrapped.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(piped.grad, parameter.grad)
+
+
+@pipe_task
+def test_a_stage_that_calls_its_own_pipe_is_told_so_instead_of_waiting_for_itself():
+    holder: dict[str, Pipe] = {}
+
+    class Again(nn.Module):
+        def forward(self, x):
+            return holder["pipe"](x) if len(x) > 1 else x
+
+    with Pipe(nn.Sequential(WithDevice(nn.Identity(), "cpu:0"), WithDevice(Again(), "cpu:1")), 2) as pipe:
+        holder["pipe"] = pipe
+        with pytest.raises(RuntimeError, match="calls the Pipe itself") as caught:
+            pipe(torch.ones(4, 1))
+    assert caught.value.__notes__ == ["in the forward of stage 1, micro-batch 0"]
+
+
+@split_task
+def test_virtual_devices_inside_a_module_count_as_real_ones_would():
+    def labelled(*devices):
+        return nn.Sequential(*(WithDevice(nn.Linear(2, 2), device) for device in devices))
+
+    with pytest.raises(ValueError, match="module '0', a Sequential, has parameters or buffers on cpu:0 and cpu:1"):
+        split_module(nn.Sequential(labelled("cpu:0", "cpu:1")))
+    partitions, devices = split_module(nn.Sequential(labelled("cpu:0"), labelled("cpu:1", "cpu:1")))
+    assert [str(device) for device in devices] == ["cpu:0", "cpu:1"] and list(map(len, partitions)) == [1, 1]
+
+
+def test_a_with_device_that_is_no_longer_true_is_refused():
+    moved = WithDevice(nn.Linear(2, 2, device="meta"), "cpu:0")
+    with pytest.raises(ValueError, match="is on meta, but its WithDevice says cpu:0"):
+        split_module(nn.Sequential(moved))
+
+
+def test_with_device_says_what_it_wants():
+    with pytest.raises(TypeError, match="module is a str, expected an nn"):
+        WithDevice("cpu:0", nn.Linear(1, 1))
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match=r"'cuda:0', and there is no GPU here: use virtual devices, cpu:0"):
+            WithDevice(nn.Linear(1, 1), "cuda:0")
+
+
+@made_task
+@pytest.mark.parametrize("clock", [[(0, 5)], [(0, -1)], [(9, 0)], [(0, 0), (0, 1)]])
+def test_a_clock_that_cannot_be_is_refused_before_anything_runs(clock):
+    ran = []
+    model = nn.Sequential(*(WithDevice(nn.Identity(), f"cpu:{j}") for j in range(2)))
+    model[0].module.register_forward_hook(lambda *_: ran.append(1))
+    with Pipe(model) as pipe, pytest.raises(ValueError, match="each micro-batch at most once in a clock"):
+        pipe.compute([torch.ones(1, 1), torch.ones(1, 1)], clock)
+    assert not ran
+
+
+@pipe_task
+def test_what_a_failing_stage_made_is_freed_at_once():
+    made = []
+
+    class Fails(nn.Module):
+        def forward(self, x):
+            tensor = torch.ones(1000)
+            made.append(weakref.ref(tensor))
+            raise RuntimeError("on purpose")
+
+    gc.collect()
+    gc.disable()
+    try:
+        with Pipe(nn.Sequential(Fails())) as pipe:
+            with pytest.raises(RuntimeError, match="on purpose"):
+                pipe(torch.ones(1, 1))
+            assert made and made[0]() is None
+    finally:
+        gc.enable()

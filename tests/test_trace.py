@@ -1,5 +1,6 @@
 """labkit.trace: spans become rows of the event table, none lost, none invented."""
 
+import contextlib
 import json
 import statistics
 import subprocess
@@ -317,3 +318,60 @@ def test_on_a_gpu_a_span_lasts_as_long_as_its_kernels_and_never_synchronises():
     duration = (recording.events["end_s"] - recording.events["start_s"]).item()
     assert on_host < 0.5 * until_done  # the block was left while the GPU still worked
     assert duration == pytest.approx(until_done, rel=0.2)
+
+
+class TwoGpus:
+    """A stand-in for torch.cuda with two devices, whose events refuse to be compared across devices, as CUDA's do."""
+
+    def __init__(self, monkeypatch):
+        import torch
+
+        self.at = 0
+        for name in ("synchronize", "current_device", "device"):
+            monkeypatch.setattr(torch.cuda, name, getattr(self, name))
+        monkeypatch.setattr(torch.cuda, "Event", self.event)
+
+    def synchronize(self):
+        pass
+
+    def current_device(self):
+        return self.at
+
+    @contextlib.contextmanager
+    def device(self, device):
+        before, self.at = self.at, device
+        yield
+        self.at = before
+
+    def event(self, enable_timing):
+        gpus = self
+
+        class Event:
+            def record(self):
+                self.device, self.ms = (
+                    gpus.at,
+                    time.perf_counter_ns() / 1e6 + 1e6 * gpus.at,
+                )  # each has a clock of its own
+
+            def synchronize(self):
+                pass
+
+            def elapsed_time(self, end):
+                assert self.device == end.device, "events of two devices"
+                return end.ms - self.ms
+
+        return Event()
+
+
+def test_spans_on_two_gpus_are_on_one_clock(monkeypatch):
+    gpus, recorder = TwoGpus(monkeypatch), trace.Recorder()
+    recorder.start("cuda")
+    begin = time.perf_counter_ns()
+    for device in (0, 1):
+        with gpus.device(device), span("forward", stage=device):
+            time.sleep(0.002)
+    end = time.perf_counter_ns()
+    rows = recorder.finish()
+    assert trace._cuda is None
+    times = [t for row in rows for t in row[7:]]
+    assert times == sorted(times) and begin - 2e6 <= times[0] and times[-1] <= end + 2e6
