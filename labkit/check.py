@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.judging import trials
-from labkit.judging.evidence import EvidenceMissing, NotTried, fails_on_import, raised, stands_at
+from labkit.judging.evidence import PIPE, EvidenceMissing, NotTried, fails_on_import, raised, stands_at
 from labkit.launch import LaunchTimeout, RankError
 from labkit.todo import missing, task_file
 
@@ -143,9 +143,14 @@ def _what_stopped_it(error: RankError | LaunchTimeout, file: str) -> str:
     """Why there is no evidence: the answer raised, never ended, or ended its process."""
     if isinstance(error, LaunchTimeout):
         places = sorted({stands_at(stack, file) for stack in error.stacks.values()} - {""})
+        waits = (
+            "a task that you wait for and that no worker has been given"
+            if file == PIPE
+            else "a rank that waits for the others while they do something else"
+        )
         return (
             f"it did not end in time. It was at {' and at '.join(places) or 'something that it had called'}. Look for a loop "
-            "without an end, or for a rank that waits for the others while they do something else"
+            f"without an end, or for {waits}"
         )
     if not error.traceback:
         return f"{str(error).partition(chr(10))[0]}. Look for what ends a process: os._exit, a signal, too much memory"

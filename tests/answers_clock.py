@@ -55,6 +55,11 @@ WRONG = {
         cycles(f"yield from {ALL}"),
         "gave (0, 0) as a clock, expected a list of (micro_batch, partition) pairs",
     ),
+    "a generator for each clock": (
+        claims.each_task_is_there_once,
+        generated(f"({DIAGONAL[1:-1]})"),
+        "clock_cycles(3, 3) gave a generator as a clock, expected a list of (micro_batch, partition) pairs",
+    ),
     "nothing": (
         claims.each_task_is_there_once,
         cycles(f"clocks = [{DIAGONAL} for k in range(m + n - 1)]"),

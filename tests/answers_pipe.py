@@ -32,12 +32,16 @@ return concatenate(batches)
 
 
 def pipe(compute: str = COMPUTE, forward: str = FORWARD) -> str:
-    """Both methods of Pipe with these lines where the student writes."""
+    """Both methods of Pipe with these lines where the student writes, after the checks that are given."""
     return f"""
 def compute(self, batches, schedule):
+    self._check_open()
+    self._check_clock(batches, schedule)
 {textwrap.indent(compute.strip(), "    ")}
 
 def forward(self, x):
+    self._check_open()
+    _check_batch(x)
 {textwrap.indent(forward.strip(), "    ")}
 
 Pipe.compute, Pipe.forward = compute, forward
@@ -182,6 +186,16 @@ WRONG = {
         pipe(forward=FORWARD.replace("x.split", "x[: len(x) // self.split_size * self.split_size].split")),
         "7 rows with split_size=3: the first partition was given micro-batches of [3, 3] rows, expected [3, 3, 1]",
     ),
+    "a tuple of micro-batches": (
+        claims.micro_batches_have_split_size_rows,
+        pipe(forward=FORWARD.replace("list(x.split(self.split_size))", "x.split(self.split_size)")),
+        "8 rows with split_size=2: it raised TypeError: 'tuple' object does not support item assignment (labkit/pipe.py, line ",
+    ),
+    "partitions before micro-batches": (
+        claims.micro_batches_have_split_size_rows,
+        pipe(forward=FORWARD.replace("len(batches), len(self.partitions)", "len(self.partitions), len(batches)")),
+        "8 rows with split_size=2: it raised ValueError: schedule is [(2, 1), (1, 2), (0, 3)], expected",
+    ),
     "the whole batch at once": (
         claims.micro_batches_have_split_size_rows,
         pipe(forward=FORWARD.replace("list(x.split(self.split_size))", "[x]")),
@@ -272,7 +286,12 @@ WRONG = {
     "raises before all have ended": (
         claims.compute_raises_once_all_have_ended,
         pipe(HAND_OUT + TAKE),
-        "the error came out while the other partition was still running",
+        "the error came out while partition 1 was still running",
+    ),
+    "waits for the last task only": (
+        claims.compute_raises_once_all_have_ended,
+        pipe(HAND_OUT + "tasks[-1].wait()" + TAKE),
+        "compute(batches, [(3, 0), (2, 1), (1, 2)]), where partition 0 raised a ValueError: the error came out while partition 1",
     ),
     "closes after an error": (
         claims.all_is_right_after_an_error,
@@ -282,9 +301,13 @@ WRONG = {
     "keeps the tasks of a clock that failed": (
         claims.all_is_right_after_an_error,
         pipe(KEEPS_TASKS),
-        "and then the same without an error: it raised ValueError",
+        "and then the same without an error: it raised RuntimeError. Keep nothing of a clock that failed",
     ),
-    "hands out no task": (None, pipe(WAITS_FOR_NOTHING), "it did not end in time. It was at labkit/pipe.py, line "),
+    "hands out no task": (
+        None,
+        pipe(WAITS_FOR_NOTHING),
+        "or for a task that you wait for and that no worker has been given",
+    ),
 }
 RIGHT = {
     "handed out from the last to the first": pipe(BY_INDEX),

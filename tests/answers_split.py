@@ -75,8 +75,18 @@ BY_GROUPBY = f"""{EACH_PLACED}
 SLICES = f"""{EACH_PLACED}
     starts = [i for i in range(len(placed)) if i == 0 or placed[i][0] != placed[i - 1][0]]
     ends = starts[1:] + [len(placed)]
-    inner = [(name, module.module if isinstance(module, WithDevice) else module) for _, name, module in placed]
+    inner = [(name, module) for _, name, module in placed]
     return [nn.Sequential(OrderedDict(inner[a:b])) for a, b in zip(starts, ends)], [placed[a][0] for a in starts]
+"""
+NONE_IS_THE_DEVICE_BEFORE = """
+    partitions, devices, before = [], [], None
+    for name, module, device in place(modules):
+        if device is not None and device != before:
+            partitions.append(nn.Sequential())
+            devices.append(device)
+        partitions[-1].add_module(name, module)
+        before = device
+    return partitions, devices
 """
 DEVICES_OF = "in partitions], devices"
 
@@ -147,6 +157,15 @@ WRONG = {
         ),
         "gave the devices [cpu, cpu, cpu], expected [cpu:0, cpu:1, cpu:2]",
     ),
+    "takes modules out of WithDevice": (
+        claims.modules_stay_in_their_with_device,
+        split(
+            RIGHT_BODY.replace(
+                "(name, module))", "(name, module.module if isinstance(module, WithDevice) else module))"
+            )
+        ),
+        "module 0 was taken out of its WithDevice. Put the module in as _place gives it: the names of its parameters contain",
+    ),
     "collects by device": (
         claims.a_device_that_comes_again_is_a_partition_of_its_own,
         split(BY_DEVICE),
@@ -166,6 +185,11 @@ WRONG = {
         claims.a_module_without_parameters_stays,
         split(RIGHT_BODY.replace("device is not None and ", "")),
         "gave [[0, 1], [2], [3], [4, 5], [6]], expected [[0, 1, 2], [3, 4, 5, 6]]: nothing says where a ReLU is",
+    ),
+    "compares with None": (
+        claims.a_module_without_parameters_stays,
+        split(NONE_IS_THE_DEVICE_BEFORE),
+        "and the module after it is compared with the last device that is not None",
     ),
     "a module without parameters is on the CPU": (
         claims.a_module_without_parameters_stays,
@@ -210,5 +234,5 @@ WRONG = {
 RIGHT = {
     "a group that is closed when the device changes": split(OPEN_GROUP),
     "groupby, a ModuleList and a tuple": split(BY_GROUPBY),
-    "slices, without WithDevice": split(SLICES),
+    "slices": split(SLICES),
 }

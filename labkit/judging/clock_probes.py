@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from operator import index
 from typing import Any, NamedTuple
@@ -51,6 +51,11 @@ def _iterable(schedule: Any, case: Case) -> Iterable[Any]:
 
 
 def _pairs(clock: Any, case: Case) -> list[tuple[int, int]]:
+    if isinstance(clock, Iterator):
+        raise Stopped(
+            f"{case} gave {_shown(clock)} as a clock, expected a list of (micro_batch, partition) pairs, which can be gone "
+            "through more than once: square brackets around an expression with for make a list, round ones a generator"
+        )
     try:
         return [(index(micro_batch), index(partition)) for micro_batch, partition in clock]
     except (TypeError, ValueError):

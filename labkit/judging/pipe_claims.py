@@ -136,6 +136,8 @@ def micro_batches_have_split_size_rows(evidence: Evidence) -> str | None:
         whole, rest = divmod(case.rows, case.split_size)
         expected = [case.split_size] * whole + [rest] * (rest > 0)
         if found["rows"] != expected:
+            if isinstance(found["found"], Failure):  # then it need not be the cut that is wrong
+                raise EvidenceMissing(found["found"].what)
             return (
                 f"{case}: the first partition was given micro-batches of {found['rows']} rows, expected {expected}. split_size "
                 "is the rows of a micro-batch, not how many there are; and no row is left out"
@@ -214,6 +216,7 @@ def concatenate_puts_the_results_together(evidence: Evidence) -> str | None:
 FAILURES = {
     "first fails": f"compute(batches, {probes.CLOCKS[1]}), where partition 0 raised a ValueError",
     "second fails": f"compute(batches, {probes.CLOCKS[1]}), where partition 1 raised a ValueError",
+    "first of three fails": f"compute(batches, {probes.AT_ONCE}), where partition 0 raised a ValueError",
     "forward fails": "forward, where partition 1 raised a ValueError",
 }
 
@@ -235,11 +238,11 @@ def an_error_is_raised_again(evidence: Evidence) -> str | None:
 def compute_raises_once_all_have_ended(evidence: Evidence) -> str | None:
     """compute raises only once all tasks of the clock have ended."""
     _only_where(an_error_is_raised_again, evidence)
-    for name in ("first fails", "second fails"):
+    for name, failure in probes.FAILURES.items():
         if evidence[name]["still running"]:
             return (
-                f"{FAILURES[name]}: the error came out while the other partition was still running, on tensors that the caller "
-                "may go on to change. Wait for all tasks before you ask for a result"
+                f"{FAILURES[name]}: the error came out while partition {failure.slow} was still running, on tensors that the "
+                "caller may go on to change. Wait for all tasks before you ask for a result"
             )
     return None
 

@@ -41,7 +41,8 @@ class Notes:
         self.missed: list[int] = []  # clocks whose stages did not run at the same time
         self.running = 0  # calls of stages that are slow, and have not come to their end
         self._failing: int | None = None
-        self._slow, self._slow_one_runs = False, threading.Event()
+        self._slow: int | None = None
+        self._slow_one_runs = threading.Event()
         self._lock = threading.Lock()
         self._threads = [threading.current_thread()]  # all that there were, so that none is taken for another one
         self._meetings: dict[tuple[int, int], tuple[int, threading.Barrier]] = {}  # by stage and number of its call
@@ -56,9 +57,9 @@ class Notes:
                 self._meetings[stage, times[stage]] = (number, barrier)
                 times[stage] += 1
 
-    def fail(self, stage: int | None, others_are_slow: bool = False) -> None:
-        """From now on this stage raises, once one of the others is running if these are slow; or none does any more."""
-        self._failing, self._slow = stage, others_are_slow
+    def fail(self, stage: int | None, slow: int | None = None) -> None:
+        """From now on this stage raises, once the slow one, if there is one, is running; or none does any more."""
+        self._failing, self._slow = stage, slow
         self._slow_one_runs.clear()
 
     def note(self, stage: int, x: Any) -> None:
@@ -66,10 +67,10 @@ class Notes:
         earlier = sum(call.stage == stage for call in self.calls)
         self.calls.append(Call(stage, history(x), len(x), x.device.type, self._thread()))
         if self._failing == stage:
-            if self._slow:
+            if self._slow is not None:
                 self._slow_one_runs.wait(SLOW_S)
             raise ValueError(TOLD_TO_FAIL)
-        if self._slow:
+        if self._slow == stage:
             self.running += 1
             self._slow_one_runs.set()
             time.sleep(SLOW_S)

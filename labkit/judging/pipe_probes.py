@@ -34,6 +34,19 @@ class Rows(NamedTuple):
         return f"{self.rows} row{'s' * (self.rows > 1)} with split_size={self.split_size}"
 
 
+class Fails(NamedTuple):
+    """A clock in which a partition raises while another one is slow."""
+
+    schedule: list[tuple[int, int]]
+    failing: int
+    slow: int
+
+
+FAILURES = {
+    "first fails": Fails(CLOCKS[1], failing=0, slow=1),
+    "second fails": Fails(CLOCKS[1], failing=1, slow=0),
+    "first of three fails": Fails(AT_ONCE, failing=0, slow=1),  # neither the one that raises nor the last one is slow
+}
 BATCHES = [Rows(8, 2), Rows(7, 3), Rows(2, 5), Rows(3, 1), Rows(1, 1)]
 
 
@@ -66,8 +79,7 @@ def probe_pipe(first: dict[str, Callable[[], bool]]) -> dict[str, Any]:
         "clocks at once": _forward_clock_by_clock,
         "devices": _forward_over_devices,
         "uneven": _forward_uneven,
-        "first fails": functools.partial(_compute_with_failure, 0),
-        "second fails": functools.partial(_compute_with_failure, 1),
+        **{name: functools.partial(_compute_with_failure, fails) for name, fails in FAILURES.items()},
         "forward fails": _forward_with_failure,
     }
     for task, is_right in first.items():
@@ -141,24 +153,27 @@ def _compute_without_gradients() -> bool:
         return bool(batches[0].requires_grad)
 
 
-def _compute_with_failure(failing: int) -> dict[str, Any]:
-    """What came of a clock in which one of two stages raised; and of the same clock afterwards, with new batches."""
+def _compute_with_failure(fails: Fails) -> dict[str, Any]:
+    """What came of a clock in which a stage raised; and of the same clock afterwards, with new batches."""
     from labkit.judging.pipe_model import history, micro_batch
 
-    schedule = CLOCKS[1]
+    schedule = fails.schedule
     with _digits() as (tried, notes, batches):
-        notes.fail(failing, others_are_slow=True)
+        notes.fail(fails.failing, fails.slow)
         error = _raised_by(functools.partial(tried.compute, batches, list(schedule)))
         still_running = notes.running
         notes.fail(None)
-        batches = [micro_batch(number + 2) for number in range(2)]
+        others = [(number + 2) % MICRO_BATCHES for number in range(MICRO_BATCHES)]
+        batches = list(map(micro_batch, others))
         again = _raised_by(functools.partial(tried.compute, batches, list(schedule)))
         return {
             "error": error,
             "still running": still_running,
             "again": again,
             "found": {f"batches[{number}]": history(batch) for number, batch in enumerate(batches)},
-            "expected": {f"batches[{number}]": described(number + 2, [partition]) for number, partition in schedule},
+            "expected": {
+                f"batches[{number}]": described(others[number], [partition]) for number, partition in schedule
+            },
         }
 
 

@@ -101,6 +101,19 @@ def with_device_decides(evidence: Evidence) -> str | None:
     )
 
 
+def modules_stay_in_their_with_device(evidence: Evidence) -> str | None:
+    """A module that is in a WithDevice goes into its partition as it is, with the WithDevice around it."""
+    if not holds(with_device_decides, evidence):
+        raise NotTried("not tried, because WithDevice does not decide yet")
+    case, cut = _tried(evidence, "with device")
+    if cut.unwrapped:
+        return (
+            f"{case}: module {cut.unwrapped[0]} was taken out of its WithDevice. Put the module in as _place gives it: the names "
+            "of its parameters contain the WithDevice, and are to be those that they have in the model"
+        )
+    return None
+
+
 def a_device_that_comes_again_is_a_partition_of_its_own(evidence: Evidence) -> str | None:
     """Modules on one device with another device between them are two partitions."""
     return _cut_otherwise(
@@ -113,7 +126,8 @@ def a_module_without_parameters_stays(evidence: Evidence) -> str | None:
     return _cut_otherwise(
         evidence,
         "no parameters",
-        "nothing says where a ReLU is, its device in _place(modules) is None, so it stays with the module whose output it takes",
+        "nothing says where a ReLU is, its device in _place(modules) is None, so it stays with the module whose output it "
+        "takes; and the module after it is compared with the last device that is not None",
     )
 
 
@@ -199,6 +213,7 @@ CLAIMS = (
     partitions_are_sequential,
     a_partition_begins_where_the_device_changes,
     with_device_decides,
+    modules_stay_in_their_with_device,
     a_device_that_comes_again_is_a_partition_of_its_own,
     a_module_without_parameters_stays,
     plain_cpu_among_virtual_devices_stays,

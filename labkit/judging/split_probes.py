@@ -60,6 +60,7 @@ class Cut(NamedTuple):
     names: list[list[str]]  # the names of the modules in each
     kinds: list[str]  # the types of the partitions: "Sequential"
     devices: list[tuple[str, str]]  # type and text of each: ("device", "cpu:1")
+    unwrapped: list[int]  # the modules that are there without their WithDevice
 
 
 def probe_split() -> dict[str, Any]:
@@ -91,17 +92,20 @@ def _module(pipe: Any, kind: str, device: str = "cpu") -> Any:
 
 
 def _cut(found: Any, modules: list[Any]) -> Cut:
-    """A partition may keep WithDevice around a module or not. Raises TypeError for what is no pair of lists."""
+    """What is inside a WithDevice counts as that module, so that each mistake is said once. Raises TypeError for what is no
+    pair of lists."""
     if not isinstance(found, list | tuple) or len(found) != 2:
         raise TypeError
     partitions, devices = found
     numbers = {id(module): number for number, module in enumerate(modules)}
-    numbers |= {id(module.module): number for number, module in enumerate(modules) if hasattr(module, "module")}
+    inside = {id(module.module): number for number, module in enumerate(modules) if hasattr(module, "module")}
+    numbers |= inside
     return Cut(
         [[numbers.get(id(module)) for module in partition] for partition in partitions],
         [list(getattr(partition, "_modules", [])) for partition in partitions],
         [_kind(partition) for partition in partitions],
         [(_kind(device), str(device)) for device in devices],
+        [inside[id(module)] for partition in partitions for module in partition if id(module) in inside],
     )
 
 
