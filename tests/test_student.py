@@ -283,7 +283,7 @@ def reducer():
 def opened_pipe():
     made = pipe.Pipe.__new__(pipe.Pipe)
     torch.nn.Module.__init__(made)
-    made._ending = SimpleNamespace(alive=True)
+    made._ending, made._workers, made.partitions = SimpleNamespace(alive=True), [], []
     return made
 
 calls = {
