@@ -21,7 +21,7 @@ def checked(events: pd.DataFrame, what: str, columns: Sequence[str]) -> pd.DataF
     if not isinstance(events, pd.DataFrame):
         given = type(events).__name__
         raise TypeError(
-            f"{what} is a {given}, expected an event table (a DataFrame), such as simulate(...) or run.events"
+            f"{what} is of type {given}, expected an event table (a DataFrame), such as simulate(...) or run.events"
         )
     if missing := [name for name in columns if name not in events.columns]:
         raise ValueError(

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from labkit.schedule import check_counts
 from labkit.stage import concatenate, run_stage
 from labkit.todo import TodoError
 from labkit.worker import Task, Worker, create_workers, end_workers, wait_for_end
@@ -166,8 +167,7 @@ def clock_cycles(num_batches: int, num_partitions: int) -> Iterator[list[tuple[i
 
     Raises ValueError for a count below 1 and TypeError for what is no int, at once.
     """
-    _check_count("num_batches", num_batches)
-    _check_count("num_partitions", num_partitions)
+    check_counts(num_batches=num_batches, num_partitions=num_partitions)
     return _clock_cycles(num_batches, num_partitions)
 
 
@@ -179,13 +179,6 @@ def _clock_cycles(num_batches: int, num_partitions: int) -> Iterator[list[tuple[
     for clock in range(num_batches + num_partitions - 1):
         yield [(clock - j, j) for j in range(num_partitions) if 0 <= clock - j < num_batches]
     ### END SOLUTION
-
-
-def _check_count(name: str, count: int) -> None:
-    if not isinstance(count, int) or isinstance(count, bool):
-        raise TypeError(f"{name} is {count!r}, expected an int, 1 or more")
-    if count < 1:
-        raise ValueError(f"{name} is {count}, expected 1 or more")
 
 
 # --- the pipeline: a worker thread for each partition ----------------------------------------------------------------
@@ -218,7 +211,7 @@ class Pipe(nn.Module):
 
     def __init__(self, module: nn.Sequential, split_size: int = 1):
         super().__init__()
-        _check_count("split_size", split_size)
+        check_counts(split_size=split_size)
         self.split_size = split_size
         partitions, self.devices = split_module(module)
         self.partitions = nn.ModuleList(partitions)
@@ -285,7 +278,6 @@ class Pipe(nn.Module):
             raise RuntimeError(
                 "this Pipe is closed, its worker threads have ended: build a new one, of the same modules"
             )
-
         if threading.current_thread() in self._workers:
             raise RuntimeError(
                 "a stage of this Pipe calls the Pipe itself, and would wait for itself: build another one"

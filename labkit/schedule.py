@@ -113,7 +113,7 @@ def flow(schedule: Schedule) -> Flow:
 
 def forward_only(n_stages: int, n_micro: int) -> Schedule:
     """Every stage runs the forward pass of micro-batch 0, 1, …: inference, or the forward half of GPipe."""
-    _check_counts(n_stages=n_stages, n_micro=n_micro)
+    check_counts(n_stages=n_stages, n_micro=n_micro)
     return Schedule([_each("F", stage, n_micro) for stage in range(n_stages)], "forward only")
 
 
@@ -122,7 +122,7 @@ def gpipe(n_stages: int, n_micro: int) -> Schedule:
 
     With equal stages the bubble is (n − 1) / (m + n − 1) of the time, and a rank keeps the activations of m micro-batches.
     """
-    _check_counts(n_stages=n_stages, n_micro=n_micro)
+    check_counts(n_stages=n_stages, n_micro=n_micro)
     return Schedule([_each("F", stage, n_micro) + _each("B", stage, n_micro) for stage in range(n_stages)], "GPipe")
 
 
@@ -131,7 +131,7 @@ def one_f_one_b(n_stages: int, n_micro: int) -> Schedule:
 
     The bubble of GPipe, but rank r keeps the activations of min(n − r, m) micro-batches only.
     """
-    _check_counts(n_stages=n_stages, n_micro=n_micro)
+    check_counts(n_stages=n_stages, n_micro=n_micro)
     ranks = []
     for stage in range(n_stages):
         forwards, backwards = _each("F", stage, n_micro), _each("B", stage, n_micro)
@@ -150,7 +150,7 @@ def interleaved(n_ranks: int, n_micro: int, n_chunks: int) -> Schedule:
 
     Raises ValueError for micro-batches that do not divide into the rounds; it names the nearest numbers that do.
     """
-    _check_counts(n_ranks=n_ranks, n_micro=n_micro, n_chunks=n_chunks)
+    check_counts(n_ranks=n_ranks, n_micro=n_micro, n_chunks=n_chunks)
     rounds = _rounds(n_ranks, n_micro)
     ranks = []
     for rank in range(n_ranks):
@@ -172,7 +172,7 @@ def zero_bubble_h1(n_stages: int, n_micro: int) -> Schedule:
 
     The order is that of torch's ScheduleInterleavedZeroBubble with one stage a rank.
     """
-    _check_counts(n_stages=n_stages, n_micro=n_micro)
+    check_counts(n_stages=n_stages, n_micro=n_micro)
     return Schedule(_zero_bubble(n_stages, n_micro, kept=n_stages), "ZB-H1")
 
 
@@ -186,7 +186,7 @@ def zero_bubble_h2(n_stages: int, n_micro: int) -> Schedule:
 
     Fewer micro-batches are not enough to fill the gaps: from 2n − 1 down to n this goes over into ZB-H1.
     """
-    _check_counts(n_stages=n_stages, n_micro=n_micro)
+    check_counts(n_stages=n_stages, n_micro=n_micro)
     return Schedule(_zero_bubble(n_stages, n_micro, kept=max(n_stages, min(2 * n_stages - 1, n_micro))), "ZB-H2")
 
 
@@ -198,7 +198,7 @@ def zero_bubble_v(n_ranks: int, n_micro: int) -> Schedule:
 
     With fewer micro-batches it is, as in torch, the schedule of 2n − 1 of them without those that are not there.
     """
-    _check_counts(n_ranks=n_ranks, n_micro=n_micro)
+    check_counts(n_ranks=n_ranks, n_micro=n_micro)
     n, m = n_ranks, max(n_micro, 2 * n_ranks - 1)
     ranks = []
     for r in range(n):
@@ -216,7 +216,8 @@ def zero_bubble_v(n_ranks: int, n_micro: int) -> Schedule:
 # --- what the schedules are written with -----------------------------------------------------------------------------
 
 
-def _check_counts(**counts: int) -> None:
+def check_counts(**counts: int) -> None:
+    """TypeError for a count that is no int, ValueError for one below 1, by its name."""
     for name, count in counts.items():
         message = f"{name} is {count!r}, expected a whole number, 1 or more"
         if isinstance(count, bool) or not isinstance(count, int):

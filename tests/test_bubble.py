@@ -33,8 +33,8 @@ READERS = [makespan, bubble_fraction, activations, peak_activations, by_stage]
         (simulate(gpipe(2, 2)).drop(columns="end_s"), ValueError, "events lacks the columns end_s"),
         (simulate(gpipe(2, 2)).assign(end_s=math.nan), ValueError, "row 0 is from 0 to nan s, expected a start, then"),
         (simulate(gpipe(2, 2)).assign(end_s=0.5), ValueError, "row 1 is from 1 to 0.5 s"),
-        (gpipe(2, 2), TypeError, "events is a Schedule, expected an event table"),
-        (None, TypeError, "events is a NoneType"),
+        (gpipe(2, 2), TypeError, "events is of type Schedule, expected an event table"),
+        (None, TypeError, "events is of type NoneType"),
     ],
 )
 def test_what_is_no_event_table_is_refused(read, events, error, message):

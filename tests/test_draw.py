@@ -276,7 +276,7 @@ def test_the_time_axis_can_be_called_something_else_than_seconds():
 
 
 BAD_TABLES = {
-    "no table": (None, TypeError, "is a NoneType, expected an event table"),
+    "no table": (None, TypeError, "is of type NoneType, expected an event table"),
     "missing columns": (two_ranks().drop(columns=["lane", "end_s"]), ValueError, "lacks the columns lane, end_s"),
     "empty": (two_ranks()[:0], ValueError, "is empty, expected spans in it"),
     "backwards": (

@@ -50,7 +50,7 @@ def test_an_ideal_table_that_is_no_whole_pipeline_is_refused():
         explain_gap(IDEAL.iloc[1:], IDEAL)
     with pytest.raises(ValueError, match="ideal has 0F0 twice"):
         explain_gap(pd.concat([IDEAL, IDEAL]), IDEAL)
-    with pytest.raises(TypeError, match="ideal is a Schedule"):
+    with pytest.raises(TypeError, match="ideal is of type Schedule"):
         explain_gap(one_f_one_b(2, 2), IDEAL)  # type: ignore[arg-type]
 
 

@@ -273,7 +273,7 @@ BAD = {
     "no dict": ([GOOD], TypeError, "got list, expected titles and event tables"),
     "one table": (GOOD, TypeError, "got .*DataFrame, expected titles and event tables"),
     "nothing": ({}, ValueError, "there is no table, expected at least one title"),
-    "no table": ({"good": GOOD, "a run": 3}, TypeError, "'a run' is a int, expected an event table"),
+    "no table": ({"good": GOOD, "a run": 3}, TypeError, "'a run' is of type int, expected an event table"),
     "other table": (
         {"good": GOOD, "timings": pd.DataFrame({"x": [1]})},
         ValueError,
