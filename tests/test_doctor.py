@@ -6,7 +6,6 @@ import math
 import re
 import shutil
 import sys
-import time
 from collections import namedtuple
 
 import psutil
@@ -25,10 +24,8 @@ def hidden(text: str) -> str:
     return re.sub(r"\[~ [^\]]*\]", "[~]", text)
 
 
-def test_everything_is_looked_at_within_three_seconds():
-    start = time.monotonic()
+def test_everything_is_looked_at():
     diagnosis = doctor()
-    assert time.monotonic() - start < 3
     assert [fact.name for fact in diagnosis.facts] == NAMES
     assert diagnosis.healthy, diagnosis
 

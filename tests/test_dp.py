@@ -137,6 +137,7 @@ def fail_on_rank_1(folder: str, rank: int, world_size: int, backend: str) -> Non
             time.sleep(0.02)
         raise ArithmeticError("rank 1 has had enough")
     time.sleep(60)
+    Path(folder, "woke").touch()
 
 
 def sleep_on(folder: str, rank: int, world_size: int, backend: str) -> None:
@@ -160,11 +161,10 @@ def test_the_ranks_find_each_other_and_have_ended_when_it_returns(tmp_path):
 
 @task("dp.2")
 def test_a_rank_that_raises_ends_the_others_and_its_traceback_is_raised(tmp_path):
-    start = time.monotonic()
     with pytest.raises(torch.multiprocessing.ProcessRaisedException, match="ArithmeticError: rank 1 has had enough"):
         dp.run_processes(functools.partial(fail_on_rank_1, str(tmp_path)), 2, "gloo")
-    assert time.monotonic() - start < 40
-    assert not any(psutil.pid_exists(int(file.name)) for file in tmp_path.iterdir())
+    names = {file.name for file in tmp_path.iterdir()}
+    assert "woke" not in names and not any(psutil.pid_exists(int(name)) for name in names)
 
 
 @task("dp.2")

@@ -20,7 +20,8 @@ from jupyter_client import BlockingKernelClient, KernelManager
 from labkit.launch import LaunchTimeout, RankError, launch, workers
 from labkit.trace import span
 
-RANK_GONE_S = 2.0
+# The promise is 2 s, on a machine that is free. A test host may be busy; a launch that does wait for its ranks waits for minutes.
+RANK_GONE_S = 10.0
 
 
 def rank_processes():

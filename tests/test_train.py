@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pandas as pd
@@ -154,10 +153,8 @@ def test_two_ranks_bring_home_one_result_from_a_notebook_cell() -> None:
 
 
 def test_data_that_cannot_be_loaded_is_told_by_rank_0_and_nobody_waits() -> None:
-    start = time.monotonic()
     with pytest.raises(RankError, match="FileNotFoundError: source is 'nowhere at all'"):
-        launch(translate, TranslateConfig(source="nowhere at all"))
-    assert time.monotonic() - start < 30
+        launch(translate, TranslateConfig(source="nowhere at all"), timeout_s=60)
 
 
 @needs_answers
