@@ -126,9 +126,8 @@ def _named_device(name: str, module: nn.Module) -> torch.device | None:
     given = module.device if isinstance(module, WithDevice) else None
     tensors = {str(tensor.device) for tensor in (*module.parameters(), *module.buffers())}
     inside = set() if given else {str(device) for device in _devices_inside(module)}
-    found = sorted(
-        inside | tensors - {str(PLAIN_CPU)} if inside else tensors
-    )  # of a virtual device torch says plain cpu
+    # Of a virtual device torch says plain cpu.
+    found = sorted(inside | tensors - {str(PLAIN_CPU)} if inside else tensors)
     what = f"module {name!r}, a {type(module.module if given else module).__name__}"
     if len(found) > 1:
         raise ValueError(

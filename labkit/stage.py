@@ -37,9 +37,8 @@ def run_stage(module: nn.Module, x: torch.Tensor, device: torch.device, stage: i
     """
     with _noted("forward", stage, micro_batch):
         x = move(x, device, stage=stage, micro_batch=micro_batch)
-        x = (
-            x.clone() if stage == 0 else x
-        )  # micro-batches are views of one batch, which a module may not change in place
+        if stage == 0:
+            x = x.clone()  # micro-batches are views of one batch, which a module may not change in place
         entry = _enter(x) if torch.is_grad_enabled() and x.requires_grad else x
         inputs = [get_gradient_edge(entry)] if entry is not x else []  # before the module may change it in place
         with span("forward", stage=stage, micro_batch=micro_batch):
