@@ -220,9 +220,8 @@ def serve(connection: int, output: int, stacks: int, listener: int, *, life: int
     global current
     with contextlib.suppress(PermissionError):  # leads a session already
         os.setsid()  # an interrupt of the notebook's process group must not reach the ranks
-    signal.pthread_sigmask(
-        signal.SIG_UNBLOCK, [signal.SIGINT]
-    )  # which the server held back; a rank may use it as it likes
+    # The server held it back; a rank may use it as it likes.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     threading.Thread(target=_end_with_notebook, args=(life,), daemon=True).start()
     _die_with_parent()
     atexit._clear()  # what the preloaded packages registered is the server's to run; a rank runs what it registers itself

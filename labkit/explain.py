@@ -130,12 +130,9 @@ class _Moment:
         elif source < 0:
             sentence = f"rank {rank} has all that {self._op(op)} needs, and begins it only at {self._begins(op)}"
         else:
-            late = (
-                "it is under way until " + self._begins(op)
-                if code == "hop"
-                else "it is late because " + self._why(state)
-            )
-            sentence = f"rank {rank} waits for {self._op(source)}, {self._output(source)}; {late}"
+            under_way = code == "hop"
+            late = f"under way until {self._begins(op)}" if under_way else f"late because {self._why(state)}"
+            sentence = f"rank {rank} waits for {self._op(source)}, {self._output(source)}; it is {late}"
         return Idle(code, sentence, None if code == "done" else self._op(op), None if source < 0 else self._op(source))
 
     def _why(self, state: _State) -> str:

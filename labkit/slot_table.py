@@ -44,11 +44,8 @@ def schedule_table(schedule: Schedule, ax: Axes | None = None) -> Axes:
     events["slot"] = events["start_s"].round().astype(int)
     cells = events.assign(start=events["slot"] + _INSET, end_s=events["end_s"] - 2 * _INSET, chunk=chunks(events))
     layout = lay_out([("", 1.0, cells)], gap=0.0)
-    n_slots, n_chunks, styles = (
-        1 + int(cells["slot"].max()),
-        1 + int(cells["chunk"].max()),
-        styles_of(names_of([cells])),
-    )
+    n_slots, n_chunks = 1 + int(cells["slot"].max()), 1 + int(cells["chunk"].max())
+    styles = styles_of(names_of([cells]))
     with house_style():
         if ax is None:
             cell_in = min(_CELL_IN, (PAGE_IN - _BESIDE_IN) / n_slots)

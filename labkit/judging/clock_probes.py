@@ -31,9 +31,8 @@ def probe_clocks() -> list[Any]:
     from labkit import pipe
 
     def given(case: Case) -> Any:
-        limit = (
-            case.num_batches * case.num_partitions + case.num_batches + case.num_partitions
-        )  # of a schedule without an end
+        # of a schedule without an end
+        limit = case.num_batches * case.num_partitions + case.num_batches + case.num_partitions
         try:
             one_by_one = [_pairs(clock, case) for clock in islice(_iterable(pipe.clock_cycles(*case), case), limit)]
             at_the_end = [_pairs(clock, case) for clock in list(islice(pipe.clock_cycles(*case), limit))]
