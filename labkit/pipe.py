@@ -16,46 +16,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from labkit.placement import WithDevice, check_modules, placed
 from labkit.schedule import check_counts
-from labkit.stage import concatenate, run_stage
+from labkit.stage_node import concatenate, run_stage
 from labkit.todo import TodoError
 from labkit.worker import Task, Worker, create_workers, end_workers, wait_for_end
 
 # --- stages: where the model is cut ----------------------------------------------------------------------------------
-
-
-PLAIN_CPU = torch.device("cpu")
-
-
-class WithDevice(nn.Module):
-    """``module``, and the ``device`` on which it is to run; a real device gets it moved there.
-
-    Without GPUs, ``cpu:0``, ``cpu:1``, … stand for devices. torch itself says plain ``cpu`` of every tensor there, so nothing
-    else can tell them apart. It also gives a device to a module that has no parameters.
-    """
-
-    def __init__(self, module: nn.Module, device: str | torch.device):
-        super().__init__()
-        if not isinstance(module, nn.Module):
-            raise TypeError(f"module is a {type(module).__name__}, expected an nn.Module: WithDevice(module, device)")
-        device = torch.device(device)
-        if device.type == "cuda" and not torch.cuda.is_available():
-            raise ValueError(
-                f"device is {str(device)!r}, and there is no GPU here: use virtual devices, cpu:0, cpu:1, …"
-            )
-        if not _is_virtual(device):
-            module, device = module.to(device), torch.empty(0, device=device).device  # "cuda" gets its number here
-        self.module, self.device = module, device
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.module(*args, **kwargs)
-
-    def extra_repr(self) -> str:
-        return f"device={str(self.device)!r}"
-
-
-def _is_virtual(device: torch.device) -> bool:
-    return device.type == "cpu" and device.index is not None
 
 
 def split_module(modules: nn.Sequential) -> tuple[list[nn.Sequential], list[torch.device]]:
@@ -70,81 +37,21 @@ def split_module(modules: nn.Sequential) -> tuple[list[nn.Sequential], list[torc
     Raises TypeError for what is no nn.Sequential, ValueError for an empty one and, by its name, for a module whose
     parameters are on more than one device.
     """
-    _check_modules(modules)
+    check_modules(modules)
     partitions: list[nn.Sequential] = []
     devices: list[torch.device] = []
     ### TODO pipe.1 (15 minutes): Go through the modules in order. Each goes into the last partition, and where its device is
-    ### another one than before, a new partition begins. _place(modules) gives (name, module, device) for each module; the
+    ### another one than before, a new partition begins. placed(modules) gives (name, module, device) for each module; the
     ### device is None where a module names none and stays with the one before it. The first one's is never None. Put
     ### a module into a partition, which is an nn.Sequential, with add_module(name, module), so that it keeps its name.
     ### BEGIN SOLUTION pipe.1
-    for name, module, device in _place(modules):
+    for name, module, device in placed(modules):
         if device is not None and (not devices or device != devices[-1]):
             partitions.append(nn.Sequential())
             devices.append(device)
         partitions[-1].add_module(name, module)
     ### END SOLUTION
     return partitions, devices
-
-
-def _check_modules(modules: nn.Sequential) -> None:
-    if not isinstance(modules, nn.Sequential):
-        raise TypeError(
-            f"the model is a {type(modules).__name__}, expected an nn.Sequential, which says in which order its modules "
-            "run: put the modules into one"
-        )
-    if not len(modules):
-        raise ValueError("the nn.Sequential is empty, expected at least one module in it")
-    _place(modules)  # raises what it raises before any partition is made
-
-
-def _place(modules: nn.Sequential) -> list[tuple[str, nn.Module, torch.device | None]]:
-    """Name, module and device of each. None stands for a module that stays with the one before it; the first has a device."""
-    # One that stands in it twice is here twice, unlike in named_children().
-    children = [(name, module) for name, module in modules._modules.items() if module is not None]
-    named = [_named_device(name, module) for name, module in children]
-    current = _first_device(named)
-    placed: list[tuple[str, nn.Module, torch.device | None]] = []
-    for (name, module), device in zip(children, named, strict=True):
-        if device is None or (device == PLAIN_CPU and _is_virtual(current)):
-            placed.append((name, module, None if placed else current))
-        else:
-            current = device
-            placed.append((name, module, device))
-    return placed
-
-
-def _first_device(named: list[torch.device | None]) -> torch.device:
-    """Where the first module is, by the first one that names a device. Among virtual devices plain cpu names none."""
-    devices = [device for device in named if device is not None]
-    first_real = next((device for device in devices if device != PLAIN_CPU), PLAIN_CPU)
-    return first_real if _is_virtual(first_real) or not devices else devices[0]
-
-
-def _named_device(name: str, module: nn.Module) -> torch.device | None:
-    """The device that a module of the model names, or None. Raises ValueError if its parameters are not on one device."""
-    given = module.device if isinstance(module, WithDevice) else None
-    tensors = {str(tensor.device) for tensor in (*module.parameters(), *module.buffers())}
-    inside = set() if given else {str(device) for device in _devices_inside(module)}
-    # Of a virtual device torch says plain cpu.
-    found = sorted(inside | tensors - {str(PLAIN_CPU)} if inside else tensors)
-    what = f"module {name!r}, a {type(module.module if given else module).__name__}"
-    if len(found) > 1:
-        raise ValueError(
-            f"{what}, has parameters or buffers on {' and '.join(found)}, expected one device: move it to one, or make its "
-            "parts modules of the nn.Sequential"
-        )
-    if given and found and torch.device(found[0]) != (PLAIN_CPU if _is_virtual(given) else given):
-        raise ValueError(f"{what}, is on {found[0]}, but its WithDevice says {given}: wrap it where it is to run")
-    return given or (torch.device(found[0]) if found else None)
-
-
-def _devices_inside(module: nn.Module) -> Iterator[torch.device]:
-    """The devices that parts of a module were given. A Pipe among them looks after its own."""
-    for part in module.children() if not isinstance(module, Pipe) else ():
-        if isinstance(part, WithDevice):
-            yield part.device
-        yield from _devices_inside(part)
 
 
 # --- clock cycles: who computes what at the same time ----------------------------------------------------------------
@@ -197,8 +104,8 @@ class Pipe(nn.Module):
     Output and gradients are those of ``module``, as long as a row's output depends on that row alone. It does not in
     nn.BatchNorm while training: it normalises each micro-batch by itself, and its running statistics move with each. Dropout
     draws its masks for each micro-batch, in threads that share one generator, so a seed does not repeat them. In eval mode
-    both are as in ``module``. No second derivatives: see :func:`labkit.stage.run_stage`. Backward runs a stage's micro-batches
-    from the last to the first.
+    both are as in ``module``. No second derivatives: see :func:`labkit.stage_node.run_stage`. Backward runs a stage's
+    micro-batches from the last to the first.
 
     There is a thread for each partition until :meth:`close`, the end of the ``with`` block, or the end of the Pipe itself.
     On GPUs each has a stream of its own, and copies have theirs. CPUs work in parallel in the forward pass alone, as autograd
@@ -207,6 +114,8 @@ class Pipe(nn.Module):
     Raises TypeError and ValueError as :func:`split_module` does, and for a split_size that is no int, 1 or more. After
     Huang et al. 2019, GPipe, arXiv 1811.06965, and Kim et al. 2020, torchgpipe, arXiv 2004.09910.
     """
+
+    moves_tensors = True  # to its devices and between them: see labkit/placement.py
 
     def __init__(self, module: nn.Sequential, split_size: int = 1):
         super().__init__()
@@ -226,11 +135,11 @@ class Pipe(nn.Module):
         self._check_open()
         self._check_clock(batches, schedule)
         ### TODO pipe.3 (20 minutes): A Task is a call that a worker makes: Task(function, *arguments, **options). Here the
-        ### function is run_stage, in labkit/stage.py, which takes a partition, its input, its device, and the numbers stage= and
-        ### micro_batch= to name it by. self._workers[j].put(task) hands it to the thread of partition j, and returns at once;
-        ### task.wait() waits until it is done; task.result() gives the output, or raises what went wrong. Hand out all
-        ### tasks before you wait for one, or they run one after the other. And wait for all before you ask for a result, or
-        ### others are still at work when one that has failed raises.
+        ### function is run_stage, in labkit/stage_node.py, which takes a partition, its input, its device, and the numbers
+        ### stage= and micro_batch= to name it by. self._workers[j].put(task) hands it to the thread of partition j, and
+        ### returns at once; task.wait() waits until it is done; task.result() gives the output, or raises what went wrong.
+        ### Hand out all tasks before you wait for one, or they run one after the other. And wait for all before you ask for
+        ### a result, or others are still at work when one that has failed raises.
         ### BEGIN SOLUTION pipe.3
         tasks = []
         for i, j in schedule:
@@ -254,7 +163,7 @@ class Pipe(nn.Module):
         _check_batch(x)
         ### TODO pipe.3 (10 minutes): Cut x into micro-batches of split_size rows: a list that compute changes. Do the clocks of
         ### clock_cycles, one after the other, with self.compute. Then the list holds the outputs of the last partition: give
-        ### them as one tensor. concatenate, in labkit/stage.py, does that, once it has seen that they fit together.
+        ### them as one tensor. concatenate, in labkit/stage_node.py, does that, once it has seen that they fit together.
         ### BEGIN SOLUTION pipe.3
         batches = list(x.split(self.split_size))
         for schedule in clock_cycles(len(batches), len(self.partitions)):

@@ -27,8 +27,8 @@ OR_WITH_DEVICE = f"module.device if isinstance(module, WithDevice) else {FIRST_P
 
 
 def split(body: str = RIGHT_BODY, where: str = "") -> str:
-    """split_module with this body. It asks _place where a module is, or this expression."""
-    place = BY_PARAMETERS.replace("WHERE", where) if where else "place = _place"
+    """split_module with this body. It asks placed where a module is, or this expression."""
+    place = BY_PARAMETERS.replace("WHERE", where) if where else "place = placed"
     return f"from collections import OrderedDict\n{place}\n\ndef split_module(modules):\n    {body.strip()}\n"
 
 
@@ -164,7 +164,7 @@ WRONG = {
                 "(name, module))", "(name, module.module if isinstance(module, WithDevice) else module))"
             )
         ),
-        "module 0 was taken out of its WithDevice. Put the module in as _place gives it: the names of its parameters contain",
+        "module 0 was taken out of its WithDevice. Put the module in as placed gives it: the names of its parameters contain",
     ),
     "collects by device": (
         claims.a_device_that_comes_again_is_a_partition_of_its_own,

@@ -97,7 +97,7 @@ def with_device_decides(evidence: Evidence) -> str | None:
     return _cut_otherwise(
         evidence,
         "with device",
-        "parameters are on plain cpu wherever a module is to run; ask WithDevice for its .device, or see _place(modules)",
+        "parameters are on plain cpu wherever a module is to run; ask WithDevice for its .device, or see placed(modules)",
     )
 
 
@@ -108,7 +108,7 @@ def modules_stay_in_their_with_device(evidence: Evidence) -> str | None:
     case, cut = _tried(evidence, "with device")
     if cut.unwrapped:
         return (
-            f"{case}: module {cut.unwrapped[0]} was taken out of its WithDevice. Put the module in as _place gives it: the names "
+            f"{case}: module {cut.unwrapped[0]} was taken out of its WithDevice. Put the module in as placed gives it: the names "
             "of its parameters contain the WithDevice, and are to be those that they have in the model"
         )
     return None
@@ -126,7 +126,7 @@ def a_module_without_parameters_stays(evidence: Evidence) -> str | None:
     return _cut_otherwise(
         evidence,
         "no parameters",
-        "nothing says where a ReLU is, its device in _place(modules) is None, so it stays with the module whose output it "
+        "nothing says where a ReLU is, its device in placed(modules) is None, so it stays with the module whose output it "
         "takes; and the module after it is compared with the last device that is not None",
     )
 
@@ -140,7 +140,7 @@ def plain_cpu_among_virtual_devices_stays(evidence: Evidence) -> str | None:
     return _cut_otherwise(
         evidence,
         "plain cpu",
-        "parameters are on plain cpu wherever a module is to run, so that names none of cpu:0 and cpu:1. See _place(modules)",
+        "parameters are on plain cpu wherever a module is to run, so that names none of cpu:0 and cpu:1. See placed(modules)",
     )
 
 

@@ -17,8 +17,8 @@ from torch import nn
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
-from labkit import stage
-from labkit.stage import concatenate, run_stage
+from labkit import stage_node
+from labkit.stage_node import concatenate, run_stage
 from labkit.trace import record
 
 CPU = torch.device("cpu")
@@ -463,8 +463,8 @@ def test_an_output_without_rows_is_refused():
 def test_virtual_devices_are_all_the_cpu_and_another_device_is_a_copy_and_a_span():
     x = rows()
     with record() as recording:
-        assert stage.move(x, torch.device("cpu:3"), stage=1) is x
-        assert stage.move(x, torch.device("meta"), stage=1, micro_batch=2).is_meta
+        assert stage_node.move(x, torch.device("cpu:3"), stage=1) is x
+        assert stage_node.move(x, torch.device("meta"), stage=1, micro_batch=2).is_meta
     (copied,) = recording.events.itertuples()
     assert (copied.name, copied.lane, copied.stage, copied.micro_batch, copied.bytes) == (
         "copy",
