@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import pickle
 import sys
@@ -16,6 +17,9 @@ class _Pickler(cloudpickle.Pickler):
     """cloudpickle, with tensors of any device sent as CPU tensors, and each as the bytes it shows, not its whole storage."""
 
     def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, types.ModuleType) and type(obj) is not types.ModuleType:
+            # Such as torch.ops, which cloudpickle sends along with a function that uses torch, and .ops of anything.
+            return importlib.import_module, (obj.__name__,)
         torch = sys.modules.get("torch")
         if torch is None or not isinstance(obj, torch.Tensor) or obj.device.type == "meta":
             return super().reducer_override(obj)

@@ -1,13 +1,14 @@
 """Pipeline parallelism by hand: cut a model into stages, and let them work on micro-batches at the same time.
 
-This is a student file: it holds the tasks pipe.1 to pipe.3. From the top to the bottom: where to cut, who computes what in
-which clock cycle, and the pipeline itself, a worker thread for each stage.
+This is a student file: it holds the tasks pipe.1 to pipe.5. From the top to the bottom: where to cut, who computes what in
+which clock cycle, the pipeline with a worker thread for each stage, GPT-2 in it, and the pipeline with a process for each.
 """
 
 # ruff: noqa: F401, RUF100  (the student edition keeps the imports that its TODOs will need)
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
@@ -16,8 +17,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from labkit.hosting import check_agreement, hosted, rank_of
+from labkit.mail import Mail
+from labkit.micro_batch import LossFunction, MeanLoss, cut
 from labkit.placement import WithDevice, check_modules, placed
-from labkit.schedule import check_counts
+from labkit.schedule import Schedule, check_counts
+from labkit.stage import Stage
 from labkit.stage_node import concatenate, run_stage
 from labkit.todo import TodoError
 from labkit.worker import Task, Worker, create_workers, end_workers, wait_for_end
@@ -228,3 +233,114 @@ def _check_batch(x: torch.Tensor) -> None:
             f"the input has shape {tuple(x.shape)}, expected at least one row: the first dimension is the batch, which is cut "
             "into micro-batches"
         )
+
+
+# --- the pipeline of processes: any schedule, over send and receive --------------------------------------------------
+
+
+class ScheduledPipeline:
+    """A model whose stages are on several ranks, each of which does the ops that ``schedule`` has for it, in its order.
+
+        pipeline = ScheduledPipeline([stage], one_f_one_b(n_stages=2, n_micro=4), loss_fn)      # on each rank its own stage
+        loss = pipeline.step(x, target)
+        optimizer.step()
+
+    ``stages`` are this rank's modules, in ascending order of their stages. Between stages goes one tensor, whose first
+    dimension is the rows. ``loss_fn(output, target)`` is a mean over rows; only the rank of the last stage calls it. The
+    ranks are those of ``process_group``, by default all; a schedule of one rank needs none.
+
+    A step leaves in the parameters' ``.grad`` what one process would, added to what is there, as long as a row's output
+    depends on that row alone (see :class:`Pipe`). A schedule without backward passes computes the loss under torch.no_grad.
+    Each op is a span with the labels step, stage and micro_batch; messages are ``send`` and ``recv``, in the lane comm.
+
+    ``check_nan`` has every micro-batch's loss looked at, for which a GPU must be waited for: FloatingPointError names the
+    first that is NaN.
+
+    Raises, before anything is sent: ScheduleError for a schedule that cannot run, ValueError for one of another number of
+    ranks or stages than there are, or if the ranks were given different ones, TypeError for what is no module. After Huang
+    et al. 2019, GPipe; Narayanan et al. 2021, Megatron-LM, arXiv 2104.04473; Qi et al. 2024, arXiv 2401.10241.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[nn.Module],
+        schedule: Schedule,
+        loss_fn: LossFunction,
+        process_group: Any = None,
+        *,
+        check_nan: bool = False,
+    ):
+        rank = rank_of(schedule, process_group)
+        modules = hosted(stages, schedule, rank)
+        check_agreement(schedule, process_group)
+        self.schedule, self.rank = schedule, rank
+        self._loss_fn, self._check_nan = loss_fn, check_nan
+        self._stages = {number: Stage(module, number) for number, module in modules.items()}
+        self._mail = Mail(schedule, rank, process_group, {n: stage.device for n, stage in self._stages.items()})
+        self._trains = any(op.kind != "F" for op in schedule.ops[rank])
+        self._steps, self._failed = 0, False
+
+    def step(self, x: torch.Tensor | None = None, target: torch.Tensor | None = None) -> torch.Tensor | None:
+        """Forward and backward for all micro-batches of ``x``. Gives the loss, a mean over all rows, on the rank of the last
+        stage; on others None.
+
+        ``x`` is for the rank of stage 0, ``target`` for that of the last one; what other ranks are given does not matter.
+        Rows are shared out evenly, as torch.tensor_split does; in every step there are as many as in the first.
+
+        What a stage raises has a note with stage and micro-batch; after that the pipeline is of no use any more. Raises
+        TypeError and ValueError, before anything is sent, for a missing ``x`` or ``target``, and for fewer rows than
+        micro-batches.
+        """
+        inputs, last = self._begin(x, target), self.schedule.n_stages - 1
+        with self._running():
+            ### TODO pipe.5 (30 minutes): Go through the ops of this rank, self.schedule.ops[self.rank], in their order. An op
+            ### has a kind, a stage and a micro_batch; self._stages[op.stage] is its Stage (labkit/stage.py), with forward,
+            ### backward, input_grad and weight_grad. self._mail (labkit/mail.py) has receive(op), which gives what the op
+            ### takes from another stage, and send(op, tensor) for what it gives to another one; it knows on which rank that is.
+            ### F: the input is that of inputs on stage 0, otherwise received. The output is sent, but not on the last stage,
+            ### where it is the loss. B and I: the output's gradient is received, but on the last stage there is none to be
+            ### had. The input's gradient is sent, but not on stage 0. W takes nothing from other stages and gives them nothing.
+            ### BEGIN SOLUTION pipe.5
+            for op in self.schedule.ops[self.rank]:
+                stage, i = self._stages[op.stage], op.micro_batch
+                if op.kind == "F":
+                    y = stage.forward(i, inputs[i] if op.stage == 0 else self._mail.receive(op))
+                    if op.stage != last:
+                        self._mail.send(op, y)
+                elif op.kind == "W":
+                    stage.weight_grad(i)
+                else:
+                    dy = self._mail.receive(op) if op.stage != last else None
+                    dx = stage.backward(i, dy) if op.kind == "B" else stage.input_grad(i, dy)
+                    if op.stage != 0:
+                        self._mail.send(op, dx)
+            ### END SOLUTION
+            self._mail.finish()
+        return self._stages[last].loss.total() if last in self._stages else None
+
+    def _begin(self, x: torch.Tensor | None, target: torch.Tensor | None) -> list[torch.Tensor]:
+        """Check what was given, before anything is sent. Gives the micro-batches of ``x``, on the rank of stage 0."""
+        if self._failed:
+            raise RuntimeError(
+                "an earlier step of this ScheduledPipeline has failed, and messages of it may still be on their way: launch anew"
+            )
+        first, last = self._stages.get(0), self._stages.get(self.schedule.n_stages - 1)
+        inputs = cut("x", x, self.schedule.n_micro) if first else []
+        targets = cut("target", target, self.schedule.n_micro) if last else []
+        if inputs and targets and len(x) != len(target):
+            raise ValueError(f"x has {len(x)} rows and target {len(target)}, expected as many")
+        if last:
+            last.loss = MeanLoss(self._loss_fn, targets, self._check_nan)
+        return [part.to(first.device) for part in inputs]
+
+    @contextlib.contextmanager
+    def _running(self) -> Iterator[None]:
+        """A step: its spans have its number, and if it fails it is the last one."""
+        self._mail.step = self._steps
+        for stage in self._stages.values():
+            stage.step = self._steps
+        self._failed = True
+        with torch.set_grad_enabled(self._trains and torch.is_grad_enabled()):
+            yield
+        self._failed = False
+        self._steps += 1

@@ -18,6 +18,8 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from labkit.trace import span
 from labkit.worker import mark_ready, move, wait_until_ready
 
+LEAF = "torch::autograd::AccumulateGrad"  # the node that adds to the .grad of a parameter
+
 
 def run_stage(module: nn.Module, x: torch.Tensor, device: torch.device, stage: int, micro_batch: int) -> torch.Tensor:
     """``module(x)``, with ``x`` moved to ``device`` first. ``stage`` and ``micro_batch`` name it in spans and errors.
@@ -35,22 +37,22 @@ def run_stage(module: nn.Module, x: torch.Tensor, device: torch.device, stage: i
     What the module raises, in forward or in backward, gets a note (``add_note``) with stage and micro-batch. Raises
     TypeError if it returns anything but one tensor.
     """
-    with _noted("forward", stage, micro_batch):
+    with noted("forward", stage, micro_batch):
         x = move(x, device, stage=stage, micro_batch=micro_batch)
         if stage == 0:
             x = x.clone()  # micro-batches are views of one batch, which a module may not change in place
-        entry = _enter(x) if torch.is_grad_enabled() and x.requires_grad else x
+        entry = enter(x) if torch.is_grad_enabled() and x.requires_grad else x
         inputs = [get_gradient_edge(entry)] if entry is not x else []  # before the module may change it in place
         with span("forward", stage=stage, micro_batch=micro_batch):
             y = module(entry)
-        _check_output(y, stage, micro_batch)
+        check_output(y, stage, micro_batch)
         if torch.is_grad_enabled() and y.requires_grad:
             leaves = _leaves(get_gradient_edge(y), inputs)
             y = _Stage.apply(_Graph(y, inputs, leaves, stage, micro_batch), x, *leaves)
         return mark_ready(y)
 
 
-def _check_output(y: Any, stage: int, micro_batch: int) -> None:
+def check_output(y: Any, stage: int, micro_batch: int) -> None:
     if not isinstance(y, torch.Tensor):
         raise TypeError(
             f"stage {stage} returned a {type(y).__name__} for micro-batch {micro_batch}, expected one tensor: have the last "
@@ -59,7 +61,7 @@ def _check_output(y: Any, stage: int, micro_batch: int) -> None:
 
 
 @contextlib.contextmanager
-def _noted(what: str, stage: int, micro_batch: int) -> Iterator[None]:
+def noted(what: str, stage: int, micro_batch: int) -> Iterator[None]:
     """Say of an exception in the block where it happened."""
     try:
         yield
@@ -97,7 +99,7 @@ class _Graph:
         # As in the backward pass that got here. There is no public way to ask (torch 2.13).
         retain_graph = torch._C._autograd._get_current_graph_task_keep_graph()
         with (
-            _noted("backward", self.stage, self.micro_batch),
+            noted("backward", self.stage, self.micro_batch),
             _without_hooks(self.leaves),
             span("backward", stage=self.stage, micro_batch=self.micro_batch),
         ):
@@ -127,7 +129,7 @@ class _Entry(torch.autograd.Function):
     """Where an inner graph begins: gives a tensor in the memory of another one, without that one's graph.
 
     Unlike a leaf that requires grad, or a view, such an output may be changed in place. ``anchor`` requires grad, so that
-    the output does; the other tensor comes in a list, where autograd does not see it.
+    the output does, and gets its gradient; the other tensor comes in a list, where autograd does not see it.
     """
 
     @staticmethod
@@ -136,12 +138,13 @@ class _Entry(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
-        return None, None  # not reached: the gradient is taken where it comes in
+        return gradients[0], None  # not reached where the gradient is taken as it comes in
 
 
-def _enter(x: torch.Tensor) -> torch.Tensor:
-    """``x`` again, in the same memory, as the place where a new graph begins."""
-    return _Entry.apply(torch.empty(0, requires_grad=True), [x])
+def enter(x: torch.Tensor) -> torch.Tensor:
+    """``x`` again, in the same memory, as the place where a new graph begins. A leaf gets the gradient that comes there."""
+    anchor = x if x.is_leaf and x.requires_grad else torch.empty(0, requires_grad=True)
+    return _Entry.apply(anchor, [x])
 
 
 def _leaves(output: GradientEdge, inputs: list[GradientEdge]) -> list[torch.Tensor]:
@@ -151,7 +154,7 @@ def _leaves(output: GradientEdge, inputs: list[GradientEdge]) -> list[torch.Tens
     ahead: list[Any] = [output.node] if output.node not in seen else []
     while ahead:
         node = ahead.pop()
-        if node.name() == "torch::autograd::AccumulateGrad":  # a user's own function may have a variable, too
+        if node.name() == LEAF:  # a user's own function may have a variable, too
             leaves.append(node.variable)
         new = {following for following, _ in node.next_functions if following is not None} - seen
         seen |= new

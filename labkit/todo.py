@@ -26,6 +26,8 @@ TASKS = {
     "pipe.1": "split_module",
     "pipe.2": "clock_cycles",
     "pipe.3": "Pipe.compute, Pipe.forward",
+    "pipe.4": "prepare_pipeline_parallel",
+    "pipe.5": "ScheduledPipeline.step",
 }
 
 _PACKAGE = Path(__file__).parent

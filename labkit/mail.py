@@ -1,0 +1,228 @@
+"""Given code under ScheduledPipeline: what the ranks of a pipeline send each other, sent and received beside the computing.
+
+mail = Mail(schedule, rank, group, devices)
+x = mail.receive(op)                       # what op takes from another stage; waits for it
+mail.send(op, y)                           # what op gives to another stage; does not wait
+mail.finish()                              # at the end of a step: all is sent
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from labkit.messages import Message, messages_of
+from labkit.schedule import Op, Schedule
+from labkit.trace import span
+
+Item = tuple[bool, int, int]  # whether it is a gradient, the stage that it is for, the micro-batch
+
+
+def taken_by(op: Op) -> Item:
+    """What ``op`` takes: F the activation of the stage before, B and I the gradient of the stage behind."""
+    return op.kind != "F", op.stage, op.micro_batch
+
+
+def given_by(op: Op) -> Item:
+    """What ``op`` gives: F an activation for the stage behind, B and I a gradient for the stage before."""
+    return op.kind != "F", op.stage + (1 if op.kind == "F" else -1), op.micro_batch
+
+
+class Format(NamedTuple):
+    """What an activation looks like, and whether it gets a gradient back."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    requires_grad: bool
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Format:
+        return cls(tuple(tensor.shape), tensor.dtype, tensor.requires_grad)
+
+    def header(self) -> torch.Tensor:
+        """As HEADER_SIZES int64: the number of dimensions, dtype, requires_grad, and the sizes."""
+        numbers = [len(self.shape), DTYPES.index(self.dtype), int(self.requires_grad), *self.shape]
+        return torch.tensor(numbers + [0] * (HEADER_SIZE - len(numbers)))
+
+    @classmethod
+    def read(cls, header: torch.Tensor) -> Format:
+        dimensions, dtype, requires_grad, *sizes = header.tolist()
+        return cls(tuple(sizes[:dimensions]), DTYPES[dtype], bool(requires_grad))
+
+    def __str__(self) -> str:
+        return f"{self.shape} {self.dtype}{'' if self.requires_grad else ' without gradient'}"
+
+
+DTYPES = sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)
+MOST_DIMENSIONS = 13
+HEADER_SIZE = 3 + MOST_DIMENSIONS
+
+
+def _wire_of(group: Any) -> torch.device:
+    """The device whose tensors the group sends: a GPU over NCCL, otherwise the CPU, as gloo sends no tensor of a GPU."""
+    if group is not None and "cuda:nccl" in dist.get_backend_config(group):
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
+
+
+def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor's memory, of whatever dtype."""
+    return tensor.view(-1).view(torch.uint8)
+
+
+class Mail:
+    """The messages of rank ``rank`` in a step of ``schedule``, step after step.
+
+    ``group`` is the process group, whose rank r is the schedule's; None stands for a schedule of one rank. ``devices`` has the
+    device of each stage of this rank. On NCCL, tensors go from GPU to GPU, otherwise they go through the CPU. What is for a
+    stage of this rank is handed over as it is.
+
+    Messages are sent, and receives begun, in the order of :func:`labkit.messages.messages_of`. In the first step a header
+    goes ahead of every activation, with its shape and dtype; its gradient has the same. From then on both ends know them,
+    and a receive is under way before anybody waits for it.
+    """
+
+    def __init__(self, schedule: Schedule, rank: int, group: Any, devices: dict[int, torch.device]):
+        self.step = 0
+        self._rank, self._group, self._devices = rank, group, devices
+        self._wire = _wire_of(group)
+        self._last_stage = schedule.n_stages - 1
+        self._messages = [message for message in messages_of(schedule) if rank in (message.source, message.target)]
+        self._number = {taken_by(message.consumer): number for number, message in enumerate(self._messages)}
+        self._place = {op: place for ops in schedule.ops for place, op in enumerate(ops)}  # in the list of its rank
+        self._formats: dict[Item, Format] = {}  # of activations
+        self._formats_are_known = False  # at both ends, after the first step
+        self._next = 0  # the number of the message that comes next
+        self._given: dict[Item, torch.Tensor] = {}  # and not sent or taken yet
+        self._arriving: dict[Item, tuple[Any, torch.Tensor]] = {}
+        self._leaving: list[tuple[Message, Any, torch.Tensor]] = []
+
+    def send(self, op: Op, tensor: torch.Tensor | None) -> None:
+        """Send what ``op`` gives to another stage on its way, or hand it over. Does not wait until it is there.
+
+        A gradient of None stands for zeros. Raises ValueError for an op that gives nothing to another stage, and for an
+        activation that looks otherwise than in the first step.
+        """
+        item = given_by(op)
+        if op.kind == "W" or not 0 <= item[1] <= self._last_stage:
+            raise ValueError(f"{op} gives nothing to another stage")
+        if op.kind == "F":
+            self._check_format(op, tensor)
+        elif not self._is_wanted(item):
+            return
+        elif tensor is None:
+            shape, dtype, _ = self._format_of(item)
+            tensor = torch.zeros(shape, dtype=dtype, device=self._devices[op.stage])
+        self._given[item] = tensor
+        if item in self._number:
+            self._go_on(through=self._number[item])
+
+    def receive(self, op: Op) -> torch.Tensor | None:
+        """What ``op`` takes from another stage, on the device of its own. Waits for it.
+
+        An activation requires grad if its gradient is to be sent back; where it is not, the gradient is None. Raises
+        ValueError for an op that takes nothing from another stage.
+        """
+        item = taken_by(op)
+        if op.kind == "W" or op.stage == (self._last_stage if item[0] else 0):
+            raise ValueError(f"{op} takes nothing from another stage")
+        if not self._is_wanted(item):
+            return None
+        if item not in self._number:
+            return self._given.pop(item).to(self._devices[op.stage])
+        self._go_on(through=self._number[item])
+        work, tensor = self._arriving.pop(item)
+        with self._span("recv", op, tensor):
+            work.wait()
+        self._let_go(self._messages[self._number[item]])
+        requires_grad = not item[0] and self._format_of(item).requires_grad
+        return tensor.to(self._devices[op.stage]).requires_grad_(requires_grad)
+
+    def finish(self) -> None:
+        """End a step: wait until all is sent. Raises RuntimeError if something was not sent, or sent and not received."""
+        self._go_on(through=len(self._messages))
+        if self._next < len(self._messages):
+            raise RuntimeError(f"the step is over, and what {self._messages[self._next].producer} gives was not sent")
+        if left := [*self._given, *self._arriving]:
+            what, stage, micro_batch = left[0]
+            raise RuntimeError(
+                f"the step is over, and the {'gradient' if what else 'activation'} for stage {stage}, micro-batch {micro_batch} "
+                "was not received"
+            )
+        for _, work, _ in self._leaving:
+            work.wait()
+        self._leaving.clear()
+        self._next = 0
+        self._formats_are_known = True
+
+    # --- one message after the other ---
+
+    def _go_on(self, through: int) -> None:
+        """Send, or begin to receive, all messages up to number ``through``, and those behind it that can go already."""
+        while self._next < len(self._messages):
+            message = self._messages[self._next]
+            item = taken_by(message.consumer)
+            if self._is_wanted(item):
+                if message.source == self._rank and item not in self._given:
+                    return  # it is yet to be computed
+                if message.source != self._rank and self._needs_header(item) and self._next > through:
+                    return  # nobody knows what to make room for, and it is not yet time to wait for the header
+                self._begin(message, item)
+            self._next += 1
+
+    def _begin(self, message: Message, item: Item) -> None:
+        if message.source != self._rank:
+            if self._needs_header(item):
+                header = torch.empty(HEADER_SIZE, dtype=torch.int64, device=self._wire)
+                dist.recv(header, group=self._group, group_src=message.source)
+                self._formats[item] = Format.read(header)
+            shape, dtype, _ = self._format_of(item)
+            tensor = torch.empty(shape, dtype=dtype, device=self._wire)
+            work = dist.irecv(_as_bytes(tensor), group=self._group, group_src=message.source)
+            self._arriving[item] = work, tensor
+            return
+        tensor = self._given.pop(item).detach().to(self._wire).contiguous()
+        with self._span("send", message.producer, tensor):
+            header = [self._format_of(item).header().to(self._wire)] if self._needs_header(item) else []
+            for part in [*header, tensor]:
+                work = dist.isend(_as_bytes(part), group=self._group, group_dst=message.target)
+                self._leaving.append((message, work, part))
+
+    def _let_go(self, arrived: Message) -> None:
+        """Drop what was sent for ops that its receiver ran before it computed what has now arrived: it must be there."""
+        by_now = self._place[arrived.producer]
+        left = []
+        for message, work, tensor in self._leaving:
+            if message.target == arrived.source and self._place[message.consumer] <= by_now:
+                work.wait()
+            else:
+                left.append((message, work, tensor))
+        self._leaving = left
+
+    # --- what it looks like ---
+
+    def _format_of(self, item: Item) -> Format:
+        """Of an activation, or of a gradient, which looks like the activation that it belongs to."""
+        is_gradient, stage, micro_batch = item
+        return self._formats[False, stage + is_gradient, micro_batch]
+
+    def _needs_header(self, item: Item) -> bool:
+        return not item[0] and not self._formats_are_known
+
+    def _is_wanted(self, item: Item) -> bool:
+        return not item[0] or self._format_of(item).requires_grad
+
+    def _check_format(self, op: Op, tensor: torch.Tensor) -> None:
+        now = Format.of(tensor)
+        known = self._formats.setdefault(given_by(op), now)
+        if now != known:
+            raise ValueError(
+                f"stage {op.stage} gives {now} for micro-batch {op.micro_batch}, and gave {known} in the first step, expected "
+                "the same in every step, as the next stage makes room for it beforehand: pad the batch to one shape, or make "
+                "another ScheduledPipeline for batches of another shape"
+            )
+
+    def _span(self, name: str, op: Op, tensor: torch.Tensor) -> span:
+        return span(name, "comm", step=self.step, stage=op.stage, micro_batch=op.micro_batch, bytes=tensor.nbytes)

@@ -1,0 +1,61 @@
+"""Given code under ScheduledPipeline: a batch cut into micro-batches, and the loss of the batch from theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+LossFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # of output and target; a mean over rows
+
+
+def cut(name: str, batch: torch.Tensor | None, n_micro: int) -> list[torch.Tensor]:
+    """The rows of ``batch``, shared out evenly among ``n_micro`` micro-batches; the first ones have one more if need be.
+
+    Raises TypeError for what is no tensor, and ValueError for fewer rows than micro-batches, by its ``name``.
+    """
+    if not isinstance(batch, torch.Tensor):
+        raise TypeError(f"{name} is a {type(batch).__name__}, expected one tensor whose first dimension is the rows")
+    rows = len(batch) if batch.dim() else 0
+    if rows < n_micro:
+        raise ValueError(
+            f"{name} has {rows} rows (its shape is {tuple(batch.shape)}), and the schedule {n_micro} micro-batches, expected at "
+            "least one row for each: give it a bigger batch, or make a schedule with fewer"
+        )
+    return list(batch.tensor_split(n_micro))
+
+
+class MeanLoss:
+    """The loss of each micro-batch as its part of the mean over all rows, so that the parts add up to the batch's loss."""
+
+    def __init__(self, loss_fn: LossFunction, targets: list[torch.Tensor], check_nan: bool = False):
+        self._loss_fn, self._targets, self._check_nan = loss_fn, targets, check_nan
+        self._rows = sum(map(len, targets))
+        self._parts: list[torch.Tensor] = []
+
+    def __call__(self, output: torch.Tensor, micro_batch: int) -> torch.Tensor:
+        """The part of micro-batch ``micro_batch``.
+
+        Raises ValueError where the target has another number of rows than the output, or the loss is not one number, and
+        FloatingPointError where it is NaN and ``check_nan`` was asked for.
+        """
+        target = self._targets[micro_batch].to(output.device)
+        if not output.dim() or len(output) != len(target):
+            raise ValueError(
+                f"the output has shape {tuple(output.shape)} and the target {tuple(target.shape)}, expected as many rows: "
+                "target needs a row for each row of x"
+            )
+        loss = self._loss_fn(output, target)
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            what = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
+            raise ValueError(f"loss_fn gave {what}, expected a tensor with one number: the mean over the rows")
+        if self._check_nan and loss.isnan():
+            rest = "the output has NaN in it" if output.isnan().any() else "though the output has none in it"
+            raise FloatingPointError(f"the loss is NaN, {rest}")
+        part = loss * (len(target) / self._rows)
+        self._parts.append(part.detach())
+        return part
+
+    def total(self) -> torch.Tensor:
+        """The batch's loss: the mean over all rows."""
+        return torch.stack(self._parts).sum()
