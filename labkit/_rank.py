@@ -123,7 +123,7 @@ class Rank:
             recorder.start("cuda" if self.place.device.startswith("cuda") else "cpu")
             value = fn(*args, **kwargs)
             rows = recorder.finish()
-            self._reply("done", rows, self._group_state(), payload=self._pack(value, fn))
+            self._reply("done", (rows, recorder.notes), self._group_state(), payload=self._pack(value, fn))
         except BaseException as error:  # SystemExit too: the rank stays until the notebook has heard of it
             with contextlib.suppress(Exception):
                 recorder.finish()

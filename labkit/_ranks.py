@@ -147,7 +147,7 @@ class Ranks:
     # --- one call ----------------------------------------------------------------------------------------------------
 
     def run(self, call: memoryview, timeout_s: float, on_lines: Any, on_progress: Any) -> list[tuple[Any, ...]]:
-        """Run a pickled call on every rank. Gives per rank (rows of spans, pickled value), in rank order.
+        """Run a pickled call on every rank. Gives per rank ((rows of spans, what was emulated), pickled value), in rank order.
 
         ``on_lines(rank, lines)`` gets what a rank prints, ``on_progress(rank, ...)`` its progress. Raises RankError or
         LaunchTimeout; the ranks are unusable then, and close(kill=True) is due.

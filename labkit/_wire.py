@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import pickle
+import pkgutil
 import sys
 import types
 from collections.abc import Iterator
@@ -17,9 +17,10 @@ class _Pickler(cloudpickle.Pickler):
     """cloudpickle, with tensors of any device sent as CPU tensors, and each as the bytes it shows, not its whole storage."""
 
     def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, types.ModuleType) and type(obj) is not types.ModuleType:
-            # Such as torch.ops, which cloudpickle sends along with a function that uses torch, and .ops of anything.
-            return importlib.import_module, (obj.__name__,)
+        if isinstance(obj, types.ModuleType) and type(obj) is not types.ModuleType and _has_a_name(obj):
+            # Such as torch.ops. cloudpickle sends it along with a function that uses torch and .ops of anything, and takes
+            # modules of a class of their own for objects.
+            return pkgutil.resolve_name, (obj.__name__,)
         torch = sys.modules.get("torch")
         if torch is None or not isinstance(obj, torch.Tensor) or obj.device.type == "meta":
             return super().reducer_override(obj)
@@ -41,6 +42,14 @@ def _tensor(content: bytearray, dtype: Any, shape: Any, requires_grad: bool) -> 
 
     tensor = torch.frombuffer(content, dtype=torch.uint8).view(dtype).reshape(shape)
     return tensor.requires_grad_(requires_grad) if dtype.is_floating_point or dtype.is_complex else tensor
+
+
+def _has_a_name(module: types.ModuleType) -> bool:
+    """Whether it is found by its name, here and so in a rank: imported, or as an attribute of what is."""
+    try:
+        return pkgutil.resolve_name(module.__name__) is module
+    except (ImportError, AttributeError, ValueError):
+        return False
 
 
 def dumps(obj: Any) -> memoryview:

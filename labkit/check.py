@@ -21,6 +21,7 @@ from labkit.launch import LaunchTimeout, RankError
 from labkit.todo import missing, task_file
 
 TO_ITS_END = "It runs to its end"
+IN_RANKS = ("pipe.5",)  # of the tasks in pipe.py, those whose ranks wait for each other
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def check(task: str) -> CheckResult:
     try:
         evidence = trials.TRIALS[task].gather()
     except (RankError, LaunchTimeout) as error:
-        return CheckResult(task, (_stopped_by(error, f"labkit/{task_file(task).name}"),))
+        return CheckResult(task, (_stopped_by(error, task),))
     judged = tuple(_judge(claim, evidence) for claim in trials.TRIALS[task].claims)
     return CheckResult(task, _said_once(judged))
 
@@ -134,18 +135,19 @@ def _said_once(claims: tuple[Claim, ...]) -> tuple[Claim, ...]:
     return (Claim(TO_ITS_END, claims[0].wrong),) if len(words) == 1 and claims[0].wrong else claims
 
 
-def _stopped_by(error: RankError | LaunchTimeout, file: str) -> Claim:
+def _stopped_by(error: RankError | LaunchTimeout, task: str) -> Claim:
+    file = f"labkit/{task_file(task).name}"
     imported = isinstance(error, LaunchTimeout) or not fails_on_import(error.error_type, error.traceback, file)
-    return Claim(TO_ITS_END if imported else "It can be imported", _what_stopped_it(error, file))
+    return Claim(TO_ITS_END if imported else "It can be imported", _what_stopped_it(error, task, file))
 
 
-def _what_stopped_it(error: RankError | LaunchTimeout, file: str) -> str:
+def _what_stopped_it(error: RankError | LaunchTimeout, task: str, file: str) -> str:
     """Why there is no evidence: the answer raised, never ended, or ended its process."""
     if isinstance(error, LaunchTimeout):
         places = sorted({stands_at(stack, file) for stack in error.stacks.values()} - {""})
         waits = (
             "a task that you wait for and that no worker has been given"
-            if file == PIPE
+            if file == PIPE and task not in IN_RANKS
             else "a rank that waits for the others while they do something else"
         )
         return (

@@ -217,19 +217,21 @@ def gather_scatter_gradients(model: torch.nn.Module) -> None:
     ### END SOLUTION
 
 
-def average_gradients(model: torch.nn.Module) -> None:
+def average_gradients(model: torch.nn.Module, process_group: Any = None) -> None:
     """Replace each parameter's gradient by its mean over all ranks, in place: one all_reduce a parameter.
 
     Where every rank's loss is the mean over a shard of equal size, the result is the gradient of the whole batch. A
     parameter without a gradient (frozen, or not used in this step) is left as it is; that must be so on all ranks.
+    ``process_group`` is those ranks that average, by default all: where two pipelines of two ranks train side by side, the
+    two that have the same stage.
     """
     ### TODO dp.4 (10 minutes): dist.all_reduce sums a tensor over all ranks, in place. From the sum to the mean is one more
-    ### step. Mind the parameters whose grad is None.
+    ### step. Mind the parameters whose grad is None. all_reduce and get_world_size both take group=process_group.
     ### BEGIN SOLUTION dp.4
     for parameter in model.parameters():
         if parameter.grad is not None:
-            dist.all_reduce(parameter.grad)
-            parameter.grad /= dist.get_world_size()
+            dist.all_reduce(parameter.grad, group=process_group)
+            parameter.grad /= dist.get_world_size(group=process_group)
     ### END SOLUTION
 
 

@@ -115,11 +115,13 @@ class Workers:
         finally:
             output.show()
         seconds = time.perf_counter() - start
-        rows = [row for rank, (rows, _) in enumerate(results) for row in trace.rank_events(rows, rank, start_ns)]
+        rows = [row for rank, ((own, _), _) in enumerate(results) for row in trace.rank_events(own, rank, start_ns)]
+        notes = list(dict.fromkeys(note for (_, notes), _ in results for note in notes))  # what the ranks emulated
         values = [_wire.loads(value) for _, value in results]
         plan = self._plan
-        header = plan.header(seconds)
-        return Run(values, plan.backend, plan.world_size, plan.devices, seconds, header, rows, plan.emulated)
+        header = ". ".join([plan.header(seconds), *notes])
+        emulated = ". ".join(filter(None, [plan.emulated, *notes]))
+        return Run(values, plan.backend, plan.world_size, plan.devices, seconds, header, rows, emulated)
 
     def _started(self) -> Ranks:
         if self._ranks is not None and not self._ranks.in_step:

@@ -62,9 +62,14 @@ HEADER_SIZE = 3 + MOST_DIMENSIONS
 
 def _wire_of(group: Any) -> torch.device:
     """The device whose tensors the group sends: a GPU over NCCL, otherwise the CPU, as gloo sends no tensor of a GPU."""
-    if group is not None and "cuda:nccl" in dist.get_backend_config(group):
+    if dist.is_initialized() and "cuda:nccl" in dist.get_backend_config(group):
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")
+
+
+def _laid_out(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor`` as it is sent: its numbers one after the other, and none that is only marked as conjugate or negative."""
+    return tensor.resolve_conj().resolve_neg().contiguous()
 
 
 def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
@@ -72,11 +77,16 @@ def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.view(-1).view(torch.uint8)
 
 
+def _words(item: Item) -> str:
+    is_gradient, stage, micro_batch = item
+    return f"the {'gradient' if is_gradient else 'activation'} for stage {stage}, micro-batch {micro_batch}"
+
+
 class Mail:
     """The messages of rank ``rank`` in a step of ``schedule``, step after step.
 
-    ``group`` is the process group, whose rank r is the schedule's; None stands for a schedule of one rank. ``devices`` has the
-    device of each stage of this rank. On NCCL, tensors go from GPU to GPU, otherwise they go through the CPU. What is for a
+    ``group`` is the process group, whose rank r is the schedule's; None stands for all ranks. ``devices`` has the device of
+    each stage of this rank. On NCCL, tensors go from GPU to GPU, otherwise they go through the CPU. What is for a
     stage of this rank is handed over as it is.
 
     Messages are sent, and receives begun, in the order of :func:`labkit.messages.messages_of`. In the first step a header
@@ -95,19 +105,23 @@ class Mail:
         self._formats: dict[Item, Format] = {}  # of activations
         self._formats_are_known = False  # at both ends, after the first step
         self._next = 0  # the number of the message that comes next
-        self._given: dict[Item, torch.Tensor] = {}  # and not sent or taken yet
+        self._sent: set[Item] = set()  # in this step, or handed over
+        self._given: dict[Item, torch.Tensor] = {}  # of these, what has not been taken, or has not begun to leave
         self._arriving: dict[Item, tuple[Any, torch.Tensor]] = {}
         self._leaving: list[tuple[Message, Any, torch.Tensor]] = []
 
     def send(self, op: Op, tensor: torch.Tensor | None) -> None:
         """Send what ``op`` gives to another stage on its way, or hand it over. Does not wait until it is there.
 
-        A gradient of None stands for zeros. Raises ValueError for an op that gives nothing to another stage, and for an
-        activation that looks otherwise than in the first step.
+        A gradient of None stands for zeros. Raises, before anything is sent: ValueError for an op that gives nothing to another
+        stage, and for an activation that looks otherwise than in the first step; TypeError for one that is no dense tensor;
+        RuntimeError for what was sent already.
         """
         item = given_by(op)
         if op.kind == "W" or not 0 <= item[1] <= self._last_stage:
             raise ValueError(f"{op} gives nothing to another stage")
+        if item in self._sent:
+            raise RuntimeError(f"{op} has sent {_words(item)} already: every op gives what it gives once")
         if op.kind == "F":
             self._check_format(op, tensor)
         elif not self._is_wanted(item):
@@ -115,24 +129,29 @@ class Mail:
         elif tensor is None:
             shape, dtype, _ = self._format_of(item)
             tensor = torch.zeros(shape, dtype=dtype, device=self._devices[op.stage])
+        assert tensor is not None
         self._given[item] = tensor
+        self._sent.add(item)
         if item in self._number:
             self._go_on(through=self._number[item])
 
-    def receive(self, op: Op) -> torch.Tensor | None:
-        """What ``op`` takes from another stage, on the device of its own. Waits for it.
+    def receive(self, op: Op) -> Any:
+        """What ``op`` takes from another stage, a tensor on the device of its own. Waits for it.
 
         An activation requires grad if its gradient is to be sent back; where it is not, the gradient is None. Raises
-        ValueError for an op that takes nothing from another stage.
+        ValueError for an op that takes nothing from another stage; RuntimeError where this rank has not sent yet what must be
+        sent first, or has received it already.
         """
         item = taken_by(op)
         if op.kind == "W" or op.stage == (self._last_stage if item[0] else 0):
             raise ValueError(f"{op} takes nothing from another stage")
         if not self._is_wanted(item):
             return None
+        if item in self._number:
+            self._go_on(through=self._number[item])
+        self._check_there(op, item)
         if item not in self._number:
             return self._given.pop(item).to(self._devices[op.stage])
-        self._go_on(through=self._number[item])
         work, tensor = self._arriving.pop(item)
         with self._span("recv", op, tensor):
             work.wait()
@@ -146,14 +165,11 @@ class Mail:
         if self._next < len(self._messages):
             raise RuntimeError(f"the step is over, and what {self._messages[self._next].producer} gives was not sent")
         if left := [*self._given, *self._arriving]:
-            what, stage, micro_batch = left[0]
-            raise RuntimeError(
-                f"the step is over, and the {'gradient' if what else 'activation'} for stage {stage}, micro-batch {micro_batch} "
-                "was not received"
-            )
+            raise RuntimeError(f"the step is over, and {_words(left[0])} was not received")
         for _, work, _ in self._leaving:
             work.wait()
         self._leaving.clear()
+        self._sent.clear()
         self._next = 0
         self._formats_are_known = True
 
@@ -179,14 +195,14 @@ class Mail:
                 dist.recv(header, group=self._group, group_src=message.source)
                 self._formats[item] = Format.read(header)
             shape, dtype, _ = self._format_of(item)
-            tensor = torch.empty(shape, dtype=dtype, device=self._wire)
-            work = dist.irecv(_as_bytes(tensor), group=self._group, group_src=message.source)
-            self._arriving[item] = work, tensor
+            room = torch.empty(shape, dtype=dtype, device=self._wire)
+            work = dist.irecv(_as_bytes(room), group=self._group, group_src=message.source)
+            self._arriving[item] = work, room
             return
-        tensor = self._given.pop(item).detach().to(self._wire).contiguous()
+        tensor = _laid_out(self._given.pop(item).detach().to(self._wire))
         with self._span("send", message.producer, tensor):
-            header = [self._format_of(item).header().to(self._wire)] if self._needs_header(item) else []
-            for part in [*header, tensor]:
+            headers = [self._format_of(item).header().to(self._wire)] if self._needs_header(item) else []
+            for part in [*headers, tensor]:
                 work = dist.isend(_as_bytes(part), group=self._group, group_dst=message.target)
                 self._leaving.append((message, work, part))
 
@@ -201,12 +217,29 @@ class Mail:
                 left.append((message, work, tensor))
         self._leaving = left
 
+    def _check_there(self, op: Op, item: Item) -> None:
+        if self._next <= self._number.get(item, -1):  # it could not go on so far
+            missing = self._messages[self._next].producer
+            raise RuntimeError(
+                f"{op} comes too early: {missing}, which is before it on this rank, has not sent what it gives"
+            )
+        if item not in self._given and item not in self._arriving:
+            raise RuntimeError(
+                f"{op} takes {_words(item)}, and that "
+                + ("was received already" if item in self._number or item in self._sent else "was not sent yet")
+            )
+
     # --- what it looks like ---
 
     def _format_of(self, item: Item) -> Format:
         """Of an activation, or of a gradient, which looks like the activation that it belongs to."""
         is_gradient, stage, micro_batch = item
-        return self._formats[False, stage + is_gradient, micro_batch]
+        activation = False, stage + is_gradient, micro_batch
+        if activation not in self._formats:
+            raise RuntimeError(
+                f"{_words(item)} cannot be sent or received before {_words(activation)}, to which it belongs"
+            )
+        return self._formats[activation]
 
     def _needs_header(self, item: Item) -> bool:
         return not item[0] and not self._formats_are_known
@@ -214,14 +247,25 @@ class Mail:
     def _is_wanted(self, item: Item) -> bool:
         return not item[0] or self._format_of(item).requires_grad
 
-    def _check_format(self, op: Op, tensor: torch.Tensor) -> None:
+    def _check_format(self, op: Op, tensor: torch.Tensor | None) -> None:
+        what = f"stage {op.stage} gives {{}} for micro-batch {op.micro_batch}"
+        if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
+            kind = tensor.layout if isinstance(tensor, torch.Tensor) else type(tensor).__name__
+            raise TypeError(f"{what.format(f'a {kind}')}, expected a dense tensor")
+        if tensor.dim() > MOST_DIMENSIONS:
+            raise ValueError(f"{what.format(f'{tensor.dim()} dimensions')}, expected at most {MOST_DIMENSIONS}")
         now = Format.of(tensor)
         known = self._formats.setdefault(given_by(op), now)
         if now != known:
+            same = now._replace(requires_grad=known.requires_grad) == known
+            todo = (
+                "after freezing or unfreezing parameters, make another ScheduledPipeline"
+                if same
+                else "pad the batch to one shape, or make another ScheduledPipeline for batches of another shape"
+            )
             raise ValueError(
-                f"stage {op.stage} gives {now} for micro-batch {op.micro_batch}, and gave {known} in the first step, expected "
-                "the same in every step, as the next stage makes room for it beforehand: pad the batch to one shape, or make "
-                "another ScheduledPipeline for batches of another shape"
+                f"{what.format(now)}, and gave {known} in the first step, expected the same in every step, as the next stage "
+                f"makes room for it beforehand: {todo}"
             )
 
     def _span(self, name: str, op: Op, tensor: torch.Tensor) -> span:

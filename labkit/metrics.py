@@ -24,10 +24,12 @@ if TYPE_CHECKING:
 class EpochMetrics:
     """One epoch on one rank.
 
-    ``steps``, ``samples`` and ``tokens`` are this rank's; tokens are those of source and target with their end marks,
-    without padding. ``seconds`` is the whole epoch's training time: from the first forward to the last optimizer step,
-    batches ready-made, validation not in it. ``counted_steps``, ``counted_tokens`` and ``counted_seconds`` are of the steps that
-    count: all of the epoch's, or those behind its warm-up steps. The losses are nats per target token, over all ranks.
+    ``steps``, ``samples`` and ``tokens`` are this rank's. The ranks of a pipeline work on the same samples, so that of the
+    last stage counts them, and the others count none: sums over ranks are right in all modes. Tokens are those of source
+    and target with their end marks, without padding. ``seconds`` is the whole epoch's training time: from the first forward
+    to the last optimizer step, batches ready-made, validation not in it. ``counted_steps``, ``counted_tokens`` and
+    ``counted_seconds`` are of the steps that count: all of the epoch's, or those behind its warm-up steps. The losses are
+    nats per target token, over all ranks.
     """
 
     epoch: int
@@ -47,7 +49,8 @@ class RankResult:
     """What one rank brings home from a training run. ``bleu`` and ``samples`` are on every rank, and the same.
 
     ``samples`` are a few test sentences: ``source``, ``reference`` and ``translation``. ``gradients`` holds those of the
-    first batch if they were asked for: ``local`` (before averaging) and ``averaged``, a list of tensors each.
+    first batch if they were asked for: ``local`` (before averaging) and ``averaged``, a list of tensors each; in a pipeline
+    those of this rank's stages. ``layout`` says in a line how the training was shared out.
     """
 
     rank: int
@@ -62,6 +65,7 @@ class RankResult:
     bleu: float | None
     samples: list[dict[str, str]]
     gradients: dict[str, list[torch.Tensor]] | None = field(default=None, repr=False)
+    layout: str = ""
 
     def summary(self) -> dict[str, Any]:
         """Everything but the gradients, as plain values."""
@@ -85,6 +89,7 @@ def merge(results: Sequence[RankResult]) -> dict[str, Any]:
     dropped = dropped_epochs(len(by_epoch), first.config["warmup_epochs"])
     return {
         "data_source": first.data_source,
+        "layout": first.layout,
         "world_size": first.world_size,
         "backend": first.backend,
         "devices": [rank.device for rank in ranks],
@@ -129,7 +134,8 @@ def save(results: Sequence[RankResult], events: pd.DataFrame, folder: str | os.P
     """Write ``merged.json``, ``rank0.json`` …, ``events.csv`` and, where there are gradients, a file of each kind a rank.
 
     ``model0_gradients.pth`` is a list of tensors, rank 0's gradients after averaging, in the order of the model's
-    parameters; ``model0_local_gradients.pth`` those before. Gives the merged result.
+    parameters; ``model0_local_gradients.pth`` those before. A rank of a pipeline has those of its own stages. Gives the
+    merged result.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -156,6 +162,7 @@ def report(merged: dict[str, Any]) -> str:
     threads = f"{merged['threads_per_rank']} CPU thread{'s' * (merged['threads_per_rank'] > 1)} each"
     lines = [
         ("source", merged["data_source"]),
+        ("mode", merged["layout"]),
         ("ranks", f"{merged['world_size']} on {merged['backend']}: {', '.join(merged['devices'])}, {threads}"),
         ("training time", f"{_with_std(time, '.3g')} s an epoch, averaged over ranks ({merged['warm_up']['rule']})"),
         ("tokens per second", f"{_with_std(rate, ',.0f')}, summed over ranks"),

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from labkit import hub
 
 if TYPE_CHECKING:
+    import torch
     from transformers import BertForSequenceClassification, GPT2Config, GPT2LMHeadModel
+
+    from labkit.gpt2_parts import GPT2Stage
 
 # nano and mini are ours, for CPUs. The others are OpenAI's (Radford et al. 2019): 124M, 355M, 774M and 1558M parameters.
 GPT2_SIZES = {
@@ -93,6 +97,46 @@ def pretrained_gpt2(name_or_folder: str | os.PathLike[str] = "openai-community/g
             raise
     hub.require(f"the model {name}")
     return GPT2LMHeadModel.from_pretrained(name)
+
+
+def parallelize(gpt2: GPT2LMHeadModel, devices: Sequence[str | torch.device]) -> GPT2LMHeadModel:
+    """Share the blocks of a GPT-2 out over ``devices``, in place: the same model, model parallel. Returns it.
+
+        parallelize(gpt2("gpt2"), ["cuda:0", "cuda:1"])     # six blocks on each
+
+    Neighbouring blocks are together, as many on each device, or one more on the first ones. The embeddings are on the first
+    device, and so is ``lm_head``, which shares its weight with one of them; the last layer norm is on the last. Hidden states
+    are moved where they are needed. The model takes token ids on the first device and gives logits there. On virtual devices
+    (``cpu:0``) nothing moves, but :class:`labkit.pipe.Pipe` knows them apart.
+
+    Everything else is as ever: training, masks, caches, ``generate``, copies. ``state_dict()`` has the names that it had, so
+    ``save_pretrained`` writes what an unplaced model reads; ``named_parameters()`` has ``module`` in the names of a block.
+    A model that was placed before is placed anew, also one that went through a Pipe, which is closed.
+
+    Raises TypeError for what is no GPT2LMHeadModel, and before anything is moved ValueError for fewer devices than one, for more
+    than there are blocks, and for GPUs where there are none.
+    """
+    from labkit import gpt2_parts
+
+    return gpt2_parts.place(gpt2, devices)
+
+
+def stages(gpt2: GPT2LMHeadModel, n_stages: int) -> list[GPT2Stage]:
+    """A GPT-2 as ``n_stages`` modules, one after the other, for :class:`labkit.pipe.ScheduledPipeline`.
+
+    Stage 0 takes token ids (rows, T), the others hidden states (rows, T, n_embd); the last one gives logits (rows, T, vocab).
+    Blocks are shared out as in :func:`parallelize`. The modules are those of ``gpt2``, not copies, and parameters keep the names
+    that they have there. There is no mask, and no cache: padding has to be on the right.
+
+    The embedding of the tokens, in the first stage, and the output layer, in the last one, share a weight: each has it as
+    ``tied_weight``. In one process it is one Parameter. Where the two stages are on different ranks these are two copies, and the
+    weight's gradient is the sum of theirs: add them up, or the copies grow apart.
+
+    Raises TypeError for what is no GPT2LMHeadModel or no int, ValueError for fewer stages than one or more than blocks.
+    """
+    from labkit import gpt2_parts
+
+    return gpt2_parts.stages(gpt2, n_stages)
 
 
 def bert(size: str = "small", seed: int = 0, **settings: Any) -> BertForSequenceClassification:

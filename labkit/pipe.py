@@ -4,7 +4,7 @@ This is a student file: it holds the tasks pipe.1 to pipe.5. From the top to the
 which clock cycle, the pipeline with a worker thread for each stage, GPT-2 in it, and the pipeline with a process for each.
 """
 
-# ruff: noqa: F401, RUF100  (the student edition keeps the imports that its TODOs will need)
+# ruff: noqa: F401, F841, RUF100  (the student edition keeps the imports and variables that its TODOs will need)
 
 from __future__ import annotations
 
@@ -12,20 +12,24 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from labkit.hosting import check_agreement, hosted, rank_of
+from labkit.gpt2_parts import PipedBlocks, check_ready, take_out_of_pipe
+from labkit.hosting import take_place
 from labkit.mail import Mail
-from labkit.micro_batch import LossFunction, MeanLoss, cut
+from labkit.micro_batch import LossFunction, MeanLoss, agreed_rows, check_no_grad, cut
 from labkit.placement import WithDevice, check_modules, placed
 from labkit.schedule import Schedule, check_counts
 from labkit.stage import Stage
 from labkit.stage_node import concatenate, run_stage
 from labkit.todo import TodoError
 from labkit.worker import Task, Worker, create_workers, end_workers, wait_for_end
+
+if TYPE_CHECKING:
+    from transformers import GPT2LMHeadModel
 
 # --- stages: where the model is cut ----------------------------------------------------------------------------------
 
@@ -235,6 +239,39 @@ def _check_batch(x: torch.Tensor) -> None:
         )
 
 
+# --- GPT-2 in it -----------------------------------------------------------------------------------------------------
+
+
+def prepare_pipeline_parallel(gpt2: GPT2LMHeadModel, split_size: int) -> GPT2LMHeadModel:
+    """Send the blocks of ``gpt2`` through a :class:`Pipe`, in place: the same model, pipeline parallel. Returns it.
+
+        gpt2 = models.parallelize(models.gpt2("gpt2"), ["cuda:0", "cuda:1"])
+        prepare_pipeline_parallel(gpt2, split_size=8)
+        logits = gpt2(tokens, use_cache=False).logits     # as before
+
+    ``split_size`` is how many rows a micro-batch has. Output and gradients are those of the model as it was, and so are the
+    names of its parameters; what is said of :class:`Pipe` holds. Embeddings and output layer see the whole batch. With a cache
+    or a mask, as in generation, the blocks run one after the other. Calling it again takes the blocks out of their Pipe, closes
+    that, and makes a new one.
+
+    Raises TypeError for what is no GPT2LMHeadModel, ValueError for one that :func:`labkit.models.parallelize` has not placed
+    and for one with an attention that needs a mask (``"eager"``), both for a split_size that is no int, 1 or more.
+    """
+    check_ready(gpt2)
+    check_counts(split_size=split_size)
+    take_out_of_pipe(gpt2)
+    ### TODO pipe.4 (15 minutes): gpt2.transformer.h has the blocks, in the order in which they run, each in a WithDevice, as
+    ### models.parallelize has put them. Gather them in an nn.Sequential, as Pipe takes one, and make a Pipe of it. A Pipe takes
+    ### one tensor, but GPT-2 goes through gpt2.transformer.h and calls what it finds with hidden states and some things beside.
+    ### PipedBlocks, in labkit/gpt2_parts.py, is made from a Pipe and stands between the two: look at its __iter__ and its
+    ### forward. Put one where GPT-2 finds it instead of the blocks: as it is, without a list around it.
+    ### BEGIN SOLUTION pipe.4
+    pipe = Pipe(nn.Sequential(*gpt2.transformer.h), split_size)
+    gpt2.transformer.h = PipedBlocks(pipe)  # type: ignore[assignment]
+    ### END SOLUTION
+    return gpt2
+
+
 # --- the pipeline of processes: any schedule, over send and receive --------------------------------------------------
 
 
@@ -250,15 +287,18 @@ class ScheduledPipeline:
     ranks are those of ``process_group``, by default all; a schedule of one rank needs none.
 
     A step leaves in the parameters' ``.grad`` what one process would, added to what is there, as long as a row's output
-    depends on that row alone (see :class:`Pipe`). A schedule without backward passes computes the loss under torch.no_grad.
+    depends on that row alone (see :class:`Pipe`). A schedule without backward passes computes the loss under torch.no_grad;
+    to evaluate between steps, make a second ScheduledPipeline with one, of the same stages.
     Each op is a span with the labels step, stage and micro_batch; messages are ``send`` and ``recv``, in the lane comm.
+    ``next_step`` is the number that the next step's spans get; set it where several pipelines take turns.
 
     ``check_nan`` has every micro-batch's loss looked at, for which a GPU must be waited for: FloatingPointError names the
     first that is NaN.
 
     Raises, before anything is sent: ScheduleError for a schedule that cannot run, ValueError for one of another number of
-    ranks or stages than there are, or if the ranks were given different ones, TypeError for what is no module. After Huang
-    et al. 2019, GPipe; Narayanan et al. 2021, Megatron-LM, arXiv 2104.04473; Qi et al. 2024, arXiv 2401.10241.
+    ranks or stages than there are, or if the ranks were given different ones, TypeError for what is no module. If one rank
+    raises, all do. After Huang et al. 2019, GPipe; Narayanan et al. 2021, Megatron-LM, arXiv 2104.04473; Qi et al. 2024,
+    arXiv 2401.10241.
     """
 
     def __init__(
@@ -270,15 +310,15 @@ class ScheduledPipeline:
         *,
         check_nan: bool = False,
     ):
-        rank = rank_of(schedule, process_group)
-        modules = hosted(stages, schedule, rank)
-        check_agreement(schedule, process_group)
+        rank, modules = take_place(stages, schedule, loss_fn, process_group)
         self.schedule, self.rank = schedule, rank
         self._loss_fn, self._check_nan = loss_fn, check_nan
         self._stages = {number: Stage(module, number) for number, module in modules.items()}
         self._mail = Mail(schedule, rank, process_group, {n: stage.device for n, stage in self._stages.items()})
         self._trains = any(op.kind != "F" for op in schedule.ops[rank])
-        self._steps, self._failed = 0, False
+        self._rows: int | None = None  # of a batch, from the first step on
+        self._loss: MeanLoss | None = None  # of the step, on the rank of the last stage
+        self.next_step, self._failed = 0, False
 
     def step(self, x: torch.Tensor | None = None, target: torch.Tensor | None = None) -> torch.Tensor | None:
         """Forward and backward for all micro-batches of ``x``. Gives the loss, a mean over all rows, on the rank of the last
@@ -287,19 +327,22 @@ class ScheduledPipeline:
         ``x`` is for the rank of stage 0, ``target`` for that of the last one; what other ranks are given does not matter.
         Rows are shared out evenly, as torch.tensor_split does; in every step there are as many as in the first.
 
-        What a stage raises has a note with stage and micro-batch; after that the pipeline is of no use any more. Raises
-        TypeError and ValueError, before anything is sent, for a missing ``x`` or ``target``, and for fewer rows than
-        micro-batches.
+        What a stage raises has a note with stage and micro-batch; after that the pipeline is of no use any more. Raises, before
+        anything is sent: TypeError for a missing ``x`` or ``target``, ValueError for fewer rows than micro-batches, another
+        number of rows than in the first step, and an ``x`` that requires grad, as its gradient goes nowhere; RuntimeError if
+        gradients are switched off that the schedule is to compute.
         """
         inputs, last = self._begin(x, target), self.schedule.n_stages - 1
         with self._running():
             ### TODO pipe.5 (30 minutes): Go through the ops of this rank, self.schedule.ops[self.rank], in their order. An op
-            ### has a kind, a stage and a micro_batch; self._stages[op.stage] is its Stage (labkit/stage.py), with forward,
-            ### backward, input_grad and weight_grad. self._mail (labkit/mail.py) has receive(op), which gives what the op
-            ### takes from another stage, and send(op, tensor) for what it gives to another one; it knows on which rank that is.
-            ### F: the input is that of inputs on stage 0, otherwise received. The output is sent, but not on the last stage,
-            ### where it is the loss. B and I: the output's gradient is received, but on the last stage there is none to be
-            ### had. The input's gradient is sent, but not on stage 0. W takes nothing from other stages and gives them nothing.
+            ### has a kind, a stage and a micro_batch. self._stages[op.stage] is its Stage (labkit/stage.py), which has a method
+            ### for each kind: forward for F, backward for B, input_grad for I, weight_grad for W. self._mail (labkit/mail.py)
+            ### has receive(op), which gives what op takes from another stage, and send(op, tensor) for what it gives to one; it
+            ### knows on which rank that is. F takes inputs[op.micro_batch] on stage 0, and otherwise what it receives; it sends
+            ### its output, but not on the last stage, whose number is last, as there it is the loss. B and I receive the output's
+            ### gradient, but not on the last stage, where backward begins; they send the input's gradient, also if it is None,
+            ### but not on stage 0. W receives and sends nothing. Send before you turn to the next op, as others wait for it; and
+            ### ask for the stage of an op, not for the rank, which may have several stages.
             ### BEGIN SOLUTION pipe.5
             for op in self.schedule.ops[self.rank]:
                 stage, i = self._stages[op.stage], op.micro_batch
@@ -316,31 +359,40 @@ class ScheduledPipeline:
                         self._mail.send(op, dx)
             ### END SOLUTION
             self._mail.finish()
-        return self._stages[last].loss.total() if last in self._stages else None
+        return self._loss.total() if self._loss else None
 
     def _begin(self, x: torch.Tensor | None, target: torch.Tensor | None) -> list[torch.Tensor]:
         """Check what was given, before anything is sent. Gives the micro-batches of ``x``, on the rank of stage 0."""
+        self._check_ready()
+        first, last = self._stages.get(0), self._stages.get(self.schedule.n_stages - 1)
+        inputs = cut("x", x, self.schedule.n_micro, self._rows) if first else []
+        targets = cut("target", target, self.schedule.n_micro, self._rows) if last else []
+        self._rows = agreed_rows(inputs, targets)
+        if first and self._trains:
+            check_no_grad("x", inputs)
+        if last:
+            self._loss = last.loss = MeanLoss(self._loss_fn, targets, self._check_nan)
+        return [part.to(first.device) for part in inputs] if first else []
+
+    def _check_ready(self) -> None:
         if self._failed:
             raise RuntimeError(
                 "an earlier step of this ScheduledPipeline has failed, and messages of it may still be on their way: launch anew"
             )
-        first, last = self._stages.get(0), self._stages.get(self.schedule.n_stages - 1)
-        inputs = cut("x", x, self.schedule.n_micro) if first else []
-        targets = cut("target", target, self.schedule.n_micro) if last else []
-        if inputs and targets and len(x) != len(target):
-            raise ValueError(f"x has {len(x)} rows and target {len(target)}, expected as many")
-        if last:
-            last.loss = MeanLoss(self._loss_fn, targets, self._check_nan)
-        return [part.to(first.device) for part in inputs]
+        if self._trains and not torch.is_grad_enabled():
+            raise RuntimeError(
+                f"the schedule {self.schedule.name} has backward passes, and gradients are switched off: call step outside of "
+                "torch.no_grad, or make another ScheduledPipeline of these stages, with forward_only(n_stages, n_micro)"
+            )
 
     @contextlib.contextmanager
     def _running(self) -> Iterator[None]:
         """A step: its spans have its number, and if it fails it is the last one."""
-        self._mail.step = self._steps
+        self._mail.step = self.next_step
         for stage in self._stages.values():
-            stage.step = self._steps
+            stage.step = self.next_step
         self._failed = True
-        with torch.set_grad_enabled(self._trains and torch.is_grad_enabled()):
+        with torch.set_grad_enabled(self._trains):
             yield
         self._failed = False
-        self._steps += 1
+        self.next_step += 1

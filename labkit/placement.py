@@ -26,20 +26,22 @@ class WithDevice(nn.Module):
         super().__init__()
         if not isinstance(module, nn.Module):
             raise TypeError(f"module is a {type(module).__name__}, expected an nn.Module: WithDevice(module, device)")
-        device = torch.device(device)
-        if device.type == "cuda" and not torch.cuda.is_available():
-            raise ValueError(
-                f"device is {str(device)!r}, and there is no GPU here: use virtual devices, cpu:0, cpu:1, …"
-            )
-        if not is_virtual(device):
-            module, device = module.to(device), torch.empty(0, device=device).device  # "cuda" gets its number here
-        self.module, self.device = module, device
+        self.device = check_device(device)
+        self.module = module if is_virtual(self.device) else module.to(self.device)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.module(*args, **kwargs)
 
     def extra_repr(self) -> str:
         return f"device={str(self.device)!r}"
+
+
+def check_device(device: str | torch.device) -> torch.device:
+    """``device`` as torch has it. Raises ValueError for a GPU where there is none."""
+    device = torch.device(device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device is {str(device)!r}, and there is no GPU here: use virtual devices, cpu:0, cpu:1, …")
+    return device if is_virtual(device) else torch.empty(0, device=device).device  # "cuda" gets its number here
 
 
 def is_virtual(device: torch.device) -> bool:

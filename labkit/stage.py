@@ -47,7 +47,9 @@ class Stage:
         torch.no_grad nothing is kept. Raises TypeError if the module returns anything but one tensor.
         """
         with self._span("forward", micro_batch):
-            x = x.detach().requires_grad_(x.requires_grad and torch.is_grad_enabled())
+            # Micro-batches of stage 0 are views of one batch: changed in place, all of them would count as changed.
+            x, wanted = x.detach().clone() if self.number == 0 else x.detach(), x.requires_grad
+            x.requires_grad_(wanted and torch.is_grad_enabled())
             with noted("forward", self.number, micro_batch):
                 y = self.module(enter(x) if x.requires_grad else x)
                 check_output(y, self.number, micro_batch)

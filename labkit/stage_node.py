@@ -18,7 +18,8 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from labkit.trace import span
 from labkit.worker import mark_ready, move, wait_until_ready
 
-LEAF = "torch::autograd::AccumulateGrad"  # the node that adds to the .grad of a parameter
+# The type of the nodes that add to the .grad of a parameter.
+LEAF: Any = type(get_gradient_edge(torch.empty(0, requires_grad=True)).node)
 
 
 def run_stage(module: nn.Module, x: torch.Tensor, device: torch.device, stage: int, micro_batch: int) -> torch.Tensor:
@@ -134,6 +135,7 @@ class _Entry(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, anchor: torch.Tensor, behind: list[torch.Tensor]) -> torch.Tensor:
+        ctx.set_materialize_grads(False)  # no gradient stays none
         return behind[0].detach()  # changes in place count for both, so whoever saved the other one hears of them
 
     @staticmethod
@@ -154,7 +156,7 @@ def _leaves(output: GradientEdge, inputs: list[GradientEdge]) -> list[torch.Tens
     ahead: list[Any] = [output.node] if output.node not in seen else []
     while ahead:
         node = ahead.pop()
-        if node.name() == LEAF:  # a user's own function may have a variable, too
+        if type(node) is LEAF:  # a user's own function may have a variable, too
             leaves.append(node.variable)
         new = {following for following, _ in node.next_functions if following is not None} - seen
         seen |= new

@@ -30,6 +30,7 @@ _TYPES |= dict.fromkeys(_LABELS, "Int64")
 Row = tuple[Any, ...]
 
 _sinks: tuple[list[Row], ...] = ()  # every recording in progress; replaced, never mutated, so threads need no lock
+_notes: tuple[list[str], ...] = ()  # of the same recordings: what was not real while they ran
 _clock = time.perf_counter_ns  # on Linux and macOS one clock for all processes of a machine
 
 
@@ -79,6 +80,27 @@ class span:  # noqa: N801  (a context manager that reads as a verb)
                 sink.append(row)
 
 
+@contextlib.contextmanager
+def pause() -> Iterator[None]:
+    """Record nothing of the block, in any thread: for what is not part of what is measured, such as a validation loss."""
+    global _sinks
+    sinks, _sinks = _sinks, ()
+    try:
+        yield
+    finally:
+        _sinks = (*sinks, *_sinks)
+
+
+def note_emulated(what: str) -> None:
+    """Say of every recording in progress that ``what`` was not real, such as ``"emulated compute: …"``. Once is enough.
+
+    It stands under the tables and pictures that come of them, as an emulated link does.
+    """
+    for notes in _notes:
+        if what not in notes:
+            notes.append(what)
+
+
 # --- CUDA: events on the stream instead of the CPU's clock -----------------------------------------------------------
 
 _cuda: Any = None  # torch.cuda while spans are timed on the device's stream
@@ -92,26 +114,31 @@ def _cuda_mark() -> tuple[int, Any]:
 
 
 class Recorder:
-    """Collects the spans that end while it is running. ``rows`` are as :data:`Row`; ``finish`` makes both times readings."""
+    """Collects the spans that end while it is running. ``rows`` are as :data:`Row`; ``finish`` makes both times readings.
+
+    ``notes`` say what was emulated meanwhile.
+    """
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
+        self.notes: list[str] = []
         self._anchors: dict[int, tuple[Any, int]] = {}  # of each device an event, and the CPU's clock when it was done
 
     def start(self, device_type: str = "cpu") -> None:
         """Begin. With ``device_type="cuda"`` the device's clock is tied to the CPU's by one synchronisation, here."""
-        global _sinks, _cuda
+        global _sinks, _notes, _cuda
         if device_type == "cuda":
             import torch
 
             _cuda = torch.cuda
             self._anchor(torch.cuda.current_device())
-        _sinks = (*_sinks, self.rows)
+        _sinks, _notes = (*_sinks, self.rows), (*_notes, self.notes)
 
     def finish(self) -> list[Row]:
         """End, wait for the events still on their way, and give the rows with both times in perf_counter nanoseconds."""
-        global _sinks, _cuda
+        global _sinks, _notes, _cuda
         _sinks = tuple(sink for sink in _sinks if sink is not self.rows)
+        _notes = tuple(notes for notes in _notes if notes is not self.notes)
         try:
             return [(*row[:7], self._read(row[7]), self._read(row[8])) for row in self.rows]
         finally:
@@ -204,7 +231,8 @@ def record() -> Iterator[Recording]:
         yield recording
     finally:
         rank = int(os.environ.get("RANK", 0))
-        recording._events = event_table(rank_events(recorder.finish(), rank, origin), measured=True)
+        rows, emulated = rank_events(recorder.finish(), rank, origin), ". ".join(recorder.notes)
+        recording._events = event_table(rows, measured=True, emulated=emulated)
 
 
 TIMING_COLUMNS = ("rank", "name", "count", "total_s", "mean_s", "median_s", "min_s", "max_s")

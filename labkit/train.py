@@ -1,6 +1,7 @@
-"""The training tasks, data-parallel: for notebooks and by command line, on own processes or under torchrun.
+"""The training tasks, in all modes: for notebooks and by command line, on own processes or under torchrun.
 
     python -m labkit.train translate --world-size 2 --batch-size 128 --epochs 2
+    python -m labkit.train translate --mode 1f1b --n-chunk 4 --world-size 2
     torchrun --nproc-per-node 2 -m labkit.train translate --batch-size 128 --epochs 2
 
 In a notebook: ``launch(translate, TranslateConfig(epochs=2), world_size=2)``, then ``metrics.merge(run.values)``.
@@ -14,7 +15,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from labkit import dp, launch, metrics, models, trace, translation
+from labkit import dp, launch, metrics, models, modes, pipe, pipeline_trainer, trace, translation
 from labkit.metrics import RankResult
+from labkit.pipeline_trainer import PipelineTrainer
 from labkit.todo import missing
 from labkit.trainer import Trainer, device, targets_per_step, world
 from labkit.translation import Corpus
@@ -37,10 +39,14 @@ SAMPLES = 3  # test sentences shown with their translations
 class TranslateConfig:
     """One run of the translation task. ``batch_size`` is the global one, of all ranks together.
 
+    ``mode`` is one of :data:`labkit.modes.MODES`: ``"data_parallel"``; ``"model_parallel"`` and ``"pipeline_parallel"``, in which
+    one process drives ``n_devices`` devices; or a schedule, with a process for each rank. The training is the same in all of
+    them. ``n_chunk`` is the number of micro-batches of a batch, in ``"interleaved"`` each rank has ``stages_per_rank`` stages.
+
     ``source``, ``limit``, ``limit_eval``, ``max_length`` and ``vocab_size`` are as :func:`labkit.translation.load_corpus`
-    takes them; ``size`` as :func:`labkit.models.gpt2`; the warm-up as :mod:`labkit.metrics` says. ``learning_rate`` is
-    the highest; None stands for one that suits the size. ``bleu=False`` leaves out the
-    translations. ``save_gradients`` keeps the first batch's. Raises ValueError for a value that cannot be.
+    takes them; ``size`` as :func:`labkit.models.gpt2`, with ``n_layer`` blocks instead of its own; the warm-up as
+    :mod:`labkit.metrics` says. ``learning_rate`` is the highest; None stands for one that suits the size. ``bleu=False``
+    leaves out the translations. ``save_gradients`` keeps the first batch's. Raises ValueError for a value that cannot be.
     """
 
     source: str = "auto"
@@ -57,29 +63,32 @@ class TranslateConfig:
     warmup_steps: int = 3
     bleu: bool = True
     save_gradients: bool = False
+    mode: str = modes.DATA_PARALLEL
+    n_chunk: int = 4
+    n_devices: int = 2
+    stages_per_rank: int = 2
+    n_layer: int | None = None
 
     def __post_init__(self) -> None:
         least = {"vocab_size": 259, "max_length": 4, "limit": 1, "limit_eval": 1, "epochs": 1, "batch_size": 1}
+        least |= dict.fromkeys(("n_chunk", "n_devices", "stages_per_rank", "n_layer"), 1)
         for name, minimum in (least | {"warmup_epochs": 0, "warmup_steps": 0, "seed": 0}).items():
             value = getattr(self, name)
-            if value is None and name == "limit":
+            if value is None and name in ("limit", "n_layer"):
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
                 raise ValueError(f"{name} is {value!r}, expected a whole number, {minimum} or more")
-        if self.size not in models.GPT2_SIZES:
-            raise ValueError(f"size is {self.size!r}, expected one of {', '.join(models.GPT2_SIZES)}")
+        for name, choices in (("size", models.GPT2_SIZES), ("mode", modes.MODES)):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} is {getattr(self, name)!r}, expected one of {', '.join(choices)}")
         if self.learning_rate is not None and not self.learning_rate > 0:
             raise ValueError(f"learning_rate is {self.learning_rate!r}, expected a number above 0")
 
     def check_world(self, world_size: int) -> None:
-        """Raise ValueError if ``world_size`` ranks cannot share a batch."""
-        if world_size < 1:
-            raise ValueError(f"world_size is {world_size}, expected 1 or more")
-        if self.batch_size < world_size:
-            raise ValueError(
-                f"batch_size is {self.batch_size} and world_size {world_size}: the batch is that of all ranks "
-                "together, and each of them needs a sample of it"
-            )
+        """Raise ValueError if ``world_size`` processes cannot share the training out in this mode."""
+        sizes = (self.n_devices, self.batch_size, self.n_chunk, self.stages_per_rank)
+        n_stages = modes.check(self.mode, world_size, *sizes)
+        modes.check_blocks(self.mode, n_stages, self.n_layer or models.GPT2_SIZES[self.size]["n_layer"])
 
 
 # --- the task --------------------------------------------------------------------------------------------------------
@@ -93,32 +102,52 @@ def translate(config: TranslateConfig, corpus: Corpus | None = None) -> RankResu
     rank, world_size = world()
     config.check_world(world_size)
     corpus = corpus or _corpus_from_rank_0(config)
-    if rank == 0 and (left := config.batch_size % world_size):
-        print(f"batch size {config.batch_size} over {world_size} ranks: {config.batch_size - left} samples in a step")
-    batches = list(dp.partition_dataset(rank, world_size, corpus.train, config.batch_size, translation.collate))
-    validation = [translation.collate(part) for part in _chunks(corpus.validation[rank::world_size], 64)]
-
-    model = models.gpt2(config.size, config.seed, vocab_size=corpus.vocab_size, n_positions=config.max_length)
-    steps = len(targets_per_step(batches))
-    rate = config.learning_rate or LEARNING_RATES.get(config.size, 3e-4)
-    trainer = Trainer(model, translation.target_loss, rate, steps * config.epochs, keep_gradients=config.save_gradients)
+    shard, n_shards = (rank, world_size) if config.mode == modes.DATA_PARALLEL else (0, 1)
+    if rank == 0 and (left := config.batch_size % n_shards):
+        print(f"batch size {config.batch_size} over {n_shards} ranks: {config.batch_size - left} samples in a step")
+    batches = list(dp.partition_dataset(shard, n_shards, corpus.train, config.batch_size, translation.collate))
+    validation = [translation.collate(part) for part in _chunks(corpus.validation[shard::n_shards], 64)]
+    trainer = _trainer(config, corpus, len(targets_per_step(batches)) * config.epochs)
     skip = 0 if metrics.dropped_epochs(config.epochs, config.warmup_epochs) else config.warmup_steps
-    epochs = [trainer.train_epoch(batches, validation, epoch, skip) for epoch in range(1, config.epochs + 1)]
-    bleu, samples = _bleu(model, corpus, config.max_length) if config.bleu else (None, [])
-    return RankResult(
-        rank=rank,
-        world_size=world_size,
-        backend=dist.get_backend() if dist.is_initialized() else "none",
-        device=str(device()),
-        threads=torch.get_num_threads(),
-        data_source=corpus.source,
-        parameters=models.parameter_count(model),
-        config=asdict(config),
-        epochs=epochs,
-        bleu=bleu,
-        samples=samples,
-        gradients=trainer.kept,
-    )
+    with pipeline_trainer.share_of_threads(trainer.devices):
+        epochs = [trainer.train_epoch(batches, validation, epoch, skip) for epoch in range(1, config.epochs + 1)]
+        bleu, samples = _bleu(trainer.whole_model(), corpus, config.max_length) if config.bleu else (None, [])
+        trainer.close()
+        return RankResult(
+            rank=rank,
+            world_size=world_size,
+            backend=dist.get_backend() if dist.is_initialized() else "none",
+            device=", ".join(map(str, trainer.devices)),
+            threads=torch.get_num_threads(),
+            data_source=corpus.source,
+            parameters=trainer.n_parameters,
+            config=asdict(config),
+            epochs=epochs,
+            bleu=bleu,
+            samples=samples,
+            gradients=trainer.kept,
+            layout=modes.describe(config.mode, world_size, trainer.devices, config.n_chunk, config.stages_per_rank),
+        )
+
+
+def _trainer(config: TranslateConfig, corpus: Corpus, total_steps: int) -> Trainer:
+    """The model with its first weights, in the hands of what trains it in this mode."""
+    shape = {"n_layer": config.n_layer} if config.n_layer else {}
+    shape |= {"vocab_size": corpus.vocab_size, "n_positions": config.max_length}
+    model = models.gpt2(config.size, config.seed, **shape)
+    rate = config.learning_rate or LEARNING_RATES.get(config.size, 3e-4)
+    if config.mode in modes.SCHEDULED:
+        schedule = modes.schedule_of(config.mode, world()[1], config.n_chunk, config.stages_per_rank)
+        return PipelineTrainer(model, schedule, rate, total_steps, config.save_gradients)
+    devices, piped = None, config.mode == modes.PIPELINE_PARALLEL
+    if config.mode in modes.ONE_PROCESS:
+        devices = pipeline_trainer.devices(config.n_devices)
+        models.parallelize(model, devices)
+    if piped:
+        rows = min(config.batch_size, len(corpus.train))
+        pipe.prepare_pipeline_parallel(model, split_size=-(-rows // config.n_chunk))
+    loss, keep = translation.target_loss, config.save_gradients
+    return Trainer(model, loss, rate, total_steps, keep_gradients=keep, devices=devices, spans=not piped)
 
 
 def load(config: TranslateConfig) -> Corpus:
@@ -174,20 +203,24 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(_with_hyphens(sys.argv[1:] if argv is None else argv))
     started = {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
     given = 2 if args.world_size is None else args.world_size
-    world_size = int(os.environ["WORLD_SIZE"]) if started else given
+    drives_all = args.mode in modes.ONE_PROCESS
+    world_size = int(os.environ["WORLD_SIZE"]) if started else 1 if drives_all else given
+    args.n_devices = given if drives_all else TranslateConfig.n_devices
     try:
         config = TranslateConfig(**{f.name: getattr(args, f.name) for f in fields(TranslateConfig)})
         config.check_world(world_size)
-        if started and args.world_size not in (None, world_size):
+        if started and not drives_all and args.world_size not in (None, world_size):
             raise ValueError(
                 f"--world-size is {args.world_size}, but torchrun started {world_size} ranks; leave it out"
             )
         corpus = None if started else load(config)
     except DATA_ERRORS as error:
         parser.error(str(error))
-    for task in ("dp.1", "dp.4") if world_size > 1 else ("dp.1",):
+    for task in modes.tasks_of(config.mode, world_size):
         if todo := missing(task):
             raise SystemExit(f"{todo}: training needs it; fill it in first")
+    if drives_all and args.backend == "auto" and torch.cuda.device_count() < config.n_devices:
+        args.backend = "gloo"  # as it computes on virtual devices
     if started:
         _run_as_rank(config, args)
         return
@@ -244,6 +277,10 @@ def _with_hyphens(argv: Sequence[str]) -> list[str]:
     ]
 
 
+def _with_underscores(mode: str) -> str:
+    return mode.replace("-", "_")
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m labkit.train",
@@ -253,7 +290,10 @@ def _parser() -> argparse.ArgumentParser:
     task = tasks.add_parser("translate", help="GPT-2 on German to English", description="Train GPT-2 to translate.")
     _add_config_flags(task)
     add = task.add_argument
-    add("--world-size", type=int, help="ranks, 2 if not given; torchrun sets its own")
+    several = (
+        "ranks, 2 if not given; torchrun sets its own. Devices, in the modes in which one process drives all of them"
+    )
+    add("--world-size", type=int, help=several)
     add("--backend", default="auto", choices=launch.BACKENDS, help="auto: NCCL where each rank has a GPU, else gloo")
     add("--timeout-s", type=float, default=86400.0, help="seconds after which unfinished ranks are ended (%(default)g)")
     add("--out", help="folder for the results; runs/translate-DATE-TIME without this")
@@ -263,11 +303,15 @@ def _parser() -> argparse.ArgumentParser:
 def _add_config_flags(task: argparse.ArgumentParser) -> None:
     """A flag for each field of TranslateConfig, with the field's default."""
 
-    def add(*flags: str, help: str, type: type = int) -> None:
+    def add(*flags: str, help: str, type: Callable[[str], Any] = int) -> None:
         task.add_argument(*flags, type=type, help=f"{help} (%(default)s)")
 
     add("--source", type=str, help="auto, shipped, hub, a folder, or a data set's name on the hub")
     add("--size", type=str, help=f"of the model: {', '.join(models.GPT2_SIZES)}")
+    add("--n-layer", help="blocks of the model; None: as many as its size has")
+    add("--mode", "--model-parallel-mode", type=_with_underscores, help=", ".join(modes.MODES))
+    add("--n-chunk", help="micro-batches of a batch, where there is a pipeline")
+    add("--stages-per-rank", help="in the mode interleaved")
     add("--vocab-size", help="tokens of the byte-level BPE")
     add("--max-length", "--model-max-length", help="tokens of a pair, at most")
     add("--limit", help="training pairs to use; None: all of them")

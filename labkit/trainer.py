@@ -1,21 +1,24 @@
 """One training loop, data-parallel: forward, backward, averaging of gradients, optimizer, each in a span of its own.
 
-Every rank of a process group runs it on its own shard. Without a process group it is plain training on one device.
+Every rank of a process group runs it on its own shard. Without a process group it is plain training on one device, or on
+several if the model is spread over them. :mod:`labkit.pipeline_trainer` has the ranks of a pipeline run it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from itertools import zip_longest
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from labkit import dp, launch
+from labkit import dp, launch, models
 from labkit.metrics import EpochMetrics
-from labkit.trace import span
+from labkit.trace import pause, span
 
 LossFunction = Callable[[torch.nn.Module, Any], torch.Tensor]
 RAMP_STEPS = 20  # the learning rate rises for so many steps
@@ -62,7 +65,12 @@ class Trainer:
     and ``to(device)``. ``synchronize(model)`` makes every rank's gradients their mean over ranks. The learning rate
     rises to ``learning_rate`` over the first steps and falls to 0 at ``total_steps``, both linearly. ``keep_gradients``
     copies those of the first step into ``kept``: ``"local"`` (this rank's own) and ``"averaged"``.
+
+    ``devices`` are those over which the model is spread already, and then it is not moved. ``spans=False`` leaves the spans
+    of forward and backward to a model that has its own, such as one with a :class:`labkit.pipe.Pipe` in it.
     """
+
+    counts = True  # whether samples and losses of this rank's batches are counted here
 
     def __init__(
         self,
@@ -72,14 +80,19 @@ class Trainer:
         total_steps: int,
         synchronize: Callable[[torch.nn.Module], None] = dp.average_gradients,
         keep_gradients: bool = False,
+        devices: Sequence[torch.device] | None = None,
+        spans: bool = True,
     ):
-        self.device, self.world_size = device(), world()[1]
-        self.model, self.loss_fn, self.synchronize = model.to(self.device), loss_fn, synchronize
+        self.devices, self.world_size = devices or [device()], world()[1]
+        self.model = model if devices else model.to(self.devices[0])
+        self.device = next(model.parameters()).device  # a virtual device is plain cpu to torch
+        self.loss_fn, self.synchronize, self.spans = loss_fn, synchronize, spans
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=learning_rate)
         self.schedule = torch.optim.lr_scheduler.LambdaLR(
             self.optimizer, lambda step: min((step + 1) / RAMP_STEPS, 1) * (1 - step / max(total_steps, 1))
         )
         self.step = 0
+        self.n_parameters = models.parameter_count(model)  # of the whole model
         self.kept: dict[str, list[torch.Tensor]] | None = {} if keep_gradients else None
 
     def gradients(self, batch: Any | None, targets: int) -> torch.Tensor:
@@ -96,9 +109,9 @@ class Trainer:
             for parameter in self.model.parameters():
                 parameter.grad = torch.zeros_like(parameter)
         else:
-            with span("forward", step=self.step):
+            with self._span("forward"):
                 loss = self.loss_fn(self.model, batch.to(self.device))
-            with span("backward", step=self.step):
+            with self._span("backward"):
                 (loss * (self.world_size / targets)).backward()
         self._keep("local")
         if self.world_size > 1:
@@ -107,6 +120,9 @@ class Trainer:
                 self.synchronize(self.model)
         self._keep("averaged")
         return loss.detach()
+
+    def _span(self, name: str) -> AbstractContextManager[Any]:
+        return span(name, step=self.step) if self.spans else contextlib.nullcontext()
 
     def _keep(self, name: str) -> None:
         if self.kept is not None and self.step == 0:
@@ -124,7 +140,8 @@ class Trainer:
     def train_epoch(self, batches: Sequence[Any], validation: Sequence[Any], epoch: int, skip: int = 0) -> EpochMetrics:
         """Train on this rank's ``batches`` once, then take the validation loss. The first ``skip`` steps are warm-up."""
         self.model.train()
-        targets = targets_per_step(batches)
+        counted = batches if self.counts else []
+        targets = targets_per_step(counted)
         skip = min(skip, len(targets) - 1)  # at least one step counts
         loss = torch.zeros((), device=self.device)
         start = counting_from = self.now()
@@ -137,11 +154,11 @@ class Trainer:
         return EpochMetrics(
             epoch=epoch,
             steps=len(steps),
-            samples=sum(map(len, batches)),
-            tokens=sum(batch.n_tokens for batch in batches),
+            samples=sum(map(len, counted)),
+            tokens=sum(batch.n_tokens for batch in counted),
             seconds=end - start,
             counted_steps=len(steps) - skip,
-            counted_tokens=sum(batch.n_tokens for batch in batches[skip:]),
+            counted_tokens=sum(batch.n_tokens for batch in counted[skip:]),
             counted_seconds=end - counting_from,
             training_loss=sum_over_ranks(loss.item())[0] / sum(targets),
             validation_loss=self.validation_loss(validation),
@@ -151,12 +168,25 @@ class Trainer:
     def validation_loss(self, batches: Sequence[Any]) -> float:
         """The mean loss per target over the batches of all ranks: every target weighs the same."""
         self.model.eval()
-        losses = [self.loss_fn(self.model, batch.to(self.device)).item() for batch in batches]
-        loss, targets = sum_over_ranks(sum(losses), sum(batch.n_targets for batch in batches))
+        with pause():
+            losses = [self._loss(batch).item() for batch in batches]
+        loss, targets = sum_over_ranks(sum(losses), sum(batch.n_targets for batch in batches) if self.counts else 0)
         return loss / targets
 
+    def _loss(self, batch: Any) -> torch.Tensor:
+        """The batch's loss, summed over targets, where it is computed."""
+        return self.loss_fn(self.model, batch.to(self.device))
+
+    def whole_model(self) -> Any:
+        """The trained model, all of it."""
+        return self.model
+
+    def close(self) -> None:
+        """Give back what training needed beside the model: here nothing."""
+
     def now(self) -> float:
-        """Seconds, once the device has done what it was given."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        """Seconds, once the devices have done what they were given."""
+        for each in self.devices:
+            if each.type == "cuda":
+                torch.cuda.synchronize(each)
         return time.perf_counter()

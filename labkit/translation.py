@@ -108,8 +108,12 @@ def target_loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
     A sum, so that it adds up over batches and ranks; divided by ``batch.n_targets`` it is the loss per token.
     """
     # No attention mask: padding stands behind the text, and a causal model never looks ahead.
-    logits = model(input_ids=batch.inputs, use_cache=False).logits
-    return F.cross_entropy(logits.flatten(0, 1).float(), batch.labels.flatten(), ignore_index=NO_LOSS, reduction="sum")
+    return summed_loss(model(input_ids=batch.inputs, use_cache=False).logits, batch.labels)
+
+
+def summed_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The same, from logits (B, T, vocab) and labels (B, T)."""
+    return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=NO_LOSS, reduction="sum")
 
 
 # --- writing translations, and judging them --------------------------------------------------------------------------

@@ -1,9 +1,12 @@
 """Pipelines to test with: schedules of all kinds, and when their ops run, worked out rank by rank in the plainest way."""
 
+from random import Random
+
 from hypothesis import strategies as st
 
 from labkit.schedule import (
     Op,
+    Schedule,
     forward_only,
     gpipe,
     interleaved,
@@ -27,6 +30,38 @@ def schedules(draw, most_ranks=4, most_micro_batches=6):
     if draw(st.integers(0, 6)) == 0:
         return interleaved(n_ranks, n_ranks * draw(st.integers(1, 2)), draw(st.integers(1, 3)))
     return draw(st.sampled_from(MAKERS))(n_ranks, n_micro)
+
+
+@st.composite
+def random_schedules(draw, ranks=None, most_stages=6, most_micro_batches=4):
+    """Any schedule of so many ``ranks``, or 1 to 4, that can run, however odd: stages on any ranks, backward passes whole or
+    split, in any order.
+
+    All ops are put in one random order, in which each comes behind what it needs, and dealt out to the ranks.
+    """
+    chance = Random(draw(st.integers(0, 2**32 - 1)))
+    n_ranks = ranks or draw(st.integers(1, 4))
+    n_stages, n_micro = draw(st.integers(n_ranks, most_stages)), draw(st.integers(1, most_micro_batches))
+    home = [*range(n_ranks), *(chance.randrange(n_ranks) for _ in range(n_stages - n_ranks))]
+    chance.shuffle(home)
+    needs = {Op("F", s, i): {Op("F", s - 1, i)} if s else set() for s in range(n_stages) for i in range(n_micro)}
+    if draw(st.integers(0, 3)) > 0:
+        for i in range(n_micro):
+            gradient = Op("F", n_stages - 1, i)  # through the loss
+            for s in reversed(range(n_stages)):
+                whole = chance.random() < 0.5
+                needs[op := Op("B" if whole else "I", s, i)] = {gradient, Op("F", s, i)}
+                if not whole:
+                    needs[Op("W", s, i)] = {op}
+                gradient = op
+    ranks = [[] for _ in range(n_ranks)]
+    done = set()
+    while needs:
+        op = chance.choice([op for op, needed in needs.items() if needed <= done])
+        done.add(op)
+        del needs[op]
+        ranks[home[op.stage]].append(op)
+    return Schedule(ranks, "random")
 
 
 @st.composite

@@ -1,14 +1,20 @@
 """On real GPUs: NCCL, several ranks on one GPU, CUDA used before, spans on the stream, gradients averaged, pipelines."""
 
+import copy
 import time
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from labkit import dp, pipe
+from labkit import dp, models, pipe
+from labkit.bubble import peak_activations
 from labkit.launch import device, launch
+from labkit.schedule import Op, Schedule, gpipe, interleaved, one_f_one_b, zero_bubble_h1, zero_bubble_v
+from labkit.simulate import simulate
+from labkit.stage import Stage
 from labkit.trace import record, span
+from labkit.translation import EOS_DE_ID, generate
 
 pytestmark = pytest.mark.gpu
 
@@ -261,3 +267,183 @@ def test_several_gpus_give_the_plain_modules_gradients():
 def test_autocast_on_the_gpu_holds_in_the_stages(both_on_one_gpu):
     with pipe.Pipe(two_stages().float(), split_size=64) as piped, torch.autocast("cuda", torch.bfloat16):
         assert piped(torch.ones(128, 512, device="cuda")).dtype == torch.bfloat16
+
+
+# --- GPT-2, model parallel and through a Pipe ------------------------------------------------------------------------
+
+
+def gpt2_devices():
+    """Two real devices wherever there is one GPU, and two GPUs where there are."""
+    return [["cpu", "cuda:0"], ["cuda:0", "cpu"], *([["cuda:0", "cuda:1"]] if torch.cuda.device_count() > 1 else [])]
+
+
+def small_gpt2():
+    return models.gpt2("nano", seed=2, vocab_size=40, n_layer=5, n_positions=32).double()
+
+
+def gpt2_loss_and_gradients(gpt2):
+    gpt2.zero_grad()
+    tokens = torch.randint(0, 40, (7, 6), generator=torch.Generator().manual_seed(0)).to(gpt2.device)
+    loss = gpt2(tokens, labels=tokens, use_cache=False).loss
+    loss.backward()
+    assert all(parameter.grad.device == parameter.device for parameter in gpt2.parameters())
+    return [loss.detach().cpu(), *(parameter.grad.cpu() for parameter in gpt2.parameters())]
+
+
+@pytest.mark.parametrize("devices", gpt2_devices(), ids="-".join)
+def test_gpt2_on_two_real_devices_has_one_devices_loss_gradients_and_translations(devices):
+    plain = small_gpt2()
+    expected = gpt2_loss_and_gradients(plain)
+    prompts = [[5, 6, 7, EOS_DE_ID], [8, EOS_DE_ID], [9, 10, 11, 12, 13, EOS_DE_ID]]
+    gpt2 = models.parallelize(small_gpt2(), devices)
+    assert (
+        str(gpt2.transformer.wte.weight.device) == devices[0] and str(gpt2.transformer.ln_f.weight.device) == devices[1]
+    )
+    assert gpt2.lm_head.weight is gpt2.transformer.wte.weight
+    for prepare in (lambda: None, lambda: pipe.prepare_pipeline_parallel(gpt2, 3)):
+        prepare()
+        torch.testing.assert_close(gpt2_loss_and_gradients(gpt2), expected, rtol=1e-9, atol=1e-12)
+        assert generate(gpt2, prompts, max_length=16) == generate(plain, prompts, max_length=16)
+    models.parallelize(gpt2, ["cpu:0", "cpu:1"])  # and back
+    assert {parameter.device.type for parameter in gpt2.parameters()} == {"cpu"}
+    torch.testing.assert_close(gpt2_loss_and_gradients(gpt2), expected, rtol=1e-9, atol=1e-12)
+
+
+# --- pipelines of processes ------------------------------------------------------------------------------------------
+
+
+def four_stages(where):
+    torch.manual_seed(5)
+    stages = [torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.GELU(), torch.nn.Linear(64, 32)) for _ in range(4)]
+    return [stage.double().to(where) for stage in stages]
+
+
+def batch_of_32(where, rows=13):
+    generator = torch.Generator().manual_seed(6)
+    return [torch.randn(rows, 32, generator=generator, dtype=torch.float64).to(where) for _ in range(2)]
+
+
+def scheduled_steps(schedule, where=None, count=3):
+    """Some steps with this rank's stages on ``where``, by default its device. Gives the losses, and each stage's gradients."""
+    where = where or device()
+    own = sorted({op.stage for op in schedule.ops[dist.get_rank()]})
+    stages, (x, target) = [four_stages(where)[number] for number in own], batch_of_32(where)
+    pipeline = pipe.ScheduledPipeline(stages, schedule, torch.nn.functional.mse_loss)
+    losses = [pipeline.step(x, target) for _ in range(count)]
+    types = {parameter.grad.device.type for stage in stages for parameter in stage.parameters()}
+    assert types == {torch.device(where).type}
+    return losses, {number: gradients_in(stage) for number, stage in zip(own, stages, strict=True)}
+
+
+def gradients_in(module):
+    return [parameter.grad.cpu() for parameter in module.parameters()]
+
+
+def check_steps(schedule, values, count=3):
+    """Against one process on the CPU. Losses are on the rank of the last stage alone."""
+    stages, (x, target) = four_stages("cpu")[: schedule.n_stages], batch_of_32("cpu")
+    loss = torch.nn.functional.mse_loss(torch.nn.Sequential(*stages)(x), target)
+    (count * loss).backward()  # the gradients of all steps add up
+    last = next(rank for rank, ops in enumerate(schedule.ops) if any(op.stage == schedule.n_stages - 1 for op in ops))
+    for rank, (losses, gradients) in enumerate(values):
+        expected = [loss.detach() if rank == last else None] * count
+        torch.testing.assert_close(losses, expected, rtol=1e-9, atol=1e-12)
+        for number, found in gradients.items():
+            torch.testing.assert_close(found, gradients_in(stages[number]), rtol=1e-9, atol=1e-12)
+
+
+ALL_KINDS = [gpipe(2, 4), one_f_one_b(2, 4), interleaved(2, 4, 2), zero_bubble_h1(2, 4), zero_bubble_v(2, 4)]
+
+
+@pytest.mark.parametrize("schedule", ALL_KINDS, ids=lambda schedule: schedule.name)
+def test_a_scheduled_pipeline_on_shared_nccl_ranks_has_one_processs_loss_and_gradients(schedule):
+    run = launch(scheduled_steps, schedule, share_gpu=True, timeout_s=120)
+    assert run.backend == "nccl"
+    check_steps(schedule, run.values)
+
+
+def test_a_scheduled_pipeline_of_four_shared_nccl_ranks_has_one_processs_loss_and_gradients():
+    check_steps(schedule := one_f_one_b(4, 6), launch(scheduled_steps, schedule, world_size=4, share_gpu=True).values)
+
+
+def test_over_gloo_what_stages_on_a_gpu_send_each_other_goes_through_the_cpu():
+    run = launch(scheduled_steps, schedule := zero_bubble_v(2, 4), "cuda", backend="gloo")
+    check_steps(schedule, run.values)
+
+
+@pytest.mark.parametrize("schedule", ALL_KINDS, ids=lambda schedule: schedule.name)
+def test_a_scheduled_pipeline_on_two_gpus_has_one_processs_loss_and_gradients(schedule):
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    run = launch(scheduled_steps, schedule)
+    assert (run.backend, run.devices) == ("nccl", ["cuda:0", "cuda:1"])
+    check_steps(schedule, run.values)
+
+
+def passes_of_a_block(rows, tokens, count=12):
+    """A GPT-2 block's forward pass, and backward whole and in two parts. Gives the gradients of both: input and weights.
+
+    Nothing here waits for the GPU, so what is timed is its work, and not how quickly Python hands it out.
+    """
+    block = models.gpt2("gpt2", n_layer=1).transformer.h[0].to(device())
+    whole, split = Stage(block, 1), Stage(copy.deepcopy(block), 1)
+    x = torch.randn(rows, tokens, 768, device=device(), requires_grad=True)
+    dy = torch.randn_like(x)
+    for i in range(count):
+        whole.forward(i, x)
+        at_once = whole.backward(i, dy)
+        split.forward(i, x)
+        first = split.input_grad(i, dy)
+        split.weight_grad(i)
+    return [at_once, *gradients_in(whole.module)], [first, *gradients_in(split.module)]
+
+
+def test_the_backward_pass_of_a_gpt2_block_costs_hardly_more_in_two_parts(rows=8, tokens=1024):
+    run = launch(passes_of_a_block, rows, tokens, world_size=1)
+    torch.testing.assert_close(*run.values[0], rtol=1e-3, atol=1e-3)
+    f, b, i, w = (run.timings.set_index("name").median_s)[["forward", "backward", "input_grad", "weight_grad"]]
+    print(
+        f"a GPT-2 block, {rows} × {tokens} tokens, {torch.cuda.get_device_name()}: F {f * 1e3:.2f} ms, B {b * 1e3:.2f}, "
+        f"I {i * 1e3:.2f}, W {w * 1e3:.2f}; F : I : W = 1 : {i / f:.2f} : {w / f:.2f}; I + W = {(i + w) / b:.3f} B"
+    )
+    assert max(i, w) < b
+    assert i + w < 1.2 * b
+
+
+def on_one_rank(schedule):
+    """The ops of all ranks on one, in the order in which they start."""
+    events = simulate(schedule).sort_values(["start_s", "stage"])
+    kinds = {"forward": "F", "backward": "B"}
+    return Schedule([[Op(kinds[row.name], int(row.stage), int(row.micro_batch)) for row in events.itertuples()]])
+
+
+def memory_of_a_step(schedule, width=768, rows=4, tokens=256):
+    """What a step takes beside the model and its gradients, and what a stage keeps of a micro-batch, in bytes."""
+    blocks = models.gpt2("gpt2", n_embd=width, n_layer=schedule.n_stages).transformer.h.to(device())
+    pipeline = pipe.ScheduledPipeline(list(blocks), schedule, torch.nn.functional.mse_loss)
+    x, target = torch.randn(2, rows * schedule.n_micro, tokens, width, device=device())
+    pipeline.step(x, target)  # makes the gradients
+    before = torch.cuda.memory_allocated()
+    kept = Stage(blocks[1], 1)
+    kept.forward(0, x[:rows].clone().requires_grad_())
+    activation = torch.cuda.memory_allocated() - before
+    del kept
+    torch.cuda.reset_peak_memory_stats()
+    pipeline.step(x, target)
+    return torch.cuda.max_memory_allocated() - before, activation
+
+
+def test_1f1bs_order_on_one_gpu_saves_the_activations_that_the_simulator_counts(n=4, m=8):
+    schedules = {"GPipe": on_one_rank(gpipe(n, m)), "1F1B": on_one_rank(one_f_one_b(n, m))}
+    peaks = {name: peak_activations(simulate(schedule))[0] for name, schedule in schedules.items()}
+    assert peaks == {"GPipe": n * m, "1F1B": peaks["1F1B"]} and peaks["1F1B"] < n * m / 2
+    taken = {}
+    for name, schedule in schedules.items():
+        taken[name], activation = launch(memory_of_a_step, schedule, world_size=1).values[0]
+    print(
+        f"{n} GPT-2 blocks, {m} micro-batches, {torch.cuda.get_device_name()}, MiB beside the model: "
+        + ", ".join(f"{name} {size / 2**20:.0f} ({peaks[name]} activations)" for name, size in taken.items())
+        + f"; a stage keeps {activation / 2**20:.1f} of a micro-batch"
+    )
+    saved = (taken["GPipe"] - taken["1F1B"]) / activation
+    assert saved == pytest.approx(peaks["GPipe"] - peaks["1F1B"], rel=0.15)

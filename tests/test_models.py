@@ -1,16 +1,20 @@
-"""GPT-2 and BERT are the published ones in every size, equal on all ranks; a trained one comes from a folder or fails quickly."""
+"""GPT-2 and BERT are the published ones in every size, equal on all ranks; a trained one comes from a folder or fails quickly.
+
+A GPT-2 on several devices, or in stages, is the same model in other places.
+"""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from labkit import models
+from labkit import gpt2_parts, models
 
 
 @pytest.mark.parametrize(
@@ -111,3 +115,200 @@ def test_a_bert_depends_on_its_seed_alone_has_no_dropout_and_tells_two_classes_a
 def test_an_unknown_bert_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="size is 'huge', expected one of tiny, mini, small, medium, base"):
         models.bert("huge")
+
+
+# --- on several devices ----------------------------------------------------------------------------------------------
+
+
+def small_gpt2(n_layer: int = 5) -> GPT2LMHeadModel:
+    return models.gpt2("nano", seed=4, vocab_size=50, n_layer=n_layer, n_positions=16)
+
+
+def devices_of_blocks(gpt2: GPT2LMHeadModel) -> list[str]:
+    return [str(block.device) for block in gpt2.transformer.h]
+
+
+@pytest.mark.parametrize(
+    ("n_layer", "n_devices", "expected"),
+    [(4, 2, "0011"), (5, 2, "00011"), (5, 3, "00112"), (3, 3, "012"), (3, 1, "000"), (7, 4, "0011223")],
+)
+def test_neighbouring_blocks_are_shared_out_evenly(n_layer: int, n_devices: int, expected: str) -> None:
+    gpt2 = small_gpt2(n_layer)
+    assert models.parallelize(gpt2, [f"cpu:{number}" for number in range(n_devices)]) is gpt2
+    assert devices_of_blocks(gpt2) == [f"cpu:{number}" for number in expected]
+
+
+def test_embeddings_and_output_layer_are_on_the_first_device_and_the_last_norm_on_the_last() -> None:
+    gpt2 = models.parallelize(small_gpt2(3), ["cpu", "meta"])
+    where = {name: parameter.device.type for name, parameter in gpt2.named_parameters()}
+    last = {name for name, device in where.items() if device == "meta"}
+    assert last == {name for name in where if ".h.2." in name or "ln_f" in name}
+    assert set(where.values()) == {"cpu", "meta"}
+
+
+@pytest.mark.parametrize("devices", [["cpu:0", "cpu:1"], ["cpu", "cpu"], ["meta", "meta"]], ids=str)
+def test_the_tied_weight_stays_one_parameter(devices: list[str]) -> None:
+    gpt2 = models.parallelize(small_gpt2(), devices)
+    assert gpt2.lm_head.weight is gpt2.transformer.wte.weight
+    untied = models.parallelize(models.gpt2("nano", vocab_size=50, tie_word_embeddings=False), devices)
+    assert untied.lm_head.weight is not untied.transformer.wte.weight
+
+
+def test_an_optimizer_made_before_has_the_placed_models_parameters() -> None:
+    gpt2 = small_gpt2()
+    before = list(gpt2.parameters())
+    models.parallelize(gpt2, ["cpu:0", "cpu:1"])
+    assert [id(parameter) for parameter in gpt2.parameters()] == [id(parameter) for parameter in before]
+
+
+def test_hidden_states_mask_and_logits_are_moved_to_where_they_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def on(device: torch.device, value: object) -> object:
+        if isinstance(value, torch.Tensor) and value.is_meta and device.type == "cpu":
+            return torch.zeros(value.shape)  # torch cannot copy what has no data
+        return value.to(device) if isinstance(value, torch.Tensor) else value
+
+    monkeypatch.setattr(gpt2_parts, "_on", on)
+    gpt2 = models.parallelize(small_gpt2(3), ["cpu", "meta"])
+    masks = []
+    gpt2.transformer.h[2].module.register_forward_pre_hook(lambda _, args: masks.append(args[2]))
+    tokens, mask = torch.arange(8).view(2, 4), torch.tensor([[0, 1, 1, 1], [1, 1, 1, 1]])
+    given = gpt2(tokens, attention_mask=mask, use_cache=True)
+    assert given.logits.device.type == "cpu" and given.logits.shape == (2, 4, 50)
+    assert [layer.keys.device.type for layer in given.past_key_values.layers] == ["cpu", "cpu", "meta"]
+    assert masks[0].is_meta
+    assert gpt2.transformer(tokens).last_hidden_state.is_meta
+
+
+def test_nothing_moves_on_virtual_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved = []
+    monkeypatch.setattr(gpt2_parts, "_on", lambda device, value: moved.append(str(device)) or value)
+    models.parallelize(small_gpt2(), ["cpu:0", "cpu:1"])(torch.arange(4)[None])
+    assert set(moved) == {"cpu"}  # the hooks of layer norm and output layer, which find it there
+
+
+def test_a_placed_model_is_placed_anew() -> None:
+    gpt2, tokens = small_gpt2(), torch.arange(8).view(2, 4)
+    expected = gpt2(tokens).logits
+    for devices in (["cpu:0", "cpu:1", "cpu:2"], ["cpu"], ["cpu:0", "cpu:1"]):
+        models.parallelize(gpt2, devices)
+    assert devices_of_blocks(gpt2) == ["cpu:0", "cpu:0", "cpu:0", "cpu:1", "cpu:1"]
+    assert {type(block.module).__name__ for block in gpt2.transformer.h} == {"GPT2Block"}
+    assert len(gpt2.lm_head._forward_pre_hooks) == 1
+    assert torch.equal(gpt2(tokens).logits, expected)
+
+
+def test_on_virtual_devices_blocks_come_back_from_where_they_were() -> None:
+    gpt2 = models.parallelize(small_gpt2(3), ["cpu", "meta", "cpu"])
+    with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor"):  # it tries
+        models.parallelize(gpt2, ["cpu:0", "cpu:1"])
+
+
+def test_a_state_dict_has_the_names_of_the_unplaced_model_and_goes_into_either(tmp_path: Path) -> None:
+    plain, placed = small_gpt2(), models.parallelize(models.gpt2(small_gpt2().config, seed=5), ["cpu:0", "cpu:1"])
+    tokens = torch.arange(8).view(2, 4)
+    other = placed(tokens).logits
+    assert list(placed.state_dict()) == list(plain.state_dict())
+    placed.save_pretrained(tmp_path)
+    assert torch.equal(models.pretrained_gpt2(tmp_path)(tokens).logits, other)
+    placed.load_state_dict(plain.state_dict())
+    assert torch.equal(placed(tokens).logits, plain(tokens).logits)
+    assert not torch.equal(placed(tokens).logits, other)
+    torch.save(plain.state_dict() | {"transformer.h.1.attn.c_attn.nothing": torch.ones(1)}, tmp_path / "more")
+    with pytest.raises(RuntimeError, match=r"Unexpected key\(s\).*attn\.c_attn\.nothing"):
+        placed.load_state_dict(torch.load(tmp_path / "more"))
+
+
+@pytest.mark.parametrize(
+    ("devices", "error", "message"),
+    [
+        ([], ValueError, "0 devices for 5 blocks, expected 1 to 5"),
+        ([f"cpu:{number}" for number in range(6)], ValueError, "6 devices for 5 blocks, expected 1 to 5"),
+        ("cpu:0", TypeError, r"devices is 'cpu:0', expected a list of devices, such as \['cpu:0', 'cpu:1'\]"),
+        (2, TypeError, "devices is 2, expected a list"),
+        (["cpu:0", "nowhere"], RuntimeError, "nowhere"),
+        *(
+            []
+            if torch.cuda.is_available()
+            else [(["cpu:0", "cuda:1"], ValueError, "'cuda:1', and there is no GPU here")]
+        ),
+    ],
+    ids=str,
+)
+def test_wrong_devices_are_refused_before_anything_is_placed(devices: object, error: type, message: str) -> None:
+    gpt2 = small_gpt2()
+    blocks = list(gpt2.transformer.h)
+    with pytest.raises(error, match=message):
+        models.parallelize(gpt2, devices)
+    assert list(gpt2.transformer.h) == blocks
+
+
+@pytest.mark.parametrize(
+    "cut", [lambda model: models.parallelize(model, ["cpu:0"]), lambda model: models.stages(model, 1)]
+)
+def test_what_is_no_gpt2_with_an_output_layer_is_refused(cut: Callable[[object], object]) -> None:
+    with pytest.raises(TypeError, match=r"the model is a GPT2Model, expected a GPT2LMHeadModel, as models\.gpt2"):
+        cut(small_gpt2().transformer)
+
+
+# --- in stages -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_stages", [1, 2, 3, 5])
+@pytest.mark.parametrize("placed", [False, True])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_the_stages_one_after_the_other_give_the_models_logits(n_stages: int, placed: bool, attention: str) -> None:
+    gpt2, tokens = small_gpt2(), torch.arange(14).view(2, 7)
+    gpt2.set_attn_implementation(attention)
+    expected = gpt2(tokens).logits
+    if placed:
+        models.parallelize(gpt2, ["cpu:0", "cpu:1"])
+    x = tokens
+    for stage in models.stages(gpt2, n_stages):
+        x = stage(x)
+    torch.testing.assert_close(x, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_stages_draw_the_models_dropout() -> None:
+    dropout = {"embd_pdrop": 0.3, "resid_pdrop": 0.2, "attn_pdrop": 0.1}
+    gpt2, tokens = models.gpt2("nano", vocab_size=50, **dropout).train(), torch.arange(14).view(2, 7)
+    first, last = models.stages(gpt2, 2)
+    torch.manual_seed(1)
+    expected = gpt2(tokens).logits
+    assert not torch.allclose(gpt2(tokens).logits, expected)
+    torch.manual_seed(1)
+    torch.testing.assert_close(last(first(tokens)), expected)
+
+
+def test_stages_have_the_models_own_parameters_under_its_names() -> None:
+    gpt2 = small_gpt2().eval()
+    stages = models.stages(gpt2, 3)
+    states = [stage.state_dict(keep_vars=True) for stage in stages]
+    together = {name: value for state in states for name, value in state.items()}
+    assert together.keys() == gpt2.state_dict().keys()
+    assert all(together[name] is value for name, value in gpt2.state_dict(keep_vars=True).items())
+    assert sum(map(len, states)) == len(together)
+    blocks = [sorted({int(name.split(".")[2]) for name in state if ".h." in name}) for state in states]
+    assert blocks == [[0, 1], [2, 3], [4]]
+    assert not any(stage.training for stage in stages)
+
+
+def test_the_tied_weight_is_in_the_first_and_the_last_stage() -> None:
+    gpt2 = small_gpt2()
+    weight = gpt2.lm_head.weight
+    assert [stage.tied_weight is weight for stage in models.stages(gpt2, 3)] == [True, False, True]
+    assert models.stages(gpt2, 3)[1].tied_weight is None
+    untied = models.gpt2("nano", vocab_size=50, tie_word_embeddings=False)
+    assert [stage.tied_weight for stage in models.stages(untied, 2)] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("n_stages", "error", "message"),
+    [
+        (0, ValueError, "n_stages is 0, expected a whole number, 1 or more"),
+        (2.0, TypeError, "n_stages is 2.0, expected a whole number"),
+        (6, ValueError, "6 stages for 5 blocks, expected 1 to 5"),
+    ],
+)
+def test_a_wrong_number_of_stages_is_refused(n_stages: int, error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
+        models.stages(small_gpt2(), n_stages)

@@ -27,7 +27,16 @@ TESTS = Path(__file__).resolve().parent
 PROJECT = TESTS.parent
 NOTEBOOKS = PROJECT / "notebooks"
 # a new notebook is added here, so a lost one is noticed
-EXPECTED = ("00_start_here", "01_shards", "02_collectives", "04_data_parallel", "05_overlap", "06_clock_cycles")
+EXPECTED = (
+    "00_start_here",
+    "01_shards",
+    "02_collectives",
+    "04_data_parallel",
+    "05_overlap",
+    "06_clock_cycles",
+    "07_pipe",
+    "08_gpt2_pipeline",
+)
 CPU_RULES, GPU_RULES = TESTS / "nbval_sanitize.cfg", TESTS / "nbval_sanitize_gpu.cfg"
 
 # pytest with this folder to import the plugin from; PYTHONPATH would reach the kernels and the ranks as well

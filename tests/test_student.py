@@ -268,7 +268,8 @@ def test_the_student_files_can_be_imported_and_each_task_raises_its_todo(real_ed
     code = """
 from types import SimpleNamespace
 import torch
-from labkit import dp, pipe
+from transformers import GPT2Config, GPT2LMHeadModel
+from labkit import dp, models, pipe, schedule
 from labkit.todo import TASKS, TodoError, missing, task_file
 
 def bucket(missing):
@@ -286,6 +287,13 @@ def opened_pipe():
     made._ending, made._workers, made.partitions = SimpleNamespace(alive=True), [], []
     return made
 
+def placed_gpt2():
+    config = GPT2Config(n_layer=1, n_head=1, n_embd=2, vocab_size=2, n_positions=2)
+    return models.parallelize(GPT2LMHeadModel(config), ["cpu:0"])
+
+def scheduled_pipeline():
+    return pipe.ScheduledPipeline([torch.nn.Linear(1, 1)], schedule.gpipe(1, 1), torch.nn.functional.mse_loss)
+
 calls = {
     "dp.1": [lambda: dp.Partition([1], [0])[0], lambda: dp.DataPartitioner([1], [1.0]),
              lambda: dp.partition_dataset(0, 1, [1], 1)],
@@ -298,6 +306,8 @@ calls = {
     "pipe.1": [lambda: pipe.split_module(torch.nn.Sequential(torch.nn.Linear(1, 1)))],
     "pipe.2": [lambda: list(pipe.clock_cycles(1, 1))],
     "pipe.3": [lambda: opened_pipe().forward(torch.ones(1, 1)), lambda: opened_pipe().compute([], [])],
+    "pipe.4": [lambda: pipe.prepare_pipeline_parallel(placed_gpt2(), 1)],
+    "pipe.5": [lambda: scheduled_pipeline().step(torch.ones(1, 1), torch.ones(1, 1))],
 }
 for task in TASKS:
     said, lines = set(), task_file(task).read_text().splitlines()

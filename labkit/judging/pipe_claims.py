@@ -32,7 +32,7 @@ class Clock(NamedTuple):
 
 def gather() -> Evidence:
     """What the answer's Pipe did in one rank."""
-    (found,) = try_in_ranks(probes.probe_pipe, {"pipe.1": _splits, "pipe.2": _clocks}, world_size=1, init=False)
+    (found,) = try_in_ranks(probes.probe_pipe, FIRST, world_size=1, init=False)
     return Evidence(found)
 
 
@@ -44,6 +44,9 @@ def _splits() -> bool:
 def _clocks() -> bool:
     evidence = clock_claims.probes.probe_clocks()
     return all(holds(claim, evidence) for claim in clock_claims.CLAIMS)
+
+
+FIRST = {"pipe.1": _splits, "pipe.2": _clocks}  # what a Pipe is made of, and whether it is right
 
 
 # --- compute ---------------------------------------------------------------------------------------------------------

@@ -84,7 +84,7 @@ def probe_pipe(first: dict[str, Callable[[], bool]]) -> dict[str, Any]:
     }
     for task, is_right in first.items():
         if not is_right():
-            return dict.fromkeys(tries, Failure(_has_to_come_first(task)))
+            return dict.fromkeys(tries, Failure(has_to_come_first(task)))
     found: dict[str, Any] = {}
     for name, code in tries.items():
         late = name == "clocks at once" and found["at once"] is not True  # it would take its time to say so again
@@ -94,7 +94,7 @@ def probe_pipe(first: dict[str, Callable[[], bool]]) -> dict[str, Any]:
     return found
 
 
-def _has_to_come_first(task: str) -> str:
+def has_to_come_first(task: str) -> str:
     from labkit.todo import missing
 
     if todo := missing(task):

@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 from labkit.judging import (
     buckets_claims,
     clock_claims,
+    gpt2_claims,
     gradients_claims,
     pipe_claims,
     processes_claims,
     reducer_claims,
     ring_claims,
+    scheduled_claims,
     shards_claims,
     split_claims,
 )
@@ -38,4 +40,6 @@ TRIALS = {
     "pipe.1": Trial(split_claims.gather, split_claims.CLAIMS),
     "pipe.2": Trial(clock_claims.gather, clock_claims.CLAIMS),
     "pipe.3": Trial(pipe_claims.gather, pipe_claims.CLAIMS),
+    "pipe.4": Trial(gpt2_claims.gather, gpt2_claims.CLAIMS),
+    "pipe.5": Trial(scheduled_claims.gather, scheduled_claims.CLAIMS),
 }

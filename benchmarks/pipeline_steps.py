@@ -1,0 +1,126 @@
+"""In the ranks: training steps of the same stages in several ways, in turns, each in a span of its own.
+
+bench_pipe.py launches these functions, and makes its tables of the spans that come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from bench_dp import keep_freed_memory
+from torch import nn
+from torch.distributed import pipelining
+
+from labkit import models
+from labkit.emulated import EmulatedStage
+from labkit.pipe import ScheduledPipeline
+from labkit.schedule import Schedule, gpipe, one_f_one_b
+from labkit.trace import span
+
+WIDTH, ROWS, TOKENS, BLOCKS = 256, 16, 64, 4
+N_STAGES = 2
+OURS: dict[str, Callable[[int, int], Schedule]] = {"gpipe": gpipe, "1f1b": one_f_one_b}
+THEIRS: dict[str, Any] = {"gpipe": pipelining.ScheduleGPipe, "1f1b": pipelining.Schedule1F1B}
+WARM_UP = 3
+
+Step = Callable[[], object]
+mse = nn.functional.mse_loss
+
+
+def take_turns(ways: dict[str, Step], stages: list[nn.Module], count: int) -> None:
+    """``count`` steps in each of the ways, after some to warm up, in turns first. Ranks begin each together, with no gradients.
+
+    Each step is a span: its name is the way, its lane host, its step the number of the round.
+    """
+    for number in range(-WARM_UP, count):
+        for way in sorted(ways, reverse=bool(number % 2)):
+            for stage in stages:
+                stage.zero_grad()
+            dist.barrier()
+            with span(way, "host", step=number):
+                ways[way]()
+
+
+# --- two ranks of GPT-2 blocks: labkit's ScheduledPipeline, torch's pipelining, and none -----------------------------
+
+
+def beside_torch(kind: str, n_micro: int, count: int, alone: bool) -> None:
+    """Steps of ``kind`` with labkit and with torch, of the same modules. ``alone`` has rank 0 do them without a pipeline, too."""
+    keep_freed_memory()
+    stages, (x, target), rank = build(), batch(), dist.get_rank()
+    ways = {
+        "labkit": with_labkit(stages[rank], kind, n_micro, x, target),
+        "torch": with_torch(stages[rank], kind, n_micro, x, target),
+    }
+    check_equal_gradients(ways, stages[rank])
+    if alone and rank == 0:
+        ways["micro-batches"] = one_after_the_other(nn.Sequential(*stages), n_micro, x, target)
+        ways["whole"] = one_after_the_other(nn.Sequential(*stages), 1, x, target)
+    elif alone:
+        ways |= {"micro-batches": lambda: None, "whole": lambda: None}
+    take_turns(ways, stages, count)
+
+
+def build() -> list[nn.Module]:
+    """GPT-2 blocks, shared out over the stages; equal on all ranks."""
+    blocks = models.gpt2("mini", n_embd=WIDTH, n_layer=BLOCKS, n_head=4, vocab_size=100).transformer.h
+    each = BLOCKS // N_STAGES
+    return [nn.Sequential(*blocks[each * number : each * (number + 1)]) for number in range(N_STAGES)]
+
+
+def batch() -> tuple[torch.Tensor, ...]:
+    """Hidden states, and what the last stage is to make of them."""
+    return torch.randn(2, ROWS, TOKENS, WIDTH, generator=torch.Generator().manual_seed(0)).unbind()
+
+
+def with_labkit(stage: nn.Module, kind: str, n_micro: int, x: torch.Tensor, target: torch.Tensor) -> Step:
+    pipeline = ScheduledPipeline([stage], OURS[kind](N_STAGES, n_micro), mse)
+    return lambda: pipeline.step(x, target)
+
+
+def with_torch(stage: nn.Module, kind: str, n_micro: int, x: torch.Tensor, target: torch.Tensor) -> Step:
+    """The quick way to the same gradients: the loss is divided, so that they need not be, and no outputs are kept."""
+    place = pipelining.PipelineStage(stage, dist.get_rank(), N_STAGES, torch.device("cpu"))
+    part_of_mean = lambda output, wanted: mse(output, wanted) / n_micro  # noqa: E731
+    pipeline = THEIRS[kind](place, n_micro, loss_fn=part_of_mean, scale_grads=False)
+    if place.is_first:
+        return lambda: pipeline.step(x, return_outputs=False)
+    return lambda: pipeline.step(target=target, losses=[], return_outputs=False)
+
+
+def one_after_the_other(model: nn.Module, n_micro: int, x: torch.Tensor, target: torch.Tensor) -> Step:
+    def step() -> None:
+        for part, wanted in zip(x.chunk(n_micro), target.chunk(n_micro), strict=True):
+            (mse(model(part), wanted) / n_micro).backward()
+
+    return step
+
+
+def check_equal_gradients(ways: dict[str, Step], stage: nn.Module) -> None:
+    """What is compared should do the same."""
+    found = []
+    for step in ways.values():
+        stage.zero_grad()
+        step()
+        found.append([parameter.grad for parameter in stage.parameters()])
+    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-7)
+
+
+# --- many ranks of stages that sleep: schedules beside each other ----------------------------------------------------
+
+
+def emulated(
+    schedules: dict[str, Schedule], times: tuple[float, float, float], shape: tuple[int, int], count: int
+) -> None:
+    """Steps of each of the schedules, of stages that take ``times`` (F, I, W), with a batch of that shape."""
+    stage = EmulatedStage(*times)
+    x, target = torch.zeros(shape), torch.zeros(shape)
+
+    def with_labkit(schedule: Schedule) -> Step:
+        pipeline = ScheduledPipeline([stage], schedule, mse)
+        return lambda: pipeline.step(x, target)
+
+    take_turns({name: with_labkit(schedule) for name, schedule in schedules.items()}, [stage], count)

@@ -1,0 +1,323 @@
+"""What ranks do in the tests of ScheduledPipeline and its mail. Without pytest and hypothesis, which ranks need not import."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from labkit.mail import Mail
+from labkit.pipe import ScheduledPipeline
+from labkit.schedule import forward_only, one_f_one_b
+
+ROWS, WIDTH = 11, 6
+mse = nn.functional.mse_loss
+
+
+# --- models and batches ----------------------------------------------------------------------------------------------
+
+
+class Do(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+class Constant(nn.Module):
+    """Gives its weight for every row, whatever the input."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(-1, 1, WIDTH))
+
+    def forward(self, x):
+        return self.weight.expand(len(x), WIDTH)
+
+
+def block():
+    return nn.Sequential(nn.Linear(WIDTH, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, WIDTH))
+
+
+def frozen(module):
+    return module.requires_grad_(False)
+
+
+def blocks(n):
+    return [block() for _ in range(n)]
+
+
+# Of four stages each, or as many as are asked for.
+MODELS = {
+    "blocks": blocks,
+    "first stage frozen": lambda n: [frozen(block()), *blocks(n - 1)],
+    "stage in the middle frozen": lambda n: [block(), frozen(block()), *blocks(n - 2)],
+    "last stage frozen": lambda n: [*blocks(n - 1), frozen(block())],
+    "all frozen": lambda n: [frozen(block()) for _ in range(n)],
+    "a stage that does not look at its input": lambda n: [block(), Constant(), *blocks(n - 2)],
+    "a stage that cuts the gradient off": lambda n: [block(), Do(torch.Tensor.detach), *blocks(n - 2)],
+    "a stage that hands its input on": lambda n: [block(), nn.Identity(), *blocks(n - 2)],
+    "token ids": lambda n: [nn.Sequential(nn.Embedding(5, WIDTH), block()), *blocks(n - 1)],
+    "token ids handed on": lambda n: [nn.Identity(), nn.Sequential(nn.Embedding(5, WIDTH), block()), *blocks(n - 2)],
+    "an output that is a view": lambda n: [
+        nn.Sequential(block(), Do(lambda x: x.unflatten(1, (2, 3)).transpose(0, 2))),
+        nn.Sequential(Do(lambda x: x.transpose(0, 2).flatten(1)), block()),
+        *blocks(n - 2),
+    ],
+    "stages that change their input in place": lambda n: [
+        nn.Sequential(Do(lambda x: x.mul_(2)), block()) for _ in range(n)
+    ],
+}
+
+
+def model(kind, n_stages, dtype=torch.float64):
+    torch.manual_seed(3)
+    return [module.to(dtype) for module in MODELS[kind](n_stages)]
+
+
+def batch(kind="blocks", rows=ROWS, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(4)
+    x = torch.randn(rows, WIDTH, generator=generator, dtype=torch.float64)
+    target = torch.randn(rows, WIDTH, generator=generator, dtype=torch.float64)
+    if kind.startswith("token ids"):
+        return torch.arange(rows) % 5, target.to(dtype)
+    return x.to(dtype), target.to(dtype)
+
+
+def gradients(module):
+    return [None if parameter.grad is None else parameter.grad.clone() for parameter in module.parameters()]
+
+
+# --- one process -----------------------------------------------------------------------------------------------------
+
+
+def in_one_process(kind, n_stages, steps=1, backward=True, rows=ROWS, dtype=torch.float64):
+    """The loss, and for each stage the gradients that ``steps`` steps have added up to."""
+    stages, (x, target) = model(kind, n_stages, dtype), batch(kind, rows, dtype)
+    for _ in range(steps):
+        loss = mse(nn.Sequential(*stages)(x.clone()), target)
+        if backward and loss.requires_grad:
+            loss.backward()
+    return loss.detach(), dict(enumerate(map(gradients, stages)))
+
+
+# --- in a rank -------------------------------------------------------------------------------------------------------
+
+
+def rank():
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def numbers_of(schedule, rank):
+    return sorted({op.stage for op in schedule.ops[rank]})
+
+
+def pipeline(schedule, modules, loss_fn=mse, group=None, **options):
+    """This rank's, of all stages of a model."""
+    mine = dist.get_rank(group) if dist.is_initialized() else 0
+    return ScheduledPipeline([modules[i] for i in numbers_of(schedule, mine)], schedule, loss_fn, group, **options)
+
+
+def train(schedule, kind="blocks", steps=2, rows=ROWS, dtype=torch.float64):
+    """The losses of some steps, and the gradients of this rank's stages; nobody sets them back. And ``x`` afterwards."""
+    modules, (x, target) = model(kind, schedule.n_stages, dtype), batch(kind, rows, dtype)
+    pipe = pipeline(schedule, modules)
+    losses = [pipe.step(x, target) for _ in range(steps)]
+    return losses, {i: gradients(modules[i]) for i in numbers_of(schedule, rank())}, x
+
+
+def train_with_optimizer(schedule, steps):
+    modules, (x, target) = model("blocks", schedule.n_stages), batch()
+    pipe = pipeline(schedule, modules)
+    mine = [modules[i] for i in numbers_of(schedule, rank())]
+    optimizer = torch.optim.AdamW([parameter for module in mine for parameter in module.parameters()], lr=0.1)
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        losses.append(pipe.step(x, target))
+        optimizer.step()
+    return losses
+
+
+def train_and_evaluate(schedule, evaluation, switch):
+    """A training step, an evaluation on a batch of another size, a step, an evaluation, with an optimizer step each."""
+    modules = model("blocks", schedule.n_stages)
+    pipe, other = pipeline(schedule, modules), pipeline(evaluation, modules)
+    mine = [modules[i] for i in numbers_of(schedule, rank())]
+    optimizer = torch.optim.SGD([parameter for module in mine for parameter in module.parameters()], lr=0.1)
+    losses = []
+    for _ in range(2):
+        optimizer.zero_grad()
+        pipe.step(*batch())
+        optimizer.step()
+        with switch() if switch else contextlib.nullcontext():
+            losses.append(other.step(*batch(rows=7)))
+    return losses
+
+
+def train_two_by_two(schedule, rows):
+    """Two pipelines of two ranks, each on half of the batch; ranks of the same stage average its gradients."""
+    from labkit.dp import average_gradients
+
+    me = dist.get_rank()
+    rows_of_ranks, columns = [[0, 1], [2, 3]], [[0, 2], [1, 3]]
+    pipelines, replicas = ([dist.new_group(ranks) for ranks in groups] for groups in (rows_of_ranks, columns))
+    across, down = pipelines[me // 2], replicas[me % 2]
+    modules = model("blocks", schedule.n_stages)
+    pipe = pipeline(schedule, modules, group=across)
+    x, target = (part.chunk(2)[me // 2] for part in batch(rows=rows))
+    loss = pipe.step(x, target)
+    mine = numbers_of(schedule, pipe.rank)
+    for i in mine:
+        average_gradients(modules[i], down)
+    return loss, {i: gradients(modules[i]) for i in mine}
+
+
+def outsider():
+    """Rank 2 of three makes a pipeline of the group of the other two, which can do without it."""
+    group = dist.new_group([0, 1])
+    try:
+        return pipeline_of_two(group).step(*batch())
+    except ValueError as error:
+        return str(error)
+
+
+def pipeline_of_two(group):
+    schedule = one_f_one_b(2, 2)
+    mine = max(dist.get_rank(group), 0)
+    return ScheduledPipeline([model("blocks", 2)[mine]], schedule, mse, group)
+
+
+# --- mail ------------------------------------------------------------------------------------------------------------
+
+
+def all_kinds_of_tensors():
+    base = torch.arange(24.0).reshape(4, 6)
+    return [
+        base,
+        base.T,
+        base[1:3, ::2],
+        base[:, :1].expand(4, 5),
+        base.bfloat16(),
+        base.half(),
+        base.double(),
+        base.long(),
+        base > 7,
+        torch.complex(base, -base).conj(),
+        torch.complex(base, -base).conj().imag,
+        torch.zeros(0, 5),
+        torch.zeros(3, 0),
+        torch.tensor(7.0),
+        torch.ones([1] * 13),
+        base[0].clone().requires_grad_(),
+    ]
+
+
+def send_all_kinds_of_tensors():
+    """From rank 0 to rank 1, in two steps. What has arrived."""
+    kinds = all_kinds_of_tensors()
+    schedule, received = forward_only(2, len(kinds)), []
+    post = Mail(schedule, rank(), None, {rank(): torch.device("cpu")})
+    for _ in range(2):
+        for op in schedule.ops[rank()]:
+            if rank() == 0:
+                post.send(op, kinds[op.micro_batch])
+            else:
+                received.append(post.receive(op))
+        post.finish()
+    return received
+
+
+# --- faults ----------------------------------------------------------------------------------------------------------
+
+
+class Fails(nn.Module):
+    """Hands its input on, and calls ``fail`` in the forward pass, or in the backward pass, of a micro-batch."""
+
+    def __init__(self, micro_batch, fail, in_backward=False):
+        super().__init__()
+        self.micro_batch, self.fail, self.in_backward, self.seen = micro_batch, fail, in_backward, 0
+
+    def forward(self, x):
+        mine, self.seen = self.seen == self.micro_batch, self.seen + 1
+        if mine and not self.in_backward:
+            self.fail()
+        return FailsInBackward.apply(x, self.fail) if mine else x
+
+
+class FailsInBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, fail):
+        ctx.fail = fail
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.fail()
+
+
+def no_such_luck():
+    raise ArithmeticError("no such luck")
+
+
+def kill():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def step_with(schedule, stage, failing):
+    """One step of a pipeline in which ``stage`` ends with the module ``failing``."""
+    modules = model("blocks", schedule.n_stages)
+    modules[stage] = nn.Sequential(modules[stage], failing)
+    return pipeline(schedule, modules).step(*batch())
+
+
+def step_with_loss(schedule, loss_fn, **options):
+    return pipeline(schedule, model("blocks", schedule.n_stages), loss_fn, **options).step(*batch())
+
+
+def fails_for_the_third(output, target):
+    return no_such_luck() if target[0, 0] == batch()[1][6, 0] else mse(output, target)
+
+
+def nan_for_the_third(output, target):
+    return mse(output, target) * (torch.nan if target[0, 0] == batch()[1][6, 0] else 1)
+
+
+def steps_of_batches(schedule, batches, modules):
+    """A step for each batch. For each, this rank's loss, or what it has raised."""
+    pipe, found = pipeline(schedule, modules), []
+    for given in batches:
+        try:
+            found.append(pipe.step(*given))
+        except (TypeError, ValueError) as error:
+            found.append(f"{type(error).__name__}: {error}")
+    return found
+
+
+def only_steps(schedule, batches, modules):
+    """A step for each batch, of which each rank gets what is for it."""
+    pipe = pipeline(schedule, modules)
+    for given in batches:
+        pipe.step(*given)
+
+
+def begin_twice(arguments, schedule):
+    """First a pipeline of this rank's ``arguments``, a tuple for each rank, and what it has raised; then a step of a good one."""
+    try:
+        ScheduledPipeline(*arguments[rank()], mse)
+        raised = None
+    except Exception as error:
+        raised = f"{type(error).__name__}: {error}"
+    return raised, step_with_loss(schedule, mse)
+
+
+def begin(arguments):
+    ScheduledPipeline(*arguments[rank()], mse)

@@ -1,0 +1,340 @@
+"""GPT-2 in all three modes, and in stages, has the single device's loss and gradients, and writes the same translations."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import subprocess
+import sys
+import threading
+import warnings
+import weakref
+
+import pytest
+import torch
+import torch.nn.functional as F
+from transformers import GPT2LMHeadModel
+
+from labkit import models
+from labkit.gpt2_parts import PipedBlocks
+from labkit.pipe import ScheduledPipeline, prepare_pipeline_parallel
+from labkit.schedule import gpipe, interleaved, one_f_one_b, zero_bubble_h1
+from labkit.stage import Stage
+from labkit.trace import record
+from labkit.translation import EOS_DE_ID, Example, collate, generate, target_loss
+
+VOCABULARY, ROWS = 40, 7
+
+
+@pytest.fixture(autouse=True)
+def _no_warning():
+    """In training, a warning says that the Pipe is not used."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="this GPT-2 was given")
+        yield
+
+
+def single(**settings: object) -> GPT2LMHeadModel:
+    settings = {"vocab_size": VOCABULARY, "n_layer": 5, "n_embd": 16, "n_positions": 32} | settings
+    return models.gpt2("nano", seed=2, **settings).double()
+
+
+def model_parallel(n_devices: int = 2, **settings: object) -> GPT2LMHeadModel:
+    return models.parallelize(single(**settings), [f"cpu:{number}" for number in range(n_devices)])
+
+
+def pipeline_parallel(n_devices: int = 2, split_size: int = 3, **settings: object) -> GPT2LMHeadModel:
+    return prepare_pipeline_parallel(model_parallel(n_devices, **settings), split_size)
+
+
+def examples() -> list[Example]:
+    """Sentence pairs of different lengths."""
+    drawn = torch.Generator().manual_seed(0)
+    lengths = torch.randint(2, 7, (ROWS, 2), generator=drawn).tolist()
+    return [Example(*(torch.randint(3, VOCABULARY, (n,), generator=drawn).tolist() for n in row)) for row in lengths]
+
+
+BATCH = collate(examples())
+PROMPTS = [[*example.source, EOS_DE_ID] for example in examples()]
+
+
+def loss_and_gradients(gpt2: GPT2LMHeadModel) -> dict[str, torch.Tensor]:
+    gpt2.zero_grad()
+    loss = target_loss(gpt2, BATCH) / BATCH.n_targets
+    loss.backward()
+    gradients = {name.replace(".module.", "."): weight.grad for name, weight in gpt2.named_parameters()}
+    assert all(gradient is not None and gradient.any() for gradient in gradients.values())
+    return {"loss": loss.detach()} | {name: gradient.clone() for name, gradient in gradients.items()}
+
+
+def check_equal(found: object, expected: object) -> None:
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+# --- loss and gradients ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_devices", [1, 2, 3, 5])
+def test_model_parallel_has_the_single_devices_loss_and_gradients(n_devices):
+    check_equal(loss_and_gradients(model_parallel(n_devices)), loss_and_gradients(single()))
+
+
+@pytest.mark.parametrize("n_devices", [1, 2, 3])
+@pytest.mark.parametrize("split_size", [1, 2, 3, ROWS, 100])
+def test_pipeline_parallel_has_the_single_devices_loss_and_gradients(n_devices, split_size):
+    check_equal(loss_and_gradients(pipeline_parallel(n_devices, split_size)), loss_and_gradients(single()))
+
+
+def test_the_micro_batches_go_through_the_partitions():
+    with record() as recording:
+        loss_and_gradients(pipeline_parallel(3, split_size=3))
+    events = recording.events
+    for name in ("forward", "backward"):
+        spans = events[events.name == name]
+        assert sorted(zip(spans.stage, spans.micro_batch, strict=True)) == [(j, i) for j in range(3) for i in range(3)]
+
+
+def test_three_steps_of_adam_are_those_of_a_single_device():
+    def trained(gpt2: GPT2LMHeadModel) -> list[torch.Tensor]:
+        optimizer = torch.optim.AdamW(gpt2.parameters(), lr=0.01)
+        for _ in range(3):
+            loss_and_gradients(gpt2)
+            optimizer.step()
+        return [parameter.detach() for parameter in gpt2.parameters()]
+
+    expected = trained(single())
+    for gpt2 in (model_parallel(2), pipeline_parallel(3)):
+        torch.testing.assert_close(trained(gpt2), expected, rtol=1e-6, atol=1e-9)
+
+
+def test_frozen_blocks_stay_without_gradients_and_the_others_have_theirs():
+    plain, piped = single(), pipeline_parallel(3)
+    for gpt2 in (plain, piped):
+        for parameter in list(gpt2.transformer.h.children())[1].parameters():
+            parameter.requires_grad_(False)
+        (target_loss(gpt2, BATCH) / BATCH.n_targets).backward()
+    for found, expected in zip(piped.parameters(), plain.parameters(), strict=True):
+        assert (found.grad is None) == (expected.grad is None)
+        check_equal(found.grad, expected.grad)
+    assert any(parameter.grad is None for parameter in piped.parameters())
+
+
+@pytest.mark.parametrize("prepared", [model_parallel, pipeline_parallel])
+def test_a_mask_that_pads_nothing_and_labels_of_transformers_own_change_nothing(prepared):
+    tokens = torch.randint(0, VOCABULARY, (ROWS, 6), generator=torch.Generator().manual_seed(1))
+    options = {"labels": tokens, "attention_mask": torch.ones_like(tokens), "use_cache": False}
+    check_equal(prepared()(tokens, **options).loss, single()(tokens, **options).loss)
+
+
+# --- where there is nothing to pipeline ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "prepared", [model_parallel, pipeline_parallel, lambda: copy.deepcopy(pipeline_parallel())], ids=range(3)
+)
+def test_generation_with_padding_and_a_cache_writes_what_a_single_device_writes(prepared):
+    expected = generate(single(), PROMPTS, max_length=20, batch_size=4)
+    assert len(set(map(tuple, expected))) > 1
+    gpt2 = prepared()
+    assert generate(gpt2, PROMPTS, max_length=20, batch_size=4) == expected
+    gpt2.train()
+    check_equal(loss_and_gradients(gpt2), loss_and_gradients(single()))
+
+
+@pytest.mark.parametrize(
+    ("options", "given"),
+    [
+        ({"use_cache": True}, "a cache"),
+        ({}, "a cache"),  # as GPT2Config has it, unless told otherwise
+        ({"use_cache": False, "attention_mask": torch.tensor([[0, 1, 1], [1, 1, 1]])}, "an attention mask"),
+        ({"use_cache": False, "output_hidden_states": True}, "output_hidden_states"),
+    ],
+    ids=str,
+)
+def test_with_more_than_hidden_states_the_blocks_run_one_after_the_other_which_training_warns_of(options, given):
+    tokens = torch.arange(6).view(2, 3)
+    plain, gpt2 = single()(tokens, **options), pipeline_parallel()
+    with pytest.warns(UserWarning, match=f"given {given}.*, so its blocks run one after .* with use_cache=False"):
+        found = gpt2(tokens, **options)
+    check_equal(found.logits, plain.logits)
+    assert len(found.hidden_states or ()) == len(plain.hidden_states or ())
+    check_equal(found.hidden_states, plain.hidden_states)
+    with record() as recording:
+        with torch.no_grad():
+            check_equal(gpt2(tokens, **options).logits, plain.logits)
+        check_equal(gpt2.eval()(tokens, **options).logits, plain.logits)
+    assert not len(recording.events)
+
+
+def test_an_attention_that_needs_a_mask_is_refused_by_name_and_may_be_changed():
+    gpt2 = model_parallel()
+    gpt2.set_attn_implementation("eager")
+    check_equal(loss_and_gradients(gpt2), loss_and_gradients(single()))
+    with pytest.raises(
+        ValueError, match=r"implementation is 'eager', which needs a mask .* gpt2\.set_attn_implementation"
+    ):
+        prepare_pipeline_parallel(gpt2, 2)
+    gpt2.set_attn_implementation("sdpa")
+    check_equal(loss_and_gradients(prepare_pipeline_parallel(gpt2, 2)), loss_and_gradients(single()))
+
+
+# --- one mode after another ------------------------------------------------------------------------------------------
+
+
+def test_preparing_again_takes_another_split_size_and_ends_the_threads_of_before():
+    gpt2 = pipeline_parallel(2, split_size=7)
+    before = gpt2.transformer.h.pipe
+    assert prepare_pipeline_parallel(gpt2, 2) is gpt2
+    with pytest.raises(RuntimeError, match="this Pipe is closed"):
+        before(torch.zeros(1, 3, 16, dtype=torch.float64))
+    assert not any(worker.is_alive() for worker in before._workers)
+    with record() as recording:
+        check_equal(loss_and_gradients(gpt2), loss_and_gradients(single()))
+    assert recording.events.micro_batch.max() == 3
+
+
+def test_placing_again_leaves_the_pipe_and_closes_it():
+    gpt2 = pipeline_parallel(2)
+    workers = gpt2.transformer.h.pipe._workers
+    models.parallelize(gpt2, ["cpu:0", "cpu:1", "cpu:2"])
+    assert not any(worker.is_alive() for worker in workers)
+    with record() as recording:
+        check_equal(loss_and_gradients(gpt2), loss_and_gradients(single()))
+    assert not len(recording.events)
+    assert len(prepare_pipeline_parallel(gpt2, 2).transformer.h.pipe.partitions) == 3
+
+
+def test_names_and_order_of_the_parameters_are_those_of_the_placed_model_and_a_state_dict_fits_all():
+    plain, placed, piped = single(), model_parallel(), pipeline_parallel()
+    names = [name for name, _ in placed.named_parameters()]
+    assert [name for name, _ in piped.named_parameters()] == names
+    assert list(piped.state_dict()) == list(plain.state_dict())
+    for parameter in piped.parameters():
+        torch.nn.init.zeros_(parameter)
+    piped.load_state_dict(plain.state_dict())
+    check_equal(loss_and_gradients(piped), loss_and_gradients(plain))
+
+
+def test_a_copy_has_weights_and_threads_of_its_own():
+    gpt2 = pipeline_parallel(2)
+    alike = copy.deepcopy(gpt2)
+    assert not {id(p) for p in alike.parameters()} & {id(p) for p in gpt2.parameters()}
+    assert alike.lm_head.weight is alike.transformer.wte.weight
+    gpt2.transformer.h.pipe.close()
+    for parameter in gpt2.parameters():
+        torch.nn.init.zeros_(parameter)
+    check_equal(loss_and_gradients(alike), loss_and_gradients(single()))
+
+
+def test_the_threads_end_with_the_model():
+    gpt2 = pipeline_parallel(2)
+    loss_and_gradients(gpt2)
+    ended, workers = weakref.ref(gpt2), gpt2.transformer.h.pipe._workers
+    del gpt2
+    gc.collect()
+    for worker in workers:
+        worker.join(timeout=10)
+    assert ended() is None and not any(worker.is_alive() for worker in workers)
+
+
+def test_a_model_can_be_printed_and_dropout_and_modes_reach_the_blocks():
+    gpt2 = pipeline_parallel(2, resid_pdrop=0.5)
+    assert repr(gpt2).count("GPT2Block(") == 5
+    tokens = torch.arange(6).view(2, 3)
+    with torch.no_grad():
+        assert not torch.equal(gpt2(tokens, use_cache=False).logits, gpt2(tokens, use_cache=False).logits)
+        gpt2.eval()
+        check_equal(gpt2(tokens, use_cache=False).logits, single().eval()(tokens).logits)
+
+
+# --- wrong models and sizes ------------------------------------------------------------------------------------------
+
+
+def test_a_model_that_is_not_placed_is_told_what_to_call_first():
+    with pytest.raises(ValueError, match=r"on no devices yet: call models\.parallelize\(gpt2, devices\) first"):
+        prepare_pipeline_parallel(single(), 2)
+
+
+def test_what_is_no_gpt2_is_refused():
+    with pytest.raises(TypeError, match="the model is a Linear, expected a GPT2LMHeadModel"):
+        prepare_pipeline_parallel(torch.nn.Linear(2, 2), 2)
+
+
+@pytest.mark.parametrize(
+    ("split_size", "error"), [(0, ValueError), (-1, ValueError), (2.0, TypeError), (None, TypeError)]
+)
+def test_a_wrong_split_size_is_refused_and_an_earlier_pipe_goes_on(split_size, error):
+    gpt2 = pipeline_parallel()
+    threads = threading.active_count()
+    with pytest.raises(error, match=f"split_size is {split_size}, expected a whole number, 1 or more"):
+        prepare_pipeline_parallel(gpt2, split_size)
+    assert threading.active_count() == threads
+    assert isinstance(gpt2.transformer.h, PipedBlocks)
+    loss_and_gradients(gpt2)
+
+
+def test_importing_pipe_does_not_load_transformers():
+    code = "import sys, labkit.pipe; print('transformers' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+# --- in stages -------------------------------------------------------------------------------------------------------
+
+
+def mean_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Over rows, each of which counts as much, so that it is the mean of its micro-batches."""
+    tokens = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
+    return tokens.view(labels.shape).mean(1).mean()
+
+
+def expected_in_stages() -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    gpt2 = single()
+    loss = mean_loss(gpt2(BATCH.inputs, use_cache=False).logits, BATCH.labels)
+    loss.backward()
+    return loss.detach(), {name: parameter.grad for name, parameter in gpt2.named_parameters()}
+
+
+@pytest.mark.parametrize("n_stages", [1, 2, 3, 5])
+def test_copies_of_the_tied_weight_have_gradients_that_add_up_to_the_single_devices(n_stages):
+    stages = [copy.deepcopy(stage) for stage in models.stages(single(), n_stages)]  # each as on a rank of its own
+    x = BATCH.inputs
+    for stage in stages:
+        x = stage(x)
+    loss = mean_loss(x, BATCH.labels)
+    loss.backward()
+    tied = {id(stage.tied_weight): stage.tied_weight.grad for stage in (stages[0], stages[-1])}
+    assert len(tied) == min(n_stages, 2)
+    found = {name: weight.grad for stage in stages for name, weight in stage.named_parameters()}
+    found["transformer.wte.weight"] = sum(tied.values())
+    found.pop("lm_head.weight", None)
+    check_equal((loss.detach(), found), expected_in_stages())
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [interleaved(1, 3, 3), gpipe(1, 4), one_f_one_b(1, 7), zero_bubble_h1(1, 2)],
+    ids=lambda schedule: schedule.name,
+)
+def test_a_pipeline_of_one_rank_has_the_single_devices_loss_and_gradients(schedule):
+    gpt2 = single()
+    pipeline = ScheduledPipeline(models.stages(gpt2, schedule.n_stages), schedule, mean_loss)
+    loss = pipeline.step(BATCH.inputs, BATCH.labels)
+    found = {name: parameter.grad for name, parameter in gpt2.named_parameters()}
+    check_equal((loss, found), expected_in_stages())
+
+
+def test_the_two_parts_of_the_backward_pass_give_a_stages_gradients():
+    gpt2 = single()
+    stages = [Stage(module, number) for number, module in enumerate(models.stages(gpt2, 3))]
+    stages[-1].loss = lambda logits, micro_batch: mean_loss(logits, BATCH.labels)
+    x = BATCH.inputs
+    for stage in stages:
+        x = stage.forward(0, x)
+    gradient = None
+    for stage in reversed(stages):
+        gradient = stage.input_grad(0, gradient)
+    assert gradient is None and stages[0].module.tied_weight.grad is None
+    for stage in stages:
+        stage.weight_grad(0)
+    check_equal((x.detach(), {n: p.grad for n, p in gpt2.named_parameters()}), expected_in_stages())

@@ -1,0 +1,373 @@
+"""ScheduledPipeline on real ranks: any schedule gives one process's loss and gradients, and its ops are in the table."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pipelines import NAMES, feeder, op_of_row, ops_of, random_schedules, rank_of
+from scheduled_runs import (
+    MODELS,
+    ROWS,
+    WIDTH,
+    Do,
+    batch,
+    in_one_process,
+    model,
+    mse,
+    outsider,
+    pipeline,
+    train,
+    train_and_evaluate,
+    train_two_by_two,
+    train_with_optimizer,
+)
+from to_do import task
+from torch import nn
+
+from labkit.cost import ETHERNET_1G
+from labkit.pipe import ScheduledPipeline
+from labkit.schedule import (
+    Op,
+    Schedule,
+    forward_only,
+    gpipe,
+    interleaved,
+    one_f_one_b,
+    zero_bubble_h1,
+    zero_bubble_h2,
+    zero_bubble_v,
+)
+
+pytestmark = task("pipe.5")
+
+SCHEDULES = [
+    forward_only(2, 3),
+    gpipe(2, 4),
+    gpipe(2, 1),
+    one_f_one_b(2, 4),
+    interleaved(2, 4, 2),
+    zero_bubble_h1(2, 4),
+    zero_bubble_h2(2, 4),
+    zero_bubble_v(2, 4),
+    one_f_one_b(4, 8),
+    interleaved(4, 8, 2),
+    zero_bubble_h1(4, 8),
+    zero_bubble_h2(4, 8),
+    zero_bubble_v(4, 8),
+]
+EVERYTHING = list(map(Op.parse, ["0F0", "1F0", "0F1", "1F1", "1B1", "1I0", "0B1", "0B0", "1W0"]))  # by one rank
+
+
+def name_of(schedule):
+    return f"{schedule.name} {schedule.n_ranks}"
+
+
+def agrees(values, schedule, kind="blocks", steps=2, rows=ROWS, dtype=torch.float64, rtol=1e-9):
+    """The losses are on the rank of the last stage alone, and they and all gradients are those of one process."""
+    trains = any(op.kind != "F" for op in ops_of(schedule))
+    loss, expected = in_one_process(kind, schedule.n_stages, steps, trains, rows, dtype)
+    home, found = rank_of(schedule), {}
+    for rank, (losses, of_stages, *_) in enumerate(values):
+        found |= of_stages
+        if rank == home[schedule.n_stages - 1]:
+            torch.testing.assert_close(torch.stack(losses), loss.expand(steps), rtol=rtol, atol=rtol)
+        else:
+            assert losses == [None] * steps
+    assert set(found) == set(expected)
+    for stage in expected:
+        for mine, plain in zip(found[stage], expected[stage], strict=True):
+            # A stage that got no gradient in one process may have got zeros.
+            torch.testing.assert_close(mine, plain, rtol=rtol, atol=rtol) if plain is not None else none_or_zero(mine)
+
+
+def none_or_zero(gradient):
+    assert gradient is None or not gradient.any()
+
+
+# --- the same as in one process --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=name_of)
+def test_loss_and_gradients_are_those_of_one_process_and_add_up_over_steps(schedule, ranks):
+    agrees(ranks(schedule.n_ranks).run(train, schedule).values, schedule)
+
+
+@pytest.mark.parametrize("n_ranks, examples", [(2, 30), (4, 15)])
+def test_any_schedule_that_can_run_runs(n_ranks, examples, ranks):
+    @settings(max_examples=examples, deadline=None)
+    @given(random_schedules(n_ranks))
+    def holds(schedule):
+        agrees(ranks(n_ranks).run(train, schedule).values, schedule)
+
+    holds()
+
+
+@settings(max_examples=40, deadline=None)
+@given(random_schedules(ranks=1))
+def test_a_schedule_of_one_rank_runs_without_a_process_group(schedule):
+    agrees([train(schedule)], schedule)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in MODELS if kind != "blocks"])
+@pytest.mark.parametrize("schedule", [gpipe(2, 4), interleaved(2, 4, 2), zero_bubble_v(2, 4)], ids=name_of)
+def test_whatever_the_stages_are_like_it_is_as_in_one_process(schedule, kind, ranks):
+    values = ranks(2).run(train, schedule, kind).values
+    agrees(values, schedule, kind)
+    assert all(torch.equal(x, batch(kind)[0]) for _, _, x in values)  # a stage that changes it has a copy
+
+
+def test_in_bfloat16_as_in_bfloat16(ranks):
+    schedule = zero_bubble_h1(2, 4)
+    values = ranks(2).run(train, schedule, dtype=torch.bfloat16).values
+    assert values[1][0][0].dtype == torch.bfloat16
+    agrees(values, schedule, dtype=torch.bfloat16, rtol=0.1)
+
+
+def test_a_row_for_each_micro_batch_is_enough(ranks):
+    agrees(ranks(2).run(train, zero_bubble_h1(2, 4), rows=4).values, zero_bubble_h1(2, 4), rows=4)
+
+
+def test_with_an_optimizer_the_losses_go_down_as_in_one_process(ranks):
+    modules, (x, target) = model("blocks", 4), batch()
+    plain = nn.Sequential(*modules)
+    optimizer, expected = torch.optim.AdamW(plain.parameters(), lr=0.1), []
+    for _ in range(4):
+        optimizer.zero_grad()
+        loss = mse(plain(x), target)
+        loss.backward()
+        optimizer.step()
+        expected.append(loss.detach())
+    first, second = ranks(2).run(train_with_optimizer, interleaved(2, 4, 2), 4).values
+    assert first == [None] * 4 and expected[-1] < expected[0]
+    torch.testing.assert_close(torch.stack(second), torch.stack(expected), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("switch", [None, torch.no_grad, torch.inference_mode], ids=["plain", "no_grad", "inference"])
+def test_a_second_pipeline_of_the_same_stages_evaluates_on_batches_of_another_size(switch, ranks):
+    plain, losses = nn.Sequential(*model("blocks", 2)), []
+    x, target = batch(rows=7)
+    for _ in range(2):
+        plain.zero_grad()
+        mse(plain(batch()[0]), batch()[1]).backward()
+        with torch.no_grad():
+            for parameter in plain.parameters():
+                parameter -= 0.1 * parameter.grad
+        losses.append(mse(plain(x), target).detach())
+    found = ranks(2).run(train_and_evaluate, one_f_one_b(2, 4), forward_only(2, 3), switch).values
+    assert found[0] == [None, None]
+    torch.testing.assert_close(torch.stack(found[1]), torch.stack(losses))
+    assert not found[1][0].requires_grad
+
+
+def test_a_schedule_without_backward_passes_keeps_no_graph_and_takes_an_x_that_requires_grad():
+    seen = []
+    stages = [Do(lambda x: seen.append(torch.is_grad_enabled()) or x), *model("blocks", 1)]
+    pipe = ScheduledPipeline(stages, Schedule([list(map(Op.parse, ["0F0", "1F0"]))]), mse)
+    x, target = batch()
+    loss = pipe.step(x.requires_grad_(), target)
+    assert seen == [False] and torch.is_grad_enabled() and not loss.requires_grad
+    torch.testing.assert_close(loss, in_one_process("blocks", 1)[0])
+
+
+@task("dp.4")
+def test_two_pipelines_side_by_side_train_as_one_process_on_the_whole_batch(ranks):
+    schedule = zero_bubble_h1(2, 3)
+    values = ranks(4).run(train_two_by_two, schedule, rows=12).values
+    loss, expected = in_one_process("blocks", 2, rows=12)
+    torch.testing.assert_close((values[1][0] + values[3][0]) / 2, loss)
+    assert values[0][0] is values[2][0] is None
+    for rank, (_, found) in enumerate(values):
+        assert set(found) == {rank % 2}
+        torch.testing.assert_close(found[rank % 2], expected[rank % 2])
+
+
+def test_a_rank_that_is_not_in_the_process_group_is_told_so_and_the_others_go_on(ranks):
+    values = ranks(3).run(outsider).values
+    assert values[0] is None
+    torch.testing.assert_close(values[1], in_one_process("blocks", 2)[0])
+    assert values[2].startswith("rank 2 is not in the process_group that it was given")
+
+
+def test_the_whole_backward_and_the_split_one_may_stand_side_by_side():
+    schedule = Schedule([EVERYTHING])
+    agrees([train(schedule)], schedule)
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("schedule", [one_f_one_b(2, 4), interleaved(2, 4, 2), zero_bubble_v(2, 3)], ids=name_of)
+def test_every_op_is_a_span_once_a_step_in_the_order_of_the_schedule(schedule, ranks):
+    events = ranks(2).run(train, schedule, steps=3).events
+    compute = events[events["name"].isin(NAMES.values())].sort_values("start_s")
+    assert set(compute["lane"]) == {"compute"}
+    for (rank, step), rows in compute.groupby(["rank", "step"]):
+        assert [op_of_row(row) for row in rows.itertuples()] == schedule.ops[rank] and step in (0, 1, 2)
+    assert len(compute) == 3 * len(ops_of(schedule))
+
+
+def test_every_message_is_a_send_and_a_recv_in_the_lane_comm_with_its_bytes(ranks):
+    schedule, home = zero_bubble_v(2, 4), rank_of(zero_bubble_v(2, 4))
+    events = ranks(2).run(train, schedule, rows=8).events
+    comm = events[events["lane"] == "comm"]
+    found = {
+        name: sorted(zip(*(rows[label] for label in ("rank", "stage", "micro_batch", "step")), strict=True))
+        for name, rows in comm.groupby("name")
+    }
+    takes = [
+        (source, op)
+        for op in ops_of(schedule)
+        if (source := feeder(schedule, op)) and home[op.stage] != home[source.stage]
+    ]
+    for name, ends in (("send", [source for source, _ in takes]), ("recv", [op for _, op in takes])):
+        expected = [(home[op.stage], op.stage, op.micro_batch, step) for op in ends for step in range(2)]
+        assert found.pop(name) == sorted(expected)
+    assert found == {} and set(comm["bytes"]) == {2 * WIDTH * 8}  # two rows of doubles
+
+
+def test_over_an_emulated_link_nothing_arrives_before_it_could_have(ranks):
+    schedule = one_f_one_b(2, 4)
+    run = ranks(2, link=ETHERNET_1G).run(train, schedule)
+    agrees(run.values, schedule)
+    assert "ETHERNET_1G" in run.events.attrs["emulated"]
+    sends, recvs = (run.events[run.events["name"] == name] for name in ("send", "recv"))
+    start = {(1 - r.rank, r.micro_batch, r.step): r.start_s for r in sends.itertuples()}
+    assert len(start) == len(recvs) == 16
+    for row in recvs.itertuples():
+        assert row.end_s - start[row.rank, row.micro_batch, row.step] >= ETHERNET_1G.latency_s
+
+
+# --- refused before anything is sent ---------------------------------------------------------------------------------
+#
+# What a rank finds by itself is tried on a schedule of one rank, which needs no other process.
+
+ONE_RANK = interleaved(1, 4, 2)
+
+
+def one_rank(schedule=ONE_RANK, loss_fn=mse, **options):
+    return pipeline(schedule, model("blocks", schedule.n_stages), loss_fn, **options)
+
+
+@pytest.mark.parametrize(
+    "x, target, error, message",
+    [
+        (None, torch.ones(8, WIDTH), TypeError, "x is missing: the rank of stage 0 needs it in every step"),
+        (torch.ones(8, WIDTH), None, TypeError, "target is missing: the rank of the last stage needs it"),
+        ([1.0] * 8, torch.ones(8, WIDTH), TypeError, "x is a list, expected one tensor whose first dimension is the rows"),
+        (torch.ones(3, WIDTH), torch.ones(3, WIDTH), ValueError, r"x has 3 rows \(its shape is \(3, 6\)\), and the schedule 4"),
+        (torch.tensor(1.0), torch.ones(8, WIDTH), ValueError, r"x has 0 rows \(its shape is \(\)\)"),
+        (torch.ones(8, WIDTH), torch.ones(9, WIDTH), ValueError, "x has 8 rows and target 9, expected as many"),
+        (torch.ones(8, WIDTH).requires_grad_(), torch.ones(8, WIDTH), ValueError, "x requires grad, and a pipeline does not"),
+    ],
+)  # fmt: skip
+def test_a_batch_that_cannot_be_right_is_refused_and_the_next_one_is_taken(x, target, error, message):
+    pipe = one_rank()
+    with pytest.raises(error, match=message):
+        pipe.step(x, target)
+    assert pipe.step(*(part.double() for part in (torch.ones(8, WIDTH), torch.ones(8, WIDTH)))) > 0
+
+
+def test_a_batch_of_another_size_than_the_first_is_refused_whichever_rows_micro_batches_would_get():
+    pipe = one_rank()
+    pipe.step(*batch(rows=11))
+    with pytest.raises(ValueError, match=r"x has 10 rows, and the batch of the first step had 11.*drop_last=True"):
+        pipe.step(*batch(rows=10))
+    with pytest.raises(ValueError, match="target has 12 rows, and the batch of the first step had 11"):
+        pipe.step(batch(rows=11)[0], batch(rows=12)[1])
+    assert pipe.step(*batch(rows=11)) > 0
+
+
+def test_gradients_that_are_switched_off_are_missed_at_once():
+    pipe = one_rank(Schedule([EVERYTHING]))
+    with (
+        torch.no_grad(),
+        pytest.raises(RuntimeError, match=r"gradients are switched off: call step outside of torch\.no_grad"),
+    ):
+        pipe.step(*batch())
+    assert pipe.step(*batch()) > 0
+
+
+@pytest.mark.parametrize(
+    "stages, schedule, loss_fn, error, message",
+    [
+        ([nn.ReLU()], ONE_RANK, mse, ValueError, "rank 0 was given 1 stages, expected 2: of the 2 stages"),
+        (nn.Sequential(nn.ReLU(), nn.ReLU()), ONE_RANK, mse, ValueError, "rank 0 was given 1 stages, expected 2"),
+        ([nn.ReLU()] * 3, ONE_RANK, mse, ValueError, "rank 0 was given 3 stages.* it has 0, 1. Give it the modules of these"),
+        ([nn.ReLU(), torch.relu], ONE_RANK, mse, TypeError, "stages has a builtin_function_or_method in it, expected a list"),
+        (None, ONE_RANK, mse, TypeError, "stages has a NoneType in it, expected a list with an nn.Module"),
+        ([nn.ReLU()] * 2, "1F1B", mse, TypeError, "schedule is a str, expected a Schedule, such as one_f_one_b"),
+        ([nn.ReLU()], gpipe(2, 4), mse, ValueError, "GPipe is for 2 ranks, and there are 1 here: make it for 1, or launch with"),
+        ([nn.ReLU()] * 2, ONE_RANK, None, TypeError, "loss_fn is None, expected a function of output and target"),
+        ([nn.ReLU()], Schedule([list(map(Op.parse, ["0F0", "0W0"]))]), mse, ValueError, "0W0: it needs 0I0"),
+    ],
+)  # fmt: skip
+def test_a_pipeline_that_cannot_be_right_is_refused(stages, schedule, loss_fn, error, message):
+    with pytest.raises(error, match=message):
+        ScheduledPipeline(stages, schedule, loss_fn)
+
+
+def test_what_is_no_process_group_is_refused():
+    with pytest.raises(TypeError, match=r"process_group is a list, expected what torch\.distributed\.new_group gives"):
+        ScheduledPipeline([nn.ReLU()] * 2, ONE_RANK, mse, [0, 1])
+
+
+@pytest.mark.parametrize(
+    "stages", [nn.ModuleList([nn.ReLU(), nn.ReLU()]), (nn.ReLU(), nn.ReLU()), iter([nn.ReLU()] * 2)]
+)
+def test_stages_come_in_a_list_a_tuple_or_a_modulelist(stages):
+    x = torch.linspace(-1, 1, 8).reshape(8, 1)
+    assert ScheduledPipeline(stages, ONE_RANK, mse).step(x, x) == pytest.approx(mse(x.relu(), x).item())
+
+
+# --- the loss --------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 5), st.integers(0, 6))
+@settings(deadline=None)
+def test_rows_that_do_not_divide_weigh_alike(n_micro, more):
+    rows = n_micro + more
+    values = [train(interleaved(1, n_micro, 2), rows=rows)]
+    agrees(values, interleaved(1, n_micro, 2), rows=rows)
+
+
+@pytest.mark.parametrize(
+    "loss_fn, message",
+    [
+        (
+            lambda y, t: (y - t).square(),
+            r"loss_fn gave shape \(3, 6\), expected a tensor with one number: the mean over the",
+        ),
+        (lambda y, t: mse(y, t).item(), "loss_fn gave a float, expected a tensor with one number"),
+        (lambda y, t: mse(y, t).detach(), "loss_fn gave a loss that requires no grad, though the output does"),
+    ],
+)
+def test_a_loss_that_leads_nowhere_is_refused_with_stage_and_micro_batch(loss_fn, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        one_rank(loss_fn=loss_fn).step(*batch())
+    assert caught.value.__notes__ == ["in the loss of stage 1, micro-batch 0"]
+
+
+def not_a_number_for_the_third(y, target):
+    return mse(y, target) * (torch.nan if target[0, 0] == batch()[1][6, 0] else 1)
+
+
+def test_a_loss_that_is_nan_is_named_if_asked_and_else_it_is_the_loss():
+    assert one_rank(loss_fn=not_a_number_for_the_third).step(*batch()).isnan()
+    with pytest.raises(FloatingPointError, match="the loss is NaN, though the output has none in it") as caught:
+        one_rank(loss_fn=not_a_number_for_the_third, check_nan=True).step(*batch())
+    assert caught.value.__notes__ == ["in the loss of stage 1, micro-batch 2"]
+    x, target = batch()
+    x[-1] = torch.nan
+    with pytest.raises(FloatingPointError, match="the loss is NaN, the output has NaN in it") as caught:
+        one_rank(check_nan=True).step(x, target)
+    assert caught.value.__notes__ == ["in the loss of stage 1, micro-batch 3"]
+
+
+def test_a_step_after_one_that_failed_is_refused():
+    pipe = one_rank(loss_fn=lambda y, t: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        pipe.step(*batch())
+    with pytest.raises(RuntimeError, match=r"an earlier step of this ScheduledPipeline has failed.* launch anew"):
+        pipe.step(*batch())
