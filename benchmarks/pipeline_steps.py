@@ -24,6 +24,7 @@ WIDTH, ROWS, TOKENS, BLOCKS = 256, 16, 64, 4
 N_STAGES = 2
 OURS: dict[str, Callable[[int, int], Schedule]] = {"gpipe": gpipe, "1f1b": one_f_one_b}
 THEIRS: dict[str, Any] = {"gpipe": pipelining.ScheduleGPipe, "1f1b": pipelining.Schedule1F1B}
+ALONE = ["rank 0 alone", "rank 1 alone"]
 WARM_UP = 3
 
 Step = Callable[[], object]
@@ -48,7 +49,7 @@ def take_turns(ways: dict[str, Step], stages: list[nn.Module], count: int) -> No
 
 
 def beside_torch(kind: str, n_micro: int, count: int, alone: bool) -> None:
-    """Steps of ``kind`` with labkit and with torch, of the same modules. ``alone`` has rank 0 do them without a pipeline, too."""
+    """Steps of ``kind`` with labkit and with torch, of the same modules; ``alone`` has each rank do them without a pipeline."""
     keep_freed_memory()
     stages, (x, target), rank = build(), batch(), dist.get_rank()
     ways = {
@@ -56,11 +57,9 @@ def beside_torch(kind: str, n_micro: int, count: int, alone: bool) -> None:
         "torch": with_torch(stages[rank], kind, n_micro, x, target),
     }
     check_equal_gradients(ways, stages[rank])
-    if alone and rank == 0:
-        ways["micro-batches"] = one_after_the_other(nn.Sequential(*stages), n_micro, x, target)
-        ways["whole"] = one_after_the_other(nn.Sequential(*stages), 1, x, target)
-    elif alone:
-        ways |= {"micro-batches": lambda: None, "whole": lambda: None}
+    if alone:
+        ways |= {way: lambda: None for way in ALONE}  # while the other rank computes
+        ways[ALONE[rank]] = one_after_the_other(nn.Sequential(*stages), n_micro, x, target)
     take_turns(ways, stages, count)
 
 
