@@ -99,9 +99,8 @@ def draw_numbers(
     least_pt, most_pt = sizes_pt
     size = np.minimum(np.minimum(by_width, by_height), most_pt)
     fits = pd.Series(size >= least_pt, index=spans.index)
-    fits &= (
-        fits.groupby([spans["rank"], spans["name"]]).transform("mean") > 0.75
-    )  # the first ten of a row alone would confuse
+    # Of a row all ops of a kind have one, or none: the first ten alone would confuse.
+    fits &= fits.groupby([spans["rank"], spans["name"]]).transform("mean") > 0.75
     if fits.sum() > _MOST_NUMBERS:
         return
     chosen = [column[fits].tolist() for column in (x, y, texts, size, spans["name"], spans["chunk"])]
