@@ -33,11 +33,6 @@ WARM_UP = 3
 HEAD_WIDTH = 64  # as in every GPT-2
 
 
-def split_ratio(width: int, rows: int = 4, length: int = 64, pairs: int = 30, blocks: int = 1) -> float:
-    """Time of I and W together over that of autograd's whole backward pass: the median of ``pairs``."""
-    return statistics.median(pair["split"] / pair["plain"] for pair in measure(width, rows, length, pairs, blocks))
-
-
 def measure(width: int, rows: int, length: int, pairs: int, blocks: int = 1) -> list[dict[str, float]]:
     """Seconds of each way, pair by pair: ``plain``, ``whole``, ``split``, of which ``I`` and ``W``, and ``torch``, if it can.
 

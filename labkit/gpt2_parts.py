@@ -262,7 +262,9 @@ def _shares(n_blocks: int, n_parts: int, what: str) -> list[range]:
 
     Raises ValueError for no part, and for more of them than blocks.
     """
-    if not 1 <= n_parts <= n_blocks:
+    if n_parts < 1:
+        raise ValueError(f"there are {n_parts} {what}, expected at least one")
+    if n_parts > n_blocks:
         raise ValueError(
             f"{n_parts} {what} for {n_blocks} blocks, expected 1 to {n_blocks}, so that there is a block for each: take fewer "
             f"{what} or a model of more layers"

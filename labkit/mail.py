@@ -192,7 +192,7 @@ class Mail:
         if message.source != self._rank:
             if self._needs_header(item):
                 header = torch.empty(HEADER_SIZE, dtype=torch.int64, device=self._wire)
-                dist.recv(header, group=self._group, group_src=message.source)
+                dist.recv(_as_bytes(header), group=self._group, group_src=message.source)
                 self._formats[item] = Format.read(header)
             shape, dtype, _ = self._format_of(item)
             room = torch.empty(shape, dtype=dtype, device=self._wire)
@@ -257,12 +257,12 @@ class Mail:
         now = Format.of(tensor)
         known = self._formats.setdefault(given_by(op), now)
         if now != known:
-            same = now._replace(requires_grad=known.requires_grad) == known
-            todo = (
-                "after freezing or unfreezing parameters, make another ScheduledPipeline"
-                if same
-                else "pad the batch to one shape, or make another ScheduledPipeline for batches of another shape"
-            )
+            if now.shape != known.shape:
+                todo = "pad the batch to one shape, or make another ScheduledPipeline for batches of another shape"
+            elif now.dtype != known.dtype:
+                todo = "keep to one dtype, or make another ScheduledPipeline for the other one"
+            else:
+                todo = "after freezing or unfreezing parameters, make another ScheduledPipeline"
             raise ValueError(
                 f"{what.format(now)}, and gave {known} in the first step, expected the same in every step, as the next stage "
                 f"makes room for it beforehand: {todo}"

@@ -78,7 +78,13 @@ class MeanLoss:
                 f"the output has shape {tuple(output.shape)} and the target {tuple(target.shape)}, expected as many rows: "
                 "target needs a row for each row of x"
             )
-        loss = self._loss_fn(output, target)
+        try:
+            loss = self._loss_fn(output, target)
+        except Exception as error:
+            error.add_note(
+                f"loss_fn was given an output of shape {tuple(output.shape)} and a target of {tuple(target.shape)}"
+            )
+            raise
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             what = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
             raise ValueError(f"loss_fn gave {what}, expected a tensor with one number: the mean over the rows")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -54,8 +55,16 @@ _attached: WeakKeyDictionary[Axes, pd.DataFrame] = WeakKeyDictionary()
 @contextlib.contextmanager
 def house_style() -> Iterator[None]:
     """Draw under the lab's settings, whatever the reader's own settings of matplotlib are."""
-    with plt.style.context(["default", _HOUSE_STYLE]):
-        yield
+    interactive = matplotlib.is_interactive()
+    try:
+        with plt.style.context(["default", _HOUSE_STYLE]):
+            try:
+                yield
+            finally:
+                interactive |= matplotlib.is_interactive()
+    finally:
+        # A kernel's first figure switches it on, so that cells show what they draw; the style's end would take that back.
+        matplotlib.interactive(interactive)
 
 
 def new_axes(width_in: float, height_in: float) -> Axes:

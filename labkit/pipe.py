@@ -287,8 +287,10 @@ class ScheduledPipeline:
     ranks are those of ``process_group``, by default all; a schedule of one rank needs none.
 
     A step leaves in the parameters' ``.grad`` what one process would, added to what is there, as long as a row's output
-    depends on that row alone (see :class:`Pipe`). A schedule without backward passes computes the loss under torch.no_grad;
-    to evaluate between steps, make a second ScheduledPipeline with one, of the same stages.
+    depends on that row alone (see :class:`Pipe`); and zeros where a later stage makes no use of what comes to it. A schedule
+    without backward passes computes the loss under torch.no_grad; to evaluate between steps, make a second ScheduledPipeline
+    with one, of the same stages. In a script of your own on GPUs, call torch.cuda.set_device first; labkit.launch does.
+
     Each op is a span with the labels step, stage and micro_batch; messages are ``send`` and ``recv``, in the lane comm.
     ``next_step`` is the number that the next step's spans get; set it where several pipelines take turns.
 

@@ -1,8 +1,4 @@
-"""Given code under split_module: on which device each module of a model is to run.
-
-Without GPUs, ``cpu:0``, ``cpu:1``, … stand for devices. torch itself says plain ``cpu`` of every tensor there, so nothing but
-:class:`WithDevice` can tell them apart.
-"""
+"""Given code under split_module: on which device each module of a model is to run, real or virtual."""
 
 from __future__ import annotations
 

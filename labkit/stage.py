@@ -30,7 +30,7 @@ class Stage:
 
     The last stage is given a ``loss``: from an output and the number of its micro-batch it gives a tensor with one element,
     which takes the place of the output; backward starts there, with 1. ``step`` is a label of the spans. ``device`` is that of
-    the module's parameters.
+    the module's parameters or buffers, and the CPU where it has none.
     """
 
     def __init__(self, module: nn.Module, number: int):

@@ -30,6 +30,7 @@ _TYPES |= dict.fromkeys(_LABELS, "Int64")
 Row = tuple[Any, ...]
 
 _sinks: tuple[list[Row], ...] = ()  # every recording in progress; replaced, never mutated, so threads need no lock
+_paused = 0  # blocks of pause() that are running
 _notes: tuple[list[str], ...] = ()  # of the same recordings: what was not real while they ran
 _clock = time.perf_counter_ns  # on Linux and macOS one clock for all processes of a machine
 
@@ -73,7 +74,7 @@ class span:  # noqa: N801  (a context manager that reads as a verb)
 
     def end(self) -> None:
         """End what ``__enter__`` began. To be called where the work ends elsewhere, such as in a thread that waits for it."""
-        if _sinks and hasattr(self, "_start"):
+        if _sinks and not _paused and hasattr(self, "_start"):
             end = _clock() if isinstance(self._start, int) else _cuda_mark()
             row = (*self._key, self._start, end)
             for sink in _sinks:
@@ -83,12 +84,12 @@ class span:  # noqa: N801  (a context manager that reads as a verb)
 @contextlib.contextmanager
 def pause() -> Iterator[None]:
     """Record nothing of the block, in any thread: for what is not part of what is measured, such as a validation loss."""
-    global _sinks
-    sinks, _sinks = _sinks, ()
+    global _paused
+    _paused += 1
     try:
         yield
     finally:
-        _sinks = (*sinks, *_sinks)
+        _paused -= 1
 
 
 def note_emulated(what: str) -> None:

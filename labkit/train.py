@@ -278,7 +278,7 @@ def _with_hyphens(argv: Sequence[str]) -> list[str]:
 
 
 def _with_underscores(mode: str) -> str:
-    return mode.replace("-", "_")
+    return mode.replace("-", "_").lower()  # 1F1B and ZB-H1, as the papers write them
 
 
 def _parser() -> argparse.ArgumentParser:

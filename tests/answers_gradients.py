@@ -195,6 +195,28 @@ WRONG_BY_ALL_REDUCE = {
     ),
 }
 
+IN_GROUPS = (
+    "def average_gradients(model, process_group=None):\n    n = SIZE\n    for p in model.parameters():\n        BODY\n"
+)
+
+
+def in_groups(size: str, body: str) -> str:
+    return IN_GROUPS.replace("SIZE", size).replace("BODY", f"if p.grad is not None: {body}; p.grad /= n")
+
+
+WRONG_BY_ALL_REDUCE |= {
+    "takes no notice of the group": (
+        claims.a_group_averages_among_its_ranks,
+        in_groups("dist.get_world_size()", "dist.all_reduce(p.grad)"),
+        "on rank 0, whose group has 2 of 3 ranks",
+    ),
+    "divides the group's sum by the number of all ranks": (
+        claims.a_group_averages_among_its_ranks,
+        in_groups("dist.get_world_size()", "dist.all_reduce(p.grad, group=process_group)"),
+        "both take group=process_group",
+    ),
+}
+
 WRONG = {"dp.3": WRONG_THROUGH_RANK_0, "dp.4": WRONG_BY_ALL_REDUCE}
 RIGHT = {
     "dp.3": {"all gradients in one message": IN_ONE_MESSAGE},

@@ -16,6 +16,7 @@ from scheduled_runs import (
     in_one_process,
     model,
     mse,
+    nan_for_the_third,
     outsider,
     pipeline,
     train,
@@ -349,14 +350,10 @@ def test_a_loss_that_leads_nowhere_is_refused_with_stage_and_micro_batch(loss_fn
     assert caught.value.__notes__ == ["in the loss of stage 1, micro-batch 0"]
 
 
-def not_a_number_for_the_third(y, target):
-    return mse(y, target) * (torch.nan if target[0, 0] == batch()[1][6, 0] else 1)
-
-
 def test_a_loss_that_is_nan_is_named_if_asked_and_else_it_is_the_loss():
-    assert one_rank(loss_fn=not_a_number_for_the_third).step(*batch()).isnan()
+    assert one_rank(loss_fn=nan_for_the_third).step(*batch()).isnan()
     with pytest.raises(FloatingPointError, match="the loss is NaN, though the output has none in it") as caught:
-        one_rank(loss_fn=not_a_number_for_the_third, check_nan=True).step(*batch())
+        one_rank(loss_fn=nan_for_the_third, check_nan=True).step(*batch())
     assert caught.value.__notes__ == ["in the loss of stage 1, micro-batch 2"]
     x, target = batch()
     x[-1] = torch.nan

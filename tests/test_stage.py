@@ -7,13 +7,13 @@ import gc
 import itertools
 import traceback
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_stage_node import Do, Fail
 from torch import nn
 
 from labkit import models
@@ -29,15 +29,6 @@ def layers(*widths: int, seed: int = 0) -> nn.Sequential:
 
 def rows(count: int = 6, width: int = 4, seed: int = 0) -> torch.Tensor:
     return torch.randn(count, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-class Do(nn.Module):
-    def __init__(self, function: Callable[[torch.Tensor], Any]):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.function(x)
 
 
 def run(stages: list[Stage], micro_batches: list[torch.Tensor], split: list[bool], order: list[int]) -> torch.Tensor:
@@ -160,16 +151,6 @@ def test_after_the_last_op_of_a_micro_batch_nothing_of_it_is_alive(last):
     else:
         stage.backward(0, gradient)
     assert alive[0]() is None
-
-
-class Fail(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        raise ArithmeticError("in the backward of Fail")
 
 
 def missing(*_: Any) -> Any:

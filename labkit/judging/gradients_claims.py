@@ -109,6 +109,23 @@ def weights_stay(averaged: Averaged) -> str | None:
     return None
 
 
+def a_group_averages_among_its_ranks(averaged: Averaged) -> str | None:
+    """With a process_group, its ranks average among themselves."""
+    for rank, found in enumerate(averaged.ranks):
+        if "in groups" not in found:
+            continue
+        members = averaged.ranks[:2] if rank < 2 else [found]
+        for name, own in found["own"].items():
+            if own is not None and not _close(
+                found["in groups"][name], sum(m["own"][name] for m in members) / len(members)
+            ):
+                return (
+                    f"on rank {rank}, whose group has {len(members)} of {WORLD_SIZE} ranks, the gradient of {name} is not the "
+                    "mean over these: all_reduce and get_world_size both take group=process_group"
+                )
+    return None
+
+
 def _close(found: Any, expected: Any) -> bool:
     return found is not None and found.shape == expected.shape and bool(found.allclose(expected, rtol=1e-9, atol=1e-12))
 
@@ -158,5 +175,6 @@ def any_strides_do(averaged: Averaged) -> str | None:
 
 # --- what check reads ------------------------------------------------------------------------------------------------
 
-BY_ALL_REDUCE = (mean_is_the_gradient_of_the_batch, all_ranks_agree, no_gradient_stays_none, weights_stay)
-THROUGH_RANK_0 = (*BY_ALL_REDUCE, everything_goes_through_rank_0, each_gradient_travels_once, any_strides_do)
+EITHER_WAY = (mean_is_the_gradient_of_the_batch, all_ranks_agree, no_gradient_stays_none, weights_stay)
+BY_ALL_REDUCE = (*EITHER_WAY, a_group_averages_among_its_ranks)
+THROUGH_RANK_0 = (*EITHER_WAY, everything_goes_through_rank_0, each_gradient_travels_once, any_strides_do)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -40,10 +41,22 @@ def gradients_by_name(model: Any) -> dict[str, Any]:
 
 
 def probe_average_gradients() -> dict[str, Any]:
-    """In each rank: the gradients of its shard of the batch, before and after average_gradients."""
+    """In each rank: the gradients of its shard of the batch, before and after average_gradients, and the same in groups."""
     from labkit import dp
 
-    return _averaged(dp.average_gradients)
+    found = _averaged(dp.average_gradients)
+    if "process_group" in inspect.signature(dp.average_gradients).parameters:  # an older answer has all ranks alone
+        found["in groups"] = attempt(lambda: _averaged(in_groups(dp.average_gradients))["averaged"], DP)
+    return found
+
+
+def in_groups(average: Callable[..., object]) -> Callable[[Any], object]:
+    """``average`` among the ranks of a group: 0 and 1 have one together, any other rank has one of its own."""
+    import torch.distributed as dist
+
+    rank, groups = dist.get_rank(), [[0, 1], *([other] for other in range(2, dist.get_world_size()))]
+    (own,) = [made for made, ranks in [(dist.new_group(ranks), ranks) for ranks in groups] if rank in ranks]
+    return lambda model: average(model, process_group=own)
 
 
 def probe_gather_scatter() -> dict[str, Any]:
