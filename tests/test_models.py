@@ -221,7 +221,7 @@ def test_a_state_dict_has_the_names_of_the_unplaced_model_and_goes_into_either(t
 @pytest.mark.parametrize(
     ("devices", "error", "message"),
     [
-        ([], ValueError, "0 devices for 5 blocks, expected 1 to 5"),
+        ([], ValueError, "there are 0 devices, expected at least one"),
         ([f"cpu:{number}" for number in range(6)], ValueError, "6 devices for 5 blocks, expected 1 to 5"),
         ("cpu:0", TypeError, r"devices is 'cpu:0', expected a list of devices, such as \['cpu:0', 'cpu:1'\]"),
         (2, TypeError, "devices is 2, expected a list"),
