@@ -25,8 +25,7 @@ class _Pickler(cloudpickle.Pickler):
         if torch is None or not isinstance(obj, torch.Tensor) or obj.device.type == "meta":
             return super().reducer_override(obj)
         if type(obj) is torch.Tensor and obj.layout is torch.strided and not obj.is_quantized and obj.numel() > 0:
-            data = obj.detach().to("cpu").resolve_conj().resolve_neg().contiguous()
-            content = pickle.PickleBuffer(data.reshape(-1).view(torch.uint8).numpy())
+            content = pickle.PickleBuffer(as_bytes(laid_out(obj.detach().to("cpu"))).numpy())
             return _tensor, (content, obj.dtype, obj.shape, obj.requires_grad)
         if obj.device.type != "cpu":
             on_cpu = obj.detach().to("cpu").requires_grad_(obj.requires_grad)
@@ -34,6 +33,18 @@ class _Pickler(cloudpickle.Pickler):
                 on_cpu = torch.nn.Parameter(on_cpu, obj.requires_grad)
             return on_cpu.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
         return super().reducer_override(obj)
+
+
+def laid_out(tensor: Any) -> Any:
+    """``tensor`` with its numbers one after the other in memory, and none that is only marked as conjugate or negative."""
+    return tensor.resolve_conj().resolve_neg().contiguous()
+
+
+def as_bytes(tensor: Any) -> Any:
+    """A contiguous tensor's memory, of whatever dtype, as a 1-D tensor of bytes."""
+    import torch
+
+    return tensor.detach().view(-1).view(torch.uint8)
 
 
 def _tensor(content: bytearray, dtype: Any, shape: Any, requires_grad: bool) -> Any:

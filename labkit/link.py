@@ -28,6 +28,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from labkit._wire import as_bytes
 from labkit.cost import Link, collective_s
 
 BACKEND = "link"
@@ -241,7 +242,7 @@ class LinkGroup(dist.ProcessGroup):
 
     def send(self, tensors: list[torch.Tensor], to: int, tag: int) -> LinkWork:
         self._settle_known()
-        payload = _as_bytes(*tensors)
+        payload = as_bytes(*tensors)
         duration = self._transmission_ns(payload)
         arrival = _outgoing.reserve(_now(), duration) + duration + _ns(self._link.latency_s)
         message = torch.cat([torch.tensor([arrival]).view(torch.uint8), payload])
@@ -255,7 +256,7 @@ class LinkGroup(dist.ProcessGroup):
 
     def _receive(self, tensors: list[torch.Tensor], start: Callable[[torch.Tensor], Any]) -> LinkWork:
         """A message is here when its sender says so, but no two messages come in at the same time."""
-        payload = _as_bytes(*tensors)
+        payload = as_bytes(*tensors)
         duration = self._transmission_ns(payload)
         message = torch.empty(_HEADER_BYTES + payload.nbytes, dtype=torch.uint8)
 
@@ -271,11 +272,6 @@ class LinkGroup(dist.ProcessGroup):
 
 
 _HEADER_BYTES = 8  # of a message: the time of its arrival, an int64
-
-
-def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """A contiguous tensor's memory as a 1-D tensor of bytes."""
-    return tensor.detach().view(-1).view(torch.uint8)
 
 
 class _Collective:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from labkit._wire import as_bytes, laid_out
 from labkit.messages import Message, messages_of
 from labkit.schedule import Op, Schedule
 from labkit.trace import span
@@ -65,16 +66,6 @@ def _wire_of(group: Any) -> torch.device:
     if dist.is_initialized() and "cuda:nccl" in dist.get_backend_config(group):
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")
-
-
-def _laid_out(tensor: torch.Tensor) -> torch.Tensor:
-    """``tensor`` as it is sent: its numbers one after the other, and none that is only marked as conjugate or negative."""
-    return tensor.resolve_conj().resolve_neg().contiguous()
-
-
-def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """A contiguous tensor's memory, of whatever dtype."""
-    return tensor.view(-1).view(torch.uint8)
 
 
 def _words(item: Item) -> str:
@@ -192,18 +183,18 @@ class Mail:
         if message.source != self._rank:
             if self._needs_header(item):
                 header = torch.empty(HEADER_SIZE, dtype=torch.int64, device=self._wire)
-                dist.recv(_as_bytes(header), group=self._group, group_src=message.source)
+                dist.recv(as_bytes(header), group=self._group, group_src=message.source)
                 self._formats[item] = Format.read(header)
             shape, dtype, _ = self._format_of(item)
             room = torch.empty(shape, dtype=dtype, device=self._wire)
-            work = dist.irecv(_as_bytes(room), group=self._group, group_src=message.source)
+            work = dist.irecv(as_bytes(room), group=self._group, group_src=message.source)
             self._arriving[item] = work, room
             return
-        tensor = _laid_out(self._given.pop(item).detach().to(self._wire))
+        tensor = laid_out(self._given.pop(item).detach().to(self._wire))
         with self._span("send", message.producer, tensor):
             headers = [self._format_of(item).header().to(self._wire)] if self._needs_header(item) else []
             for part in [*headers, tensor]:
-                work = dist.isend(_as_bytes(part), group=self._group, group_dst=message.target)
+                work = dist.isend(as_bytes(part), group=self._group, group_dst=message.target)
                 self._leaving.append((message, work, part))
 
     def _let_go(self, arrived: Message) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from test_train import without_torchrun
 from to_do import task
 
 from labkit import dp, launch, metrics, models, modes, pipeline_trainer, train, translation
@@ -212,11 +213,6 @@ def test_under_torchrun_a_pipeline_trains_and_translates_as_one_process(tmp_path
     assert merged["samples"] == expected.samples and merged["bleu"] == pytest.approx(expected.bleu)
     assert "zb_h1: 2 stages on 2 ranks, 2 micro-batches a batch" in done.stdout
     assert {path.name for path in tmp_path.iterdir()} == {"merged.json", "rank0.json", "rank1.json", "events.csv"}
-
-
-def without_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"):
-        monkeypatch.delenv(name, raising=False)
 
 
 @needs_pipe
