@@ -102,8 +102,8 @@ def test_a_span_that_began_before_the_recording_is_not_in_it():
 def test_a_span_may_end_in_another_thread_than_it_began_in():
     with record() as recording:
         timing = span("all_reduce", lane="comm", bucket=1)
-        assert timing.__enter__() is timing  # what "with span(...) as timing" gives
         began = time.perf_counter()
+        assert timing.__enter__() is timing  # what "with span(...) as timing" gives
         thread = threading.Thread(target=lambda: (time.sleep(0.02), timing.end()))
         thread.start()
         with span("backward"):
@@ -114,7 +114,7 @@ def test_a_span_may_end_in_another_thread_than_it_began_in():
     assert sorted(events.index) == ["all_reduce", "backward"]
     sent = events.loc["all_reduce"]
     assert (sent["lane"], sent["bucket"]) == ("comm", 1)
-    assert 0.02 <= sent["end_s"] - sent["start_s"] <= until_joined + 1e-3
+    assert 0.02 <= sent["end_s"] - sent["start_s"] <= until_joined + 1e-6
     assert sent["start_s"] <= events.loc["backward", "start_s"]
 
 
