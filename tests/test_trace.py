@@ -327,6 +327,8 @@ class TwoGpus:
         import torch
 
         self.at = 0
+        self.now_ns = 10**12  # the CPU's clock, which moves when the test says so
+        monkeypatch.setattr(trace, "_clock", lambda: self.now_ns)
         for name in ("synchronize", "current_device", "device"):
             monkeypatch.setattr(torch.cuda, name, getattr(self, name))
         monkeypatch.setattr(torch.cuda, "Event", self.event)
@@ -348,10 +350,7 @@ class TwoGpus:
 
         class Event:
             def record(self):
-                self.device, self.ms = (
-                    gpus.at,
-                    time.perf_counter_ns() / 1e6 + 1e6 * gpus.at,
-                )  # each has a clock of its own
+                self.device, self.ms = gpus.at, gpus.now_ns / 1e6 + 1e6 * gpus.at  # each has a clock of its own
 
             def synchronize(self):
                 pass
@@ -366,12 +365,10 @@ class TwoGpus:
 def test_spans_on_two_gpus_are_on_one_clock(monkeypatch):
     gpus, recorder = TwoGpus(monkeypatch), trace.Recorder()
     recorder.start("cuda")
-    begin = time.perf_counter_ns()
+    begin = gpus.now_ns
     for device in (0, 1):
         with gpus.device(device), span("forward", stage=device):
-            time.sleep(0.002)
-    end = time.perf_counter_ns()
+            gpus.now_ns += 2_000_000
     rows = recorder.finish()
     assert trace._cuda is None
-    times = [t for row in rows for t in row[7:]]
-    assert times == sorted(times) and begin - 2e6 <= times[0] and times[-1] <= end + 2e6
+    assert [t - begin for row in rows for t in row[7:]] == [0, 2_000_000, 2_000_000, 4_000_000]
