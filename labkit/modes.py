@@ -8,13 +8,14 @@ from labkit.schedule import Schedule, gpipe, interleaved, one_f_one_b, zero_bubb
 
 DATA_PARALLEL, MODEL_PARALLEL, PIPELINE_PARALLEL = "data_parallel", "model_parallel", "pipeline_parallel"
 ONE_PROCESS = (MODEL_PARALLEL, PIPELINE_PARALLEL)  # it drives all devices; in the others a process is a rank
-_SCHEDULES: dict[str, Callable[[int, int], Schedule]] = {  # of ranks and micro-batches
+_SCHEDULES: dict[str, Callable[..., Schedule]] = {  # of ranks and micro-batches; interleaved, of stages per rank too
     "gpipe": gpipe,
     "1f1b": one_f_one_b,
+    "interleaved": interleaved,
     "zb_h1": zero_bubble_h1,
     "zb_v": zero_bubble_v,
 }
-SCHEDULED = ("gpipe", "1f1b", "interleaved", "zb_h1", "zb_v")
+SCHEDULED = tuple(_SCHEDULES)
 MODES = (DATA_PARALLEL, *ONE_PROCESS, *SCHEDULED)
 
 
@@ -23,9 +24,8 @@ def schedule_of(mode: str, n_ranks: int, n_micro: int, stages_per_rank: int) -> 
 
     Raises ValueError for micro-batches that interleaved 1F1B cannot take in rounds.
     """
-    if mode == "interleaved":
-        return interleaved(n_ranks, n_micro, stages_per_rank)
-    return _SCHEDULES[mode](n_ranks, n_micro)
+    chunks = (stages_per_rank,) if mode == "interleaved" else ()
+    return _SCHEDULES[mode](n_ranks, n_micro, *chunks)
 
 
 def forward_of(schedule: Schedule) -> Schedule:

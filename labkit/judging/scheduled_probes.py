@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from labkit.bubble import NAMES
 from labkit.judging.evidence import PIPE, Failure, attempt
 from labkit.schedule import (
     Op,
@@ -16,7 +17,7 @@ from labkit.schedule import (
     zero_bubble_v,
 )
 
-METHODS = {"F": "forward", "B": "backward", "I": "input_grad", "W": "weight_grad"}  # of a Stage
+METHODS = NAMES  # those of a Stage are called as their events are
 
 ONE_STAGE_A_RANK = {
     "GPipe": gpipe(3, 3),
