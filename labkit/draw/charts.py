@@ -1,4 +1,4 @@
-"""Other tables -> matplotlib axes: bars side by side, and measured points with the curve that was predicted."""
+"""Draw tables of results: clusters of bars, and measured points with a predicted curve."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 
 
 def panels(*widths: float, height_in: float = 4.0) -> list[Axes]:
-    """Axes side by side in one figure, as wide as a page, in the lab's style: give each its share, such as panels(2, 3)."""
+    """Return axes next to each other in one figure, each with its share of a page: panels(2, 3)."""
     with house_style():
         return list(
             plt.subplots(1, len(widths), figsize=(12.0, height_in), layout="constrained", width_ratios=widths)[1]
@@ -42,11 +42,14 @@ def bars(
     note: str = "",
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw a table of one row per bar: a cluster per ``group``, in it a bar per ``series``, ``value`` high.
+    """Draw a table of one row per bar: a cluster per ``group``, in it a bar per ``series``.
 
-    ``group``, ``series``, ``value`` and ``error`` name columns; ``error`` is half the length of the error bar, in the
-    unit of the value. ``label`` says what the value is and in which unit. With ``log`` the axis is logarithmic.
-    Raises ValueError for a missing column, an empty table, a value that is missing, or two rows for one bar.
+    ``group``, ``series``, ``value`` and ``error`` name columns. A bar is ``value`` high; ``error``
+    is half the length of the error bar, in the unit of the value. ``label`` says what the value is
+    and in which unit. With ``log`` the axis is logarithmic.
+
+    Raises ValueError for a missing column, an empty table, a value that is missing, or two rows for
+    one bar.
     """
     _check_columns(table, "bars(table)", [group, series], [value, *([error] if error else [])])
     if log and (table[value] <= 0).any():
@@ -104,7 +107,7 @@ def _draw_series(
 
 
 def _scale_by_powers_of_ten(ax: Axes, values: pd.Series) -> None:
-    """From the power of ten below to the one above, with room for the numbers on the bars."""
+    """Scale from the power of ten below to the one above, with room for numbers on bars."""
     low, high = np.log10([values.min(), values.max()])
     ax.set_yscale("log")
     ax.set_ylim(10 ** np.floor(low - 0.01), 10 ** np.ceil(high + 0.1))
@@ -124,10 +127,10 @@ def curve(
     note: str = "",
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw a table of one row per measured point: ``y`` over ``x``, and dashed what was ``predicted`` there.
+    """Draw a table of one row per measured point: ``y`` over ``x``, and dashed what was predicted.
 
-    ``x``, ``y``, ``series``, ``error`` and ``predicted`` name columns; ``series`` makes a line per name in it.
-    ``log`` names the axes that are logarithmic: ``"x"``, ``"y"`` or ``"xy"``.
+    ``x``, ``y``, ``series``, ``error`` and ``predicted`` name columns; ``series`` makes a line per
+    name in it. ``log`` names the axes that are logarithmic: ``"x"``, ``"y"`` or ``"xy"``.
 
     Raises ValueError for a missing column, an empty table, or a value that is missing.
     """
@@ -177,7 +180,7 @@ def _check_columns(table: pd.DataFrame, what: str, names: list[str], numbers: li
 
 
 def _characters_across(ax: Axes) -> int:
-    """How many characters fit beside each other under the axes."""
+    """Return how many characters fit next to each other under the axes."""
     return int(CHARACTERS_PER_IN * ax.bbox.width / ax.get_figure().dpi)  # type: ignore[union-attr]
 
 

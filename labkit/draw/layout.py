@@ -1,4 +1,4 @@
-"""Where the bars of event tables lie: which row of a picture each span has, and in which unit time is written.
+"""Lay out event tables: which row of a picture each span has, and in which unit time is written.
 
 Nothing is drawn here. :mod:`labkit.draw.artists` puts what is laid out here on matplotlib axes.
 """
@@ -18,22 +18,25 @@ from labkit.trace import EVENT_COLUMNS, LANES
 GAP = 0.4  # between two ranks, in rows
 
 
-def checked(events: pd.DataFrame, what: str) -> pd.DataFrame:
-    """The table as an ordinary DataFrame in drawing order; ``what`` it is. Errors are those of :func:`labkit.simulate.measures.checked`."""
+def in_drawing_order(events: pd.DataFrame, what: str) -> pd.DataFrame:
+    """Return the table as an ordinary DataFrame in drawing order; ``what`` names it.
+
+    Errors are those of :func:`labkit.simulate.measures.check_events`.
+    """
     order = ["rank", "lane", "start_s", "end_s"]
-    events = measures.checked(events, what, EVENT_COLUMNS)
+    events = measures.check_events(events, what, EVENT_COLUMNS)
     return pd.DataFrame(events).sort_values(order, kind="stable", ignore_index=True)
 
 
 def from_zero(events: pd.DataFrame) -> pd.DataFrame:
-    """The same table with its first span at 0."""
+    """Return the same table with its first span at 0."""
     start = events["start_s"].min()
     return events.assign(start_s=events["start_s"] - start, end_s=events["end_s"] - start)
 
 
 @dataclass(frozen=True)
 class TimeAxis:
-    """How time is written in a picture: the label of the axis, the unit, and how many of it make a second."""
+    """How a picture writes time: the label of the axis, the unit, how many of it make a second."""
 
     label: str
     unit: str
@@ -44,7 +47,7 @@ class TimeAxis:
 
 
 def time_axis(extent_s: float, time_label: str = "", origin: float = 0.0) -> TimeAxis:
-    """Seconds, milliseconds or microseconds, as fits the extent; with a ``time_label`` that names it, the plain number.
+    """Return an axis in s, ms or µs, as fits the extent; the plain number with a ``time_label``.
 
     ``origin`` is the time in seconds that stands at 0.
     """
@@ -56,9 +59,10 @@ def time_axis(extent_s: float, time_label: str = "", origin: float = 0.0) -> Tim
 
 
 def stack(starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, int]:
-    """Greedy interval packing: the row of each span, such that no two spans of a row overlap; and the number of rows.
+    """Return the row of each span, such that no two spans of a row overlap, and the number of rows.
 
-    Longer spans first where two start together, so that an outer span lies above the ones nested in it.
+    This is greedy interval packing. Longer spans come first where two start together, so that an
+    outer span lies above the ones nested in it.
     """
     slack = 1e-9 * max(float(ends.max() - starts.min()), 1e-12)  # spans that touch share a row in spite of rounding
     rows = np.zeros(len(starts), dtype=int)
@@ -71,7 +75,7 @@ def stack(starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 def chunks(events: pd.DataFrame) -> pd.Series:
-    """For each span the number of its stage among those of its rank: 0, 1, … in the order of the stages, 0 without one."""
+    """Return for each span the number of its stage on its rank: 0, 1, …, and 0 without one."""
     pairs = events[["rank", "stage"]].dropna().drop_duplicates().sort_values(["rank", "stage"])
     numbers = pairs.assign(chunk=pairs.groupby("rank").cumcount())
     return events[["rank", "stage"]].merge(numbers, on=["rank", "stage"], how="left")["chunk"].fillna(0).astype(int)
@@ -79,7 +83,7 @@ def chunks(events: pd.DataFrame) -> pd.Series:
 
 @dataclass
 class Layout:
-    """Where the rows lie, in units of a row's height, counted downwards from the first bar: top and bottom, or middle."""
+    """Where the rows lie, in units of a row's height, counted downwards from the first bar."""
 
     height: float = 0.0  # with a gap below the last rank
     ranks: dict[int, tuple[float, float]] = field(default_factory=dict)  # their bars
@@ -88,9 +92,10 @@ class Layout:
 
 
 def lay_out(parts: Sequence[tuple[str, float, pd.DataFrame]], gap: float = GAP, strip: float = 0.0) -> Layout:
-    """Give each span the ``top`` and ``height`` of its bar: rank by rank, table by table, lane by lane.
+    """Give each span the ``top`` and ``height`` of its bar: by rank, by table, by lane.
 
-    A part is the label of a table, the height of its rows, and the table. Under the bars of each rank is room for a strip.
+    A part is the label of a table, the height of its rows, and the table. Under the bars of each
+    rank is room for a strip.
     """
     layout, y = Layout(), 0.0
     lanes_used = set().union(*(set(events["lane"]) for _, _, events in parts))

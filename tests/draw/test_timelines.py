@@ -25,7 +25,7 @@ def _close_figures():
     plt.close("all")
 
 
-# --- timelines ---
+# --- timelines ------------------------------------------------------------------------------------
 
 
 def test_every_event_is_a_bar_at_its_time():
@@ -185,7 +185,7 @@ def test_overlay_draws_ranks_that_only_one_table_has():
     assert len(drawn_bars(ax)) == 21
 
 
-# --- timelines of pipelines ---
+# --- timelines of pipelines -----------------------------------------------------------------------
 
 
 def labels_of_ranks(ax):
@@ -297,7 +297,7 @@ def test_a_wrong_table_is_refused_with_its_fault(table, error, message):
     assert not plt.get_fignums()
 
 
-# --- colours ---
+# --- colours --------------------------------------------------------------------------------------
 
 # Linear light to what an eye without red, green or blue cones sees (Machado, Oliveira and Fernandes 2009, severity 1).
 COLOUR_VISION = {

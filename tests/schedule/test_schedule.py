@@ -57,7 +57,7 @@ def generated(draw) -> Schedule:
     return interleaved(n, m, draw(st.integers(1, 3)))
 
 
-# --- an executor that shares nothing with the code under test --------------------------------------------------------
+# --- an executor that shares nothing with the code under test -------------------------------------
 
 
 def executed(ranks: list[list[Op]], **times: float) -> dict[Op, tuple[float, float]] | None:
@@ -133,7 +133,7 @@ def makespan(spans: dict[Op, tuple[float, float]]) -> float:
     return max(end for _, end in spans.values())
 
 
-# --- bad input -------------------------------------------------------------------------------------------------------
+# --- bad input ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("make", BY_COUNTS)
@@ -204,7 +204,7 @@ def test_what_is_no_op_is_refused_where_it_stands_and_also_if_it_comes_later(oth
         validate(schedule)
 
 
-# --- what validate refuses -------------------------------------------------------------------------------------------
+# --- what validate refuses ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,7 @@ def test_a_changed_schedule_is_refused_exactly_where_it_can_no_longer_run(schedu
     assert runs == (executed(ranks) is not None)
 
 
-# --- what the generators make ----------------------------------------------------------------------------------------
+# --- what the generators make ---------------------------------------------------------------------
 
 
 @settings(max_examples=200, deadline=None)
@@ -384,7 +384,7 @@ def test_the_split_schedules_of_four_stages_start_as_drawn_in_the_paper():
     assert h2[3][12:] == ["3F6", "3I6", "3W0", "3F7", "3I7", "3W1", "3W2", "3W3", "3W4", "3W5", "3W6", "3W7"]
 
 
-# --- how long they take and what they keep: the closed forms of the papers ---------------------------------------------
+# --- how long they take and what they keep: the closed forms of the papers ------------------------
 
 
 @pytest.mark.parametrize(("forward", "backward"), [(1, 1), (1, 2), (3, 2)])
@@ -465,7 +465,7 @@ def test_v_leaves_no_gap_in_the_memory_of_1f1b(n, more):
     assert peaks(schedule, spans) == [2 * n] * n
 
 
-# --- torch's orders --------------------------------------------------------------------------------------------------
+# --- torch's orders -------------------------------------------------------------------------------
 
 
 def stages_of_torch(n_ranks: int, n_stages: int, rank: int = 0) -> list:
@@ -539,7 +539,7 @@ def test_zero_bubble_v_has_torchs_order_also_with_few_micro_batches(n, m):
     assert texts(zero_bubble_v(n, m)) == compute_only(order_of_torch("ScheduleZBVZeroBubble", n, m, 2).pipeline_order)
 
 
-# --- torch's CSV -----------------------------------------------------------------------------------------------------
+# --- torch's CSV ----------------------------------------------------------------------------------
 
 
 @settings(max_examples=60, deadline=None)
@@ -667,7 +667,7 @@ def test_a_spreadsheets_mark_before_the_first_cell_is_passed_over(tmp_path):
     assert texts(Schedule.from_csv(tmp_path / "sheet.csv")) == [["0F0", "0B0"]]
 
 
-# --- what waits for what ---------------------------------------------------------------------------------------------
+# --- what waits for what --------------------------------------------------------------------------
 
 
 @settings(max_examples=60, deadline=None)
@@ -695,7 +695,7 @@ def test_dependencies_know_what_each_op_comes_after_and_whose_output_it_takes(sc
     assert all(place[j] < place[i] for i in place for j in (found.previous_op[i], found.input_op[i]) if j is not None)
 
 
-# --- what travels to a rank, and what is loaded ------------------------------------------------------------------------
+# --- what travels to a rank, and what is loaded ---------------------------------------------------
 
 
 def test_ops_schedules_and_errors_reach_another_process_whole():

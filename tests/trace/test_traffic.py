@@ -26,7 +26,7 @@ MIB = 2**20
 SO_ATTACH_FILTER, SO_DETACH_FILTER = 26, 27  # Linux; Python's socket module does not name them
 
 
-# --- what cannot work ------------------------------------------------------------------------------------------------
+# --- what cannot work -----------------------------------------------------------------------------
 
 
 def no_tcp_info(monkeypatch):
@@ -80,7 +80,7 @@ def test_what_was_seen_cannot_be_read_before_the_block_is_over(what):
         getattr(seen, what)
 
 
-# --- plain TCP connections -------------------------------------------------------------------------------------------
+# --- plain TCP connections ------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -271,7 +271,7 @@ def test_ipv6_counts_as_well_and_an_ipv4_peer_has_one_name_whatever_the_socket()
         assert client.getsockname() in [connection.peer for connection in seen.connections]
 
 
-# --- what is not counted ---------------------------------------------------------------------------------------------
+# --- what is not counted --------------------------------------------------------------------------
 
 
 @has_counters
@@ -334,7 +334,7 @@ def test_the_stores_connection_is_listed_and_not_in_the_totals(pair, monkeypatch
     assert (seen.sent_bytes, seen.received_bytes) == (8, 8)
 
 
-# --- it leaves no trace ----------------------------------------------------------------------------------------------
+# --- it leaves no trace ---------------------------------------------------------------------------
 
 
 @has_counters
@@ -363,7 +363,7 @@ def test_importing_it_loads_nothing_heavy(module):
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-# --- real ranks ------------------------------------------------------------------------------------------------------
+# --- real ranks -----------------------------------------------------------------------------------
 
 
 class Meeting:
