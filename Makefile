@@ -23,7 +23,7 @@ $(READY): pyproject.toml constraints.txt Makefile
 	touch $@
 
 lab: setup
-	$(BIN)/jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(if $(filter 0,$(shell id -u)),--allow-root) $(LAB_FLAGS)
+	$(BIN)/jupyter lab --KernelManager.transport=ipc --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(if $(filter 0,$(shell id -u)),--allow-root) $(LAB_FLAGS)
 
 test: setup
 	$(BIN)/ruff format --check .
