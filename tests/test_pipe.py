@@ -28,7 +28,8 @@ from test_stage_node import Do, Fail
 from to_do import task
 from torch import nn
 
-from labkit import pipe, schedule, worker
+from labkit import pipe, schedule
+from labkit.parallel import worker
 from labkit.pipe import Pipe, WithDevice, clock_cycles, split_module
 from labkit.trace import record
 

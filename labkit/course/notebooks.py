@@ -23,8 +23,8 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode
 
+from labkit.base.files import write_atomically
 from labkit.course.kernels import over_ipc
-from labkit.picture import write_atomically
 
 MOST_CODE_CELLS = 25
 MEDIAN_LINES = 6
