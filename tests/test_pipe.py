@@ -24,7 +24,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_stage_node import Do, Fail
+from small_modules import Do, Fail
 from to_do import task
 from torch import nn
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_modules import Do, Fail
 from torch import nn
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
@@ -22,29 +23,6 @@ from labkit.parallel.stage_node import concatenate, run_stage
 from labkit.trace import record
 
 CPU = torch.device("cpu")
-
-
-class Do(nn.Module):
-    """A module that does ``function`` to its input."""
-
-    def __init__(self, function: Callable[[torch.Tensor], Any]):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.function(x)
-
-
-class Fail(torch.autograd.Function):
-    """The identity, whose backward raises."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        raise ArithmeticError("in the backward of Fail")
 
 
 class Staged(nn.Module):

@@ -277,7 +277,9 @@ def test_gpt2_small_trains_on_one_gpu() -> None:
 
 
 def test_an_unfilled_task_is_named_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(train, "missing", lambda task: f"TODO {task}: labkit/dp.py, line 7" if task == "dp.4" else None)
+    monkeypatch.setattr(
+        command, "missing", lambda task: f"TODO {task}: labkit/dp.py, line 7" if task == "dp.4" else None
+    )
     monkeypatch.setattr(launch_module, "launch", lambda *_, **__: pytest.fail("ranks were started"))
     with pytest.raises(SystemExit, match=r"TODO dp\.4: labkit/dp\.py, line 7"):
         train.main(["translate", *SMALL, "--world-size", "2"])

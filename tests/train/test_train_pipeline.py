@@ -305,7 +305,7 @@ def test_each_unfilled_task_that_a_mode_needs_is_named_and_no_other(
     monkeypatch.setattr(train, "load", lambda _: CORPUS)
     for unfilled in ("dp.1", "dp.4", "pipe.1", "pipe.2", "pipe.3", "pipe.4", "pipe.5"):
         monkeypatch.setattr(
-            train, "missing", lambda task, u=unfilled: f"TODO {u}: a file, line 7" if task == u else None
+            command, "missing", lambda task, u=unfilled: f"TODO {u}: a file, line 7" if task == u else None
         )
         monkeypatch.setattr(command.launch, "launch", lambda *_, **__: sys.exit("ranks were started"))
         expected = rf"TODO {unfilled}: a file, line 7" if unfilled in needed else "ranks were started"
