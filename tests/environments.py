@@ -10,7 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-FOLDER = Path(__file__).resolve().parent.parent / ".venv-matrix"  # `make clean` takes it away
+PROJECT = Path(__file__).resolve().parent.parent
+FOLDER = PROJECT / ".venv-matrix"  # `make clean` takes it away
 OFFLINE = ("connection", "timed out", "from versions: none", "name resolution", "unreachable", "max retries")
 
 

@@ -220,14 +220,12 @@ def test_outside_any_lab_figures_go_to_the_working_directory(tmp_path, monkeypat
 
 
 def test_every_cell_of_a_notebook_shows_the_figure_it_draws():
-    import nbformat
-    from nbclient import NotebookClient
-
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     from labkit.course.kernels import over_ipc
 
     draws = "from labkit import draw, schedule, simulate\ndraw.timeline(simulate.simulate(schedule.gpipe(2, 2)))"
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(draws) for _ in range(2)])
-    client = NotebookClient(notebook, kernel_name="python3")
+    client = nbclient.NotebookClient(notebook, kernel_name="python3")
     over_ipc(client.create_kernel_manager())
     client.execute()
     for cell in notebook.cells:
