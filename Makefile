@@ -3,6 +3,8 @@
 # make figures    run every notebook without a browser and export figures/
 # make notebooks  run every notebook and store its outputs in place (instructors)
 # make bench      side by side with what a user would pick instead
+# make gpu        all that waits for a GPU, in at most 9 minutes, with the Python that is there: no set-up
+# make matrix     the tests of ranks, models and pipelines on other Pythons and versions of torch, where there are any
 # SYSTEM_TORCH=1  use the torch that this machine has already, as on a GPU node
 
 PYTHON ?= python3
@@ -10,7 +12,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready$(if $(SYSTEM_TORCH),-with-system-torch)
 
-.PHONY: setup lab test figures notebooks bench clean
+.PHONY: setup lab test figures notebooks bench gpu matrix clean
 
 setup: $(READY)
 
@@ -41,5 +43,11 @@ notebooks: setup
 bench: setup
 	for benchmark in benchmarks/bench_*.py; do $(BIN)/python $$benchmark || exit 1; done
 
+gpu:
+	$(firstword $(wildcard $(BIN)/python) $(PYTHON)) benchmarks/on_gpu.py
+
+matrix: setup
+	$(BIN)/python tests/matrix.py $(MATRIX)
+
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) .venv-matrix runs
