@@ -15,11 +15,19 @@ from environments import PROJECT
 
 SCRIPT = PROJECT / "benchmarks" / "on_gpu.py"
 NOT_THERE = ["IPython", "datasets", "ipykernel", "ipywidgets", "jupyter_client", "nbclient", "nbformat", "nbval"]
-WITHOUT_JUPYTER = f"import runpy, sys; sys.modules |= dict.fromkeys({NOT_THERE}); runpy.run_path(sys.argv.pop(1), run_name='__main__')"
+WITHOUT_JUPYTER = f"""
+import runpy, sys
+class Absent:
+    def find_spec(self, name, *_):
+        if name.split(".")[0] in {NOT_THERE}:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Absent())
+runpy.run_path(sys.argv.pop(1), run_name="__main__")
+"""
 
 
 def test_without_a_gpu_and_without_jupyter_all_is_collected_and_skipped_for_want_of_a_gpu(tmp_path):
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # nbval is a plugin
     environment.pop("PYTHONPATH", None)
     command = [sys.executable, "-c", WITHOUT_JUPYTER, str(SCRIPT), "--out", str(tmp_path / "out")]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
