@@ -1,5 +1,5 @@
 # make lab        set up, then JupyterLab on the first notebook
-# make test       set up, then everything that .ci/run runs
+# make test       set up, then everything that .ci/run runs; some tests alone: make test TESTS=tests/schedule
 # make figures    run every notebook without a browser and export figures/
 # make notebooks  run every notebook and store its outputs in place (instructors)
 # make bench      side by side with what a user would pick instead
@@ -10,6 +10,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Two tests at a time, the files of a worker one after the other: often a test's ranks wait for each other.
+PYTEST_FLAGS ?= --numprocesses 2 --dist loadfile
 READY := $(VENV)/ready$(if $(SYSTEM_TORCH),-with-system-torch)
 
 .PHONY: setup lab test figures notebooks bench gpu matrix clean
@@ -32,7 +34,7 @@ test: setup
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
-	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) $(TESTS)
 
 figures: setup
 	$(BIN)/python -m labkit.course.notebooks export
