@@ -17,7 +17,7 @@ from labkit.schedule import (
     Op,
     Schedule,
     ScheduleError,
-    flow,
+    find_dependencies,
     forward_only,
     gpipe,
     interleaved,
@@ -551,27 +551,27 @@ def test_a_spreadsheets_mark_before_the_first_cell_is_passed_over(tmp_path):
 
 @settings(max_examples=60, deadline=None)
 @given(schedule=generated())
-def test_flow_knows_what_each_op_comes_after_and_whose_output_it_takes(schedule):
-    waits = flow(schedule)
+def test_dependencies_know_what_each_op_comes_after_and_whose_output_it_takes(schedule):
+    found = find_dependencies(schedule)
     ops = [op for rank in schedule.ops for op in rank]
-    assert waits.ops == ops
-    assert waits.rank == [rank for rank, listed in enumerate(schedule.ops) for _ in listed]
+    assert found.ops == ops
+    assert found.rank == [rank for rank, listed in enumerate(schedule.ops) for _ in listed]
     comes_after = {op: before for listed in schedule.ops for before, op in itertools.pairwise(listed)}
-    assert [ops[i] if i >= 0 else None for i in waits.before] == [comes_after.get(op) for op in ops]
-    for op, i in zip(ops, waits.source, strict=True):
-        source = str(ops[i]) if i >= 0 else ""
+    assert [None if i is None else ops[i] for i in found.previous_op] == [comes_after.get(op) for op in ops]
+    for op, i in zip(ops, found.input_op, strict=True):
+        needed = "" if i is None else str(ops[i])
         kind, stage, micro_batch = op
         if kind == "F":
-            assert source == (f"{stage - 1}F{micro_batch}" if stage else "")
+            assert needed == (f"{stage - 1}F{micro_batch}" if stage else "")
         elif kind == "W":
-            assert source == f"{stage}I{micro_batch}"
+            assert needed == f"{stage}I{micro_batch}"
         elif stage == schedule.n_stages - 1:
-            assert source == f"{stage}F{micro_batch}"
+            assert needed == f"{stage}F{micro_batch}"
         else:
-            assert source == f"{stage + 1}{kind}{micro_batch}"
-    assert sorted(waits.order) == list(range(len(ops)))
-    place = {i: k for k, i in enumerate(waits.order)}
-    assert all(place[j] < place[i] for i in place for j in (waits.before[i], waits.source[i]) if j >= 0)
+            assert needed == f"{stage + 1}{kind}{micro_batch}"
+    assert sorted(found.order) == list(range(len(ops)))
+    place = {i: k for k, i in enumerate(found.order)}
+    assert all(place[j] < place[i] for i in place for j in (found.previous_op[i], found.input_op[i]) if j is not None)
 
 
 # --- what travels to a rank, and what is loaded ------------------------------------------------------------------------
