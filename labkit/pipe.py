@@ -18,10 +18,10 @@ import torch
 from torch import nn
 
 from labkit.base.checks import check_counts
-from labkit.parallel.devices import WithDevice, check_modules, placed
 from labkit.parallel.gpt2 import PipedBlocks, check_ready, take_out_of_pipe
 from labkit.parallel.micro_batch import LossFunction, MeanLoss, agreed_rows, check_no_grad, cut
 from labkit.parallel.p2p import Mail
+from labkit.parallel.placement import WithDevice, check_modules, placed
 from labkit.parallel.stage import Stage
 from labkit.parallel.stage_assignment import take_place
 from labkit.parallel.stage_node import concatenate, run_stage
@@ -125,7 +125,7 @@ class Pipe(nn.Module):
     Huang et al. 2019, GPipe, arXiv 1811.06965, and Kim et al. 2020, torchgpipe, arXiv 2004.09910.
     """
 
-    moves_tensors = True  # to its devices and between them: see labkit/parallel/devices.py
+    moves_tensors = True  # to its devices and between them: see labkit/parallel/placement.py
 
     def __init__(self, module: nn.Sequential, split_size: int = 1):
         super().__init__()

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from labkit._wire import as_bytes, laid_out
+from labkit.parallel.devices import sending_device
 from labkit.schedule import Op, Schedule
 from labkit.schedule.p2p_order import Message, messages_of
 from labkit.trace import span
@@ -61,13 +62,6 @@ MOST_DIMENSIONS = 13
 HEADER_SIZE = 3 + MOST_DIMENSIONS
 
 
-def _wire_of(group: Any) -> torch.device:
-    """The device whose tensors the group sends: a GPU over NCCL, otherwise the CPU, as gloo sends no tensor of a GPU."""
-    if dist.is_initialized() and "cuda:nccl" in dist.get_backend_config(group):
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")
-
-
 def _words(item: Item) -> str:
     is_gradient, stage, micro_batch = item
     return f"the {'gradient' if is_gradient else 'activation'} for stage {stage}, micro-batch {micro_batch}"
@@ -88,7 +82,7 @@ class Mail:
     def __init__(self, schedule: Schedule, rank: int, group: Any, devices: dict[int, torch.device]):
         self.step = 0
         self._rank, self._group, self._devices = rank, group, devices
-        self._wire = _wire_of(group)
+        self._sending_device = sending_device(group)
         self._last_stage = schedule.n_stages - 1
         self._messages = [message for message in messages_of(schedule) if rank in (message.source, message.target)]
         self._number = {taken_by(message.consumer): number for number, message in enumerate(self._messages)}
@@ -182,17 +176,17 @@ class Mail:
     def _begin(self, message: Message, item: Item) -> None:
         if message.source != self._rank:
             if self._needs_header(item):
-                header = torch.empty(HEADER_SIZE, dtype=torch.int64, device=self._wire)
+                header = torch.empty(HEADER_SIZE, dtype=torch.int64, device=self._sending_device)
                 dist.recv(as_bytes(header), group=self._group, group_src=message.source)
                 self._formats[item] = Format.read(header)
             shape, dtype, _ = self._format_of(item)
-            room = torch.empty(shape, dtype=dtype, device=self._wire)
+            room = torch.empty(shape, dtype=dtype, device=self._sending_device)
             work = dist.irecv(as_bytes(room), group=self._group, group_src=message.source)
             self._arriving[item] = work, room
             return
-        tensor = laid_out(self._given.pop(item).detach().to(self._wire))
+        tensor = laid_out(self._given.pop(item).detach().to(self._sending_device))
         with self._span("send", message.producer, tensor):
-            headers = [self._format_of(item).header().to(self._wire)] if self._needs_header(item) else []
+            headers = [self._format_of(item).header().to(self._sending_device)] if self._needs_header(item) else []
             for part in [*headers, tensor]:
                 work = dist.isend(as_bytes(part), group=self._group, group_dst=message.target)
                 self._leaving.append((message, work, part))

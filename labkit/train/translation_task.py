@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from labkit import dp, models, pipe
+from labkit import dp, launch, models, pipe
+from labkit.parallel.devices import training_devices
 from labkit.parallel.stage_assignment import HEAD_START_S
 from labkit.train import metrics, modes, pipeline_trainer, translation
 from labkit.train.metrics import RankResult
@@ -129,7 +130,7 @@ def _trainer(config: TranslateConfig, corpus: Corpus, total_steps: int) -> Train
         return PipelineTrainer(model, schedule, rate, total_steps, config.save_gradients)
     devices, piped = None, config.mode == modes.PIPELINE_PARALLEL
     if config.mode in modes.ONE_PROCESS:
-        devices = pipeline_trainer.devices(config.n_devices)
+        devices = training_devices(launch.device(), config.n_devices)
         models.parallelize(model, devices)
     if piped:
         rows = min(config.batch_size, len(corpus.train))

@@ -15,7 +15,7 @@ from pipelines import feeder, random_schedules, schedules
 from scheduled_runs import all_kinds_of_tensors, send_all_kinds_of_tensors
 
 from labkit.cost import ETHERNET_1G
-from labkit.parallel import p2p
+from labkit.parallel import devices, p2p
 from labkit.parallel.p2p import Mail
 from labkit.schedule import Op, forward_only, gpipe, interleaved, one_f_one_b
 
@@ -352,7 +352,8 @@ def test_an_activation_that_looks_otherwise_than_in_the_first_step_is_refused(ot
 def test_over_nccl_tensors_go_from_gpu_to_gpu_and_otherwise_through_the_cpu(monkeypatch):
     network = Network(2, LANES["one lane a rank"], patient=False)
     monkeypatch.setattr(p2p, "dist", network)
+    monkeypatch.setattr(devices, "dist", network)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    assert Mail(gpipe(2, 2), 0, None, {0: CPU})._wire == CPU
+    assert Mail(gpipe(2, 2), 0, None, {0: CPU})._sending_device == CPU
     network.get_backend_config = lambda group=None: "cpu:gloo,cuda:nccl"  # of the default group, too
-    assert Mail(gpipe(2, 2), 0, None, {0: CPU})._wire == torch.device("cuda", 1)
+    assert Mail(gpipe(2, 2), 0, None, {0: CPU})._sending_device == torch.device("cuda", 1)
