@@ -18,8 +18,8 @@ from torch.utils.checkpoint import checkpoint
 
 from labkit import models
 from labkit.parallel import split_backward
-from labkit.parallel.split_backward import StageGraph
 from labkit.parallel.graph_entry import enter_graph
+from labkit.parallel.split_backward import StageGraph
 
 MICRO_BATCHES = 3
 
