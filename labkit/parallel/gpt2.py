@@ -15,7 +15,8 @@ import torch
 from torch import nn
 
 from labkit.base.checks import check_counts
-from labkit.parallel.devices import PLAIN_CPU, WithDevice, check_device, is_virtual
+from labkit.parallel.devices import check_device, is_virtual, real_device
+from labkit.parallel.placement import WithDevice
 
 if TYPE_CHECKING:
     from transformers import GPT2Config, GPT2LMHeadModel
@@ -34,10 +35,10 @@ def place(gpt2: GPT2LMHeadModel, devices: Sequence[str | torch.device]) -> GPT2L
     take_out_of_pipe(gpt2)
     tied = head.weight is transformer.wte.weight
     for module in (transformer.wte, transformer.wpe, head):
-        module.to(_real(places[0]))
+        module.to(real_device(places[0]))
     if tied:  # torch gives a module a new Parameter where it cannot change the old one
         head.weight = transformer.wte.weight
-    transformer.ln_f.to(_real(places[-1]))
+    transformer.ln_f.to(real_device(places[-1]))
     transformer.h = nn.ModuleList(
         PlacedBlock(blocks[i], device) for device, share in zip(places, shares, strict=True) for i in share
     )
@@ -60,7 +61,7 @@ class PlacedBlock(WithDevice):
     """
 
     def __init__(self, module: nn.Module, device: str | torch.device):
-        super().__init__(module.to(_real(torch.device(device))), device)
+        super().__init__(module.to(real_device(torch.device(device))), device)
         self.training = module.training
         self.register_state_dict_post_hook(_leave_module_out)
         self.register_load_state_dict_pre_hook(_put_module_in)
@@ -70,11 +71,6 @@ class PlacedBlock(WithDevice):
             return self.module(*args, **kwargs)
         moved = {name: _on(self.device, value) for name, value in kwargs.items()}
         return self.module(*(_on(self.device, value) for value in args), **moved)
-
-
-def _real(device: torch.device) -> torch.device:
-    """Where the tensors of a device are."""
-    return PLAIN_CPU if is_virtual(device) else device
 
 
 def _on(device: torch.device, value: Any) -> Any:
