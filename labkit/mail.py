@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from labkit._wire import as_bytes, laid_out
+from labkit.base.tensors import as_bytes, laid_out
 from labkit.messages import Message, messages_of
 from labkit.schedule import Op, Schedule
 from labkit.trace import span

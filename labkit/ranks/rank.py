@@ -18,7 +18,8 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from labkit import _wire, trace
+from labkit import trace
+from labkit.ranks import pickling
 from labkit.rendezvous import loopback_store
 
 if TYPE_CHECKING:  # a rank without an emulated link need not wait for this import
@@ -98,7 +99,7 @@ class Rank:
 
     def send(self, *message: Any, payload: memoryview | None = None) -> None:
         """Send a message to the notebook, from any thread; ``payload``, if any, goes right behind it, uncopied."""
-        data = _wire.dumps(message)
+        data = pickling.dumps(message)
         with self._sending:
             self.connection.send_bytes(data)
             if payload is not None:
@@ -108,7 +109,7 @@ class Rank:
         """Run one call after another until the notebook closes the connection."""
         while True:
             try:
-                surroundings = _wire.loads(self.connection.recv_bytes())
+                surroundings = pickling.loads(self.connection.recv_bytes())
                 call = self.connection.recv_bytes()
             except EOFError:
                 return
@@ -119,7 +120,7 @@ class Rank:
         try:
             surroundings.enter(self.place)
             self._prepare_torch()
-            fn, args, kwargs = _wire.loads(call)
+            fn, args, kwargs = pickling.loads(call)
             recorder.start("cuda" if self.place.device.startswith("cuda") else "cpu")
             value = fn(*args, **kwargs)
             rows = recorder.finish()
@@ -137,11 +138,11 @@ class Rank:
 
     def _pack(self, value: Any, fn: Any) -> memoryview:
         try:
-            return _wire.dumps(value)
+            return pickling.dumps(value)
         except Exception as error:
             name = getattr(fn, "__name__", "fn")
             raise TypeError(
-                f"{name} returned what cannot be sent back: {_wire.explain({'the value': value}, error)}"
+                f"{name} returned what cannot be sent back: {pickling.explain({'the value': value}, error)}"
             ) from None
 
     def _prepare_torch(self) -> None:
@@ -231,8 +232,8 @@ def serve(connection: int, output: int, stacks: int, listener: int, *, life: int
     faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
     link = Connection(connection)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        link.send_bytes(_wire.dumps(("hello", NO_CUDA_AFTER_FORK if _cuda_is_open() else "")))
-        place = _wire.loads(link.recv_bytes())
+        link.send_bytes(pickling.dumps(("hello", NO_CUDA_AFTER_FORK if _cuda_is_open() else "")))
+        place = pickling.loads(link.recv_bytes())
         if place.rank != 0:
             os.close(listener)  # rank 0 alone hosts the store
         current = Rank(link, place, listener)

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from multiprocessing.connection import Pipe, wait
 from typing import IO, Any
 
-from labkit import _processes, _rank, _wire
+from labkit.ranks import fork_server, pickling
+from labkit.ranks.rank import NO_CUDA_AFTER_FORK, STACKS_SIGNAL, Place, Surroundings, readable_stacks
 
 GRACE_S = 0.25  # after a first failure, how long to listen for the one that caused it
 STACKS_S = 1.0  # how long a rank may take to write its stack
@@ -71,7 +72,7 @@ class _Member:
         self.answer: Any = None
         try:
             fds = [theirs.fileno(), output_write, self.stacks.fileno(), listener]
-            self.process = _processes.start(fds, fresh)
+            self.process = fork_server.start(fds, fresh)
         except BaseException:
             self.close_pipes()
             raise
@@ -87,7 +88,7 @@ class _Member:
     def receive(self) -> tuple[Any, ...] | None:
         """The next message, or None if the rank has closed its end. The value of a "done" follows it unpickled."""
         try:
-            message = _wire.loads(self.connection.recv_bytes())
+            message = pickling.loads(self.connection.recv_bytes())
             return (*message, self.connection.recv_bytes()) if message[0] == "done" else message
         except (EOFError, ConnectionResetError):
             return None
@@ -103,13 +104,13 @@ class _Member:
 
     def stack(self) -> str:
         self.stacks.seek(0)
-        return _rank.readable_stacks(self.stacks.read().decode("utf-8", "replace"))
+        return readable_stacks(self.stacks.read().decode("utf-8", "replace"))
 
 
 class Ranks:
     """``world_size`` running ranks. ``place(rank, port)`` says where each one stands. Always close()."""
 
-    def __init__(self, world_size: int, place: Callable[[int, int], _rank.Place]):
+    def __init__(self, world_size: int, place: Callable[[int, int], Place]):
         self.members: list[_Member] = []
         try:
             self._start(world_size, place, fresh=False)
@@ -117,9 +118,9 @@ class Ranks:
             self._start(world_size, place, fresh=True)
         self.in_step = True
 
-    def _start(self, world_size: int, place: Callable[[int, int], _rank.Place], fresh: bool) -> None:
+    def _start(self, world_size: int, place: Callable[[int, int], Place], fresh: bool) -> None:
         try:
-            with _processes.uninterrupted(), socket.create_server(("127.0.0.1", 0), backlog=world_size) as listener:
+            with fork_server.uninterrupted(), socket.create_server(("127.0.0.1", 0), backlog=world_size) as listener:
                 for rank in range(world_size):
                     self.members.append(_Member(rank, listener.fileno(), fresh))
                 port = listener.getsockname()[1]
@@ -129,20 +130,20 @@ class Ranks:
             self.close(kill=True)
             raise
 
-    def _greet(self, member: _Member, place: _rank.Place) -> None:
+    def _greet(self, member: _Member, place: Place) -> None:
         wait([member.connection])  # a message, or its end if the process never came to life
         message = member.receive()
         if message is None:
             status = member.process.poll(EXIT_S)
-            if status == _processes.NEVER_STARTED:
-                _processes.server.has_died()
+            if status == fork_server.NEVER_STARTED:
+                fork_server.server.has_died()
                 raise ServerUnusable
             raise RankError(member.rank, *_how_it_ended(status if status is not None else 0), member.stack())
-        if message == ("hello", _rank.NO_CUDA_AFTER_FORK):
-            _processes.server.usable = False
+        if message == ("hello", NO_CUDA_AFTER_FORK):
+            fork_server.server.usable = False
             raise ServerUnusable
         with contextlib.suppress(BrokenPipeError):  # died just now; run() says so
-            member.connection.send_bytes(_wire.dumps(place))
+            member.connection.send_bytes(pickling.dumps(place))
 
     # --- one call ----------------------------------------------------------------------------------------------------
 
@@ -154,7 +155,7 @@ class Ranks:
         """
         __tracebackhide__ = True
         deadline = time.monotonic() + timeout_s
-        surroundings = _wire.dumps(_rank.Surroundings.here())
+        surroundings = pickling.dumps(Surroundings.here())
         for member in self.members:
             member.answer = None
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # died; noticed below
@@ -225,7 +226,7 @@ class Ranks:
         stuck = [member for member in self.members if member.answer is None and member.process.pid]
         for member in stuck:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(member.process.pid or 0, _rank.STACKS_SIGNAL)
+                os.kill(member.process.pid or 0, STACKS_SIGNAL)
         end, sizes = time.monotonic() + STACKS_S, [-1]
         while time.monotonic() < end:  # until every stack is there and none grows any more
             time.sleep(0.05)
@@ -257,7 +258,7 @@ class Ranks:
 
     def close(self, kill: bool = False) -> None:
         """End the ranks: by themselves if they can within a moment, otherwise, or with ``kill``, at once."""
-        with _processes.uninterrupted():
+        with fork_server.uninterrupted():
             members, self.members = self.members, []
             for member in members:
                 if kill:

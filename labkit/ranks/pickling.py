@@ -12,6 +12,8 @@ from typing import Any
 
 import cloudpickle
 
+from labkit.base.tensors import as_bytes, laid_out
+
 
 class _Pickler(cloudpickle.Pickler):
     """cloudpickle, with tensors of any device sent as CPU tensors, and each as the bytes it shows, not its whole storage."""
@@ -33,18 +35,6 @@ class _Pickler(cloudpickle.Pickler):
                 on_cpu = torch.nn.Parameter(on_cpu, obj.requires_grad)
             return on_cpu.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
         return super().reducer_override(obj)
-
-
-def laid_out(tensor: Any) -> Any:
-    """``tensor`` with its numbers one after the other in memory, and none that is only marked as conjugate or negative."""
-    return tensor.resolve_conj().resolve_neg().contiguous()
-
-
-def as_bytes(tensor: Any) -> Any:
-    """A contiguous tensor's memory, of whatever dtype, as a 1-D tensor of bytes."""
-    import torch
-
-    return tensor.detach().view(-1).view(torch.uint8)
 
 
 def _tensor(content: bytearray, dtype: Any, shape: Any, requires_grad: bool) -> Any:

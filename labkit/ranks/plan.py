@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from labkit import _rank, limits, show
+from labkit import limits, show
 from labkit.cost import Link
+from labkit.ranks.rank import Place
 from labkit.rendezvous import LOOPBACK_INTERFACE
 
 BACKENDS = ("auto", "gloo", "nccl")
@@ -25,9 +26,9 @@ class Plan:
     variables: list[dict[str, str]]  # per rank
     link: Link | None
 
-    def place(self, rank: int, port: int) -> _rank.Place:
+    def place(self, rank: int, port: int) -> Place:
         where = (rank, self.world_size, self.backend, self.devices[rank], self.threads, self.init, port)
-        return _rank.Place(*where, self.variables[rank], self.link)
+        return Place(*where, self.variables[rank], self.link)
 
     @property
     def emulated(self) -> str:
