@@ -33,6 +33,7 @@ from labkit.ranks import fork_server, pickling, rank
 from labkit.ranks.cell_output import CellBars, CellOutput, static
 from labkit.ranks.plan import BACKENDS, Plan, decide
 from labkit.ranks.pool import LaunchTimeout, RankError, Ranks
+from labkit.ranks.protocol import Progress
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -89,8 +90,9 @@ class Run:
 class Workers:
     """Warm ranks: started once, then one function after another runs on them within milliseconds. See :func:`workers`."""
 
-    def __init__(self, plan: Plan, timeout_s: float):
-        self._plan, self._timeout_s = plan, timeout_s
+    def __init__(self, plan: Plan, timeout_s: float, decode: Callable[[bytes | bytearray], Any] = pickling.loads):
+        """``decode`` makes a value of the bytes that a rank has sent: by default any, so a rank's code may run here."""
+        self._plan, self._timeout_s, self._decode = plan, timeout_s, decode
         self._ranks: Ranks | None = None
         self._open = True
 
@@ -109,16 +111,16 @@ class Workers:
         start, start_ns = time.perf_counter(), time.perf_counter_ns()
         try:
             with CellBars() as bars:
-                results = self._started().run(call, self._timeout_s, output, bars)
+                answers = self._started().run(call, self._timeout_s, output, bars)
         except BaseException:
             self._end(kill=True)
             raise
         finally:
             output.show()
         seconds = time.perf_counter() - start
-        rows = [row for rank, ((own, _), _) in enumerate(results) for row in trace.rank_events(own, rank, start_ns)]
-        notes = list(dict.fromkeys(note for (_, notes), _ in results for note in notes))  # what the ranks emulated
-        values = [pickling.loads(value) for _, value in results]
+        rows = [row for i, answer in enumerate(answers) for row in trace.rank_events(answer.rows, i, start_ns)]
+        notes = list(dict.fromkeys(note for answer in answers for note in answer.notes))  # what the ranks emulated
+        values = [self._decode(answer.value) for answer in answers]
         plan = self._plan
         header = ". ".join([plan.header(seconds), *notes])
         emulated = ". ".join(filter(None, [plan.emulated, *notes]))
@@ -294,16 +296,16 @@ def progress(iterable: Iterable[T], desc: str = "") -> Iterator[T]:
         yield from tqdm(iterable, desc=desc, disable=static() or os.environ.get("RANK", "0") != "0")
         return
     done, sent = 0, time.monotonic()
-    rank.current.send("progress", desc, 0, total)
+    rank.current.send(Progress(desc, 0, total))
     try:
         for item in iterable:
             yield item
             done += 1
             if time.monotonic() - sent > PROGRESS_EVERY_S:
-                rank.current.send("progress", desc, done, total)
+                rank.current.send(Progress(desc, done, total))
                 sent = time.monotonic()
     finally:
-        rank.current.send("progress", desc, done, total)
+        rank.current.send(Progress(desc, done, total))
 
 
 if sys.platform == "win32":

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 import labkit
 from labkit.cost import ETHERNET_1G, Link
-from labkit.launch import RankError, device, launch, progress, workers
+from labkit.launch import RankError, Workers, device, launch, progress, workers
 from labkit.ranks import fork_server, pickling, plan
 from labkit.trace import EVENT_COLUMNS, TIMING_COLUMNS, span
 
@@ -587,6 +587,11 @@ def test_a_slice_is_sent_without_the_rest_of_its_storage():
     assert len(pickling.dumps(big[:2])) < 1000 and torch.equal(pickling.loads(pickling.dumps(big[:2])), big[:2])
 
 
+def test_pickled_bytes_hold_no_export_of_a_buffer():
+    """A memoryview of a BytesIO in a circle: Python 3.12.1's garbage collector crashes, 3.13's prints BufferError."""
+    assert type(pickling.dumps([1])) is type(pickling.dumps_call(len, ([],), {})) is bytes
+
+
 def test_a_tensor_that_occurs_twice_arrives_as_one_and_can_be_written_to():
     x = torch.zeros(3, requires_grad=True)
     a, b = pickling.loads(pickling.dumps([x, x]))
@@ -653,3 +658,63 @@ def test_warm_ranks_stay_although_some_send_and_receive_more_than_others(capsys)
     assert [x for _, x in first] == [1.0] * 3 and [x for _, x in second] == [6.0] * 3
     assert [pid for pid, _ in first] == [pid for pid, _ in second]
     assert "anew" not in capsys.readouterr().out
+
+
+# --- what the notebook reads -----------------------------------------------------------------------------------------
+
+
+def test_nothing_that_a_rank_sends_runs_in_the_notebook_where_values_are_decoded_as_plain_data(tmp_path):
+    mark = tmp_path / "was here"
+
+    class Harmful:
+        def __reduce__(self):
+            return os.mkdir, (str(mark),)
+
+    def sends_harm(how):
+        from labkit.ranks import protocol, rank
+
+        if how == "as its value":
+            return Harmful()
+        if how == "as its value in place of a message":
+            rank.encode = pickling.dumps
+        if how == "as a message":
+            rank.encode = lambda message: protocol.pickle.dumps(Harmful())
+        return None
+
+    decided = plan.decide(1, "gloo", 60.0, 1, None, False, False)
+    for how in ("as its value", "as its value in place of a message", "as a message"):
+        seen = []
+        with Workers(decided, 60.0, decode=seen.append) as ranks:
+            if how == "as its value":
+                assert ranks.run(sends_harm, how).values == [None] and b"mkdir" in seen[0]
+            else:
+                with pytest.raises(RankError, match="rank 0 sent what is no message"):
+                    ranks.run(sends_harm, how)
+        assert not mark.exists()
+    assert launch(sends_harm, "as its value", world_size=1, init=False).values == [None] and mark.exists()
+
+
+def test_an_error_comes_as_text_where_values_are_decoded_as_plain_data():
+    class OfTheCell(Exception):
+        pass
+
+    def fail():
+        raise OfTheCell("on purpose")
+
+    with (
+        Workers(plan.decide(2, "gloo", 60.0, 1, None, False, False), 60.0, decode=len) as ranks,
+        pytest.raises(RankError, match="raised OfTheCell: on purpose") as error,
+    ):
+        ranks.run(fail)
+    assert error.value.error_type == "OfTheCell" and "raise OfTheCell" in error.value.traceback
+
+
+def test_a_span_may_be_labelled_by_another_library_s_numbers_and_texts():
+    def fn():
+        import numpy as np
+
+        with span(np.str_("forward"), step=np.int64(3), stage=torch.tensor(1)):
+            pass
+
+    events = launch(fn, world_size=1).events
+    assert events[["name", "step", "stage"]].values.tolist() == [["forward", 3, 1]]

@@ -53,20 +53,20 @@ def _has_a_name(module: types.ModuleType) -> bool:
         return False
 
 
-def dumps(obj: Any) -> memoryview:
+def dumps(obj: Any) -> bytes:
     """Pickled bytes of anything cloudpickle takes. Tensors arrive on the CPU, whatever device they were on.
 
     Two tensors that share memory arrive as two that do not; one tensor, however often it occurs, arrives as one.
     """
     buffer = io.BytesIO()
     _Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(obj)
-    return buffer.getbuffer()
+    return buffer.getvalue()
 
 
 loads = pickle.loads
 
 
-def dumps_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> memoryview:
+def dumps_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
     """The call as bytes. A function of a module that no rank could import travels by value, like one typed in a cell."""
     module = sys.modules.get(getattr(fn, "__module__", None) or "")
     by_value = module is not None and not _importable(module)
