@@ -146,4 +146,4 @@ def test_a_reader_sees_the_table_the_bar_the_picture_and_the_error(lab):
     assert first.count("all_reduce") == 2 and "rounds" in first and "20/20" in first
     assert width > 500 and alt in (None, "", "Twenty rounds of two ranks.")
     assert "rank 0 raised ZeroDivisionError: division by zero" in error
-    assert "launch(lambda: 1 / 0, world_size=1)" in error and "_ranks.py" not in error
+    assert "launch(lambda: 1 / 0, world_size=1)" in error and "pool.py" not in error

@@ -352,7 +352,7 @@ def test_the_error_of_a_cell_shows_the_cells_own_lines(kernel):
     )
     assert "RankError: rank 0 raised ZeroDivisionError: division by zero" in error
     assert "return 1 / 0  # a line of the cell" in error
-    assert "_ranks.py" not in error
+    assert "pool.py" not in error
 
 
 def test_the_stack_of_a_hanging_cell_shows_the_cells_own_lines(kernel):
