@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from labkit.judging.calls import recorded
+from labkit.check.calls import recorded
 from labkit.judging.evidence import DP, attempt
 
 BATCH = 12
