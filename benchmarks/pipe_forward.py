@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from labkit.parallel.devices import WithDevice
 from labkit.pipe import Pipe
-from labkit.placement import WithDevice
 
 LEAST_SPEED_UP = 1.1
 LAYERS, ROWS, TOKENS = 8, 32, 64

@@ -15,7 +15,7 @@ from torch import nn
 from torch.distributed import pipelining
 
 from labkit import models
-from labkit.emulated import EmulatedStage
+from labkit.parallel.emulated import EmulatedStage
 from labkit.pipe import ScheduledPipeline
 from labkit.schedule import Schedule, gpipe, one_f_one_b
 from labkit.trace import span

@@ -25,8 +25,8 @@ from bench_dp import keep_freed_memory
 from torch import nn
 
 from labkit import models
-from labkit.split_backward import StageGraph
-from labkit.stage_node import enter
+from labkit.parallel.split_backward import StageGraph
+from labkit.parallel.stage_node import enter
 
 MOST_SPLIT, MOST_WHOLE = 1.1, 1.01
 WARM_UP = 3

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from labkit import _wire, trace
-from labkit.rendezvous import loopback_store
+from labkit.base.rendezvous import loopback_store
 
 if TYPE_CHECKING:  # a rank without an emulated link need not wait for this import
     from labkit.cost import Link

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit import hub
+from labkit.base import hub
 
 SHIPPED = Path(__file__).resolve().parents[1] / "data"
 _SHIPPED_WORDS = "data/translation, which ships with the lab"

@@ -27,9 +27,17 @@ import torch.distributed.nn  # else an optimizer imports it, and it keeps the gr
 import torch.multiprocessing as mp
 from torch.utils.data import DataLoader, Dataset
 
-from labkit.bucket import MIB, Bucket, CommHook, all_reduce_hook, bf16_compress_hook, check_same_model, take_from_rank_0
-from labkit.cost import check_number
-from labkit.rendezvous import loopback_store
+from labkit.base.checks import check_number
+from labkit.base.rendezvous import loopback_store
+from labkit.parallel.bucket import (
+    MIB,
+    Bucket,
+    CommHook,
+    all_reduce_hook,
+    bf16_compress_hook,
+    check_same_model,
+    take_from_rank_0,
+)
 from labkit.todo import TodoError
 
 # --- shards: every rank gets its own part of the data ----------------------------------------------------------------
@@ -398,7 +406,7 @@ class BucketedDataParallel(torch.nn.Module):
         ### TODO dp.7 (20 minutes): Collect the gradient into its bucket and mark it as ready: it is not missing any more. Then
         ### send every bucket that can go now. Ranks must send in the same order, whatever becomes ready first, or they would
         ### add up different buckets: a bucket goes when nothing of it is missing and all buckets before it have gone.
-        ### self._sent counts those that have. Bucket, in labkit/bucket.py, has collect, missing and send; send it with
+        ### self._sent counts those that have. Bucket, in labkit/parallel/bucket.py, has collect, missing and send; send it with
         ### self.comm_hook.
         ### BEGIN SOLUTION dp.7
         bucket.collect(position)

@@ -6,13 +6,13 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from labkit import hub
+from labkit.base import hub
 
 if TYPE_CHECKING:
     import torch
     from transformers import BertForSequenceClassification, GPT2Config, GPT2LMHeadModel
 
-    from labkit.gpt2_parts import GPT2Stage
+    from labkit.parallel.gpt2 import GPT2Stage
 
 # nano and mini are ours, for CPUs. The others are OpenAI's (Radford et al. 2019): 124M, 355M, 774M and 1558M parameters.
 GPT2_SIZES = {
@@ -116,9 +116,9 @@ def parallelize(gpt2: GPT2LMHeadModel, devices: Sequence[str | torch.device]) ->
     Raises TypeError for what is no GPT2LMHeadModel, and before anything is moved ValueError for fewer devices than one, for more
     than there are blocks, and for GPUs where there are none.
     """
-    from labkit import gpt2_parts
+    from labkit.parallel.gpt2 import place
 
-    return gpt2_parts.place(gpt2, devices)
+    return place(gpt2, devices)
 
 
 def stages(gpt2: GPT2LMHeadModel, n_stages: int) -> list[GPT2Stage]:
@@ -134,9 +134,9 @@ def stages(gpt2: GPT2LMHeadModel, n_stages: int) -> list[GPT2Stage]:
 
     Raises TypeError for what is no GPT2LMHeadModel or no int, ValueError for fewer stages than one or more than blocks.
     """
-    from labkit import gpt2_parts
+    from labkit.parallel.gpt2 import cut_into_stages
 
-    return gpt2_parts.stages(gpt2, n_stages)
+    return cut_into_stages(gpt2, n_stages)
 
 
 def bert(size: str = "small", seed: int = 0, **settings: Any) -> BertForSequenceClassification:

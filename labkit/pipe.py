@@ -17,16 +17,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from labkit.gpt2_parts import PipedBlocks, check_ready, take_out_of_pipe
-from labkit.hosting import take_place
-from labkit.mail import Mail
-from labkit.micro_batch import LossFunction, MeanLoss, agreed_rows, check_no_grad, cut
-from labkit.placement import WithDevice, check_modules, placed
-from labkit.schedule import Schedule, check_counts
-from labkit.stage import Stage
-from labkit.stage_node import concatenate, run_stage
+from labkit.base.checks import check_counts
+from labkit.parallel.devices import WithDevice, check_modules, placed
+from labkit.parallel.gpt2 import PipedBlocks, check_ready, take_out_of_pipe
+from labkit.parallel.micro_batch import LossFunction, MeanLoss, agreed_rows, check_no_grad, cut
+from labkit.parallel.p2p import Mail
+from labkit.parallel.stage import Stage
+from labkit.parallel.stage_assignment import take_place
+from labkit.parallel.stage_node import concatenate, run_stage
+from labkit.parallel.worker import Task, Worker, create_workers, end_workers, wait_for_end
+from labkit.schedule import Schedule
 from labkit.todo import TodoError
-from labkit.worker import Task, Worker, create_workers, end_workers, wait_for_end
 
 if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel
@@ -113,7 +114,7 @@ class Pipe(nn.Module):
     Output and gradients are those of ``module``, as long as a row's output depends on that row alone. It does not in
     nn.BatchNorm while training: it normalises each micro-batch by itself, and its running statistics move with each. Dropout
     draws its masks for each micro-batch, in threads that share one generator, so a seed does not repeat them. In eval mode
-    both are as in ``module``. No second derivatives: see :func:`labkit.stage_node.run_stage`. Backward runs a stage's
+    both are as in ``module``. No second derivatives: see :func:`labkit.parallel.stage_node.run_stage`. Backward runs a stage's
     micro-batches from the last to the first.
 
     There is a thread for each partition until :meth:`close`, the end of the ``with`` block, or the end of the Pipe itself.
@@ -124,7 +125,7 @@ class Pipe(nn.Module):
     Huang et al. 2019, GPipe, arXiv 1811.06965, and Kim et al. 2020, torchgpipe, arXiv 2004.09910.
     """
 
-    moves_tensors = True  # to its devices and between them: see labkit/placement.py
+    moves_tensors = True  # to its devices and between them: see labkit/parallel/devices.py
 
     def __init__(self, module: nn.Sequential, split_size: int = 1):
         super().__init__()
@@ -144,7 +145,7 @@ class Pipe(nn.Module):
         self._check_open()
         self._check_clock(batches, schedule)
         ### TODO pipe.3 (20 minutes): A Task is a call that a worker makes: Task(function, *arguments, **options). Here the
-        ### function is run_stage, in labkit/stage_node.py, which takes a partition, its input, its device, and the numbers
+        ### function is run_stage, in labkit/parallel/stage_node.py, which takes a partition, its input, its device, and the numbers
         ### stage= and micro_batch= to name it by. self._workers[j].put(task) hands it to the thread of partition j, and
         ### returns at once; task.wait() waits until it is done; task.result() gives the output, or raises what went wrong.
         ### Hand out all tasks before you wait for one, or they run one after the other. And wait for all before you ask for
@@ -172,7 +173,7 @@ class Pipe(nn.Module):
         _check_batch(x)
         ### TODO pipe.3 (10 minutes): Cut x into micro-batches of split_size rows: a list that compute changes. Do the clocks of
         ### clock_cycles, one after the other, with self.compute. Then the list holds the outputs of the last partition: give
-        ### them as one tensor. concatenate, in labkit/stage_node.py, does that, once it has seen that they fit together.
+        ### them as one tensor. concatenate, in labkit/parallel/stage_node.py, does that, once it has seen that they fit together.
         ### BEGIN SOLUTION pipe.3
         batches = list(x.split(self.split_size))
         for schedule in clock_cycles(len(batches), len(self.partitions)):
@@ -263,7 +264,7 @@ def prepare_pipeline_parallel(gpt2: GPT2LMHeadModel, split_size: int) -> GPT2LMH
     ### TODO pipe.4 (15 minutes): gpt2.transformer.h has the blocks, in the order in which they run, each in a WithDevice, as
     ### models.parallelize has put them. Gather them in an nn.Sequential, as Pipe takes one, and make a Pipe of it. A Pipe takes
     ### one tensor, but GPT-2 goes through gpt2.transformer.h and calls what it finds with hidden states and some things beside.
-    ### PipedBlocks, in labkit/gpt2_parts.py, is made from a Pipe and stands between the two: look at its __iter__ and its
+    ### PipedBlocks, in labkit/parallel/gpt2.py, is made from a Pipe and stands between the two: look at its __iter__ and its
     ### forward. Put one where GPT-2 finds it instead of the blocks: as it is, without a list around it.
     ### BEGIN SOLUTION pipe.4
     pipe = Pipe(nn.Sequential(*gpt2.transformer.h), split_size)
@@ -337,8 +338,8 @@ class ScheduledPipeline:
         inputs, last = self._begin(x, target), self.schedule.n_stages - 1
         with self._running():
             ### TODO pipe.5 (30 minutes): Go through the ops of this rank, self.schedule.ops[self.rank], in their order. An op
-            ### has a kind, a stage and a micro_batch. self._stages[op.stage] is its Stage (labkit/stage.py), which has a method
-            ### for each kind: forward for F, backward for B, input_grad for I, weight_grad for W. self._mail (labkit/mail.py)
+            ### has a kind, a stage and a micro_batch. self._stages[op.stage] is its Stage (labkit/parallel/stage.py), which has a method
+            ### for each kind: forward for F, backward for B, input_grad for I, weight_grad for W. self._mail (labkit/parallel/p2p.py)
             ### has receive(op), which gives what op takes from another stage, and send(op, tensor) for what it gives to one; it
             ### knows on which rank that is. F takes inputs[op.micro_batch] on stage 0, and otherwise what it receives; it sends
             ### its output, but not on the last stage, whose number is last, as there it is the loss. B and I receive the output's

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from labkit.mail import Mail
+from labkit.parallel.p2p import Mail
 from labkit.pipe import ScheduledPipeline
 from labkit.schedule import forward_only, one_f_one_b
 

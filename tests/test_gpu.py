@@ -8,13 +8,13 @@ import torch
 import torch.distributed as dist
 
 from labkit import dp, models, pipe
-from labkit.bubble import peak_activations
 from labkit.launch import device, launch
+from labkit.parallel.stage import Stage
 from labkit.schedule import Op, Schedule, gpipe, interleaved, one_f_one_b, zero_bubble_h1, zero_bubble_v
 from labkit.simulate import simulate
-from labkit.stage import Stage
+from labkit.simulate.measures import peak_activations
 from labkit.trace import record, span
-from labkit.translation import EOS_DE_ID, generate
+from labkit.train.translation import EOS_DE_ID, generate
 
 pytestmark = pytest.mark.gpu
 

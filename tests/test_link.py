@@ -104,8 +104,8 @@ def everything_shown(run: Run) -> list[str]:
     """All that a notebook shows of a run: in text and HTML, and what is written under its pictures."""
     import matplotlib.pyplot as plt  # here, because ranks import this file and draw nothing
 
-    from labkit.charts import bars
     from labkit.draw import overlay, timeline
+    from labkit.draw.charts import bars
 
     axes = [timeline(run.events), overlay(run.events, run.events)]
     axes.append(bars(run.timings, group="rank", series="name", value="mean_s"))

@@ -14,7 +14,8 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from labkit import gpt2_parts, models
+from labkit import models
+from labkit.parallel import gpt2 as gpt2_parts
 
 
 @pytest.mark.parametrize(

@@ -24,11 +24,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_stage_node import Do, Fail
+from small_modules import Do, Fail
 from to_do import task
 from torch import nn
 
-from labkit import pipe, schedule, worker
+from labkit import pipe, schedule
+from labkit.parallel import worker
 from labkit.pipe import Pipe, WithDevice, clock_cycles, split_module
 from labkit.trace import record
 

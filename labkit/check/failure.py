@@ -10,7 +10,7 @@ from labkit.launch import LaunchTimeout, RankError
 
 SYNTAX_ERRORS = ("SyntaxError", "IndentationError", "TabError")
 WAITS_FOR_RANKS = "a rank that waits for the others while they do something else"
-ENDS_A_PROCESS = "os._exit, a signal, too much memory, or, between ranks, a message of another size or dtype than the tensor that receives it"
+ENDS_A_PROCESS = "os._exit, a signal, too much memory, or a message between ranks of another size or dtype than what it is received in"
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from labkit import hub, limits, show
+from labkit.base import formats, hub, machine
 
 OK, WARNING, FAULT = "ok", "warning", "fault"
 GIB = 1 << 30
@@ -55,8 +55,8 @@ class Diagnosis:
         )
 
     def __repr__(self) -> str:
-        lines = [f"{fact.name:<14}{show.fact(fact)}" for fact in self.facts]
-        return "\n".join([*lines, f"{'this machine':<14}{show.fact(self.summary)}"])
+        lines = [f"{fact.name:<14}{formats.fact(fact)}" for fact in self.facts]
+        return "\n".join([*lines, f"{'this machine':<14}{formats.fact(self.summary)}"])
 
 
 def doctor() -> Diagnosis:
@@ -147,7 +147,7 @@ def _chromium() -> Fact:
 
 
 def _cores() -> Fact:
-    cores, quota = limits.cores_in_sight(), limits.cpu_quota()
+    cores, quota = machine.cores_in_sight(), machine.cpu_quota()
     found = f"{cores}" + (f", of which this container may use {quota:g}" if quota < cores else "")
     if min(cores, quota) < 2:
         return Fact("CPU cores", WARNING, found, "two ranks share it: everything runs, but no speed-up can show")
@@ -157,7 +157,7 @@ def _cores() -> Fact:
 def _memory() -> Fact:
     memory = psutil.virtual_memory()
     total, free = memory.total, memory.available
-    if (limit := limits.memory_limit()) < total:
+    if (limit := machine.memory_limit()) < total:
         total, free = int(limit), min(free, int(limit))
     found = f"{total / GIB:.1f} GiB, {free / GIB:.1f} GiB of it free"
     if free < GIB:

@@ -23,7 +23,7 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode
 
-from labkit.picture import write_atomically
+from labkit.draw.picture import write_atomically
 
 MOST_CODE_CELLS = 25
 MEDIAN_LINES = 6

@@ -13,11 +13,11 @@ from torch import nn
 
 from labkit import pipe
 from labkit.check.calls import recorded
-from labkit.hosting import hosted
 from labkit.judging.evidence import Stopped
 from labkit.judging.scheduled_probes import METHODS, NOTHING, ONE, Note, gives, source_of, target_of
+from labkit.parallel.stage import Stage
+from labkit.parallel.stage_assignment import hosted
 from labkit.schedule import Op, Schedule
-from labkit.stage import Stage
 
 TOLD_TO_FAIL = "this stage was told to fail"
 

@@ -1,0 +1,31 @@
+"""What communication should cost: links, collectives, DDP's buckets on one channel, and the link behind measured times.
+
+Everything stands on one model of a link, the α–β model: a message takes a fixed time α, its latency, and then its bytes
+at the bandwidth β. N is the world size and B the bytes of the whole tensor:
+
+    message      α + B / β
+    all_reduce   2 (N − 1) α + 2 (N − 1) / N · B / β          around a ring
+
+Papers often write β for the inverse, the seconds a byte takes; here it is bytes per second, as on a data sheet.
+Nothing is measured or sent here, and no torch is loaded: a rank, a notebook and a test compute the same numbers.
+"""
+
+from labkit.cost.collectives import collective_s, parameter_server_s, ring_all_reduce_s, ring_broadcast_s
+from labkit.cost.ddp import ddp_timeline
+from labkit.cost.fit import LinkFit, fit_link
+from labkit.cost.links import ETHERNET_1G, ETHERNET_10G, INFINIBAND_HDR, NVLINK4, Link
+
+__all__ = [
+    "ETHERNET_1G",
+    "ETHERNET_10G",
+    "INFINIBAND_HDR",
+    "NVLINK4",
+    "Link",
+    "LinkFit",
+    "collective_s",
+    "ddp_timeline",
+    "fit_link",
+    "parameter_server_s",
+    "ring_all_reduce_s",
+    "ring_broadcast_s",
+]

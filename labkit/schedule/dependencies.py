@@ -1,0 +1,213 @@
+"""What each op of a schedule waits for, and which lists of ops can never run.
+
+Everything here works on plain lists: for each rank, its ops in the order in which it runs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from labkit.schedule.ops import KINDS, Op, check_types
+
+
+class ScheduleError(ValueError):
+    """A schedule that cannot run. ``rank``, ``position`` in its list and ``op`` say where, ``reason`` why.
+
+    Where an op is missing, ``op`` is that one and ``position`` the end of the list; where a whole rank is, ``op`` is None.
+    """
+
+    def __init__(self, rank: int, position: int, op: Op | None, reason: str):
+        super().__init__(rank, position, op, reason)  # what pickle makes it from again
+        self.rank, self.position, self.op, self.reason = rank, position, op, reason
+
+    def __str__(self) -> str:
+        return f"rank {self.rank}, position {self.position}{f', {self.op}' if self.op else ''}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Flow:
+    """What each op of a schedule waits for. Ops are numbered rank by rank, in the order of their lists.
+
+    ``before[i]`` is the op before op i on its rank, ``source[i]`` the one whose output it takes; -1 where there is none.
+    ``order`` has every op once, each behind the two that it waits for.
+    """
+
+    ops: list[Op]
+    rank: list[int]
+    before: list[int]
+    source: list[int]
+    order: list[int]
+
+
+def times_of(
+    waits: Flow, takes: list[float], under_way: list[float], pause: list[float]
+) -> tuple[list[float], list[float]]:
+    """When each op starts and ends, in seconds, if it starts as soon as it can: ``pause`` after the op before it on its rank,
+    and ``under_way`` after its source; and if it then ``takes`` so long.
+    """
+    before, source = waits.before, waits.source
+    start = [0.0] * len(takes)
+    end = [0.0] * (len(takes) + 1)  # the last one is that of number -1, which is no op: nothing to wait for
+    for i in waits.order:
+        free, arrived = end[before[i]] + pause[i], end[source[i]] + under_way[i]
+        start[i] = free if free > arrived else arrived
+        end[i] = start[i] + takes[i]
+    return start, end[:-1]
+
+
+def flow_of(ranks: list[list[Op]]) -> Flow:
+    """What waits for what in ``ranks``. Raises ScheduleError for the first thing that is wrong, TypeError for no Op."""
+    check_types(ranks)
+    ops = [op for rank_ops in ranks for op in rank_ops]
+    n_stages = 1 + max((op.stage for op in ops), default=-1)
+    n_micro = 1 + max((op.micro_batch for op in ops), default=-1)
+    numbers, home = _numbered(ranks, n_micro)
+    for missing in _missing(numbers, n_stages, n_micro):
+        raise _without(ranks, home, missing)
+    source = _sources(ops, numbers, n_stages, n_micro)
+    rank_of: list[int] = []
+    before: list[int] = []
+    for rank, rank_ops in enumerate(ranks):
+        first = len(rank_of)
+        rank_of += [rank] * len(rank_ops)
+        before += [-1, *range(first, first + len(rank_ops) - 1)]
+    return Flow(ops, rank_of, before, source, _order(ranks, source))
+
+
+# --- what is there, and what is missing ------------------------------------------------------------------------------
+#
+# A schedule of 64 ranks and 512 micro-batches has 65,536 ops, and someone drags a slider: hence numbers in dictionaries of
+# numbers, looked up in one pass, and no op hashed or made.
+
+Numbers = dict[int, int]  # of the ops of one kind, by place = stage · n_micro + micro_batch
+
+
+def _numbered(ranks: list[list[Op]], n_micro: int) -> tuple[dict[str, Numbers], dict[int, int]]:
+    """By kind the numbers of its ops, and the rank of each stage. Raises ScheduleError for an op in the wrong place."""
+    if not ranks:
+        raise ScheduleError(0, 0, None, "the schedule has no ranks")
+    numbers: dict[str, Numbers] = {kind: {} for kind in KINDS}
+    forward, backward, input_grad, weight_grad = numbers.values()
+    # of each kind: where its ops are numbered, those it needs before it, and those that cannot be there as well
+    tables: dict[str, tuple[Numbers, Numbers | None, Numbers]] = {
+        "F": (forward, None, {}),
+        "B": (backward, forward, input_grad),
+        "I": (input_grad, forward, backward),
+        "W": (weight_grad, input_grad, {}),
+    }
+    home: dict[int, int] = {}
+    number = 0
+    for rank, ops in enumerate(ranks):
+        if not ops:
+            raise ScheduleError(rank, 0, None, "the rank has nothing to do")
+        for position, (kind, stage, micro_batch) in enumerate(ops):
+            place = stage * n_micro + micro_batch
+            mine, needed, other = tables[kind]
+            if place in mine:
+                reason = "it is there twice"
+            elif home.setdefault(stage, rank) != rank:
+                reason = f"stage {stage} is on rank {home[stage]} already"
+            elif needed is not None and place not in needed:
+                reason = f"it needs {stage}{'I' if kind == 'W' else 'F'}{micro_batch}, which does not come before it"
+            elif place in other:
+                reason = "the backward pass is there whole (B) and split (I, W), expected one of the two"
+            else:
+                mine[place] = number
+                number += 1
+                continue
+            raise ScheduleError(rank, position, ops[position], reason)
+    return numbers, home
+
+
+def _missing(numbers: dict[str, Numbers], n_stages: int, n_micro: int) -> Iterator[Op]:
+    """The ops that should be there and are not."""
+    has_backward = bool(numbers["B"] or numbers["I"])
+    for place in range(n_stages * n_micro):
+        if place not in numbers["F"]:
+            yield Op("F", *divmod(place, n_micro))
+        elif place in numbers["I"]:
+            if place not in numbers["W"]:
+                yield Op("W", *divmod(place, n_micro))
+        elif has_backward and place not in numbers["B"]:
+            yield Op("B", *divmod(place, n_micro))
+
+
+def _without(ranks: list[list[Op]], home: dict[int, int], missing: Op) -> ScheduleError:
+    """The error for ``missing``: at the end of its rank or, where no rank has its stage, at the next stage that there is."""
+    if missing.stage in home:
+        rank = home[missing.stage]
+        whole_or_split = " (or I and W in its place)" if missing.kind == "B" else ""
+        return ScheduleError(rank, len(ranks[rank]), missing, f"it is missing{whole_or_split}")
+    next_stage = min(stage for stage in home if stage > missing.stage)
+    rank = home[next_stage]
+    position, op = next((position, op) for position, op in enumerate(ranks[rank]) if op.stage == next_stage)
+    return ScheduleError(rank, position, op, f"stage {missing.stage} comes before its stage, and no rank has it")
+
+
+# --- what takes whose output, and in which order that can run ------------------------------------------------------------
+
+
+def _sources(ops: list[Op], numbers: dict[str, Numbers], n_stages: int, n_micro: int) -> list[int]:
+    """For each op the number of the one whose output it takes: the activation of the stage before, or the gradient of the
+    stage after; the last stage takes its own output, through the loss, and W what its I has left for it.
+    """
+    forward, input_grad = numbers["F"], numbers["I"]
+    backward = numbers["B"] | input_grad
+    sources = []
+    for kind, stage, micro_batch in ops:
+        place = stage * n_micro + micro_batch
+        if kind == "F":
+            sources.append(forward.get(place - n_micro, -1))  # of stage 0 there is none
+        elif kind == "W":
+            sources.append(input_grad[place])
+        elif stage == n_stages - 1:
+            sources.append(forward[place])
+        else:
+            sources.append(backward[place + n_micro])
+    return sources
+
+
+def _order(ranks: list[list[Op]], source: list[int]) -> list[int]:
+    """Every op once, each behind the op before it on its rank and behind its source. Raises ScheduleError for a deadlock."""
+    starts = [0]
+    for ops in ranks:
+        starts.append(starts[-1] + len(ops))
+    at = starts[:-1]  # of each rank, the op that comes next
+    done = [False] * starts[-1]
+    waiting: dict[int, int] = {}  # an op that is not done -> the rank that waits for it
+    order: list[int] = []
+    ready = list(range(len(ranks)))
+    while ready:
+        rank = ready.pop()
+        i, end = at[rank], starts[rank + 1]
+        while i < end and (source[i] < 0 or done[source[i]]):
+            done[i] = True
+            order.append(i)
+            if (waiter := waiting.pop(i, None)) is not None:
+                ready.append(waiter)
+            i += 1
+        at[rank] = i
+        if i < end:
+            waiting[source[i]] = rank
+    if waiting:
+        raise _deadlock(ranks, waiting, at, starts)
+    return order
+
+
+def _deadlock(ranks: list[list[Op]], waiting: dict[int, int], at: list[int], starts: list[int]) -> ScheduleError:
+    """The circle of ranks that wait for each other, from its lowest rank on."""
+    ops = [op for rank_ops in ranks for op in rank_ops]
+    owner = [rank for rank, rank_ops in enumerate(ranks) for _ in rank_ops]
+    wants = {rank: i for i, rank in waiting.items()}
+    rank, seen = min(wants), []
+    while rank not in seen:
+        seen.append(rank)
+        rank = owner[wants[rank]]
+    circle = seen[seen.index(rank) :]
+    first = min(circle)
+    turned = circle[circle.index(first) :] + circle[: circle.index(first)]
+    steps = [
+        f"{ops[at[r]]} on rank {r} waits for {ops[wants[r]]}, which rank {owner[wants[r]]} runs later" for r in turned
+    ]
+    return ScheduleError(first, at[first] - starts[first], ops[at[first]], "a deadlock: " + "; ".join(steps))

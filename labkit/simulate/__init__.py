@@ -1,0 +1,27 @@
+"""When it should happen: a schedule and the time each op takes become an event table, the same that a run gives.
+
+    events = simulate(one_f_one_b(n_stages=4, n_micro=8), forward=1.0, backward=2.0)
+    makespan(events) == 33.0 and bubble_fraction(events) == 3 / 11
+
+A simulated unit of time is one second. What an event table says, simulated or measured, is also to be had from here:
+its makespan, bubble and activations (:mod:`labkit.simulate.measures`), why a rank is idle and what the makespan consists of
+(:mod:`labkit.simulate.idle`), and where the time went that a run took longer than it should (:mod:`labkit.simulate.gap`).
+"""
+
+from labkit.simulate.gap import explain_gap
+from labkit.simulate.idle import Idle, critical_path, explain_idle
+from labkit.simulate.measures import activations, bubble_fraction, by_stage, makespan, peak_activations
+from labkit.simulate.simulator import simulate
+
+__all__ = [
+    "Idle",
+    "activations",
+    "bubble_fraction",
+    "by_stage",
+    "critical_path",
+    "explain_gap",
+    "explain_idle",
+    "makespan",
+    "peak_activations",
+    "simulate",
+]
