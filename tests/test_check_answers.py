@@ -14,7 +14,6 @@ import answers_pipe
 import answers_processes
 import answers_reducer
 import answers_scheduled
-import answers_shards
 import answers_split
 import pytest
 from edited_package import LABKIT
@@ -26,7 +25,6 @@ from labkit.judging.trials import TRIALS
 from labkit.todo import task_file
 
 WRONG = {
-    "dp.1": answers_shards.WRONG,
     "dp.2": answers_processes.WRONG,
     **answers_gradients.WRONG,
     "dp.7": answers_reducer.WRONG,
@@ -37,7 +35,6 @@ WRONG = {
     "pipe.5": answers_scheduled.WRONG,
 }
 RIGHT = {
-    "dp.1": answers_shards.RIGHT,
     "dp.2": answers_processes.RIGHT,
     **answers_gradients.RIGHT,
     "dp.7": answers_reducer.RIGHT,

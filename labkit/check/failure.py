@@ -5,12 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from labkit.launch import LaunchTimeout, RankError
+if TYPE_CHECKING:
+    from labkit.launch import LaunchTimeout, RankError
 
 SYNTAX_ERRORS = ("SyntaxError", "IndentationError", "TabError")
 WAITS_FOR_RANKS = "a rank that waits for the others while they do something else"
-ENDS_A_PROCESS = "os._exit, a signal, too much memory, or a message between ranks of another size or dtype than what it is received in"
+ENDS_A_PROCESS = (
+    "os._exit, a signal, too much memory, or a message between ranks of another size or dtype than "
+    "the tensor that receives it"
+)
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,8 @@ def raised(error_type: str, message: str, text: str, source: Source) -> str:
 
 def stopped_by(error: RankError | LaunchTimeout, source: Source, waits: str) -> str:
     """Return why ranks gave no answer: one raised, or never ended (``waits``: for what), or died."""
+    from labkit.launch import LaunchTimeout
+
     if isinstance(error, LaunchTimeout):
         places = sorted({source.place(stack) for stack in error.stacks.values()} - {""})
         at = " and at ".join(places) or "something that it had called"

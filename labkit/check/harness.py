@@ -53,6 +53,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from labkit.check import plain
+from labkit.check.failure import WAITS_FOR_RANKS, Source, raised, stopped_by
 from labkit.check.result import CheckResult, Claim
 from labkit.todo import missing, task_file
 
@@ -169,8 +170,6 @@ class _Observer:
     """Observes each case once, in ranks that stay. ``failure`` is what first kept it from seeing one."""
 
     def __init__(self, name: str, task: Task):
-        from labkit.check.failure import Source
-
         self.failure: Claim | None = None
         self._source, self._waits = Source(f"labkit/{task_file(name).name}", task.given), task.waits
         self._seen: dict[int, Any] = {}
@@ -189,7 +188,6 @@ class _Observer:
         return self._seen[id(case)]
 
     def _observe(self, case: Any) -> Any:
-        from labkit.check.failure import WAITS_FOR_RANKS, raised, stopped_by
         from labkit.launch import LaunchTimeout, RankError
 
         world_size = getattr(case, "world_size", None)

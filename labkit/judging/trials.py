@@ -13,7 +13,6 @@ from labkit.judging import (
     processes_claims,
     reducer_claims,
     scheduled_claims,
-    shards_claims,
     split_claims,
 )
 
@@ -28,7 +27,6 @@ class Trial(NamedTuple):
 
 
 TRIALS = {
-    "dp.1": Trial(shards_claims.gather, shards_claims.CLAIMS),
     "dp.2": Trial(processes_claims.gather, processes_claims.CLAIMS),
     "dp.3": Trial(gradients_claims.gather_through_rank_0, gradients_claims.THROUGH_RANK_0),
     "dp.4": Trial(gradients_claims.gather_by_all_reduce, gradients_claims.BY_ALL_REDUCE),
