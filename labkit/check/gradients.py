@@ -17,6 +17,13 @@ KINDS = {  # of gradients
     "sliced": "gradients that are every second column of a larger tensor",
     "groups": "ranks 0 and 1 in one process_group, rank 2 in another",
 }
+WAYS = {  # of a function: how it averages; and what to look for where all ranks have the gradient of one
+    "gather_scatter_gradients": (
+        "gather on rank 0, take the mean there, scatter it, and put what arrives into the gradient",
+        "take the mean over a list that has a tensor of its own for each rank; [tensor] * n is n times the same one",
+    ),
+    "average_gradients": ("sum with all_reduce, divide by get_world_size()", "take the mean over all ranks"),
+}
 
 
 @dataclass(frozen=True)
@@ -41,12 +48,11 @@ class Case:
         for parameter in model.parameters():
             if parameter.grad is not None and parameter.grad.dim() == 2:
                 parameter.grad = self._laid_out(parameter.grad, rank)
-        own, tensors = _by_name(model), [parameter.grad for parameter in model.parameters()]
+        own, tensors = _by_name(model), {name: p.grad for name, p in model.named_parameters()}
         options = {"process_group": _own_group(rank)} if self.kind == "groups" else {}
         with recorded() as calls:
             getattr(dp, self.function)(model, **options)
-        kept = [p.grad is None or p.grad is tensor for p, tensor in zip(model.parameters(), tensors, strict=True)]
-        moved = [name for (name, _), same in zip(model.named_parameters(), kept, strict=True) if not same]
+        moved = [name for name, p in model.named_parameters() if _address(p.grad) != _address(tensors[name])]
         weights = dict(model.state_dict())
         return {"own": own, "averaged": _by_name(model), "weights": weights, "moved": moved, "calls": calls}
 
@@ -94,6 +100,10 @@ def _by_name(model: Any) -> dict[str, Any]:
     return {name: None if p.grad is None else p.grad.detach().clone() for name, p in model.named_parameters()}
 
 
+def _address(gradient: Any) -> int | None:
+    return None if gradient is None else gradient.data_ptr()
+
+
 def _own_group(rank: int) -> Any:
     import torch.distributed as dist
 
@@ -111,80 +121,82 @@ def sizes(found: Any) -> list[int]:
     return sorted(gradient.nbytes for gradient in found["own"].values() if gradient is not None)
 
 
-def either_way(task: Task, function: str, way: str, one_rank: str) -> Any:
-    """Add to ``task`` what must hold however ``function`` averages, and return the claim that it does.
-
-    ``way``: how it should, in words; ``one_rank``: what to look for where all have one rank's gradient.
-    """
+def add_claims(task: Task, function: str) -> None:
+    """Add to ``task`` what must hold in whatever way ``function`` averages."""
     plain, none = Case(function, "plain"), Case(function, "none")
+    task.claim([plain])(calls_have_ended)
+    task.claim([plain, none], after=[calls_have_ended])(mean_is_the_gradient_of_the_batch)
+    task.claim([plain], after=[calls_have_ended])(all_ranks_agree)
+    task.claim([plain], after=[mean_is_the_gradient_of_the_batch])(gradients_change_in_place)
+    task.claim([none])(no_gradient_stays_none)
+    task.claim([plain])(weights_stay)
 
-    @task.claim([plain])
-    def calls_have_ended(case: Case, seen: Any) -> str | None:
-        """Whatever it calls of torch.distributed has ended before it goes on."""
+
+def calls_have_ended(case: Case, seen: Any) -> str | None:
+    """Whatever it calls of torch.distributed has ended before it goes on."""
+    for rank, found in enumerate(seen):
+        if begun := sorted({name for name, _, _, waits in found["calls"] if not waits}):
+            return (
+                f"rank {rank} began {begun[0]} with async_op=True and never called wait() on what that returns, so the "
+                "numbers may be read before they are there, and changed after"
+            )
+    return None
+
+
+def mean_is_the_gradient_of_the_batch(case: Case, seen: Any) -> str | None:
+    """After it, every rank has the gradient of the whole batch, as a single process computes it."""
+    expected = case.expected(0, seen)
+    pairs = [(rank, name) for rank in range(WORLD_SIZE) for name in expected]
+    wrong = [(rank, name) for rank, name in pairs if not close(seen[rank]["averaged"][name], expected[name])]
+    if not wrong:
+        return None
+    rank, name = wrong[0]
+    some = "" if wrong == pairs else ". Not all are wrong: go through every parameter and rank"
+    how = _compare(seen, rank, name, expected[name], case)
+    return f"on rank {rank}, the gradient of {name} {how}{some}"
+
+
+def all_ranks_agree(case: Case, seen: Any) -> str | None:
+    """After it, all ranks have the same gradients, to the last bit."""
+    for name, gradient in seen[0]["averaged"].items():
         for rank, found in enumerate(seen):
-            if begun := sorted({name for name, _, _, waits in found["calls"] if not waits}):
-                return (
-                    f"rank {rank} began {begun[0]} with async_op=True and never called wait() on what that returns, so the "
-                    "numbers may be read before they are there, and changed after"
-                )
-        return None
-
-    @task.claim([plain, none], after=[calls_have_ended])
-    def mean_is_the_gradient_of_the_batch(case: Case, seen: Any) -> str | None:
-        """After it, every rank has the gradient of the whole batch, as a single process computes it."""
-        expected = case.expected(0, seen)
-        pairs = [(rank, name) for rank in range(WORLD_SIZE) for name in expected]
-        wrong = [(rank, name) for rank, name in pairs if not close(seen[rank]["averaged"][name], expected[name])]
-        if not wrong:
-            return None
-        rank, name = wrong[0]
-        some = "" if wrong == pairs else ". Not all are wrong: go through every parameter and rank"
-        how = _compare(seen, rank, name, expected[name], way, one_rank)
-        return f"on rank {rank}, the gradient of {name} {how}{some}"
-
-    @task.claim([plain], after=[calls_have_ended])
-    def all_ranks_agree(case: Case, seen: Any) -> str | None:
-        """After it, all ranks have the same gradients, to the last bit."""
-        for name, gradient in seen[0]["averaged"].items():
-            for rank, found in enumerate(seen):
-                other = found["averaged"][name]
-                if (other is None) != (gradient is None) or (gradient is not None and not other.equal(gradient)):
-                    return f"rank 0 and rank {rank} differ in the gradient of {name}: their models would drift apart"
-        return None
-
-    @task.claim([plain], after=[mean_is_the_gradient_of_the_batch])
-    def gradients_change_in_place(case: Case, seen: Any) -> str | None:
-        """Each gradient is changed in place: it stays the tensor that it was."""
-        for rank, found in enumerate(seen):
-            if found["moved"]:
-                return (
-                    f"on rank {rank}, the grad of {found['moved'][0]} is another tensor than before, and who holds the one "
-                    "before, such as a bucket, sees nothing of the mean. Put the mean into it: copy_, or an operation in place"
-                )
-        return None
-
-    @task.claim([none])
-    def no_gradient_stays_none(case: Case, seen: Any) -> str | None:
-        """A parameter without a gradient, frozen or not used, stays without one."""
-        for found in seen:
-            for name, own in found["own"].items():
-                if own is None and found["averaged"][name] is not None:
-                    return f"{name} was given one, so an optimizer would change it: leave out grad None"
-        return None
-
-    @task.claim([plain])
-    def weights_stay(case: Case, seen: Any) -> str | None:
-        """The parameters themselves stay as they are."""
-        for name, weight in case.model().state_dict().items():
-            if not all(found["weights"][name].equal(weight) for found in seen):
-                return f"{name} has changed: average parameter.grad, not the parameter"
-        return None
-
-    return mean_is_the_gradient_of_the_batch
+            other = found["averaged"][name]
+            if (other is None) != (gradient is None) or (gradient is not None and not other.equal(gradient)):
+                return f"rank 0 and rank {rank} differ in the gradient of {name}: their models would drift apart"
+    return None
 
 
-def _compare(seen: Any, rank: int, name: str, expected: Any, way: str, one_rank: str) -> str:
+def gradients_change_in_place(case: Case, seen: Any) -> str | None:
+    """Each gradient is changed in place: it stays the tensor that it was."""
+    for rank, found in enumerate(seen):
+        if found["moved"]:
+            return (
+                f"on rank {rank}, the grad of {found['moved'][0]} is another tensor than before, and who holds the one "
+                "before, such as a bucket, sees nothing of the mean. Put the mean into it: copy_, or an operation in place"
+            )
+    return None
+
+
+def no_gradient_stays_none(case: Case, seen: Any) -> str | None:
+    """A parameter without a gradient, frozen or not used, stays without one."""
+    for found in seen:
+        for name, own in found["own"].items():
+            if own is None and found["averaged"][name] is not None:
+                return f"{name} was given one, so an optimizer would change it: leave out grad None"
+    return None
+
+
+def weights_stay(case: Case, seen: Any) -> str | None:
+    """The parameters themselves stay as they are."""
+    for name, weight in case.model().state_dict().items():
+        if not all(found["weights"][name].equal(weight) for found in seen):
+            return f"{name} has changed: average parameter.grad, not the parameter"
+    return None
+
+
+def _compare(seen: Any, rank: int, name: str, expected: Any, case: Case) -> str:
     """Return in what way a gradient is wrong."""
+    way, one_rank = WAYS[case.function]
     found, own, n = seen[rank]["averaged"][name], seen[rank]["own"][name], WORLD_SIZE
     if found is None:
         return "is gone (None): change it in place, or put the mean there"
