@@ -1,4 +1,4 @@
-"""Order what the ranks of a pipeline send each other: one order that all ranks keep to."""
+"""Order the messages between the ranks of a pipeline: one order that all ranks keep to."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import NamedTuple
 from labkit.schedule import Op, Schedule, find_dependencies
 from labkit.schedule.dependencies import earliest_times
 
-_SECONDS = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}  # what an op takes, as long as nobody knows better
+_SECONDS = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}  # of an op, before any is measured
 
 
 class Message(NamedTuple):
-    """What ``producer`` on rank ``source`` computes and ``consumer`` on rank ``target`` needs.
+    """A tensor that ``producer`` on rank ``source`` computes and ``consumer`` on ``target`` needs.
 
     Between two F it is an activation, otherwise a gradient.
     """
@@ -22,20 +22,20 @@ class Message(NamedTuple):
     target: int
 
 
-def messages_of(schedule: Schedule) -> list[Message]:
-    """Return all messages between ranks, in the order in which their producers would end.
+def p2p_order(schedule: Schedule) -> list[Message]:
+    """Return all messages between ranks, in the order in which their producers end.
 
-    So they would if every F took 1 and every B 2.
+    So they do if F takes 1 and B 2.
 
     **Why one order for all.** NCCL queues what two ranks send each other on one stream, in the
     order in which they ask for it. If rank 0 asks to send first, and rank 1 asks to send first as
     well, both wait for ever. In one order for all ranks there is always a message that comes first
-    of those not through yet. Everything that its two ranks need before it comes earlier in the
-    order, so it gets through, and then the next is the first.
+    of those that have not arrived. Everything that its two ranks need before it comes earlier in
+    the order, so it arrives, and then the next is the first.
 
     **Why this one.** It has what an op needs before what it computes, and what a rank computes in
-    the order of its list. And it is close to the order in which things happen, so hardly a message
-    has to wait for another one.
+    the order of its list. It is also close to the order of events, so hardly a message waits for
+    another.
 
     Raises ScheduleError for a schedule that cannot run.
     """
