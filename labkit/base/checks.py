@@ -52,8 +52,8 @@ def check_world_size(world_size: int) -> None:
 
 
 def is_whole(value: float) -> bool:
-    """Return whether ``value`` is of an integer type: 2, or numpy's 2, but not 2.0."""
-    return isinstance(value, numbers.Integral)
+    """Return whether ``value`` is of an integer type: 2, or numpy's 2, but not 2.0 nor True."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def _not_negative(value: float) -> bool:

@@ -19,9 +19,9 @@ from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 
 from labkit.draw.layout import Layout
-from labkit.draw.palette import darker, shade, text_colour
+from labkit.draw.palette import Style, darker, shade, text_colour
 
-Styles = dict[str, tuple[str, str]]  # event name -> colour and hatching
+Styles = dict[str, Style]  # by event name
 
 BAND = "#f3f3f3"
 GRID = "#dddddd"
@@ -108,7 +108,7 @@ def draw_numbers(
         return
     chosen = [column[fits].tolist() for column in (x, y, texts, size, spans["name"], spans["chunk"])]
     for x_middle, y_middle, text, points, name, chunk in zip(*chosen, strict=True):
-        colour = shade(styles[name][0], chunk, n_chunks)
+        colour = shade(styles[name].colour, chunk, n_chunks)
         look: dict[str, Any] = {"ha": "center", "va": "center_baseline", "clip_on": True, "zorder": 3}
         if halo:
             look["path_effects"] = [withStroke(linewidth=1.8, foreground=colour)]

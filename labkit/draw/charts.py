@@ -13,10 +13,10 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogFormatter
 
 from labkit.base.formats import emulated
-from labkit.draw.palette import HATCHES, PALETTE, darker
+from labkit.draw.palette import HATCHES, PALETTE, Style, darker
 from labkit.draw.picture import INK, attach, house_style, new_axes
 
-ALIKE = ("#AFBAC4", "")  # grey and plain, for bars that are not told apart
+ALIKE = Style("#AFBAC4", "")  # grey and plain, for bars that are not told apart
 CURVE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # a thin line needs a dark colour
 CHARACTERS_PER_IN = 16  # of what stands under the axes
 MARKERS = ("o", "s", "^", "D", "v", "P")
@@ -64,9 +64,9 @@ def bars(
             rows = table[table[series] == name]
             x = [groups.index(entry) + (i - (len(names) - 1) / 2) * width for entry in rows[group]]
             deviation = rows[error].to_numpy(dtype=float) if error else None
-            look = (PALETTE[i % len(PALETTE)], HATCHES[i % len(HATCHES)]) if len(names) > 1 else ALIKE
+            style = Style(PALETTE[i % len(PALETTE)], HATCHES[i % len(HATCHES)]) if len(names) > 1 else ALIKE
             number_pt = 8.0 if len(table) <= 16 else 7.0  # of many bars each is narrow
-            _draw_series(ax, str(name), look, x, rows[value].to_numpy(dtype=float), deviation, width, number_pt)
+            _draw_series(ax, str(name), style, x, rows[value].to_numpy(dtype=float), deviation, width, number_pt)
         room = max(8, min(22, _characters_across(ax) // len(groups)))
         ax.set_xticks(
             range(len(groups)), labels=[textwrap.fill(str(entry), room, break_long_words=False) for entry in groups]
@@ -83,17 +83,21 @@ def bars(
 def _draw_series(
     ax: Axes,
     name: str,
-    colour_and_hatch: tuple[str, str],
+    style: Style,
     x: list[float],
     y: np.ndarray,
     deviation: np.ndarray | None,
     width: float,
     number_pt: float,
 ) -> None:
-    colour, hatch = colour_and_hatch
     if deviation is not None:
         deviation = np.where(deviation > 0, deviation, np.nan)  # no line for what has no spread
-    look: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": darker(colour), "linewidth": 0.5}
+    look: dict[str, Any] = {
+        "color": style.colour,
+        "hatch": style.hatch,
+        "edgecolor": darker(style.colour),
+        "linewidth": 0.5,
+    }
     error_look = {"capsize": 3, "elinewidth": 1, "ecolor": INK}
     drawn = ax.bar(x, y, width=0.92 * width, yerr=deviation, label=name, error_kw=error_look, **look)
     behind = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}  # so that a line through a number does not hide it

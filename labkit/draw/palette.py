@@ -9,8 +9,17 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Collection
+from typing import NamedTuple
 
 from matplotlib.colors import to_hex, to_rgb
+
+
+class Style(NamedTuple):
+    """How the events of a name look: a colour, and a hatching as matplotlib writes it."""
+
+    colour: str
+    hatch: str
+
 
 PALETTE = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#0072B2", "#D55E00", "#999999")
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "---", "|||", "+++", "ooo")
@@ -18,41 +27,41 @@ _SKY, _ORANGE, _GREEN, _PURPLE, _YELLOW, _BLUE, _RED, _GREY = PALETTE
 
 # The names that the lab itself uses. Any other name gets a colour from its own letters: see
 # style_of.
-STYLES: dict[str, tuple[str, str]] = {
-    "forward": (_SKY, ""),
-    "backward": (_ORANGE, "///"),
-    "input_grad": (_YELLOW, "\\\\\\"),
-    "weight_grad": (_GREEN, "..."),
-    "optimizer": (_GREY, ""),
-    "all_reduce": (_PURPLE, "xxx"),
-    "broadcast": (_PURPLE, "..."),
-    "gather": (_RED, "///"),
-    "scatter": (_RED, "..."),
-    "send": (_BLUE, "---"),
-    "recv": (_RED, "|||"),
-    "wait": (_GREY, "///"),
+STYLES: dict[str, Style] = {
+    "forward": Style(_SKY, ""),
+    "backward": Style(_ORANGE, "///"),
+    "input_grad": Style(_YELLOW, "\\\\\\"),
+    "weight_grad": Style(_GREEN, "..."),
+    "optimizer": Style(_GREY, ""),
+    "all_reduce": Style(_PURPLE, "xxx"),
+    "broadcast": Style(_PURPLE, "..."),
+    "gather": Style(_RED, "///"),
+    "scatter": Style(_RED, "..."),
+    "send": Style(_BLUE, "---"),
+    "recv": Style(_RED, "|||"),
+    "wait": Style(_GREY, "///"),
 }
 _LIGHTEST = 0.6  # how far the last stage of a rank goes towards white
 
 
-def style_of(name: str) -> tuple[str, str]:
+def style_of(name: str) -> Style:
     """Return colour and hatching of an event name: always the same ones, for any name."""
     if name in STYLES:
         return STYLES[name]
     number = zlib.crc32(name.encode())
-    return PALETTE[number % len(PALETTE)], HATCHES[number // len(PALETTE) % len(HATCHES)]
+    return Style(PALETTE[number % len(PALETTE)], HATCHES[number // len(PALETTE) % len(HATCHES)])
 
 
-def styles_of(names: Collection[str]) -> dict[str, tuple[str, str]]:
+def styles_of(names: Collection[str]) -> dict[str, Style]:
     """Return style_of each name; where two look alike, the later one takes another hatching."""
     order = [*STYLES, *sorted(set(names) - set(STYLES))]
-    styles: dict[str, tuple[str, str]] = {}
+    styles: dict[str, Style] = {}
     for name in (name for name in order if name in names):
         colour, hatch = style_of(name)
         first = HATCHES.index(hatch)
         turned = HATCHES[first:] + HATCHES[:first]
         hatch = next((other for other in turned if (colour, other) not in styles.values()), hatch)
-        styles[name] = (colour, hatch)
+        styles[name] = Style(colour, hatch)
     return styles
 
 

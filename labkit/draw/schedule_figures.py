@@ -31,7 +31,7 @@ from labkit.draw.artists import (
     legend_entries,
     names_of,
 )
-from labkit.draw.layout import Layout, TimeAxis, chunks, from_zero, in_drawing_order, lay_out, time_axis
+from labkit.draw.layout import Layout, Part, TimeAxis, from_zero, lay_out, prepare, time_axis
 from labkit.draw.palette import styles_of
 from labkit.draw.picture import PAGE_IN, attach, house_style
 from labkit.simulate import bubble_fraction, makespan
@@ -77,7 +77,7 @@ def schedules(
 
     ``tables`` has the titles and the event tables, simulated or measured. Where a rank waits is
     grey. With ``memory`` there is a strip below each rank: of how many micro-batches it keeps the
-    activations, over time, with the peak beside it, on one scale for all (see
+    activations, over time, with the peak next to it, on one scale for all (see
     :mod:`labkit.draw.memory_strips`). ``note`` and ``time_label`` are those of
     :func:`labkit.draw.timeline`.
 
@@ -113,7 +113,7 @@ def schedules(
 
 def _panel(title: str, table: pd.DataFrame, memory: bool) -> _Panel:
     what = f"schedules(tables): {title!r}"
-    events = from_zero(in_drawing_order(table, what))
+    events = from_zero(prepare(table, what))
     try:
         makespan_s, bubble = makespan(events), bubble_fraction(events)
         end_s = float(events[events["lane"] == "compute"]["end_s"].max())
@@ -121,8 +121,8 @@ def _panel(title: str, table: pd.DataFrame, memory: bool) -> _Panel:
     except ValueError as error:
         hint = "; memory=False draws a table that is none of a pipeline" if memory else ""
         raise ValueError(f"{what}: {error}{hint}") from None
-    events = events.assign(start=events["start_s"], chunk=chunks(events))
-    layout = lay_out([("", 1.0, events)], gap=_GAP, strip=_STRIP if memory else 0.0)
+    events = events.assign(start=events["start_s"])
+    layout = lay_out([Part("", 1.0, events)], gap=_GAP, strip=_STRIP if memory else 0.0)
     return _Panel(str(title), events, layout, (end_s - makespan_s, end_s), bubble, pieces)
 
 

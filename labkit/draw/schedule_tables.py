@@ -20,7 +20,7 @@ from labkit.draw.artists import (
     points_per_unit,
     put_legend_beside,
 )
-from labkit.draw.layout import chunks, in_drawing_order, lay_out
+from labkit.draw.layout import Part, lay_out, prepare
 from labkit.draw.palette import styles_of
 from labkit.draw.picture import PAGE_IN, attach, house_style, new_axes
 from labkit.schedule import Schedule
@@ -43,10 +43,10 @@ def schedule_table(schedule: Schedule, ax: Axes | None = None) -> Axes:
 
     Raises TypeError for what is no Schedule, ScheduleError for one that cannot run.
     """
-    events = in_drawing_order(simulate(schedule, 1.0, 1.0, 1.0, 1.0), "schedule_table(schedule)")
+    events = prepare(simulate(schedule, 1.0, 1.0, 1.0, 1.0), "schedule_table(schedule)")
     events["slot"] = events["start_s"].round().astype(int)
-    cells = events.assign(start=events["slot"] + _INSET, end_s=events["end_s"] - 2 * _INSET, chunk=chunks(events))
-    layout = lay_out([("", 1.0, cells)], gap=0.0)
+    cells = events.assign(start=events["slot"] + _INSET, end_s=events["end_s"] - 2 * _INSET)
+    layout = lay_out([Part("", 1.0, cells)], gap=0.0)
     n_slots, n_chunks = 1 + int(cells["slot"].max()), 1 + int(cells["chunk"].max())
     styles = styles_of(names_of([cells]))
     with house_style():

@@ -19,7 +19,7 @@ from labkit.draw.artists import (
     names_of,
     put_legend_beside,
 )
-from labkit.draw.layout import GAP, Layout, TimeAxis, chunks, from_zero, in_drawing_order, lay_out, time_axis
+from labkit.draw.layout import GAP, Layout, Part, TimeAxis, from_zero, lay_out, prepare, time_axis
 from labkit.draw.palette import styles_of
 from labkit.draw.picture import INK, PAGE_IN, attach, house_style, new_axes
 from labkit.trace import EVENT_COLUMNS
@@ -39,14 +39,13 @@ def timeline(events: pd.DataFrame, ax: Axes | None = None, *, note: str = "", ti
     Raises ValueError for a table that is empty, lacks columns, or has times that are missing or run
     backwards.
     """
-    drawn = in_drawing_order(events, "timeline(events)")
+    drawn = prepare(events, "timeline(events)")
     start, end = float(drawn["start_s"].min()), float(drawn["end_s"].max())
     origin = start if start > end - start else 0.0  # far from the run's start, count from the first span
     axis = time_axis(end - origin - min(start - origin, 0.0), time_label, origin)
+    part = Part("", 1.0, drawn.assign(start=drawn["start_s"] - origin))
     with house_style():
-        ax = _draw_events(
-            [("", 1.0, drawn.assign(start=drawn["start_s"] - origin))], ax, axis, emulated(events, note=note)
-        )
+        ax = _draw_events([part], ax, axis, emulated(events, note=note))
     attach(ax, drawn[list(EVENT_COLUMNS)])
     return ax
 
@@ -61,13 +60,13 @@ def overlay(
     lab.
     """
     tables = {
-        "predicted": in_drawing_order(ideal, "overlay(ideal)"),
-        "measured": in_drawing_order(measured, "overlay(measured)"),
+        "predicted": prepare(ideal, "overlay(ideal)"),
+        "measured": prepare(measured, "overlay(measured)"),
     }
     shifted = {source: from_zero(table) for source, table in tables.items()}
     ends = [(source, float(table["end_s"].max())) for source, table in shifted.items()]
     heights = {"predicted": 0.55, "measured": 1.0}
-    parts = [(source, heights[source], table.assign(start=table["start_s"])) for source, table in shifted.items()]
+    parts = [Part(source, heights[source], table.assign(start=table["start_s"])) for source, table in shifted.items()]
     axis = time_axis(max(end for _, end in ends), time_label)
     with house_style():
         ax = _draw_events(parts, ax, axis, emulated(ideal, measured, note=note), ends)
@@ -77,16 +76,14 @@ def overlay(
 
 
 def _draw_events(
-    parts: list[tuple[str, float, pd.DataFrame]],
+    parts: Sequence[Part],
     ax: Axes | None,
     time: TimeAxis,
     note: str,
     ends: Sequence[tuple[str, float]] = (),
 ) -> Axes:
     """Draw tables that have a ``start``, each with its label and row height, and mark each end."""
-    tables = [events.assign(chunk=chunks(events)) for _, _, events in parts]
-    parts = [(source, height, events) for (source, height, _), events in zip(parts, tables, strict=True)]
-    layout = lay_out(parts)
+    layout, tables = lay_out(parts), [part.events for part in parts]
     if ax is None:
         most = _MOST_IN if len(layout.ranks) <= _MANY_RANKS else _MANY_RANKS_IN
         height = min(0.9 + 0.27 * layout.height, most) + 0.15 * note.count("\n")

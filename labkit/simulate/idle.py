@@ -11,10 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
 
-from labkit.base.checks import check_number
+from labkit.base.checks import check_number, is_whole
 from labkit.base.formats import MeasuredTable, measured
 from labkit.schedule import Op, Schedule
 from labkit.simulate.replay import Replay, attribute_delays, replay_events
@@ -82,8 +81,7 @@ def explain_idle(schedule: Schedule, events: pd.DataFrame, rank: int, time: floa
     cannot run.
     """
     run = replay_events(schedule, events)
-    is_whole = isinstance(rank, int | np.integer) and not isinstance(rank, bool)
-    if not is_whole or not 0 <= rank < schedule.n_ranks:
+    if not is_whole(rank) or not 0 <= rank < schedule.n_ranks:
         raise ValueError(f"rank is {rank!r}, expected one of the {schedule.n_ranks} ranks of the schedule, from 0 on")
     first, last = run.origin_s, run.origin_s + run.makespan_s
     check_number("time", time, lambda time: first <= time <= last, f"a time in the run, from {first!r} to {last!r} s")

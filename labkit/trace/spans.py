@@ -41,7 +41,7 @@ class span:  # noqa: N801  (a context manager that reads as a verb)
     Raises ValueError for an unknown lane and TypeError for an unknown label.
     """
 
-    __slots__ = ("_key", "_start")
+    __slots__ = ("_labels", "_lane", "_start")
 
     def __init__(
         self,
@@ -56,11 +56,12 @@ class span:  # noqa: N801  (a context manager that reads as a verb)
     ):
         if lane not in LANES:
             raise ValueError(f"span({name!r}): lane is {lane!r}, expected one of {', '.join(LANES)}")
-        self._key = (lane, name, step, stage, micro_batch, bucket, bytes)
+        self._lane = lane
+        self._labels = (name, step, stage, micro_batch, bucket, bytes)
 
     def __enter__(self) -> span:
         if _sinks:
-            self._start = _cuda_mark() if _cuda and self._key[0] != "host" else _clock()
+            self._start = _cuda_mark() if _cuda and self._lane != "host" else _clock()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -70,7 +71,7 @@ class span:  # noqa: N801  (a context manager that reads as a verb)
         """End what ``__enter__`` began, where the work ends elsewhere: in a thread that waits."""
         if _sinks and not _paused and hasattr(self, "_start"):
             end = _clock() if isinstance(self._start, int) else _cuda_mark()
-            row = (*self._key, self._start, end)
+            row = (self._lane, *self._labels, self._start, end)
             for sink in _sinks:
                 sink.append(row)
 
@@ -147,7 +148,7 @@ class Recorder:
         _sinks = tuple(sink for sink in _sinks if sink is not self.rows)
         _notes = tuple(notes for notes in _notes if notes is not self.notes)
         try:
-            return [(*row[:7], self._read(row[7]), self._read(row[8])) for row in self.rows]
+            return [(*labels, self._read(start), self._read(end)) for *labels, start, end in self.rows]
         finally:
             if not _sinks:
                 _cuda = None

@@ -57,7 +57,10 @@ def rank_events(rows: Iterable[Row], rank: int, origin_ns: int) -> list[tuple[An
 
     Their times are seconds since ``origin_ns``.
     """
-    events = [(rank, *row[:7], (row[7] - origin_ns) * 1e-9, (row[8] - origin_ns) * 1e-9) for row in rows]
+    events = [
+        (rank, *labels, (start_ns - origin_ns) * 1e-9, (end_ns - origin_ns) * 1e-9)
+        for *labels, start_ns, end_ns in rows
+    ]
     return sorted(events, key=lambda event: event[-2:])
 
 

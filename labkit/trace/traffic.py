@@ -18,9 +18,14 @@ import struct
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
-Address = tuple[str, int]  # host and port
+
+class Address(NamedTuple):
+    """One end of a connection."""
+
+    host: str
+    port: int
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,11 @@ class Connection:
     store: bool
 
 
+class _Seen(NamedTuple):
+    connections: tuple[Connection, ...]
+    ended: tuple[Address, ...]
+
+
 class Traffic:
     """What :func:`observe` gives, to be read once the block is over.
 
@@ -47,15 +57,15 @@ class Traffic:
     """
 
     def __init__(self) -> None:
-        self._result: tuple[tuple[Connection, ...], tuple[Address, ...]] | None = None
+        self._seen: _Seen | None = None
 
     @property
     def connections(self) -> tuple[Connection, ...]:
-        return self._finished()[0]
+        return self._finished().connections
 
     @property
     def ended(self) -> tuple[Address, ...]:
-        return self._finished()[1]
+        return self._finished().ended
 
     @property
     def sent_bytes(self) -> int:
@@ -65,10 +75,10 @@ class Traffic:
     def received_bytes(self) -> int:
         return sum(connection.received_bytes for connection in self.connections if not connection.store)
 
-    def _finished(self) -> tuple[tuple[Connection, ...], tuple[Address, ...]]:
-        if self._result is None:
+    def _finished(self) -> _Seen:
+        if self._seen is None:
             raise RuntimeError("observe(): what was seen can be read once the with block is over")
-        return self._result
+        return self._seen
 
 
 @contextlib.contextmanager
@@ -101,9 +111,9 @@ def observe() -> Iterator[Traffic]:
         yield traffic
     finally:
         after = _open_connections()
-        traffic._result = (
-            tuple(_since(before.get(inode), connection) for inode, connection in after.items()),
-            tuple(connection.peer for inode, connection in before.items() if inode not in after),
+        traffic._seen = _Seen(
+            connections=tuple(_since(before.get(inode), connection) for inode, connection in after.items()),
+            ended=tuple(connection.peer for inode, connection in before.items() if inode not in after),
         )
 
 
@@ -191,11 +201,12 @@ def _connection(sock: socket.socket) -> Connection | None:
     own, peer = _address(sock.getsockname()), _address(sock.getpeername())
     store_port = os.environ.get("MASTER_PORT")
     sent, received = _payload(_tcp_info(sock))
-    return Connection(own, peer, sent, received, store_port in (str(own[1]), str(peer[1])))
+    return Connection(own, peer, sent, received, store_port in (str(own.port), str(peer.port)))
 
 
 def _address(name: tuple[Any, ...]) -> Address:
-    return name[0].removeprefix("::ffff:"), name[1]  # the prefix marks an IPv4 address that an IPv6 socket talks to
+    host, port, *_ = name
+    return Address(host.removeprefix("::ffff:"), port)  # the prefix marks IPv4 on an IPv6 socket
 
 
 def _tcp_info(sock: socket.socket) -> bytes:
