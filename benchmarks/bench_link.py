@@ -29,7 +29,7 @@ FREE_AT_MOST = 1.05  # × gloo: below the noise of a round here
 
 
 def all_reduces(size: int, repeats: int) -> float:
-    """Median seconds of an all_reduce of ``size`` bytes."""
+    """Return the median seconds of an all_reduce of ``size`` bytes."""
     tensor, seconds = torch.ones(size // 4), []
     for _ in range(repeats):
         dist.barrier()

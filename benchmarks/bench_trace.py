@@ -26,7 +26,7 @@ ROUNDS = 7
 
 
 def timed(block: Callable[[], None]) -> float:
-    """Microseconds per span."""
+    """Return microseconds per span."""
     gc.collect()
     began = time.perf_counter()
     block()

@@ -1,6 +1,6 @@
 """Make the German-English sentences that ship with the lab: number words, dates and clock times.
 
-    python data/make_translation.py [FOLDER]        (FOLDER: data/translation beside this file)
+    python data/make_translation.py [FOLDER]        (FOLDER: by default data/translation)
 
 German says the units before the tens: 23 is *dreiundzwanzig*, three-and-twenty. A model that copies
 word after word gets it wrong, and so does one that learns each number by heart: the numbers in

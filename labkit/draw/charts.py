@@ -67,17 +67,20 @@ def bars(
             style = Style(PALETTE[i % len(PALETTE)], HATCHES[i % len(HATCHES)]) if len(names) > 1 else ALIKE
             number_pt = 8.0 if len(table) <= 16 else 7.0  # of many bars each is narrow
             _draw_series(ax, str(name), style, x, rows[value].to_numpy(dtype=float), deviation, width, number_pt)
-        room = max(8, min(22, _characters_across(ax) // len(groups)))
-        ax.set_xticks(
-            range(len(groups)), labels=[textwrap.fill(str(entry), room, break_long_words=False) for entry in groups]
-        )
-        ax.tick_params(axis="x", length=0)
+        _label_groups(ax, groups)
         ax.margins(y=0.12)
         if log:
             _scale_by_powers_of_ten(ax, table[value])
         _finish(ax, "", label or value, emulated(table, note=note))
     attach(ax, table[[group, series, value, *([error] if error else [])]])
     return ax
+
+
+def _label_groups(ax: Axes, groups: list[Any]) -> None:
+    room = max(8, min(22, _characters_across(ax) // len(groups)))
+    labels = [textwrap.fill(str(group), room, break_long_words=False) for group in groups]
+    ax.set_xticks(range(len(groups)), labels=labels)
+    ax.tick_params(axis="x", length=0)
 
 
 def _draw_series(
@@ -100,7 +103,7 @@ def _draw_series(
     }
     error_look = {"capsize": 3, "elinewidth": 1, "ecolor": INK}
     drawn = ax.bar(x, y, width=0.92 * width, yerr=deviation, label=name, error_kw=error_look, **look)
-    behind = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}  # so that a line through a number does not hide it
+    behind = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}  # or a line through a number would hide it
     ax.bar_label(
         drawn,
         fmt=lambda value: f"{value:.3g}" if value < 1000 else f"{value:,.0f}",

@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from drawn_marks import drawn_bars, on_screen, overlapping
+from drawn_artists import drawn_bars, on_screen, overlapping
 from drawn_tables import event, two_ranks
 from matplotlib.collections import PolyCollection
 from matplotlib.patches import Rectangle

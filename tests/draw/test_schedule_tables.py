@@ -5,7 +5,7 @@ from itertools import pairwise
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
-from drawn_marks import coloured_bars, drawn_bars, on_screen
+from drawn_artists import coloured_bars, drawn_bars, on_screen
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 

@@ -7,7 +7,7 @@ from itertools import combinations
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from drawn_marks import coloured_bars, drawn_bars, faces, on_screen, overlapping
+from drawn_artists import coloured_bars, drawn_bars, faces, on_screen, overlapping
 from drawn_tables import ALT, event, two_ranks
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex, to_rgb
