@@ -105,6 +105,7 @@ def execute(path: Path) -> None:
 
 
 def store(path: Path, notebook: NotebookNode) -> None:
+    """Write a notebook to ``path``, whole or not at all."""
     write_atomically(path, (nbformat.writes(notebook).rstrip("\n") + "\n").encode())
 
 

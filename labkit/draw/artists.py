@@ -160,15 +160,18 @@ def legend_entries(styles: Styles, n_chunks: int = 1) -> tuple[list[Any], list[s
     return handles, labels
 
 
-def put_legend_beside(ax: Axes, handles: list[Any], labels: list[str]) -> None:
+def put_legend_right(ax: Axes, handles: list[Any], labels: list[str]) -> None:
+    """Put a legend to the right of the axes."""
     place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.005, 1.0), "borderaxespad": 0.0}
     ax.legend(handles, labels, handler_map=SIDE_BY_SIDE, **place)
 
 
 def hide_frame(ax: Axes) -> None:
+    """Hide the lines around the axes."""
     for spine in ax.spines.values():
         spine.set_visible(False)
 
 
 def names_of(tables: Iterable[pd.DataFrame]) -> list[str]:
+    """Return the event names that stand in the tables, sorted."""
     return sorted(set().union(*(set(events["name"]) for events in tables)))

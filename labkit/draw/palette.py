@@ -72,6 +72,7 @@ def mixed(colour: str, other: str, share: float) -> str:
 
 
 def darker(colour: str, share: float = 0.4) -> str:
+    """Return the colour on the way to black."""
     return mixed(colour, "black", share)
 
 

@@ -18,7 +18,7 @@ from labkit.draw.artists import (
     legend_entries,
     names_of,
     points_per_unit,
-    put_legend_beside,
+    put_legend_right,
 )
 from labkit.draw.layout import Part, lay_out, prepare
 from labkit.draw.palette import styles_of
@@ -63,7 +63,7 @@ def schedule_table(schedule: Schedule, ax: Axes | None = None) -> Axes:
         _draw_idle(ax, cells, n_slots)
         draw_bars(ax, cells, styles, 1.0, n_chunks)
         draw_numbers(ax, cells, styles, 1.0, n_chunks, halo=True)
-        put_legend_beside(ax, *legend_entries(styles, n_chunks))
+        put_legend_right(ax, *legend_entries(styles, n_chunks))
     attach(ax, events[["rank", "slot", "name", "stage", "micro_batch"]])
     return ax
 

@@ -17,7 +17,7 @@ from labkit.draw.artists import (
     label_rows,
     legend_entries,
     names_of,
-    put_legend_beside,
+    put_legend_right,
 )
 from labkit.draw.layout import GAP, Layout, Part, TimeAxis, from_zero, lay_out, prepare, time_axis
 from labkit.draw.palette import styles_of
@@ -98,7 +98,7 @@ def _draw_events(
     for (source, end), dashes in zip(ends, ("--", "-"), strict=False):
         handles.append(ax.axvline(end * time.per_second, color=INK, linestyle=dashes, linewidth=1.1, zorder=5))
         labels.append(f"{source} ends at\n{time(end)}")
-    put_legend_beside(ax, handles, labels)
+    put_legend_right(ax, handles, labels)
     return ax
 
 
