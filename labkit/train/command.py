@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         corpus = None if started else load(config)
     except DATA_ERRORS as error:
         parser.error(str(error))
-    for task in modes.tasks_of(config.mode, world_size):
+    for task in modes.tasks_for_mode(config.mode, world_size):
         if todo := missing(task):
             raise SystemExit(f"{todo}: training needs it; fill it in first")
     if drives_all and args.backend == "auto" and torch.cuda.device_count() < config.n_devices:
@@ -80,9 +80,10 @@ def _run_as_rank(config: TranslateConfig, args: argparse.Namespace) -> None:
 
 
 def _common_origin_ns(world_size: int) -> int:
-    """A moment from which all ranks count, as a reading of this machine's clock: when all of them were here.
+    """Return the moment from which all ranks count, as a reading of this machine's clock.
 
-    The processes of a machine have one clock, so they take the reading of the first of them.
+    All ranks have come this far by then. The processes of a machine have one clock, so they take the
+    reading of the first of them.
     """
     dist.barrier()
     readings: list[Any] = [None] * world_size
@@ -97,7 +98,7 @@ def _finish(results: Sequence[RankResult], events: Any, out: str | None) -> None
 
 
 def _with_hyphens(argv: Sequence[str]) -> list[str]:
-    """Flags with underscores, as the assignment writes them, in the form that argparse knows: --world_size=2."""
+    """Return the flags with hyphens, as argparse knows them: the assignment writes --world_size=2."""
     split = [arg.partition("=") for arg in argv]
     return [
         name.replace("_", "-") + eq + value if name.startswith("--") else name + eq + value for name, eq, value in split
@@ -128,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_config_flags(task: argparse.ArgumentParser) -> None:
-    """A flag for each field of TranslateConfig, with the field's default."""
+    """Add a flag for each field of TranslateConfig, with the field's default."""
 
     def add(*flags: str, help: str, type: Callable[[str], Any] = int) -> None:
         task.add_argument(*flags, type=type, help=f"{help} (%(default)s)")
@@ -137,7 +138,7 @@ def _add_config_flags(task: argparse.ArgumentParser) -> None:
     add("--size", type=str, help=f"of the model: {', '.join(models.GPT2_SIZES)}")
     add("--n-layer", help="blocks of the model; None: as many as its size has")
     add("--mode", "--model-parallel-mode", type=_with_underscores, help=", ".join(modes.MODES))
-    add("--n-chunk", help="micro-batches of a batch, where there is a pipeline")
+    add("--n-micro", "--n-chunk", help="micro-batches of a batch, where there is a pipeline")
     add("--stages-per-rank", help="in the mode interleaved")
     add("--vocab-size", help="tokens of the byte-level BPE")
     add("--max-length", "--model-max-length", help="tokens of a pair, at most")

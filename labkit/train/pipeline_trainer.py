@@ -38,7 +38,7 @@ class PipelineTrainer(Trainer):
 
     Where the first stage and the last one are on different ranks, the weight that they share is there twice. The
     gradients of the two are added up, so both take the same steps. After construction ``gpt2`` is of no use here: whoever
-    drops it keeps this rank's stages only. ``kept`` has the gradients of these: ``"averaged"`` is the batch's, ``"local"`` is
+    drops it keeps this rank's stages only. ``kept_gradients`` has the gradients of these: ``"averaged"`` is the batch's, ``"local"`` is
     before those of the shared weight are added up.
 
     A ScheduledPipeline wants one shape of batch. So there is one for each shape, over the same stages, and nothing needs
@@ -55,30 +55,30 @@ class PipelineTrainer(Trainer):
     ):
         rank, rank_of = world()[0], _ranks_of_stages(schedule)
         stages = enumerate(models.stages(gpt2, schedule.n_stages))
-        self.own = {number: stage for number, stage in stages if rank_of[number] == rank}
+        self.local_stages = {number: stage for number, stage in stages if rank_of[number] == rank}
         super().__init__(
-            nn.ModuleList(self.own.values()),
+            nn.ModuleList(self.local_stages.values()),
             translation.target_loss,
             learning_rate,
             total_steps,
             keep_gradients=keep_gradients,
         )
         self.n_parameters = models.parameter_count(gpt2)
-        self.counts = schedule.n_stages - 1 in self.own
+        self.counts_samples = schedule.n_stages - 1 in self.local_stages
         self._config, self._rank_of = gpt2.config, rank_of
         self._schedules = {True: schedule, False: modes.forward_of(schedule)}  # by whether it trains
         self._pipelines: dict[tuple[bool, torch.Size], ScheduledPipeline] = {}
         self._per_row = 1.0
         self._tied_weight: nn.Parameter | None = None  # where the other copy of it is on another rank
-        self._ends: Any = None  # the process group of the two ranks that have it; None if there are no others
+        self._tied_group: Any = None  # the process group of the two ranks that have it; None if there are no others
         if rank_of[0] != rank_of[-1]:
-            self._tie([rank_of[0], rank_of[-1]])
+            self._find_tied_weight([rank_of[0], rank_of[-1]])
 
-    def _tie(self, ends: list[int]) -> None:
-        for stage in self.own.values():
+    def _find_tied_weight(self, ends: list[int]) -> None:
+        for stage in self.local_stages.values():
             self._tied_weight = self._tied_weight if stage.tied_weight is None else stage.tied_weight
         if world()[1] > len(ends):
-            self._ends = dist.new_group(ends)  # by all ranks, also those that are not in it
+            self._tied_group = dist.new_group(ends)  # by all ranks, also those that are not in it
 
     def gradients(self, batch: Any, targets: int) -> torch.Tensor:
         """The stages' gradients of the batch's mean loss per target. Gives the loss, a sum over targets, where it is computed."""
@@ -87,7 +87,7 @@ class PipelineTrainer(Trainer):
         self._keep("local")
         if self._tied_weight is not None and (gradient := self._tied_weight.grad) is not None:
             with span("all_reduce", lane="comm", step=self.step, bytes=gradient.nbytes):
-                dist.all_reduce(gradient, group=self._ends)
+                dist.all_reduce(gradient, group=self._tied_group)
         self._keep("averaged")
         return loss
 
@@ -103,17 +103,17 @@ class PipelineTrainer(Trainer):
         return self._step(batch, batch.n_targets, trains=False)
 
     def _step(self, batch: Batch, targets: int, trains: bool) -> torch.Tensor:
-        pipeline, batch = self._pipeline(batch, trains), self._filled(batch)
+        pipeline, batch = self._pipeline(batch, trains), self._padded(batch)
         pipeline.next_step = self.step
         self._per_row = len(batch) / targets
         mean = pipeline.step(batch.inputs, batch.labels)
         return torch.zeros((), device=self.device) if mean is None else mean * targets
 
     def _pipeline(self, batch: Batch, trains: bool) -> ScheduledPipeline:
-        key = trains, self._filled(batch).inputs.shape
+        key = trains, self._padded(batch).inputs.shape
         if key not in self._pipelines:
             self._pipelines[key] = ScheduledPipeline(
-                list(self.own.values()), self._schedules[trains], self._mean_over_rows
+                list(self.local_stages.values()), self._schedules[trains], self._mean_over_rows
             )
         return self._pipelines[key]
 
@@ -121,7 +121,7 @@ class PipelineTrainer(Trainer):
         """A ScheduledPipeline takes a mean over rows. Scaled like this, the mean over all rows is the mean over all targets."""
         return translation.summed_loss(logits, labels) * (self._per_row / len(labels))
 
-    def _filled(self, batch: Batch) -> Batch:
+    def _padded(self, batch: Batch) -> Batch:
         """With a row for each micro-batch: rows that are missing are padding, and count in no loss."""
         missing = (0, 0, 0, max(0, self._schedules[True].n_micro - len(batch)))
         inputs, labels = F.pad(batch.inputs, missing, value=PAD_ID), F.pad(batch.labels, missing, value=NO_LOSS)
@@ -133,17 +133,17 @@ class PipelineTrainer(Trainer):
         whole: Any = models.gpt2(self._config)
         whole.to(self.device)
         for number, stage in enumerate(models.stages(whole, len(self._rank_of))):
-            if number in self.own:
-                stage.load_state_dict(self.own[number].state_dict())
+            if number in self.local_stages:
+                stage.load_state_dict(self.local_stages[number].state_dict())
             for parameter in stage.parameters() if world()[1] > 1 else ():
                 dist.broadcast(parameter, src=self._rank_of[number])
         return whole
 
     def close(self) -> None:
         """Give back the process group of the first rank and the last. All ranks call it."""
-        if self._ends is not None:
-            dist.destroy_process_group(self._ends)
-            self._ends = None
+        if self._tied_group is not None:
+            dist.destroy_process_group(self._tied_group)
+            self._tied_group = None
 
 
 def _ranks_of_stages(schedule: Schedule) -> list[int]:

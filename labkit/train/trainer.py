@@ -64,13 +64,13 @@ class Trainer:
     ``loss_fn(model, batch)`` is the loss summed over the batch's targets; a batch has ``n_targets``, ``n_tokens``, ``len``
     and ``to(device)``. ``synchronize(model)`` makes every rank's gradients their mean over ranks. The learning rate
     rises to ``learning_rate`` over the first steps and falls to 0 at ``total_steps``, both linearly. ``keep_gradients``
-    copies those of the first step into ``kept``: ``"local"`` (this rank's own) and ``"averaged"``.
+    copies those of the first step into ``kept_gradients``: ``"local"`` (this rank's own) and ``"averaged"``.
 
     ``devices`` are those over which the model is spread already, and then it is not moved. ``spans=False`` leaves the spans
     of forward and backward to a model that has its own, such as one with a :class:`labkit.pipe.Pipe` in it.
     """
 
-    counts = True  # whether samples and losses of this rank's batches are counted here
+    counts_samples = True  # whether this rank counts its batches' samples, tokens and losses
 
     def __init__(
         self,
@@ -88,12 +88,12 @@ class Trainer:
         self.device = next(model.parameters()).device  # a virtual device is plain cpu to torch
         self.loss_fn, self.synchronize, self.spans = loss_fn, synchronize, spans
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=learning_rate)
-        self.schedule = torch.optim.lr_scheduler.LambdaLR(
+        self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(
             self.optimizer, lambda step: min((step + 1) / RAMP_STEPS, 1) * (1 - step / max(total_steps, 1))
         )
         self.step = 0
         self.n_parameters = models.parameter_count(model)  # of the whole model
-        self.kept: dict[str, list[torch.Tensor]] | None = {} if keep_gradients else None
+        self.kept_gradients: dict[str, list[torch.Tensor]] | None = {} if keep_gradients else None
 
     def gradients(self, batch: Any | None, targets: int) -> torch.Tensor:
         """Forward, backward and averaging: leaves in the model the gradient of the whole batch's mean loss per target.
@@ -125,22 +125,24 @@ class Trainer:
         return span(name, step=self.step) if self.spans else contextlib.nullcontext()
 
     def _keep(self, name: str) -> None:
-        if self.kept is not None and self.step == 0:
-            self.kept[name] = [p.grad.detach().cpu().clone() for p in self.model.parameters() if p.grad is not None]
+        if self.kept_gradients is not None and self.step == 0:
+            self.kept_gradients[name] = [
+                p.grad.detach().cpu().clone() for p in self.model.parameters() if p.grad is not None
+            ]
 
     def train_step(self, batch: Any | None, targets: int) -> torch.Tensor:
         """One step of all ranks. Gives the local loss, summed over targets."""
         loss = self.gradients(batch, targets)
         with span("optimizer", step=self.step):
             self.optimizer.step()
-        self.schedule.step()
+        self.lr_scheduler.step()
         self.step += 1
         return loss
 
     def train_epoch(self, batches: Sequence[Any], validation: Sequence[Any], epoch: int, skip: int = 0) -> EpochMetrics:
         """Train on this rank's ``batches`` once, then take the validation loss. The first ``skip`` steps are warm-up."""
         self.model.train()
-        counted = batches if self.counts else []
+        counted = batches if self.counts_samples else []
         targets = targets_per_step(counted)
         skip = min(skip, len(targets) - 1)  # at least one step counts
         loss = torch.zeros((), device=self.device)
@@ -170,7 +172,9 @@ class Trainer:
         self.model.eval()
         with pause():
             losses = [self._loss(batch).item() for batch in batches]
-        loss, targets = sum_over_ranks(sum(losses), sum(batch.n_targets for batch in batches) if self.counts else 0)
+        loss, targets = sum_over_ranks(
+            sum(losses), sum(batch.n_targets for batch in batches) if self.counts_samples else 0
+        )
         return loss / targets
 
     def _loss(self, batch: Any) -> torch.Tensor:
