@@ -1,7 +1,8 @@
-"""The forward pass of labkit's Pipe on two virtual devices beside the plain module, in one thread and in two.
+"""The forward pass of Pipe on two virtual devices, compared with the plain module's.
 
-Two stages of transformer layers, a worker thread for each, and each worker computes with one thread. A round is one forward
-pass of the plain module in one thread, one in two threads, and one of the Pipe, in turns first. bench_pipe.py prints it.
+Two stages of transformer layers, a worker thread for each, and each worker computes with one
+thread. A round is one forward pass of the plain module in one thread, one in two threads, and one
+of the Pipe, in turns first. bench_pipe.py prints it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def seconds(model: nn.Module, x: torch.Tensor, num_threads: int, backward: bool)
 
 
 def row(width: int, micro_batches: int, pairs: int, backward: bool) -> dict[str, Any]:
-    """What one width gives: median seconds, and the median and quartiles of the rounds' own ratios."""
+    """What one width gives: median seconds, and the median and quartiles of the rounds' own
+    ratios."""
     model, x = build(width), torch.randn(ROWS, TOKENS, width)
     torch.set_num_threads(2)  # of which each of two workers takes one
     with Pipe(model, ROWS // micro_batches) as piped:

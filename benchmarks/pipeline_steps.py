@@ -1,4 +1,4 @@
-"""In the ranks: training steps of the same stages in several ways, in turns, each in a span of its own.
+"""In the ranks: training steps of the same stages in several ways, in turns, a span each.
 
 bench_pipe.py launches these functions, and makes its tables of the spans that come back.
 """
@@ -32,7 +32,8 @@ mse = nn.functional.mse_loss
 
 
 def take_turns(ways: dict[str, Step], stages: list[nn.Module], count: int) -> None:
-    """``count`` steps in each of the ways, after some to warm up, in turns first. Ranks begin each together, with no gradients.
+    """``count`` steps in each of the ways, after some to warm up, in turns first. Ranks begin each
+    together, with no gradients.
 
     Each step is a span: its name is the way, its lane host, its step the number of the round.
     """
@@ -49,7 +50,8 @@ def take_turns(ways: dict[str, Step], stages: list[nn.Module], count: int) -> No
 
 
 def beside_torch(kind: str, n_micro: int, count: int, alone: bool) -> None:
-    """Steps of ``kind`` with labkit and with torch, of the same modules; ``alone`` has each rank do them without a pipeline."""
+    """Steps of ``kind`` with labkit and with torch, of the same modules; ``alone`` has each rank do
+    them without a pipeline."""
     keep_freed_memory()
     stages, (x, target), rank = build(), batch(), dist.get_rank()
     ways = {
@@ -81,7 +83,8 @@ def with_labkit(stage: nn.Module, kind: str, n_micro: int, x: torch.Tensor, targ
 
 
 def with_torch(stage: nn.Module, kind: str, n_micro: int, x: torch.Tensor, target: torch.Tensor) -> Step:
-    """The quick way to the same gradients: the loss is divided, so that they need not be, and no outputs are kept."""
+    """The quick way to the same gradients: the loss is divided, so that they need not be, and no
+    outputs are kept."""
     place = pipelining.PipelineStage(stage, dist.get_rank(), N_STAGES, torch.device("cpu"))
     part_of_mean = lambda output, wanted: mse(output, wanted) / n_micro  # noqa: E731
     pipeline = THEIRS[kind](place, n_micro, loss_fn=part_of_mean, scale_grads=False)
@@ -114,7 +117,8 @@ def check_equal_gradients(ways: dict[str, Step], stage: nn.Module) -> None:
 def emulated(
     schedules: dict[str, Schedule], times: tuple[float, float, float], shape: tuple[int, int], count: int
 ) -> None:
-    """Steps of each of the schedules, of stages that take ``times`` (F, I, W), with a batch of that shape."""
+    """Steps of each of the schedules, of stages that take ``times`` (F, I, W), with a batch of that
+    shape."""
     stage = EmulatedStage(*times)
     x, target = torch.zeros(shape), torch.zeros(shape)
 

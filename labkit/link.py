@@ -1,5 +1,4 @@
-"""A slow network on one machine: a torch.distributed backend over gloo that takes no less time than
-the link would.
+"""A slow network on one machine: a torch.distributed backend that takes as long as a link would.
 
     launch(fn, link=ETHERNET_1G)
 
@@ -38,8 +37,7 @@ BACKEND = "link"
 
 
 def register(link: Link) -> str:
-    """Register ``link`` with torch.distributed as a backend, in this process. Return the backend's
-    name."""
+    """Register ``link`` with torch.distributed as a backend, and return the backend's name."""
     dist.Backend.register_backend(BACKEND, functools.partial(LinkGroup, link), devices=["cpu"])
     return BACKEND
 
@@ -50,8 +48,7 @@ _TRANSPORT_BYTES, _TRANSPORT_REPEATS = 4 * 2**20, 7
 
 
 def measure_transport() -> float:
-    """Measure, in each rank, over gloo alone: bytes per second that it sends in an all_reduce, the
-    median."""
+    """Return the bytes per second that a rank sends in an all_reduce over gloo: a median."""
     tensor, n = torch.ones(_TRANSPORT_BYTES // 4), dist.get_world_size()
     seconds = []
     for _ in range(_TRANSPORT_REPEATS):
@@ -68,15 +65,13 @@ _now = time.perf_counter_ns  # one clock for all ranks of a machine
 
 
 class Channel:
-    """One direction of a rank's link, which carries one message at a time. Times are perf_counter
-    nanoseconds."""
+    """One direction of a rank's link: one message at a time. Times are perf_counter nanoseconds."""
 
     def __init__(self) -> None:
         self._lock, self._free_at = threading.Lock(), 0
 
     def reserve(self, earliest: int, duration: int) -> int:
-        """Take the channel for ``duration`` from ``earliest`` on, or as soon as it is free. Return
-        the start."""
+        """Take the channel for ``duration``, once it is free, and return the start."""
         with self._lock:
             start = max(earliest, self._free_at)
             self._free_at = start + duration
@@ -205,8 +200,7 @@ def _nothing(group: LinkGroup, *_: Any) -> int:
 
 
 def _exchanged(group: LinkGroup, outputs: Any, inputs: Any, *splits: Any) -> int:
-    """Return what this rank sends or receives, whichever is more, as if it exchanged as much with
-    itself."""
+    """Return what this rank sends or receives, whichever is more, as if also to itself."""
     n, most = group.size(), 0
     for i, tensors in enumerate((outputs, inputs)):
         rows = splits[i] if i < len(splits) and isinstance(splits[i], Sequence) else []
@@ -216,8 +210,7 @@ def _exchanged(group: LinkGroup, outputs: Any, inputs: Any, *splits: Any) -> int
 
 
 def _timed(method: str, name: str, size: Callable[..., int]) -> Any:
-    """Return gloo's ``method``, done no earlier than the collective ``name`` of labkit.cost would
-    be.
+    """Return gloo's ``method``, made to take as long as the collective ``name`` of labkit.cost.
 
     ``size`` gives the bytes of the whole tensor from the method's arguments.
     """
@@ -258,8 +251,7 @@ class LinkGroup(dist.ProcessGroup):
         return self._data._get_sequence_number_for_group()
 
     def collective(self, method: str, cost_s: float, *arguments: Any) -> LinkWork:
-        """Start gloo's ``method``, which takes ``cost_s`` on the link once all ranks have
-        joined."""
+        """Start gloo's ``method``, which takes ``cost_s`` on the link once all have joined."""
         work = getattr(self._data, method)(*arguments)
         collective = _Collective(_outgoing.reserve(_now(), _ns(cost_s)), _ns(cost_s), self._times)
         self._pending.append(collective)
@@ -305,8 +297,7 @@ class LinkGroup(dist.ProcessGroup):
         return collective.end is not None
 
     def _settle_known(self) -> None:
-        """Settle the collectives whose times have come, so that the channel is taken until they
-        end."""
+        """Settle collectives whose times have come: the channel is taken until they end."""
         if self._settling.acquire(blocking=False):
             try:
                 while self._pending and self._pending[0].is_known():
@@ -316,8 +307,7 @@ class LinkGroup(dist.ProcessGroup):
                 self._settling.release()
 
     def _fulfil_in_order(self, work: LinkWork) -> None:
-        """Have a thread complete the future of ``work``: one for all, as collectives end in their
-        order."""
+        """Have one thread complete the futures of all work, as collectives end in order."""
         self._asked.put(work)
         if self._waiter is None:
             self._waiter = threading.Thread(target=self._fulfil_all, name="labkit.link", daemon=True)
@@ -347,8 +337,7 @@ class LinkGroup(dist.ProcessGroup):
         return self._receive(tensors, lambda message: self._data.recv_anysource([message], tag))
 
     def _receive(self, tensors: list[torch.Tensor], start: Callable[[torch.Tensor], Any]) -> LinkWork:
-        """Receive a message: it is here when its sender says so, and no two come in at the same
-        time."""
+        """Receive a message: it is here when its sender says so, and one after the other."""
         payload = as_bytes(*tensors)
         duration = self._transmission_ns(payload)
         message = torch.empty(_HEADER_BYTES + payload.nbytes, dtype=torch.uint8)
@@ -368,8 +357,7 @@ _HEADER_BYTES = 8  # of a message: the time of its arrival, an int64
 
 
 class _Collective:
-    """The end of a collective. ``end`` is None until the other ranks have told when they joined
-    it."""
+    """The end of a collective; ``end`` is None until the others have told when they joined it."""
 
     def __init__(self, joined: int, duration: int, times: Any):
         self._duration, self._start = duration, torch.tensor([joined])

@@ -746,7 +746,7 @@ def interrupted_once(inside: threading.Event) -> Iterator[None]:
 @pipe_task
 @pytest.mark.parametrize("use", ["again", "close"])
 def test_a_keyboard_interrupt_while_stages_work_leaves_the_pipe_usable(use, monkeypatch):
-    monkeypatch.setattr(worker, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(worker, "JOIN_TIMEOUT_S", 0.2)
     inside, go, calls = threading.Event(), threading.Event(), iter(range(10**6))
 
     def stuck_at_first(x: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The command line of training: own processes, or this process as one rank where torchrun started it."""
+"""The command line of training: own processes, or one rank of those that torchrun started."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from labkit.train.translation_task import DATA_ERRORS, TranslateConfig, load, tr
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Train by command line: own processes, or this process as one rank where torchrun started it."""
+    """Train by command line: own processes, or this process as one rank under torchrun."""
     parser = _parser()
     args = parser.parse_args(_with_hyphens(sys.argv[1:] if argv is None else argv))
     started = {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _run_as_rank(config: TranslateConfig, args: argparse.Namespace) -> None:
-    """Under torchrun: form the process group, train, bring all ranks' results to rank 0, which writes them."""
+    """Train as one rank under torchrun; rank 0 gathers all ranks' results and writes them."""
     on_gpu = launch.device().type == "cuda" and args.backend != "gloo"  # one GPU for each rank of this node
     if on_gpu:
         torch.cuda.set_device(launch.device())
@@ -82,8 +82,8 @@ def _run_as_rank(config: TranslateConfig, args: argparse.Namespace) -> None:
 def _common_origin_ns(world_size: int) -> int:
     """Return the moment from which all ranks count, as a reading of this machine's clock.
 
-    All ranks have come this far by then. The processes of a machine have one clock, so they take the
-    reading of the first of them.
+    All ranks have come this far by then. The processes of a machine have one clock, so they take
+    the reading of the first of them.
     """
     dist.barrier()
     readings: list[Any] = [None] * world_size
@@ -98,7 +98,7 @@ def _finish(results: Sequence[RankResult], events: Any, out: str | None) -> None
 
 
 def _with_hyphens(argv: Sequence[str]) -> list[str]:
-    """Return the flags with hyphens, as argparse knows them: the assignment writes --world_size=2."""
+    """Return flags with hyphens, as argparse knows them; the assignment has --world_size=2."""
     split = [arg.partition("=") for arg in argv]
     return [
         name.replace("_", "-") + eq + value if name.startswith("--") else name + eq + value for name, eq, value in split

@@ -1,4 +1,4 @@
-"""The modes of training: the processes and stages of each, and what it needs before it can start."""
+"""The modes of training: processes and stages of each, and what each needs to start."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MODES = (DATA_PARALLEL, *ONE_PROCESS, *SCHEDULED)
 
 
 def schedule_for_mode(mode: str, n_ranks: int, n_micro: int, stages_per_rank: int) -> Schedule:
-    """Return the schedule of a mode of SCHEDULED. ``stages_per_rank`` counts in ``"interleaved"`` alone.
+    """Return the schedule of a mode of SCHEDULED; ``stages_per_rank`` is of ``interleaved``.
 
     Raises ValueError for micro-batches that interleaved 1F1B cannot take in rounds.
     """
@@ -29,7 +29,7 @@ def schedule_for_mode(mode: str, n_ranks: int, n_micro: int, stages_per_rank: in
 
 
 def forward_of(schedule: Schedule) -> Schedule:
-    """Return the forward passes of ``schedule``, on its ranks and in its order: to validate with."""
+    """Return the forward passes of ``schedule``, on its ranks and in its order."""
     return Schedule([[op for op in ops if op.kind == "F"] for ops in schedule.ops], f"{schedule.name}, forward only")
 
 

@@ -1,6 +1,7 @@
-"""Training a GPT-2 that is cut into stages: on several ranks by a schedule, or on several devices of one process.
+"""Train a GPT-2 in stages: on several ranks by a schedule, or on several devices of one process.
 
-The same training as on one device: same batches in the same order, and the same gradient of the mean loss per target.
+The same training as on one device: same batches in the same order, and the same gradient of the
+mean loss per target.
 """
 
 from __future__ import annotations
@@ -31,18 +32,21 @@ if TYPE_CHECKING:
 
 
 class PipelineTrainer(Trainer):
-    """Trains ``gpt2`` with the other ranks of ``schedule``. Each rank has its own stages, and an optimizer for these alone.
+    """Trains ``gpt2`` with the other ranks of ``schedule``, each with its own stages and optimizer.
 
-    Every rank is given every batch, as each of them knows by it what comes: the rank of stage 0 reads the inputs, that of
-    the last stage the labels. The latter counts samples and tokens, so that a sum over ranks has them once.
+    Every rank is given every batch, as each of them knows by it what comes: the rank of stage 0
+    reads the inputs, that of the last stage the labels. The latter counts samples and tokens, so
+    that a sum over ranks has them once.
 
-    Where the first stage and the last one are on different ranks, the weight that they share is there twice. The
-    gradients of the two are added up, so both take the same steps. After construction ``gpt2`` is of no use here: whoever
-    drops it keeps this rank's stages only. ``kept_gradients`` has the gradients of these: ``"averaged"`` is the batch's, ``"local"`` is
+    Where the first stage and the last one are on different ranks, the weight that they share is
+    there twice. The gradients of the two are added up, so both take the same steps. After
+    construction ``gpt2`` is of no use here: whoever drops it keeps this rank's stages only.
+    ``kept_gradients`` has the gradients of these: ``"averaged"`` is the batch's, ``"local"`` is
     before those of the shared weight are added up.
 
-    A ScheduledPipeline wants one shape of batch. So there is one for each shape, over the same stages, and nothing needs
-    to be padded: a pipeline has no parameters or activations of its own, only the order of its messages.
+    A ScheduledPipeline wants one shape of batch. So there is one for each shape, over the same
+    stages, and nothing needs to be padded: a pipeline has no parameters or activations of its own,
+    only the order of its messages.
     """
 
     def __init__(
@@ -81,7 +85,10 @@ class PipelineTrainer(Trainer):
             self._tied_group = dist.new_group(ends)  # by all ranks, also those that are not in it
 
     def gradients(self, batch: Any, targets: int) -> torch.Tensor:
-        """The stages' gradients of the batch's mean loss per target. Gives the loss, a sum over targets, where it is computed."""
+        """Compute the stages' gradients of the batch's mean loss per target.
+
+        Return the loss, a sum over targets, on the rank that computes it.
+        """
         self.model.zero_grad()
         loss = self._step(batch, targets, trains=True)
         self._keep("local")
@@ -118,18 +125,18 @@ class PipelineTrainer(Trainer):
         return self._pipelines[key]
 
     def _mean_over_rows(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """A ScheduledPipeline takes a mean over rows. Scaled like this, the mean over all rows is the mean over all targets."""
+        """Return a loss for ScheduledPipeline: its mean over rows is the mean over targets."""
         return translation.summed_loss(logits, labels) * (self._per_row / len(labels))
 
     def _padded(self, batch: Batch) -> Batch:
-        """With a row for each micro-batch: rows that are missing are padding, and count in no loss."""
+        """Return the batch with a row for each micro-batch: padding, which counts in no loss."""
         missing = (0, 0, 0, max(0, self._schedules[True].n_micro - len(batch)))
         inputs, labels = F.pad(batch.inputs, missing, value=PAD_ID), F.pad(batch.labels, missing, value=NO_LOSS)
         return Batch(inputs, labels, batch.n_tokens, batch.n_targets)
 
     @torch.no_grad()
     def whole_model(self) -> GPT2LMHeadModel:
-        """The stages of all ranks in one GPT-2, on every rank."""
+        """Return the stages of all ranks in one GPT-2, on every rank."""
         whole: Any = models.gpt2(self._config)
         whole.to(self.device)
         for number, stage in enumerate(models.stages(whole, len(self._rank_of))):
@@ -147,7 +154,7 @@ class PipelineTrainer(Trainer):
 
 
 def _ranks_of_stages(schedule: Schedule) -> list[int]:
-    """The rank of each stage."""
+    """Return the rank of each stage."""
     ranks = {op.stage: rank for rank, ops in enumerate(schedule.ops) for op in ops}
     return [ranks[stage] for stage in range(schedule.n_stages)]
 
@@ -157,7 +164,7 @@ def _ranks_of_stages(schedule: Schedule) -> list[int]:
 
 @contextlib.contextmanager
 def share_of_threads(devices: Sequence[torch.device]) -> Iterator[None]:
-    """In the block torch computes with as many threads as one virtual device has: its share of this process's."""
+    """Compute in the block with one virtual device's share of this process's threads."""
     threads = torch.get_num_threads()
     if is_virtual(devices[0]):
         torch.set_num_threads(max(1, threads // len(devices)))

@@ -1,7 +1,8 @@
-"""One training loop, data-parallel: forward, backward, averaging of gradients, optimizer, each in a span of its own.
+"""The training loop: forward, backward, averaging of gradients, optimizer, each in a span.
 
-Every rank of a process group runs it on its own shard. Without a process group it is plain training on one device, or on
-several if the model is spread over them. :mod:`labkit.train.pipeline_trainer` has the ranks of a pipeline run it.
+Every rank of a process group runs it on its own shard. Without a process group it is plain training
+on one device, or on several if the model is spread over them. :mod:`labkit.train.pipeline_trainer`
+has the ranks of a pipeline run it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ RAMP_STEPS = 20  # the learning rate rises for so many steps
 
 
 def world() -> tuple[int, int]:
-    """(rank, world size); (0, 1) without a process group."""
+    """Return (rank, world size); (0, 1) without a process group."""
     return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 
 
@@ -36,7 +37,7 @@ def device() -> torch.device:
 
 
 def sum_over_ranks(*values: float) -> list[float]:
-    """Each value's sum over all ranks, in float64."""
+    """Return each value's sum over all ranks, in float64."""
     total = torch.tensor(values, dtype=torch.float64, device=device())
     if world()[1] > 1:
         dist.all_reduce(total)
@@ -44,9 +45,10 @@ def sum_over_ranks(*values: float) -> list[float]:
 
 
 def targets_per_step(batches: Sequence[Any]) -> list[int]:
-    """How many targets all ranks have together in each step. One entry per step, so the list is equally long on all ranks.
+    """Return how many targets all ranks have together in each step, a list as long on all ranks.
 
-    Shards may differ in length by one sample, so a rank may have one batch fewer than another: it counts none there.
+    Shards may differ in length by one sample, so a rank may have one batch fewer than another: it
+    counts none there.
     """
     steps = torch.tensor([len(batches)], device=device())
     if world()[1] > 1:
@@ -59,15 +61,17 @@ def targets_per_step(batches: Sequence[Any]) -> list[int]:
 
 
 class Trainer:
-    """Trains ``model``, moved to this rank's device, on this rank's batches and together with the other ranks.
+    """Trains ``model`` on this rank's device and batches, together with the other ranks.
 
-    ``loss_fn(model, batch)`` is the loss summed over the batch's targets; a batch has ``n_targets``, ``n_tokens``, ``len``
-    and ``to(device)``. ``synchronize(model)`` makes every rank's gradients their mean over ranks. The learning rate
-    rises to ``learning_rate`` over the first steps and falls to 0 at ``total_steps``, both linearly. ``keep_gradients``
-    copies those of the first step into ``kept_gradients``: ``"local"`` (this rank's own) and ``"averaged"``.
+    ``loss_fn(model, batch)`` is the loss summed over the batch's targets; a batch has
+    ``n_targets``, ``n_tokens``, ``len`` and ``to(device)``. ``synchronize(model)`` makes every
+    rank's gradients their mean over ranks. The learning rate rises to ``learning_rate`` over the
+    first steps and falls to 0 at ``total_steps``, both linearly. ``keep_gradients`` copies those of
+    the first step into ``kept_gradients``: ``"local"`` (this rank's own) and ``"averaged"``.
 
-    ``devices`` are those over which the model is spread already, and then it is not moved. ``spans=False`` leaves the spans
-    of forward and backward to a model that has its own, such as one with a :class:`labkit.pipe.Pipe` in it.
+    ``devices`` are those over which the model is spread already, and then it is not moved.
+    ``spans=False`` leaves the spans of forward and backward to a model that has its own, such as
+    one with a :class:`labkit.pipe.Pipe` in it.
     """
 
     counts_samples = True  # whether this rank counts its batches' samples, tokens and losses
@@ -96,12 +100,12 @@ class Trainer:
         self.kept_gradients: dict[str, list[torch.Tensor]] | None = {} if keep_gradients else None
 
     def gradients(self, batch: Any | None, targets: int) -> torch.Tensor:
-        """Forward, backward and averaging: leaves in the model the gradient of the whole batch's mean loss per target.
+        """Compute the gradient of the whole batch's mean loss per target.
 
-        ``targets`` is how many the batch has on all ranks together. The local loss, a sum, is scaled by world size /
-        ``targets``, so that the *mean* over ranks is that gradient however unevenly the batch is shared out. A rank
-        without a ``batch`` (None) takes part with zeros: nobody waits for it, and no sample is left out. Gives the
-        local loss, a sum over targets.
+        ``targets`` is how many the batch has on all ranks together. The local loss, a sum, is
+        scaled by world size / ``targets``, so that the *mean* over ranks is that gradient however
+        unevenly the batch is shared out. A rank without a ``batch`` (None) takes part with zeros:
+        nobody waits for it, and no sample is left out. Gives the local loss, a sum over targets.
         """
         self.model.zero_grad()
         loss = torch.zeros((), device=self.device)
@@ -131,7 +135,7 @@ class Trainer:
             ]
 
     def train_step(self, batch: Any | None, targets: int) -> torch.Tensor:
-        """One step of all ranks. Gives the local loss, summed over targets."""
+        """Do one step of all ranks. Return the local loss, summed over targets."""
         loss = self.gradients(batch, targets)
         with span("optimizer", step=self.step):
             self.optimizer.step()
@@ -140,7 +144,10 @@ class Trainer:
         return loss
 
     def train_epoch(self, batches: Sequence[Any], validation: Sequence[Any], epoch: int, skip: int = 0) -> EpochMetrics:
-        """Train on this rank's ``batches`` once, then take the validation loss. The first ``skip`` steps are warm-up."""
+        """Train on this rank's ``batches`` once, then take the validation loss.
+
+        The first ``skip`` steps are warm-up, which the counted times leave out.
+        """
         self.model.train()
         counted = batches if self.counts_samples else []
         targets = targets_per_step(counted)
@@ -168,7 +175,7 @@ class Trainer:
 
     @torch.no_grad()
     def validation_loss(self, batches: Sequence[Any]) -> float:
-        """The mean loss per target over the batches of all ranks: every target weighs the same."""
+        """Return the mean loss per target over all ranks' batches: each target weighs the same."""
         self.model.eval()
         with pause():
             losses = [self._loss(batch).item() for batch in batches]
@@ -178,18 +185,18 @@ class Trainer:
         return loss / targets
 
     def _loss(self, batch: Any) -> torch.Tensor:
-        """The batch's loss, summed over targets, where it is computed."""
+        """Return the batch's loss, summed over targets, where it is computed."""
         return self.loss_fn(self.model, batch.to(self.device))
 
     def whole_model(self) -> Any:
-        """The trained model, all of it."""
+        """Return the trained model, all of it."""
         return self.model
 
     def close(self) -> None:
-        """Give back what training needed beside the model: here nothing."""
+        """Free what training needed in addition to the model: here nothing."""
 
     def now(self) -> float:
-        """Seconds, once the devices have done what they were given."""
+        """Return the time in seconds, once the devices have done what they were given."""
         for each in self.devices:
             if each.type == "cuda":
                 torch.cuda.synchronize(each)

@@ -31,11 +31,12 @@ SAMPLES = 3  # test sentences shown with their translations
 class TranslateConfig:
     """Describe one run of the translation task.
 
-    - ``mode``: one of :data:`labkit.train.modes.MODES`: ``"data_parallel"``; ``"model_parallel"`` and
-      ``"pipeline_parallel"``, in which one process drives ``n_devices`` devices; or a schedule, with a
-      process for each rank. The training is the same in all of them.
-    - ``batch_size``: the global one, of all ranks together. ``n_micro``: how many micro-batches a batch
-      is cut into, where there is a pipeline. ``stages_per_rank``: of the mode ``"interleaved"``.
+    - ``mode``: one of :data:`labkit.train.modes.MODES`: ``"data_parallel"``; ``"model_parallel"``
+      and ``"pipeline_parallel"``, in which one process drives ``n_devices`` devices; or a schedule,
+      with a process for each rank. The training is the same in all of them.
+    - ``batch_size``: the global one, of all ranks together. ``n_micro``: how many micro-batches a
+      batch is cut into, where there is a pipeline. ``stages_per_rank``: of the mode
+      ``"interleaved"``.
     - ``source``, ``limit``, ``limit_eval``, ``max_length``, ``vocab_size``: as
       :func:`labkit.train.translation.load_corpus` takes them.
     - ``size``: as :func:`labkit.models.gpt2` takes it, with ``n_layer`` blocks instead of its own.
@@ -82,7 +83,7 @@ class TranslateConfig:
             raise ValueError(f"learning_rate is {self.learning_rate!r}, expected a number above 0")
 
     def check_world(self, world_size: int) -> None:
-        """Raise ValueError if ``world_size`` processes cannot share the training out in this mode."""
+        """Raise ValueError if ``world_size`` processes cannot train together in this mode."""
         n_stages = modes.count_stages(
             self.mode, world_size, self.n_devices, self.batch_size, self.n_micro, self.stages_per_rank
         )
@@ -90,9 +91,10 @@ class TranslateConfig:
 
 
 def translate(config: TranslateConfig, corpus: Corpus | None = None) -> RankResult:
-    """Train GPT-2 to translate, on this rank and together with the others: the function to give to ``launch``.
+    """Train GPT-2 to translate, on this rank with the others: the function to give to ``launch``.
 
-    Without a ``corpus``, rank 0 loads it and sends it to the others. Also runs alone, without a process group.
+    Without a ``corpus``, rank 0 loads it and sends it to the others. Also runs alone, without a
+    process group.
     """
     rank, world_size = world()
     config.check_world(world_size)
@@ -154,7 +156,7 @@ def load(config: TranslateConfig) -> Corpus:
 
 
 class _Sent(NamedTuple):
-    """What rank 0 tells the others: the data, pickled, or what kept it from having any."""
+    """What rank 0 tells the others: the data, pickled, or why it has none."""
 
     corpus: bytes = b""
     failure: str = ""
@@ -163,8 +165,9 @@ class _Sent(NamedTuple):
 def _corpus_from_rank_0(config: TranslateConfig) -> Corpus:
     """Load the data on rank 0, for all ranks.
 
-    Whatever rank 0 raises, every rank raises, so that none waits for it: rank 0 the exception itself, the others a
-    RuntimeError that quotes it. An exception that pickle cannot carry is quoted as well as any other.
+    Whatever rank 0 raises, every rank raises, so that none waits for it: rank 0 the exception
+    itself, the others a RuntimeError that quotes it. An exception that pickle cannot carry is
+    quoted as well as any other.
     """
     rank, world_size = world()
     if world_size == 1:

@@ -214,7 +214,7 @@ def test_threads_end_once_what_was_put_before_is_done():
 
 
 def test_waiting_for_a_worker_that_is_stuck_ends_and_the_thread_ends_when_it_is_free(monkeypatch):
-    monkeypatch.setattr(worker, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(worker, "JOIN_TIMEOUT_S", 0.05)
     go = threading.Event()
     with working() as (only,):
         only.put(Task(go.wait, SECONDS))
@@ -248,7 +248,7 @@ def test_a_task_that_never_ends_does_not_keep_python_from_exiting():
     code = """
 import threading, torch
 from labkit.parallel import worker
-worker.PATIENCE_S = 0.1
+worker.JOIN_TIMEOUT_S = 0.1
 (only,) = worker.create_workers([torch.device("cpu")])
 only.put(worker.Task(threading.Event().wait))
 """
