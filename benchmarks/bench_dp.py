@@ -50,7 +50,7 @@ WARM_UP = 2
 
 
 def build(name: str) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
-    """A model and this rank's batch for it."""
+    """Return a model and this rank's batch for it."""
     torch.manual_seed(dist.get_rank())
     if name == "gpt2":
         tokens = torch.randint(0, 50257, (1, TOKENS))
@@ -66,8 +66,7 @@ def build(name: str) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
 
 
 def step(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> float:
-    """Seconds for forward, backward and synchronisation. Ranks begin together; gradients are None
-    before, as users have it."""
+    """Return the seconds of forward, backward and synchronisation; gradients are None before."""
     model.zero_grad()
     dist.barrier()
     start = time.perf_counter()
@@ -81,8 +80,7 @@ def step(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> float:
 
 
 def mark_ready(model: torch.nn.Module) -> None:
-    """Have each gradient leave a span when it is ready, before any wrapper hears of it: ``bucket``
-    is its parameter's number."""
+    """Have each gradient leave a span when it is ready; ``bucket`` is its parameter's number."""
 
     def mark(number: int, _: torch.Tensor) -> None:
         with span("ready", bucket=number):
@@ -111,7 +109,7 @@ def keep_freed_memory() -> None:
 
 
 def pairs(name: str, cap: float, count: int) -> dict[str, list[float]]:
-    """Steps with torch's and with ours, in turns."""
+    """Do steps with torch's and with ours, in turns."""
     keep_freed_memory()
     (theirs, batch), (ours, _) = build(name), build(name)
     mark_ready(theirs)
@@ -125,7 +123,7 @@ def pairs(name: str, cap: float, count: int) -> dict[str, list[float]]:
 
 
 def alone(name: str, count: int) -> list[int]:
-    """Steps that synchronise nothing. Gives the sizes of the gradients, in bytes."""
+    """Do steps that synchronise nothing. Return the sizes of the gradients, in bytes."""
     keep_freed_memory()
     model, batch = build(name)
     mark_ready(model)
@@ -139,8 +137,7 @@ def alone(name: str, count: int) -> list[int]:
 
 @dataclass
 class Step:
-    """One step of one rank, in seconds of the run: the backward pass, when each gradient was ready,
-    when the last arrived."""
+    """One step of one rank: the backward pass, each gradient's and the last message's time."""
 
     forward_s: float
     start_s: float
@@ -150,8 +147,7 @@ class Step:
 
 
 def steps(events: pd.DataFrame, rank: int) -> list[Step]:
-    """Those steps of a rank in which buckets were sent, or all of them if none were; but for the
-    ones to warm up."""
+    """Return a rank's steps in which buckets were sent, or all if none were, without warm-up."""
     own = events[events["rank"] == rank].sort_values("start_s")
     forward, backward, ready, sent = (own[own.name == name] for name in ("forward", "backward", "ready", "all_reduce"))
     found = []
@@ -166,7 +162,7 @@ def steps(events: pd.DataFrame, rank: int) -> list[Step]:
 
 
 def ratio_row(name: str, link: str, cap: float, values: list[dict[str, list[float]]]) -> dict[str, Any]:
-    """A pair is done when the slower rank is."""
+    """Return the ratio of a link: a pair is done when the slower rank is."""
     torch_s, ours_s = (
         [max(ranks) for ranks in zip(*(value[who] for value in values), strict=True)] for who in ("torch", "labkit")
     )
@@ -188,8 +184,7 @@ def timeline_of(ready_s: Sequence[float], sizes_bytes: list[int], cap: float, li
 
 
 def hidden_row(name: str, cap: float, sizes_bytes: list[int], events: pd.DataFrame, link: Link) -> dict[str, Any]:
-    """Exposed is what comes after the backward pass; the rest of the communication was hidden.
-    Medians of steps and ranks."""
+    """Return how much communication was hidden: what does not come after the backward pass."""
     exposed, least, shares = [], [], []
     for ranks in zip(steps(events, 0), steps(events, 1), strict=True):
         start_s = min(each.start_s for each in ranks)
@@ -210,8 +205,7 @@ def hidden_row(name: str, cap: float, sizes_bytes: list[int], events: pd.DataFra
 def prediction_rows(
     name: str, sizes_bytes: list[int], free: list[Step], measured: dict[float, float], link: Link
 ) -> list[dict[str, Any]]:
-    """What the timeline leaves out (averaging, zeroing, waking up) is fitted at the largest bucket
-    size, as one constant."""
+    """Return predictions; what the timeline leaves out is one constant, of the largest buckets."""
     ready_s = np.median([each.ready_s - each.start_s for each in free], axis=0).tolist()
     forward_s = statistics.median(each.forward_s for each in free)
     plain = {cap: forward_s + timeline_of(ready_s, sizes_bytes, cap, link).end_s.max() for cap in measured}

@@ -7,8 +7,8 @@ What is compared takes turns at being first; each number is the median of the ro
 forward and backward, from when the first rank begins it to when the last is done, without the
 optimizer's. Six tables:
 
-pipe         The forward pass of Pipe on two virtual devices, a worker thread each, beside the plain
-             module in one thread, and in two, which is what torch does unasked. The most there is
+pipe         The forward pass of Pipe on two virtual devices, a worker thread each, and of the plain
+             module in one thread, and in two, which is what torch does by itself. The most there is
              to gain is 2m / (m + 1). Wanted: at least 1.1 times as fast as one thread.
              ``--backward`` adds the backward pass, run in one thread; nothing is wanted of it.
 ratios       A step of ScheduledPipeline ÷ one of torch.distributed.pipelining, GPipe and 1F1B, the
@@ -65,22 +65,21 @@ Row = dict[str, Any]
 
 
 def steps(run: Run, way: str) -> pd.DataFrame:
-    """When each step in that way began and ended, over all ranks: start_s, end_s and seconds, by
-    the number of the round."""
+    """Return when each step in that way began and ended, over all ranks, by its round."""
     spans = run.events[(run.events.name == way) & (run.events.step >= 0)]
     table = pd.DataFrame(spans.groupby("step").agg(start_s=("start_s", "min"), end_s=("end_s", "max")))
     return table.assign(seconds=table.end_s - table.start_s)
 
 
 def ops(run: Run, way: str) -> Iterator[pd.DataFrame]:
-    """The ops of each step in that way."""
+    """Return the ops of each step in that way."""
     computed = run.events[run.events.lane == "compute"]
     for step in steps(run, way).itertuples():
         yield computed[(computed.start_s >= step.start_s) & (computed.end_s <= step.end_s)]
 
 
 def ratio_of(run: Run, above: str, below: str) -> tuple[float, str]:
-    """Of the rounds' own ratios, the median and the quartiles."""
+    """Return the median and the quartiles of the rounds' own ratios."""
     low, middle, high = statistics.quantiles(steps(run, above).seconds / steps(run, below).seconds, n=4)
     return middle, f"{low:.3f} to {high:.3f}"
 
@@ -99,8 +98,7 @@ def ratio_row(kind: str, n_micro: int, run: Run) -> Row:
 
 
 def speed_up_row(kind: str, n_micro: int, run: Run) -> Row:
-    """Two cores may differ by a quarter here, and a pipeline uses both: so one thread's time is the
-    mean of the two cores'."""
+    """Return the speed-up over one thread: the mean of two cores, as these may differ."""
     on_cores = [steps(run, way).seconds for way in pipeline_steps.ALONE]
     one_thread = sum(on_cores) / len(on_cores)
     low, speed_up, high = statistics.quantiles(one_thread / steps(run, "labkit").seconds, n=4)
@@ -112,8 +110,7 @@ def speed_up_row(kind: str, n_micro: int, run: Run) -> Row:
 
 
 def makespan_row(kind: str, n_micro: int, run: Run) -> Row:
-    """Means, as a step takes its ops' times together; a median would leave out an op that had to
-    wait for its core."""
+    """Return measured over simulated makespans, of mean op times, which add up as a step's do."""
     schedule = pipeline_steps.OURS[kind](pipeline_steps.N_STAGES, n_micro)
     measured, predicted = [], []
     for step in ops(run, "labkit"):
@@ -133,12 +130,12 @@ def compared(measured: list[float], predicted: list[float]) -> Row:
 
 
 def two_ranks(micro_batches: list[int], pairs: int) -> dict[str, list[Row]]:
-    """The tables ratios, speed_up and makespan, all three from the same runs."""
+    """Return the tables ratios, speed_up and makespan, all three from the same runs."""
     tables: dict[str, list[Row]] = {"ratios": [], "speed_up": [], "makespan": []}
     for kind in pipeline_steps.OURS:
         for n_micro in micro_batches:
             alone = n_micro == max(micro_batches)
-            run = launch(pipeline_steps.beside_torch, kind, n_micro, pairs, alone, threads=1, timeout_s=600)
+            run = launch(pipeline_steps.compared_with_torch, kind, n_micro, pairs, alone, threads=1, timeout_s=600)
             tables["ratios"].append(ratio_row(kind, n_micro, run))
             tables["makespan"].append(makespan_row(kind, n_micro, run))
             if alone:
@@ -171,7 +168,7 @@ def zero_bubble_rows(pairs: int) -> list[Row]:
 
 
 def split_rows(pairs: int) -> list[Row]:
-    """A rank for each width: measured are times of a process that does nothing else."""
+    """Return the split's rows, a rank for each width: a process that does nothing else."""
     rows = []
     for width in (256, GPT2_WIDTH):
         measured = launch(split_pairs, width, pairs, world_size=1, threads=1, backend="gloo", timeout_s=600).values[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -132,30 +132,43 @@ def take_from_rank_0(tensor: torch.Tensor) -> None:
         tensor.copy_(contiguous)
 
 
+class _Tensor(NamedTuple):
+    """A parameter or buffer of a model, as ranks compare them."""
+
+    name: str
+    form: str
+
+
+class _Layout(NamedTuple):
+    """What must be the same on all ranks: parameters and buffers, and how many parameters a bucket has."""
+
+    tensors: list[_Tensor]
+    bucket_sizes: list[int]
+
+
 def check_same_model(module: torch.nn.Module, buckets: list[Bucket]) -> None:
     """Raise ValueError, on every rank, where a rank has another model or buckets than rank 0.
 
-    The order counts too: what stands at the same place in two ranks is added up.
+    The order counts too: what has the same position in two ranks is added up.
     """
-    tensors = [*module.named_parameters(), *module.named_buffers()]
-    mine = [
-        (name, f"{tuple(t.shape)} {t.dtype}, strides {t.stride()}{', trained' * t.requires_grad}")
-        for name, t in tensors
+    tensors = [
+        _Tensor(name, f"{tuple(t.shape)} {t.dtype}, strides {t.stride()}{', trained' * t.requires_grad}")
+        for name, t in [*module.named_parameters(), *module.named_buffers()]
     ]
-    sizes = [len(bucket.names) for bucket in buckets]
-    ranks: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(ranks, (mine, sizes))
-    same, same_sizes = ranks[0]
-    for rank, (theirs, _) in enumerate(ranks):
-        for there, here in itertools.zip_longest(theirs, same, fillvalue=("nothing", "no further parameter or buffer")):
+    own = _Layout(tensors, [len(bucket.names) for bucket in buckets])
+    layouts: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(layouts, own)
+    first, nothing = layouts[0], _Tensor("nothing", "no further parameter or buffer")
+    for rank, layout in enumerate(layouts):
+        for there, here in itertools.zip_longest(layout.tensors, first.tensors, fillvalue=nothing):
             if there != here:
                 raise ValueError(
-                    f"rank {rank} has another model than rank 0: it has {there[0]} ({there[1]}) where rank 0 has "
-                    f"{here[0]} ({here[1]}). Build the same model on every rank"
+                    f"rank {rank} has another model than rank 0: it has {there.name} ({there.form}) where rank 0 has "
+                    f"{here.name} ({here.form}). Build the same model on every rank"
                 )
-    for rank, (_, their_sizes) in enumerate(ranks):
-        if their_sizes != same_sizes:
+    for rank, layout in enumerate(layouts):
+        if layout.bucket_sizes != first.bucket_sizes:
             raise ValueError(
-                f"rank {rank} has other buckets than rank 0: of {their_sizes} parameters where rank 0 has {same_sizes}. "
-                "Give every rank the same bucket_cap_mb"
+                f"rank {rank} has other buckets than rank 0: of {layout.bucket_sizes} parameters where rank 0 has "
+                f"{first.bucket_sizes}. Give every rank the same bucket_cap_mb"
             )
