@@ -57,7 +57,7 @@ class PipelineTrainer(Trainer):
         total_steps: int,
         keep_gradients: bool = False,
     ):
-        rank, rank_of = world()[0], _ranks_of_stages(schedule)
+        rank, rank_of = world().rank, _ranks_of_stages(schedule)
         stages = enumerate(models.stages(gpt2, schedule.n_stages))
         self.local_stages = {number: stage for number, stage in stages if rank_of[number] == rank}
         super().__init__(
@@ -81,7 +81,7 @@ class PipelineTrainer(Trainer):
     def _find_tied_weight(self, ends: list[int]) -> None:
         for stage in self.local_stages.values():
             self._tied_weight = self._tied_weight if stage.tied_weight is None else stage.tied_weight
-        if world()[1] > len(ends):
+        if world().size > len(ends):
             self._tied_group = dist.new_group(ends)  # by all ranks, also those that are not in it
 
     def gradients(self, batch: Any, targets: int) -> torch.Tensor:
@@ -142,7 +142,7 @@ class PipelineTrainer(Trainer):
         for number, stage in enumerate(models.stages(whole, len(self._rank_of))):
             if number in self.local_stages:
                 stage.load_state_dict(self.local_stages[number].state_dict())
-            for parameter in stage.parameters() if world()[1] > 1 else ():
+            for parameter in stage.parameters() if world().size > 1 else ():
                 dist.broadcast(parameter, src=self._rank_of[number])
         return whole
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from itertools import zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -26,9 +26,16 @@ LossFunction = Callable[[torch.nn.Module, Any], torch.Tensor]
 RAMP_STEPS = 20  # the learning rate rises for so many steps
 
 
-def world() -> tuple[int, int]:
-    """Return (rank, world size); (0, 1) without a process group."""
-    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+class World(NamedTuple):
+    """This process among those that train."""
+
+    rank: int
+    size: int
+
+
+def world() -> World:
+    """Return rank and world size; 0 and 1 without a process group."""
+    return World(dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else World(0, 1)
 
 
 def device() -> torch.device:
@@ -39,7 +46,7 @@ def device() -> torch.device:
 def sum_over_ranks(*values: float) -> list[float]:
     """Return each value's sum over all ranks, in float64."""
     total = torch.tensor(values, dtype=torch.float64, device=device())
-    if world()[1] > 1:
+    if world().size > 1:
         dist.all_reduce(total)
     return total.tolist()
 
@@ -51,11 +58,11 @@ def targets_per_step(batches: Sequence[Any]) -> list[int]:
     counts none there.
     """
     steps = torch.tensor([len(batches)], device=device())
-    if world()[1] > 1:
+    if world().size > 1:
         dist.all_reduce(steps, dist.ReduceOp.MAX)
     targets = torch.zeros(int(steps), dtype=torch.int64, device=device())
     targets[: len(batches)] = torch.tensor([batch.n_targets for batch in batches], dtype=torch.int64)
-    if world()[1] > 1:
+    if world().size > 1:
         dist.all_reduce(targets)
     return targets.tolist()
 
@@ -63,15 +70,16 @@ def targets_per_step(batches: Sequence[Any]) -> list[int]:
 class Trainer:
     """Trains ``model`` on this rank's device and batches, together with the other ranks.
 
-    ``loss_fn(model, batch)`` is the loss summed over the batch's targets; a batch has
-    ``n_targets``, ``n_tokens``, ``len`` and ``to(device)``. ``synchronize(model)`` makes every
-    rank's gradients their mean over ranks. The learning rate rises to ``learning_rate`` over the
-    first steps and falls to 0 at ``total_steps``, both linearly. ``keep_gradients`` copies those of
-    the first step into ``kept_gradients``: ``"local"`` (this rank's own) and ``"averaged"``.
-
-    ``devices`` are those over which the model is spread already, and then it is not moved.
-    ``spans=False`` leaves the spans of forward and backward to a model that has its own, such as
-    one with a :class:`labkit.pipe.Pipe` in it.
+    - ``loss_fn(model, batch)``: the loss summed over the batch's targets. A batch has
+      ``n_targets``, ``n_tokens``, ``len`` and ``to(device)``.
+    - ``learning_rate``: the highest. It rises over the first steps and falls to 0 at
+      ``total_steps``, both linearly, as ``lr_scheduler`` has it.
+    - ``synchronize(model)``: make every rank's gradients their mean over ranks.
+    - ``keep_gradients``: copy those of the first step into ``kept_gradients``: ``"local"`` (this
+      rank's own) and ``"averaged"``.
+    - ``devices``: those over which the model is spread already, and then it is not moved.
+    - ``spans=False``: leave the spans of forward and backward to a model that has its own, such as
+      one with a :class:`labkit.pipe.Pipe` in it.
     """
 
     counts_samples = True  # whether this rank counts its batches' samples, tokens and losses
@@ -87,7 +95,7 @@ class Trainer:
         devices: Sequence[torch.device] | None = None,
         spans: bool = True,
     ):
-        self.devices, self.world_size = devices or [device()], world()[1]
+        self.devices, self.world_size = devices or [device()], world().size
         self.model = model if devices else model.to(self.devices[0])
         self.device = next(model.parameters()).device  # a virtual device is plain cpu to torch
         self.loss_fn, self.synchronize, self.spans = loss_fn, synchronize, spans

@@ -134,7 +134,7 @@ def _trainer(config: TranslateConfig, corpus: Corpus, total_steps: int) -> Train
     model = models.gpt2(config.size, config.seed, **shape)
     rate = config.learning_rate or LEARNING_RATES.get(config.size, 3e-4)
     if config.mode in modes.SCHEDULED:
-        schedule = modes.schedule_for_mode(config.mode, world()[1], config.n_micro, config.stages_per_rank)
+        schedule = modes.schedule_for_mode(config.mode, world().size, config.n_micro, config.stages_per_rank)
         return PipelineTrainer(model, schedule, rate, total_steps, config.save_gradients)
     devices, piped = None, config.mode == modes.PIPELINE_PARALLEL
     if config.mode in modes.ONE_PROCESS:

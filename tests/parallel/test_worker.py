@@ -1,4 +1,5 @@
-"""Workers: tasks in order, under the caller's modes, at the same time as other workers'; errors come back; threads end."""
+"""Workers: tasks in order, under the caller's modes, at the same time as other workers'; errors
+come back; threads end."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def done_by(a_worker: Worker, function: Callable[..., Any], *arguments: Any) -> 
 
 @pytest.fixture
 def two_threads() -> Iterator[None]:
-    """Let torch use two threads for an operation here, however many it does elsewhere in the tests."""
+    """Let torch use two threads for an operation here, however many it does elsewhere in the
+    tests."""
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     yield

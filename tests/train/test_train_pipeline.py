@@ -1,4 +1,5 @@
-"""In every mode the training is that of one process: same batches, losses, gradients and weights, each token counted once."""
+"""In every mode the training is that of one process: same batches, losses, gradients and weights,
+each token counted once."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ RANKS = {"gpipe": 2, "1f1b": 3, "interleaved": 2, "zb_h1": 2, "zb_v": 2}
 
 
 def examples(n: int) -> list[Example]:
-    """Of different lengths, and as many targets: a mean over rows is far from a mean over targets."""
+    """Of different lengths, and as many targets: a mean over rows is far from a mean over
+    targets."""
     return [Example([3 + i % 7] * (1 + i % 3) + [1], [4 + i % 5] * (1 + 3 * (i % 4)) + [2]) for i in range(n)]
 
 
@@ -122,7 +124,8 @@ def test_each_rank_keeps_the_gradients_of_its_own_stages(mode: str, trained: Any
 
 
 def train_and_put_together(mode: str) -> tuple[dict[str, torch.Tensor], int, int]:
-    """In a rank: the whole model after two steps, the numbers in this rank's stages, and those in all parameters alive."""
+    """In a rank: the whole model after two steps, the numbers in this rank's stages, and those in
+    all parameters alive."""
     settings = config(mode)
     batches = list(dp.partition_dataset(0, 1, CORPUS.train, settings.batch_size, translation.collate))
     gc.collect()
