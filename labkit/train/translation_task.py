@@ -172,22 +172,23 @@ def _corpus_from_rank_0(config: TranslateConfig) -> Corpus:
     rank, world_size = world()
     if world_size == 1:
         return load(config)
-    box: list[Any] = [None]
+    message: list[Any] = [None]
     mistake: BaseException | None = None
     if rank == 0:
         try:
             corpus = load(config)
-            box = [_Sent(corpus=pickle.dumps(corpus))]
+            message = [_Sent(corpus=pickle.dumps(corpus))]
         except BaseException as error:
             mistake = error
-            box = [_Sent(failure="".join(traceback.format_exception_only(error)).strip())]
-    dist.broadcast_object_list(box, src=0, device=device())
+            message = [_Sent(failure="".join(traceback.format_exception_only(error)).strip())]
+    dist.broadcast_object_list(message, src=0, device=device())
     if mistake is not None:
         raise mistake
-    if box[0].failure:
+    (sent,) = message
+    if sent.failure:
         time.sleep(HEAD_START_S)
-        raise RuntimeError(f"rank 0 could not read the data, so no rank can train: {box[0].failure}")
-    return corpus if rank == 0 else pickle.loads(box[0].corpus)
+        raise RuntimeError(f"rank 0 could not read the data, so no rank can train: {sent.failure}")
+    return corpus if rank == 0 else pickle.loads(sent.corpus)
 
 
 def _bleu(model: torch.nn.Module, corpus: Corpus, max_length: int) -> tuple[float, list[dict[str, str]]]:
