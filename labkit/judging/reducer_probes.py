@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from labkit.judging.calls import recorded
+from labkit.check.calls import recorded
 from labkit.judging.evidence import DP, Failure, Stopped, Untried, attempt
 
 WORLD_SIZE = 3

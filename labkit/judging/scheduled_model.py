@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from labkit import pipe
-from labkit.judging.calls import recorded
+from labkit.check.calls import recorded
 from labkit.judging.evidence import Stopped
 from labkit.judging.scheduled_probes import METHODS, NOTHING, ONE, Note, gives, source_of, target_of
 from labkit.parallel.stage import Stage

@@ -42,10 +42,17 @@ def place_blocks(gpt2: GPT2LMHeadModel, devices: Sequence[str | torch.device]) -
     transformer.h = nn.ModuleList(
         PlacedBlock(blocks[i], device) for device, share in zip(targets, shares, strict=True) for i in share
     )
-    for module in (transformer.ln_f, head):
-        if _move_input_to_weight not in module._forward_pre_hooks.values():
-            module.register_forward_pre_hook(_move_input_to_weight)
+    _hook_once(transformer.ln_f, _move_input_to_weight)
+    _hook_once(head, _move_input_to_weight)
+    _hook_once(transformer, _note_what_is_recorded)
     return gpt2
+
+
+def _hook_once(module: nn.Module, hook: Any) -> None:
+    """Register a forward pre-hook, unless an earlier placement did."""
+    # torch has no public list of a module's hooks.
+    if hook not in module._forward_pre_hooks.values():
+        module.register_forward_pre_hook(hook, with_kwargs=True)
 
 
 class PlacedBlock(WithDevice):
@@ -72,9 +79,9 @@ def _on(device: torch.device, value: Any) -> Any:
     return value.to(device) if isinstance(value, torch.Tensor) else value
 
 
-def _move_input_to_weight(module: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+def _move_input_to_weight(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
     """Move the input to where the module's weight is: a forward pre-hook."""
-    return tuple(_on(module.weight.device, value) for value in args)
+    return tuple(_on(module.weight.device, value) for value in args), kwargs
 
 
 def _leave_module_out(module: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:
@@ -105,6 +112,7 @@ class PipedBlocks(nn.Module):
     """
 
     pipe: Any
+    recorded: bool = False  # whether the blocks' output is
 
     def __init__(self, pipe: Any):
         super().__init__()
@@ -125,7 +133,7 @@ class PipedBlocks(nn.Module):
 
     def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Return the blocks' output for ``hidden_states`` (rows, T, n_embd)."""
-        others = _other_inputs(args, kwargs)
+        others = _other_inputs(args, kwargs) or ("output_hidden_states or output_attentions" if self.recorded else "")
         if not others:
             return self.pipe(hidden_states)
         if self.training and torch.is_grad_enabled():
@@ -145,14 +153,19 @@ def _other_inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     found = [name for name, value in zip(names, args, strict=False) if value is not None]
     # GPT-2 has used the positions by now, and the cache is there or not.
     found += [name for name, value in kwargs.items() if value is not None and name not in ("position_ids", "use_cache")]
-    return " and ".join(found) or ("output_hidden_states or output_attentions" if _are_recorded() else "")
+    return " and ".join(found)
 
 
-def _are_recorded() -> bool:
-    """Return whether transformers (5.23) collects what blocks return, in this thread."""
-    from transformers.utils import output_capturing
+def _note_what_is_recorded(transformer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Tell blocks in a Pipe whether transformers is to record their output: a forward pre-hook.
 
-    return bool(output_capturing._active_collector.get())
+    It records in the thread of the caller alone, and a block is not told.
+    """
+    if isinstance(transformer.h, PipedBlocks):
+        asked = {name: kwargs.get(name) for name in ("output_hidden_states", "output_attentions")}
+        transformer.h.recorded = any(
+            getattr(transformer.config, name) if value is None else value for name, value in asked.items()
+        )
 
 
 def check_ready(gpt2: GPT2LMHeadModel) -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from labkit._wire import as_bytes, laid_out
+from labkit.base.tensors import as_bytes, laid_out
 from labkit.parallel.devices import sending_device
 from labkit.schedule import Op, Schedule
 from labkit.schedule.p2p_order import Message, p2p_order

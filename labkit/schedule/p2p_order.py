@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from labkit.schedule import Op, Schedule, flow
-from labkit.schedule.dependencies import times_of
+from labkit.schedule import Op, Schedule, find_dependencies
+from labkit.schedule.dependencies import earliest_times
 
 _SECONDS = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}  # of an op, before any is measured
 
@@ -40,15 +40,9 @@ def p2p_order(schedule: Schedule) -> list[Message]:
 
     Raises ScheduleError for a schedule that cannot run.
     """
-    waits = flow(schedule)
-    nothing = [0.0] * len(waits.ops)
-    _, end = times_of(waits, [_SECONDS[op.kind] for op in waits.ops], under_way=nothing, pause=nothing)
-    between_ranks = [
-        (end[there], there, here)
-        for here, there in enumerate(waits.source)
-        if there >= 0 and waits.rank[there] != waits.rank[here]
-    ]
-    return [
-        Message(waits.ops[there], waits.ops[here], waits.rank[there], waits.rank[here])
-        for _, there, here in sorted(between_ranks)
-    ]
+    dependencies = find_dependencies(schedule)
+    ops, rank = dependencies.ops, dependencies.rank
+    end_s = earliest_times(dependencies, [_SECONDS[op.kind] for op in ops]).end_s
+    inputs = enumerate(dependencies.remote_input)
+    between_ranks = [(end_s[there], there, here) for here, there in inputs if there is not None]
+    return [Message(ops[there], ops[here], rank[there], rank[here]) for _, there, here in sorted(between_ranks)]

@@ -319,16 +319,6 @@ def test_a_world_size_that_torchrun_did_not_start_is_refused(
     assert "--world-size is 4, but torchrun started 2 ranks; leave it out" in capsys.readouterr().err
 
 
-@pytest.mark.gpu
-def test_gpt2_small_trains_on_one_gpu() -> None:
-    config = TranslateConfig("shipped", "gpt2", limit=512, limit_eval=32, epochs=2, batch_size=64)
-    run = launch(translate, config, world_size=1)
-    (result,) = run.values
-    assert (run.backend, result.device) == ("nccl", "cuda:0")
-    assert result.epochs[1].validation_loss < result.epochs[0].validation_loss
-    print(metrics.report(metrics.merge(run.values)))  # with -s: the tokens per second for benchmarks/RESULTS.md
-
-
 def test_an_unfilled_task_is_named_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         command, "missing", lambda task: f"TODO {task}: labkit/dp.py, line 7" if task == "dp.4" else None

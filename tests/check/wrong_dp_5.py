@@ -1,41 +1,14 @@
 ### INSTRUCTORS ONLY: this file holds answers, so it is not in the student edition
-"""Wrong answers to dp.5, each with the claim that rejects it and a phrase of the finding; and right ones."""
+"""Wrong and right answers to dp.5; test_answers.py says how they are written."""
 
 from __future__ import annotations
 
-from labkit.judging import ring_claims as claims
+from labkit.check import dp_5 as claims
 
-RIGHT_STEPS = """
-    for step in range(n - 1):
-        incoming = torch.empty_like(chunks[(rank - step - 1) % n])
-        _exchange(chunks[(rank - step) % n], incoming)
-        chunks[(rank - step - 1) % n] += incoming
-"""
-RIGHT_GATHER = """
-    for step in range(n - 1):
-        _exchange(chunks[(rank + 1 - step) % n], chunks[(rank - step) % n])
-"""
-WRITE_BACK = "tensor.copy_(flat.view(tensor.shape))"
-
-
-def ring(
-    flat: str = "tensor.contiguous().view(-1)",
-    chunks: str = "list(flat.tensor_split(n))",
-    scatter: str = RIGHT_STEPS,
-    gather: str = RIGHT_GATHER,
-    end: str = WRITE_BACK,
-) -> str:
-    """A ring_all_reduce that differs from a right one in one of its parts."""
-    return f"""
-@torch.no_grad()
-def ring_all_reduce(tensor):
-    rank, n = dist.get_rank(), dist.get_world_size()
-    flat = {flat}
-    chunks = {chunks}
-    {scatter.strip()}
-    {gather.strip()}
-    {end}
-"""
+FLAT = "tensor.contiguous().view(-1)"
+CHUNKS = "flat.tensor_split(world_size)"
+GATHER = "_exchange(chunks[(rank + 1 - step) % world_size], chunks[(rank - step) % world_size])"
+WRITE_BACK = "if not tensor.is_contiguous():\n        tensor.copy_(flat.view(tensor.shape))"
 
 
 def instead(body: str) -> str:
@@ -67,13 +40,8 @@ STAR = """
         dist.recv(flat, 0)
     tensor.copy_(flat.view(tensor.shape))
 """
-SEND_THEN_RECEIVE = """
-    for step in range(n - 1):
-        incoming = torch.empty_like(chunks[(rank - step - 1) % n])
-        dist.send(chunks[(rank - step) % n], (rank + 1) % n)
-        dist.recv(incoming, (rank - 1) % n)
-        chunks[(rank - step - 1) % n] += incoming
-"""
+SEND_THEN_RECEIVE = """dist.send(outgoing, (rank + 1) % world_size)
+        dist.recv(incoming, (rank - 1) % world_size)"""
 OTHER_WAY_ROUND = """
 def ring_all_reduce(tensor):
     rank, n = dist.get_rank(), dist.get_world_size()
@@ -94,74 +62,87 @@ def ring_all_reduce(tensor):
 WRONG = {
     "works on a copy": (
         claims.the_sum_is_everywhere,
-        ring(flat="tensor.clone(memory_format=torch.contiguous_format).view(-1)", end=""),
         "as it was before: change the tensor itself",
+        (FLAT, "tensor.clone(memory_format=torch.contiguous_format).view(-1)"),
     ),
     "gives the mean": (
         claims.the_sum_is_everywhere,
-        ring(end="tensor.copy_(flat.view(tensor.shape) / n)"),
         "is the mean: ring_all_reduce gives the sum",
+        (WRITE_BACK, "tensor.copy_(flat.view(tensor.shape) / world_size)"),
     ),
     "stops after reduce-scatter": (
         claims.the_sum_is_everywhere,
-        ring(gather=""),
         "on rank 0 of 3, only chunk 1 is the sum",
+        (GATHER, "break"),
     ),
     "adds during all-gather": (
         claims.the_sum_is_everywhere,
-        ring(gather=RIGHT_STEPS.replace("rank - step", "rank + 1 - step")),
         "replace the others rather than add to them",
+        (
+            GATHER,
+            "incoming = torch.empty_like(chunks[(rank - step) % world_size])\n        "
+            + GATHER.replace("chunks[(rank - step) % world_size])", "incoming)")
+            + "\n        chunks[(rank - step) % world_size].add_(incoming)",
+        ),
     ),
     "always sends its own chunk": (
         claims.the_sum_is_everywhere,
-        ring(scatter=RIGHT_STEPS.replace("_exchange(chunks[(rank - step) % n]", "_exchange(chunks[rank]")),
         "of 3 chunks are the sum. Write down for three ranks",
+        ("outgoing, mine = chunks[(rank - step) % world_size]", "outgoing, mine = chunks[rank]"),
     ),
     "leaves the remainder out": (
         claims.any_size_does,
-        ring(chunks="list(flat[: len(flat) // n * n].view(n, -1))"),
         "chunks may differ by one element",
+        (CHUNKS, "list(flat[: len(flat) // world_size * world_size].view(world_size, -1))"),
     ),
-    "writes into a copy if strides are not plain": (claims.any_strides_do, ring(end=""), "with a transposed matrix"),
+    "does not write the copy back": (
+        claims.any_strides_do,
+        "with a transposed matrix, 3 ranks: rank 0 has something else than the sum: its elements do not lie side by side",
+        (WRITE_BACK, ""),
+    ),
     "adds up in float32": (
         claims.any_dtype_does,
-        ring(flat="tensor.contiguous().view(-1).float()"),
-        "with 17 elements of float64, rank 0 of 3",
+        "with 17 elements of float64, 3 ranks: rank 0",
+        (FLAT, FLAT + ".float()"),
+        (WRITE_BACK, "tensor.copy_(flat.view(tensor.shape))"),
     ),
     "adds up in bfloat16": (
         claims.any_dtype_does,
-        ring(flat="tensor.contiguous().view(-1).bfloat16()"),
-        "with 17 elements of float32, rank 0 of 3",
+        "with 17 elements of float32, 3 ranks: rank 0",
+        (FLAT, FLAT + ".bfloat16()"),
+        (WRITE_BACK, "tensor.copy_(flat.view(tensor.shape))"),
     ),
     "each rank adds up for itself": (
         claims.ranks_agree,
-        instead(WHOLE_TENSOR_ROUND),
         "they added up in different orders",
+        instead(WHOLE_TENSOR_ROUND),
     ),
     "calls all_reduce": (
         claims.only_point_to_point,
-        instead("flat = tensor.contiguous(); dist.all_reduce(flat); tensor.copy_(flat)"),
         "called all_reduce: make it of sending and receiving alone",
+        instead("flat = tensor.contiguous(); dist.all_reduce(flat); tensor.copy_(flat)"),
     ),
     "sends to rank 0": (
         claims.only_neighbours_talk,
+        "4 ranks: rank 0 talked to rank 2, expected its neighbours, 1 and 3",
         instead(STAR),
-        "rank 0 of 4 talked to rank 2, expected its neighbours, 1 and 3",
     ),
     "sends the whole tensor": (
         claims.a_rank_sends_its_share,
-        instead(WHOLE_TENSOR_ROUND),
         "sent 8000 bytes of a tensor of 4000, expected 5333",
+        instead(WHOLE_TENSOR_ROUND),
     ),
     "sends before it receives": (
         None,
-        ring(scatter=SEND_THEN_RECEIVE),
         "it did not end in time. It was at labkit/dp.py",
+        ("_exchange(outgoing, incoming)", SEND_THEN_RECEIVE),
     ),
     "has fewer chunks than ranks": (
         None,
-        ring(chunks="list(flat.chunk(n))"),
-        "list index out of range (with one element more than ranks, 3 ranks) (labkit/dp.py, line ",
+        "with one element more than ranks, 3 ranks: it raised IndexError: list index out of range (labkit/dp.py, line ",
+        (CHUNKS, "list(flat.chunk(world_size))"),
     ),
 }
+FOLLOWS = ["works on a copy", "leaves the remainder out"]  # so what follows from it is not tried
+OTHER_CAUSE = {"leaves the remainder out": ("side by side", "of the same dtype")}  # advice that must not be given
 RIGHT = {"the other way round, without _exchange": OTHER_WAY_ROUND}

@@ -1,0 +1,72 @@
+"""What stopped an answer, in words that are the same on every machine, with the student's line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from labkit.launch import LaunchTimeout, RankError
+
+SYNTAX_ERRORS = ("SyntaxError", "IndentationError", "TabError")
+WAITS_FOR_RANKS = "a rank that waits for the others while they do something else"
+ENDS_A_PROCESS = (
+    "os._exit, a signal, too much memory, or a message between ranks of another size or dtype than "
+    "the tensor that receives it"
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where an answer stands: ``file``, such as ``"labkit/dp.py"``, and functions ``given`` in it."""
+
+    file: str
+    given: Sequence[str] = ()
+
+    def place(self, text: str) -> str:
+        """Return ``labkit/dp.py, line 42``, the student's innermost line in a traceback or stack, or nothing."""
+        frames = re.findall(rf'File "[^"\n]*{re.escape(self.file)}", line (\d+)(?:,? in (\S+))?', text)
+        own = [line for line, function in frames if function not in self.given]
+        lines = own or [line for line, _ in frames]
+        return f"{self.file}, line {lines[-1]}" if lines else ""
+
+    def fails_on_import(self, error_type: str, text: str) -> bool:
+        """Return whether this is of a file that is no Python, or that raised while it was imported."""
+        return error_type in SYNTAX_ERRORS or bool(re.search(rf'{re.escape(self.file)}", line \d+, in <module>', text))
+
+
+def raised(error_type: str, message: str, text: str, source: Source) -> str:
+    """Return ``it raised ValueError: … (labkit/dp.py, line 42)``, of an exception with this traceback.
+
+    Where it only passes on another process's traceback, it is the exception in there that counts.
+    For a TodoError, return ``dp.6 has to be done first (labkit/dp.py, line 42)``.
+    """
+    if "Traceback (most recent call last)" in message:
+        inner_type, _, message = message.strip().splitlines()[-1].partition(": ")
+        error_type = inner_type.rpartition(".")[2]
+    first_line = message.strip().partition("\n")[0]
+    if error_type == "TodoError":
+        task, _, place = first_line.removeprefix("TODO ").partition(": ")
+        return f"{task} has to be done first ({place})"
+    place = source.place(text)
+    if place and error_type in SYNTAX_ERRORS:  # whose message names the place too
+        first_line = re.sub(r" \([^()]*, line \d+\)$", "", first_line)
+    return f"it raised {error_type}{first_line and ': ' + first_line}{place and f' ({place})'}"
+
+
+def stopped_by(error: RankError | LaunchTimeout, source: Source, waits: str) -> str:
+    """Return why ranks gave no answer: one raised, or never ended (``waits``: for what), or died."""
+    from labkit.launch import LaunchTimeout
+
+    if isinstance(error, LaunchTimeout):
+        places = sorted({source.place(stack) for stack in error.stacks.values()} - {""})
+        at = " and at ".join(places) or "something that it had called"
+        return f"it did not end in time. It was at {at}. Look for a loop without an end{waits and f', or for {waits}'}"
+    first_line = str(error).partition("\n")[0]
+    if error.error_type.startswith(("SIG", "exit status")):
+        place = source.place(error.traceback)
+        return f"{first_line}{place and f' ({place})'}. Look for what ends a process: {ENDS_A_PROCESS}"
+    message = str(error).partition(": ")[2].partition(" (and so did rank")[0]
+    return raised(error.error_type, message, error.traceback, source)
