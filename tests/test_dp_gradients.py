@@ -1,4 +1,5 @@
-"""Through rank 0, around a ring, in buckets: each way to agree on gradients gives the whole batch's, on every rank."""
+"""Through rank 0, around a ring, in buckets: each way to agree on gradients gives the whole
+batch's, on every rank."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ def gradients(model: nn.Module) -> list[torch.Tensor]:
 
 
 def messages(call: Callable[[], object]) -> list[tuple[str, Any]]:
-    """What ``call`` has the process group do: (operation, shapes of its tensors), by torch's own profiler."""
+    """What ``call`` has the process group do: (operation, shapes of its tensors), by torch's own
+    profiler."""
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiled:
         call()
     return [

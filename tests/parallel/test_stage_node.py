@@ -1,4 +1,5 @@
-"""A stage as one node of the autograd graph: what the plain module gives, spans, and notes on what goes wrong in it."""
+"""A stage as one node of the autograd graph: what the plain module gives, spans, and notes on what
+goes wrong in it."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ def gradients(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor | None]:
     """Of the output's squares: by the input, if it needs one, and by each parameter."""
     model.zero_grad()
     x = x.clone() if not x.is_floating_point() else x.clone().requires_grad_()
-    # In place on an input that requires grad is not allowed, so the model gets what was computed from one.
+    # In place on an input that requires grad is not allowed, so the model gets what was computed
+    # from one.
     output = model(x * 1)
     output.square().sum().backward()
     return [output.detach(), x.grad, *(parameter.grad for parameter in model.parameters())]
