@@ -30,7 +30,7 @@ def oldest(name: str) -> str:
 
 
 def packages(*arguments):
-    """Return a folder of packages as :func:`environments.packages` fills it, or the test is skipped where there is no registry."""
+    """Return a folder that :func:`environments.packages` fills, or skip the test where there is no registry."""
     try:
         return environments.packages(*arguments)
     except environments.Offline as error:
