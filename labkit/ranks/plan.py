@@ -7,7 +7,7 @@ from typing import Any
 
 from labkit import limits, show
 from labkit.cost import Link
-from labkit.ranks.rank import Place
+from labkit.ranks.place import Place
 from labkit.rendezvous import LOOPBACK_INTERFACE
 
 BACKENDS = ("auto", "gloo", "nccl")
