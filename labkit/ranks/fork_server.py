@@ -74,7 +74,7 @@ def serve_packages(control: int, tracker: int, preload: list[str]) -> None:
     gc.freeze()  # a collection in a rank would copy every page it looks at
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that the system takes away rank servers that have ended
     with socket.socket(fileno=control) as requests:
-        while fds := socket.recv_fds(requests, 1, MOST_DESCRIPTORS)[1]:
+        while fds := _request(requests):
             if os.fork() == 0:
                 requests.close()
                 _leave_process(lambda: _become_rank_server(socket.socket(fileno=fds[0])))
@@ -83,11 +83,21 @@ def serve_packages(control: int, tracker: int, preload: list[str]) -> None:
         os.wait()  # until the last rank server has gone, since nobody else would take it away
 
 
+def _request(control: socket.socket) -> list[int]:
+    """Return the descriptors of the next request, none if there will be no other."""
+    try:
+        return socket.recv_fds(control, 1, MOST_DESCRIPTORS)[1]
+    except ConnectionResetError:  # closed without having read our report
+        return []
+
+
 def _leave_process(last: Callable[[], Any]) -> None:
     """Do a last thing, and end this process without the exit handlers of the one that forked it."""
     status = 1
     try:
         status = last() or 0
+    except (EOFError, ConnectionError):
+        pass  # whoever asked has gone
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
@@ -171,8 +181,7 @@ class _RankServer:
 
     def _start(self) -> bool:
         """Start the rank that is asked for. Return False when none will ever be asked for again."""
-        _, fds, _, _ = socket.recv_fds(self.control, 1, MOST_DESCRIPTORS)
-        if not fds:
+        if not (fds := _request(self.control)):
             self.selector.unregister(self.control)
             return False
         leash, fds = socket.socket(fileno=fds[0]), fds[1:]
