@@ -1,6 +1,7 @@
 """launch when things go wrong: the error says what and where, nobody is left behind, and the next launch works."""
 
 import contextlib
+import multiprocessing
 import os
 import re
 import signal
@@ -295,6 +296,18 @@ def test_a_start_that_fails_half_way_leaves_nothing(monkeypatch):
         with pytest.raises(StopIteration):
             workers(world_size=3)
     assert psutil.Process().num_fds() == before
+
+
+def test_a_fork_of_the_notebook_keeps_no_rank_alive():
+    fork = multiprocessing.get_context("fork")
+    stop, ranks = fork.Event(), workers(world_size=1)
+    pids = ranks.run(os.getpid).values
+    forked = fork.Process(target=stop.wait)  # as a data loader's worker
+    forked.start()
+    ranks.close(wait=False)
+    assert gone([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], RANK_GONE_S)
+    stop.set()
+    forked.join()
 
 
 def test_an_exception_whose_str_raises_is_named_by_its_type_and_line():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 from collections import deque
@@ -104,4 +105,12 @@ class Channel:
         return not self._missing
 
     def close(self) -> None:
-        self.connection.close()
+        """Close the connection, also if a fork of this process, such as a data loader's, holds a copy of it."""
+        hang_up(self.connection)
+
+
+def hang_up(connection: socket.socket) -> None:
+    """Close a connection for every process that holds a copy of this end of it."""
+    with contextlib.suppress(OSError):  # the other end is closed already
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()

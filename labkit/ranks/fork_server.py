@@ -72,6 +72,7 @@ def serve_packages(control: int, tracker: int, preload: list[str]) -> None:
             importlib.import_module(name)
     gc.collect()
     gc.freeze()  # a collection in a rank would copy every page it looks at
+    _take_huge_pages()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that the system takes away rank servers that have ended
     with socket.socket(fileno=control) as requests:
         while fds := _request(requests):
@@ -81,6 +82,25 @@ def serve_packages(control: int, tracker: int, preload: list[str]) -> None:
             os.close(fds[0])
     with contextlib.suppress(ChildProcessError):
         os.wait()  # until the last rank server has gone, since nobody else would take it away
+
+
+def _take_huge_pages() -> None:
+    """Have the memory of the imported packages in pages of 2 MiB: a fork copies an entry for each page, and so is done sooner.
+
+    Linux 6.1 and newer do so when asked; others refuse, and no harm is done.
+    """
+    import ctypes
+
+    huge, collapse = 2 << 20, 25  # MADV_COLLAPSE
+    madvise = ctypes.CDLL(None).madvise
+    madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    with contextlib.suppress(OSError), open("/proc/self/maps") as maps:
+        for line in list(maps):
+            addresses, rights, *_, inode_or_name = line.split()
+            start, end = (int(address, 16) for address in addresses.split("-"))
+            start, end = -(-start // huge) * huge, end // huge * huge
+            if rights == "rw-p" and inode_or_name in ("0", "[heap]") and start < end:
+                madvise(start, end - start, collapse)
 
 
 def _request(control: socket.socket) -> list[int]:

@@ -55,7 +55,7 @@ class Ranks:
     def __init__(self, world_size: int, place: Callable[[int, int], Place]):
         self.world_size, self.place = world_size, place
         self.members: list[Member] = []
-        self.in_step = True
+        self.in_step, self._owner = True, os.getpid()
         self._start(servers.forks if servers.forks.usable else servers.fresh)
 
     def _start(self, server: servers.Server) -> None:
@@ -203,7 +203,7 @@ class Ranks:
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def __del__(self) -> None:
-        if self.members:  # nobody has closed them, and now nobody can
+        if self.members and self._owner == os.getpid():  # nobody has closed them, and now nobody can
             self.close(kill=True)
 
     def close(self, kill: bool = False, wait: bool = True) -> None:

@@ -64,7 +64,7 @@ class RankProcess:
 
     def close(self) -> None:
         """Let go of the rank: its server sees to it that it leaves soon, with everything it has started."""
-        self._leash.close()
+        channel.hang_up(self._leash)
 
 
 class Server:
