@@ -11,7 +11,6 @@ import answers_clock
 import answers_gpt2
 import answers_pipe
 import answers_processes
-import answers_reducer
 import answers_scheduled
 import answers_split
 import pytest
@@ -25,7 +24,6 @@ from labkit.todo import task_file
 
 WRONG = {
     "dp.2": answers_processes.WRONG,
-    "dp.7": answers_reducer.WRONG,
     "pipe.1": answers_split.WRONG,
     "pipe.2": answers_clock.WRONG,
     "pipe.3": answers_pipe.WRONG,
@@ -34,7 +32,6 @@ WRONG = {
 }
 RIGHT = {
     "dp.2": answers_processes.RIGHT,
-    "dp.7": answers_reducer.RIGHT,
     "pipe.1": answers_split.RIGHT,
     "pipe.2": answers_clock.RIGHT,
     "pipe.3": answers_pipe.RIGHT,
@@ -64,8 +61,6 @@ def test_a_wrong_answer_is_rejected_and_the_finding_names_the_mistake(task, mist
 @pytest.mark.parametrize(
     ("task", "mistake"),
     [
-        ("dp.7", "takes a hook of its own"),
-        ("dp.7", "sends whatever is full"),
         ("pipe.1", "equal parts"),
         ("pipe.2", "an empty schedule"),
         ("pipe.3", "does nothing"),
@@ -96,9 +91,6 @@ ADVICE_FOR_ANOTHER_CAUSE = {
     ("pipe.3", "forgets the results"): ("After the last clock",),
     ("pipe.3", "all on the first device"): ("Leave it where it is",),
     ("pipe.5", "a rank for a stage"): ("Stage 0 takes", "requires_grad"),
-    ("dp.7", "takes the sum"): ("last step's gradients", "set it to zero"),
-    ("dp.7", "divides once more"): ("last step's gradients", "set it to zero"),
-    ("dp.7", "collects nothing"): ("last step's gradients", "set it to zero"),
 }
 
 

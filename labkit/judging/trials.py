@@ -10,7 +10,6 @@ from labkit.judging import (
     gpt2_claims,
     pipe_claims,
     processes_claims,
-    reducer_claims,
     scheduled_claims,
     split_claims,
 )
@@ -27,7 +26,6 @@ class Trial(NamedTuple):
 
 TRIALS = {
     "dp.2": Trial(processes_claims.gather, processes_claims.CLAIMS),
-    "dp.7": Trial(reducer_claims.gather, reducer_claims.CLAIMS),
     "pipe.1": Trial(split_claims.gather, split_claims.CLAIMS),
     "pipe.2": Trial(clock_claims.gather, clock_claims.CLAIMS),
     "pipe.3": Trial(pipe_claims.gather, pipe_claims.CLAIMS),
