@@ -10,7 +10,6 @@ from __future__ import annotations
 import answers_clock
 import answers_gpt2
 import answers_pipe
-import answers_processes
 import answers_scheduled
 import answers_split
 import pytest
@@ -23,7 +22,6 @@ from labkit.judging.trials import TRIALS
 from labkit.todo import task_file
 
 WRONG = {
-    "dp.2": answers_processes.WRONG,
     "pipe.1": answers_split.WRONG,
     "pipe.2": answers_clock.WRONG,
     "pipe.3": answers_pipe.WRONG,
@@ -31,7 +29,6 @@ WRONG = {
     "pipe.5": answers_scheduled.WRONG,
 }
 RIGHT = {
-    "dp.2": answers_processes.RIGHT,
     "pipe.1": answers_split.RIGHT,
     "pipe.2": answers_clock.RIGHT,
     "pipe.3": answers_pipe.RIGHT,

@@ -9,7 +9,6 @@ from labkit.judging import (
     clock_claims,
     gpt2_claims,
     pipe_claims,
-    processes_claims,
     scheduled_claims,
     split_claims,
 )
@@ -25,7 +24,6 @@ class Trial(NamedTuple):
 
 
 TRIALS = {
-    "dp.2": Trial(processes_claims.gather, processes_claims.CLAIMS),
     "pipe.1": Trial(split_claims.gather, split_claims.CLAIMS),
     "pipe.2": Trial(clock_claims.gather, clock_claims.CLAIMS),
     "pipe.3": Trial(pipe_claims.gather, pipe_claims.CLAIMS),

@@ -19,7 +19,7 @@ from labkit.check import check, harness
 from labkit.check.harness import ENDS, sentence
 from labkit.todo import task_file
 
-TASKS = ("dp.1", "dp.3", "dp.4", "dp.5", "dp.6", "dp.7")
+TASKS = ("dp.1", "dp.2", "dp.3", "dp.4", "dp.5", "dp.6", "dp.7")
 ANSWERS = {task: importlib.import_module(f"wrong_{task.replace('.', '_')}") for task in TASKS}
 
 
