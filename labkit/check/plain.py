@@ -50,7 +50,7 @@ def _packed(value: Any) -> Any:
 
 
 def _packed_tensor(tensor: Any) -> list[Any]:
-    from labkit._wire import as_bytes, laid_out
+    from labkit.base.tensors import as_bytes, laid_out
 
     content = as_bytes(laid_out(tensor.detach().cpu())).numpy().tobytes() if tensor.numel() else b""
     dtype = str(tensor.dtype).removeprefix("torch.")
