@@ -19,7 +19,7 @@ from labkit.check import check, harness
 from labkit.check.harness import ENDS, sentence
 from labkit.todo import task_file
 
-TASKS = ("dp.1", "dp.5", "dp.6")
+TASKS = ("dp.1", "dp.5", "dp.6", "pipe.1", "pipe.2", "pipe.3")
 ANSWERS = {task: importlib.import_module(f"wrong_{task.replace('.', '_')}") for task in TASKS}
 
 
