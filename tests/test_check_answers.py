@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import answers_clock
 import answers_gpt2
-import answers_gradients
 import answers_pipe
 import answers_processes
 import answers_reducer
@@ -26,7 +25,6 @@ from labkit.todo import task_file
 
 WRONG = {
     "dp.2": answers_processes.WRONG,
-    **answers_gradients.WRONG,
     "dp.7": answers_reducer.WRONG,
     "pipe.1": answers_split.WRONG,
     "pipe.2": answers_clock.WRONG,
@@ -36,7 +34,6 @@ WRONG = {
 }
 RIGHT = {
     "dp.2": answers_processes.RIGHT,
-    **answers_gradients.RIGHT,
     "dp.7": answers_reducer.RIGHT,
     "pipe.1": answers_split.RIGHT,
     "pipe.2": answers_clock.RIGHT,

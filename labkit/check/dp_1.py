@@ -6,8 +6,9 @@ import os
 import random
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 from labkit.check.harness import Task
 
@@ -19,13 +20,14 @@ def samples(count: int) -> list[int]:
     return [1000 + 7 * number for number in range(count)]
 
 
-class Index(NamedTuple):
+@dataclass(frozen=True)
+class Index:
     """A shard of ten samples, by their numbers."""
 
-    index: list[int]
+    index: tuple[int, ...]
 
     def __str__(self) -> str:
-        return f"Partition(data, {self.index})"
+        return f"Partition(data, {list(self.index)})"
 
     def observe(self) -> Any:
         from labkit import dp
@@ -34,7 +36,8 @@ class Index(NamedTuple):
         return [shard[i] for i in range(len(shard))]
 
 
-class Cut(NamedTuple):
+@dataclass(frozen=True)
+class Cut:
     """A data set to be cut into shards."""
 
     count: int
@@ -44,6 +47,7 @@ class Cut(NamedTuple):
         return f"{self.count} samples cut by [{', '.join(f'{size:.3g}' for size in self.sizes)}]"
 
     def observe(self) -> Any:
+        random.seed(f"rank {os.environ['RANK']}")  # ranks start from different states, as real ones may
         data = samples(self.count)
         return {
             "shards": self.shards(data),
@@ -60,52 +64,36 @@ class Cut(NamedTuple):
         return [[shard[i] for i in range(len(shard))] for shard in shards]
 
 
-class OnTwoRanks(NamedTuple):
-    """The same cut on two ranks, which start from different random states, as real ones may."""
+class OnTwoRanks(Cut):
+    """The same cut on each of two ranks."""
 
-    cut: Cut
-    world_size = 2
-    init = False
-
-    def __str__(self) -> str:
-        return str(self.cut)
-
-    def observe(self) -> Any:
-        random.seed(f"rank {os.environ['RANK']}")
-        return self.cut.shards(samples(self.cut.count))
+    world_size, init = 2, False
 
 
-class Load(NamedTuple):
-    """A data set to be loaded by each rank."""
+@dataclass(frozen=True)
+class Load:
+    """A data set to be loaded by each of some ranks, twice."""
 
     count: int
     ranks: int
     batch_size: int
+    collate_fn: Any = None
 
     def __str__(self) -> str:
-        return f"{self.count} samples on {self.ranks} ranks with batch_size={self.batch_size}"
+        collate_fn = f", collate_fn={self.collate_fn.__name__}" if self.collate_fn else ""
+        return f"{self.count} samples on {self.ranks} ranks with batch_size={self.batch_size}{collate_fn}"
 
     def observe(self) -> Any:
         from labkit import dp
 
         n, data = self.ranks, samples(self.count)
-        loaders = [dp.partition_dataset(rank, n, data, self.batch_size) for rank in range(n)]
-        epochs = [[[list(map(int, batch)) for batch in loader] for loader in loaders] for _ in range(2)]
-        return {"epochs": epochs, "shards": Cut(self.count, (1 / n,) * n).shards(samples(self.count))}
-
-
-class Collate(NamedTuple):
-    """A batch of numbers, made by this collate_fn."""
-
-    collate_fn: Any
-
-    def __str__(self) -> str:
-        return f"collate_fn={self.collate_fn and self.collate_fn.__name__}"
-
-    def observe(self) -> Any:
-        from labkit import dp
-
-        return type(next(iter(dp.partition_dataset(0, 2, samples(8), 4, self.collate_fn)))).__name__
+        loaders = [dp.partition_dataset(rank, n, data, self.batch_size, self.collate_fn) for rank in range(n)]
+        epochs = [[list(loader) for loader in loaders] for _ in range(2)]
+        return {
+            "types": sorted({type(batch).__name__ for batches in epochs[0] for batch in batches}),
+            "epochs": [[[list(map(int, batch)) for batch in batches] for batches in epoch] for epoch in epochs],
+            "shards": Cut(self.count, (1 / n,) * n).shards(samples(self.count)),
+        }
 
 
 CUTS = [
@@ -122,7 +110,7 @@ LOADS = [Load(103, 4, 32), Load(100, 3, 32), Load(64, 2, 64), Load(5, 2, 2)]
 TASK = Task()
 
 
-@TASK.claim([Index([4, 9, 0, 4])])
+@TASK.claim([Index((4, 9, 0, 4))])
 def partition_follows_its_index(case: Index, seen: Any) -> str | None:
     """Partition gives the samples that its index names."""
     expected = [samples(10)[number] for number in case.index]
@@ -185,21 +173,18 @@ def samples_are_shuffled(case: Cut, seen: Any) -> str | None:
 OWN_RANDOM = "Draw the order from a random.Random(seed) of your own, not from the random state of the process"
 
 
-@TASK.claim(LARGE, after=[each_sample_is_in_one_shard])
-def cuts_are_alike(case: Cut, seen: Any) -> str | None:
-    """The same data and seed give the same shards, each time."""
-    return None if seen["shards"] == seen["again"] else f"the second time it gave different shards. {OWN_RANDOM}"
-
-
-@TASK.claim([OnTwoRanks(*LARGE)], after=[cuts_are_alike])
+@TASK.claim([OnTwoRanks(1000, TENTHS)], after=[each_sample_is_in_one_shard])
 def ranks_cut_alike(case: OnTwoRanks, seen: Any) -> str | None:
-    """Every rank cuts the same shards."""
-    if seen[0] == seen[1]:
-        return None
-    return f"two ranks cut different shards, so they would share some samples and miss others. {OWN_RANDOM}"
+    """Every rank cuts the same shards, each time."""
+    own = "Draw the order from a random.Random(seed) of your own, not from the random state of the process"
+    if seen[0]["shards"] != seen[0]["again"]:
+        return f"the second time it gave different shards. {own}"
+    if seen[0]["shards"] != seen[1]["shards"]:
+        return f"two ranks cut different shards, so they would share some samples and miss others. {own}"
+    return None
 
 
-@TASK.claim(LARGE, after=[samples_are_shuffled, cuts_are_alike])
+@TASK.claim(LARGE, after=[samples_are_shuffled, ranks_cut_alike])
 def seed_decides(case: Cut, seen: Any) -> str | None:
     """Another seed gives other shards."""
     if seen["seed 99"] != seen["shards"]:
@@ -223,7 +208,7 @@ def loaders_cover_the_data(case: Load, seen: Any) -> str | None:
     return None
 
 
-@TASK.claim(LOADS, after=[loaders_cover_the_data, cuts_are_alike])
+@TASK.claim(LOADS, after=[loaders_cover_the_data, ranks_cut_alike])
 def loaders_keep_the_order(case: Load, seen: Any) -> str | None:
     """A loader gives its shard in the shard's order."""
     for rank, shard in enumerate(seen["shards"]):
@@ -250,11 +235,10 @@ def batch_size_is_global(case: Load, seen: Any) -> str | None:
     return None
 
 
-@TASK.claim([Collate(tuple), Collate(None)])
-def batches_are_collated(case: Collate, seen: Any) -> str | None:
+@TASK.claim([*LOADS, Load(8, 2, 4, tuple)], after=[loaders_cover_the_data])
+def batches_are_collated(case: Load, seen: Any) -> str | None:
     """A batch is made by collate_fn, or stacked into a tensor where there is none."""
-    if case.collate_fn and seen != "tuple":
-        return f"a batch was a {seen}: pass collate_fn on to the DataLoader"
-    if not case.collate_fn and seen != "Tensor":
-        return f"a batch of numbers was a {seen}, expected a Tensor (DataLoader's default)"
-    return None
+    expected = "tuple" if case.collate_fn else "Tensor"
+    if seen["types"] == [expected]:
+        return None
+    return f"batches were of type {seen['types']}, expected {expected}: pass collate_fn on to the DataLoader, None too"

@@ -2,7 +2,8 @@
 
 A task is one file, such as ``dp_6.py``. It holds cases, and claims:
 
-    class Case(NamedTuple):
+    @dataclass(frozen=True)
+    class Case:
         sizes: list[int]
 
         def __str__(self):              # its name, in front of each finding about it

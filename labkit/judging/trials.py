@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from labkit.judging import (
     clock_claims,
     gpt2_claims,
-    gradients_claims,
     pipe_claims,
     processes_claims,
     reducer_claims,
@@ -28,8 +27,6 @@ class Trial(NamedTuple):
 
 TRIALS = {
     "dp.2": Trial(processes_claims.gather, processes_claims.CLAIMS),
-    "dp.3": Trial(gradients_claims.gather_through_rank_0, gradients_claims.THROUGH_RANK_0),
-    "dp.4": Trial(gradients_claims.gather_by_all_reduce, gradients_claims.BY_ALL_REDUCE),
     "dp.7": Trial(reducer_claims.gather, reducer_claims.CLAIMS),
     "pipe.1": Trial(split_claims.gather, split_claims.CLAIMS),
     "pipe.2": Trial(clock_claims.gather, clock_claims.CLAIMS),

@@ -56,7 +56,7 @@ WRONG = {
         (SHUFFLE, "drawn = random.getstate(); random.shuffle(order); random.setstate(drawn)"),
     ),
     "shuffled without a seed": (
-        claims.cuts_are_alike,
+        claims.ranks_cut_alike,
         "the second time it gave different shards",
         (SHUFFLE, "random.shuffle(order)"),
     ),
@@ -107,7 +107,7 @@ WRONG = {
     ),
     "gives lists": (
         claims.batches_are_collated,
-        "collate_fn=None: a batch of numbers was a list, expected a Tensor",
+        "with batch_size=32: batches were of type ['list'], expected Tensor",
         ("collate_fn=collate_fn", "collate_fn=collate_fn or list"),
     ),
     "raises": (
