@@ -7,8 +7,6 @@ import that copy; the claims are judged here. The answers to each task are in a 
 
 from __future__ import annotations
 
-import answers_processes
-import answers_reducer
 import answers_scheduled
 import pytest
 from edited_package import LABKIT
@@ -20,13 +18,9 @@ from labkit.judging.trials import TRIALS
 from labkit.todo import task_file
 
 WRONG = {
-    "dp.2": answers_processes.WRONG,
-    "dp.7": answers_reducer.WRONG,
     "pipe.5": answers_scheduled.WRONG,
 }
 RIGHT = {
-    "dp.2": answers_processes.RIGHT,
-    "dp.7": answers_reducer.RIGHT,
     "pipe.5": answers_scheduled.RIGHT,
 }
 
@@ -52,8 +46,6 @@ def test_a_wrong_answer_is_rejected_and_the_finding_names_the_mistake(task, mist
 @pytest.mark.parametrize(
     ("task", "mistake"),
     [
-        ("dp.7", "takes a hook of its own"),
-        ("dp.7", "sends whatever is full"),
         ("pipe.5", "does nothing"),
         ("pipe.5", "sends no activation"),
         ("pipe.5", "forgets W"),
@@ -70,9 +62,6 @@ def test_what_follows_from_a_mistake_is_not_tried_rather_than_wrong(task, mistak
 
 ADVICE_FOR_ANOTHER_CAUSE = {
     ("pipe.5", "a rank for a stage"): ("Stage 0 takes", "requires_grad"),
-    ("dp.7", "takes the sum"): ("last step's gradients", "set it to zero"),
-    ("dp.7", "divides once more"): ("last step's gradients", "set it to zero"),
-    ("dp.7", "collects nothing"): ("last step's gradients", "set it to zero"),
 }
 
 

@@ -19,11 +19,12 @@ ENDS_A_PROCESS = (
     "os._exit, a signal, too much memory, or a message between ranks of another size or dtype than "
     "the tensor that receives it"
 )
+MOST_OF_A_MESSAGE = 300  # characters
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where an answer stands: the student's file, and what is ``given`` there: functions, classes, lines as they read."""
+    """A student's file, and what is ``given`` there: functions, classes, and lines as they read."""
 
     path: Path
     given: Sequence[str] = ()
@@ -34,8 +35,9 @@ class Source:
 
     def place(self, text: str) -> str:
         """Return ``labkit/dp.py, line 42``, the student's innermost line in a traceback or stack, or nothing."""
+        given = self._given_lines()
         lines = map(int, re.findall(rf'File "[^"\n]*{re.escape(self.file)}", line (\d+)', text))
-        own = [line for line in lines if line not in self._given_lines()]
+        own = [line for line in lines if line not in given]
         return f"{self.file}, line {own[-1]}" if own else ""
 
     def _given_lines(self) -> set[int]:
@@ -61,14 +63,15 @@ def raised(error_type: str, message: str, text: str, source: Source) -> str:
     if "Traceback (most recent call last)" in message:
         inner_type, _, message = message.strip().splitlines()[-1].partition(": ")
         error_type = inner_type.rpartition(".")[2]
-    first_line = message.strip().partition("\n")[0]
+    message = " ".join(message.split()).removesuffix(".")  # torch's go over several lines, and some end in C++
+    message = message if len(message) <= MOST_OF_A_MESSAGE else f"{message[:MOST_OF_A_MESSAGE]} …"
     if error_type == "TodoError":
-        task, _, place = first_line.removeprefix("TODO ").partition(": ")
+        task, _, place = message.removeprefix("TODO ").partition(": ")
         return f"{task} has to be done first ({place})"
     place = source.place(text)
     if place and error_type in SYNTAX_ERRORS:  # whose message names the place too
-        first_line = re.sub(r" \([^()]*, line \d+\)$", "", first_line)
-    return f"it raised {error_type}{first_line and ': ' + first_line}{place and f' ({place})'}"
+        message = re.sub(r" \([^()]*, line \d+\)$", "", message)
+    return f"it raised {error_type}{message and ': ' + message}{place and f' ({place})'}"
 
 
 def stopped_by(error: RankError | LaunchTimeout, source: Source, waits: str) -> str:

@@ -201,7 +201,10 @@ class _Observer:
         alone = world_size is None
         try:
             ranks = self._started(world_size or 1, not alone and getattr(case, "init", True))
-            found = [plain.loads(text) for text in ranks.run(_observed, case, alone).values]
+            found = ranks.run(_observed, case, alone).values
+        except plain.NotPlain as error:
+            self._lost = True
+            return self._fail(case, f"its process did not send what was observed: {error}", "", "")
         except (RankError, LaunchTimeout) as error:
             self._lost = True
             waits = self._waits or ("" if alone else WAITS_FOR_RANKS)
@@ -215,10 +218,12 @@ class _Observer:
         )
 
     def _started(self, world_size: int, init: bool) -> Any:
-        from labkit.launch import workers
+        from labkit.launch import Workers
+        from labkit.ranks.plan import decide
 
         if (world_size, init) not in self._ranks:
-            ranks = workers(world_size, backend="gloo", init=init, threads=1, timeout_s=TIMEOUT_S)
+            plan = decide(world_size, "gloo", TIMEOUT_S, threads=1, link=None, share_gpu=False, init=init)
+            ranks = Workers(plan, TIMEOUT_S, decode=plain.loads)
             self._ranks[world_size, init] = self._stack.enter_context(ranks)
         return self._ranks[world_size, init]
 
@@ -241,14 +246,14 @@ class _Observer:
 _FAILED = object()
 
 
-def _observed(case: Any, alone: bool) -> str:
+def _observed(case: Any, alone: bool) -> Any:
     """Observe a case, in a rank. Where no other rank waits, an error is a part of what is seen."""
     if not alone:
-        return plain.dumps(case.observe())
+        return plain.pack(case.observe())
     try:
-        return plain.dumps((case.observe(), None, None, None))
+        return plain.pack((case.observe(), None, None, None))
     except (Exception, KeyboardInterrupt) as error:
-        return plain.dumps((None, type(error).__name__, str(error), "".join(traceback.format_exception(error))))
+        return plain.pack((None, type(error).__name__, str(error), "".join(traceback.format_exception(error))))
 
 
 @contextlib.contextmanager

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from labkit.judging import (
-    processes_claims,
-    reducer_claims,
     scheduled_claims,
 )
 
@@ -22,7 +20,5 @@ class Trial(NamedTuple):
 
 
 TRIALS = {
-    "dp.2": Trial(processes_claims.gather, processes_claims.CLAIMS),
-    "dp.7": Trial(reducer_claims.gather, reducer_claims.CLAIMS),
     "pipe.5": Trial(scheduled_claims.gather, scheduled_claims.CLAIMS),
 }

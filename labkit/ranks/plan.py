@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from labkit import _rank
 from labkit.base import formats, machine
 from labkit.base.rendezvous import LOOPBACK_INTERFACE
 from labkit.cost import Link
+from labkit.ranks.rank import Place
 
 BACKENDS = ("auto", "gloo", "nccl")
 
@@ -26,9 +26,9 @@ class Plan:
     variables: list[dict[str, str]]  # per rank
     link: Link | None
 
-    def place(self, rank: int, port: int) -> _rank.Place:
+    def place(self, rank: int, port: int) -> Place:
         where = (rank, self.world_size, self.backend, self.devices[rank], self.threads, self.init, port)
-        return _rank.Place(*where, self.variables[rank], self.link)
+        return Place(*where, self.variables[rank], self.link)
 
     @property
     def emulated(self) -> str:

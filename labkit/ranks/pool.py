@@ -13,7 +13,9 @@ from collections.abc import Callable
 from multiprocessing.connection import Pipe, wait
 from typing import IO, Any
 
-from labkit import _processes, _rank, _wire
+from labkit.ranks import fork_server, pickling
+from labkit.ranks.protocol import Died, Done, Failed, Hello, Message, NoMessage, Progress, decode
+from labkit.ranks.rank import NO_CUDA_AFTER_FORK, STACKS_SIGNAL, Place, Surroundings, readable_stacks
 
 GRACE_S = 0.25  # after a first failure, how long to listen for the one that caused it
 STACKS_S = 1.0  # how long a rank may take to write its stack
@@ -68,10 +70,10 @@ class _Member:
         self.stacks: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (unlinked from the start; closed in close())
         os.set_blocking(self.output, False)
         self.partial_line = b""
-        self.answer: Any = None
+        self.answer: Done | Failed | Died | None = None
         try:
             fds = [theirs.fileno(), output_write, self.stacks.fileno(), listener]
-            self.process = _processes.start(fds, fresh)
+            self.process = fork_server.start(fds, fresh)
         except BaseException:
             self.close_pipes()
             raise
@@ -84,11 +86,11 @@ class _Member:
         os.close(self.output)
         self.stacks.close()
 
-    def receive(self) -> tuple[Any, ...] | None:
-        """The next message, or None if the rank has closed its end. The value of a "done" follows it unpickled."""
+    def receive(self) -> Message | None:
+        """Return the next message, or None if the rank has closed its end. A Done's value stays pickled."""
         try:
-            message = _wire.loads(self.connection.recv_bytes())
-            return (*message, self.connection.recv_bytes()) if message[0] == "done" else message
+            message = decode(self.connection.recv_bytes())
+            return message._replace(value=self.connection.recv_bytes()) if isinstance(message, Done) else message
         except (EOFError, ConnectionResetError):
             return None
 
@@ -103,13 +105,13 @@ class _Member:
 
     def stack(self) -> str:
         self.stacks.seek(0)
-        return _rank.readable_stacks(self.stacks.read().decode("utf-8", "replace"))
+        return readable_stacks(self.stacks.read().decode("utf-8", "replace"))
 
 
 class Ranks:
     """``world_size`` running ranks. ``place(rank, port)`` says where each one stands. Always close()."""
 
-    def __init__(self, world_size: int, place: Callable[[int, int], _rank.Place]):
+    def __init__(self, world_size: int, place: Callable[[int, int], Place]):
         self.members: list[_Member] = []
         try:
             self._start(world_size, place, fresh=False)
@@ -117,9 +119,9 @@ class Ranks:
             self._start(world_size, place, fresh=True)
         self.in_step = True
 
-    def _start(self, world_size: int, place: Callable[[int, int], _rank.Place], fresh: bool) -> None:
+    def _start(self, world_size: int, place: Callable[[int, int], Place], fresh: bool) -> None:
         try:
-            with _processes.uninterrupted(), socket.create_server(("127.0.0.1", 0), backlog=world_size) as listener:
+            with fork_server.uninterrupted(), socket.create_server(("127.0.0.1", 0), backlog=world_size) as listener:
                 for rank in range(world_size):
                     self.members.append(_Member(rank, listener.fileno(), fresh))
                 port = listener.getsockname()[1]
@@ -129,32 +131,32 @@ class Ranks:
             self.close(kill=True)
             raise
 
-    def _greet(self, member: _Member, place: _rank.Place) -> None:
+    def _greet(self, member: _Member, place: Place) -> None:
         wait([member.connection])  # a message, or its end if the process never came to life
         message = member.receive()
         if message is None:
             status = member.process.poll(EXIT_S)
-            if status == _processes.NEVER_STARTED:
-                _processes.server.has_died()
+            if status == fork_server.NEVER_STARTED:
+                fork_server.server.has_died()
                 raise ServerUnusable
             raise RankError(member.rank, *_how_it_ended(status if status is not None else 0), member.stack())
-        if message == ("hello", _rank.NO_CUDA_AFTER_FORK):
-            _processes.server.usable = False
+        if message == Hello(NO_CUDA_AFTER_FORK):
+            fork_server.server.usable = False
             raise ServerUnusable
         with contextlib.suppress(BrokenPipeError):  # died just now; run() says so
-            member.connection.send_bytes(_wire.dumps(place))
+            member.connection.send_bytes(pickling.dumps(place))
 
     # --- one call ----------------------------------------------------------------------------------------------------
 
-    def run(self, call: memoryview, timeout_s: float, on_lines: Any, on_progress: Any) -> list[tuple[Any, ...]]:
-        """Run a pickled call on every rank. Gives per rank ((rows of spans, what was emulated), pickled value), in rank order.
+    def run(self, call: bytes, timeout_s: float, on_lines: Any, on_progress: Any) -> list[Done]:
+        """Run a pickled call on every rank. Return what each has answered, in rank order; values stay pickled.
 
         ``on_lines(rank, lines)`` gets what a rank prints, ``on_progress(rank, ...)`` its progress. Raises RankError or
         LaunchTimeout; the ranks are unusable then, and close(kill=True) is due.
         """
         __tracebackhide__ = True
         deadline = time.monotonic() + timeout_s
-        surroundings = _wire.dumps(_rank.Surroundings.here())
+        surroundings = pickling.dumps(Surroundings.here())
         for member in self.members:
             member.answer = None
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # died; noticed below
@@ -167,7 +169,7 @@ class Ranks:
                 if time.monotonic() >= until:
                     break
                 self._listen(until - time.monotonic(), on_lines, on_progress)
-                if failed_at is None and any(m.answer and m.answer[0] != "done" for m in self.members):
+                if failed_at is None and any(isinstance(m.answer, Failed | Died) for m in self.members):
                     failed_at = time.monotonic()
             failure: RuntimeError | None = self._first_failure()
             if failure is None and any(member.answer is None for member in self.members):
@@ -176,8 +178,9 @@ class Ranks:
             self._drain(on_lines)
         if failure is not None:
             raise failure
-        self.in_step = len({member.answer[2] for member in self.members}) == 1 and self.members[0].answer[2] is not None
-        return [(member.answer[1], member.answer[3]) for member in self.members]
+        answers = [member.answer for member in self.members if isinstance(member.answer, Done)]
+        self.in_step = len({answer.group_state for answer in answers}) == 1 and answers[0].group_state is not None
+        return answers
 
     def _listen(self, timeout_s: float, on_lines: Any, on_progress: Any) -> None:
         sources: dict[Any, tuple[str, _Member]] = {}
@@ -194,38 +197,44 @@ class Ranks:
                     on_lines(member.rank, lines)
             elif kind == "message":
                 self._hear(member, on_progress)
-            elif member.answer is None and member.process.poll() is not None and not member.connection.poll():
-                member.answer = ("died", member.process.exit_status)
+            elif (
+                member.answer is None and (status := member.process.poll()) is not None and not member.connection.poll()
+            ):
+                member.answer = Died(status)
 
     def _hear(self, member: _Member, on_progress: Any) -> None:
-        message = member.receive()
+        try:
+            message = member.receive()
+        except NoMessage as error:
+            raise RankError(member.rank, "NoMessage", str(error)) from None
         if message is None:  # its end is closed, so its process has ended or is about to
             status = member.process.poll(EXIT_S)
-            member.answer = ("died", -signal.SIGKILL if status is None else status)
-        elif message[0] == "progress":
-            on_progress(member.rank, *message[1:])
-        else:
+            member.answer = Died(-signal.SIGKILL if status is None else status)
+        elif isinstance(message, Progress):
+            on_progress(member.rank, *message)
+        elif isinstance(message, Done | Failed):
             member.answer = message
 
     def _first_failure(self) -> RankError | None:
         """The failure that caused the others: a death before an exception (peers raise when a rank dies), then the earliest."""
         for member in self.members:
-            if member.answer and member.answer[0] == "died":
-                return RankError(member.rank, *_how_it_ended(member.answer[1]), member.stack())
-        errors = [member for member in self.members if member.answer and member.answer[0] == "error"]
-        if not errors:
+            if isinstance(member.answer, Died):
+                return RankError(member.rank, *_how_it_ended(member.answer.status), member.stack())
+        failures = {m.rank: m.answer for m in self.members if isinstance(m.answer, Failed)}
+        if not failures:
             return None
-        _, _, error_type, message, _ = min(errors, key=lambda member: member.answer[1]).answer
-        alike = [member for member in errors if member.answer[2:4] == (error_type, message)]
-        others = f" (and so did rank {', '.join(str(member.rank) for member in alike[1:])})" if alike[1:] else ""
-        return RankError(alike[0].rank, error_type, f"raised {error_type}: {message}{others}", alike[0].answer[4])
+        first = min(failures.values(), key=lambda failure: failure.at_ns)
+        raised = f"{first.error_type}: {first.message}"
+        rank, *alike = [r for r, failure in failures.items() if f"{failure.error_type}: {failure.message}" == raised]
+        others = f" (and so did rank {', '.join(map(str, alike))})" if alike else ""
+        return RankError(rank, first.error_type, f"raised {raised}{others}", failures[rank].traceback)
 
     def _stacks(self) -> dict[int, str]:
         """Every rank's Python stack, now."""
         stuck = [member for member in self.members if member.answer is None and member.process.pid]
         for member in stuck:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(member.process.pid or 0, _rank.STACKS_SIGNAL)
+                os.kill(member.process.pid or 0, STACKS_SIGNAL)
         end, sizes = time.monotonic() + STACKS_S, [-1]
         while time.monotonic() < end:  # until every stack is there and none grows any more
             time.sleep(0.05)
@@ -257,7 +266,7 @@ class Ranks:
 
     def close(self, kill: bool = False) -> None:
         """End the ranks: by themselves if they can within a moment, otherwise, or with ``kill``, at once."""
-        with _processes.uninterrupted():
+        with fork_server.uninterrupted():
             members, self.members = self.members, []
             for member in members:
                 if kill:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing import forkserver, resource_tracker
 from typing import Any
 
-from labkit._seed import RankSeed
+from labkit.ranks.seed import RankSeed
 
 PRELOAD = ["cloudpickle", "numpy", "pandas", "torch", "torch.distributed", "transformers.models.gpt2.modeling_gpt2"]
 
@@ -119,14 +119,15 @@ server = _Server()
 
 
 def start(fds: list[int], fresh: bool = False) -> RankProcess:
-    """Start a process that runs ``_rank.serve`` on copies of ``fds``. ``fresh``: a new interpreter, not a fork of the server."""
+    """Start a process that runs ``rank.serve`` on copies of ``fds``. ``fresh``: a new interpreter, not a fork of the server."""
     return _start_fresh(fds) if fresh or not server.usable else server.start(fds)
 
 
 def _start_fresh(fds: list[int]) -> RankProcess:
     life_read, life = os.pipe()
     sentinel, status = os.pipe()
-    code = f"import sys; sys.path[:] = {sys.path!r}; from labkit import _rank; sys.exit(_rank.serve(*{fds!r}, life={life_read}))"
+    serve = f"from labkit.ranks import rank; sys.exit(rank.serve(*{fds!r}, life={life_read}))"
+    code = f"import sys; sys.path[:] = {sys.path!r}; {serve}"
     try:
         child = subprocess.Popen([sys.executable, "-c", code], pass_fds=[*fds, life_read], stdin=subprocess.DEVNULL)
     finally:

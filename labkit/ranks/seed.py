@@ -6,7 +6,7 @@ import os
 from multiprocessing import forkserver
 from typing import Any
 
-from labkit import _rank
+from labkit.ranks import rank
 
 
 class RankSeed:
@@ -18,4 +18,4 @@ class RankSeed:
         if (alive := getattr(server, "_forkserver_alive_fd", None)) is not None:
             os.close(alive)
             server._forkserver_alive_fd = None
-        return _rank.serve(*server.get_inherited_fds(), life=parent_sentinel)
+        return rank.serve(*server.get_inherited_fds(), life=parent_sentinel)

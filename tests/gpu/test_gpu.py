@@ -1,6 +1,7 @@
 """On real GPUs: NCCL, several ranks on one GPU, CUDA used before, spans on the stream, gradients averaged, pipelines."""
 
 import copy
+import statistics
 import time
 
 import pytest
@@ -14,6 +15,7 @@ from labkit.schedule import Op, Schedule, gpipe, interleaved, one_f_one_b, zero_
 from labkit.simulate import simulate
 from labkit.simulate.measures import peak_activations
 from labkit.trace import record, span
+from labkit.train import TranslateConfig, metrics, translate
 from labkit.train.translation import EOS_DE_ID, generate
 
 pytestmark = pytest.mark.gpu
@@ -95,9 +97,43 @@ def test_a_span_is_timed_on_the_stream_and_never_synchronises():
 def test_spans_in_the_notebook_are_timed_on_the_stream_too():
     torch.ones(1, device="cuda")
     with record() as recording:
-        _, done_s = long_multiplication()
+        queued_s, done_s = long_multiplication()
     event = recording.events.iloc[0]
+    assert queued_s < 0.5 * done_s
     assert event.end_s - event.start_s == pytest.approx(done_s, rel=0.2)
+
+
+def batch_times(sizes, repeats=9):
+    """What notebook 00 draws against the size of a batch: the forward pass of two layers."""
+    layers = torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 512)
+    model = torch.nn.Sequential(*layers).to(device())
+    for size in sizes:
+        rows = torch.randn(size, 512, device=device())
+        for _ in range(repeats):
+            with span("batch", step=size), torch.no_grad():
+                model(rows)
+
+
+def test_on_a_gpu_a_big_batch_costs_far_less_than_its_rows_one_by_one(measured):
+    sizes = [2**i for i in range(16)]
+    events = launch(batch_times, sizes, world_size=1).events
+    ms = 1e3 * (events.end_s - events.start_s).groupby(events.step).median()
+    for size in sizes:
+        measured(f"a forward pass of notebook 00's two layers, {size} rows", ms[size], "ms")
+    assert ms[sizes[-1]] < 0.1 * sizes[-1] * ms[1]
+
+
+# --- training --------------------------------------------------------------------------------------------------------
+
+
+def test_gpt2_124m_trains_on_one_gpu(measured):
+    config = TranslateConfig("shipped", "gpt2", limit=512, limit_eval=32, epochs=2, batch_size=64)
+    run = launch(translate, config, world_size=1)
+    (result,) = run.values
+    assert (run.backend, result.device) == ("nccl", "cuda:0")
+    assert result.epochs[1].validation_loss < result.epochs[0].validation_loss
+    rate = metrics.merge(run.values)["tokens_per_s"]["mean"]
+    measured("GPT-2 124M on one rank, batches of 64 sentences", rate, "tokens/s")
 
 
 # --- gradients -------------------------------------------------------------------------------------------------------
@@ -163,12 +199,12 @@ def memory_after_a_step(wrap):
     return torch.cuda.memory_allocated() - own, sum(parameter.nbytes for parameter in model.parameters())
 
 
-def test_gradients_that_are_views_into_buckets_save_a_copy_of_the_gradients():
+def test_gradients_that_are_views_into_buckets_save_a_copy_of_the_gradients(measured):
     ours, gradients = launch(memory_after_a_step, dp.BucketedDataParallel, world_size=1).values[0]
     theirs, _ = launch(memory_after_a_step, torch.nn.parallel.DistributedDataParallel, world_size=1).values[0]
-    print(
-        f"beside the model, MiB: ours {ours / 2**20:.0f}, torch's DDP {theirs / 2**20:.0f}, gradients {gradients / 2**20:.0f}"
-    )
+    measured("memory beside the model: BucketedDataParallel", ours / 2**20, "MiB")
+    measured("memory beside the model: torch's DDP", theirs / 2**20, "MiB")
+    measured("memory beside the model: the gradients alone", gradients / 2**20, "MiB")
     assert theirs - ours > 0.9 * gradients
 
 
@@ -224,13 +260,27 @@ def steps_of(model, count=5):
     return found
 
 
-def test_two_stages_on_one_gpu_have_a_stream_each_and_give_the_plain_modules_gradients(both_on_one_gpu):
-    expected, streams = steps_of(two_stages()), [set(), set()]
-    model = two_stages()
+def median_ms(work, repeats=9):
+    """The median time of some calls, each until the GPU is done with it."""
+    found = []
+    for _ in range(repeats):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        work()
+        torch.cuda.synchronize()
+        found.append(1e3 * (time.perf_counter() - begin))
+    return statistics.median(found)
+
+
+def test_two_stages_on_one_gpu_have_a_stream_each_and_give_the_plain_modules_gradients(both_on_one_gpu, measured):
+    plain, model, streams = two_stages(), two_stages(), [set(), set()]
+    expected = steps_of(plain)
     for j, stage in enumerate(model):
         stage.register_forward_hook(lambda *_, j=j: streams[j].add(torch.cuda.current_stream().cuda_stream))
     with pipe.Pipe(model, split_size=64) as piped:
         found = steps_of(piped)
+        measured("5 steps of two stages on one GPU, through a Pipe", median_ms(lambda: steps_of(piped)), "ms")
+    measured("5 steps of the plain module", median_ms(lambda: steps_of(plain)), "ms")
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
     assert [len(each) for each in streams] == [1, 1]
     assert len({*streams[0], *streams[1], torch.cuda.current_stream().cuda_stream}) == 3
@@ -398,14 +448,12 @@ def passes_of_a_block(rows, tokens, count=12):
     return [at_once, *gradients_in(whole.module)], [first, *gradients_in(split.module)]
 
 
-def test_the_backward_pass_of_a_gpt2_block_costs_hardly_more_in_two_parts(rows=8, tokens=1024):
+def test_the_backward_pass_of_a_gpt2_block_costs_hardly_more_in_two_parts(measured, rows=8, tokens=1024):
     run = launch(passes_of_a_block, rows, tokens, world_size=1)
     torch.testing.assert_close(*run.values[0], rtol=1e-3, atol=1e-3)
     f, b, i, w = (run.timings.set_index("name").median_s)[["forward", "backward", "input_grad", "weight_grad"]]
-    print(
-        f"a GPT-2 block, {rows} × {tokens} tokens, {torch.cuda.get_device_name()}: F {f * 1e3:.2f} ms, B {b * 1e3:.2f}, "
-        f"I {i * 1e3:.2f}, W {w * 1e3:.2f}; F : I : W = 1 : {i / f:.2f} : {w / f:.2f}; I + W = {(i + w) / b:.3f} B"
-    )
+    for name, seconds in {"F": f, "B": b, "I": i, "W": w}.items():
+        measured(f"{name} of a GPT-2 block, {rows} × {tokens} tokens", 1e3 * seconds, "ms")
     assert max(i, w) < b
     assert i + w < 1.2 * b
 
@@ -433,17 +481,16 @@ def memory_of_a_step(schedule, width=768, rows=4, tokens=256):
     return torch.cuda.max_memory_allocated() - before, activation
 
 
-def test_1f1bs_order_on_one_gpu_saves_the_activations_that_the_simulator_counts(n=4, m=8):
+def test_1f1bs_order_on_one_gpu_saves_the_activations_that_the_simulator_counts(measured, n=4, m=8):
     schedules = {"GPipe": on_one_rank(gpipe(n, m)), "1F1B": on_one_rank(one_f_one_b(n, m))}
     peaks = {name: peak_activations(simulate(schedule))[0] for name, schedule in schedules.items()}
     assert peaks == {"GPipe": n * m, "1F1B": peaks["1F1B"]} and peaks["1F1B"] < n * m / 2
     taken = {}
     for name, schedule in schedules.items():
         taken[name], activation = launch(memory_of_a_step, schedule, world_size=1).values[0]
-    print(
-        f"{n} GPT-2 blocks, {m} micro-batches, {torch.cuda.get_device_name()}, MiB beside the model: "
-        + ", ".join(f"{name} {size / 2**20:.0f} ({peaks[name]} activations)" for name, size in taken.items())
-        + f"; a stage keeps {activation / 2**20:.1f} of a micro-batch"
-    )
+        measured(
+            f"a step of {name}'s order, {n} GPT-2 blocks, m = {m}: memory beside the model", taken[name] / 2**20, "MiB"
+        )
+    measured("what a stage keeps of a micro-batch", activation / 2**20, "MiB")
     saved = (taken["GPipe"] - taken["1F1B"]) / activation
     assert saved == pytest.approx(peaks["GPipe"] - peaks["1F1B"], rel=0.15)

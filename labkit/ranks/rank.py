@@ -18,8 +18,10 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from labkit import _wire, trace
+from labkit import trace
 from labkit.base.rendezvous import loopback_store
+from labkit.ranks import pickling
+from labkit.ranks.protocol import Done, Failed, Hello, Message, encode
 
 if TYPE_CHECKING:  # a rank without an emulated link need not wait for this import
     from labkit.cost import Link
@@ -96,19 +98,22 @@ class Rank:
         self._sending = threading.Lock()
         self._groups = self._messages = 0
 
-    def send(self, *message: Any, payload: memoryview | None = None) -> None:
-        """Send a message to the notebook, from any thread; ``payload``, if any, goes right behind it, uncopied."""
-        data = _wire.dumps(message)
+    def send(self, message: Message) -> None:
+        """Send a message to the notebook, from any thread. The value of a Done goes after it, uncopied."""
+        value = None
+        if isinstance(message, Done):
+            value, message = message.value, message._replace(value=b"")
+        data = encode(message)
         with self._sending:
             self.connection.send_bytes(data)
-            if payload is not None:
-                self.connection.send_bytes(payload)
+            if value is not None:
+                self.connection.send_bytes(value)
 
     def serve(self) -> None:
         """Run one call after another until the notebook closes the connection."""
         while True:
             try:
-                surroundings = _wire.loads(self.connection.recv_bytes())
+                surroundings = pickling.loads(self.connection.recv_bytes())
                 call = self.connection.recv_bytes()
             except EOFError:
                 return
@@ -119,29 +124,29 @@ class Rank:
         try:
             surroundings.enter(self.place)
             self._prepare_torch()
-            fn, args, kwargs = _wire.loads(call)
+            fn, args, kwargs = pickling.loads(call)
             recorder.start("cuda" if self.place.device.startswith("cuda") else "cpu")
             value = fn(*args, **kwargs)
             rows = recorder.finish()
-            self._reply("done", (rows, recorder.notes), self._group_state(), payload=self._pack(value, fn))
+            self._reply(Done(rows, recorder.notes, self._group_state(), self._pack(value, fn)))
         except BaseException as error:  # SystemExit too: the rank stays until the notebook has heard of it
             with contextlib.suppress(Exception):
                 recorder.finish()
-            self._reply("error", time.perf_counter_ns(), type(error).__name__, str(error), format_error(error))
+            self._reply(Failed(time.perf_counter_ns(), type(error).__name__, str(error), format_error(error)))
 
-    def _reply(self, *message: Any, payload: memoryview | None = None) -> None:
+    def _reply(self, message: Message) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         _libc.fflush(None)
-        self.send(*message, payload=payload)
+        self.send(message)
 
-    def _pack(self, value: Any, fn: Any) -> memoryview:
+    def _pack(self, value: Any, fn: Any) -> bytes:
         try:
-            return _wire.dumps(value)
+            return pickling.dumps(value)
         except Exception as error:
             name = getattr(fn, "__name__", "fn")
             raise TypeError(
-                f"{name} returned what cannot be sent back: {_wire.explain({'the value': value}, error)}"
+                f"{name} returned what cannot be sent back: {pickling.explain({'the value': value}, error)}"
             ) from None
 
     def _prepare_torch(self) -> None:
@@ -231,8 +236,8 @@ def serve(connection: int, output: int, stacks: int, listener: int, *, life: int
     faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
     link = Connection(connection)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        link.send_bytes(_wire.dumps(("hello", NO_CUDA_AFTER_FORK if _cuda_is_open() else "")))
-        place = _wire.loads(link.recv_bytes())
+        link.send_bytes(encode(Hello(NO_CUDA_AFTER_FORK if _cuda_is_open() else "")))
+        place = pickling.loads(link.recv_bytes())
         if place.rank != 0:
             os.close(listener)  # rank 0 alone hosts the store
         current = Rank(link, place, listener)

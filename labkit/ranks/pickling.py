@@ -12,6 +12,8 @@ from typing import Any
 
 import cloudpickle
 
+from labkit.base.tensors import as_bytes, laid_out
+
 
 class _Pickler(cloudpickle.Pickler):
     """cloudpickle, with tensors of any device sent as CPU tensors, and each as the bytes it shows, not its whole storage."""
@@ -35,18 +37,6 @@ class _Pickler(cloudpickle.Pickler):
         return super().reducer_override(obj)
 
 
-def laid_out(tensor: Any) -> Any:
-    """``tensor`` with its numbers one after the other in memory, and none that is only marked as conjugate or negative."""
-    return tensor.resolve_conj().resolve_neg().contiguous()
-
-
-def as_bytes(tensor: Any) -> Any:
-    """A contiguous tensor's memory, of whatever dtype, as a 1-D tensor of bytes."""
-    import torch
-
-    return tensor.detach().view(-1).view(torch.uint8)
-
-
 def _tensor(content: bytearray, dtype: Any, shape: Any, requires_grad: bool) -> Any:
     """The tensor that was sent as its bytes; it lives in those bytes. (torch's own way copies them four times.)"""
     import torch
@@ -63,20 +53,20 @@ def _has_a_name(module: types.ModuleType) -> bool:
         return False
 
 
-def dumps(obj: Any) -> memoryview:
+def dumps(obj: Any) -> bytes:
     """Pickled bytes of anything cloudpickle takes. Tensors arrive on the CPU, whatever device they were on.
 
     Two tensors that share memory arrive as two that do not; one tensor, however often it occurs, arrives as one.
     """
     buffer = io.BytesIO()
     _Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(obj)
-    return buffer.getbuffer()
+    return buffer.getvalue()
 
 
 loads = pickle.loads
 
 
-def dumps_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> memoryview:
+def dumps_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
     """The call as bytes. A function of a module that no rank could import travels by value, like one typed in a cell."""
     module = sys.modules.get(getattr(fn, "__module__", None) or "")
     by_value = module is not None and not _importable(module)
