@@ -9,6 +9,7 @@ import signal
 
 import torch
 import torch.distributed as dist
+from small_modules import Do, gradients
 from torch import nn
 
 from labkit.parallel.p2p import P2P
@@ -20,17 +21,6 @@ mse = nn.functional.mse_loss
 
 
 # --- models and batches ----------------------------------------------------------------------------------------------
-
-
-class Do(nn.Module):
-    """A function as a module."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
 
 
 class Constant(nn.Module):
@@ -91,10 +81,6 @@ def batch(kind="blocks", rows=ROWS, dtype=torch.float64):
     if kind.startswith("token ids"):
         return torch.arange(rows) % 5, target.to(dtype)
     return x.to(dtype), target.to(dtype)
-
-
-def gradients(module):
-    return [None if parameter.grad is None else parameter.grad.clone() for parameter in module.parameters()]
 
 
 # --- one process -----------------------------------------------------------------------------------------------------

@@ -276,6 +276,8 @@ def same(one: Any, other: Any) -> bool:
 def test_a_collective_gives_what_gloo_gives_and_ends_no_earlier_than_the_model_after_the_last_rank_joined(
     ranks, name, n
 ):
+    if name == "all_to_all" and torch.__version__ < (2, 13):
+        pytest.skip("gloo before torch 2.13 has no all_to_all of lists")
     on_gloo, on_link = (ranks(n, link).run(run_case, name).values for link in (None, LINK))
     assert same([result for result, *_ in on_gloo], [result for result, *_ in on_link])
     last_joined = max(start for _, start, _ in on_link)

@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from labkit.base.files import write_atomically
+
 if TYPE_CHECKING:
     import pandas as pd
     import torch
@@ -156,7 +158,7 @@ def save(results: Sequence[RankResult], events: pd.DataFrame, folder: str | os.P
 
 
 def _write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_atomically(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def report(merged: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ from labkit.schedule.p2p_order import Message, p2p_order
 any_schedule = st.one_of(schedules(), random_schedules())
 
 
-# --- ranks that shake hands ------------------------------------------------------------------------------------------
+# --- ranks that shake hands -----------------------------------------------------------------------
 #
 # The strictest network there is: a message gets through only while both of its ranks stand at it,
 # and until then neither goes on. NCCL does no worse: it lets the rank go on, and keeps what it
@@ -85,7 +85,7 @@ def as_it_comes(schedule, rank):
     return steps
 
 
-# --- what is in it ---------------------------------------------------------------------------------------------------
+# --- what is in it --------------------------------------------------------------------------------
 
 
 @settings(deadline=None)
