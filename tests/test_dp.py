@@ -1,4 +1,5 @@
-"""Shards lose and repeat nothing, processes start and end together, and averaged gradients are the whole batch's."""
+"""Shards lose and repeat nothing, processes start and end together, and averaged gradients are the
+whole batch's."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ def free_port() -> int:
 
 @pytest.fixture
 def launch():
-    """labkit.launch.launch, not imported above: the processes of dp.2 import this file and have no use for it."""
+    """labkit.launch.launch, not imported above: the processes of dp.2 import this file and have no
+    use for it."""
     from labkit.launch import launch
 
     return launch
@@ -209,7 +211,8 @@ def test_setup_works_in_a_rank_that_launch_started_without_a_group(launch):
 @pytest.mark.skipif(sys.platform != "linux", reason="counts the threads of a process as Linux lists them")
 @pytest.mark.parametrize("module", ["labkit.dp", "labkit.train"])
 def test_no_thread_of_an_ended_group_is_left_after_training(module):
-    """Python aborts in some runs if it ends (as under torchrun, and in run_processes) while gloo's threads still hold tensors."""
+    """Python aborts in some runs if it ends (as under torchrun, and in run_processes) while gloo's
+    threads still hold tensors."""
     program = f"""
 import os, tempfile, torch, torch.distributed as dist
 import {module}

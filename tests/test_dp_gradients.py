@@ -1,4 +1,5 @@
-"""Through rank 0, around a ring, in buckets: each way to agree on gradients gives the whole batch's, on every rank."""
+"""Through rank 0, around a ring, in buckets: each way to agree on gradients gives the whole
+batch's, on every rank."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ def shard_gradients(model: nn.Module) -> None:
 
 
 def messages(call: Callable[[], object]) -> list[tuple[str, Any]]:
-    """What ``call`` has the process group do: (operation, shapes of its tensors), by torch's own profiler."""
+    """What ``call`` has the process group do: (operation, shapes of its tensors), by torch's own
+    profiler."""
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiled:
         call()
     return [

@@ -1,4 +1,5 @@
-"""split_module, clock_cycles and Pipe: the plain module's output and gradients, at the same time, clear when wrong."""
+"""split_module, clock_cycles and Pipe: the plain module's output and gradients, at the same time,
+clear when wrong."""
 
 from __future__ import annotations
 
@@ -122,7 +123,8 @@ def test_a_module_that_is_not_where_its_with_device_says_is_named():
 
 
 def made(kind: str) -> nn.Module:
-    """ "meta", "cpu": a Linear there; "-": a module without parameters; "-@cpu:0" and "cpu@cpu:0": such modules with a device."""
+    """ "meta", "cpu": a Linear there; "-": a module without parameters; "-@cpu:0" and "cpu@cpu:0":
+    such modules with a device."""
     kind, _, device = kind.partition("@")
     module = nn.ReLU() if kind == "-" else nn.Linear(2, 2, device=kind)
     return WithDevice(module, device) if device else module
@@ -236,7 +238,8 @@ def test_every_task_runs_once_as_early_as_it_can_and_alone_on_its_partition(m, n
     done: set[tuple[int, int]] = set()
     for clock in clocks:
         assert clock and [j for _, j in clock] == sorted({j for _, j in clock})
-        # what could run now: the stage before has done it, and the stage is through with the one before
+        # what could run now: the stage before has done it, and the stage is through with the one
+        # before
         able = {(i, j) for i in range(m) for j in range(n) if (i, j) not in done}
         able = {(i, j) for i, j in able if (not j or (i, j - 1) in done) and (not i or (i - 1, j) in done)}
         assert set(clock) == able
@@ -733,7 +736,7 @@ def interrupted_once(inside: threading.Event) -> Iterator[None]:
 @pipe_task
 @pytest.mark.parametrize("use", ["again", "close"])
 def test_a_keyboard_interrupt_while_stages_work_leaves_the_pipe_usable(use, monkeypatch):
-    monkeypatch.setattr(worker, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(worker, "JOIN_TIMEOUT_S", 0.2)
     inside, go, calls = threading.Event(), threading.Event(), iter(range(10**6))
 
     def stuck_at_first(x: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,5 @@
-"""ScheduledPipeline on real ranks: any schedule gives one process's loss and gradients, and its ops are in the table."""
+"""ScheduledPipeline on real ranks: any schedule gives one process's loss and gradients, and its ops
+are in the table."""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ def name_of(schedule):
 
 
 def agrees(values, schedule, kind="blocks", steps=2, rows=ROWS, dtype=torch.float64, rtol=1e-9):
-    """The losses are on the rank of the last stage alone, and they and all gradients are those of one process."""
+    """The losses are on the rank of the last stage alone, and they and all gradients are those of
+    one process."""
     trains = any(op.kind != "F" for op in ops_of(schedule))
     loss, expected = in_one_process(kind, schedule.n_stages, steps, trains, rows, dtype)
     home, found = rank_of(schedule), {}

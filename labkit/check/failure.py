@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,21 +19,35 @@ ENDS_A_PROCESS = (
     "os._exit, a signal, too much memory, or a message between ranks of another size or dtype than "
     "the tensor that receives it"
 )
+MOST_OF_A_MESSAGE = 300  # characters
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where an answer stands: ``file``, such as ``"labkit/dp.py"``, and functions ``given`` in it."""
+    """A student's file, and what is ``given`` there: functions, classes, and lines as they read."""
 
-    file: str
+    path: Path
     given: Sequence[str] = ()
+
+    @property
+    def file(self) -> str:
+        return f"labkit/{self.path.name}"
 
     def place(self, text: str) -> str:
         """Return ``labkit/dp.py, line 42``, the student's innermost line in a traceback or stack, or nothing."""
-        frames = re.findall(rf'File "[^"\n]*{re.escape(self.file)}", line (\d+)(?:,? in (\S+))?', text)
-        own = [line for line, function in frames if function not in self.given]
-        lines = own or [line for line, _ in frames]
-        return f"{self.file}, line {lines[-1]}" if lines else ""
+        given = self._given_lines()
+        lines = map(int, re.findall(rf'File "[^"\n]*{re.escape(self.file)}", line (\d+)', text))
+        own = [line for line in lines if line not in given]
+        return f"{self.file}, line {own[-1]}" if own else ""
+
+    def _given_lines(self) -> set[int]:
+        code = self.path.read_text(encoding="utf-8")
+        lines = {number for number, line in enumerate(code.splitlines(), 1) if line.strip() in self.given}
+        with suppress(SyntaxError):
+            for node in ast.walk(ast.parse(code)):
+                if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in self.given:
+                    lines.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+        return lines
 
     def fails_on_import(self, error_type: str, text: str) -> bool:
         """Return whether this is of a file that is no Python, or that raised while it was imported."""
@@ -46,14 +63,15 @@ def raised(error_type: str, message: str, text: str, source: Source) -> str:
     if "Traceback (most recent call last)" in message:
         inner_type, _, message = message.strip().splitlines()[-1].partition(": ")
         error_type = inner_type.rpartition(".")[2]
-    first_line = message.strip().partition("\n")[0]
+    message = " ".join(message.split()).removesuffix(".")  # torch's go over several lines, and some end in C++
+    message = message if len(message) <= MOST_OF_A_MESSAGE else f"{message[:MOST_OF_A_MESSAGE]} …"
     if error_type == "TodoError":
-        task, _, place = first_line.removeprefix("TODO ").partition(": ")
+        task, _, place = message.removeprefix("TODO ").partition(": ")
         return f"{task} has to be done first ({place})"
     place = source.place(text)
     if place and error_type in SYNTAX_ERRORS:  # whose message names the place too
-        first_line = re.sub(r" \([^()]*, line \d+\)$", "", first_line)
-    return f"it raised {error_type}{first_line and ': ' + first_line}{place and f' ({place})'}"
+        message = re.sub(r" \([^()]*, line \d+\)$", "", message)
+    return f"it raised {error_type}{message and ': ' + message}{place and f' ({place})'}"
 
 
 def stopped_by(error: RankError | LaunchTimeout, source: Source, waits: str) -> str:

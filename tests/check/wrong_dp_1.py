@@ -28,6 +28,11 @@ WRONG = {
     ),
     "rounds every size down": (claims.each_sample_is_in_one_shard, "1 is in no shard", (CUTS, ROUNDED_DOWN)),
     "rounds every size up": (claims.each_sample_is_in_one_shard, "there more than once", (SHARDS, ROUNDED_UP)),
+    "keeps its shards to itself": (
+        claims.each_sample_is_in_one_shard,
+        "self.shards has 0 lists, expected 3, one for each size",
+        ("self.shards =", "shards ="),
+    ),
     "empty shards": (
         claims.each_sample_is_in_one_shard,
         "10 are in no shard",

@@ -72,7 +72,7 @@ def replay_of(name: str) -> dict:
     return replay([NOTEBOOKS / f"{name}.ipynb"], rules_of_this_machine())
 
 
-# --- the notebooks of the lab ---
+# --- the notebooks of the lab ---------------------------------------------------------------------
 
 
 def test_the_lab_has_the_notebooks_that_are_tested_here():
@@ -103,7 +103,7 @@ def test_a_changed_digit_is_noticed_exactly_where_it_is_compared(name):
     assert kinds[True] >= 5 or is_student_edition(PROJECT)  # and measures something, unless all of that takes an answer
 
 
-# --- the two rules ---
+# --- the two rules --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("path", "n_rules"), [(CPU_RULES, 1), (GPU_RULES, 2)])
@@ -157,7 +157,7 @@ def test_a_rule_ends_with_its_bracket_and_with_its_line():
     assert sanitized(text, GPU_RULES) == "[measured] 2 [measured] 4\n[~ 5\n6 [device] 8] [9 [measured]]"
 
 
-# --- execution and tampering, on a small notebook ---
+# --- execution and tampering, on a small notebook -------------------------------------------------
 
 AUTORELOAD = "%load_ext autoreload\n%autoreload 2"
 SMALL = [
@@ -287,7 +287,7 @@ def test_a_notebook_that_is_not_there_is_named_before_anything_runs(tmp_path, ca
     assert "none.ipynb" in capsys.readouterr().err
 
 
-# --- the normal form and the contract ---
+# --- the normal form and the contract -------------------------------------------------------------
 
 
 def good_notebook() -> nbformat.NotebookNode:

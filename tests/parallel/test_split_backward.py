@@ -1,4 +1,5 @@
-"""I and W together are B, and B is what autograd does: the same gradients, and the same hooks as often."""
+"""I and W together are B, and B is what autograd does: the same gradients, and the same hooks as
+often."""
 
 from __future__ import annotations
 
@@ -287,7 +288,8 @@ Log = list[tuple[str, torch.Tensor]]
 
 
 def hook_an_activation(model: nn.Sequential, log: Log) -> None:
-    """Half the gradient; the activation is one that a linear layer gave, so W needs what the hook has left."""
+    """Half the gradient; the activation is one that a linear layer gave, so W needs what the hook
+    has left."""
 
     def hook(gradient: torch.Tensor) -> torch.Tensor:
         log.append(("activation", gradient.clone()))
@@ -400,7 +402,8 @@ def test_a_checkpoint_is_computed_again_once_for_each_half():
 
 
 class Keep(torch.autograd.Function):
-    """The identity, which saves a copy for backward. ``alive`` has a reference to each copy's memory."""
+    """The identity, which saves a copy for backward. ``alive`` has a reference to each copy's
+    memory."""
 
     alive: ClassVar[list[Any]] = []
 

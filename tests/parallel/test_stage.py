@@ -1,4 +1,5 @@
-"""A stage of ScheduledPipeline, micro-batch by micro-batch: F and B, or F, I and W, against autograd over all stages at once."""
+"""A stage of ScheduledPipeline, micro-batch by micro-batch: F and B, or F, I and W, against
+autograd over all stages at once."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def layers(*widths: int, seed: int = 0) -> nn.Sequential:
 
 
 def run(stages: list[Stage], micro_batches: list[torch.Tensor], split: list[bool], order: list[int]) -> torch.Tensor:
-    """All forwards, then backwards in ``order``, in one part or two as ``split`` says of each stage; the Ws at the end."""
+    """All forwards, then backwards in ``order``, in one part or two as ``split`` says of each
+    stage; the Ws at the end."""
     total = torch.zeros((), dtype=torch.float64)
     for i, x in enumerate(micro_batches):
         for stage in stages:
