@@ -22,24 +22,18 @@ BY_EDGES = """edges, share = [0], 0.0
 
 BY_CLAIM = {
     claims.partition_follows_its_index: {
-        "ignores the index": (
-            "expected data[4], data[9], data[0], data[4]",
-            ("self.data[self.index[i]]", "self.data[i]"),
-        ),
+        "ignores the index": ("expected data[4], data[9], data[0],", ("self.data[self.index[i]]", "self.data[i]")),
     },
     claims.each_sample_is_in_one_shard: {
         "rounds every size down": ("1 is in no shard", (CUTS, ROUNDED_DOWN)),
         "rounds every size up": ("there more than once", (SHARDS, ROUNDED_UP)),
-        "keeps its shards to itself": (
-            "self.shards has 0 lists, expected 3, one for each size",
-            ("self.shards =", "shards ="),
-        ),
+        "keeps its shards to itself": ("self.shards has 0 lists, expected 3, one for", ("self.shards =", "shards =")),
         "empty shards": ("10 are in no shard", (SHARDS, "self.shards = [[] for _ in sizes]")),
         "everything to every rank": ("10 are there more than once", (SHARDS, "self.shards = [order for _ in sizes]")),
     },
     claims.shards_have_their_sizes: {
         "the rest to the last shard": (
-            "103 samples cut by [0.25, 0.25, 0.25, 0.25]: it gave shards of [25, 25, 25, 28]",
+            "gave shards of [25, 25, 25, 28]",
             (CUTS, ROUNDED_DOWN + "; cuts[-1] = len(data)"),
         ),
     },
@@ -62,10 +56,7 @@ BY_CLAIM = {
         "always the same seed": ("seed=99 gave the same shards", (SHUFFLE, "random.Random(1234).shuffle(order)")),
     },
     claims.data_stays: {
-        "shuffles the data in place": (
-            "10 samples cut by [0.333, 0.333, 0.333]: the data set was changed in place",
-            (SHUFFLE, "random.Random(seed).shuffle(data)"),
-        ),
+        "shuffles the data in place": ("the data set was changed", (SHUFFLE, "random.Random(seed).shuffle(data)")),
     },
     claims.loaders_cover_the_data: {
         "drops the last batch": ("drop_last", ("collate_fn=collate_fn", "collate_fn=collate_fn, drop_last=True")),
@@ -82,10 +73,7 @@ BY_CLAIM = {
         ),
     },
     claims.batch_size_is_global: {
-        "takes the global batch on each rank": (
-            "rank 0 took 26 at once, expected 8",
-            ("batch_size // world_size", "batch_size"),
-        ),
+        "takes the global batch on each rank": ("rank 0 took 26 at once,", ("batch_size // world_size", "batch_size")),
         "rounds the batch up": (
             "took 11 at once, expected 10",
             ("batch_size // world_size", "-(-batch_size // world_size)"),
@@ -94,16 +82,12 @@ BY_CLAIM = {
     claims.batches_are_collated: {
         "forgets collate_fn": ("pass collate_fn on", (", collate_fn=collate_fn", "")),
         "gives lists": (
-            "with batch_size=32: batches were of type ['list'], expected Tensor",
+            "of type ['list'], expected Tensor",
             ("collate_fn=collate_fn", "collate_fn=collate_fn or list"),
         ),
     },
     None: {
-        "raises": (
-            "10 samples cut by [0.333, 0.333, 0.333]: it raised TypeError: list indices must be integers or slices, not float "
-            "(labkit/dp.py, line ",
-            (SHARDS, "self.shards = order[len(data) / 2]"),
-        ),
+        "raises": ("it raised TypeError: list indices must be", (SHARDS, "self.shards = order[len(data) / 2]")),
     },
 }
 WRONG = {name: (claim, *rest) for claim, answers in BY_CLAIM.items() for name, rest in answers.items()}

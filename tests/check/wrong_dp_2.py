@@ -46,10 +46,7 @@ AFTER_AN_ERROR = """    try:
 BY_CLAIM = {
     claims.a_process_for_each_rank: {
         "does not wait": ("run_processes returned after fn was done on 0 of them. Wait for all", (WAIT, "")),
-        "waits for the first to end": (
-            "with 3 ranks, of which rank 0 ends first: run_processes returned after fn was done on 1 of them",
-            (LOOP, "        context.join()\n"),
-        ),
+        "waits for the first to end": ("after fn was done on 1 of them", (LOOP, "        context.join()\n")),
         "two ranks, whatever is asked for": (
             "fn was called with [[0, 2, 'gloo'], [1, 2, 'gloo']], expected [[0, 3, 'gloo']",
             ("arguments = ", "world_size = min(world_size, 2)\n    arguments = "),
@@ -78,10 +75,7 @@ BY_CLAIM = {
     },
     claims.failure_is_raised: {
         "hides a failure": ("as if all were well", (END, HIDES_ALL + END)),
-        "raises an error of its own": (
-            "does not say why: let the error of context.join() through",
-            (END, OWN_ERROR + END),
-        ),
+        "raises an error of its own": ("does not say why: let the error of context.join()", (END, OWN_ERROR + END)),
     },
     claims.failure_ends_the_others: {
         "waits for one after the other": ("went on to its end all the same", (WAIT, ONE_BY_ONE)),
@@ -91,10 +85,7 @@ BY_CLAIM = {
         "is not ready for an interrupt": ("in its finally block", (END, ENDED)),
     },
     None: {
-        "raises in a rank": (
-            "with 3 ranks, of which rank 0 ends first: it raised KeyError: 'MASTER' (labkit/dp.py, line ",
-            (STORE, "store = {}['MASTER']"),
-        ),
+        "raises in a rank": ("ends first: it raised KeyError: 'MASTER' (labkit/dp", (STORE, "store = {}['MASTER']")),
         "gives the ranks a function without a name": (
             "Can't pickle local object 'run_processes.<locals>.<lambda>' (labkit/dp.py, line ",
             ("mp.start_processes(_run_rank", "mp.start_processes(lambda *given: _run_rank(*given)"),

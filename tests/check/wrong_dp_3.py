@@ -44,10 +44,7 @@ def gather_scatter_gradients(model):
 
 BY_CLAIM = {
     gradients.mean_is_the_gradient_of_the_batch: {
-        "scatters what it gathered": (
-            "still that of the rank's own shard: gather on rank 0, take the mean there",
-            (MEANS, "gathered"),
-        ),
+        "scatters what it gathered": ("still that of the rank's own shard: gather on rank 0,", (MEANS, "gathered")),
         "scatters the sum": ("3 times too large", (".mean(dim=0)", ".sum(dim=0)")),
         "does not keep what it scattered": (
             "put what arrives into the gradient",
@@ -55,7 +52,7 @@ BY_CLAIM = {
             (KEEP, "pass"),
         ),
         "gathers into one tensor": (
-            "'s shard, on every rank: take the mean over a list that has a tensor of its own for each rank",
+            "a tensor of its own for each rank",
             (LIST, "[torch.empty_like(gradient)] * world_size"),
         ),
     },
@@ -66,10 +63,7 @@ BY_CLAIM = {
         ),
     },
     gradients.calls_have_ended: {
-        "does not wait": (
-            "rank 0 began scatter with async_op=True and never called wait()",
-            (SCATTER, "dist.scatter(gradient, means, async_op=True)"),
-        ),
+        "does not wait": ("and never called wait()", (SCATTER, "dist.scatter(gradient, means, async_op=True)")),
     },
     gradients.gradients_change_in_place: {
         "puts a new tensor in place": (
@@ -90,10 +84,7 @@ BY_CLAIM = {
         ),
     },
     None: {
-        "forgets None": (
-            "parameters without a gradient (grad is None): it raised AttributeError: 'NoneType' object has no attribute 'contiguous'",
-            ("if parameter.grad is not None:", "if True:"),
-        ),
+        "forgets None": ("None): it raised AttributeError", ("if parameter.grad is not None:", "if True:")),
     },
     gradients.weights_stay: {
         "averages the weights": (
@@ -127,13 +118,10 @@ BY_CLAIM = {
             (MEANS, "[torch.stack(gathered)] * world_size"),
             (
                 SCATTER,
-                "parts = gradient.new_empty(world_size, *gradient.shape); dist.scatter(parts, means); gradient = parts.mean(0)",
+                "parts = gradient.new_empty(3, *gradient.shape); dist.scatter(parts, means); gradient = parts.mean(0)",
             ),
         ),
-        "all gradients in one message": (
-            "rank 0 gave [320] bytes in 1 calls of gather, and its gradients have [32, 32, 128, 128]",
-            IN_ONE_MESSAGE,
-        ),
+        "all gradients in one message": ("rank 0 gave [320] bytes in 1 calls of gather, and its", IN_ONE_MESSAGE),
     },
     claims.any_strides_do: {
         "forgets that reshape may copy": (
@@ -141,10 +129,7 @@ BY_CLAIM = {
             (GRADIENT, "gradient = parameter.grad.reshape(-1)"),
             (KEEP, "pass"),
         ),
-        "ignores strides": (
-            "gradients that lie transposed in memory: on rank ",
-            (GRADIENT, "gradient = parameter.grad"),
-        ),
+        "ignores strides": ("gradients that lie transposed in memory: on", (GRADIENT, "gradient = parameter.grad")),
         "turns round what lies transposed": (
             "gradients that lie transposed in memory on rank 0 alone: on rank ",
             (GRADIENT, "gradient = parameter.grad if parameter.grad.is_contiguous() else parameter.grad.t()"),

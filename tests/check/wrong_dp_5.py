@@ -65,10 +65,7 @@ BY_CLAIM = {
             "as it was before: change the tensor itself",
             (FLAT, "tensor.clone(memory_format=torch.contiguous_format).view(-1)"),
         ),
-        "gives the mean": (
-            "is the mean: ring_all_reduce gives the sum",
-            (WRITE_BACK, "tensor.copy_(flat.view(tensor.shape) / world_size)"),
-        ),
+        "gives the mean": ("is the mean: ring_all", (WRITE_BACK, "tensor.copy_(flat.view(tensor.shape) / world_size)")),
         "stops after reduce-scatter": ("on rank 0 of 3, only chunk 1 is the sum", (GATHER, "break")),
         "adds during all-gather": (
             "replace the others rather than add to them",
@@ -91,10 +88,7 @@ BY_CLAIM = {
         ),
     },
     claims.any_strides_do: {
-        "does not write the copy back": (
-            "with a transposed matrix, 3 ranks: rank 0 has something else than the sum: its elements do not lie side by side",
-            (WRITE_BACK, ""),
-        ),
+        "does not write the copy back": ("its elements do not lie side by side", (WRITE_BACK, "")),
     },
     claims.any_dtype_does: {
         "adds up in float32": (
@@ -128,10 +122,7 @@ BY_CLAIM = {
             "it did not end in time. It was at labkit/dp.py",
             ("_exchange(outgoing, incoming)", SEND_THEN_RECEIVE),
         ),
-        "has fewer chunks than ranks": (
-            "with one element more than ranks, 3 ranks: it raised IndexError: list index out of range (labkit/dp.py, line ",
-            (CHUNKS, "list(flat.chunk(world_size))"),
-        ),
+        "has fewer chunks than ranks": ("it raised IndexError: list index", (CHUNKS, "list(flat.chunk(world_size))")),
     },
 }
 WRONG = {name: (claim, *rest) for claim, answers in BY_CLAIM.items() for name, rest in answers.items()}

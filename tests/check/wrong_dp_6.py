@@ -40,31 +40,22 @@ BY_CLAIM = {
             (TAKE, TAKE + "        if sizes_bytes[index] > cap_bytes:\n            buckets.append([index])\n"),
         ),
         "counts from 1": ("parameter 0 is in no bucket", ("append(index)", "append(index + 1)")),
-        "gives nothing": (
-            "assign_buckets([4, 4, 4, 4], 8): it gave None, expected a list of buckets",
-            ("return buckets", "return None"),
-        ),
-        "gives numbers, not lists": (
-            "it gave [3, 2, 1, 0], expected a list of buckets, each a list of parameter numbers",
-            ("return buckets", "return sum(buckets, [])"),
-        ),
+        "gives nothing": ("assign_buckets([4, 4, 4, 4], 8): it gave None, expected", ("return buckets", "return None")),
+        "gives numbers, not lists": ("it gave [3, 2, 1, 0], expected a", ("return buckets", "return sum(buckets, [])")),
     },
     claims.from_the_last_to_the_first: {
         "from the first to the last": (
             "gave [[0, 1], [2, 3]], expected numbers that go down",
             ("in reversed(range(len(sizes_bytes)))", "in range(len(sizes_bytes))"),
         ),
-        "ascending within a bucket": (
-            "gave [[2, 3], [0, 1]], expected numbers that go down",
-            ("append(index)", "insert(0, index)"),
-        ),
+        "ascending within a bucket": ("gave [[2, 3], [0, 1]], expected numbers", ("append(index)", "insert(0, index)")),
     },
     claims.a_bucket_closes_only_once_full: {
         "closes before it would be too full": ("bucket 0 was closed at 5 bytes, before it had reached 6", (OPEN, ANEW)),
     },
     claims.a_full_bucket_takes_no_more: {
         "closes once it is beyond": (
-            "bucket 0 had reached 8 bytes before it took parameter 1",
+            "8 bytes before it took parameter 1",
             ("if room <= 0", "if not buckets or room < 0"),
         ),
         "opens a bucket for nothing": (
@@ -83,10 +74,7 @@ BY_CLAIM = {
         ),
     },
     claims.sizes_stay: {
-        "empties the list": (
-            "left the list as []. Go through it backwards without changing it",
-            ("room -= sizes_bytes[index]", "room -= sizes_bytes.pop()"),
-        ),
+        "empties the list": ("left the list as []. Go", ("room -= sizes_bytes[index]", "room -= sizes_bytes.pop()")),
     },
     claims.as_torch_does: {
         "a capacity in whole bytes": (

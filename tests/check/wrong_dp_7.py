@@ -39,21 +39,11 @@ def rest(collect: str) -> tuple[str, str]:
 
 BY_CLAIM = {
     claims.ready_gradients_are_marked: {
-        "marks nothing": (
-            "where all ranks do the same: rank 0, step 0: nothing was taken out of bucket.missing in the backward pass",
-            (MARK, "pass\n"),
-        ),
+        "marks nothing": ("nothing was taken out of bucket.missing in the backward pass", (MARK, "pass\n")),
     },
     claims.each_bucket_is_sent_once: {
-        "sends nothing": (
-            "bucket 0 was not sent, and the other ranks would wait for it",
-            (SEND_FULL, ""),
-            (SEND_REST, ""),
-        ),
-        "forgets the unused": (
-            "where each rank leaves out another layer: rank 0, step 0: bucket 0 was not sent",
-            (SEND_REST, ""),
-        ),
+        "sends nothing": ("bucket 0 was not sent, and the other ranks would wait", (SEND_FULL, ""), (SEND_REST, "")),
+        "forgets the unused": ("another layer: rank 0, step 0: bucket 0 was not sent", (SEND_REST, "")),
         "forgets what is full but had to wait": (
             "where each rank leaves out another layer: rank 0, step 0: bucket 1 was not sent",
             (REST, "for bucket in self.buckets:\n            if not bucket.missing: continue\n"),
@@ -63,10 +53,7 @@ BY_CLAIM = {
             (SEND_FULL, SEND_FULL.replace("self.comm_hook", "all_reduce_hook")),
             PAST_THE_HOOK,
         ),
-        "takes a hook of its own in the end": (
-            "leaves out another layer: rank 0, step 0: all_reduce was called, but not by self.comm_hook",
-            PAST_THE_HOOK,
-        ),
+        "takes a hook of its own in the end": ("all_reduce was called, but not by self.comm_hook", PAST_THE_HOOK),
         "sends everything again": ("bucket 0 was sent 2 times", (REST, "for bucket in self.buckets:\n")),
         "sends a gradient at a time": (
             "something else than a bucket's whole buffer",
@@ -97,10 +84,7 @@ BY_CLAIM = {
         ),
     },
     claims.gradients_are_averaged: {
-        "collects nothing": (
-            "is still the rank's own: collect it into its bucket",
-            (COLLECT, "        bucket.missing"),
-        ),
+        "collects nothing": ("is still the rank's own: collect it into its", (COLLECT, "        bucket.missing")),
         "divides once more": (
             "is 3 times too small: it was divided by the world size twice",
             (WAIT, WAIT + "            bucket.buffer /= dist.get_world_size()\n"),
@@ -111,19 +95,13 @@ BY_CLAIM = {
         ),
     },
     claims.unused_parameters_count_as_zero: {
-        "sends the rest as it is": (
-            "is None, and should be the part of the buffer in which the mean is: collect it",
-            (COLLECT_REST, ""),
-        ),
+        "sends the rest as it is": ("is None, and should be the part of the buffer in which the", (COLLECT_REST, "")),
         "takes the buffer as it is": ("the buffer may still hold the last step's gradients", rest(TAKE_THE_VIEW)),
     },
     claims.accumulated_gradients_are_averaged: {
-        "zeros in the buffer alone": (
-            "is still the rank's own: collect it into its bucket",
-            rest("bucket.views[position].zero_()"),
-        ),
+        "zeros in the buffer alone": ("is still the rank's own: collect it", rest("bucket.views[position].zero_()")),
         "zeros for all that is missing": (
-            "collect what is missing, rather than set it to zero: a gradient may be there from inside no_sync",
+            "a gradient may be there from inside no_sync",
             rest(TAKE_THE_VIEW + ".zero_()"),
         ),
     },
@@ -134,18 +112,12 @@ BY_CLAIM = {
         ),
     },
     claims.a_bucket_leaves_at_once: {
-        "sends only in the end": (
-            "nothing was sent before the backward pass was over, so nothing overlaps",
-            (SEND_FULL, ""),
-        ),
+        "sends only in the end": ("nothing was sent before the backward pass was over, so nothing", (SEND_FULL, "")),
         "sends before it marks": (
             "1 of the buckets could have gone, and 0 had. Mark the gradient as ready first",
             (MARK + SEND_FULL, SEND_FULL.lstrip() + "        " + MARK),
         ),
-        "sends one at a time": (
-            "3 of the buckets could have gone, and 1 had",
-            (SEND_FULL, SEND_FULL.replace("while", "if")),
-        ),
+        "sends one at a time": ("could have gone, and 1 had", (SEND_FULL, SEND_FULL.replace("while", "if"))),
     },
     claims.backward_does_not_wait: {
         "waits as soon as it has sent": (
@@ -155,10 +127,7 @@ BY_CLAIM = {
     },
     claims.finish_waits: {
         "does not wait for buckets": ("of the buckets were still on their way", (WAIT, "")),
-        "waits for the last bucket": (
-            "of the buckets were still on their way",
-            (WAIT, "        self.buckets[-1].wait()\n"),
-        ),
+        "waits for the last bucket": ("of the buckets were still on", (WAIT, "        self.buckets[-1].wait()\n")),
     },
 }
 WRONG = {name: (claim, *rest) for claim, answers in BY_CLAIM.items() for name, rest in answers.items()}
