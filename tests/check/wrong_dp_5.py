@@ -118,6 +118,10 @@ BY_CLAIM = {
         "sends the whole tensor": ("sent 8000 bytes of a tensor of 4000, expected 5333", instead(WHOLE_TENSOR_ROUND)),
     },
     None: {
+        "receives in half precision": (
+            "a message of 4 bytes came for a tensor of 2. What a rank sends must have the size",
+            ("incoming = torch.empty_like(mine)", "incoming = torch.empty_like(mine, dtype=torch.float16)"),
+        ),
         "sends before it receives": (
             "it did not end in time. It was at labkit/dp.py",
             ("_exchange(outgoing, incoming)", SEND_THEN_RECEIVE),
