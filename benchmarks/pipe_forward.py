@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from labkit.parallel.devices import WithDevice
+from labkit.parallel.placement import WithDevice
 from labkit.pipe import Pipe
 
 LEAST_SPEED_UP = 1.1

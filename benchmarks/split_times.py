@@ -25,8 +25,8 @@ from bench_dp import keep_freed_memory
 from torch import nn
 
 from labkit import models
+from labkit.parallel.graph_entry import enter_graph
 from labkit.parallel.split_backward import StageGraph
-from labkit.parallel.stage_node import enter
 
 MOST_SPLIT, MOST_WHOLE = 1.1, 1.01
 WARM_UP = 3
@@ -48,7 +48,7 @@ def measure(width: int, rows: int, length: int, pairs: int, blocks: int = 1) -> 
         pair: dict[str, float] = {}
         for way in ways[turn:] + ways[:turn]:
             x = torch.randn(rows, length, width, requires_grad=True)
-            pair |= way(stage(enter(x)), x, gradient, stage)
+            pair |= way(stage(enter_graph(x)), x, gradient, stage)
         found.append(pair)
     return found[WARM_UP:]
 
@@ -71,9 +71,9 @@ def whole(y: torch.Tensor, x: torch.Tensor, gradient: torch.Tensor, stage: nn.Mo
 def split(y: torch.Tensor, x: torch.Tensor, gradient: torch.Tensor, stage: nn.Module) -> Times:
     start = time.thread_time()
     graph = StageGraph(y, x)
-    graph.towards_input(gradient)
+    graph.input_grad(gradient)
     between = time.thread_time()
-    graph.towards_weights()
+    graph.weight_grad()
     end = time.thread_time()
     return {"split": end - start, "I": between - start, "W": end - between}
 

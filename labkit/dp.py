@@ -355,9 +355,7 @@ class BucketedDataParallel(torch.nn.Module):
     2006.15704.
     """
 
-    def __init__(
-        self, module: torch.nn.Module, bucket_cap_mb: float = DEFAULT_CAP_MB, comm_hook: CommHook | None = None
-    ):
+    def __init__(self, module: torch.nn.Module, bucket_cap_mb: float | None = None, comm_hook: CommHook | None = None):
         super().__init__()
         self.buckets = _make_buckets(module, bucket_cap_mb)
         check_same_model(module, self.buckets)
@@ -486,12 +484,13 @@ def _tell(ready: weakref.WeakMethod[Any], bucket: Bucket, position: int, _: torc
         method(bucket, position)
 
 
-def _make_buckets(module: torch.nn.Module, cap_mb: float) -> list[Bucket]:
+def _make_buckets(module: torch.nn.Module, cap_mb: float | None) -> list[Bucket]:
     """Buckets for the parameters that learn, in the order in which the backward pass completes them.
 
     A message has one dtype and lies on one device, so parameters of each kind have buckets of their own.
     """
-    _check_capacity("bucket_cap_mb", cap_mb)
+    if cap_mb is not None:
+        _check_capacity("bucket_cap_mb", cap_mb)
     named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
     if not named:
         raise ValueError(
@@ -500,12 +499,12 @@ def _make_buckets(module: torch.nn.Module, cap_mb: float) -> list[Bucket]:
     kinds: dict[Any, list[int]] = {}
     for number, (_, parameter) in enumerate(named):
         kinds.setdefault((parameter.dtype, parameter.device), []).append(number)
-    # By default the first bucket is small, so that a message leaves early. A capacity that is given, be it 25, holds for all.
-    first_cap = FIRST_CAP_MB * MIB if cap_mb is DEFAULT_CAP_MB else None
+    # By default the first bucket is small, so that a message leaves early. A given capacity holds for all.
+    cap, first_cap = (DEFAULT_CAP_MB * MIB, FIRST_CAP_MB * MIB) if cap_mb is None else (cap_mb * MIB, None)
     groups = [
         [numbers[i] for i in bucket]
         for numbers in kinds.values()
-        for bucket in assign_buckets([named[number][1].nbytes for number in numbers], cap_mb * MIB, first_cap)
+        for bucket in assign_buckets([named[number][1].nbytes for number in numbers], cap, first_cap)
     ]
     groups.sort(key=min, reverse=True)  # its first parameter is the last one to be ready
     return [

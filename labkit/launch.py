@@ -27,11 +27,13 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from labkit import _processes, _rank, _wire, trace
-from labkit._cell import CellBars, CellOutput, static
-from labkit._plan import BACKENDS, Plan, decide
-from labkit._ranks import LaunchTimeout, RankError, Ranks
+from labkit import trace
 from labkit.cost import Link
+from labkit.ranks import fork_server, pickling, rank
+from labkit.ranks.cell_output import CellBars, CellOutput, static
+from labkit.ranks.plan import BACKENDS, Plan, decide
+from labkit.ranks.pool import LaunchTimeout, RankError, Ranks
+from labkit.ranks.protocol import Progress
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,8 +90,9 @@ class Run:
 class Workers:
     """Warm ranks: started once, then one function after another runs on them within milliseconds. See :func:`workers`."""
 
-    def __init__(self, plan: Plan, timeout_s: float):
-        self._plan, self._timeout_s = plan, timeout_s
+    def __init__(self, plan: Plan, timeout_s: float, decode: Callable[[bytes | bytearray], Any] = pickling.loads):
+        """``decode`` makes a value of the bytes that a rank has sent: by default any, so a rank's code may run here."""
+        self._plan, self._timeout_s, self._decode = plan, timeout_s, decode
         self._ranks: Ranks | None = None
         self._open = True
 
@@ -103,21 +106,21 @@ class Workers:
         if not self._open:
             raise RuntimeError("workers: these ranks were ended with their with block; start new ones")
         _check_call(fn, args, kwargs)
-        call = _wire.dumps_call(fn, args, kwargs)
+        call = pickling.dumps_call(fn, args, kwargs)
         output = CellOutput(held=static())
         start, start_ns = time.perf_counter(), time.perf_counter_ns()
         try:
             with CellBars() as bars:
-                results = self._started().run(call, self._timeout_s, output, bars)
+                answers = self._started().run(call, self._timeout_s, output, bars)
         except BaseException:
             self._end(kill=True)
             raise
         finally:
             output.show()
         seconds = time.perf_counter() - start
-        rows = [row for rank, ((own, _), _) in enumerate(results) for row in trace.rank_events(own, rank, start_ns)]
-        notes = list(dict.fromkeys(note for (_, notes), _ in results for note in notes))  # what the ranks emulated
-        values = [_wire.loads(value) for _, value in results]
+        rows = [row for i, answer in enumerate(answers) for row in trace.rank_events(answer.rows, i, start_ns)]
+        notes = list(dict.fromkeys(note for answer in answers for note in answer.notes))  # what the ranks emulated
+        values = [self._decode(answer.value) for answer in answers]
         plan = self._plan
         header = ". ".join([plan.header(seconds), *notes])
         emulated = ". ".join(filter(None, [plan.emulated, *notes]))
@@ -270,15 +273,10 @@ def _check_slower(plan: Plan) -> None:
 
 
 def device() -> torch.device:
-    """This rank's device: under launch, under torchrun (its own GPU where there is one for each rank of the node), or alone."""
-    import torch
+    """Return this rank's device: under launch, under torchrun (see :func:`labkit.parallel.devices.process_device`), or alone."""
+    from labkit.parallel.devices import process_device
 
-    if _rank.current is not None:
-        return torch.device(_rank.current.place.device)
-    gpus = torch.cuda.device_count()
-    if int(os.environ.get("LOCAL_WORLD_SIZE", 1)) <= gpus:
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
-    return torch.device("cpu")
+    return process_device(rank.current.place.device if rank.current is not None else None)
 
 
 PROGRESS_EVERY_S = 0.1
@@ -287,28 +285,28 @@ PROGRESS_EVERY_S = 0.1
 def progress(iterable: Iterable[T], desc: str = "") -> Iterator[T]:
     """Go through ``iterable`` and show a bar. In ranks: one bar in the cell, as far as the slowest rank."""
     total = len(iterable) if isinstance(iterable, Sized) else None
-    if _rank.current is None:
+    if rank.current is None:
         from tqdm.auto import tqdm
 
         yield from tqdm(iterable, desc=desc, disable=static() or os.environ.get("RANK", "0") != "0")
         return
     done, sent = 0, time.monotonic()
-    _rank.current.send("progress", desc, 0, total)
+    rank.current.send(Progress(desc, 0, total))
     try:
         for item in iterable:
             yield item
             done += 1
             if time.monotonic() - sent > PROGRESS_EVERY_S:
-                _rank.current.send("progress", desc, done, total)
+                rank.current.send(Progress(desc, done, total))
                 sent = time.monotonic()
     finally:
-        _rank.current.send("progress", desc, done, total)
+        rank.current.send(Progress(desc, done, total))
 
 
 if sys.platform == "win32":
     raise ImportError("labkit.launch needs Linux or macOS; on Windows use WSL (see README)")
-if _processes.server.usable and "RANK" not in os.environ and multiprocessing.parent_process() is None:
+if fork_server.server.usable and "RANK" not in os.environ and multiprocessing.parent_process() is None:
     # It imports torch in the background, so that the first cell need not wait. A process that multiprocessing spawned and
     # that is still importing its main module may not start another (RuntimeError), and has no need to.
     with contextlib.suppress(OSError, RuntimeError):
-        _processes.server.ensure_running()
+        fork_server.server.ensure_running()

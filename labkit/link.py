@@ -28,7 +28,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from labkit._wire import as_bytes
+from labkit.base.tensors import as_bytes
 from labkit.cost import Link, collective_s
 
 BACKEND = "link"

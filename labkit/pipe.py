@@ -18,12 +18,12 @@ import torch
 from torch import nn
 
 from labkit.base.checks import check_counts
-from labkit.parallel.devices import WithDevice, check_modules, placed
 from labkit.parallel.gpt2 import PipedBlocks, check_ready, take_out_of_pipe
 from labkit.parallel.micro_batch import LossFunction, MeanLoss, agreed_rows, check_no_grad, cut
-from labkit.parallel.p2p import Mail
+from labkit.parallel.p2p import P2P
+from labkit.parallel.placement import WithDevice, check_modules, placed
 from labkit.parallel.stage import Stage
-from labkit.parallel.stage_assignment import take_place
+from labkit.parallel.stage_assignment import assign_stages
 from labkit.parallel.stage_node import concatenate, run_stage
 from labkit.parallel.worker import Task, Worker, create_workers, end_workers, wait_for_end
 from labkit.schedule import Schedule
@@ -125,7 +125,7 @@ class Pipe(nn.Module):
     Huang et al. 2019, GPipe, arXiv 1811.06965, and Kim et al. 2020, torchgpipe, arXiv 2004.09910.
     """
 
-    moves_tensors = True  # to its devices and between them: see labkit/parallel/devices.py
+    moves_tensors = True  # to its devices and between them: see labkit/parallel/placement.py
 
     def __init__(self, module: nn.Sequential, split_size: int = 1):
         super().__init__()
@@ -313,11 +313,11 @@ class ScheduledPipeline:
         *,
         check_nan: bool = False,
     ):
-        rank, modules = take_place(stages, schedule, loss_fn, process_group)
+        rank, modules = assign_stages(stages, schedule, loss_fn, process_group)
         self.schedule, self.rank = schedule, rank
         self._loss_fn, self._check_nan = loss_fn, check_nan
         self._stages = {number: Stage(module, number) for number, module in modules.items()}
-        self._mail = Mail(schedule, rank, process_group, {n: stage.device for n, stage in self._stages.items()})
+        self._p2p = P2P(schedule, rank, process_group, {n: stage.device for n, stage in self._stages.items()})
         self._trains = any(op.kind != "F" for op in schedule.ops[rank])
         self._rows: int | None = None  # of a batch, from the first step on
         self._loss: MeanLoss | None = None  # of the step, on the rank of the last stage
@@ -339,7 +339,7 @@ class ScheduledPipeline:
         with self._running():
             ### TODO pipe.5 (30 minutes): Go through the ops of this rank, self.schedule.ops[self.rank], in their order. An op
             ### has a kind, a stage and a micro_batch. self._stages[op.stage] is its Stage (labkit/parallel/stage.py), which has a method
-            ### for each kind: forward for F, backward for B, input_grad for I, weight_grad for W. self._mail (labkit/parallel/p2p.py)
+            ### for each kind: forward for F, backward for B, input_grad for I, weight_grad for W. self._p2p (labkit/parallel/p2p.py)
             ### has receive(op), which gives what op takes from another stage, and send(op, tensor) for what it gives to one; it
             ### knows on which rank that is. F takes inputs[op.micro_batch] on stage 0, and otherwise what it receives; it sends
             ### its output, but not on the last stage, whose number is last, as there it is the loss. B and I receive the output's
@@ -350,18 +350,18 @@ class ScheduledPipeline:
             for op in self.schedule.ops[self.rank]:
                 stage, i = self._stages[op.stage], op.micro_batch
                 if op.kind == "F":
-                    y = stage.forward(i, inputs[i] if op.stage == 0 else self._mail.receive(op))
+                    y = stage.forward(i, inputs[i] if op.stage == 0 else self._p2p.receive(op))
                     if op.stage != last:
-                        self._mail.send(op, y)
+                        self._p2p.send(op, y)
                 elif op.kind == "W":
                     stage.weight_grad(i)
                 else:
-                    dy = self._mail.receive(op) if op.stage != last else None
+                    dy = self._p2p.receive(op) if op.stage != last else None
                     dx = stage.backward(i, dy) if op.kind == "B" else stage.input_grad(i, dy)
                     if op.stage != 0:
-                        self._mail.send(op, dx)
+                        self._p2p.send(op, dx)
             ### END SOLUTION
-            self._mail.finish()
+            self._p2p.finish()
         return self._loss.total() if self._loss else None
 
     def _begin(self, x: torch.Tensor | None, target: torch.Tensor | None) -> list[torch.Tensor]:
@@ -391,7 +391,7 @@ class ScheduledPipeline:
     @contextlib.contextmanager
     def _running(self) -> Iterator[None]:
         """A step: its spans have its number, and if it fails it is the last one."""
-        self._mail.step = self.next_step
+        self._p2p.step = self.next_step
         for stage in self._stages.values():
             stage.step = self.next_step
         self._failed = True

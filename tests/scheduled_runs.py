@@ -1,4 +1,4 @@
-"""What ranks do in the tests of ScheduledPipeline and its mail. Without pytest and hypothesis, which ranks need not import."""
+"""What ranks do in the tests of ScheduledPipeline and its messages. Without pytest and hypothesis, which ranks need not import."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from labkit.parallel.p2p import Mail
+from labkit.parallel.p2p import P2P
 from labkit.pipe import ScheduledPipeline
 from labkit.schedule import forward_only, one_f_one_b
 
@@ -196,7 +196,7 @@ def pipeline_of_two(group):
     return ScheduledPipeline([model("blocks", 2)[mine]], schedule, mse, group)
 
 
-# --- mail ------------------------------------------------------------------------------------------------------------
+# --- point to point --------------------------------------------------------------------------------------------------
 
 
 def all_kinds_of_tensors():
@@ -225,14 +225,14 @@ def send_all_kinds_of_tensors():
     """From rank 0 to rank 1, in two steps. What has arrived."""
     kinds = all_kinds_of_tensors()
     schedule, received = forward_only(2, len(kinds)), []
-    post = Mail(schedule, rank(), None, {rank(): torch.device("cpu")})
+    channel = P2P(schedule, rank(), None, {rank(): torch.device("cpu")})
     for _ in range(2):
         for op in schedule.ops[rank()]:
             if rank() == 0:
-                post.send(op, kinds[op.micro_batch])
+                channel.send(op, kinds[op.micro_batch])
             else:
-                received.append(post.receive(op))
-        post.finish()
+                received.append(channel.receive(op))
+        channel.finish()
     return received
 
 

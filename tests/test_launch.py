@@ -15,9 +15,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from labkit import _plan, _processes, _rank, _wire
+import labkit
 from labkit.cost import ETHERNET_1G, Link
-from labkit.launch import RankError, device, launch, progress, workers
+from labkit.launch import RankError, Workers, device, launch, progress, workers
+from labkit.ranks import fork_server, pickling, plan
 from labkit.trace import EVENT_COLUMNS, TIMING_COLUMNS, span
 
 
@@ -36,7 +37,7 @@ def no_rank_starts(monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("a rank was started")
 
-    monkeypatch.setattr(_processes, "start", refuse)
+    monkeypatch.setattr(fork_server, "start", refuse)
 
 
 @pytest.mark.parametrize(
@@ -119,10 +120,10 @@ def test_a_variable_of_the_function_that_cannot_be_sent_is_named(no_rank_starts)
 
 
 def test_nccl_without_enough_gpus_says_how_many_there_are_and_names_share_gpu(monkeypatch, no_rank_starts):
-    monkeypatch.setattr(_plan, "_gpu_count", lambda: 1)
+    monkeypatch.setattr(plan, "_gpu_count", lambda: 1)
     with pytest.raises(ValueError, match=r"each of the 2 ranks, and this machine has 1 GPU.*share_gpu=True"):
         launch(rank_and_sum, backend="nccl")
-    monkeypatch.setattr(_plan, "_gpu_count", lambda: 0)
+    monkeypatch.setattr(plan, "_gpu_count", lambda: 0)
     with pytest.raises(ValueError, match="this machine has no GPU"):
         launch(rank_and_sum, backend="nccl", share_gpu=True)
 
@@ -142,12 +143,12 @@ def test_nccl_without_enough_gpus_says_how_many_there_are_and_names_share_gpu(mo
 def test_auto_takes_nccl_exactly_where_each_rank_has_a_gpu(
     monkeypatch, gpus, world_size, share_gpu, backend, devices, why
 ):
-    monkeypatch.setattr(_plan, "_gpu_count", lambda: gpus)
+    monkeypatch.setattr(plan, "_gpu_count", lambda: gpus)
     monkeypatch.setattr(torch.cuda, "nccl", type("nccl", (), {"version": staticmethod(lambda: (2, 28, 9))}))
-    plan = _plan.decide(world_size, "auto", 1.0, None, None, share_gpu, True)
-    assert (plan.backend, plan.devices) == (backend, devices)
-    assert why in plan.why and why in plan.header(0.1)
-    hosts = [variables.get("NCCL_HOSTID") for variables in plan.variables]
+    decided = plan.decide(world_size, "auto", 1.0, None, None, share_gpu, True)
+    assert (decided.backend, decided.devices) == (backend, devices)
+    assert why in decided.why and why in decided.header(0.1)
+    hosts = [variables.get("NCCL_HOSTID") for variables in decided.variables]
     if backend == "nccl" and gpus < world_size:  # NCCL must not notice that they share a GPU
         assert len(set(hosts)) == world_size
     else:
@@ -235,9 +236,9 @@ def test_ranks_see_the_notebooks_present_environment_directory_and_path(monkeypa
 
 
 def test_a_variable_that_packages_read_when_imported_reaches_the_ranks_too(monkeypatch):
-    server = _processes._Server()
+    server = fork_server._Server()
     server._server.set_forkserver_preload(["huggingface_hub.constants"])
-    monkeypatch.setattr(_processes, "server", server)
+    monkeypatch.setattr(fork_server, "server", server)
 
     def offline():
         from huggingface_hub import constants
@@ -266,7 +267,7 @@ def test_the_code_on_disk_now_runs(monkeypatch, tmp_path):
 
 def test_an_edited_dp_py_runs_without_restarting_anything(monkeypatch, tmp_path):
     package = tmp_path / "labkit"
-    subprocess.run(["cp", "-r", os.path.dirname(_rank.__file__), package], check=True)
+    subprocess.run(["cp", "-r", os.path.dirname(labkit.__file__), package], check=True)
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def edited():
@@ -281,7 +282,7 @@ def test_an_edited_dp_py_runs_without_restarting_anything(monkeypatch, tmp_path)
 
 def test_nothing_of_ours_is_preloaded():
     """A rank finds no module of the lab or the student that was imported before it existed."""
-    code = "import sys; " + "; ".join(f"import {name}" for name in _processes.PRELOAD) + "; print(*sys.modules)"
+    code = "import sys; " + "; ".join(f"import {name}" for name in fork_server.PRELOAD) + "; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "torch" in loaded and not [name for name in loaded if name.split(".")[0] == "labkit"]
 
@@ -377,7 +378,7 @@ def test_a_function_of_a_module_that_no_rank_can_import_travels_by_value(tmp_pat
 
 
 def test_a_fresh_interpreter_serves_where_the_fork_server_cannot(monkeypatch):
-    monkeypatch.setattr(_processes.server, "usable", False)
+    monkeypatch.setattr(fork_server.server, "usable", False)
     assert [rank for rank, _ in launch(rank_and_sum, world_size=2).values] == [0, 1]
 
 
@@ -385,9 +386,9 @@ def test_a_server_in_which_cuda_is_in_use_is_noticed_and_not_used(monkeypatch, t
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     as_in_a_child_of_a_process_that_used_cuda = "import torch\ntorch.cuda._is_in_bad_fork = lambda: True\n"
     (tmp_path / "touches_cuda.py").write_text(as_in_a_child_of_a_process_that_used_cuda)
-    server = _processes._Server()
+    server = fork_server._Server()
     server._server.set_forkserver_preload(["touches_cuda"])
-    monkeypatch.setattr(_processes, "server", server)
+    monkeypatch.setattr(fork_server, "server", server)
     try:
         assert launch(os.getppid, world_size=1).values == [os.getpid()]  # our own child, so no fork of the server
         assert not server.usable
@@ -398,9 +399,9 @@ def test_a_server_in_which_cuda_is_in_use_is_noticed_and_not_used(monkeypatch, t
 def test_a_server_that_dies_while_starting_is_not_used(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "breaks.py").write_text("raise RuntimeError('broken package')\n")
-    server = _processes._Server()
+    server = fork_server._Server()
     server._server.set_forkserver_preload(["breaks"])
-    monkeypatch.setattr(_processes, "server", server)
+    monkeypatch.setattr(fork_server, "server", server)
     assert launch(lambda: 7, world_size=1).values == [7]
 
 
@@ -571,7 +572,7 @@ def test_a_function_may_use_torch_and_an_attribute_ops_of_anything():
 
     assert launch(in_rank, Plan(), world_size=1).values == [4.0]
     with pytest.raises(TypeError, match="cannot pickle"):
-        cloudpickle.dumps(in_rank)  # once this works, labkit/_wire.py need not do it
+        cloudpickle.dumps(in_rank)  # once this works, labkit/pickling.py need not do it
 
 
 def test_a_module_of_a_class_of_its_own_arrives_as_the_ranks_own_even_one_that_is_made_when_asked_for():
@@ -583,12 +584,17 @@ def test_a_module_of_a_class_of_its_own_arrives_as_the_ranks_own_even_one_that_i
 
 def test_a_slice_is_sent_without_the_rest_of_its_storage():
     big = torch.arange(1_000_000)
-    assert len(_wire.dumps(big[:2])) < 1000 and torch.equal(_wire.loads(_wire.dumps(big[:2])), big[:2])
+    assert len(pickling.dumps(big[:2])) < 1000 and torch.equal(pickling.loads(pickling.dumps(big[:2])), big[:2])
+
+
+def test_pickled_bytes_hold_no_export_of_a_buffer():
+    """A memoryview of a BytesIO in a circle: Python 3.12.1's garbage collector crashes, 3.13's prints BufferError."""
+    assert type(pickling.dumps([1])) is type(pickling.dumps_call(len, ([],), {})) is bytes
 
 
 def test_a_tensor_that_occurs_twice_arrives_as_one_and_can_be_written_to():
     x = torch.zeros(3, requires_grad=True)
-    a, b = _wire.loads(_wire.dumps([x, x]))
+    a, b = pickling.loads(pickling.dumps([x, x]))
     assert a is b and a.requires_grad
     with torch.no_grad():
         a += 1
@@ -652,3 +658,63 @@ def test_warm_ranks_stay_although_some_send_and_receive_more_than_others(capsys)
     assert [x for _, x in first] == [1.0] * 3 and [x for _, x in second] == [6.0] * 3
     assert [pid for pid, _ in first] == [pid for pid, _ in second]
     assert "anew" not in capsys.readouterr().out
+
+
+# --- what the notebook reads -----------------------------------------------------------------------------------------
+
+
+def test_nothing_that_a_rank_sends_runs_in_the_notebook_where_values_are_decoded_as_plain_data(tmp_path):
+    mark = tmp_path / "was here"
+
+    class Harmful:
+        def __reduce__(self):
+            return os.mkdir, (str(mark),)
+
+    def sends_harm(how):
+        from labkit.ranks import protocol, rank
+
+        if how == "as its value":
+            return Harmful()
+        if how == "as its value in place of a message":
+            rank.encode = pickling.dumps
+        if how == "as a message":
+            rank.encode = lambda message: protocol.pickle.dumps(Harmful())
+        return None
+
+    decided = plan.decide(1, "gloo", 60.0, 1, None, False, False)
+    for how in ("as its value", "as its value in place of a message", "as a message"):
+        seen = []
+        with Workers(decided, 60.0, decode=seen.append) as ranks:
+            if how == "as its value":
+                assert ranks.run(sends_harm, how).values == [None] and b"mkdir" in seen[0]
+            else:
+                with pytest.raises(RankError, match="rank 0 sent what is no message"):
+                    ranks.run(sends_harm, how)
+        assert not mark.exists()
+    assert launch(sends_harm, "as its value", world_size=1, init=False).values == [None] and mark.exists()
+
+
+def test_an_error_comes_as_text_where_values_are_decoded_as_plain_data():
+    class OfTheCell(Exception):
+        pass
+
+    def fail():
+        raise OfTheCell("on purpose")
+
+    with (
+        Workers(plan.decide(2, "gloo", 60.0, 1, None, False, False), 60.0, decode=len) as ranks,
+        pytest.raises(RankError, match="raised OfTheCell: on purpose") as error,
+    ):
+        ranks.run(fail)
+    assert error.value.error_type == "OfTheCell" and "raise OfTheCell" in error.value.traceback
+
+
+def test_a_span_may_be_labelled_by_another_library_s_numbers_and_texts():
+    def fn():
+        import numpy as np
+
+        with span(np.str_("forward"), step=np.int64(3), stage=torch.tensor(1)):
+            pass
+
+    events = launch(fn, world_size=1).events
+    assert events[["name", "step", "stage"]].values.tolist() == [["forward", 3, 1]]

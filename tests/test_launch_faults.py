@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from jupyter_client import BlockingKernelClient, KernelManager
 
+from labkit.course.kernels import over_ipc
 from labkit.launch import LaunchTimeout, RankError, launch, workers
 from labkit.trace import span
 
@@ -224,7 +225,7 @@ class Kernel:
     """A Jupyter kernel to type cells into."""
 
     def __init__(self):
-        self.manager = KernelManager(kernel_name="python3")
+        self.manager = over_ipc(KernelManager(kernel_name="python3"))
         self.manager.start_kernel(env=os.environ | {"MPLBACKEND": "agg"})
         self.client: BlockingKernelClient = self.manager.client()
         self.client.start_channels()
@@ -351,7 +352,7 @@ def test_the_error_of_a_cell_shows_the_cells_own_lines(kernel):
     )
     assert "RankError: rank 0 raised ZeroDivisionError: division by zero" in error
     assert "return 1 / 0  # a line of the cell" in error
-    assert "_ranks.py" not in error
+    assert "pool.py" not in error
 
 
 def test_the_stack_of_a_hanging_cell_shows_the_cells_own_lines(kernel):

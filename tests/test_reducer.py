@@ -6,6 +6,7 @@ import contextlib
 import copy
 import functools
 import gc
+import inspect
 import time
 import weakref
 from collections.abc import Callable, Iterable
@@ -93,10 +94,26 @@ def test_a_bucket_capacity_without_room_is_refused_before_the_ranks_talk(cap_mb)
         dp.BucketedDataParallel(nn.Linear(2, 2), bucket_cap_mb=cap_mb)
 
 
-@pytest.mark.parametrize("cap_mb", ["25", None, True])
+@pytest.mark.parametrize("cap_mb", ["25", True])
 def test_a_bucket_capacity_that_is_no_number_is_refused_by_name(cap_mb):
     with pytest.raises(TypeError, match=f"^bucket_cap_mb is {cap_mb!r}, expected more than 0"):
         dp.BucketedDataParallel(nn.Linear(2, 2), bucket_cap_mb=cap_mb)
+
+
+@task("dp.6")
+def test_a_capacity_makes_the_same_buckets_however_it_came_to_the_rank():
+    assert inspect.signature(dp.BucketedDataParallel).parameters["bucket_cap_mb"].default is None  # as torch's
+
+    def sizes(wrap: Callable[[nn.Module], dp.BucketedDataParallel]) -> list[int]:
+        layers = [nn.Linear(1024, 512, bias=False) for _ in range(3)]  # 2 MiB each: the first cap of 1 MiB tells
+        return [len(bucket.names) for bucket in wrap(nn.Sequential(*layers)).buckets]
+
+    Reducer, default = dp.BucketedDataParallel, dp.DEFAULT_CAP_MB  # noqa: N806
+    given = functools.partial(Reducer, bucket_cap_mb=default)
+    assert launch(sizes, given, world_size=1).values == [[3]]  # the number, pickled on its way
+    assert launch(lambda: sizes(lambda model: Reducer(model, dp.DEFAULT_CAP_MB)), world_size=1).values == [[3]]
+    left_out = [Reducer, functools.partial(Reducer, bucket_cap_mb=None)]
+    assert [launch(sizes, wrap, world_size=1).values for wrap in left_out] == [[[1, 2]]] * 2
 
 
 @pytest.mark.parametrize("model", [nn.Tanh(), nn.Linear(2, 2).requires_grad_(False)], ids=["none", "all frozen"])

@@ -32,27 +32,37 @@ NAMES = {  # a process group's method: what a student calls
 
 
 class Call(NamedTuple):
-    """One call: ``name`` as torch.distributed has it, ``bytes`` of the tensors that this rank gives (for scatter: takes),
-    ``peer`` the rank that it sends to or receives from, or the root of a collective that has one."""
+    """One call: ``name`` as torch.distributed has it, ``bytes`` of the tensors that this rank gives.
+
+    For scatter they are those that it takes. ``peer`` is the rank that it sends to or receives from,
+    or the root of a collective that has one. ``waits`` counts how often its end was waited for.
+    """
 
     name: str
     bytes: int
     peer: int | None
+    waits: list[None]
 
 
 @contextmanager
 def recorded(carry_out: bool = True) -> Iterator[list[Call]]:
-    """Inside, every call to a process group in this process is added to the list. Without ``carry_out`` it does nothing
-    else and is done at once, so no rank waits for another.
+    """Inside, add every call to a process group in this process to the list.
+
+    All have ended afterwards. Without ``carry_out`` nothing else is done, so no rank waits for another.
     """
     from torch.distributed import ProcessGroup
 
     calls: list[Call] = []
+    works: list[Any] = []
     originals = {method: vars(ProcessGroup)[method] for method in NAMES if method in vars(ProcessGroup)}
     try:
         for method in originals:
-            setattr(ProcessGroup, method, _noting(calls, method, getattr(ProcessGroup, method) if carry_out else _Done))
+            carried_out = getattr(ProcessGroup, method) if carry_out else _Done
+            setattr(ProcessGroup, method, _noting(calls, works, method, carried_out))
         yield calls
+        for call, work in zip(calls, works, strict=True):
+            if not call.waits:  # gloo would wait for a second message
+                work.wait()
     finally:
         for method, original in originals.items():
             setattr(ProcessGroup, method, original)
@@ -78,16 +88,29 @@ class _Done:
         return future
 
 
-def _noting(calls: list[Call], method: str, original: Any) -> Any:
+class _Work:
+    """Work that notes in ``call`` that somebody waits for it, or asks for what tells its end."""
+
+    def __init__(self, call: Call, work: Any):
+        self._call, self._work = call, work
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("wait", "get_future", "is_completed", "synchronize"):
+            self._call.waits.append(None)
+        return getattr(self._work, name)
+
+
+def _noting(calls: list[Call], works: list[Any], method: str, original: Any) -> Any:
     def call(group: Any, *args: Any, **options: Any) -> Any:
         tensors = args[1] if method == "gather" else args[0] if args else []
         peer = args[1] if method in ("send", "recv") else getattr(args[-1] if args else None, "rootRank", None)
-        calls.append(Call(NAMES[method], _bytes(tensors), peer))
-        return original(group, *args, **options)
+        calls.append(Call(NAMES[method], _bytes(tensors), peer, []))
+        works.append(original(group, *args, **options))
+        return _Work(calls[-1], works[-1])
 
     return call
 
 
 def _bytes(tensors: Any) -> int:
-    """The bytes of a tensor, or of all tensors in a list."""
+    """Return the bytes of a tensor, or of all tensors in a list."""
     return sum(map(_bytes, tensors)) if isinstance(tensors, list | tuple) else int(getattr(tensors, "nbytes", 0))

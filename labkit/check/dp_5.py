@@ -182,7 +182,7 @@ def ranks_agree(case: Case, seen: Any) -> str | None:
 def only_point_to_point(case: Case, seen: Any) -> str | None:
     """It sends and receives, and calls no collective."""
     for rank, found in enumerate(seen):
-        if others := sorted({name for name, _, _ in found["calls"]} - {"send", "recv"}):
+        if others := sorted({name for name, *_ in found["calls"]} - {"send", "recv"}):
             return f"rank {rank} called {' and '.join(others)}: make it of sending and receiving alone"
     return None
 
@@ -192,7 +192,7 @@ def only_neighbours_talk(case: Case, seen: Any) -> str | None:
     """A rank talks to its neighbours in the ring only."""
     for rank, found in enumerate(seen):
         neighbours = {(rank - 1) % case.world_size, (rank + 1) % case.world_size}
-        talked = {peer for name, _, peer in found["calls"] if name in ("send", "recv")}
+        talked = {peer for name, _, peer, _ in found["calls"] if name in ("send", "recv")}
         if strangers := sorted(talked - neighbours):
             return (
                 f"rank {rank} talked to rank {strangers[0]}, expected its neighbours, "
@@ -208,7 +208,7 @@ def a_rank_sends_its_share(case: Case, seen: Any) -> str | None:
     share = 2 * (n - 1) / n * n_bytes
     rounding = 2 * (n - 1) * 2 * 4  # chunks cannot all be equal; two elements a chunk are granted
     for rank, found in enumerate(seen):
-        if (sent := sum(size for name, size, _ in found["calls"] if name == "send")) > share + rounding:
+        if (sent := sum(size for name, size, *_ in found["calls"] if name == "send")) > share + rounding:
             return (
                 f"rank {rank} sent {sent} bytes of a tensor of {n_bytes}, expected {share:.0f}: send one chunk in each step, "
                 "not the whole tensor"

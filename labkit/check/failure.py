@@ -2,30 +2,50 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from labkit.launch import LaunchTimeout, RankError
+if TYPE_CHECKING:
+    from labkit.launch import LaunchTimeout, RankError
 
 SYNTAX_ERRORS = ("SyntaxError", "IndentationError", "TabError")
 WAITS_FOR_RANKS = "a rank that waits for the others while they do something else"
-ENDS_A_PROCESS = "os._exit, a signal, too much memory, or a message between ranks of another size or dtype than what it is received in"
+ENDS_A_PROCESS = (
+    "os._exit, a signal, too much memory, or a message between ranks of another size or dtype than "
+    "the tensor that receives it"
+)
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where an answer stands: ``file``, such as ``"labkit/dp.py"``, and functions ``given`` in it."""
+    """Where an answer stands: the student's file, and what is ``given`` there: functions, classes, lines as they read."""
 
-    file: str
+    path: Path
     given: Sequence[str] = ()
+
+    @property
+    def file(self) -> str:
+        return f"labkit/{self.path.name}"
 
     def place(self, text: str) -> str:
         """Return ``labkit/dp.py, line 42``, the student's innermost line in a traceback or stack, or nothing."""
-        frames = re.findall(rf'File "[^"\n]*{re.escape(self.file)}", line (\d+)(?:,? in (\S+))?', text)
-        own = [line for line, function in frames if function not in self.given]
-        lines = own or [line for line, _ in frames]
-        return f"{self.file}, line {lines[-1]}" if lines else ""
+        lines = map(int, re.findall(rf'File "[^"\n]*{re.escape(self.file)}", line (\d+)', text))
+        own = [line for line in lines if line not in self._given_lines()]
+        return f"{self.file}, line {own[-1]}" if own else ""
+
+    def _given_lines(self) -> set[int]:
+        code = self.path.read_text(encoding="utf-8")
+        lines = {number for number, line in enumerate(code.splitlines(), 1) if line.strip() in self.given}
+        with suppress(SyntaxError):
+            for node in ast.walk(ast.parse(code)):
+                if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in self.given:
+                    lines.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+        return lines
 
     def fails_on_import(self, error_type: str, text: str) -> bool:
         """Return whether this is of a file that is no Python, or that raised while it was imported."""
@@ -53,6 +73,8 @@ def raised(error_type: str, message: str, text: str, source: Source) -> str:
 
 def stopped_by(error: RankError | LaunchTimeout, source: Source, waits: str) -> str:
     """Return why ranks gave no answer: one raised, or never ended (``waits``: for what), or died."""
+    from labkit.launch import LaunchTimeout
+
     if isinstance(error, LaunchTimeout):
         places = sorted({source.place(stack) for stack in error.stacks.values()} - {""})
         at = " and at ".join(places) or "something that it had called"

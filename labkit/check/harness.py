@@ -2,7 +2,8 @@
 
 A task is one file, such as ``dp_6.py``. It holds cases, and claims:
 
-    class Case(NamedTuple):
+    @dataclass(frozen=True)
+    class Case:
         sizes: list[int]
 
         def __str__(self):              # its name, in front of each finding about it
@@ -53,6 +54,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from labkit.check import plain
+from labkit.check.failure import WAITS_FOR_RANKS, Source, raised, stopped_by
 from labkit.check.result import CheckResult, Claim
 from labkit.todo import missing, task_file
 
@@ -77,8 +79,8 @@ class _Test(NamedTuple):
 class Task:
     """The claims of one task, each a function, in the order in which they are tried.
 
-    ``given``: functions in the student's file that are not the student's, so no finding names their
-    lines. ``first``: tasks that have to be right before this one is tried. ``waits``: what an answer
+    ``given``: functions, classes, and lines as they read, in the student's file that are not the
+    student's to write, so no finding names their lines. ``first``: tasks that have to be right before this one is tried. ``waits``: what an answer
     that does not end may be waiting for, in words.
     """
 
@@ -112,8 +114,8 @@ def check(task: str) -> CheckResult:
         return importlib.import_module("labkit.judging.as_before").check_as_before(task)
     module = importlib.import_module(name)
     for other in module.TASK.first:
-        if reason := _has_to_come_first(other):
-            return CheckResult(task, (Claim(ENDS, reason),))
+        if claim := _has_to_come_first(other):
+            return CheckResult(task, (claim,))
     with _shortened_output():
         return CheckResult(task, _judge(task, module.TASK))
 
@@ -123,10 +125,16 @@ def sentence(claim: Callable[..., str | None]) -> str:
     return inspect.cleandoc(claim.__doc__ or "").replace("\n", " ").removesuffix(".")
 
 
-def _has_to_come_first(task: str) -> str | None:
+def _has_to_come_first(task: str) -> Claim | None:
     if todo := missing(task):
-        return f"{task} has to be done first ({todo.partition(': ')[2]})"
-    return None if check(task).passed else f'{task} has to be right first: check("{task}") says what is wrong'
+        return Claim(ENDS, f"{task} has to be done first ({todo.partition(': ')[2]})")
+    result = check(task)
+    first = result.claims[0]
+    if first.text == IS_IMPORTED or (
+        first.wrong and " has to be " in first.wrong
+    ):  # the file, or what comes before that
+        return first
+    return None if result.passed else Claim(ENDS, f'{task} has to be right first: check("{task}") says what is wrong')
 
 
 def _judge(name: str, task: Task) -> tuple[Claim, ...]:
@@ -169,10 +177,8 @@ class _Observer:
     """Observes each case once, in ranks that stay. ``failure`` is what first kept it from seeing one."""
 
     def __init__(self, name: str, task: Task):
-        from labkit.check.failure import Source
-
         self.failure: Claim | None = None
-        self._source, self._waits = Source(f"labkit/{task_file(name).name}", task.given), task.waits
+        self._source, self._waits = Source(task_file(name), task.given), task.waits
         self._seen: dict[int, Any] = {}
         self._lost = False
         self._stack = contextlib.ExitStack()
@@ -189,14 +195,16 @@ class _Observer:
         return self._seen[id(case)]
 
     def _observe(self, case: Any) -> Any:
-        from labkit.check.failure import WAITS_FOR_RANKS, raised, stopped_by
         from labkit.launch import LaunchTimeout, RankError
 
         world_size = getattr(case, "world_size", None)
         alone = world_size is None
         try:
             ranks = self._started(world_size or 1, not alone and getattr(case, "init", True))
-            found = [plain.loads(text) for text in ranks.run(_observed, case, alone).values]
+            found = ranks.run(_observed, case, alone).values
+        except plain.NotPlain as error:
+            self._lost = True
+            return self._fail(case, f"its process did not send what was observed: {error}", "", "")
         except (RankError, LaunchTimeout) as error:
             self._lost = True
             waits = self._waits or ("" if alone else WAITS_FOR_RANKS)
@@ -210,10 +218,12 @@ class _Observer:
         )
 
     def _started(self, world_size: int, init: bool) -> Any:
-        from labkit.launch import workers
+        from labkit.launch import Workers
+        from labkit.ranks.plan import decide
 
         if (world_size, init) not in self._ranks:
-            ranks = workers(world_size, backend="gloo", init=init, threads=1, timeout_s=TIMEOUT_S)
+            plan = decide(world_size, "gloo", TIMEOUT_S, threads=1, link=None, share_gpu=False, init=init)
+            ranks = Workers(plan, TIMEOUT_S, decode=plain.loads)
             self._ranks[world_size, init] = self._stack.enter_context(ranks)
         return self._ranks[world_size, init]
 
@@ -236,14 +246,14 @@ class _Observer:
 _FAILED = object()
 
 
-def _observed(case: Any, alone: bool) -> str:
+def _observed(case: Any, alone: bool) -> Any:
     """Observe a case, in a rank. Where no other rank waits, an error is a part of what is seen."""
     if not alone:
-        return plain.dumps(case.observe())
+        return plain.pack(case.observe())
     try:
-        return plain.dumps((case.observe(), None, None, None))
+        return plain.pack((case.observe(), None, None, None))
     except (Exception, KeyboardInterrupt) as error:
-        return plain.dumps((None, type(error).__name__, str(error), "".join(traceback.format_exception(error))))
+        return plain.pack((None, type(error).__name__, str(error), "".join(traceback.format_exception(error))))
 
 
 @contextlib.contextmanager

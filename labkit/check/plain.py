@@ -1,14 +1,16 @@
-"""Plain data as text, so that what an answer's process says can be read without running anything of it."""
+"""Plain data, so that what an answer's process says can be read without running anything of it."""
 
 from __future__ import annotations
 
-import base64
-import json
+import io
 import operator
+import pickle
 from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+
+from labkit.base.tensors import as_bytes, laid_out
 
 
 @dataclass(frozen=True)
@@ -21,64 +23,69 @@ class Other:
         return f"{'an' if self.type[:1].lower() in 'aeiou' else 'a'} {self.type}"
 
 
-def dumps(value: Any) -> str:
-    """Return ``value`` as text: None, numbers, strings, lists, dicts and strided tensors, as deep as it goes.
+class NotPlain(ValueError):
+    """What was sent is something else than plain data."""
 
-    A tuple or a set becomes a list. Whatever else there is becomes an :class:`Other`.
+
+def pack(value: Any) -> Any:
+    """Return ``value`` as what pickle takes without naming any class, as deep as it goes.
+
+    None, numbers, strings, lists, dicts and strided tensors arrive as they are, a tuple or a set as
+    a list, and whatever else there is as an :class:`Other`.
     """
-    return json.dumps(_packed(value))
-
-
-def loads(text: str) -> Any:
-    """Return what :func:`dumps` was given. Whatever the text is, nothing in it is executed."""
-    return _unpacked(json.loads(text))
-
-
-def _packed(value: Any) -> Any:
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
+    if value is None:
+        return None
+    for kind in (bool, int, float, str):
+        if isinstance(value, kind):
+            return kind(value)
     if isinstance(value, Mapping):
-        return {"dict": [[_packed(key), _packed(item)] for key, item in value.items()]}
+        return {str(key): pack(item) for key, item in value.items()}
     if isinstance(value, Sequence | Set) and not isinstance(value, bytes | bytearray | memoryview):
-        return [_packed(item) for item in value]
-    if hasattr(value, "untyped_storage"):
-        with suppress(Exception):  # sparse, quantized, or without data
-            return {"tensor": _packed_tensor(value)}
-    with suppress(Exception):  # numpy's whole numbers
-        return operator.index(value)
-    return {"other": type(value).__name__}
+        return [pack(item) for item in value]
+    with suppress(Exception):  # such as a sparse tensor, or one without data
+        if hasattr(value, "untyped_storage"):
+            content = as_bytes(laid_out(value.detach().cpu())).numpy().tobytes() if value.numel() else b""
+            return "tensor", str(value.dtype).removeprefix("torch."), list(value.shape), content
+        return operator.index(value)  # numpy's whole numbers
+    return "other", type(value).__name__
 
 
-def _packed_tensor(tensor: Any) -> list[Any]:
-    from labkit._wire import as_bytes, laid_out
+class _NoClasses(pickle.Unpickler):
+    """Reads what names no class and no function, so there is nothing that could be called."""
 
-    content = as_bytes(laid_out(tensor.detach().cpu())).numpy().tobytes() if tensor.numel() else b""
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    return [dtype, list(tensor.shape), base64.b64encode(content).decode("ascii")]
-
-
-def _unpacked(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_unpacked(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    ((kind, content),) = value.items()
-    if kind == "dict":
-        return {_hashable(_unpacked(key)): _unpacked(item) for key, item in content}
-    return _tensor(*content) if kind == "tensor" else Other(str(content))
+    def find_class(self, module: str, name: str) -> Any:
+        raise NotPlain(f"it names {module}.{name}")
 
 
-def _hashable(key: Any) -> Any:
-    return tuple(map(_hashable, key)) if isinstance(key, list) else key
+def loads(data: bytes | bytearray) -> Any:
+    """Return what :func:`pack` was given, of its pickled bytes. Whatever those are, nothing in them is executed.
+
+    Raises NotPlain for other bytes.
+    """
+    try:
+        return _unpack(_NoClasses(io.BytesIO(data)).load())
+    except Exception as error:
+        raise NotPlain(str(error)) from None
 
 
-def _tensor(dtype: str, shape: list[int], content: str) -> Any:
+def _unpack(value: Any) -> Any:
+    match value:
+        case list():
+            return [_unpack(item) for item in value]
+        case dict():
+            return {key: _unpack(item) for key, item in value.items()}
+        case ("tensor", dtype, shape, content):
+            return _tensor(dtype, shape, content)
+        case ("other", name):
+            return Other(str(name))
+        case _:
+            return value
+
+
+def _tensor(name: str, shape: list[int], content: bytes) -> Any:
     import torch
 
-    kind = vars(torch).get(dtype)
-    if not isinstance(kind, torch.dtype):
-        raise ValueError(f"{dtype!r} is no dtype")
-    data = bytearray(base64.b64decode(content))
-    return (
-        torch.frombuffer(data, dtype=torch.uint8).view(kind).reshape(shape) if data else torch.empty(shape, dtype=kind)
-    )
+    dtype = vars(torch)[name]
+    if not content:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8).view(dtype).reshape(shape)

@@ -23,7 +23,8 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode
 
-from labkit.draw.picture import write_atomically
+from labkit.base.files import write_atomically
+from labkit.course.kernels import over_ipc
 
 MOST_CODE_CELLS = 25
 MEDIAN_LINES = 6
@@ -76,7 +77,8 @@ def run(path: Path) -> NotebookNode:
         store_widget_state=False,
         resources={"metadata": {"path": str(path.parent)}},
     )
-    client.create_kernel_manager().kernel_spec_manager.kernel_dirs = []  # no other kernel's, but that of this very Python
+    manager = over_ipc(client.create_kernel_manager())
+    manager.kernel_spec_manager.kernel_dirs = []  # no other kernel's, but that of this very Python
     try:
         client.execute(env=_environment())
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:

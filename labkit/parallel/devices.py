@@ -1,39 +1,57 @@
-"""Given code under split_module: on which device each module of a model is to run, real or virtual."""
+"""Choose devices: the one of a process, those that one process trains on, and those whose tensors a group sends.
+
+A device is real, or virtual: without GPUs ``cpu:0``, ``cpu:1``, … stand for devices.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
 from typing import Any
 
 import torch
-from torch import nn
+import torch.distributed as dist
 
 PLAIN_CPU = torch.device("cpu")
 
+# --- which device ----------------------------------------------------------------------------------------------------
 
-class WithDevice(nn.Module):
-    """``module``, and the ``device`` on which it is to run; a real device gets it moved there.
 
-    Without GPUs, ``cpu:0``, ``cpu:1``, … stand for devices. torch itself says plain ``cpu`` of every tensor there, so nothing
-    else can tell them apart. It also gives a device to a module that has no parameters.
+def process_device(assigned: str | None = None) -> torch.device:
+    """Return the device of this process: the ``assigned`` one, else its own GPU, else the CPU.
+
+    A process has a GPU of its own where this node has one for each of its ranks, as torchrun counts them.
     """
+    if assigned is not None:
+        return torch.device(assigned)
+    if int(os.environ.get("LOCAL_WORLD_SIZE", 1)) <= torch.cuda.device_count():
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+    return PLAIN_CPU
 
-    def __init__(self, module: nn.Module, device: str | torch.device):
-        super().__init__()
-        if not isinstance(module, nn.Module):
-            raise TypeError(f"module is a {type(module).__name__}, expected an nn.Module: WithDevice(module, device)")
-        self.device = check_device(device)
-        self.module = module if is_virtual(self.device) else module.to(self.device)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.module(*args, **kwargs)
+def sending_device(group: Any = None) -> torch.device:
+    """Return the device whose tensors ``group`` sends: a GPU over NCCL, otherwise the CPU."""
+    # Gloo takes a GPU's tensor in some collectives, and in no send.
+    if dist.is_initialized() and "cuda:nccl" in dist.get_backend_config(group):
+        return torch.device("cuda", torch.cuda.current_device())
+    return PLAIN_CPU
 
-    def extra_repr(self) -> str:
-        return f"device={str(self.device)!r}"
+
+def training_device(own: torch.device) -> torch.device:
+    """Return where a process trains: on its ``own`` device, and in a group where the group can send from."""
+    return sending_device() if dist.is_initialized() else own
+
+
+def training_devices(own: torch.device, n: int) -> list[torch.device]:
+    """Return ``n`` devices for one process: GPUs if it trains on one and there are so many, else virtual ones."""
+    on_gpus = training_device(own).type == "cuda" and torch.cuda.device_count() >= n
+    return [torch.device("cuda" if on_gpus else "cpu", number) for number in range(n)]
+
+
+# --- real and virtual ------------------------------------------------------------------------------------------------
 
 
 def check_device(device: str | torch.device) -> torch.device:
-    """``device`` as torch has it. Raises ValueError for a GPU where there is none."""
+    """Return ``device`` as torch has it. Raises ValueError for a GPU where there is none."""
     device = torch.device(device)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device is {str(device)!r}, and there is no GPU here: use virtual devices, cpu:0, cpu:1, …")
@@ -41,64 +59,10 @@ def check_device(device: str | torch.device) -> torch.device:
 
 
 def is_virtual(device: torch.device) -> bool:
+    """Return whether ``device`` is one of ``cpu:0``, ``cpu:1``, …, which stand for devices."""
     return device.type == "cpu" and device.index is not None
 
 
-def check_modules(modules: nn.Sequential) -> None:
-    if not isinstance(modules, nn.Sequential):
-        raise TypeError(
-            f"the model is a {type(modules).__name__}, expected an nn.Sequential, which says in which order its modules "
-            "run: put the modules into one"
-        )
-    if not len(modules):
-        raise ValueError("the nn.Sequential is empty, expected at least one module in it")
-    placed(modules)  # raises what it raises before any partition is made
-
-
-def placed(modules: nn.Sequential) -> list[tuple[str, nn.Module, torch.device | None]]:
-    """Name, module and device of each. None stands for a module that stays with the one before it; the first has a device."""
-    # One that stands in it twice is here twice, unlike in named_children().
-    children = [(name, module) for name, module in modules._modules.items() if module is not None]
-    named = [_named_device(name, module) for name, module in children]
-    current = _first_device(named)
-    result: list[tuple[str, nn.Module, torch.device | None]] = []
-    for (name, module), device in zip(children, named, strict=True):
-        if device is None or (device == PLAIN_CPU and is_virtual(current)):
-            result.append((name, module, None if result else current))
-        else:
-            current = device
-            result.append((name, module, device))
-    return result
-
-
-def _first_device(named: list[torch.device | None]) -> torch.device:
-    """Where the first module is, by the first one that names a device. Among virtual devices plain cpu names none."""
-    devices = [device for device in named if device is not None]
-    first_real = next((device for device in devices if device != PLAIN_CPU), PLAIN_CPU)
-    return first_real if is_virtual(first_real) or not devices else devices[0]
-
-
-def _named_device(name: str, module: nn.Module) -> torch.device | None:
-    """The device that a module of the model names, or None. Raises ValueError if its parameters are not on one device."""
-    given = module.device if isinstance(module, WithDevice) else None
-    tensors = {str(tensor.device) for tensor in (*module.parameters(), *module.buffers())}
-    inside = set() if given else {str(device) for device in _devices_inside(module)}
-    # Of a virtual device torch says plain cpu.
-    found = sorted(inside | tensors - {str(PLAIN_CPU)} if inside else tensors)
-    what = f"module {name!r}, a {type(module.module if given else module).__name__}"
-    if len(found) > 1:
-        raise ValueError(
-            f"{what}, has parameters or buffers on {' and '.join(found)}, expected one device: move it to one, or make its "
-            "parts modules of the nn.Sequential"
-        )
-    if given and found and torch.device(found[0]) != (PLAIN_CPU if is_virtual(given) else given):
-        raise ValueError(f"{what}, is on {found[0]}, but its WithDevice says {given}: wrap it where it is to run")
-    return given or (torch.device(found[0]) if found else None)
-
-
-def _devices_inside(module: nn.Module) -> Iterator[torch.device]:
-    """The devices that parts of a module were given. One that moves tensors itself, as a Pipe does, looks after its own."""
-    for part in module.children() if not getattr(module, "moves_tensors", False) else ():
-        if isinstance(part, WithDevice):
-            yield part.device
-        yield from _devices_inside(part)
+def real_device(device: torch.device) -> torch.device:
+    """Return where the tensors of ``device`` are: of a virtual one, on the CPU."""
+    return PLAIN_CPU if is_virtual(device) else device

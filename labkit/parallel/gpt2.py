@@ -15,7 +15,8 @@ import torch
 from torch import nn
 
 from labkit.base.checks import check_counts
-from labkit.parallel.devices import PLAIN_CPU, WithDevice, check_device, is_virtual
+from labkit.parallel.devices import check_device, is_virtual, real_device
+from labkit.parallel.placement import WithDevice
 
 if TYPE_CHECKING:
     from transformers import GPT2Config, GPT2LMHeadModel
@@ -34,17 +35,23 @@ def place(gpt2: GPT2LMHeadModel, devices: Sequence[str | torch.device]) -> GPT2L
     take_out_of_pipe(gpt2)
     tied = head.weight is transformer.wte.weight
     for module in (transformer.wte, transformer.wpe, head):
-        module.to(_real(places[0]))
+        module.to(real_device(places[0]))
     if tied:  # torch gives a module a new Parameter where it cannot change the old one
         head.weight = transformer.wte.weight
-    transformer.ln_f.to(_real(places[-1]))
+    transformer.ln_f.to(real_device(places[-1]))
     transformer.h = nn.ModuleList(
         PlacedBlock(blocks[i], device) for device, share in zip(places, shares, strict=True) for i in share
     )
-    for module in (transformer.ln_f, head):
-        if _to_its_weight not in module._forward_pre_hooks.values():
-            module.register_forward_pre_hook(_to_its_weight)
+    _hook_once(transformer.ln_f, _to_its_weight)
+    _hook_once(head, _to_its_weight)
+    _hook_once(transformer, _note_what_is_recorded)
     return gpt2
+
+
+def _hook_once(module: nn.Module, hook: Any) -> None:
+    """Register a forward pre-hook, unless an earlier placement did. torch has no public list of a module's hooks."""
+    if hook not in module._forward_pre_hooks.values():
+        module.register_forward_pre_hook(hook, with_kwargs=True)
 
 
 class PlacedBlock(WithDevice):
@@ -54,7 +61,7 @@ class PlacedBlock(WithDevice):
     """
 
     def __init__(self, module: nn.Module, device: str | torch.device):
-        super().__init__(module.to(_real(torch.device(device))), device)
+        super().__init__(module.to(real_device(torch.device(device))), device)
         self.training = module.training
         self.register_state_dict_post_hook(_leave_module_out)
         self.register_load_state_dict_pre_hook(_put_module_in)
@@ -66,18 +73,13 @@ class PlacedBlock(WithDevice):
         return self.module(*(_on(self.device, value) for value in args), **moved)
 
 
-def _real(device: torch.device) -> torch.device:
-    """Where the tensors of a device are."""
-    return PLAIN_CPU if is_virtual(device) else device
-
-
 def _on(device: torch.device, value: Any) -> Any:
     return value.to(device) if isinstance(value, torch.Tensor) else value
 
 
-def _to_its_weight(module: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+def _to_its_weight(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
     """A forward pre-hook: the input comes to where the module's weight is."""
-    return tuple(_on(module.weight.device, value) for value in args)
+    return tuple(_on(module.weight.device, value) for value in args), kwargs
 
 
 def _leave_module_out(module: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:
@@ -105,6 +107,7 @@ class PipedBlocks(nn.Module):
     """
 
     pipe: Any
+    recorded: bool = False  # whether what the blocks give is
 
     def __init__(self, pipe: Any):
         super().__init__()
@@ -125,7 +128,7 @@ class PipedBlocks(nn.Module):
 
     def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         """What the blocks give for ``hidden_states`` (rows, T, n_embd), one after the other or through the Pipe."""
-        beside = _beside(args, kwargs)
+        beside = _beside(args, kwargs) or ("output_hidden_states or output_attentions" if self.recorded else "")
         if not beside:
             return self.pipe(hidden_states)
         if self.training and torch.is_grad_enabled():
@@ -145,14 +148,19 @@ def _beside(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     found = [name for name, value in zip(names, args, strict=False) if value is not None]
     # GPT-2 has used the positions by now, and the cache is there or not.
     found += [name for name, value in kwargs.items() if value is not None and name not in ("position_ids", "use_cache")]
-    return " and ".join(found) or ("output_hidden_states or output_attentions" if _are_recorded() else "")
+    return " and ".join(found)
 
 
-def _are_recorded() -> bool:
-    """Whether transformers (5.23) collects what blocks give. It does so in the thread of the caller alone."""
-    from transformers.utils import output_capturing
+def _note_what_is_recorded(transformer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """A forward pre-hook of GPT2Model: tell blocks in a Pipe whether transformers is to collect what they give.
 
-    return bool(output_capturing._active_collector.get())
+    It collects in the thread of the caller alone, and a block is not told.
+    """
+    if isinstance(transformer.h, PipedBlocks):
+        asked = {name: kwargs.get(name) for name in ("output_hidden_states", "output_attentions")}
+        transformer.h.recorded = any(
+            getattr(transformer.config, name) if value is None else value for name, value in asked.items()
+        )
 
 
 def check_ready(gpt2: GPT2LMHeadModel) -> None:

@@ -1,11 +1,11 @@
-"""Given code under ScheduledPipeline: which rank of the schedule this process is, which stages it has, and whether all agree."""
+"""Given code under ScheduledPipeline: assign this process a rank and stages, and check that all ranks agree."""
 
 from __future__ import annotations
 
 import hashlib
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from torch import nn
@@ -13,20 +13,21 @@ from torch import nn
 from labkit.schedule import Schedule, validate
 
 
-def take_place(
+def assign_stages(
     stages: Sequence[nn.Module], schedule: Schedule, loss_fn: object, process_group: Any = None
 ) -> tuple[int, dict[int, nn.Module]]:
-    """This process's rank in ``schedule``, and its modules by the numbers that their stages have there.
+    """Return this process's rank in ``schedule``, and its modules by the numbers of their stages there.
 
-    All ranks call it together, and either it returns on all of them or it raises on all of them: one that went on alone
-    would wait for ever. Raises what :func:`rank_of` and :func:`hosted` raise, TypeError for a ``loss_fn`` that cannot be
-    called on the rank of the last stage, and ValueError where another rank has raised or has another schedule.
+    All ranks call it together, and it returns on all of them or raises on all of them: one that went on
+    alone would wait for ever. Raises what :func:`rank_of` and :func:`local_stages` raise, TypeError for
+    a ``loss_fn`` that cannot be called on the rank of the last stage, and ValueError where another rank
+    has raised or has another schedule.
     """
     mistake: Exception | None = None
     _check_group(process_group)
     try:
         rank = rank_of(schedule, process_group)
-        modules = hosted(stages, schedule, rank)
+        modules = local_stages(stages, schedule, rank)
         if schedule.n_stages - 1 in modules and not callable(loss_fn):
             raise TypeError(
                 f"loss_fn is {loss_fn!r}, expected a function of output and target, such as torch.nn.functional.mse_loss"
@@ -38,7 +39,9 @@ def take_place(
 
 
 def rank_of(schedule: Schedule, process_group: Any = None) -> int:
-    """This process's rank in ``schedule``: that in ``process_group``, or among all; 0 without any, for a schedule of one rank.
+    """Return this process's rank in ``schedule``: that in ``process_group``, or among all ranks.
+
+    Without a process group it is 0, and the schedule must be of one rank.
 
     Raises TypeError for what is no Schedule, ScheduleError for one that cannot run, and ValueError for one of another number
     of ranks than the group has.
@@ -58,8 +61,8 @@ def rank_of(schedule: Schedule, process_group: Any = None) -> int:
     return rank
 
 
-def hosted(stages: Sequence[nn.Module], schedule: Schedule, rank: int) -> dict[int, nn.Module]:
-    """``stages``, the modules of this rank, by the numbers that their stages have in ``schedule``.
+def local_stages(stages: Sequence[nn.Module], schedule: Schedule, rank: int) -> dict[int, nn.Module]:
+    """Return ``stages``, the modules of this rank, by the numbers that their stages have in ``schedule``.
 
     Raises TypeError for what is no module, and ValueError for more or fewer than the schedule has on this rank.
     """
@@ -80,7 +83,10 @@ def hosted(stages: Sequence[nn.Module], schedule: Schedule, rank: int) -> dict[i
 
 
 def _check_group(process_group: Any) -> None:
-    """TypeError for what is no process group, ValueError where this process is not in it: the others can do without it."""
+    """Raise TypeError for what is no process group, ValueError where this process is not in it.
+
+    At once, without the others: they can do without a rank that is not in their group.
+    """
     if process_group is dist.GroupMember.NON_GROUP_MEMBER:
         raise ValueError(
             f"rank {dist.get_rank()} is not in the process_group that it was given: give each rank the group of its pipeline, "
@@ -104,11 +110,19 @@ def _rank_and_size(process_group: Any) -> tuple[int, int]:
 HEAD_START_S = 0.1  # launch reports the rank that raises first, which should be the one with the mistake
 
 
+class _Answer(NamedTuple):
+    """What a rank tells the others: the fingerprint of its schedule, or its mistake."""
+
+    fingerprint: str = ""
+    mistake: str = ""
+
+
 def _agree(schedule: Schedule, process_group: Any, mistake: Exception | None) -> None:
-    """Raise this rank's ``mistake`` if there is one, else ValueError if another rank has made one or has another schedule."""
+    """Raise this rank's ``mistake``, or ValueError if another rank has made one or has another schedule."""
     _, size = _rank_and_size(process_group)
     if size > 1:
-        own = ("", f"{type(mistake).__name__}: {mistake}") if mistake else (_fingerprint(schedule), "")
+        text = f"{type(mistake).__name__}: {mistake}"
+        own = _Answer(mistake=text) if mistake else _Answer(_fingerprint(schedule))
         everyone = [own] * size
         dist.all_gather_object(everyone, own, group=process_group)
         if not mistake:
@@ -117,15 +131,15 @@ def _agree(schedule: Schedule, process_group: Any, mistake: Exception | None) ->
         raise mistake
 
 
-def _check_others(everyone: list[tuple[str, str]]) -> None:
-    """From every rank the fingerprint of its schedule, and its mistake."""
-    for rank, (_, mistake) in enumerate(everyone):
-        if mistake:
+def _check_others(everyone: list[_Answer]) -> None:
+    """Raise ValueError if a rank has made a mistake or has another schedule than rank 0."""
+    for rank, answer in enumerate(everyone):
+        if answer.mistake:
             time.sleep(HEAD_START_S)
             raise ValueError(
-                f"rank {rank} cannot take part in the pipeline, so nobody can. What it was given raised {mistake}"
+                f"rank {rank} cannot take part in the pipeline, so nobody can. What it was given raised {answer.mistake}"
             )
-    schedules = [fingerprint for fingerprint, _ in everyone]
+    schedules = [answer.fingerprint for answer in everyone]
     if others := [rank for rank, one in enumerate(schedules) if one != schedules[0]]:
         raise ValueError(
             f"rank {', '.join(map(str, others))} has another schedule than rank 0: give all ranks the same one, "

@@ -15,11 +15,10 @@ import torch
 from torch import nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from labkit.parallel.graph_entry import LEAF, enter_graph
+from labkit.parallel.stage_errors import check_output, noted
 from labkit.parallel.worker import mark_ready, move, wait_until_ready
 from labkit.trace import span
-
-# The type of the nodes that add to the .grad of a parameter.
-LEAF: Any = type(get_gradient_edge(torch.empty(0, requires_grad=True)).node)
 
 
 def run_stage(module: nn.Module, x: torch.Tensor, device: torch.device, stage: int, micro_batch: int) -> torch.Tensor:
@@ -42,7 +41,7 @@ def run_stage(module: nn.Module, x: torch.Tensor, device: torch.device, stage: i
         x = move(x, device, stage=stage, micro_batch=micro_batch)
         if stage == 0:
             x = x.clone()  # micro-batches are views of one batch, which a module may not change in place
-        entry = enter(x) if torch.is_grad_enabled() and x.requires_grad else x
+        entry = enter_graph(x) if torch.is_grad_enabled() and x.requires_grad else x
         inputs = [get_gradient_edge(entry)] if entry is not x else []  # before the module may change it in place
         with span("forward", stage=stage, micro_batch=micro_batch):
             y = module(entry)
@@ -51,24 +50,6 @@ def run_stage(module: nn.Module, x: torch.Tensor, device: torch.device, stage: i
             leaves = _leaves(get_gradient_edge(y), inputs)
             y = _Stage.apply(_Graph(y, inputs, leaves, stage, micro_batch), x, *leaves)
         return mark_ready(y)
-
-
-def check_output(y: Any, stage: int, micro_batch: int) -> None:
-    if not isinstance(y, torch.Tensor):
-        raise TypeError(
-            f"stage {stage} returned a {type(y).__name__} for micro-batch {micro_batch}, expected one tensor: have the last "
-            "module of the stage pack what the next one needs into one, or cut elsewhere"
-        )
-
-
-@contextlib.contextmanager
-def noted(what: str, stage: int, micro_batch: int) -> Iterator[None]:
-    """Say of an exception in the block where it happened."""
-    try:
-        yield
-    except BaseException as error:
-        error.add_note(f"in the {what} of stage {stage}, micro-batch {micro_batch}")
-        raise
 
 
 # --- a graph of its own ----------------------------------------------------------------------------------------------
@@ -124,29 +105,6 @@ class _Stage(torch.autograd.Function):
                 "be differentiated again. Use the plain module for second derivatives"
             )
         return None, *ctx.graph.backward(gradients[0])
-
-
-class _Entry(torch.autograd.Function):
-    """Where an inner graph begins: gives a tensor in the memory of another one, without that one's graph.
-
-    Unlike a leaf that requires grad, or a view, such an output may be changed in place. ``anchor`` requires grad, so that
-    the output does, and gets its gradient; the other tensor comes in a list, where autograd does not see it.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, anchor: torch.Tensor, behind: list[torch.Tensor]) -> torch.Tensor:
-        ctx.set_materialize_grads(False)  # no gradient stays none
-        return behind[0].detach()  # changes in place count for both, so whoever saved the other one hears of them
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
-        return gradients[0], None  # not reached where the gradient is taken as it comes in
-
-
-def enter(x: torch.Tensor) -> torch.Tensor:
-    """``x`` again, in the same memory, as the place where a new graph begins. A leaf gets the gradient that comes there."""
-    anchor = x if x.is_leaf and x.requires_grad else torch.empty(0, requires_grad=True)
-    return _Entry.apply(anchor, [x])
 
 
 def _leaves(output: GradientEdge, inputs: list[GradientEdge]) -> list[torch.Tensor]:

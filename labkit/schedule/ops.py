@@ -1,4 +1,4 @@
-"""What an op of a pipeline is, and the name of its event."""
+"""Name what a rank of a pipeline does: an op, and the event that it becomes in an event table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 KINDS = "FBIW"
 
-EVENT_NAMES = {"F": "forward", "B": "backward", "I": "input_grad", "W": "weight_grad"}  # an op's kind -> its event name
+EVENT_NAMES = {"F": "forward", "B": "backward", "I": "input_grad", "W": "weight_grad"}  # by kind
+EVENT_KINDS = {name: kind for kind, name in EVENT_NAMES.items()}  # by event name
 
 _OP = re.compile(rf"(\d+)([{KINDS}])(\d+)")
 
@@ -22,9 +23,11 @@ class _Op(NamedTuple):
 class Op(_Op):
     """One thing a rank does: ``kind`` of ``stage`` for ``micro_batch``. It prints as ``2F0``, as torch's do.
 
-    ``F`` is the forward pass and ``B`` the whole backward pass. ``I`` is the backward pass towards the input alone, and
-    ``W`` the one towards the weights: I and W together replace B. Raises ValueError for what is none of that, and
-    TypeError for a stage or micro-batch that is no int.
+    ``F`` is the forward pass and ``B`` the whole backward pass. ``I`` is the gradient of the input
+    alone, and ``W`` that of the weights: I and W together replace B.
+
+    Raises ValueError for any other kind and for numbers below 0, TypeError for a stage or micro-batch
+    that is no int.
     """
 
     __slots__ = ()
@@ -43,14 +46,14 @@ class Op(_Op):
 
     @classmethod
     def parse(cls, text: str) -> Op:
-        """The op that prints as ``text``, such as ``"2F0"``. Raises ValueError for any other text."""
+        """Return the op that prints as ``text``, such as ``"2F0"``. Raises ValueError for any other text."""
         if not (match := _OP.fullmatch(text.strip())):
             raise ValueError(f"{text!r} is no op, expected stage, kind and micro-batch, such as 2F0")
         return cls(match[2], int(match[1]), int(match[3]))
 
 
 def check_types(ranks: Sequence[Sequence[object]]) -> None:
-    """TypeError unless all that is in the lists is an Op."""
+    """Raise TypeError unless all that is in the lists is an Op."""
     for rank, ops in enumerate(ranks):
         if set(map(type, ops)) <= {Op}:
             continue

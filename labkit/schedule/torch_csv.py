@@ -1,4 +1,4 @@
-"""torch's schedule CSV, both ways: one row per rank, one cell per action.
+"""Read and write torch's CSV of a schedule: one row per rank, one cell per action.
 
 torch.distributed.pipelining writes it with ``_dump_csv`` and runs it after ``_load_csv``. What only it has, sending and
 receiving, sharding, and empty cells for time slots in which a rank idles, computes nothing and has no op here.
@@ -13,21 +13,24 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from labkit.schedule.dependencies import Op
+from labkit.schedule.ops import Op
 
 _COMPUTES_NOTHING = re.compile(r"\d+(UNSHARD|RESHARD|REDUCE_GRAD|SEND_F|RECV_F|SEND_B|RECV_B)\d*")
 _SEVERAL = re.compile(r"\((.*)\)OVERLAP_F_B")
 
 
 def write_csv(ranks: Sequence[Sequence[Op]]) -> str:
-    """The ops of each rank as a line of cells, as ``0F0,0B0``."""
+    """Return the ops of each rank as a line of cells, such as ``0F0,0B0``."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([map(str, ops) for ops in ranks])
     return text.getvalue()
 
 
 def read_csv(text_or_path: str | os.PathLike[str]) -> list[list[Op]]:
-    """For each row its ops. Raises ValueError for a cell that is no action, FileNotFoundError for a path to nowhere."""
+    """Return for each row its ops.
+
+    Raises ValueError for a cell that is no action, FileNotFoundError for a path to nowhere.
+    """
     ranks: list[list[Op]] = []
     for row, cells in enumerate(csv.reader(_text(text_or_path).splitlines()), start=1):
         ranks.append([])
@@ -43,7 +46,7 @@ def read_csv(text_or_path: str | os.PathLike[str]) -> list[list[Op]]:
 
 
 def _ops(cell: str) -> list[Op]:
-    """What ``cell`` computes. Raises ValueError for what is no action."""
+    """Return the ops that ``cell`` computes. Raises ValueError for what is no action."""
     cell = cell.strip()
     if not cell or _COMPUTES_NOTHING.fullmatch(cell):
         return []
@@ -64,7 +67,7 @@ def _text(text_or_path: str | os.PathLike[str]) -> str:
 
 
 def _is_schedule(text: str) -> bool:
-    """Whether a str is meant as rows and not as a path: it has a line break, or a cell that is an action."""
+    """Return whether a str is meant as rows, not as a path: a line break, or a cell that is an action."""
 
     def is_action(cell: str) -> bool:
         try:

@@ -1,11 +1,15 @@
-"""When it should happen: a schedule and the time each op takes become an event table, the same that a run gives.
+"""Work out when it should happen, and explain why: makespan, bubble, activations, idle ranks, gaps.
 
     events = simulate(one_f_one_b(n_stages=4, n_micro=8), forward=1.0, backward=2.0)
     makespan(events) == 33.0 and bubble_fraction(events) == 3 / 11
 
-A simulated unit of time is one second. What an event table says, simulated or measured, is also to be had from here:
-its makespan, bubble and activations (:mod:`labkit.simulate.measures`), why a rank is idle and what the makespan consists of
-(:mod:`labkit.simulate.idle`), and where the time went that a run took longer than it should (:mod:`labkit.simulate.gap`).
+simulator   a schedule and the time each op takes become an event table, the same that a run gives
+measures    what an event table says: makespan, bubble, activations
+replay      a schedule and its event table op by op: what delayed each op
+idle        the critical path, and why a rank is idle at some time
+gap         where the time went that a run took longer than it should
+
+A simulated unit of time is one second.
 """
 
 from labkit.simulate.gap import explain_gap

@@ -21,7 +21,7 @@ from labkit.schedule import Schedule
 from labkit.trace import span
 from labkit.train import modes, translation
 from labkit.train.metrics import EpochMetrics
-from labkit.train.trainer import Trainer, device, world
+from labkit.train.trainer import Trainer, world
 from labkit.train.translation import NO_LOSS, PAD_ID, Batch
 
 if TYPE_CHECKING:
@@ -153,12 +153,6 @@ def _ranks_of_stages(schedule: Schedule) -> list[int]:
 
 
 # --- one process for all devices -------------------------------------------------------------------------------------
-
-
-def devices(n: int) -> list[torch.device]:
-    """So many devices for one process: GPUs, if this process computes on one and there are so many, else virtual ones."""
-    on_gpus = device().type == "cuda" and torch.cuda.device_count() >= n
-    return [torch.device("cuda" if on_gpus else "cpu", number) for number in range(n)]
 
 
 @contextlib.contextmanager

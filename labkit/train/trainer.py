@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from labkit import dp, launch, models
+from labkit.parallel.devices import training_device
 from labkit.trace import pause, span
 from labkit.train.metrics import EpochMetrics
 
@@ -30,9 +31,8 @@ def world() -> tuple[int, int]:
 
 
 def device() -> torch.device:
-    """Where this rank computes: on the CPU if the ranks talk over gloo, otherwise where :func:`labkit.launch.device` says."""
-    on_gloo = dist.is_initialized() and dist.get_backend() == "gloo"
-    return torch.device("cpu") if on_gloo else launch.device()
+    """Return where this rank trains."""
+    return training_device(launch.device())
 
 
 def sum_over_ranks(*values: float) -> list[float]:

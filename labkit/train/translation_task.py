@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
+import time
+import traceback
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
-from labkit import dp, models, pipe
+from labkit import dp, launch, models, pipe
+from labkit.parallel.devices import training_devices
+from labkit.parallel.stage_assignment import HEAD_START_S
 from labkit.train import metrics, modes, pipeline_trainer, translation
 from labkit.train.metrics import RankResult
 from labkit.train.pipeline_trainer import PipelineTrainer
@@ -125,7 +130,7 @@ def _trainer(config: TranslateConfig, corpus: Corpus, total_steps: int) -> Train
         return PipelineTrainer(model, schedule, rate, total_steps, config.save_gradients)
     devices, piped = None, config.mode == modes.PIPELINE_PARALLEL
     if config.mode in modes.ONE_PROCESS:
-        devices = pipeline_trainer.devices(config.n_devices)
+        devices = training_devices(launch.device(), config.n_devices)
         models.parallelize(model, devices)
     if piped:
         rows = min(config.batch_size, len(corpus.train))
@@ -139,20 +144,38 @@ def load(config: TranslateConfig) -> Corpus:
     return translation.load_corpus(config.source, config.vocab_size, config.max_length, config.limit, config.limit_eval)
 
 
+class _Sent(NamedTuple):
+    """What rank 0 tells the others: the data, pickled, or what kept it from having any."""
+
+    corpus: bytes = b""
+    failure: str = ""
+
+
 def _corpus_from_rank_0(config: TranslateConfig) -> Corpus:
-    """Loaded once, by rank 0. Where that fails, every rank raises, so that none waits."""
+    """Load the data on rank 0, for all ranks.
+
+    Whatever rank 0 raises, every rank raises, so that none waits for it: rank 0 the exception itself, the others a
+    RuntimeError that quotes it. An exception that pickle cannot carry is quoted as well as any other.
+    """
     rank, world_size = world()
+    if world_size == 1:
+        return load(config)
     box: list[Any] = [None]
+    mistake: BaseException | None = None
     if rank == 0:
         try:
-            box = [load(config)]
-        except DATA_ERRORS as error:
-            box = [error]
-    if world_size > 1:
-        dist.broadcast_object_list(box, src=0, device=device())
-    if isinstance(box[0], Exception):
-        raise box[0]
-    return box[0]
+            corpus = load(config)
+            box = [_Sent(corpus=pickle.dumps(corpus))]
+        except BaseException as error:
+            mistake = error
+            box = [_Sent(failure="".join(traceback.format_exception_only(error)).strip())]
+    dist.broadcast_object_list(box, src=0, device=device())
+    if mistake is not None:
+        raise mistake
+    if box[0].failure:
+        time.sleep(HEAD_START_S)
+        raise RuntimeError(f"rank 0 could not read the data, so no rank can train: {box[0].failure}")
+    return corpus if rank == 0 else pickle.loads(box[0].corpus)
 
 
 def _bleu(model: torch.nn.Module, corpus: Corpus, max_length: int) -> tuple[float, list[dict[str, str]]]:

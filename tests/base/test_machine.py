@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from labkit import _plan
 from labkit.base import machine
+from labkit.ranks import plan
 
 
 @pytest.mark.parametrize(("in_sight", "quota", "cores"), [(64, 2.0, 2), (4, 1.5, 1), (8, 0.5, 1), (4, math.inf, 4)])
@@ -18,7 +18,7 @@ def test_cores_are_those_in_sight_or_the_quota_if_that_is_less(monkeypatch, in_s
 def test_ranks_share_out_what_a_container_grants_not_what_the_machine_has(monkeypatch):
     monkeypatch.setattr(machine, "cores_in_sight", lambda: 64)
     monkeypatch.setattr(machine, "cpu_quota", lambda: 8.0)
-    assert _plan.decide(2, "gloo", 1.0, None, None, False, True).threads == 4
+    assert plan.decide(2, "gloo", 1.0, None, None, False, True).threads == 4
 
 
 def test_limits_are_read_from_the_own_control_group_and_those_above(tmp_path, monkeypatch):

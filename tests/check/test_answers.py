@@ -10,6 +10,7 @@ not be given. RIGHT: other right answers, code or a list of edits.
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 
 import pytest
 from edited_package import LABKIT
@@ -19,7 +20,7 @@ from labkit.check import check, harness
 from labkit.check.harness import ENDS, sentence
 from labkit.todo import task_file
 
-TASKS = ("dp.5", "dp.6")
+TASKS = sorted(file.stem.removeprefix("wrong_").replace("_", ".") for file in Path(__file__).parent.glob("wrong_*.py"))
 ANSWERS = {task: importlib.import_module(f"wrong_{task.replace('.', '_')}") for task in TASKS}
 
 

@@ -1,17 +1,16 @@
 """The arithmetic of memory, against transformers' own models and the published names."""
 
 import pytest
-import torch
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from labkit.cost.memory import GPT3_SIZES, Size, activation_bytes, memory_table, parameters, token_table
 
 
 @pytest.mark.parametrize("layers, width", [(2, 64), (12, 768), (3, 128)])
 def test_parameters_are_as_many_as_transformers_gpt2_has(layers, width):
-    config = GPT2Config(n_layer=layers, n_embd=width, n_head=2, vocab_size=50257, n_positions=2048)
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    config = transformers.GPT2Config(n_layer=layers, n_embd=width, n_head=2, vocab_size=50257, n_positions=2048)
     with torch.device("meta"):
-        model = GPT2LMHeadModel(config)
+        model = transformers.GPT2LMHeadModel(config)
     assert parameters(layers, width) == sum(p.numel() for p in model.parameters())
 
 

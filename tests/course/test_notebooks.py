@@ -166,6 +166,9 @@ SMALL = [
     "print('3 ranks took', measured(time.perf_counter(), 's'), 'for step 7')\nprint(os.getpid(), file=sys.stderr)",
     "MeasuredTable({'rank': [0, 1], 'mean_s': [time.perf_counter(), 0.5]})",
     "loss(0.7627)",
+    "import psutil\nfrom ipykernel.connect import get_connection_info\n"
+    "listening = [each for each in psutil.Process().net_connections('tcp') if each.status == 'LISTEN']\n"
+    "print(get_connection_info(unpack=True)['transport'], len(listening))",
     "assert os.environ['LABKIT_STATIC'] == '1'\nraise ValueError('shard 4 is empty')",
 ]
 
@@ -180,7 +183,7 @@ def make(path: Path, cells: list[str], raises: tuple[int, ...] = ()) -> Path:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory) -> Path:
-    path = make(tmp_path_factory.mktemp("small") / "small.ipynb", SMALL, raises=(5,))
+    path = make(tmp_path_factory.mktemp("small") / "small.ipynb", SMALL, raises=(6,))
     machinery.execute(path)
     return path
 
@@ -225,9 +228,17 @@ def test_nbval_fails_where_a_compared_digit_was_changed_and_only_there(small, tm
 def test_an_executed_notebook_is_in_normal_form_and_keeps_the_contract(small):
     notebook = nbformat.read(small, as_version=4)
     assert machinery.breaches(notebook) == []
-    assert [cell.execution_count for cell in notebook.cells if cell.cell_type == "code"] == [1, 2, 3, 4, 5, 6]
+    assert [cell.execution_count for cell in notebook.cells if cell.cell_type == "code"] == [1, 2, 3, 4, 5, 6, 7]
     assert notebook.metadata == {"kernelspec": machinery.KERNEL, "language_info": {"name": "python"}}
     assert "0.7627" in notebook.cells[5].outputs[0].data["text/plain"]
+
+
+def test_no_kernel_can_be_reached_through_a_tcp_port(small):
+    """Not the one that executed this notebook; and if nbval's could, the test above would find another output.
+
+    The one port is ipykernel's own: forked processes print through it, each message with a secret of the kernel's.
+    """
+    assert nbformat.read(small, as_version=4).cells[6].outputs[0].text == "ipc 1\n"
 
 
 def test_executing_again_gives_the_same_bytes_outside_the_brackets(tmp_path):

@@ -6,11 +6,9 @@ import xml.etree.ElementTree as ElementTree
 
 import matplotlib.image
 import matplotlib.pyplot as plt
-import nbformat
 import pandas as pd
 import pytest
 from drawn_tables import ALT, RESULTS, SWEEP, two_ranks
-from nbclient import NotebookClient
 
 from labkit.draw import overlay, save, schedule_table, schedules, show, timeline
 from labkit.draw.charts import bars, curve
@@ -222,8 +220,13 @@ def test_outside_any_lab_figures_go_to_the_working_directory(tmp_path, monkeypat
 
 
 def test_every_cell_of_a_notebook_shows_the_figure_it_draws():
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    from labkit.course.kernels import over_ipc
+
     draws = "from labkit import draw, schedule, simulate\ndraw.timeline(simulate.simulate(schedule.gpipe(2, 2)))"
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(draws) for _ in range(2)])
-    NotebookClient(notebook, kernel_name="python3").execute()
+    client = nbclient.NotebookClient(notebook, kernel_name="python3")
+    over_ipc(client.create_kernel_manager())
+    client.execute()
     for cell in notebook.cells:
         assert ["image/png" in output.get("data", {}) for output in cell.outputs].count(True) == 1

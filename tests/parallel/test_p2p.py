@@ -1,4 +1,4 @@
-"""Mail: everything arrives, in whatever order the network insists on; what was sent is let go; what is wrong is said."""
+"""P2P: everything arrives, in whatever order the network insists on; what was sent is let go; what is wrong is said."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pipelines import feeder, random_schedules, schedules
 from scheduled_runs import all_kinds_of_tensors, send_all_kinds_of_tensors
 
 from labkit.cost import ETHERNET_1G
-from labkit.parallel import p2p
-from labkit.parallel.p2p import Mail
+from labkit.parallel import devices, p2p
+from labkit.parallel.p2p import P2P
 from labkit.schedule import Op, forward_only, gpipe, interleaved, one_f_one_b
 
 any_schedule = st.one_of(schedules(), random_schedules())
@@ -150,17 +150,17 @@ def steps_of(schedule, steps, frozen=frozenset()):
     are ``frozen`` give activations that want no gradient."""
 
     def program(rank):
-        post = Mail(schedule, rank, None, devices_of(schedule, rank))
+        channel = P2P(schedule, rank, None, devices_of(schedule, rank))
         for step in range(steps):
             for op in schedule.ops[rank]:
                 source = feeder(schedule, op)
                 if op.kind != "W" and source and source.stage != op.stage:
-                    check(op, source, post.receive(op), step)
+                    check(op, source, channel.receive(op), step)
                 last = schedule.n_stages - 1 if op.kind == "F" else 0
                 if op.kind != "W" and op.stage != last:
                     given = torch.full((2,), number(op) + step / 8, requires_grad=op.kind == "F")
-                    post.send(op, given.detach() if op.stage in frozen else given)
-            post.finish()
+                    channel.send(op, given.detach() if op.stage in frozen else given)
+            channel.finish()
 
     def check(op, source, found, step):
         wanted = op.kind == "F" or op.stage not in frozen
@@ -208,17 +208,17 @@ def most_kept(schedule, rank):
 
     def program(mine):
         nonlocal most
-        post = Mail(schedule, mine, None, devices_of(schedule, mine))
+        channel = P2P(schedule, mine, None, devices_of(schedule, mine))
         last = schedule.n_stages - 1
         for step in range(2):
             for op in schedule.ops[mine]:
                 if op.stage != (0 if op.kind == "F" else last):
-                    post.receive(op)
+                    channel.receive(op)
                 if op.stage != (last if op.kind == "F" else 0):
-                    post.send(op, torch.ones(2, requires_grad=op.kind == "F"))
+                    channel.send(op, torch.ones(2, requires_grad=op.kind == "F"))
                 if mine == rank and step == 1:
                     most = max(most, sum(payload() is not None for payload in network.payloads[rank]))
-            post.finish()
+            channel.finish()
 
     gc.disable()  # what is let go is gone at once
     try:
@@ -256,23 +256,23 @@ def test_a_tensor_of_any_dtype_shape_and_strides_arrives(ranks, link):
 )
 def test_what_cannot_be_sent_is_refused_before_anything_is_sent(given, error, message):
     with pytest.raises(error, match=message):
-        Mail(forward_only(2, 1), 0, None, {0: CPU}).send(Op("F", 0, 0), given)
+        P2P(forward_only(2, 1), 0, None, {0: CPU}).send(Op("F", 0, 0), given)
 
 
 # --- used the wrong way ----------------------------------------------------------------------------------------------
 
 
 def alone():
-    """The mail of a rank that has both stages: everything is handed over."""
-    return Mail(interleaved(1, 2, n_chunks=2), 0, None, {0: CPU, 1: CPU})
+    """The messages of a rank that has both stages: everything is handed over."""
+    return P2P(interleaved(1, 2, n_chunks=2), 0, None, {0: CPU, 1: CPU})
 
 
 def test_what_a_stage_gives_another_one_of_its_rank_is_handed_over_as_it_is():
-    post, y = alone(), torch.ones(2, requires_grad=True)
-    post.send(Op("F", 0, 0), y)
-    assert post.receive(Op("F", 1, 0)) is y
-    post.send(Op("B", 1, 0), None)
-    assert torch.equal(post.receive(Op("B", 0, 0)), torch.zeros(2))
+    channel, y = alone(), torch.ones(2, requires_grad=True)
+    channel.send(Op("F", 0, 0), y)
+    assert channel.receive(Op("F", 1, 0)) is y
+    channel.send(Op("B", 1, 0), None)
+    assert torch.equal(channel.receive(Op("B", 0, 0)), torch.zeros(2))
 
 
 @pytest.mark.parametrize(
@@ -286,10 +286,10 @@ def test_what_a_stage_gives_another_one_of_its_rank_is_handed_over_as_it_is():
     ],
 )
 def test_an_op_out_of_its_turn_is_said_by_name(calls, message):
-    post = alone()
+    channel = alone()
     with pytest.raises(RuntimeError, match=message):
         for call in calls:
-            make(post, call)
+            make(channel, call)
 
 
 @pytest.mark.parametrize(
@@ -302,20 +302,20 @@ def test_an_op_out_of_its_turn_is_said_by_name(calls, message):
 def test_what_was_not_sent_to_another_rank_is_said_before_anybody_is_waited_for(monkeypatch, calls, message):
     monkeypatch.setattr(p2p, "dist", Network(2, LANES["one lane a rank"], patient=False))
     p2p.dist._here.rank = 0
-    post = Mail(gpipe(2, 2), 0, None, {0: CPU})
+    channel = P2P(gpipe(2, 2), 0, None, {0: CPU})
     with pytest.raises(RuntimeError, match=message):
         for call in calls:
-            make(post, call)
+            make(channel, call)
 
 
-def make(post, call):
+def make(channel, call):
     what, _, op = call.partition(" ")
     if what == "finish":
-        post.finish()
+        channel.finish()
     elif what == "send":
-        post.send(Op.parse(op), torch.ones(2, requires_grad=True))
+        channel.send(Op.parse(op), torch.ones(2, requires_grad=True))
     else:
-        post.receive(Op.parse(op))
+        channel.receive(Op.parse(op))
 
 
 @pytest.mark.parametrize("call, message", [("receive 0F0", "0F0 takes nothing"), ("receive 1B0", "1B0 takes nothing")])
@@ -340,19 +340,20 @@ def test_an_op_that_gives_nothing_to_another_stage_cannot_send(call, message):
     ids=["shape", "dtype", "requires_grad"],
 )
 def test_an_activation_that_looks_otherwise_than_in_the_first_step_is_refused(other, message):
-    post = alone()
+    channel = alone()
     for i in range(2):
-        post.send(Op("F", 0, i), torch.ones(2))
-        post.receive(Op("F", 1, i))
-    post.finish()
+        channel.send(Op("F", 0, i), torch.ones(2))
+        channel.receive(Op("F", 1, i))
+    channel.finish()
     with pytest.raises(ValueError, match=message):
-        post.send(Op("F", 0, 0), other)
+        channel.send(Op("F", 0, 0), other)
 
 
 def test_over_nccl_tensors_go_from_gpu_to_gpu_and_otherwise_through_the_cpu(monkeypatch):
     network = Network(2, LANES["one lane a rank"], patient=False)
     monkeypatch.setattr(p2p, "dist", network)
+    monkeypatch.setattr(devices, "dist", network)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    assert Mail(gpipe(2, 2), 0, None, {0: CPU})._wire == CPU
+    assert P2P(gpipe(2, 2), 0, None, {0: CPU})._sending_device == CPU
     network.get_backend_config = lambda group=None: "cpu:gloo,cuda:nccl"  # of the default group, too
-    assert Mail(gpipe(2, 2), 0, None, {0: CPU})._wire == torch.device("cuda", 1)
+    assert P2P(gpipe(2, 2), 0, None, {0: CPU})._sending_device == torch.device("cuda", 1)

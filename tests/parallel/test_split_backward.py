@@ -18,8 +18,8 @@ from torch.utils.checkpoint import checkpoint
 
 from labkit import models
 from labkit.parallel import split_backward
+from labkit.parallel.graph_entry import enter_graph
 from labkit.parallel.split_backward import StageGraph
-from labkit.parallel.stage_node import enter
 
 MICRO_BATCHES = 3
 
@@ -91,22 +91,22 @@ def plain(module: nn.Module, inputs: list[torch.Tensor]) -> list[torch.Tensor | 
 
 def whole(module: nn.Module, inputs: list[torch.Tensor]) -> list[torch.Tensor | None]:
     graphs, gradients = forward(module, inputs)
-    return [graph.whole(gradient) for graph, gradient in zip(graphs, gradients, strict=True)]
+    return [graph.backward(gradient) for graph, gradient in zip(graphs, gradients, strict=True)]
 
 
 def split(module: nn.Module, inputs: list[torch.Tensor]) -> list[torch.Tensor | None]:
     """W in another order than I, and all micro-batches in flight at the same time."""
     graphs, gradients = forward(module, inputs)
-    found = [graph.towards_input(gradient) for graph, gradient in zip(graphs, gradients, strict=True)]
+    found = [graph.input_grad(gradient) for graph, gradient in zip(graphs, gradients, strict=True)]
     assert all(weight.grad is None for weight in module.parameters())
     for graph in [graphs[1], *graphs[2:], graphs[0]]:
-        graph.towards_weights()
+        graph.weight_grad()
     return found
 
 
 def forward(module: nn.Module, inputs: list[torch.Tensor]) -> tuple[list[StageGraph], list[torch.Tensor]]:
     leaves = [x.detach().clone().requires_grad_() for x in inputs]
-    outputs = [module(enter(x)) for x in leaves]
+    outputs = [module(enter_graph(x)) for x in leaves]
     graphs = [StageGraph(output, x) for output, x in zip(outputs, leaves, strict=True)]
     return graphs, [output.detach().cos() for output in outputs]
 
@@ -277,17 +277,17 @@ def test_without_an_input_that_wants_a_gradient_all_the_work_is_left_to_w():
     expected = [weight.grad for weight in model.parameters()]
     model.zero_grad()
     graph = StageGraph(model(tokens))
-    assert graph.towards_input(gradient) is None and layer.weight.grad is None
-    graph.towards_weights()
+    assert graph.input_grad(gradient) is None and layer.weight.grad is None
+    graph.weight_grad()
     torch.testing.assert_close([weight.grad for weight in model.parameters()], expected)
 
 
 def test_a_loss_needs_no_gradient():
     layer, x = linear(), rows().requires_grad_()
     expected = torch.autograd.grad(layer(x).square().mean(), [x, *layer.parameters()])
-    graph = StageGraph(layer(enter(x)).square().mean(), x)
-    found = graph.towards_input()
-    graph.towards_weights()
+    graph = StageGraph(layer(enter_graph(x)).square().mean(), x)
+    found = graph.input_grad()
+    graph.weight_grad()
     torch.testing.assert_close((found, *(weight.grad for weight in layer.parameters())), expected)
 
 
@@ -369,9 +369,9 @@ def test_a_weights_whole_gradient_is_there_when_its_hooks_run(monkeypatch):
     layer, seen = linear(), []
     layer.weight.register_post_accumulate_grad_hook(lambda weight: seen.append(weight.grad.clone()))
     for graph, gradient in zip(*forward(nn.Sequential(layer, nn.Tanh(), layer), [rows()]), strict=True):
-        graph.towards_input(gradient)
+        graph.input_grad(gradient)
         assert not seen
-        graph.towards_weights()
+        graph.weight_grad()
     assert len(seen) == 1 and seen[0].equal(layer.weight.grad)
 
 
@@ -396,7 +396,7 @@ def test_each_half_computes_its_half_of_the_products():
     model = nn.Sequential(linear(), nn.Tanh(), linear())
     (graph,), (gradient,) = forward(model, [rows()])
     counts = []
-    for half in (lambda: graph.towards_input(gradient), graph.towards_weights):
+    for half in (lambda: graph.input_grad(gradient), graph.weight_grad):
         with FlopCounterMode(display=False) as counter:
             half()
         counts.append(counter.get_total_flops())
@@ -409,9 +409,9 @@ def test_a_checkpoint_is_computed_again_once_for_each_half():
     layers[0].register_forward_hook(lambda *_: calls.append(1))
     module = Do(lambda x, f: checkpoint(f, x, use_reentrant=False), layers)
     (graph,), (gradient,) = forward(module, [rows()])
-    graph.towards_input(gradient)
+    graph.input_grad(gradient)
     assert len(calls) == 2
-    graph.towards_weights()
+    graph.weight_grad()
     assert len(calls) == 3
 
 
@@ -453,7 +453,7 @@ def test_a_graph_that_is_dropped_after_i_is_gone_too():
     gc.disable()
     try:
         graphs, gradients = forward(nn.Sequential(linear(), Do(Keep.apply), linear()), [rows()])
-        graphs[0].towards_input(gradients[0])
+        graphs[0].input_grad(gradients[0])
         assert Keep.alive[0]() is not None
         graphs.clear()
         assert Keep.alive[0]() is None
@@ -464,22 +464,22 @@ def test_a_graph_that_is_dropped_after_i_is_gone_too():
 def test_a_stage_without_weights_keeps_nothing_after_i():
     Keep.alive = []
     (graph,), (gradient,) = forward(nn.Sequential(linear().requires_grad_(False), Do(Keep.apply)), [rows()])
-    graph.towards_input(gradient)
+    graph.input_grad(gradient)
     assert Keep.alive[0]() is None
-    graph.towards_weights()
+    graph.weight_grad()
 
 
 @pytest.mark.parametrize("saved", [False, True])
 def test_the_outputs_memory_is_kept_only_where_an_operation_saved_it(saved):
     x, layer = rows().requires_grad_(), linear()
-    output = layer(enter(x))
+    output = layer(enter_graph(x))
     output = output.exp() if saved else output + 1
     graph, memory = StageGraph(output, x), weakref.ref(output.untyped_storage())
     gradient = torch.ones_like(output)
     del output
     assert (memory() is not None) == saved
-    graph.towards_input(gradient)
+    graph.input_grad(gradient)
     assert (memory() is not None) == saved
-    graph.towards_weights()
+    graph.weight_grad()
     del graph
     assert memory() is None

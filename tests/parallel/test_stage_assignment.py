@@ -1,30 +1,30 @@
-"""hosting: a place in the schedule, and which modules are which stages. What several ranks do is in test_scheduled_faults."""
+"""stage_assignment: a rank in the schedule, and which modules are which stages. What several ranks do is in test_scheduled_faults."""
 
 import pytest
 import torch
 from torch import nn
 
-from labkit.parallel.stage_assignment import hosted, rank_of, take_place
+from labkit.parallel.stage_assignment import assign_stages, local_stages, rank_of
 from labkit.schedule import gpipe, interleaved, one_f_one_b, zero_bubble_v
 
 
 def test_a_ranks_modules_are_its_stages_in_ascending_order():
     a, b = nn.ReLU(), nn.Tanh()
-    assert hosted([a, b], interleaved(2, 2, 2), rank=1) == {1: a, 3: b}
-    assert hosted([a, b], zero_bubble_v(4, 4), rank=1) == {1: a, 6: b}
-    assert hosted([a], gpipe(3, 2), rank=2) == {2: a}
+    assert local_stages([a, b], interleaved(2, 2, 2), rank=1) == {1: a, 3: b}
+    assert local_stages([a, b], zero_bubble_v(4, 4), rank=1) == {1: a, 6: b}
+    assert local_stages([a], gpipe(3, 2), rank=2) == {2: a}
 
 
 def test_a_sequential_is_one_stage_and_a_modulelist_is_as_many_as_are_in_it():
     layers = [nn.ReLU(), nn.Tanh()]
     plain, several = nn.Sequential(*layers), nn.ModuleList(layers)
-    assert hosted(plain, gpipe(1, 2), rank=0) == {0: plain}
-    assert hosted(several, interleaved(1, 2, 2), rank=0) == dict(enumerate(layers))
+    assert local_stages(plain, gpipe(1, 2), rank=0) == {0: plain}
+    assert local_stages(several, interleaved(1, 2, 2), rank=0) == dict(enumerate(layers))
 
 
 def test_the_same_module_may_be_two_stages():
     shared = nn.ReLU()
-    assert hosted([shared, shared], interleaved(1, 2, 2), rank=0) == {0: shared, 1: shared}
+    assert local_stages([shared, shared], interleaved(1, 2, 2), rank=0) == {0: shared, 1: shared}
 
 
 @pytest.mark.parametrize("n_ranks", [2, 3])
@@ -38,5 +38,6 @@ def test_without_a_process_group_there_is_one_rank(n_ranks):
 
 def test_only_the_rank_of_the_last_stage_needs_a_loss_function():
     with pytest.raises(TypeError, match="loss_fn is 'mse', expected a function of output and target"):
-        take_place([nn.ReLU()], gpipe(1, 2), "mse")
-    assert take_place([nn.ReLU()], gpipe(1, 2), torch.nn.functional.mse_loss)[0] == 0
+        assign_stages([nn.ReLU()], gpipe(1, 2), "mse")
+    rank, _ = assign_stages([nn.ReLU()], gpipe(1, 2), torch.nn.functional.mse_loss)
+    assert rank == 0

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from pipelines import feeder, ops_of, random_schedules, rank_of, schedules
 
 from labkit.schedule import Op, Schedule, ScheduleError, gpipe, one_f_one_b
-from labkit.schedule.p2p_order import Message, messages_of
+from labkit.schedule.p2p_order import Message, p2p_order
 
 any_schedule = st.one_of(schedules(), random_schedules())
 
@@ -61,7 +61,7 @@ def stuck(programs):
 @settings(deadline=None)
 @given(any_schedule)
 def test_ranks_that_keep_to_the_order_never_wait_for_ever_even_if_every_message_is_a_handshake(schedule):
-    messages = messages_of(schedule)
+    messages = p2p_order(schedule)
     mine = [[m for m in messages if rank in (m.source, m.target)] for rank in range(schedule.n_ranks)]
     assert stuck([program(ops, mine[rank]) for rank, ops in enumerate(schedule.ops)]) == []
 
@@ -75,9 +75,9 @@ def test_ranks_that_send_what_they_have_and_receive_what_they_need_would_wait_fo
 def as_it_comes(schedule, rank):
     steps = []
     for op in schedule.ops[rank]:
-        steps += [m for m in messages_of(schedule) if m.consumer == op and m.target == rank]
+        steps += [m for m in p2p_order(schedule) if m.consumer == op and m.target == rank]
         steps.append(op)
-        steps += [m for m in messages_of(schedule) if m.producer == op and m.source == rank]
+        steps += [m for m in p2p_order(schedule) if m.producer == op and m.source == rank]
     return steps
 
 
@@ -93,13 +93,13 @@ def test_what_an_op_takes_from_another_rank_is_one_message_and_nothing_else_is(s
         for op in ops_of(schedule)
         if (source := feeder(schedule, op)) and home[source.stage] != home[op.stage]
     ]
-    assert sorted(messages_of(schedule)) == sorted(takes)
+    assert sorted(p2p_order(schedule)) == sorted(takes)
 
 
 @settings(deadline=None)
 @given(st.integers(1, 4), st.integers(1, 6))
 def test_gpipe_sends_every_activation_over_every_hop_and_every_gradient_back(n_stages, n_micro):
-    messages = messages_of(gpipe(n_stages, n_micro))
+    messages = p2p_order(gpipe(n_stages, n_micro))
     assert len(messages) == 2 * (n_stages - 1) * n_micro
     assert {message.target - message.source for message in messages} <= {1, -1}
 
@@ -107,4 +107,4 @@ def test_gpipe_sends_every_activation_over_every_hop_and_every_gradient_back(n_s
 def test_a_schedule_that_would_wait_for_ever_has_no_order():
     ranks = ["0F0 0B0 0F1 0B1", "1F1 1B1 1F0 1B0"]
     with pytest.raises(ScheduleError, match="a deadlock: 0B0 on rank 0 waits for 1B0"):
-        messages_of(Schedule([list(map(Op.parse, ops.split())) for ops in ranks]))
+        p2p_order(Schedule([list(map(Op.parse, ops.split())) for ops in ranks]))

@@ -1,4 +1,4 @@
-"""labkit.schedule: the orders are torch's and the papers', what cannot run is refused by place, and CSV goes both ways."""
+"""labkit.schedule: the orders are the papers', what cannot run is refused by place, and CSV goes both ways."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from torch.distributed.pipelining import schedules as torch_schedules
 
 from labkit.schedule import (
     Op,
     Schedule,
     ScheduleError,
-    flow,
+    find_dependencies,
     forward_only,
     gpipe,
     interleaved,
@@ -465,81 +463,7 @@ def test_v_leaves_no_gap_in_the_memory_of_1f1b(n, more):
     assert peaks(schedule, spans) == [2 * n] * n
 
 
-# --- torch's orders --------------------------------------------------------------------------------------------------
-
-
-def stages_of_torch(n_ranks: int, n_stages: int, rank: int = 0) -> list:
-    """Stands in for torch's stages, whose order does not depend on what they compute."""
-    place = {"group_size": n_ranks, "group_rank": rank, "num_stages": n_stages, "submod": None}
-    return [SimpleNamespace(stage_index=stage, **place) for stage in range(rank, n_stages, n_ranks)]
-
-
-def order_of_torch(name: str, n_ranks: int, n_micro: int, n_chunks: int = 1):
-    return getattr(torch_schedules, name)(stages_of_torch(n_ranks, n_ranks * n_chunks), n_micro, loss_fn=print)
-
-
-def compute_only(order: dict) -> list[list[str]]:
-    """What torch's order computes; an overlapped pair is what is in it."""
-    cells = [[part for a in order[rank] if a is not None for part in (a.sub_actions or [a])] for rank in sorted(order)]
-    return [[str(action) for action in rank if action.is_compute_op] for rank in cells]
-
-
-def run_by_torch(name: str, n_stages: int, n_micro: int) -> list[list[str]]:
-    """What torch's single-stage runtime does on every rank, as recorded by a stage that neither computes nor sends."""
-    ranks = []
-    for rank in range(n_stages):
-        done: list[str] = []
-        messages = [f"get_{pass_}_{way}_ops" for pass_ in ("fwd", "bwd") for way in ("recv", "send")]
-        stage = SimpleNamespace(
-            **dict.fromkeys(messages, lambda i: []),
-            **{"stage_index": rank, "num_stages": n_stages, "is_last": False},
-            forward_one_chunk=lambda i, *args, done=done, rank=rank, **kwargs: done.append(f"{rank}F{i}"),
-            backward_one_chunk=lambda i, *args, done=done, rank=rank, **kwargs: done.append(f"{rank}B{i}"),
-            perform_reduce_grad=lambda *args: None,
-        )
-        # 1F1B refuses to be made for fewer micro-batches than stages, yet knows how to run them
-        schedule = getattr(torch_schedules, name)(stage, max(n_micro, n_stages), loss_fn=print)
-        schedule._n_microbatches = n_micro
-        schedule._initialize_stage = lambda *args: None
-        schedule._step_microbatches()
-        ranks.append(done)
-    return ranks
-
-
-@settings(max_examples=40, deadline=None)
-@given(n=small, m=micro)
-def test_gpipe_and_1f1b_run_in_the_order_of_torchs_runtime(n, m):
-    assert texts(gpipe(n, m)) == run_by_torch("ScheduleGPipe", n, m)
-    assert texts(one_f_one_b(n, m)) == run_by_torch("Schedule1F1B", n, m)
-
-
-@settings(max_examples=60, deadline=None)
-@given(n=small, m=micro, v=st.integers(1, 4))
-def test_interleaved_has_torchs_order_and_refuses_what_torch_refuses(n, m, v):
-    try:
-        theirs = compute_only(order_of_torch("ScheduleInterleaved1F1B", n, m, v).pipeline_order)
-    except ValueError:
-        with pytest.raises(ValueError, match="divides into rounds"):
-            interleaved(n, m, v)
-    else:
-        assert texts(interleaved(n, m, v)) == theirs
-
-
-@settings(max_examples=40, deadline=None)
-@given(n=small, m=micro)
-def test_h1_has_the_order_of_torchs_interleaved_zero_bubble_of_one_chunk(n, m):
-    assume(m % max(1, m // n) == 0)
-    theirs = order_of_torch("ScheduleInterleavedZeroBubble", n, m).pipeline_order
-    assert texts(zero_bubble_h1(n, m)) == compute_only(theirs)
-
-
-@settings(max_examples=40, deadline=None)
-@given(n=small, m=micro)
-def test_zero_bubble_v_has_torchs_order_also_with_few_micro_batches(n, m):
-    assert texts(zero_bubble_v(n, m)) == compute_only(order_of_torch("ScheduleZBVZeroBubble", n, m, 2).pipeline_order)
-
-
-# --- torch's CSV -----------------------------------------------------------------------------------------------------
+# --- CSV, as torch writes it -----------------------------------------------------------------------------------------
 
 
 @settings(max_examples=60, deadline=None)
@@ -552,51 +476,6 @@ def test_the_csv_is_a_row_for_each_rank_and_the_file_holds_what_is_returned(tmp_
     text = one_f_one_b(2, 2).to_csv(tmp_path / "schedule.csv")
     assert text == "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
     assert (tmp_path / "schedule.csv").read_text() == text == one_f_one_b(2, 2).to_csv()
-
-
-@pytest.mark.parametrize("make", [gpipe, one_f_one_b, *SPLIT, lambda n, m: interleaved(n, m, 3)])
-@pytest.mark.parametrize("name", ["PipelineScheduleMulti", "_PipelineScheduleRuntime"])
-def test_torch_reads_our_csv_and_its_runtime_finds_a_way_to_send_and_receive(make, name, tmp_path):
-    schedule = make(4, 8)
-    schedule.to_csv(tmp_path / "ours.csv")
-    runtime = getattr(torch_schedules, name)
-    if name == "PipelineScheduleMulti":  # an abstract class; what reads the file is all its own
-        runtime = type("Multi", (runtime,), {"_step_microbatches": None})
-    theirs = runtime(stages_of_torch(4, schedule.n_stages), 8, loss_fn=print)
-    theirs._load_csv(str(tmp_path / "ours.csv"))
-    assert compute_only(theirs.pipeline_order) == texts(schedule)
-    if name == "_PipelineScheduleRuntime":
-        assert compute_only(theirs.pipeline_order_with_comms) == texts(schedule)
-
-
-@pytest.mark.parametrize(
-    ("name", "chunks"),
-    [
-        ("ScheduleInterleaved1F1B", 2),
-        ("ScheduleInterleavedZeroBubble", 2),
-        ("ScheduleLoopedBFS", 3),
-        ("ScheduleZBVZeroBubble", 2),
-        ("ScheduleDualPipeV", 2),
-    ],
-)
-@pytest.mark.parametrize("form", ["compute_only", "compute_comms"])
-def test_we_read_what_torch_dumps(name, chunks, form, tmp_path):
-    theirs = order_of_torch(name, 4, 8, chunks)
-    theirs._dump_csv(str(tmp_path / "theirs.csv"), format=form)
-    ours = Schedule.from_csv(tmp_path / "theirs.csv")
-    assert texts(ours) == compute_only(theirs.pipeline_order)
-    assert ours == Schedule.from_csv((tmp_path / "theirs.csv").read_text())
-
-
-def test_the_torch_dumps_do_hold_idle_slots_messages_and_overlapped_pairs(tmp_path):
-    """What the test above would otherwise not have seen."""
-    order_of_torch("ScheduleDualPipeV", 4, 8, 2)._dump_csv(str(tmp_path / "pairs.csv"), format="compute_comms")
-    order_of_torch("ScheduleZBVZeroBubble", 4, 8, 2)._dump_csv(str(tmp_path / "idle.csv"), format="compute_only")
-    assert re.search(r"\(\d+F\d+;\d+B\d+\)OVERLAP_F_B", (tmp_path / "pairs.csv").read_text())
-    assert {"UNSHARD", "RESHARD", "SEND_F", "RECV_F", "SEND_B", "RECV_B"} <= set(
-        re.findall("[A-Z_]{2,}", (tmp_path / "pairs.csv").read_text())
-    )
-    assert (tmp_path / "idle.csv").read_text().splitlines()[3].startswith(",,,3F0")
 
 
 def test_what_computes_nothing_is_skipped_and_overlapped_ops_come_one_after_the_other():
@@ -672,27 +551,27 @@ def test_a_spreadsheets_mark_before_the_first_cell_is_passed_over(tmp_path):
 
 @settings(max_examples=60, deadline=None)
 @given(schedule=generated())
-def test_flow_knows_what_each_op_comes_after_and_whose_output_it_takes(schedule):
-    waits = flow(schedule)
+def test_dependencies_know_what_each_op_comes_after_and_whose_output_it_takes(schedule):
+    found = find_dependencies(schedule)
     ops = [op for rank in schedule.ops for op in rank]
-    assert waits.ops == ops
-    assert waits.rank == [rank for rank, listed in enumerate(schedule.ops) for _ in listed]
+    assert found.ops == ops
+    assert found.rank == [rank for rank, listed in enumerate(schedule.ops) for _ in listed]
     comes_after = {op: before for listed in schedule.ops for before, op in itertools.pairwise(listed)}
-    assert [ops[i] if i >= 0 else None for i in waits.before] == [comes_after.get(op) for op in ops]
-    for op, i in zip(ops, waits.source, strict=True):
-        source = str(ops[i]) if i >= 0 else ""
+    assert [None if i is None else ops[i] for i in found.previous_op] == [comes_after.get(op) for op in ops]
+    for op, i in zip(ops, found.input_op, strict=True):
+        needed = "" if i is None else str(ops[i])
         kind, stage, micro_batch = op
         if kind == "F":
-            assert source == (f"{stage - 1}F{micro_batch}" if stage else "")
+            assert needed == (f"{stage - 1}F{micro_batch}" if stage else "")
         elif kind == "W":
-            assert source == f"{stage}I{micro_batch}"
+            assert needed == f"{stage}I{micro_batch}"
         elif stage == schedule.n_stages - 1:
-            assert source == f"{stage}F{micro_batch}"
+            assert needed == f"{stage}F{micro_batch}"
         else:
-            assert source == f"{stage + 1}{kind}{micro_batch}"
-    assert sorted(waits.order) == list(range(len(ops)))
-    place = {i: k for k, i in enumerate(waits.order)}
-    assert all(place[j] < place[i] for i in place for j in (waits.before[i], waits.source[i]) if j >= 0)
+            assert needed == f"{stage + 1}{kind}{micro_batch}"
+    assert sorted(found.order) == list(range(len(ops)))
+    place = {i: k for k, i in enumerate(found.order)}
+    assert all(place[j] < place[i] for i in place for j in (found.previous_op[i], found.input_op[i]) if j is not None)
 
 
 # --- what travels to a rank, and what is loaded ------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from pipelines import at_stage, ops_of, play, schedules, stage_times, table_of
 from labkit.base.formats import MeasuredTable
 from labkit.schedule import Op, ScheduleError, gpipe, interleaved, one_f_one_b, zero_bubble_h1
 from labkit.simulate import explain_gap, makespan, simulate
-from labkit.simulate.replay import held_up, played, remote_sources
+from labkit.simulate.replay import attribute_delays, replay_events
 from labkit.trace import event_table
 
 CAUSES = ["imbalance_s", "communication_s", "overhead_s", "core_s"]
@@ -92,13 +92,14 @@ def test_between_two_equal_runs_there_is_no_gap(data):
 @given(st.data())
 def test_every_start_follows_from_what_is_said_to_have_held_it_up_and_no_delay_is_negative(data):
     schedule, random = data.draw(schedules()), data.draw(st.randoms(use_true_random=False))
-    run = played(schedule, table_of(schedule, disturbed(schedule, UNIT, random), origin=3.0))
-    held, before, source = held_up(run), np.array(run.waits.before), remote_sources(run.waits)
-    assert (held.waited_for >= 0).sum() == len(before) - 1  # all but the very first op waited for another
-    free = np.where(before >= 0, run.end[before], 0.0) + held.overhead
-    arrived = np.where(source >= 0, run.end[source] + held.communication, 0.0)
-    assert np.maximum(free, arrived) == pytest.approx(run.start, abs=1e-9)
-    assert min(held.overhead.min(), held.communication.min()) > -1e-9
+    run = replay_events(schedule, table_of(schedule, disturbed(schedule, UNIT, random), origin=3.0))
+    delays, previous_op, remote = attribute_delays(run), run.dependencies.previous_op, run.dependencies.remote_input
+    assert delays.waited_for.count(None) == 1  # all but the very first op waited for another
+    for i, (previous, needed) in enumerate(zip(previous_op, remote, strict=True)):
+        free = (0.0 if previous is None else run.end_s[previous]) + delays.overhead_s[i]
+        arrived = 0.0 if needed is None else run.end_s[needed] + delays.transfer_s[i]
+        assert max(free, arrived) == pytest.approx(run.start_s[i], abs=1e-9)
+    assert min(delays.overhead_s.min(), delays.transfer_s.min()) > -1e-9
 
 
 # --- what was lost is found where it was put -------------------------------------------------------------------------
@@ -141,7 +142,7 @@ def test_hops_alone_are_communication(schedule):
 @every_schedule
 @pytest.mark.parametrize("kinds", ["F", "BI"])
 def test_a_link_that_is_slow_one_way_only_is_communication_too(schedule, kinds):
-    times = play(schedule, lambda op: at_stage(UNIT, op), arrives=lambda op: 0.75 * (op.kind in kinds))
+    times = play(schedule, lambda op: at_stage(UNIT, op), transfer=lambda op: 0.75 * (op.kind in kinds))
     ideal, measured = simulate(schedule), table_of(schedule, times)
     lost = losses(explain_gap(ideal, measured))
     assert {cause for _, cause in lost} == {"communication_s"}
@@ -150,20 +151,21 @@ def test_a_link_that_is_slow_one_way_only_is_communication_too(schedule, kinds):
 
 def test_what_an_op_waited_for_is_told_from_the_usual_way_of_its_own_kind():
     schedule = one_f_one_b(3, 6)
-    times = play(schedule, lambda op: 1.0, arrives=lambda op: 0.75 * (op.kind == "B"), pause=lambda op: 0.125)
-    run = played(schedule, table_of(schedule, times))
-    held, source = held_up(run), remote_sources(run.waits)
-    for i, op in enumerate(run.waits.ops):
-        if source[i] >= 0 and run.waits.before[i] >= 0:
-            free, arrived = run.end[run.waits.before[i]] + 0.125, run.end[source[i]] + 0.75 * (op.kind == "B")
-            assert free == arrived or (held.waited_for[i] == source[i]) == (arrived > free), op
+    times = play(schedule, lambda op: 1.0, transfer=lambda op: 0.75 * (op.kind == "B"), overhead=lambda op: 0.125)
+    run = replay_events(schedule, table_of(schedule, times))
+    waited_for, previous_op = attribute_delays(run).waited_for, run.dependencies.previous_op
+    for i, (op, needed) in enumerate(zip(run.dependencies.ops, run.dependencies.remote_input, strict=True)):
+        if needed is not None and previous_op[i] is not None:
+            free, arrived = run.end_s[previous_op[i]] + 0.125, run.end_s[needed] + 0.75 * (op.kind == "B")
+            assert free == arrived or (waited_for[i] == needed) == (arrived > free), op
 
 
 def test_the_first_op_of_a_rank_waited_for_its_input_however_long_the_pauses_are():
     schedule = gpipe(2, 3)
-    run = played(schedule, table_of(schedule, play(schedule, lambda op: 0.125, pause=lambda op: 2.0 * op.stage)))
-    first = run.waits.ops.index(Op("F", 1, 0))
-    assert run.waits.ops[held_up(run).waited_for[first]] == Op("F", 0, 0)
+    times = play(schedule, lambda op: 0.125, overhead=lambda op: 2.0 * op.stage)
+    run = replay_events(schedule, table_of(schedule, times))
+    ops = run.dependencies.ops
+    assert ops[attribute_delays(run).waited_for[ops.index(Op("F", 1, 0))]] == Op("F", 0, 0)
 
 
 @every_schedule
@@ -174,7 +176,7 @@ def test_hops_that_were_expected_are_no_loss(schedule):
 @every_schedule
 @pytest.mark.parametrize("stage", range(4))
 def test_a_pause_before_every_op_of_a_stage_is_overhead_of_that_stage(schedule, stage):
-    times = play(schedule, lambda op: at_stage(UNIT, op), pause=lambda op: 0.125 * (op.stage == stage))
+    times = play(schedule, lambda op: at_stage(UNIT, op), overhead=lambda op: 0.125 * (op.stage == stage))
     ideal, measured = simulate(schedule), table_of(schedule, times)
     assert losses(explain_gap(ideal, measured)) == {(stage, "overhead_s"): makespan(measured) - makespan(ideal)}
 
@@ -230,7 +232,7 @@ def test_seconds_that_two_stages_lose_side_by_side_count_once_with_the_earlier_s
 
 def test_what_a_run_also_measures_does_not_count_and_rows_may_stand_in_any_order():
     schedule = one_f_one_b(2, 3)
-    times = play(schedule, lambda op: at_stage(UNIT, op), arrives=lambda op: 0.5)
+    times = play(schedule, lambda op: at_stage(UNIT, op), transfer=lambda op: 0.5)
     rows = [(0, "compute", "optimizer", 0, 0, None, None, None, 30.0, 40.0)]
     rows += [(1, "comm", "recv", 0, 1, 0, None, None, 0.0, 1.5), (1, "host", "forward", 0, 1, 0, None, None, 0.0, 1.5)]
     measured = table_of(schedule, times)

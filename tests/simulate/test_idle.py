@@ -162,7 +162,7 @@ def instants(times, ops):
 @pytest.mark.parametrize("hop", [0.0, 0.5])
 def test_at_every_idle_instant_the_op_that_is_waited_for_is_late_and_feeds_the_one_that_comes_next(schedule, hop):
     events = simulate(schedule, **UNEVEN, hop=hop)
-    times = play(schedule, lambda op: at_stage(UNEVEN, op), arrives=lambda op: hop)
+    times = play(schedule, lambda op: at_stage(UNEVEN, op), transfer=lambda op: hop)
     codes = set()
     for rank, ops in enumerate(schedule.ops):
         for time, op in instants(times, ops):
@@ -248,7 +248,7 @@ def late_start():
     schedule = one_f_one_b(2, 3)
     late = Op("F", 0, 1)
     return schedule, table_of(
-        schedule, play(schedule, lambda op: 1.0, pause=lambda op: 0.25 * (op == late)), origin=10.0
+        schedule, play(schedule, lambda op: 1.0, overhead=lambda op: 0.25 * (op == late)), origin=10.0
     )
 
 
@@ -261,7 +261,7 @@ def test_a_rank_that_has_all_it_needs_and_does_not_begin_shows_overhead():
 
 def test_an_op_whose_input_came_long_ago_shows_overhead_and_no_hop():
     schedule = gpipe(2, 3)
-    times = play(schedule, lambda op: 1.0 + op.stage, arrives=lambda op: 0.125, pause=lambda op: 0.25 * op.stage)
+    times = play(schedule, lambda op: 1.0 + op.stage, transfer=lambda op: 0.125, overhead=lambda op: 0.25 * op.stage)
     (_, ended), (begins, _) = times[Op("F", 1, 1)], times[Op("F", 1, 2)]
     assert ended < begins and times[Op("F", 0, 2)][1] < ended - 1.0
     idle = explain_idle(schedule, table_of(schedule, times), 1, ended)
@@ -271,7 +271,7 @@ def test_an_op_whose_input_came_long_ago_shows_overhead_and_no_hop():
 def test_an_op_may_be_late_because_of_overhead_elsewhere():
     schedule = gpipe(2, 2)
     late = Op("F", 0, 1)
-    times = play(schedule, lambda op: 1.0 - 0.75 * op.stage, pause=lambda op: 0.5 * (op == late))
+    times = play(schedule, lambda op: 1.0 - 0.75 * op.stage, overhead=lambda op: 0.5 * (op == late))
     idle = explain_idle(schedule, table_of(schedule, times, measured=False), 1, 1.5 - 1 / 64)
     assert (idle.code, idle.op, idle.waits_for) == ("activation", Op("F", 1, 1), late)
     assert idle.sentence.endswith("; it is late because rank 0 begins 0F1 only at 1.5 s")

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipelines import NAMES, eighths, op_of_row, schedules, stage_times
+from pipelines import EVENT_NAMES, eighths, op_of_row, schedules, stage_times
 
 from labkit.base.formats import MeasuredTable
 from labkit.schedule import forward_only, gpipe, interleaved, one_f_one_b, zero_bubble_h1
@@ -205,4 +205,4 @@ def test_measured_tables_stay_measured_and_say_what_was_emulated():
 
 
 def test_ops_have_the_names_of_the_events():
-    assert set(simulate(gpipe(2, 2))["name"]) | set(simulate(zero_bubble_h1(2, 2))["name"]) == set(NAMES.values())
+    assert set(simulate(gpipe(2, 2))["name"]) | set(simulate(zero_bubble_h1(2, 2))["name"]) == set(EVENT_NAMES.values())

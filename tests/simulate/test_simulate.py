@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipelines import NAMES, at_stage, eighths, op_of_row, ops_of, play, rank_of, schedules, stage_times
+from pipelines import EVENT_NAMES, at_stage, eighths, op_of_row, ops_of, play, rank_of, schedules, stage_times
 
 from labkit.schedule import (
     Op,
@@ -31,7 +31,7 @@ from labkit.trace import EVENT_COLUMNS, event_table
 # --- bad input -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", NAMES.values())
+@pytest.mark.parametrize("name", EVENT_NAMES.values())
 @pytest.mark.parametrize(
     "time, error",
     [
@@ -91,7 +91,7 @@ def times_of(events):
 def test_every_op_starts_at_the_first_time_at_which_its_rank_is_free_and_its_input_there(data):
     schedule = data.draw(schedules())
     times, hop = data.draw(stage_times(schedule)), data.draw(st.sampled_from([0.0, 0.125, 2.5]))
-    by_hand = play(schedule, lambda op: at_stage(times, op), arrives=lambda op: hop)
+    by_hand = play(schedule, lambda op: at_stage(times, op), transfer=lambda op: hop)
     assert times_of(simulate(schedule, **times, hop=hop)) == by_hand
 
 
@@ -111,7 +111,7 @@ def test_work_is_conserved_and_no_rank_finishes_before_it_is_done(data):
 def test_nothing_that_takes_longer_makes_the_pipeline_faster(data):
     schedule = data.draw(schedules())
     n_stages = schedule.n_stages
-    times = {name: data.draw(st.lists(eighths, min_size=n_stages, max_size=n_stages)) for name in NAMES.values()}
+    times = {name: data.draw(st.lists(eighths, min_size=n_stages, max_size=n_stages)) for name in EVENT_NAMES.values()}
     base = makespan(simulate(schedule, **times, hop=0.5))
     assert makespan(simulate(schedule, **times, hop=0.5 + data.draw(eighths))) >= base
     name, stage = data.draw(st.sampled_from(sorted(times))), data.draw(st.integers(0, n_stages - 1))

@@ -302,25 +302,6 @@ def test_importing_it_loads_no_torch(module):
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-@pytest.mark.gpu
-def test_on_a_gpu_a_span_lasts_as_long_as_its_kernels_and_never_synchronises():
-    import torch
-
-    matrix = torch.randn(4096, 4096, device="cuda")
-    torch.cuda.synchronize()
-    with record() as recording:
-        began = time.perf_counter()
-        with span("matmul"):
-            for _ in range(50):
-                matrix @ matrix
-        on_host = time.perf_counter() - began
-        torch.cuda.synchronize()
-        until_done = time.perf_counter() - began
-    duration = (recording.events["end_s"] - recording.events["start_s"]).item()
-    assert on_host < 0.5 * until_done  # the block was left while the GPU still worked
-    assert duration == pytest.approx(until_done, rel=0.2)
-
-
 class TwoGpus:
     """A stand-in for torch.cuda with two devices, whose events refuse to be compared across devices, as CUDA's do."""
 

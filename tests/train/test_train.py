@@ -6,7 +6,11 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import traceback
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pandas as pd
 import pytest
@@ -19,7 +23,7 @@ from labkit import dp, models, train
 from labkit import launch as launch_module
 from labkit.launch import RankError, launch
 from labkit.trace import EVENT_COLUMNS
-from labkit.train import TranslateConfig, command, metrics, trainer, translate, translation
+from labkit.train import TranslateConfig, command, metrics, trainer, translate, translation, translation_task
 from labkit.train.translation import Example
 
 needs_answers = task("dp.1", "dp.4")
@@ -157,6 +161,52 @@ def test_data_that_cannot_be_loaded_is_told_by_rank_0_and_nobody_waits() -> None
         launch(translate, TranslateConfig(source="nowhere at all"), timeout_s=60)
 
 
+class Unpicklable(Exception):
+    """Neither goes through pickle nor says what it is."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError("not through pickle")
+
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+def told_in_each_rank(result: Any) -> str:
+    """In a rank: what translate raises where reading gives ``result``, or raises it."""
+    reading = mock.Mock(side_effect=[result() if isinstance(result, type) else result])
+    with mock.patch.object(translation_task, "load", reading), pytest.raises(BaseException) as caught:
+        translate(TranslateConfig())
+    return "".join(traceback.format_exception_only(caught.value)).strip()
+
+
+@pytest.mark.parametrize(
+    ("result", "first", "others"),
+    [
+        (KeyError("de"), "KeyError: 'de'", "KeyError: 'de'"),
+        (MemoryError("no room"), "MemoryError: no room", "MemoryError: no room"),
+        (SystemExit("enough"), "SystemExit: enough", "SystemExit: enough"),
+        (Unpicklable, "Unpicklable: <exception str() failed>", "Unpicklable: <exception str() failed>"),
+        (threading.Event, "TypeError: cannot pickle", "TypeError: cannot pickle"),
+    ],
+    ids=["KeyError", "MemoryError", "SystemExit", "an error that cannot be pickled", "data that cannot be pickled"],
+)
+def test_whatever_rank_0_raises_while_it_reads_every_rank_raises(result: Any, first: str, others: str) -> None:
+    told = launch(told_in_each_rank, result, timeout_s=20).values
+    assert told[0].removeprefix(f"{__name__}.").startswith(first)
+    assert told[1].startswith("RuntimeError: rank 0 could not read the data, so no rank can train: ")
+    assert others in told[1]
+
+
+def test_the_rank_that_failed_to_read_is_the_one_that_is_reported() -> None:
+    def fn() -> None:
+        with mock.patch.object(translation_task, "load", side_effect=KeyError("de")):
+            translate(TranslateConfig())
+
+    with pytest.raises(RankError, match="KeyError: 'de'") as caught:
+        launch(fn, timeout_s=20)
+    assert (caught.value.rank, caught.value.error_type) == (0, "KeyError")
+
+
 @needs_answers
 def test_a_batch_that_ranks_cannot_share_equally_is_said(capfd: pytest.CaptureFixture[str]) -> None:
     config = TranslateConfig("shipped", "nano", 300, limit=20, limit_eval=4, epochs=1, batch_size=7, bleu=False)
@@ -264,16 +314,6 @@ def test_a_world_size_that_torchrun_did_not_start_is_refused(
     with pytest.raises(SystemExit):
         train.main(["translate", "--world-size", "4"])
     assert "--world-size is 4, but torchrun started 2 ranks; leave it out" in capsys.readouterr().err
-
-
-@pytest.mark.gpu
-def test_gpt2_small_trains_on_one_gpu() -> None:
-    config = TranslateConfig("shipped", "gpt2", limit=512, limit_eval=32, epochs=2, batch_size=64)
-    run = launch(translate, config, world_size=1)
-    (result,) = run.values
-    assert (run.backend, result.device) == ("nccl", "cuda:0")
-    assert result.epochs[1].validation_loss < result.epochs[0].validation_loss
-    print(metrics.report(metrics.merge(run.values)))  # with -s: the tokens per second for benchmarks/RESULTS.md
 
 
 def test_an_unfilled_task_is_named_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:

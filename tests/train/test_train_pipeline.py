@@ -17,6 +17,7 @@ from test_train import without_torchrun
 from to_do import task
 
 from labkit import dp, launch, models, train
+from labkit.parallel.devices import training_devices
 from labkit.train import (
     TranslateConfig,
     command,
@@ -186,15 +187,15 @@ def test_the_spans_of_pipeline_parallel_are_those_of_its_pipe() -> None:
 
 
 def test_a_virtual_device_has_its_share_of_the_threads_and_they_come_back() -> None:
-    threads = torch.get_num_threads()
+    threads, cpu = torch.get_num_threads(), torch.device("cpu")
     try:
         torch.set_num_threads(4)
-        with pytest.raises(KeyError), pipeline_trainer.share_of_threads(pipeline_trainer.devices(2)):
+        with pytest.raises(KeyError), pipeline_trainer.share_of_threads(training_devices(cpu, 2)):
             assert torch.get_num_threads() == 2
             raise KeyError
-        with pipeline_trainer.share_of_threads(pipeline_trainer.devices(8)):
+        with pipeline_trainer.share_of_threads(training_devices(cpu, 8)):
             assert torch.get_num_threads() == 1
-        with pipeline_trainer.share_of_threads([torch.device("cpu")]):
+        with pipeline_trainer.share_of_threads([cpu]):
             assert torch.get_num_threads() == 4
         assert torch.get_num_threads() == 4
     finally:

@@ -1,0 +1,17 @@
+"""A tensor as its bytes: laid out one number after the other, and seen as bytes without a copy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def laid_out(tensor: Any) -> Any:
+    """``tensor`` with its numbers one after the other in memory, and none that is only marked as conjugate or negative."""
+    return tensor.resolve_conj().resolve_neg().contiguous()
+
+
+def as_bytes(tensor: Any) -> Any:
+    """A contiguous tensor's memory, of whatever dtype, as a 1-D tensor of bytes."""
+    import torch
+
+    return tensor.detach().view(-1).view(torch.uint8)

@@ -1,0 +1,136 @@
+"""How functions and values travel between the notebook and its ranks: cloudpickle, tensors on the CPU, culprits named."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import pkgutil
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import cloudpickle
+
+from labkit.base.tensors import as_bytes, laid_out
+
+
+class _Pickler(cloudpickle.Pickler):
+    """cloudpickle, with tensors of any device sent as CPU tensors, and each as the bytes it shows, not its whole storage."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, types.ModuleType) and type(obj) is not types.ModuleType and _has_a_name(obj):
+            # Such as torch.ops. cloudpickle sends it along with a function that uses torch and .ops of anything, and takes
+            # modules of a class of their own for objects.
+            return pkgutil.resolve_name, (obj.__name__,)
+        torch = sys.modules.get("torch")
+        if torch is None or not isinstance(obj, torch.Tensor) or obj.device.type == "meta":
+            return super().reducer_override(obj)
+        if type(obj) is torch.Tensor and obj.layout is torch.strided and not obj.is_quantized and obj.numel() > 0:
+            content = pickle.PickleBuffer(as_bytes(laid_out(obj.detach().to("cpu"))).numpy())
+            return _tensor, (content, obj.dtype, obj.shape, obj.requires_grad)
+        if obj.device.type != "cpu":
+            on_cpu = obj.detach().to("cpu").requires_grad_(obj.requires_grad)
+            if isinstance(obj, torch.nn.Parameter):
+                on_cpu = torch.nn.Parameter(on_cpu, obj.requires_grad)
+            return on_cpu.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        return super().reducer_override(obj)
+
+
+def _tensor(content: bytearray, dtype: Any, shape: Any, requires_grad: bool) -> Any:
+    """The tensor that was sent as its bytes; it lives in those bytes. (torch's own way copies them four times.)"""
+    import torch
+
+    tensor = torch.frombuffer(content, dtype=torch.uint8).view(dtype).reshape(shape)
+    return tensor.requires_grad_(requires_grad) if dtype.is_floating_point or dtype.is_complex else tensor
+
+
+def _has_a_name(module: types.ModuleType) -> bool:
+    """Whether it is found by its name, here and so in a rank: imported, or as an attribute of what is."""
+    try:
+        return pkgutil.resolve_name(module.__name__) is module
+    except (ImportError, AttributeError, ValueError):
+        return False
+
+
+def dumps(obj: Any) -> bytes:
+    """Pickled bytes of anything cloudpickle takes. Tensors arrive on the CPU, whatever device they were on.
+
+    Two tensors that share memory arrive as two that do not; one tensor, however often it occurs, arrives as one.
+    """
+    buffer = io.BytesIO()
+    _Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(obj)
+    return buffer.getvalue()
+
+
+loads = pickle.loads
+
+
+def dumps_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    """The call as bytes. A function of a module that no rank could import travels by value, like one typed in a cell."""
+    module = sys.modules.get(getattr(fn, "__module__", None) or "")
+    by_value = module is not None and not _importable(module)
+    if by_value:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        return dumps((fn, args, kwargs))
+    except Exception as error:
+        name = getattr(fn, "__name__", type(fn).__name__)
+        parts = (
+            {name: fn}
+            | {f"argument {i}": arg for i, arg in enumerate(args)}
+            | {f"argument {k!r}": v for k, v in kwargs.items()}
+        )
+        raise TypeError(f"launch: {name} cannot be sent to the ranks: {explain(parts, error)}") from error
+    finally:
+        if by_value:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _importable(module: types.ModuleType) -> bool:
+    if module.__name__ == "__main__" or getattr(module, "__file__", None) is None:
+        return True  # cloudpickle sends what is defined in __main__ by value anyway; a built-in module is everywhere
+    package = module.__name__.partition(".")[0]
+    # Ask the finders anew: importlib's own find_spec takes the word of sys.modules, where this module is already.
+    return any(finder.find_spec(package, None) for finder in sys.meta_path)
+
+
+def explain(parts: dict[str, Any], error: Exception) -> str:
+    """Which of the named objects cannot be pickled, down to the innermost attribute or item at fault, and why."""
+    for name, obj in parts.items():
+        if (reason := _failure(obj)) is not None:
+            path, culprit, reason = _descend(name, obj, reason, seen=set())
+            return f"{path} is a {type(culprit).__module__}.{type(culprit).__qualname__} ({reason})"
+    return str(error)
+
+
+def _failure(obj: Any) -> str | None:
+    try:
+        dumps(obj)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _descend(path: str, obj: Any, reason: str, seen: set[int]) -> tuple[str, Any, str]:
+    seen.add(id(obj))
+    for inner_path, inner in _parts(path, obj):
+        if id(inner) not in seen and (inner_reason := _failure(inner)) is not None:
+            return _descend(inner_path, inner, inner_reason, seen)
+    return path, obj, reason
+
+
+def _parts(path: str, obj: Any) -> Iterator[tuple[str, Any]]:
+    """The objects that would be pickled along with this one, with the way to each."""
+    if isinstance(obj, types.FunctionType):
+        for name, cell in zip(obj.__code__.co_freevars, obj.__closure__ or (), strict=True):
+            yield f"{path}'s variable {name}", cell.cell_contents
+        for name in obj.__code__.co_names:
+            if name in obj.__globals__:
+                yield f"{path}'s global {name}", obj.__globals__[name]
+    elif isinstance(obj, dict):
+        yield from ((f"{path}[{key!r}]", value) for key, value in obj.items())
+    elif isinstance(obj, list | tuple | set | frozenset):
+        yield from ((f"{path}[{i}]", value) for i, value in enumerate(obj))
+    elif hasattr(obj, "__dict__") and not isinstance(obj, type | types.ModuleType):
+        yield from ((f"{path}.{key}", value) for key, value in vars(obj).items())

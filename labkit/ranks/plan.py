@@ -1,0 +1,131 @@
+"""What is decided about a set of ranks before any of them starts: how many, where, on which backend, over which link."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from labkit.base import formats, machine
+from labkit.base.rendezvous import LOOPBACK_INTERFACE
+from labkit.cost import Link
+from labkit.ranks.rank import Place
+
+BACKENDS = ("auto", "gloo", "nccl")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything about a set of ranks that is decided before any of them starts."""
+
+    world_size: int
+    backend: str
+    why: str
+    devices: list[str]
+    threads: int
+    init: bool
+    variables: list[dict[str, str]]  # per rank
+    link: Link | None
+
+    def place(self, rank: int, port: int) -> Place:
+        where = (rank, self.world_size, self.backend, self.devices[rank], self.threads, self.init, port)
+        return Place(*where, self.variables[rank], self.link)
+
+    @property
+    def emulated(self) -> str:
+        return f"emulated link: {self.link}" if self.link else ""
+
+    def header(self, seconds: float) -> str:
+        ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
+        threads = formats.fact(f"{self.threads} CPU thread{'s' * (self.threads > 1)} each", width=20)
+        parts = [
+            ranks,
+            formats.fact(f"{self.backend}: {self.why}"),
+            threads,
+            formats.measured(seconds, "s"),
+            self.emulated,
+        ]
+        return " ".join(filter(None, parts))
+
+
+def decide(
+    world_size: int, backend: str, timeout_s: float, threads: int | None, link: Link | None, share_gpu: bool, init: bool
+) -> Plan:
+    """Check every option of launch and decide. Raises TypeError or ValueError that says what was given and what was expected."""
+    __tracebackhide__ = True
+    if isinstance(world_size, bool) or not isinstance(world_size, int):
+        raise TypeError(f"launch: world_size is {world_size!r}, expected a whole number of ranks, 1 or more")
+    if world_size < 1:
+        raise ValueError(f"launch: world_size is {world_size}, expected 1 or more")
+    if backend not in BACKENDS:
+        raise ValueError(f"launch: backend is {backend!r}, expected one of {', '.join(map(repr, BACKENDS))}")
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
+        raise ValueError(f"launch: timeout_s is {timeout_s!r}, expected seconds, more than 0")
+    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
+        raise ValueError(
+            f"launch: threads is {threads!r}, expected a whole number of threads a rank, 1 or more, or None"
+        )
+    if link is not None:
+        _check_link(link, backend, init)
+        link = None if link.is_free or world_size == 1 else link  # nothing to emulate
+    backend, why, gpus = _choose_backend(world_size, backend, share_gpu, link)
+    variables = [
+        _network_variables(backend, rank, shared=backend == "nccl" and gpus < world_size) for rank in range(world_size)
+    ]
+    devices = [f"cuda:{rank % gpus}" if backend == "nccl" else "cpu" for rank in range(world_size)]
+    threads = threads or max(1, machine.cores() // world_size)
+    return Plan(world_size, backend, why, devices, threads, bool(init), variables, link)
+
+
+def _check_link(link: Any, backend: str, init: bool) -> None:
+    __tracebackhide__ = True
+    if not isinstance(link, Link):
+        raise TypeError(
+            f"launch: link is {link!r}, expected a labkit.cost.Link, such as ETHERNET_1G or Link(50e-6, 125e6), or None"
+        )
+    if backend == "nccl":
+        raise ValueError("launch: link is emulated over gloo, on the CPU; use backend='auto' or 'gloo' with it")
+    if not init:
+        raise ValueError("launch: link needs the process group that launch forms; leave out init=False")
+
+
+def _choose_backend(world_size: int, backend: str, share_gpu: bool, link: Link | None) -> tuple[str, str, int]:
+    """(backend, why, number of GPUs): NCCL where each rank has a GPU of its own, or may share one, otherwise gloo."""
+    __tracebackhide__ = True
+    if link is not None and backend == "auto":
+        return "gloo", "CPU, as a link is emulated over it", 0
+    gpus = 0 if backend == "gloo" else _gpu_count()
+    have = {0: "no GPU", 1: "1 GPU"}.get(gpus, f"{gpus} GPUs")
+    if backend == "gloo":
+        return "gloo", "CPU, as asked for", gpus
+    if gpus >= world_size:
+        return "nccl", "each rank has a GPU of its own", gpus
+    if share_gpu and gpus:
+        return "nccl", f"{have} shared, for correctness only", gpus
+    if backend == "nccl":
+        raise ValueError(
+            f"launch: backend='nccl' needs a GPU for each of the {world_size} ranks, and this machine has {have}. "
+            "Use backend='auto', which falls back to gloo on the CPU"
+            + (", or share_gpu=True to put several ranks on one GPU (for correctness only: it is slow)" * bool(gpus))
+            + (" (share_gpu=True would need at least one GPU)" * (not gpus))
+        )
+    return "gloo", f"CPU, as there {'is' if gpus < 2 else 'are'} {have} here", gpus
+
+
+def _gpu_count() -> int:
+    import torch
+    import torch.distributed as dist
+
+    return torch.cuda.device_count() if dist.is_nccl_available() else 0
+
+
+def _network_variables(backend: str, rank: int, shared: bool) -> dict[str, str]:
+    """Variables that keep the ranks' traffic on this machine, and let ranks share a GPU if they must."""
+    variables = {"GLOO_SOCKET_IFNAME": LOOPBACK_INTERFACE, "NCCL_SOCKET_IFNAME": LOOPBACK_INTERFACE}
+    if shared:
+        import torch
+
+        if torch.cuda.nccl.version() >= (2, 30):
+            variables["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
+        else:  # NCCL refuses two ranks on one GPU of one host, so let each believe it is on a host of its own
+            variables |= {"NCCL_HOSTID": f"labkit-{rank}", "NCCL_NET": "Socket"}
+    return variables
