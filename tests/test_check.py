@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from labkit.check import CheckResult, Claim, check
-from labkit.judging import in_ranks
+from labkit.check import CheckResult, Claim, check, harness
 from labkit.todo import TASKS, missing, task_file
 
 UNFILLED = [task for task in TASKS if missing(task)]
@@ -38,7 +37,7 @@ ENDS = {
 @pytest.mark.parametrize("ending", ENDS)
 def test_an_answer_that_does_not_come_to_its_end_is_survived_and_said(ending, answer, monkeypatch):
     body, phrase = ENDS[ending]
-    monkeypatch.setattr(in_ranks, "TIMEOUT_S", 6.0)
+    monkeypatch.setattr(harness, "TIMEOUT_S", 6.0)
     answer(f"def average_gradients(model):\n    {body}\n    dist.barrier()\n")
     (finding,) = check("dp.4").findings
     assert finding.startswith("It runs to its end: ")

@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from labkit.check.calls import recorded
+from labkit.check.failure import Source, raised
 from labkit.check.harness import Task
 from labkit.schedule import EVENT_NAMES, Op, Schedule, papers
+from labkit.todo import task_file
 
 RECEIVE, RUN, SEND, FINISH = "receive", "run", "send", "finish"
 NOTHING, TOLD_TO_FAIL = "nothing", "this stage was told to fail"
@@ -22,7 +24,7 @@ GIVEN = "The lines that are given behind the TODO see to the rest"
 
 
 class Call(NamedTuple):
-    """RUN of a stage, or RECEIVE, SEND, FINISH of the mail. ``tensor`` says in words what went along."""
+    """RUN of a stage, or RECEIVE, SEND, FINISH of P2P. ``tensor`` says in words what went along."""
 
     what: str
     op: Op | None = None
@@ -47,7 +49,7 @@ class Case:
     fails: Op | None = None
     no_gradient: Op | None = None
 
-    world_size = 1  # with a process group, so that what goes past the mail is seen
+    world_size = 1  # with a process group, so that what goes past P2P is seen
     step = 0  # which a step sets
 
     def __post_init__(self) -> None:
@@ -75,20 +77,20 @@ class Case:
     def expected(self, found: list[Call]) -> list[Call]:
         """Return the calls of a step, in the one order that is right.
 
-        What stays on the rank need not go through the mail, if it is neither sent nor received there.
+        What stays on the rank need not go through P2P, if it is neither sent nor received there.
         """
         used, calls = {call[:2] for call in found}, list[Call]()
 
-        def by_mail(giver: Op | None, taker: Op | None) -> bool:
+        def is_message(giver: Op | None, taker: Op | None) -> bool:
             here = giver in self.ops and taker in self.ops and not {(SEND, giver), (RECEIVE, taker)} & used
             return bool(giver and taker) and not here
 
         for op in self.ops:
             source, target = self.passes(op)
             gives = NOTHING if op == self.no_gradient else f"what {op} gives"
-            calls += [Call(RECEIVE, op)] * by_mail(source, op)
+            calls += [Call(RECEIVE, op)] * is_message(source, op)
             calls += [Call(RUN, op, self.takes(op))]
-            calls += [Call(SEND, op, gives)] * by_mail(op, target)
+            calls += [Call(SEND, op, gives)] * is_message(op, target)
         return [*calls, Call(FINISH)]
 
     def in_one_process(self) -> tuple[list[Any], list[Any], Any, dict[str, Any]]:
@@ -118,7 +120,7 @@ class Case:
 
         modules, batch, total, self.tensors = self.in_one_process()
         own, seen = {number: copy.deepcopy(modules[number]) for number in self.stages}, list[Any]()
-        with mock.patch.multiple(pipe, take_place=lambda *_: (self.rank, own), Mail=lambda *_: self):
+        with mock.patch.multiple(pipe, assign_stages=lambda *_: (self.rank, own), P2P=lambda *_: self):
             pipeline: Any = pipe.ScheduledPipeline([*own.values()], copy.deepcopy(self.schedule), mse_loss)
         for number, stage in pipeline._stages.items():
             stage.module.zero_grad()
@@ -141,17 +143,15 @@ class Case:
         try:
             return step(), ""
         except (Exception, KeyboardInterrupt) as error:
-            from labkit.check.failure import Source, raised
-
             name, text = type(error).__name__, "".join(traceback.format_exception(error))
-            what = raised(name, str(error), text, Source("labkit/pipe.py"))
+            what = raised(name, str(error), text, Source(task_file("pipe.5")))
         if name == "KeyError" and "_stages[" in text:
             what += f". This rank has the stages {self.stages}. {IN_TURN}"
         if name == "IndexError" and "inputs[" in text and 0 not in self.stages:
             what += ". inputs is for stage 0, and empty on this rank: other stages receive"
         return None, what
 
-    # --- in place of the mail and the methods of stages, which note what they are called with, and give what is right ---
+    # In place of P2P and of stages' methods; what they give is right, whatever was given.
 
     def send(self, op: Op, tensor: Any) -> None:
         self.note(SEND, op, tensor)
@@ -284,7 +284,7 @@ def _calls(step: Any) -> list[Call]:
 def _first_difference(case: Case, seen: Any) -> str | None:
     for number, step in enumerate(seen[0]):
         if step["past"]:
-            return f"{' and '.join(step['past'])} of torch.distributed was called: use receive and send of self._mail"
+            return f"{' and '.join(step['past'])} of torch.distributed was called: use receive and send of self._p2p"
         found, error = _calls(step), step["error"]
         right = case.expected(found)
         n = next((n for n, (a, b) in enumerate(zip_longest(found, right)) if a != b), len(right))
@@ -301,7 +301,7 @@ def _explain(case: Case, found: list[Call], expected: list[Call], n: int) -> str
     call, right = (calls[n] if n < len(calls) else Call("") for calls in (found, expected))
     op, names = right.op, [each[:2] for each in found]
     if (call.what or right.what) == FINISH and (times := names.count((FINISH, None))) != 1:
-        return f"self._mail.finish() was called {times} times, expected once. {GIVEN}"
+        return f"self._p2p.finish() was called {times} times, expected once. {GIVEN}"
     if not op or not call.op:
         return f"{f'it was done, without {right}' if op else f'it called {call}, expected nothing more'}. {IN_TURN}"
     advice = f"Rank {case.rank} has the stages {case.stages}: ask for op.stage, not for the rank"
@@ -316,7 +316,7 @@ def _explain(case: Case, found: list[Call], expected: list[Call], n: int) -> str
     if right.what == SEND and (SEND, op) not in names:
         target = case.passes(op)[1]
         if op == case.no_gradient:
-            advice = "It is None, as nothing depends on the input: send it all the same, and the mail sends zeros"
+            advice = "It is None, as nothing depends on the input: send it all the same, and zeros are sent"
         elif target in case.ops:
             advice = "That stage is on this rank too: send and receive, or do without both"
         return f"what {op} gives was not sent, and {target} waits for it, for ever. {advice}"
