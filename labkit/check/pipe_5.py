@@ -18,7 +18,6 @@ from labkit.todo import task_file
 
 RECEIVE, RUN, SEND, FINISH = "receive", "run", "send", "finish"
 NOTHING, TOLD_TO_FAIL = "nothing", "this stage was told to fail"
-STEPS = 2
 IN_TURN = "Take the ops of self.schedule.ops[self.rank] in turn: receive, run on self._stages[op.stage], send"
 GIVEN = "The lines that are given behind the TODO see to the rest"
 
@@ -39,9 +38,10 @@ class Call(NamedTuple):
 
 @dataclass(eq=False)
 class Case:
-    """One rank of a schedule by itself. Stands in for its mail, in which there is whatever it asks for.
+    """One rank of a schedule by itself, which stands in for its P2P and the methods of its stages.
 
-    ``fails`` is an op whose stage raises, ``no_gradient`` one that gives None for its input's gradient.
+    They note what they are called with, and give what is right at once, whatever they were given.
+    ``fails`` is an op whose stage raises, ``no_gradient`` one that gives None to the stage before.
     """
 
     schedule: Schedule
@@ -49,14 +49,12 @@ class Case:
     fails: Op | None = None
     no_gradient: Op | None = None
 
-    world_size = 1  # with a process group, so that what goes past P2P is seen
-    step = 0  # which a step sets
+    world_size = 1  # so there is a process group, and what goes past P2P is seen
 
     def __post_init__(self) -> None:
         self.ops = self.schedule.ops[self.rank]
         self.stages = sorted({op.stage for op in self.ops})
         self.trains = any(op.kind != "F" for op in self.ops)
-        self.calls: list[Call] = []  # of a step
 
     def __str__(self) -> str:
         return f"{self.schedule.name}, rank {self.rank} of {self.schedule.n_ranks}"
@@ -81,16 +79,16 @@ class Case:
         """
         used, calls = {call[:2] for call in found}, list[Call]()
 
-        def is_message(giver: Op | None, taker: Op | None) -> bool:
-            here = giver in self.ops and taker in self.ops and not {(SEND, giver), (RECEIVE, taker)} & used
-            return bool(giver and taker) and not here
+        def is_sent(giver: Op | None, taker: Op | None) -> bool:
+            stays = giver in self.ops and taker in self.ops and not {(SEND, giver), (RECEIVE, taker)} & used
+            return bool(giver and taker) and not stays
 
         for op in self.ops:
             source, target = self.passes(op)
             gives = NOTHING if op == self.no_gradient else f"what {op} gives"
-            calls += [Call(RECEIVE, op)] * is_message(source, op)
+            calls += [Call(RECEIVE, op)] * is_sent(source, op)
             calls += [Call(RUN, op, self.takes(op))]
-            calls += [Call(SEND, op, gives)] * is_message(op, target)
+            calls += [Call(SEND, op, gives)] * is_sent(op, target)
         return [*calls, Call(FINISH)]
 
     def in_one_process(self) -> tuple[list[Any], list[Any], Any, dict[str, Any]]:
@@ -113,7 +111,7 @@ class Case:
         return modules, [x, target], loss.detach(), tensors
 
     def observe(self) -> list[dict[str, Any]]:
-        """Return what is seen in each step, up to the first that does not come to its end."""
+        """Return what is seen in two steps, or in one that does not come to its end."""
         from torch.nn.functional import mse_loss
 
         from labkit import pipe
@@ -126,8 +124,8 @@ class Case:
             stage.module.zero_grad()
             for kind, name in EVENT_NAMES.items():
                 setattr(stage, name, self.noting(kind, number, getattr(stage, name)))
-        while len(seen) < STEPS and not (seen and seen[-1]["error"]):
-            self.calls = []
+        while len(seen) < 2 and not (seen and seen[-1]["error"]):
+            self.calls: list[Call] = []
             with recorded(carry_out=False) as others:
                 loss, error = self.tried(lambda: pipeline.step(*batch))
             results = [("the loss", loss, total if self.schedule.n_stages - 1 in self.stages else None)]
@@ -135,7 +133,7 @@ class Case:
                 gradient = modules[number].weight.grad * (len(seen) + 1) if self.trains else None
                 results.append((f"the gradient of stage {number}", copy.deepcopy(module.weight.grad), gradient))
             past = sorted({call.name for call in others})
-            seen.append({"calls": self.calls, "past": past, "error": error, "results": results})
+            seen.append({"calls": self.calls, "past P2P": past, "error": error, "results": results})
         return seen
 
     def tried(self, step: Any) -> tuple[Any, str]:
@@ -150,8 +148,6 @@ class Case:
         if name == "IndexError" and "inputs[" in text and 0 not in self.stages:
             what += ". inputs is for stage 0, and empty on this rank: other stages receive"
         return None, what
-
-    # In place of P2P and of stages' methods; what they give is right, whatever was given.
 
     def send(self, op: Op, tensor: Any) -> None:
         self.note(SEND, op, tensor)
@@ -219,14 +215,13 @@ ONE_STAGE = _cases(papers.gpipe(3, 3), papers.one_f_one_b(3, 4), papers.forward_
 ONE_STAGE += _cases(Schedule(ANY_ORDER, "micro-batches in another order"))
 SPLIT = _cases(papers.zero_bubble_h1(3, 4))
 SEVERAL = _cases(papers.interleaved(2, 4, 2), papers.zero_bubble_v(2, 4))
-NO_GRADIENT = Case(papers.one_f_one_b(3, 4), 1, no_gradient=Op("B", 1, 1))
 FAILING = [Case(papers.one_f_one_b(3, 4), 1, fails=op) for op in (Op("F", 1, 1), Op("B", 1, 0))]
 TASK = Task()
 
 
-@TASK.claim([*ONE_STAGE, NO_GRADIENT])
+@TASK.claim([*ONE_STAGE, Case(papers.one_f_one_b(3, 4), 1, no_gradient=Op("B", 1, 1))])
 def each_op_is_received_run_and_sent(case: Case, seen: Any) -> str | None:
-    """A rank goes through its own ops in their order: it receives what an op takes, runs it, and sends what it gives."""
+    """A rank takes its ops in turn: receives what an op takes, runs it, sends what it gives."""
     return _first_difference(case, seen)
 
 
@@ -245,8 +240,7 @@ def a_rank_may_have_several_stages(case: Case, seen: Any) -> str | None:
 @TASK.claim(FAILING, after=[each_op_is_received_run_and_sent])
 def an_error_of_a_stage_ends_the_step(case: Case, seen: Any) -> str | None:
     """Where a stage raises, the step ends with that error, and runs and sends nothing more."""
-    ((step, *_),) = seen
-    calls = _calls(step)
+    calls = _calls(step := seen[0][0])
     after = calls[[call[:2] for call in calls].index((RUN, case.fails)) + 1 :]
     if TOLD_TO_FAIL in step["error"] and not after:
         return None
@@ -256,7 +250,7 @@ def an_error_of_a_stage_ends_the_step(case: Case, seen: Any) -> str | None:
 
 @TASK.claim([*ONE_STAGE, *SPLIT, *SEVERAL], after=[a_rank_may_have_several_stages])
 def loss_and_gradients_are_those_of_one_process(case: Case, seen: Any) -> str | None:
-    """step gives the loss, on the rank of the last stage alone, and adds to the gradients, as one process would."""
+    """The loss, on the rank of the last stage alone, and gradients are those of one process."""
     for number, step in enumerate(seen[0]):
         for what, found, expected in step["results"]:
             if wrong := _differs(found, expected):
@@ -283,8 +277,8 @@ def _calls(step: Any) -> list[Call]:
 
 def _first_difference(case: Case, seen: Any) -> str | None:
     for number, step in enumerate(seen[0]):
-        if step["past"]:
-            return f"{' and '.join(step['past'])} of torch.distributed was called: use receive and send of self._p2p"
+        if step["past P2P"]:
+            return f"{step['past P2P'][0]} of torch.distributed was called: use receive and send of self._p2p"
         found, error = _calls(step), step["error"]
         right = case.expected(found)
         n = next((n for n, (a, b) in enumerate(zip_longest(found, right)) if a != b), len(right))
