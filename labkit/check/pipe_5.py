@@ -1,4 +1,4 @@
-"""pipe.5: what a rank receives, runs and sends in a step, call by call, beside what its schedule asks for."""
+"""pipe.5: what a rank receives, runs and sends, call by call, held against its schedule."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Case:
         return f"{self.schedule.name}, rank {self.rank} of {self.schedule.n_ranks}"
 
     def passes(self, op: Op) -> tuple[Op | None, Op | None]:
-        """Return the op of another stage whose result ``op`` takes, and the one that takes its own."""
+        """Return the op of another stage that ``op`` takes from, and the one that it gives to."""
         ways = {"F": "F", "B": "BI", "I": "BI", "W": ""}[op.kind]
         ops = [o for ops in self.schedule.ops for o in ops if o.micro_batch == op.micro_batch and o.kind in ways]
         before, behind = ({o.stage: o for o in ops}.get(op.stage + way) for way in (-1, 1))
@@ -92,12 +92,12 @@ class Case:
         return [*calls, Call(FINISH)]
 
     def in_one_process(self) -> tuple[list[Any], list[Any], Any, dict[str, Any]]:
-        """Return the stages after a step, its x and target, its loss, and by its words what ops take and give."""
+        """Return the stages after a step, x and target, the loss, and by its words what ops take."""
         import torch
 
         torch.manual_seed(5)
         modules = [torch.nn.Linear(2, 2).double() for _ in range(self.schedule.n_stages)]
-        x, target = torch.randn(2, self.schedule.n_micro + 2, 2, dtype=torch.float64)  # micro-batches differ in rows
+        x, target = torch.randn(2, self.schedule.n_micro + 2, 2, dtype=torch.float64)  # uneven parts
         ys = x.tensor_split(self.schedule.n_micro)
         tensors = {f"micro-batch {i} of x": y for i, y in enumerate(ys)}
         outputs = [ys := [module(y) for y in ys] for module in modules]
@@ -132,7 +132,7 @@ class Case:
             for number, module in own.items():
                 gradient = modules[number].weight.grad * (len(seen) + 1) if self.trains else None
                 results.append((f"the gradient of stage {number}", copy.deepcopy(module.weight.grad), gradient))
-            past = sorted({call.name for call in others})
+            past = [call.name for call in others]
             seen.append({"calls": self.calls, "past P2P": past, "error": error, "results": results})
         return seen
 
@@ -177,7 +177,7 @@ class Case:
         return call
 
     def right(self, op: Op) -> Any:
-        """Return what ``op`` takes. An activation requires grad if its gradient is to be sent back."""
+        """Return what ``op`` takes. An activation that gets a gradient back requires grad."""
         tensor: Any = self.tensors.get(self.takes(op))
         return tensor if op.kind != "F" else tensor.clone().requires_grad_(op.stage > 0 and self.trains)
 
@@ -227,7 +227,7 @@ def each_op_is_received_run_and_sent(case: Case, seen: Any) -> str | None:
 
 @TASK.claim(SPLIT, after=[each_op_is_received_run_and_sent])
 def a_split_backward_pass_is_two_ops(case: Case, seen: Any) -> str | None:
-    """Where the backward pass is split, I computes the input's gradient, and W, later, the weights'."""
+    """Where backward is split, I computes the input's gradient, and W, later, the weights'."""
     return _first_difference(case, seen)
 
 
@@ -291,7 +291,7 @@ def _first_difference(case: Case, seen: Any) -> str | None:
 
 
 def _explain(case: Case, found: list[Call], expected: list[Call], n: int) -> str:
-    """Return what is wrong with call number ``n``, the first that is not as it should be, and what to do."""
+    """Return what is wrong with call ``n``, the first that is not as expected, and what to do."""
     call, right = (calls[n] if n < len(calls) else Call("") for calls in (found, expected))
     op, names = right.op, [each[:2] for each in found]
     if (call.what or right.what) == FINISH and (times := names.count((FINISH, None))) != 1:
