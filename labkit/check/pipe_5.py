@@ -142,7 +142,7 @@ class Case:
             return step(), ""
         except (Exception, KeyboardInterrupt) as error:
             name, text = type(error).__name__, "".join(traceback.format_exception(error))
-            what = raised(name, str(error), text, Source(task_file("pipe.5")))
+            what = raised(name, str(error).replace("'Case'", "'P2P'"), text, Source(task_file("pipe.5")))
         if name == "KeyError" and "_stages[" in text:
             what += f". This rank has the stages {self.stages}. {IN_TURN}"
         if name == "IndexError" and "inputs[" in text and 0 not in self.stages:
@@ -210,11 +210,12 @@ def _cases(*schedules: Schedule) -> list[Case]:
     return [Case(schedule, rank) for schedule in schedules for rank in range(schedule.n_ranks)]
 
 
-ANY_ORDER = [[Op.parse(f"{stage}{op}") for op in ["F1", "F2", "F0", "B2", "B0", "B1"]] for stage in (0, 1)]
+ANY_ORDER = Schedule.from_csv("0F1,0F2,0F0,0B2,0B0,0B1\n1F1,1F2,1F0,1B2,1B0,1B1").ops
+NEIGHBOURS = Schedule.from_csv("0F0,1F0,0F1,1F1,1B0,0B0,1B1,0B1\n2F0,3F0,2F1,3F1,3B0,2B0,3B1,2B1").ops
 ONE_STAGE = _cases(papers.gpipe(3, 3), papers.one_f_one_b(3, 4), papers.forward_only(3, 2), papers.gpipe(1, 2))
 ONE_STAGE += _cases(Schedule(ANY_ORDER, "micro-batches in another order"))
 SPLIT = _cases(papers.zero_bubble_h1(3, 4))
-SEVERAL = _cases(papers.interleaved(2, 4, 2), papers.zero_bubble_v(2, 4))
+SEVERAL = _cases(papers.interleaved(2, 4, 2), papers.zero_bubble_v(2, 4), Schedule(NEIGHBOURS, "neighbours"))
 FAILING = [Case(papers.one_f_one_b(3, 4), 1, fails=op) for op in (Op("F", 1, 1), Op("B", 1, 0))]
 TASK = Task()
 
@@ -261,8 +262,8 @@ def loss_and_gradients_are_those_of_one_process(case: Case, seen: Any) -> str | 
 
 def _differs(found: Any, expected: Any) -> str | None:
     if expected is None or getattr(found, "shape", None) != expected.shape:
-        wanted = "None" if expected is None else "that of one process"
-        return None if found is expected else f"{'a tensor' if hasattr(found, 'shape') else found}, expected {wanted}"
+        names = ["None" if each is None else f"a {type(each).__name__}" for each in (found, expected)]
+        return None if found is expected else f"{names[0]}, expected {names[1]}"
     ratio = float(found.sum() / expected.sum())
     times = f"{ratio:.3g} times" if found.allclose(ratio * expected) else "something else than"
     return None if found.allclose(expected) else f"{times} that of one process"
@@ -293,22 +294,21 @@ def _first_difference(case: Case, seen: Any) -> str | None:
 def _explain(case: Case, found: list[Call], expected: list[Call], n: int) -> str:
     """Return what is wrong with call ``n``, the first that is not as expected, and what to do."""
     call, right = (calls[n] if n < len(calls) else Call("") for calls in (found, expected))
-    op, names = right.op, [each[:2] for each in found]
+    op, names, several = right.op, [each[:2] for each in found], len(case.stages) > 1
     if (call.what or right.what) == FINISH and (times := names.count((FINISH, None))) != 1:
         return f"self._p2p.finish() was called {times} times, expected once. {GIVEN}"
     if not op or not call.op:
         return f"{f'it was done, without {right}' if op else f'it called {call}, expected nothing more'}. {IN_TURN}"
-    advice = f"Rank {case.rank} has the stages {case.stages}: ask for op.stage, not for the rank"
-    advice = advice if len(case.stages) > 1 else f"Call receive({op}) for it" if right.what == RECEIVE else IN_TURN
+    advice = f"Rank {case.rank} has the stages {case.stages}: ask for op.stage, not for the rank" * several or IN_TURN
     if call.op == op and call.what == RUN and right.what == RECEIVE:
+        advice = advice if several else f"Call receive({op}) for it"
         return f"{op} was given {call.tensor}, expected {case.takes(op)}. {advice}"
     if call[:2] == right[:2]:
         verb = "was given" if call.what == RUN else "sent"
         return f"{op} {verb} {call.tensor}, expected {right.tensor}. {_on_tensor(op, call, right)}"
     if call.what != RUN and call[:2] in names[:n]:
         return f"it called {call} again, expected {right}: what an op gives is sent once, and received once"
-    if right.what == SEND and (SEND, op) not in names:
-        target = case.passes(op)[1]
+    if right.what == SEND and (target := case.passes(op)[1]) and (SEND, op) not in names:
         if op == case.no_gradient:
             advice = "It is None, as nothing depends on the input: send it all the same, and zeros are sent"
         elif target in case.ops:

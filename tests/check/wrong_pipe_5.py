@@ -60,6 +60,7 @@ EARLY = first(f"early = {{op: {RECEIVE} for op in {OPS} if op.kind == 'F' and op
 POP = (LOOP, f"            while {OPS}:\n                op = {OPS}.pop(0)\n")
 SUPPRESS = (LOOP, f"{LOOP}              with contextlib.suppress(Exception):\n")
 GIVES_0 = "self._p2p.finish()\nreturn self._loss.total() if self._loss else torch.zeros(())"
+FLOAT = "self._p2p.finish()\nreturn self._loss.total().item() if self._loss else None"
 MEAN = "if self._loss: self._loss._parts = [part / self.schedule.n_micro for part in self._loss._parts]"
 
 CALLS = {
@@ -72,6 +73,7 @@ CALLS = {
     "the ops of all ranks": ("rank 0 of 3: after 0B2, it raised KeyError: 1", ops("sum(self.schedule.ops, [])")),
     "counts micro-batches": ("expected backward of stage 0 for micro", first("k = -1"), each("i = k = k + 1")),
     "all but the last": ("rank 0 of 3: after 0B1, it was done, without receive(0B2)", ops("OPS[:-1]")),
+    "from the last to the first": ("at the start it called receive(0B2), expected forward", ops("reversed(OPS)")),
     "all of it twice": ("after 0B2, it called forward of stage 0 for micro-batch 0 (0F0), expected", ops("2 * OPS")),
     "takes the ops off the schedule": ("in the second step, at the start it was done, without forward", POP),
     "an iterator for ever": ("Leave all for it as the first", ops("self.__dict__.setdefault('rest', iter(OPS))")),
@@ -106,6 +108,7 @@ CALLS = {
     "receives twice": ("called receive(0B0) again, expected backward", (GRADIENT, f"[{GRADIENT}, {GRADIENT}][0]")),
     "names what takes it": ("send was called for 0B0, expect", (SEND_DX, "self._p2p.send(op._replace(stage=0), dx)")),
     "names what gives it": ("receive was called for 0F0, expected the op of", x("(op)", "(op._replace(stage=0))")),
+    "misspells send": ("'P2P' object has no attribute 'sent' (labkit", (SEND_Y, "self._p2p.sent(op, y)")),
     "names the micro-batch": ("send was called for <class 'int'>, expected the op", (SEND_Y, "self._p2p.send(i, y)")),
     "no gradient, nothing to send": ("what 1B1 gives was not sent, and 0B1 waits", (NOT_FIRST, "if dx is not None:")),
     "asks if there is a gradient": ("Boolean value of Tensor", (SEND_DX, "self._p2p.send(op, dx or 0 * dy)")),
@@ -125,6 +128,7 @@ SPLIT = {
 }
 HERE, THERE = "(op.stage - 1 in self._stages)", "(op.stage + 1 in self._stages)"
 KEPT = first("kept = {}")
+PLACE = "sorted(self._stages)[op.stage // self.schedule.n_ranks]"
 ON_RANK = (x("op.stage == 0", "self.rank == 0"), (NOT_LAST, f"if {RANK_NOT_LAST}:"), (NOT_FIRST, "if self.rank:"))
 SEVERAL = {
     "a rank for a stage": ("2F0 was given micro-batch 0 of x, expected what 1F0 gives. Rank 0 has the", ON_RANK[0]),
@@ -133,6 +137,7 @@ SEVERAL = {
     "the first rank sends nothing back": ("rank 0 of 2: after 2B0, what 2B0 gives was not sent", ON_RANK[2]),
     "the last rank takes no gradient": ("1B0 was given nothing, expected what", dy("op.stage != last", RANK_NOT_LAST)),
     "one stage for all": ("(0F0), expected forward of stage 2", ("_stages[op.stage]", "_stages[self.rank]")),
+    "a stage by its place": ("neighbours, rank 0 of 2: after receive(1F0)", ("[op.stage]", f"[{PLACE}]")),
     "as many stages as ranks": ("interleaved 1F1B, rank 1 of 2: after 1F0", first("last = self.schedule.n_ranks - 1")),
     "stage after stage": ("(0F2), expected receive(2F0). Rank 0 has", ops("sorted(OPS, key=lambda op: op.stage)")),
     "keeps by micro-batch": ("3F0 was given what 0F0", KEPT, x(RECEIVE, f"kept.setdefault(i, {RECEIVE})")),
@@ -145,10 +150,11 @@ ERRORS = {
     "prints the error": ("it called finish() afterwards", *guarded("except Exception as error: print(error)")),
 }
 RESULTS = {
+    "a number for the loss": ("the loss is a float, expected a Tensor", then(FLOAT)),
     "a mean of the losses": ("rank 2 of 3: after step 0, the loss is 0.333 times that of one process", then(MEAN)),
-    "all ranks give something": ("rank 0 of 3: after step 0, the loss is a tensor, expected None", then(GIVES_0)),
+    "all ranks give something": ("rank 0 of 3: after step 0, the loss is a Tensor, expected None", then(GIVES_0)),
     "sets gradients to zero": ("step 1, the gradient of stage 0 is 0.5 times", first(f"{EACH_STAGE}.zero_grad()")),
-    "clears gradients": ("step 0, the gradient of stage 0 is None, expected that", then(f"{EACH_STAGE}.zero_grad()")),
+    "clears gradients": ("step 0, the gradient of stage 0 is None, expected a Ten", then(f"{EACH_STAGE}.zero_grad()")),
     "divides gradients": ("0.333 times", then(f"if self._trains:\n {EACH_STAGE}.weight.grad /= self.schedule.n_micro")),
 }
 NO_END = {"a loop without end": ("It was at labkit/pipe.py, line ", first("while self.rank == 1: pass"))}
@@ -166,6 +172,7 @@ WRONG = {
 }
 FOLLOWS = ["does nothing", "sends no activation", "forgets W", "a rank for a stage"]  # what follows is not tried
 OTHER_CAUSE = {  # advice that must not be given
+    "all F, then all B": ("Call receive",),
     "a rank for a stage": ("Stage 0 takes", "requires_grad", "Hand over"),
     "keeps by micro-batch": ("ask for op.stage",),
 }
