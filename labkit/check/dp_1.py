@@ -60,7 +60,7 @@ class Cut:
         from labkit import dp
 
         partitioner = dp.DataPartitioner(data, list(self.sizes), **seed)
-        shards = [partitioner.use(rank) for rank in range(len(self.sizes))]
+        shards = [partitioner.use(rank) for rank in range(len(partitioner.shards))]
         return [[shard[i] for i in range(len(shard))] for shard in shards]
 
 
@@ -107,7 +107,7 @@ CUTS = [
 ]
 LARGE = CUTS[-1:]
 LOADS = [Load(103, 4, 32), Load(100, 3, 32), Load(64, 2, 64), Load(5, 2, 2)]
-TASK = Task()
+TASK = Task(given=["_check_rank", "_check_sizes", "use"])
 
 
 @TASK.claim([Index((4, 9, 0, 4))])
@@ -124,6 +124,8 @@ INDEXED = [partition_follows_its_index]
 @TASK.claim(CUTS, after=INDEXED)
 def each_sample_is_in_one_shard(case: Cut, seen: Any) -> str | None:
     """Every sample is in exactly one shard."""
+    if (count := len(seen["shards"])) != len(case.sizes):
+        return f"self.shards has {count} lists, expected {len(case.sizes)}, one for each size"
     if wrong := _not_each_once(seen["shards"], case.count):
         return (
             f"{wrong}. Cut at the sum of the sizes so far, rounded once, so that one shard ends where the next begins "

@@ -187,7 +187,11 @@ RANKS = 3
 WORKING = [Case(f"with {RANKS} ranks, of which rank 0 ends first", work, RANKS)]
 FAILING = [Case("with 2 ranks, of which rank 1 fails", fail_or_sleep, 2)]
 INTERRUPTED = [Case("with 1 rank, interrupted from the keyboard", sleep, 1)]
-TASK = Task(given=["_run_rank"], waits="a process that nobody ends")
+GIVEN = (
+    *("_run_rank", "_check_backend", "_check_rank"),
+    *("_check_backend(backend)", "_check_rank(rank, world_size)"),
+)
+TASK = Task(given=GIVEN, waits="a process that nobody ends")
 
 
 @TASK.claim(WORKING)

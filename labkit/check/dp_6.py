@@ -54,7 +54,7 @@ CASES = [
 ]
 ONE_CAP = [case for case in CASES if case.first_cap is None]
 FIRST_CAP = [case for case in CASES if case.first_cap is not None]
-TASK = Task()
+TASK = Task(given=["_check_capacities", "_check_capacity"])
 
 
 @TASK.claim(CASES)

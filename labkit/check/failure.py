@@ -15,15 +15,14 @@ if TYPE_CHECKING:
 
 SYNTAX_ERRORS = ("SyntaxError", "IndentationError", "TabError")
 WAITS_FOR_RANKS = "a rank that waits for the others while they do something else"
-ENDS_A_PROCESS = (
-    "os._exit, a signal, too much memory, or a message between ranks of another size or dtype than "
-    "the tensor that receives it"
-)
+ENDS_A_PROCESS = "Look for what ends a process: os._exit, a signal, too much memory"
+OTHER_SIZE = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")  # gloo's last words
+MOST_OF_A_MESSAGE = 300  # characters
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where an answer stands: the student's file, and what is ``given`` there: functions, classes, lines as they read."""
+    """A student's file, and what is ``given`` there: functions, classes, and lines as they read."""
 
     path: Path
     given: Sequence[str] = ()
@@ -34,8 +33,9 @@ class Source:
 
     def place(self, text: str) -> str:
         """Return ``labkit/dp.py, line 42``, the student's innermost line in a traceback or stack, or nothing."""
+        given = self._given_lines()
         lines = map(int, re.findall(rf'File "[^"\n]*{re.escape(self.file)}", line (\d+)', text))
-        own = [line for line in lines if line not in self._given_lines()]
+        own = [line for line in lines if line not in given]
         return f"{self.file}, line {own[-1]}" if own else ""
 
     def _given_lines(self) -> set[int]:
@@ -61,14 +61,15 @@ def raised(error_type: str, message: str, text: str, source: Source) -> str:
     if "Traceback (most recent call last)" in message:
         inner_type, _, message = message.strip().splitlines()[-1].partition(": ")
         error_type = inner_type.rpartition(".")[2]
-    first_line = message.strip().partition("\n")[0]
+    message = " ".join(message.split()).removesuffix(".")  # torch's go over several lines, and some end in C++
+    message = message if len(message) <= MOST_OF_A_MESSAGE else f"{message[:MOST_OF_A_MESSAGE]} …"
     if error_type == "TodoError":
-        task, _, place = first_line.removeprefix("TODO ").partition(": ")
+        task, _, place = message.removeprefix("TODO ").partition(": ")
         return f"{task} has to be done first ({place})"
     place = source.place(text)
     if place and error_type in SYNTAX_ERRORS:  # whose message names the place too
-        first_line = re.sub(r" \([^()]*, line \d+\)$", "", first_line)
-    return f"it raised {error_type}{first_line and ': ' + first_line}{place and f' ({place})'}"
+        message = re.sub(r" \([^()]*, line \d+\)$", "", message)
+    return f"it raised {error_type}{message and ': ' + message}{place and f' ({place})'}"
 
 
 def stopped_by(error: RankError | LaunchTimeout, source: Source, waits: str) -> str:
@@ -79,9 +80,14 @@ def stopped_by(error: RankError | LaunchTimeout, source: Source, waits: str) -> 
         places = sorted({source.place(stack) for stack in error.stacks.values()} - {""})
         at = " and at ".join(places) or "something that it had called"
         return f"it did not end in time. It was at {at}. Look for a loop without an end{waits and f', or for {waits}'}"
-    first_line = str(error).partition("\n")[0]
     if error.error_type.startswith(("SIG", "exit status")):
         place = source.place(error.traceback)
-        return f"{first_line}{place and f' ({place})'}. Look for what ends a process: {ENDS_A_PROCESS}"
+        where = str(error).partition("\n")[0] + (place and f" ({place})")
+        if sizes := OTHER_SIZE.search("\n".join(error.last_lines)):
+            return (
+                f"{where}: a message of {sizes[1]} bytes came for a tensor of {sizes[2]}. What a rank sends must have the size "
+                "and dtype of what the other one receives it in"
+            )
+        return f"{where}. {ENDS_A_PROCESS}"
     message = str(error).partition(": ")[2].partition(" (and so did rank")[0]
     return raised(error.error_type, message, error.traceback, source)

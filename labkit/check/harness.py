@@ -79,8 +79,8 @@ class Task:
     """The claims of one task, each a function, in the order in which they are tried.
 
     ``given``: functions, classes, and lines as they read, in the student's file that are not the
-    student's to write, so no finding names their lines. ``first``: tasks that have to be right before this one is tried. ``waits``: what an answer
-    that does not end may be waiting for, in words.
+    student's to write, so no finding names their lines. ``first``: tasks that have to be right before
+    this one is tried. ``waits``: what an answer that does not end may be waiting for, in words.
     """
 
     def __init__(self, given: Sequence[str] = (), first: Sequence[str] = (), waits: str = ""):

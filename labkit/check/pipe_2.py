@@ -131,7 +131,7 @@ def _reason(clock: Clock, expected: Clock) -> str:
     early = [pair for pair in clock if pair not in expected]
     for i, j in early:
         if j:
-            return f"Micro-batch {i} has not been in partition {j - 1} before, so its input would not be there"
+            return f"Micro-batch {i} is in no earlier clock in partition {j - 1}, so its input would not be there"
     if not early:
         return "In clock k every partition j has micro-batch k - j, where there is one: they work at the same time"
     if len(dict.fromkeys(j for _, j in clock)) < len(clock):

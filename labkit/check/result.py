@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 
@@ -52,29 +53,37 @@ class CheckResult:
         rest = f", {not_tried} not tried" if not_tried else ""
         return f"{self.task} is not right yet: {right} of {len(self.claims)} claims hold{rest}"
 
+    def _reasons(self) -> Iterator[tuple[Claim, str]]:
+        """Give each claim with why it does not hold, but why it is not tried only where that was not said already."""
+        said = ""
+        for claim in self.claims:
+            reason = claim.wrong or claim.not_tried or ""
+            yield claim, "" if reason == said else reason
+            said = claim.not_tried or said
+
     def __repr__(self) -> str:
         if self.todo:
             return self.todo
         lines = [self._headline]
-        for claim in self.claims:
+        for claim, reason in self._reasons():
             mark = "✓" if claim.holds else "✗" if claim.wrong else "–"
             lines.append(f"  {mark} {claim.text}")
-            lines += [f"      {line}" for line in (claim.wrong or claim.not_tried or "").splitlines()]
+            lines += [f"      {line}" for line in reason.splitlines()]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         if self.todo:
             return f"<p><b>{html.escape(self.todo)}</b></p>"
-        items = "".join(_html_item(claim) for claim in self.claims)
+        items = "".join(_html_item(claim, reason) for claim, reason in self._reasons())
         return f'<p><b>{self._headline}</b></p><ul style="list-style: none; padding-left: 1em">{items}</ul>'
 
 
-def _html_item(claim: Claim) -> str:
+def _html_item(claim: Claim, reason: str) -> str:
     text = html.escape(claim.text)
     if claim.holds:
         return f'<li><span style="color: #0072b2">✓</span> {text}</li>'
-    why = html.escape(claim.wrong or claim.not_tried or "").replace("\n", "<br>")
-    below = f'<div style="margin-left: 1.5em">{why}</div>'
+    why = html.escape(reason).replace("\n", "<br>")
+    below = f'<div style="margin-left: 1.5em">{why}</div>' if why else ""
     if claim.wrong is None:
         return f'<li style="color: #767676">– {text}{below}</li>'
     return f'<li><span style="color: #d55e00">✗</span> <b>{text}</b>{below}</li>'

@@ -28,133 +28,88 @@ LOOKS_AFTER_THE_REST = """        if any(arg is not None for arg in args):
                 x = block(x, *args, **options)
             return x
         return self"""
-NAMED = "__import__('collections').OrderedDict((f'block{i}', block) for i, block in enumerate(gpt2.transformer.h))"
+NAMED = "__import__('collections').OrderedDict((f'{i}', block) for i, block in enumerate(gpt2.transformer.h))"
 APPENDED = """model = nn.Sequential()
     for block in gpt2.transformer.h:
         model.append(block)
     pipe = Pipe(model, split_size)
 """
 
-WRONG = {
-    "gives a copy back": (
-        claims.the_model_itself_is_given_back,
-        "what came back is another GPT-2, expected the model itself",
-        f"import copy\n{AGAIN}return _in_place(copy.deepcopy(gpt2), split_size)\n",
-    ),
-    "gives the Pipe back": (
-        claims.the_model_itself_is_given_back,
-        "what came back is a Pipe, expected the model itself",
-        (PLACE, f"{PLACE}\n    return pipe"),
-    ),
-    "gives nothing back": (
-        claims.the_model_itself_is_given_back,
-        "what came back is None, expected the model itself",
-        (PLACE, f"{PLACE}\n    return"),
-    ),
-    "a bare Pipe": (
-        claims.gpt2_can_call_what_it_finds,
-        "gpt2.transformer.h is a Pipe, and GPT-2 goes through it with for. PipedBlocks(pipe) stands between the two",
-        (PUT, "pipe"),
-    ),
-    "a Pipe in a list": (
-        claims.gpt2_can_call_what_it_finds,
-        "GPT-2 finds a Pipe in gpt2.transformer.h, which takes one tensor and nothing beside. PipedBlocks(pipe) stands",
-        (PUT, "nn.ModuleList([pipe])"),
-    ),
-    "makes a Pipe of a ModuleList": (
-        None,
-        "it raised TypeError: the model is a ModuleList, expected an nn.Sequential, which says in which order its modules run: "
-        "put the modules into one (labkit/pipe.py, line 2",
-        (PIPE, "Pipe(gpt2.transformer.h, split_size)"),
-    ),
-    "copies the blocks": (
-        claims.the_blocks_are_not_copied,
-        "15 times a block was called that is not the model's. An optimizer has the parameters of the model",
-        (BLOCKS, "*__import__('copy').deepcopy(gpt2.transformer.h)"),
-    ),
-    "does nothing": (
-        claims.the_blocks_run_in_workers,
-        "called with 7 rows: block 0 ran in the thread that called the model, not in that of a worker",
-        (PLACE, "pass"),
-    ),
-    "puts the Pipe somewhere else": (
-        claims.the_blocks_run_in_workers,
-        "GPT-2 calls what it finds in gpt2.transformer.h: that has to lead to the Pipe",
-        ("gpt2.transformer.h = ", "gpt2.h = "),
-    ),
-    "forgets split_size": (
-        claims.micro_batches_have_split_size_rows,
-        "block 0 was given [1, 1, 1, 1, 1, 1, 1] rows, expected [3, 3, 1]",
-        (", split_size)", ")"),
-    ),
-    "takes split_size for the number of micro-batches": (
-        claims.micro_batches_have_split_size_rows,
-        "block 0 was given [4, 3] rows, expected [3, 3, 1]. Pipe takes split_size, the number of rows",
-        (", split_size)", ", -(-7 // 2))"),
-    ),
-    "a Pipe for each block": (
-        claims.each_block_runs_once_for_each_micro_batch,
-        "block 0 was called 15 times for 3 micro-batches",
-        (PUT, f"nn.ModuleList([{PUT}] * len(gpt2.transformer.h))"),
-    ),
-    "leaves the last block out": (
-        claims.each_block_runs_once_for_each_micro_batch,
-        "block 4 was called 0 times for 3 micro-batches. All blocks go into the Pipe, each once",
-        (BLOCKS, "*list(gpt2.transformer.h)[:-1]"),
-    ),
-    "takes blocks out of WithDevice": (
-        claims.each_device_has_a_worker,
-        "the workers had the blocks [[0, 1, 2, 3, 4]], expected [[0, 1], [2, 3], [4]]. A block's device is in the WithDevice",
-        (BLOCKS, "*(block.module for block in gpt2.transformer.h)"),
-    ),
-    "a device for each block": (
-        claims.each_device_has_a_worker,
-        "the workers had the blocks [[0], [1], [2], [3], [4]], expected",
-        (BLOCKS, "*(WithDevice(block.module, f'cpu:{i}') for i, block in enumerate(gpt2.transformer.h))"),
-    ),
-    "the other way round": (
-        claims.the_blocks_stay_in_order,
-        "its last micro-batch went through the blocks in the order [4, 3, 2, 1, 0]",
-        (BLOCKS, "*reversed(gpt2.transformer.h)"),
-    ),
-    "layer norm in the Pipe": (
-        claims.output_and_gradients_stay,
-        "the output is not what it was before. Embeddings, layer norm and output layer are GPT-2's own business",
-        (BLOCKS, f"{BLOCKS}, gpt2.transformer.ln_f"),
-    ),
-    "keeps no gradients": (
-        claims.output_and_gradients_stay,
-        "the gradient of transformer.wte.weight is not what it was before. Let autograd follow",
-        (PUT, "Adapter(pipe)"),
-        ADAPTER.replace("(x)", "(x.detach())"),
-    ),
-    "in a list": (
-        claims.parameters_keep_their_names,
-        "it has transformer.h.0.0.attn.c_attn.bias in its state dict, where there was transformer.h.0.attn.c_attn.bias",
-        (PUT, f"nn.ModuleList([{PUT}])"),
-    ),
-    "with new names": (
-        claims.parameters_keep_their_names,
-        "it has transformer.h.block0.attn.c_attn.bias in its state dict",
-        (BLOCKS, NAMED),
-    ),
-    "an adapter of its own": (
-        claims.generation_stays,
-        "called with a mask and a cache: with a mask, the output is not what it was before. A Pipe takes hidden states alone",
-        (PUT, "Adapter(pipe)"),
-        ADAPTER,
-    ),
+BY_CLAIM = {
+    claims.the_model_itself_is_given_back: {
+        "gives a copy back": (
+            "what came back is another GPT-2, expected the model itself",
+            f"import copy\n{AGAIN}return _in_place(copy.deepcopy(gpt2), split_size)\n",
+        ),
+        "gives the Pipe back": ("what came back is a Pipe, expected the model", (PLACE, f"{PLACE}\n    return pipe")),
+        "gives nothing back": ("what came back is None, expected the model itself", (PLACE, f"{PLACE}\n    return")),
+    },
+    claims.gpt2_can_call_what_it_finds: {
+        "a bare Pipe": ("gpt2.transformer.h is a Pipe, and GPT-2 goes through it with for.", (PUT, "pipe")),
+        "instead of the transformer": ("gpt2.transformer.h any more", ("gpt2.transformer.h = ", "gpt2.transformer = ")),
+        "a Pipe in a list": ("GPT-2 finds a Pipe in gpt2.transformer.h, which takes", (PUT, "nn.ModuleList([pipe])")),
+    },
+    None: {
+        "makes a Pipe of a ModuleList": (
+            "put the modules into one (labkit/pipe.py, line 27",
+            (PIPE, "Pipe(gpt2.transformer.h, split_size)"),
+        ),
+    },
+    claims.its_own_blocks_run_in_workers: {
+        "copies the blocks": (
+            "15 times a block was called that is not the model's",
+            (BLOCKS, "*__import__('copy').deepcopy(gpt2.transformer.h)"),
+        ),
+        "does nothing": ("called with 7 rows: block 0 ran in the thread that called the model, not", (PLACE, "pass")),
+        "puts the Pipe somewhere else": ("GPT-2 calls what it finds in", ("gpt2.transformer.h = ", "gpt2.h = ")),
+    },
+    claims.each_block_runs_once_for_each_micro_batch: {
+        "forgets split_size": ("block 0 was given [1, 1, 1, 1, 1, 1, 1] rows, expected [3,", (", split_size)", ")")),
+        "takes split_size for the number of micro-batches": (
+            "block 0 was given [4, 3] rows, expected [3, 3, 1]",
+            (", split_size)", ", -(-7 // 2))"),
+        ),
+        "a Pipe for each block": (
+            "block 0 was called 15 times for 3 micro-batches",
+            (PUT, f"nn.ModuleList([{PUT}] * len(gpt2.transformer.h))"),
+        ),
+        "leaves the last block out": ("block 4 was called 0 times for 3", (BLOCKS, "*list(gpt2.transformer.h)[:-1]")),
+    },
+    claims.each_device_has_a_worker: {
+        "takes blocks out of WithDevice": (
+            "the blocks [[0, 1, 2, 3, 4]], expected [[0, 1],",
+            (BLOCKS, "*(block.module for block in gpt2.transformer.h)"),
+        ),
+        "a device for each block": (
+            "the workers had the blocks [[0], [1], [2], [3], [4]], expected",
+            (BLOCKS, "*(WithDevice(block.module, f'cpu:{i}') for i, block in enumerate(gpt2.transformer.h))"),
+        ),
+    },
+    claims.the_blocks_stay_in_order: {
+        "the other way round": ("its last micro-batch went through the", (BLOCKS, "*reversed(gpt2.transformer.h)")),
+    },
+    claims.output_and_gradients_stay: {
+        "layer norm in the Pipe": ("the output is not what it was", (BLOCKS, f"{BLOCKS}, gpt2.transformer.ln_f")),
+        "freezes the blocks": ("transformer.wte.weight is missing", (PLACE, f"{PLACE}; gpt2.requires_grad_(False)")),
+        "keeps no gradients": (
+            "transformer.wte.weight is not what it was before. Let",
+            (PUT, "Adapter(pipe)"),
+            ADAPTER.replace("(x)", "(x.detach())"),
+        ),
+    },
+    claims.parameters_keep_their_names: {
+        "in a list": ("it has transformer.h.0.0.attn.c_attn.bias in its state", (PUT, f"nn.ModuleList([{PUT}])")),
+        "with new names": ("r.h.block0.attn.c_attn.bias in its state dict", (BLOCKS, NAMED.replace("{i}", "block{i}"))),
+    },
+    claims.generation_stays: {
+        "an adapter of its own": ("called with a mask and a cache: with a mask, the", (PUT, "Adapter(pipe)"), ADAPTER),
+    },
 }
-FOLLOWS = [
-    "does nothing",
-    "gives a copy back",
-    "copies the blocks",
-    "the other way round",
-    "a bare Pipe",
-    "a device for each block",
-]
+WRONG = {name: (claim, *answer) for claim, answers in BY_CLAIM.items() for name, answer in answers.items()}
+FOLLOWS = ["does nothing", "gives a copy back", "copies the blocks", "a bare Pipe", "a device for each block"]
 OTHER_CAUSE: dict[str, tuple[str, ...]] = {}
 RIGHT = {
+    "by name": [(BLOCKS, NAMED)],
     "one after the other": [(f"pipe = {PIPE}\n", APPENDED)],
     "deletes the blocks first": [(PLACE, f"del gpt2.transformer.h\n    {PLACE}")],
     "an adapter of its own that looks after the rest": [

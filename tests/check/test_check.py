@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
+import subprocess
 import sys
 
 import pytest
 
-from labkit.check import CheckResult, Claim, check, harness
+from labkit.check import CheckResult, Claim, check, dp_2, failure, harness, plain
 from labkit.todo import TASKS, missing, task_file
 
 UNFILLED = [task for task in TASKS if missing(task)]
@@ -141,6 +143,12 @@ def test_a_claim_that_is_not_tried_has_its_own_mark_and_does_not_hold():
     assert "✗" not in result._repr_html_()
 
 
+def test_why_claims_are_not_tried_is_said_once():
+    other = Claim("nor do others", None, not_tried="not tried, a < b")
+    result = CheckResult("dp.1", (NOT_TRIED, Claim("right", None), other))
+    assert repr(result).count("not tried, a < b") == result._repr_html_().count("not tried, a &lt; b") == 1
+
+
 def test_what_is_not_tried_is_a_finding_only_where_nothing_is_wrong():
     assert CheckResult("dp.1", (NOT_TRIED,)).findings == ["sums arrive: not tried, a < b"]
     assert CheckResult("dp.1", (NOT_TRIED, Claim("x", "y"))).findings == ["x: y"]
@@ -150,3 +158,111 @@ def test_what_is_not_tried_is_a_finding_only_where_nothing_is_wrong():
 @pytest.mark.skipif("dp.1" in UNFILLED, reason="dp.1 is not filled in")
 def test_a_result_reads_the_same_each_time():
     assert repr(check("dp.1")) == repr(check("dp.1"))
+
+
+# --- what an answer does stays in its process ------------------------------------------------------------------------
+
+GIVES_A_TRAP = """
+class Trap(list):
+    def __reduce__(self):
+        return open, ({path!r}, "w")
+
+def assign_buckets(*sizes, **options):
+    return Trap()
+"""
+SENDS_A_TRAP = """
+import pickle
+from labkit.ranks import pickling, rank
+
+class Trap:
+    def __reduce__(self):
+        return open, ({path!r}, "w")
+
+def assign_buckets(*sizes, **options):
+    pickling.dumps = rank.pickling.dumps = lambda value: pickle.dumps(Trap())
+    return []
+"""
+
+
+@pytest.mark.parametrize("code", [GIVES_A_TRAP, SENDS_A_TRAP])
+def test_nothing_that_an_answer_gives_is_run_here(code, answer, tmp_path):
+    trap = tmp_path / "opened"
+    answer(code.format(path=str(trap)), whole=True)
+    assert not check("dp.6").passed
+    assert not trap.exists()
+
+
+def test_what_is_no_plain_data_is_said(answer):
+    answer(SENDS_A_TRAP.format(path="nowhere"), whole=True)
+    (finding,) = check("dp.6").findings
+    assert finding.startswith("It runs to its end: assign_buckets([4, 4, 4, 4], 8): its process did not send what was ")
+
+
+def test_plain_data_arrives_as_it_is():
+    torch = pytest.importorskip("torch")
+    strided = torch.arange(6, dtype=torch.bfloat16).view(2, 3).t()
+    value = {"numbers": (1, 2.5, True, None), "text": "a", "tensors": [strided, torch.empty(0, 3)], "other": object()}
+    found = plain.loads(pickle.dumps(plain.pack(value)))
+    assert found["numbers"] == [1, 2.5, True, None]
+    assert found["text"] == "a"
+    assert found["tensors"][0].dtype == torch.bfloat16
+    assert found["tensors"][0].tolist() == strided.tolist()
+    assert found["tensors"][1].shape == (0, 3)
+    assert repr(found["other"]) == "an object"
+
+
+def test_of_an_answer_that_prints_without_end_the_beginning_is_shown(answer, monkeypatch, capsys):
+    monkeypatch.setattr(harness, "TIMEOUT_S", 5.0)
+    answer("def assign_buckets(*sizes, **options):\n    while True:\n        print('going round')\n", whole=True)
+    (finding,) = check("dp.6").findings
+    printed = capsys.readouterr().out
+    assert "it did not end in time" in finding
+    assert "[rank 0] going round\n" in printed
+    assert printed.endswith("what the answer prints beyond this is left out\n")
+    assert len(printed) < 2 * harness.MOST_PRINTED
+
+
+def test_processes_are_only_those_that_have_a_number(tmp_path):
+    for name in ("0", "1", "-5", "x", "4711"):
+        (tmp_path / f"{name}.pid").write_text("0")
+    assert dp_2._process_ids(tmp_path) == [4711]  # 0 would be every process of the notebook's group
+
+
+def test_importing_check_loads_nothing_heavy():
+    heavy = ("torch", "pandas", "matplotlib", "labkit.launch", "labkit.dp")
+    code = f"import sys, labkit.check, labkit.check.dp_2; print([name for name in {heavy} if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+
+
+# --- what a finding says of an exception -----------------------------------------------------------------------------
+
+CODE = """def setup():
+    check()
+
+def check():
+    raise ValueError
+
+def answer():
+    setup()
+"""
+TRACE = "".join(
+    f'File "/x/labkit/dp.py", line {line}, in {name}\n' for line, name in ((8, "answer"), (2, "setup"), (5, "check"))
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "line"), [((), 5), (("check",), 2), (("check", "setup"), 8), (("check", "check()"), 8)]
+)
+def test_the_line_is_the_innermost_one_that_is_not_given(given, line, tmp_path):
+    file = tmp_path / "dp.py"
+    file.write_text(CODE)
+    source = failure.Source(file, given)
+    assert source.place(TRACE) == f"labkit/dp.py, line {line}"
+
+
+def test_of_an_error_that_passes_on_another_the_cause_is_said(tmp_path):
+    (tmp_path / "dp.py").write_text(CODE)
+    inner = "\n\n-- Process 0 terminated with the following error:\nTraceback (most recent call last):\n" + TRACE
+    message = inner + "torch.distributed.DistNetworkError: port taken\n"
+    said = failure.raised("ProcessRaisedException", message, message, failure.Source(tmp_path / "dp.py"))
+    assert said == "it raised DistNetworkError: port taken (labkit/dp.py, line 5)"
