@@ -61,6 +61,17 @@ def recorded(carry_out: bool = True) -> Iterator[list[Call]]:
             setattr(ProcessGroup, method, original)
 
 
+def calls_have_ended(case: Any, seen: Any) -> str | None:
+    """Whatever it calls of torch.distributed has ended before it goes on."""
+    for rank, found in enumerate(seen):
+        if begun := sorted({name for name, _, _, waits in found["calls"] if not waits}):
+            return (
+                f"rank {rank} began {begun[0]} and never called wait() on what that returns (async_op=True, isend, irecv), so "
+                "tensors may be read before the numbers are there, or changed before they have left"
+            )
+    return None
+
+
 class _Done:
     """What a call that is not carried out gives: work that is done."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from labkit.check import dp_3 as claims
 from labkit.check import gradients
+from labkit.check.calls import calls_have_ended
 
 GRADIENT = "gradient = parameter.grad.contiguous()"
 LIST = "[torch.empty_like(gradient) for _ in range(world_size)]"
@@ -62,7 +63,7 @@ BY_CLAIM = {
             (SCATTER, "gradient = means[0] if means else gradient"),
         ),
     },
-    gradients.calls_have_ended: {
+    calls_have_ended: {
         "does not wait": ("and never called wait()", (SCATTER, "dist.scatter(gradient, means, async_op=True)")),
     },
     gradients.gradients_change_in_place: {

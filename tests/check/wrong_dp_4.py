@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from labkit.check import dp_4 as claims
 from labkit.check import gradients
+from labkit.check.calls import calls_have_ended
 
 SOME = "if parameter.grad is not None:"
 SUM = "dist.all_reduce(parameter.grad, group=process_group)"
@@ -50,9 +51,9 @@ BY_CLAIM = {
             (DIVIDE, "pass"),
         ),
     },
-    gradients.calls_have_ended: {
+    calls_have_ended: {
         "does not wait": (
-            "rank 0 began all_reduce with async_op=True and never called wait()",
+            "rank 0 began all_reduce and never called wait()",
             (SUM, "dist.all_reduce(parameter.grad, group=process_group, async_op=True)"),
         ),
     },

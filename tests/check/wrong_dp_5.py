@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from labkit.check import dp_5 as claims
+from labkit.check.calls import calls_have_ended
 
 FLAT = "tensor.contiguous().view(-1)"
 CHUNKS = "flat.tensor_split(world_size)"
@@ -40,6 +41,9 @@ STAR = """
         dist.recv(flat, 0)
     tensor.copy_(flat.view(tensor.shape))
 """
+EXCHANGE = "_exchange(outgoing, incoming)"
+FORGETS_WHAT_IT_SENDS = """dist.isend(outgoing, (rank + 1) % world_size)
+        dist.irecv(incoming, (rank - 1) % world_size).wait()"""
 SEND_THEN_RECEIVE = """dist.send(outgoing, (rank + 1) % world_size)
         dist.recv(incoming, (rank - 1) % world_size)"""
 OTHER_WAY_ROUND = """
@@ -60,6 +64,9 @@ def ring_all_reduce(tensor):
 """
 
 BY_CLAIM = {
+    calls_have_ended: {
+        "does not wait for what it sends": ("began send and never called wait()", (EXCHANGE, FORGETS_WHAT_IT_SENDS)),
+    },
     claims.the_sum_is_everywhere: {
         "works on a copy": (
             "as it was before: change the tensor itself",
@@ -124,7 +131,7 @@ BY_CLAIM = {
         ),
         "sends before it receives": (
             "it did not end in time. It was at labkit/dp.py",
-            ("_exchange(outgoing, incoming)", SEND_THEN_RECEIVE),
+            (EXCHANGE, SEND_THEN_RECEIVE),
         ),
         "has fewer chunks than ranks": ("it raised IndexError: list index", (CHUNKS, "list(flat.chunk(world_size))")),
     },
