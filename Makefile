@@ -11,7 +11,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # Two tests at a time, the files of a worker one after the other: often a test's ranks wait for each other.
-PYTEST_FLAGS ?= --numprocesses 2 --dist loadfile
+PYTEST_FLAGS ?= --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
 READY := $(VENV)/ready$(if $(SYSTEM_TORCH),-with-system-torch)
 
 .PHONY: setup lab test figures notebooks bench gpu matrix clean

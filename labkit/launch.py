@@ -29,10 +29,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from labkit import trace
 from labkit.cost import Link
-from labkit.ranks import fork_server, pickling, rank
+from labkit.ranks import pickling, rank, servers
 from labkit.ranks.cell_output import CellBars, CellOutput, static
+from labkit.ranks.errors import LaunchTimeout, RankError
+from labkit.ranks.place import Surroundings, working_directory
 from labkit.ranks.plan import BACKENDS, Plan, decide
-from labkit.ranks.pool import LaunchTimeout, RankError, Ranks
+from labkit.ranks.pool import Call, Ranks, Screen
 from labkit.ranks.protocol import Progress
 
 if TYPE_CHECKING:
@@ -105,19 +107,19 @@ class Workers:
         __tracebackhide__ = True  # IPython shows the reader's frames, not this one
         if not self._open:
             raise RuntimeError("workers: these ranks were ended with their with block; start new ones")
+        since, start_ns = time.monotonic(), time.perf_counter_ns()
         _check_call(fn, args, kwargs)
-        call = pickling.dumps_call(fn, args, kwargs)
+        call = Call(Surroundings.here(), pickling.dumps_call(fn, args, kwargs), since, self._timeout_s)
         output = CellOutput(held=static())
-        start, start_ns = time.perf_counter(), time.perf_counter_ns()
         try:
             with CellBars() as bars:
-                answers = self._started().run(call, self._timeout_s, output, bars)
+                answers = self._started().run(call, Screen(output, bars))
         except BaseException:
             self._end(kill=True)
             raise
         finally:
             output.show()
-        seconds = time.perf_counter() - start
+        seconds = time.monotonic() - since
         rows = [row for i, answer in enumerate(answers) for row in trace.rank_events(answer.rows, i, start_ns)]
         notes = list(dict.fromkeys(note for answer in answers for note in answer.notes))  # what the ranks emulated
         values = [self._decode(answer.value) for answer in answers]
@@ -134,15 +136,15 @@ class Workers:
             self._ranks = Ranks(self._plan.world_size, self._plan.place)
         return self._ranks
 
-    def _end(self, kill: bool = False) -> None:
+    def _end(self, kill: bool = False, wait: bool = True) -> None:
         ranks, self._ranks = self._ranks, None
         if ranks is not None:
-            ranks.close(kill)
+            ranks.close(kill, wait)
 
-    def close(self) -> None:
-        """End the ranks."""
+    def close(self, wait: bool = True) -> None:
+        """End the ranks, and wait until they are gone, unless ``wait=False``."""
         self._open = False
-        self._end()
+        self._end(wait=wait)
 
     def __enter__(self) -> Workers:
         return self
@@ -166,6 +168,7 @@ def workers(
     ``timeout_s`` is per run. Options are checked at once, before these ranks start.
     """
     __tracebackhide__ = True
+    working_directory()
     plan = decide(world_size, backend, timeout_s, threads, link, share_gpu, init)
     _check_slower(plan)
     ranks = Workers(plan, timeout_s)
@@ -191,7 +194,7 @@ def launch(
     puts several NCCL ranks on one GPU, for correctness only. ``threads``: CPU threads a rank, by default the cores
     shared out. ``link``: a :class:`labkit.cost.Link`, such as ``ETHERNET_1G``: all communication takes at least as long as it
     would there (see :mod:`labkit.link`). It must have less bandwidth than gloo, which is measured once per world size.
-    ``init=False`` leaves ``init_process_group`` to ``fn``. ``timeout_s``: seconds from the start until every rank has
+    ``init=False`` leaves ``init_process_group`` to ``fn``. ``timeout_s``: seconds from the call until every rank has
     answered.
 
     Raises TypeError or ValueError before anything starts if the call cannot work (only gloo is measured before a link
@@ -200,10 +203,14 @@ def launch(
     """
     __tracebackhide__ = True
     _check_call(fn, args, kwargs)
+    working_directory()
     plan = decide(world_size, backend, timeout_s, threads, link, share_gpu, init)
     _check_slower(plan)
-    with Workers(plan, timeout_s) as ranks:
+    ranks = Workers(plan, timeout_s)
+    try:
         return ranks.run(fn, *args, **kwargs)
+    finally:
+        ranks.close(wait=plan.backend == "nccl")  # the next launch may need the memory of the GPU
 
 
 _OPTIONS = tuple(inspect.signature(workers).parameters)
@@ -305,8 +312,8 @@ def progress(iterable: Iterable[T], desc: str = "") -> Iterator[T]:
 
 if sys.platform == "win32":
     raise ImportError("labkit.launch needs Linux or macOS; on Windows use WSL (see README)")
-if fork_server.server.usable and "RANK" not in os.environ and multiprocessing.parent_process() is None:
+if servers.forks.usable and "RANK" not in os.environ and multiprocessing.parent_process() is None:
     # It imports torch in the background, so that the first cell need not wait. A process that multiprocessing spawned and
     # that is still importing its main module may not start another (RuntimeError), and has no need to.
     with contextlib.suppress(OSError, RuntimeError):
-        fork_server.server.ensure_running()
+        servers.forks.ensure_running()

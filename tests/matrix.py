@@ -38,7 +38,10 @@ def main(names: list[str]) -> int:
     for name in names or MATRIX:
         version, requirements = MATRIX[name]
         python = environments.interpreter(version)
-        results[name] = run(name, python, requirements) if python else f"left out: there is no Python {version}"
+        try:
+            results[name] = run(name, python, requirements) if python else f"left out: there is no Python {version}"
+        except environments.Offline as error:
+            results[name] = f"left out: {error}"
         print(f"{name}: {results[name]}", flush=True)
     print("", *(f"{name:<18}{result}" for name, result in results.items()), sep="\n")
     ran = [result for result in results.values() if not result.startswith("left out")]

@@ -1,4 +1,5 @@
-"""The shipped sentences are right German and English; every source is read as it is, and what is malformed is named."""
+"""The shipped sentences are right German and English; every source is read as it is, and what is
+malformed is named."""
 
 from __future__ import annotations
 

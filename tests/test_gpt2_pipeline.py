@@ -1,4 +1,5 @@
-"""GPT-2 in all three modes, and in stages, has the single device's loss and gradients, and writes the same translations."""
+"""GPT-2 in all three modes, and in stages, has the single device's loss and gradients, and writes
+the same translations."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ import torch.distributed as dist
 import labkit
 from labkit.cost import ETHERNET_1G, Link
 from labkit.launch import RankError, Workers, device, launch, progress, workers
-from labkit.ranks import fork_server, pickling, plan
+from labkit.ranks import pickling, plan, servers
 from labkit.trace import EVENT_COLUMNS, TIMING_COLUMNS, span
 
 
@@ -37,7 +37,7 @@ def no_rank_starts(monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("a rank was started")
 
-    monkeypatch.setattr(fork_server, "start", refuse)
+    monkeypatch.setattr(servers.Server, "start", refuse)
 
 
 @pytest.mark.parametrize(
@@ -236,9 +236,8 @@ def test_ranks_see_the_notebooks_present_environment_directory_and_path(monkeypa
 
 
 def test_a_variable_that_packages_read_when_imported_reaches_the_ranks_too(monkeypatch):
-    server = fork_server._Server()
-    server._server.set_forkserver_preload(["huggingface_hub.constants"])
-    monkeypatch.setattr(fork_server, "server", server)
+    server = servers.Server(["huggingface_hub.constants"], fork=True)
+    monkeypatch.setattr(servers, "forks", server)
 
     def offline():
         from huggingface_hub import constants
@@ -248,7 +247,7 @@ def test_a_variable_that_packages_read_when_imported_reaches_the_ranks_too(monke
     for value, expected in (("1", True), ("0", False)):
         monkeypatch.setenv("HF_HUB_OFFLINE", value)
         assert launch(offline, world_size=1, init=False).values == [expected]
-    server._server._stop()
+    server.stop()
 
 
 def test_the_code_on_disk_now_runs(monkeypatch, tmp_path):
@@ -280,11 +279,44 @@ def test_an_edited_dp_py_runs_without_restarting_anything(monkeypatch, tmp_path)
     assert launch(edited, world_size=1).values == [(True, str(package / "dp.py"))]
 
 
-def test_nothing_of_ours_is_preloaded():
-    """A rank finds no module of the lab or the student that was imported before it existed."""
-    code = "import sys; " + "; ".join(f"import {name}" for name in fork_server.PRELOAD) + "; print(*sys.modules)"
+def test_a_rank_begins_without_any_module_that_the_student_edits_or_that_imports_one():
+    def of_the_lab():
+        return [name for name in sys.modules if name.split(".")[0] == "labkit"]
+
+    (loaded,) = launch(of_the_lab, world_size=1).values
+    assert "labkit.ranks.rank" in loaded
+    behind_launch = ("labkit.ranks", "labkit.base", "labkit.trace")
+    assert [name for name in loaded if not name.startswith(behind_launch) and name != "labkit"] == []
+
+
+def test_what_every_rank_executes_first_is_light():
+    code = "import sys, labkit.ranks.rank_process, labkit.ranks.fork_server; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert "torch" in loaded and not [name for name in loaded if name.split(".")[0] == "labkit"]
+    assert "cloudpickle" in loaded and not {"torch", "numpy", "pandas", "matplotlib", "labkit.cost"} & set(loaded)
+
+
+def test_an_edited_module_of_the_lab_itself_runs_in_the_next_launch(monkeypatch, tmp_path):
+    package = tmp_path / "labkit"
+    subprocess.run(["cp", "-r", os.path.dirname(labkit.__file__), package], check=True)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def edited():
+        from labkit.ranks import place
+
+        return getattr(place, "edited", None), place.__file__, os.getppid()
+
+    def launched():
+        return launch(edited, world_size=1).values[0]
+
+    value, file, server = launched()
+    assert (value, file) == (None, str(package / "ranks" / "place.py"))
+    assert launched() == (None, file, server)  # as long as nothing changes, ranks come from one server
+    for number in (1, 2):
+        (package / "ranks" / "place.py").write_text(
+            (package / "ranks" / "place.py").read_text() + f"\nedited = {number}\n"
+        )
+        assert launched()[:2] == (number, file)
+    assert launched()[2] != server
 
 
 def test_ranks_listen_on_the_loopback_interface_only():
@@ -378,30 +410,24 @@ def test_a_function_of_a_module_that_no_rank_can_import_travels_by_value(tmp_pat
 
 
 def test_a_fresh_interpreter_serves_where_the_fork_server_cannot(monkeypatch):
-    monkeypatch.setattr(fork_server.server, "usable", False)
+    monkeypatch.setattr(servers.forks, "usable", False)
     assert [rank for rank, _ in launch(rank_and_sum, world_size=2).values] == [0, 1]
 
 
 def test_a_server_in_which_cuda_is_in_use_is_noticed_and_not_used(monkeypatch, tmp_path):
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path))
     as_in_a_child_of_a_process_that_used_cuda = "import torch\ntorch.cuda._is_in_bad_fork = lambda: True\n"
     (tmp_path / "touches_cuda.py").write_text(as_in_a_child_of_a_process_that_used_cuda)
-    server = fork_server._Server()
-    server._server.set_forkserver_preload(["touches_cuda"])
-    monkeypatch.setattr(fork_server, "server", server)
-    try:
-        assert launch(os.getppid, world_size=1).values == [os.getpid()]  # our own child, so no fork of the server
-        assert not server.usable
-    finally:
-        server._server._stop()
+    server = servers.Server(["touches_cuda"], fork=True)
+    monkeypatch.setattr(servers, "forks", server)
+    assert launch(lambda: "touches_cuda" in sys.modules, world_size=1).values == [False]  # so no fork of the server
+    assert not server.usable
 
 
 def test_a_server_that_dies_while_starting_is_not_used(monkeypatch, tmp_path):
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "breaks.py").write_text("raise RuntimeError('broken package')\n")
-    server = fork_server._Server()
-    server._server.set_forkserver_preload(["breaks"])
-    monkeypatch.setattr(fork_server, "server", server)
+    monkeypatch.setattr(servers, "forks", servers.Server(["breaks"], fork=True))
     assert launch(lambda: 7, world_size=1).values == [7]
 
 

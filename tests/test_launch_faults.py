@@ -1,5 +1,7 @@
 """launch when things go wrong: the error says what and where, nobody is left behind, and the next launch works."""
 
+import contextlib
+import multiprocessing
 import os
 import re
 import signal
@@ -19,6 +21,7 @@ from jupyter_client import BlockingKernelClient, KernelManager
 
 from labkit.course.kernels import over_ipc
 from labkit.launch import LaunchTimeout, RankError, launch, workers
+from labkit.ranks import servers
 from labkit.trace import span
 
 # The promise is 2 s, on a machine that is free. A test host may be busy; a launch that does wait for its ranks waits for minutes.
@@ -26,8 +29,13 @@ RANK_GONE_S = 10.0
 
 
 def rank_processes():
-    """Every process of a rank that this test session has started: descendants of our fork server, and their children."""
-    return [p for p in psutil.Process().children(recursive=True) if p.pid not in IDLE]
+    """Every process of a rank that this test session has started, and its children: they have sessions of their own."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            if os.getsid(process.pid) != os.getsid(0):
+                found.append(process)
+    return found
 
 
 def all_reduce_works():
@@ -36,15 +44,10 @@ def all_reduce_works():
     return x.item()
 
 
-IDLE: set[int] = set()
-
-
 @pytest.fixture(autouse=True)
 def nobody_is_left_and_the_next_launch_works():
-    launch(all_reduce_works, world_size=1)
-    IDLE.update(p.pid for p in psutil.Process().children(recursive=True))
     yield
-    assert rank_processes() == []
+    assert gone(rank_processes(), RANK_GONE_S)
     assert launch(all_reduce_works, world_size=2).values == [2.0, 2.0]
 
 
@@ -169,7 +172,8 @@ def test_a_launch_in_a_rank_ends_with_it():
         return launch(os.getpid, world_size=2).values
 
     (pids,) = launch(nested, world_size=1, timeout_s=60).values
-    assert len(pids) == 2 and not any(psutil.pid_exists(pid) for pid in pids)
+    assert len(pids) == 2
+    assert gone([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], RANK_GONE_S)
 
 
 def test_a_function_that_breaks_the_process_group_breaks_only_itself():
@@ -202,9 +206,11 @@ def test_200_launches_leave_no_process_descriptor_file_or_port(monkeypatch, tmp_
         return x.item()
 
     launch(fn)
+    assert gone(rank_processes(), RANK_GONE_S)  # nobody waits for the end of ranks that have answered
     before = used()
     for _ in range(200):
         assert launch(fn).values == [2.0, 2.0]
+    assert gone(rank_processes(), RANK_GONE_S)
     assert used() == before
     assert os.listdir(tmp_path) == []
 
@@ -216,6 +222,117 @@ def test_failed_launches_leave_no_descriptor_either():
     with workers(2) as ranks, pytest.raises(RankError):
         ranks.run(lambda: 1 / 0)
     assert psutil.Process().num_fds() == before
+
+
+def test_warm_ranks_and_a_launch_in_another_thread_outlive_a_change_of_what_packages_read_when_imported(monkeypatch):
+    def wait_for(path):
+        while not os.path.exists(path):
+            time.sleep(0.01)
+        return os.getpid()
+
+    values = []
+    with tempfile.TemporaryDirectory() as folder, workers(world_size=2) as ranks:
+        go = os.path.join(folder, "go")
+        before = ranks.run(os.getpid).values
+        thread = threading.Thread(target=lambda: values.extend(launch(wait_for, go, world_size=1).values))
+        thread.start()
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+        assert launch(lambda: os.environ["HF_HUB_OFFLINE"], world_size=1).values == ["1"]
+        open(go, "w").close()
+        thread.join()
+        assert len(values) == 1 and ranks.run(os.getpid).values == before
+
+
+def test_a_rank_that_never_gets_through_its_start_ends_in_a_timeout_that_says_so(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "hangs.py").write_text("import time\ntime.sleep(1000)\n")
+    server = servers.Server(["hangs"], fork=True)
+    monkeypatch.setattr(servers, "forks", server)
+    try:
+        with pytest.raises(LaunchTimeout, match=r"within timeout_s=0\.5 s") as caught:
+            launch(all_reduce_works, timeout_s=0.5)
+        assert all("not started yet" in stack and "importing" in stack for stack in caught.value.stacks.values())
+    finally:
+        server._packages.kill()
+        server._packages.wait()
+
+
+def test_an_argument_that_a_rank_does_not_take_ends_in_a_timeout():
+    with workers(world_size=1, timeout_s=60) as ranks:
+        process = psutil.Process(ranks.run(os.getpid).values[0])
+        process.suspend()
+        ranks._timeout_s = 0.5
+        with pytest.raises(LaunchTimeout):
+            ranks.run(len, b"x" * 10_000_000)
+
+
+def test_a_launch_from_a_directory_that_was_deleted_says_so_and_leaves_nothing(tmp_path):
+    code = """
+        import os, shutil, sys
+        os.chdir(sys.argv[1])
+        shutil.rmtree(sys.argv[1])
+        from labkit.launch import launch, workers
+        for start in (lambda: launch(os.getpid, world_size=1), workers):
+            try:
+                start()
+            except FileNotFoundError as error:
+                print(error)
+        os.chdir("/")
+        print(launch(lambda: 7, world_size=1).values)
+    """
+    (tmp_path / "gone").mkdir()
+    command = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path / "gone")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)  # until everybody has closed the pipes
+    said = "launch: the working directory of this notebook has been deleted"
+    assert [line[: len(said)] for line in done.stdout.splitlines()] == [said, said, "[7]"]
+    assert done.stderr == ""
+
+
+def test_a_start_that_fails_half_way_leaves_nothing(monkeypatch):
+    launch(all_reduce_works, world_size=1)
+    before = psutil.Process().num_fds()
+    with monkeypatch.context() as patch:
+        pipes = iter([os.pipe(), os.pipe()])
+        patch.setattr(os, "pipe", lambda: next(pipes))
+        with pytest.raises(StopIteration):
+            workers(world_size=3)
+    assert psutil.Process().num_fds() == before
+
+
+def test_a_fork_of_the_notebook_keeps_no_rank_alive():
+    fork = multiprocessing.get_context("fork")
+    stop, ranks = fork.Event(), workers(world_size=1)
+    pids = ranks.run(os.getpid).values
+    forked = fork.Process(target=stop.wait)  # as a data loader's worker
+    forked.start()
+    ranks.close(wait=False)
+    assert gone([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], RANK_GONE_S)
+    stop.set()
+    forked.join()
+
+
+def test_an_exception_whose_str_raises_is_named_by_its_type_and_line():
+    class Unspeakable(Exception):
+        def __str__(self):
+            raise KeyError("within __str__")
+
+    def fn():
+        raise Unspeakable("on purpose")  # the reader's line
+
+    error = fails_within(RANK_GONE_S, fn, world_size=1)
+    assert error.error_type == "Unspeakable" and str(error).startswith("rank 0 raised Unspeakable: ")
+    assert "# the reader's line" in error.traceback and "labkit" not in error.traceback
+
+
+def test_a_rank_that_cpp_aborts_gives_the_reason_that_was_printed_last():
+    def disagree():
+        print("before")
+        dist.all_reduce(torch.ones(10_000, dtype=torch.float64 if dist.get_rank() else torch.float32))
+
+    error = fails_within(RANK_GONE_S, disagree)
+    assert error.error_type == "SIGABRT"
+    assert "enforce fail" in "\n".join(error.last_lines) and error.last_lines[0] == "before"
+    assert "enforce fail" in "".join(traceback.format_exception(error))
 
 
 # --- in a real kernel ------------------------------------------------------------------------------------------------
@@ -356,6 +473,7 @@ def test_the_error_of_a_cell_shows_the_cells_own_lines(kernel):
 
 
 def test_the_stack_of_a_hanging_cell_shows_the_cells_own_lines(kernel):
+    kernel.run("launch(lambda: 0, world_size=1)")  # so that torch is imported, which counts as well
     _, error = kernel.run(
         """
         def joins_alone():

@@ -1,4 +1,5 @@
-"""GPT-2 and BERT are the published ones in every size, equal on all ranks; a trained one comes from a folder or fails quickly.
+"""GPT-2 and BERT are the published ones in every size, equal on all ranks; a trained one comes from
+a folder or fails quickly.
 
 A GPT-2 on several devices, or in stages, is the same model in other places.
 """

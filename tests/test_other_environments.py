@@ -23,18 +23,18 @@ OF_MODELS = ["test_models.py", "test_gpt2_pipeline.py", "train/test_translation.
 
 
 def oldest(name: str) -> str:
-    """The requirement of the oldest version that pyproject.toml allows of a package: ``"numpy==1.26"``."""
+    """Return the requirement of the oldest version that pyproject.toml allows of a package: ``"numpy==1.26"``."""
     (requirement,) = (each for each in REQUIREMENTS if each.name == name)
     (specifier,) = requirement.specifier
     return f"{name}=={specifier.version}"
 
 
 def packages(*arguments):
-    """A folder of packages as :func:`environments.packages` fills it, or the test is skipped where there is no registry."""
+    """Return a folder that :func:`environments.packages` fills, or skip the test where there is no registry."""
     try:
         return environments.packages(*arguments)
     except environments.Offline as error:
-        pytest.skip(f"pip reaches no registry: {error}")
+        pytest.skip(str(error))
 
 
 def check_tests_pass(python, folder, tests, *options):

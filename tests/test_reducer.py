@@ -1,4 +1,5 @@
-"""BucketedDataParallel: torch's DistributedDataParallel step for step, on its way while backward runs, clear when wrong."""
+"""BucketedDataParallel: torch's DistributedDataParallel step for step, on its way while backward
+runs, clear when wrong."""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ def gradients(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def own_gradients(model: nn.Module, loss: Callable[[nn.Module], torch.Tensor] = loss_of) -> dict[str, torch.Tensor]:
-    """What this rank alone gets for the model as it is now, with which no other rank has to do; zero where unused."""
+    """What this rank alone gets for the model as it is now, with which no other rank has to do;
+    zero where unused."""
     alone = copy.deepcopy(model)
     alone.zero_grad()
     loss(alone).backward()
@@ -567,7 +569,8 @@ def test_frozen_parameters_are_in_no_bucket_and_stay_without_a_gradient(ranks):
 
 
 def chain(dtype: torch.dtype = torch.float64) -> nn.Sequential:
-    """The same on every rank, and without batch norm: its shards' mean gradient is the whole batch's."""
+    """The same on every rank, and without batch norm: its shards' mean gradient is the whole
+    batch's."""
     torch.manual_seed(11)
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5), nn.Tanh(), nn.Linear(5, 2)).to(dtype)
 
@@ -721,7 +724,8 @@ def test_every_gradient_lies_in_its_bucket_and_stays_there_from_step_to_step(set
 
 
 def copies(work: Callable[[], object]) -> int:
-    """How often ``work`` copies one tensor of at least one dimension into another, by torch's profiler."""
+    """How often ``work`` copies one tensor of at least one dimension into another, by torch's
+    profiler."""
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiled:
         work()
     return sum(event.name == "aten::copy_" and event.input_shapes[0] != [] for event in profiled.events())
@@ -806,7 +810,8 @@ def test_gradients_have_their_parameters_strides(ranks):
 
 
 class Factors(nn.Module):
-    """Four vectors that a row is multiplied with in a given order: the last one's gradient is ready first."""
+    """Four vectors that a row is multiplied with in a given order: the last one's gradient is ready
+    first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -965,7 +970,8 @@ def test_gradients_sent_as_bfloat16_are_those_of_torchs_own_hook(ranks):
         start = chain(torch.float32)
         ours = several_buckets(copy.deepcopy(start), comm_hook=dp.bf16_compress_hook)
         theirs = DistributedDataParallel(copy.deepcopy(start))
-        # By another name: register_comm_hook refuses this hook on gloo by its name, though it works there.
+        # By another name: register_comm_hook refuses this hook on gloo by its name, though it works
+        # there.
         theirs.register_comm_hook(None, lambda state, bucket: default_hooks.bf16_compress_hook(state, bucket))
         loss = functools.partial(loss_of, dtype=torch.float32)
         loss(ours).backward()

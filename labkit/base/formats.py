@@ -1,8 +1,8 @@
-"""How a number is written in a notebook, so that a test knows what may differ from machine to machine.
+"""Format numbers for a notebook, so that a test knows what may differ from machine to machine.
 
-``[~ 0.034 s]`` is a measurement or a fact about this machine: it differs everywhere, and the notebook test hides it.
-``[≈ 0.7627]`` depends on a device's arithmetic (a loss): compared exactly on CPUs, hidden on a GPU.
-Everything else in an output is compared to the letter.
+``[~ 0.034 s]`` is a measurement or a fact about this machine: it differs everywhere, and the
+notebook test hides it. ``[≈ 0.7627]`` depends on a device's arithmetic (a loss): compared exactly
+on CPUs, hidden on a GPU. Everything else in an output is compared to the letter.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ _ROUND = str.maketrans("[]", "()")
 
 
 def measured(value: float, unit: str = "", width: int = 9) -> str:
-    """A measured number at fixed width: ``[~    0.034 s]``. Four significant digits; ``width`` characters for the number."""
+    """Format a measured number at fixed width: ``[~    0.034 s]``.
+
+    It has four significant digits; ``width`` is that of the number, in characters.
+    """
     number = f"{value:.4g}"
     if "e" in number and abs(value) >= 1:  # 1.234e+04 is what %g makes of 12340
         number = f"{value:.0f}"
@@ -26,21 +29,22 @@ def measured(value: float, unit: str = "", width: int = 9) -> str:
 
 
 def fact(text: object, width: int = FACT_WIDTH) -> str:
-    """A fact about this machine at fixed width, such as a device's name: ``[~ gloo on CPU      ]``. Longer text is kept.
+    """Format a fact about this machine at fixed width, such as a device: ``[~ gloo on CPU      ]``.
 
-    What stands there stays inside: brackets become round and line ends become spaces.
+    Longer text is kept. What stands there stays inside: brackets become round and line ends become
+    spaces.
     """
     inside = " ".join(str(text).translate(_ROUND).splitlines())
     return f"[~ {inside:<{width}}]"
 
 
 def loss(value: float) -> str:
-    """A number that depends on a device's arithmetic, at four significant digits: ``[≈ 0.7627]``."""
+    """Format a number that depends on a device's arithmetic, to four digits: ``[≈ 0.7627]``."""
     return f"[≈ {value:#.4g}]"
 
 
 def emulated(*tables: pd.DataFrame, note: str = "") -> str:
-    """What to write under a picture of these tables: ``note``, and what was emulated when they were measured."""
+    """Return the note under a picture of these tables: ``note``, and what was emulated in them."""
     emulations = [table.attrs["emulated"] for table in tables if table.attrs.get("emulated")]
     return (
         ". ".join(dict.fromkeys([note.removesuffix("."), *emulations] if note else emulations)) if emulations else note
@@ -48,10 +52,10 @@ def emulated(*tables: pd.DataFrame, note: str = "") -> str:
 
 
 class MeasuredTable(pd.DataFrame):
-    """A DataFrame whose floating-point columns are measurements: it prints them through :func:`measured`.
+    """A DataFrame whose floating-point columns are measurements, printed by :func:`measured`.
 
-    Counts, names and labels print as they are. Selecting, sorting and grouping keep the class. What was emulated while
-    they were measured, ``.attrs["emulated"]``, stands under the table.
+    Counts, names and labels print as they are. Selecting, sorting and grouping keep the class. What
+    was emulated while they were measured, ``.attrs["emulated"]``, stands under the table.
     """
 
     @property
@@ -80,7 +84,7 @@ class MeasuredTable(pd.DataFrame):
 
 
 class MeasuredSeries(pd.Series):
-    """A column or a row of a :class:`MeasuredTable`: its floating-point numbers print as measurements too."""
+    """A column or a row of a :class:`MeasuredTable`: its floats print as measurements too."""
 
     @property
     def _constructor(self) -> Callable[..., MeasuredSeries]:
@@ -95,7 +99,7 @@ class MeasuredSeries(pd.Series):
 
 
 def _may_be_measured(kind: Any) -> bool:
-    """Floats, and mixed columns such as those of a transposed table."""
+    """Return whether a column may hold floats: also a mixed one, as those of a transposed table."""
     return pd.api.types.is_float_dtype(kind) or pd.api.types.is_object_dtype(kind)
 
 

@@ -1,4 +1,4 @@
-"""Whether the Hugging Face hub answers, found out in about a second, where its own clients try for half a minute."""
+"""Find out in about a second whether the Hugging Face hub answers; its own clients take 30."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ import urllib.request
 
 
 def offline() -> bool:
-    """Whether the environment says to stay off the hub (``HF_HUB_OFFLINE``): then its clients use what they cached."""
+    """Return whether the environment says to stay off the hub (``HF_HUB_OFFLINE``).
+
+    Then its clients use what they cached.
+    """
     asked = (os.environ.get(name, "") for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"))
     return any(value.upper() in {"1", "ON", "YES", "TRUE"} for value in asked)
 
 
 def reachable(timeout_s: float = 1.5) -> bool:
-    """Whether the hub answers within ``timeout_s`` seconds; False at once where :func:`offline`.
+    """Return whether the hub answers within ``timeout_s``; False at once where :func:`offline`.
 
     Follows ``HF_ENDPOINT`` and the proxy variables. The answer is kept for up to a minute.
     """
@@ -26,7 +29,7 @@ def reachable(timeout_s: float = 1.5) -> bool:
 
 
 def require(what: str) -> None:
-    """Raise ConnectionError, naming ``what`` was wanted, where the hub is to be asked and does not answer."""
+    """Raise ConnectionError, naming ``what`` was wanted, where the hub is asked in vain."""
     if not offline() and not reachable():
         raise ConnectionError(
             f"{what} is on the Hugging Face hub, which does not answer. Connect this machine, "
@@ -50,7 +53,8 @@ def _answers(url: str, timeout_s: float, minute: int) -> bool:
             pass
         over.set()
 
-    # In a thread of its own, since looking up a name takes no timeout and may take far longer than we want to wait.
+    # In a thread of its own, since looking up a name takes no timeout and may take far longer than
+    # we want to wait.
     threading.Thread(target=ask, daemon=True).start()
     over.wait(timeout_s)
     return answered.is_set()

@@ -1,4 +1,4 @@
-"""How processes find each other: a store at an address all of them know, which on one machine nobody else can reach."""
+"""Let processes find each other: by a store at an address that all of them know."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ LOOPBACK_INTERFACE = "lo0" if sys.platform == "darwin" else "lo"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether ``host`` is this machine's address for itself, which nobody outside can reach: 127.0.0.1, localhost, ::1."""
+    """Return whether ``host`` is this machine's address for itself: 127.0.0.1, localhost, ::1.
+
+    Nobody outside can reach it.
+    """
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:  # a name, not an address
@@ -24,7 +27,10 @@ def is_loopback(host: str) -> bool:
 
 
 def keep_on_loopback() -> None:
-    """Have gloo and NCCL listen on the loopback interface too, unless their environment variables say otherwise already."""
+    """Have gloo and NCCL listen on the loopback interface too.
+
+    Where their environment variables say otherwise already, those count.
+    """
     for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         os.environ.setdefault(variable, LOOPBACK_INTERFACE)
 
@@ -32,14 +38,17 @@ def keep_on_loopback() -> None:
 def loopback_store(
     rank: int, world_size: int, host: str, port: int, listen_fd: int | None = None, timeout_s: float = 300.0
 ) -> TCPStore:
-    """The store at ``host:port`` through which the ranks meet: rank 0 opens it, and every rank waits until all are there.
+    """Return the store at ``host:port`` through which the ranks meet.
 
-    torch's own rendezvous listens on every network interface. Here, for a loopback ``host``, the store, gloo and NCCL
-    listen on the loopback interface only; for another ``host`` (several machines) the store is the usual one.
-    ``listen_fd`` is a listening socket that rank 0 has already; the store takes it over.
+    Rank 0 opens it, and every rank waits until all are there.
 
-    Raises ValueError for a rank that is not in the world, OSError if the port is taken, and torch's DistStoreError if
-    the others are not there after ``timeout_s`` seconds.
+    torch's own rendezvous listens on every network interface. Here, for a loopback ``host``, the
+    store, gloo and NCCL listen on the loopback interface only; for another ``host`` (several
+    machines) the store is the usual one. ``listen_fd`` is a listening socket that rank 0 has
+    already; the store takes it over.
+
+    Raises ValueError for a rank that is not in the world, OSError if the port is taken, and torch's
+    DistStoreError if the others are not there after ``timeout_s`` seconds.
     """
     from torch.distributed import TCPStore
 
@@ -53,7 +62,7 @@ def loopback_store(
 
 
 def _listen(host: str, port: int) -> int:
-    """A socket that listens at ``host:port`` and nowhere else, as a descriptor that the caller owns."""
+    """Return a socket that listens at ``host:port`` only, as a descriptor that the caller owns."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family).detach()

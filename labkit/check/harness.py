@@ -161,6 +161,8 @@ def _try(test: _Test, observer: _Observer, claims: dict[Any, Claim]) -> Claim:
         except NotTried as error:
             unseen = str(error)
             continue
+        except Exception as error:  # what the answer gave has a form that nobody thought of
+            wrong = f"what it gave has another form than expected: {type(error).__name__}: {error}"
         if wrong:
             return Claim(text, _named(case, wrong))
     return Claim(text, None, unseen)

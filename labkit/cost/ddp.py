@@ -1,20 +1,11 @@
-"""When DDP's buckets should run on the one channel that there is."""
+"""Predict when DDP's buckets run on the one channel that there is."""
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from labkit.base.checks import (
-    SECONDS,
-    WHOLE_BYTES,
-    WORLD_SIZE,
-    at_least_one,
-    check_number,
-    not_negative,
-    whole_and_not_negative,
-)
+from labkit.base.checks import check_number, check_seconds, check_whole_bytes, check_world_size, is_whole
 from labkit.cost.collectives import collective_s
 from labkit.cost.links import Link
 from labkit.trace import event_table
@@ -31,18 +22,20 @@ def ddp_timeline(
     latency_s: float,
     bytes_per_s: float,
 ) -> pd.DataFrame:
-    """When each bucket's all_reduce should run: an event table with one row per bucket, in bucket order, of rank 0.
+    """Return when each bucket's all_reduce should run: an event table, a row per bucket in order.
 
-    ``ready_s[i]`` is when parameter i's gradient is ready and ``sizes_bytes[i]`` how large it is; ``buckets`` are lists
-    of such indices, each parameter in exactly one. There is one communication channel and buckets go out in bucket
-    order: bucket k starts once all its gradients are ready and bucket k−1 is done, and takes :func:`ring_all_reduce_s`.
+    ``ready_s[i]`` is when parameter i's gradient is ready and ``sizes_bytes[i]`` how large it is;
+    ``buckets`` are lists of such indices, each parameter in exactly one. There is one communication
+    channel and buckets go out in bucket order: bucket k starts once all its gradients are ready and
+    bucket k−1 is done, and takes :func:`ring_all_reduce_s`. The rows are of rank 0.
 
-    Raises ValueError for lists of different lengths, negative or NaN times and sizes, an empty bucket, and a parameter
-    that is not there, in two buckets, or in none; TypeError for what is no number. After Li et al. 2020, "PyTorch
-    Distributed: Experiences on Accelerating Data Parallel Training", VLDB 13 (12).
+    Raises ValueError for lists of different lengths, negative or NaN times and sizes, an empty
+    bucket, and a parameter that is not there, in two buckets, or in none; TypeError for what is no
+    number. After Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel
+    Training", VLDB 13 (12).
     """
     ready, sizes, link = list(ready_s), list(sizes_bytes), Link(latency_s, bytes_per_s)
-    check_number("world_size", world_size, at_least_one, WORLD_SIZE)
+    check_world_size(world_size)
     _check_gradients(ready, sizes)
     _check_buckets(buckets, len(sizes))
     rows = []
@@ -62,16 +55,12 @@ def _check_gradients(ready_s: Sequence[float], sizes_bytes: Sequence[float]) -> 
             "parameter, by its index"
         )
     for i, (ready, size) in enumerate(zip(ready_s, sizes_bytes, strict=True)):
-        check_number(f"ready_s[{i}]", ready, not_negative, SECONDS)
-        check_number(f"sizes_bytes[{i}]", size, whole_and_not_negative, WHOLE_BYTES)
+        check_seconds(f"ready_s[{i}]", ready)
+        check_whole_bytes(f"sizes_bytes[{i}]", size)
 
 
 def _check_buckets(buckets: Sequence[Sequence[int]], n_parameters: int) -> None:
-    """Every parameter must be in exactly one bucket, as ``assign_buckets`` gives them."""
-
-    def is_index(i: float) -> bool:
-        return isinstance(i, numbers.Integral) and 0 <= i < n_parameters
-
+    """Raise unless every parameter is in exactly one bucket, as ``assign_buckets`` gives them."""
     expected = f"an index of {n_parameters} parameters, from 0 on"
     bucket_of: dict[int, int] = {}
     for k, bucket in enumerate(buckets):
@@ -82,7 +71,7 @@ def _check_buckets(buckets: Sequence[Sequence[int]], n_parameters: int) -> None:
         if len(bucket) == 0:
             raise ValueError(f"bucket {k} is empty, expected at least one parameter in it: leave it out")
         for i in bucket:
-            check_number(f"a parameter of bucket {k}", i, is_index, expected)
+            check_number(f"a parameter of bucket {k}", i, lambda i: is_whole(i) and 0 <= i < n_parameters, expected)
             if i in bucket_of:
                 where = f"in buckets {bucket_of[i]} and {k}" if bucket_of[i] != k else f"twice in bucket {k}"
                 raise ValueError(f"parameter {i} is {where}, expected it once: its gradient is sent once")

@@ -1,26 +1,28 @@
-"""Find the link behind measured times."""
+"""Fit a link to measured times: latency and bandwidth by least squares."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
-from labkit.base.checks import BYTES, at_least_one, check_number, not_negative
-from labkit.cost.collectives import COLLECTIVES, collective_s
+from labkit.base.checks import check_bytes, check_number, is_whole
+from labkit.cost.collectives import COLLECTIVES, Cost, collective_s
 from labkit.cost.links import Link
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _TIME = "a finite number of seconds, more than 0: leave out what was not measured"
 
 
 @dataclass(frozen=True, repr=False)
 class LinkFit:
-    """The link that measured times speak of, and how sure they are: one standard error of each of its two numbers.
+    """The link that fits measured times, with one standard error of each of its two numbers.
 
-    ``world_size`` is None where the times were of single messages, else that of the ring all_reduces. It prints as
-    measurements do (see :mod:`labkit.base.formats`).
+    ``world_size`` is None where the times were of single messages, else that of the ring
+    all_reduces. It prints as measurements do (see :mod:`labkit.base.formats`).
     """
 
     latency_s: float
@@ -34,7 +36,7 @@ class LinkFit:
         return Link(self.latency_s, self.bytes_per_s, "fitted")
 
     def predict_s(self, n_bytes: float) -> float:
-        """Seconds for ``n_bytes``, of what the fit was made to: one message, or an all_reduce of ``world_size`` ranks."""
+        """Return the seconds for ``n_bytes`` of what was fitted: a message, or an all_reduce."""
         if self.world_size is None:
             return self.link.message_s(n_bytes)
         return collective_s("all_reduce", n_bytes, self.world_size, self.link)
@@ -50,31 +52,34 @@ class LinkFit:
 
 
 def fit_link(sizes_bytes: Sequence[float], times_s: Sequence[float], world_size: int | None = None) -> LinkFit:
-    """The link under measured times: least squares for latency + bytes / bandwidth, with one standard error of each.
+    """Fit latency + bytes / bandwidth to measured times by least squares, with standard errors.
 
-    ``times_s[i]`` is how long ``sizes_bytes[i]`` took: as one message, or with a ``world_size`` as a ring all_reduce
-    among so many ranks; the latency and bandwidth are those of one link either way. Times of small and large messages
-    are decades apart and err by a part of themselves, so what is made small is the sum of squared *relative* errors.
-    The standard errors come from the scatter of the points about the line. A latency is never below 0: where the best
-    line has a negative one, the fit is the best line with latency 0, and keeps the errors of the line without that bound.
+    ``times_s[i]`` is how long ``sizes_bytes[i]`` took: as one message, or with a ``world_size`` as
+    a ring all_reduce among so many ranks; the latency and bandwidth are those of one link either
+    way. Times of small and large messages are decades apart and err by a part of themselves, so
+    what is made small is the sum of squared *relative* errors. The standard errors come from the
+    scatter of the points about the line. A latency is never below 0: where the best line has a
+    negative one, the fit is the best line with latency 0, and keeps the errors of the line without
+    that bound.
 
-    Raises ValueError for fewer than three points, points of one size, lists of different lengths, sizes that are
-    negative, times that are not positive, a world of one rank, and times that do not grow with the size; TypeError for
-    what is no number.
+    Raises ValueError for fewer than three points, points of one size, lists of different lengths,
+    sizes that are negative, times that are not positive, a world of one rank, and times that do not
+    grow with the size; TypeError for what is no number.
     """
     _check_points(sizes_bytes, times_s)
-    latencies, passes = 1, 1.0
+    import numpy as np  # here, since every rank imports this package for its Link
+
+    cost = Cost(latencies=1, tensors=1.0)
     if world_size is not None:
         expected = "a whole number of ranks, 2 or more (one rank sends nothing), or None for single messages"
-        check_number("world_size", world_size, lambda n: at_least_one(n) and n > 1, expected)
-        latencies, passes = COLLECTIVES["all_reduce"](world_size)
-    moved = passes * np.asarray(sizes_bytes, dtype=float)
-    (intercept, slope), (intercept_error, slope_error) = _relative_line(moved, np.asarray(times_s, dtype=float))
+        check_number("world_size", world_size, lambda n: is_whole(n) and n >= 2, expected)
+        cost = COLLECTIVES["all_reduce"](world_size)
+    line = _relative_line(cost.tensors * np.asarray(sizes_bytes, dtype=float), np.asarray(times_s, dtype=float))
     return LinkFit(
-        latency_s=intercept / latencies,
-        bytes_per_s=1 / slope,
-        latency_error_s=intercept_error / latencies,
-        bytes_per_s_error=slope_error / slope**2,  # the slope is 1 / bandwidth
+        latency_s=line.intercept / cost.latencies,
+        bytes_per_s=1 / line.slope,
+        latency_error_s=line.intercept_error / cost.latencies,
+        bytes_per_s_error=line.slope_error / line.slope**2,  # the slope is 1 / bandwidth
         world_size=world_size,
     )
 
@@ -83,7 +88,7 @@ def _check_points(sizes_bytes: Sequence[float], times_s: Sequence[float]) -> Non
     if len(sizes_bytes) != len(times_s):
         raise ValueError(f"{len(sizes_bytes)} sizes and {len(times_s)} times, expected one time for each size")
     for i, (size, time) in enumerate(zip(sizes_bytes, times_s, strict=True)):
-        check_number(f"sizes_bytes[{i}]", size, not_negative, BYTES)
+        check_bytes(f"sizes_bytes[{i}]", size)
         check_number(f"times_s[{i}]", time, lambda value: 0 < value < math.inf, _TIME)
     if len(sizes_bytes) < 3:
         raise ValueError(
@@ -97,8 +102,20 @@ def _check_points(sizes_bytes: Sequence[float], times_s: Sequence[float]) -> Non
         )
 
 
-def _relative_line(x: np.ndarray, t: np.ndarray) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Intercept ≥ 0 and slope > 0 of the line through (x, t) with the least squared relative errors; their errors."""
+class _Line(NamedTuple):
+    intercept: float
+    slope: float
+    intercept_error: float
+    slope_error: float
+
+
+def _relative_line(x: np.ndarray, t: np.ndarray) -> _Line:
+    """Return the line through (x, t) with the least squared relative errors.
+
+    Its intercept is at least 0 and its slope more.
+    """
+    import numpy as np
+
     weight = t**-2.0
     x_mean, t_mean = np.average(x, weights=weight), np.average(t, weights=weight)
     spread = np.sum(weight * (x - x_mean) ** 2)
@@ -110,7 +127,8 @@ def _relative_line(x: np.ndarray, t: np.ndarray) -> tuple[tuple[float, float], t
             "link make no difference, expected times that rise; measure larger messages"
         )
     variance = np.sum(weight * (t - intercept - slope * x) ** 2) / (len(x) - 2)
-    errors = math.sqrt(variance * (1 / weight.sum() + x_mean**2 / spread)), math.sqrt(variance / spread)
+    intercept_error = math.sqrt(variance * (1 / weight.sum() + x_mean**2 / spread))
+    slope_error = math.sqrt(variance / spread)
     if intercept < 0:
         intercept, slope = 0.0, np.sum(x / t) / np.sum((x / t) ** 2)
-    return (float(intercept), float(slope)), errors
+    return _Line(float(intercept), float(slope), intercept_error, slope_error)

@@ -1,4 +1,4 @@
-"""How big a model fits where: GPT-3's eight sizes, what training each of them keeps in memory, and what GPUs have.
+"""Work out how big a model fits where: GPT-3's eight sizes, what each keeps in memory, and GPUs.
 
 Arithmetic only: nothing is measured here, and nothing of it depends on the machine.
 """
@@ -14,8 +14,9 @@ VOCABULARY = 50257
 TRAINING_TOKENS = 300e9  # every GPT-3 size saw as many
 GIB = 2**30
 
-# Bytes a parameter takes in mixed-precision training with Adam: bfloat16 weights and gradients; and in float32 Adam's
-# two moments and a copy of the weights. Rajbhandari et al. 2020 (ZeRO), arXiv 1910.02054, section 3.1.
+# Bytes a parameter takes in mixed-precision training with Adam: bfloat16 weights and gradients; and
+# in float32 Adam's two moments and a copy of the weights. Rajbhandari et al. 2020 (ZeRO), arXiv
+# 1910.02054, section 3.1.
 WEIGHT_BYTES, GRADIENT_BYTES, ADAM_BYTES = 2, 2, 12
 
 GPU_MEMORY_GIB = {"T4": 16, "RTX 4090": 24, "A100": 80, "H200": 141, "8 × H100": 640}  # as the makers state it
@@ -23,7 +24,10 @@ GPU_MEMORY_GIB = {"T4": 16, "RTX 4090": 24, "A100": 80, "H200": 141, "8 × H100"
 
 @dataclass(frozen=True)
 class Size:
-    """One row of table 2.1 of Brown et al. 2020, arXiv 2005.14165. ``batch_tokens`` is tokens in a batch."""
+    """One row of table 2.1 of Brown et al. 2020, arXiv 2005.14165.
+
+    ``batch_tokens`` is tokens in a batch.
+    """
 
     name: str
     layers: int
@@ -45,26 +49,31 @@ GPT3_SIZES = (
 
 
 def parameters(layers: int, width: int, vocabulary: int = VOCABULARY, context: int = CONTEXT) -> int:
-    """How many parameters a GPT of this shape has, the output layer sharing the token embedding's.
+    """Count the parameters of a GPT of this shape, the output layer sharing the token embedding's.
 
-    A layer: attention takes 4 width² + 4 width (query, key, value, output), the MLP 8 width² + 5 width, two norms
-    4 width. Outside: an embedding for each token and each position, and a last norm.
+    A layer: attention takes 4 width² + 4 width (query, key, value, output), the MLP 8 width² + 5
+    width, two norms 4 width. Outside: an embedding for each token and each position, and a last
+    norm.
     """
     layer = 12 * width**2 + 13 * width
     return layers * layer + (vocabulary + context) * width + 2 * width
 
 
 def activation_bytes(layers: int, width: int, heads: int, sequences: int = 1, context: int = CONTEXT) -> float:
-    """Bytes of 16-bit activations that the forward pass keeps for the backward pass, nothing recomputed.
+    """Return the bytes of 16-bit activations kept for the backward pass, nothing recomputed.
 
-    Per layer context · sequences · width · (34 + 5 · heads · context / width): Korthikanti et al. 2022, arXiv
-    2205.05198, equation 1. The second term is attention's, which FlashAttention does not keep.
+    Per layer context · sequences · width · (34 + 5 · heads · context / width): Korthikanti et al.
+    2022, arXiv 2205.05198, equation 1. The second term is attention's, which FlashAttention does
+    not keep.
     """
     return layers * context * sequences * width * (34 + 5 * heads * context / width)
 
 
 def memory_table() -> pd.DataFrame:
-    """A row per GPT-3 size: parameters, and GiB for weights, gradients, Adam, activations of one sequence, all together."""
+    """Return a row per GPT-3 size: parameters, and GiB for each thing kept, and for all together.
+
+    Kept are weights, gradients, Adam's state and the activations of one sequence.
+    """
     rows = []
     for size in GPT3_SIZES:
         n = parameters(size.layers, size.width)
@@ -75,7 +84,7 @@ def memory_table() -> pd.DataFrame:
 
 
 def token_table() -> pd.DataFrame:
-    """A row per GPT-3 size: tokens and sequences in a batch, and how many steps make up its 300 billion tokens."""
+    """Return a row per GPT-3 size: tokens and sequences in a batch, steps to 300 billion tokens."""
     rows = [
         [size.name, size.batch_tokens, round(size.batch_tokens / CONTEXT), round(TRAINING_TOKENS / size.batch_tokens)]
         for size in GPT3_SIZES

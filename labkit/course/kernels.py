@@ -1,4 +1,4 @@
-"""Kernels that are reached through sockets in Jupyter's private folder, not through TCP ports of the machine."""
+"""Start kernels on sockets in Jupyter's private folder, not on TCP ports of the machine."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Manager = TypeVar("Manager", bound=KernelManager)
 
 
 def over_ipc(manager: Manager) -> Manager:
-    """Have a manager that has not started its kernel yet start one that listens on no port. Returns the manager.
+    """Have ``manager``, before it starts its kernel, start one that listens on no port; return it.
 
-    Its sockets lie beside its connection file, which only this user can read.
+    Its sockets lie next to its connection file, which only this user can read.
     """
     folder = Path(jupyter_runtime_dir())
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     manager.transport = "ipc"
-    manager.connection_file = str(folder / f"kernel-{uuid.uuid4()}.json")  # by default it has none yet to lie beside
+    manager.connection_file = str(folder / f"kernel-{uuid.uuid4()}.json")  # it has none yet by default
     return manager

@@ -1,10 +1,16 @@
-"""Event table -> matplotlib axes: a timeline, or one over another, in one palette.
+"""Draw tables as pictures: timelines, schedules, bars and curves, each with its data and alt text.
 
-    save(timeline(run.events), "two_ranks", alt="Both ranks compute at once and meet in one all-reduce.")
+    figure = timeline(run.events)
+    save(figure, "two_ranks", alt="Both ranks compute at once and meet in one all-reduce.")
 
-Simulated and measured tables have the same columns, so one function draws both, and :func:`overlay` one over the other.
-Pipeline schedules as papers print them are drawn by :mod:`labkit.draw.schedule_figures` (several on one time axis) and
-:mod:`labkit.draw.schedule_tables` (as a table).
+timelines          an event table as a timeline, or one over another
+schedule_figures   several schedules on one time axis, with their memory
+schedule_tables    a schedule as a table of time slots
+charts             bars next to each other, and measured points with a predicted curve
+picture            a figure as PNG, SVG, CSV and alt text
+layout, artists, memory_strips, palette   what those are made of
+
+Simulated and measured tables have the same columns, so one function draws both.
 """
 
 from labkit.draw.palette import HATCHES, PALETTE, STYLES, darker, style_of

@@ -1,6 +1,7 @@
-"""What a timeline is drawn with: bars, the numbers in them, rank and lane labels, and the entries of a legend.
+"""Draw the parts of a timeline: bars, the numbers in them, rank and lane labels, legend entries.
 
-The tables come from :mod:`labkit.draw.layout`, with the columns ``start``, ``top``, ``height`` and ``chunk``.
+The tables come from :mod:`labkit.draw.layout`, with the columns ``start``, ``top``, ``height`` and
+``chunk``.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 
 from labkit.draw.layout import Layout
-from labkit.draw.palette import darker, shade, text_colour
+from labkit.draw.palette import Style, darker, shade, text_colour
 
-Styles = dict[str, tuple[str, str]]  # event name -> colour and hatching
+Styles = dict[str, Style]  # by event name
 
 BAND = "#f3f3f3"
 GRID = "#dddddd"
@@ -36,7 +37,7 @@ _MOST_OUTLINES = 20_000  # bars in an SVG: with more, the file is larger than a 
 
 
 def draw_bars(ax: Axes, events: pd.DataFrame, styles: Styles, per_second: float, n_chunks: int = 1) -> None:
-    """One or two collections per name and chunk: thousands of bars cost what one does."""
+    """Draw one or two collections per name and chunk: thousands of bars cost what one does."""
     width_pt = (events["end_s"] - events["start_s"]) * per_second * points_per_unit(ax)[0]
     is_pipeline = bool(events["stage"].notna().any())
     least_pt = _NARROW_PT if not is_pipeline else _NARROW_OP_PT if width_pt.mean() > _NARROW_PT else np.inf
@@ -60,10 +61,11 @@ def draw_bars(ax: Axes, events: pd.DataFrame, styles: Styles, per_second: float,
 
 
 def _narrow_look(colour: str, hatch: str, op_widths_pt: pd.Series | None) -> dict[str, Any]:
-    """How bars look that are too narrow for an edge or a hatching to be seen.
+    """Return how bars look that are too narrow for an edge or a hatching to be seen.
 
-    A hair of its own colour keeps a lonely bar visible. Ops of a pipeline lie side by side, where hairs would cover their
-    neighbours, so only the narrowest have one; and a hatching that is not drawn darkens them as it would have.
+    A hair of its own colour keeps a lonely bar visible. Ops of a pipeline lie side by side, where
+    hairs would cover their neighbours, so only the narrowest have one; and a hatching that is not
+    drawn darkens them as it would have.
     """
     if op_widths_pt is None:
         return {"facecolor": colour, "edgecolor": colour, "linewidth": 0.5}
@@ -82,9 +84,10 @@ def draw_numbers(
     sizes_pt: tuple[float, float] = (5.0, 8.0),
     halo: bool = False,
 ) -> None:
-    """Write micro-batch or bucket into the bars that are wide and high enough for it, in letters of the least size or more.
+    """Write micro-batch or bucket into the bars that are large enough for the least letters.
 
-    Around a number no hatching is drawn: in a box, or as a ``halo`` that leaves more of it to be seen in small bars.
+    Around a number no hatching is drawn: in a box, or as a ``halo`` that leaves more of it to be
+    seen in small bars.
     """
     numbers = spans["micro_batch"].fillna(spans["bucket"])
     spans, numbers = spans[numbers.notna()], numbers[numbers.notna()]
@@ -105,7 +108,7 @@ def draw_numbers(
         return
     chosen = [column[fits].tolist() for column in (x, y, texts, size, spans["name"], spans["chunk"])]
     for x_middle, y_middle, text, points, name, chunk in zip(*chosen, strict=True):
-        colour = shade(styles[name][0], chunk, n_chunks)
+        colour = shade(styles[name].colour, chunk, n_chunks)
         look: dict[str, Any] = {"ha": "center", "va": "center_baseline", "clip_on": True, "zorder": 3}
         if halo:
             look["path_effects"] = [withStroke(linewidth=1.8, foreground=colour)]
@@ -115,7 +118,8 @@ def draw_numbers(
 
 
 def points_per_unit(ax: Axes) -> tuple[float, float]:
-    """How many points (1/72 inch) a unit of either axis takes, roughly: the layout is not final yet."""
+    """Return how many points (1/72 inch) a unit of either axis takes, about."""
+    # The layout is not final yet.
     figure = ax.get_figure(root=True)
     assert figure is not None
     box, (left, right), (bottom, top) = ax.get_position(), ax.get_xlim(), ax.get_ylim()
@@ -124,7 +128,7 @@ def points_per_unit(ax: Axes) -> tuple[float, float]:
 
 
 def label_rows(ax: Axes, layout: Layout) -> list[int]:
-    """Name ranks and lanes beside their rows, and return the ranks that are named.
+    """Write ranks and lanes next to their rows, and return the ranks that are named.
 
     Of many ranks it is every second, fourth, …, as far as there is room.
     """
@@ -143,7 +147,7 @@ def label_rows(ax: Axes, layout: Layout) -> list[int]:
 
 
 def legend_entries(styles: Styles, n_chunks: int = 1) -> tuple[list[Any], list[str]]:
-    """A patch and a label per event name, and one more where ranks have several stages: how those are told apart."""
+    """Return a patch and a label per event name, and how the stages of a rank are told apart."""
     handles: list[Any] = [
         Patch(facecolor=colour, edgecolor=darker(colour), hatch=hatch, linewidth=0.5)
         for colour, hatch in styles.values()
@@ -156,15 +160,18 @@ def legend_entries(styles: Styles, n_chunks: int = 1) -> tuple[list[Any], list[s
     return handles, labels
 
 
-def put_legend_beside(ax: Axes, handles: list[Any], labels: list[str]) -> None:
+def put_legend_right(ax: Axes, handles: list[Any], labels: list[str]) -> None:
+    """Put a legend to the right of the axes."""
     place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.005, 1.0), "borderaxespad": 0.0}
     ax.legend(handles, labels, handler_map=SIDE_BY_SIDE, **place)
 
 
 def hide_frame(ax: Axes) -> None:
+    """Hide the lines around the axes."""
     for spine in ax.spines.values():
         spine.set_visible(False)
 
 
 def names_of(tables: Iterable[pd.DataFrame]) -> list[str]:
+    """Return the event names that stand in the tables, sorted."""
     return sorted(set().union(*(set(events["name"]) for events in tables)))

@@ -1,4 +1,4 @@
-"""Other tables -> matplotlib axes: bars side by side, and measured points with the curve that was predicted."""
+"""Draw tables of results: clusters of bars, and measured points with a predicted curve."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogFormatter
 
 from labkit.base.formats import emulated
-from labkit.draw.palette import HATCHES, PALETTE, darker
+from labkit.draw.palette import HATCHES, PALETTE, Style, darker
 from labkit.draw.picture import INK, attach, house_style, new_axes
 
-ALIKE = ("#AFBAC4", "")  # grey and plain, for bars that are not told apart
+ALIKE = Style("#AFBAC4", "")  # grey and plain, for bars that are not told apart
 CURVE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # a thin line needs a dark colour
 CHARACTERS_PER_IN = 16  # of what stands under the axes
 MARKERS = ("o", "s", "^", "D", "v", "P")
 
 
 def panels(*widths: float, height_in: float = 4.0) -> list[Axes]:
-    """Axes side by side in one figure, as wide as a page, in the lab's style: give each its share, such as panels(2, 3)."""
+    """Return axes next to each other in one figure, each with its share of a page: panels(2, 3)."""
     with house_style():
         return list(
             plt.subplots(1, len(widths), figsize=(12.0, height_in), layout="constrained", width_ratios=widths)[1]
@@ -42,11 +42,14 @@ def bars(
     note: str = "",
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw a table of one row per bar: a cluster per ``group``, in it a bar per ``series``, ``value`` high.
+    """Draw a table of one row per bar: a cluster per ``group``, in it a bar per ``series``.
 
-    ``group``, ``series``, ``value`` and ``error`` name columns; ``error`` is half the length of the error bar, in the
-    unit of the value. ``label`` says what the value is and in which unit. With ``log`` the axis is logarithmic.
-    Raises ValueError for a missing column, an empty table, a value that is missing, or two rows for one bar.
+    ``group``, ``series``, ``value`` and ``error`` name columns. A bar is ``value`` high; ``error``
+    is half the length of the error bar, in the unit of the value. ``label`` says what the value is
+    and in which unit. With ``log`` the axis is logarithmic.
+
+    Raises ValueError for a missing column, an empty table, a value that is missing, or two rows for
+    one bar.
     """
     _check_columns(table, "bars(table)", [group, series], [value, *([error] if error else [])])
     if log and (table[value] <= 0).any():
@@ -61,14 +64,10 @@ def bars(
             rows = table[table[series] == name]
             x = [groups.index(entry) + (i - (len(names) - 1) / 2) * width for entry in rows[group]]
             deviation = rows[error].to_numpy(dtype=float) if error else None
-            look = (PALETTE[i % len(PALETTE)], HATCHES[i % len(HATCHES)]) if len(names) > 1 else ALIKE
+            style = Style(PALETTE[i % len(PALETTE)], HATCHES[i % len(HATCHES)]) if len(names) > 1 else ALIKE
             number_pt = 8.0 if len(table) <= 16 else 7.0  # of many bars each is narrow
-            _draw_series(ax, str(name), look, x, rows[value].to_numpy(dtype=float), deviation, width, number_pt)
-        room = max(8, min(22, _characters_across(ax) // len(groups)))
-        ax.set_xticks(
-            range(len(groups)), labels=[textwrap.fill(str(entry), room, break_long_words=False) for entry in groups]
-        )
-        ax.tick_params(axis="x", length=0)
+            _draw_series(ax, str(name), style, x, rows[value].to_numpy(dtype=float), deviation, width, number_pt)
+        _label_groups(ax, groups)
         ax.margins(y=0.12)
         if log:
             _scale_by_powers_of_ten(ax, table[value])
@@ -77,23 +76,34 @@ def bars(
     return ax
 
 
+def _label_groups(ax: Axes, groups: list[Any]) -> None:
+    room = max(8, min(22, _characters_across(ax) // len(groups)))
+    labels = [textwrap.fill(str(group), room, break_long_words=False) for group in groups]
+    ax.set_xticks(range(len(groups)), labels=labels)
+    ax.tick_params(axis="x", length=0)
+
+
 def _draw_series(
     ax: Axes,
     name: str,
-    colour_and_hatch: tuple[str, str],
+    style: Style,
     x: list[float],
     y: np.ndarray,
     deviation: np.ndarray | None,
     width: float,
     number_pt: float,
 ) -> None:
-    colour, hatch = colour_and_hatch
     if deviation is not None:
         deviation = np.where(deviation > 0, deviation, np.nan)  # no line for what has no spread
-    look: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": darker(colour), "linewidth": 0.5}
+    look: dict[str, Any] = {
+        "color": style.colour,
+        "hatch": style.hatch,
+        "edgecolor": darker(style.colour),
+        "linewidth": 0.5,
+    }
     error_look = {"capsize": 3, "elinewidth": 1, "ecolor": INK}
     drawn = ax.bar(x, y, width=0.92 * width, yerr=deviation, label=name, error_kw=error_look, **look)
-    behind = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}  # so that a line through a number does not hide it
+    behind = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}  # or a line through a number would hide it
     ax.bar_label(
         drawn,
         fmt=lambda value: f"{value:.3g}" if value < 1000 else f"{value:,.0f}",
@@ -104,7 +114,7 @@ def _draw_series(
 
 
 def _scale_by_powers_of_ten(ax: Axes, values: pd.Series) -> None:
-    """From the power of ten below to the one above, with room for the numbers on the bars."""
+    """Scale from the power of ten below to the one above, with room for numbers on bars."""
     low, high = np.log10([values.min(), values.max()])
     ax.set_yscale("log")
     ax.set_ylim(10 ** np.floor(low - 0.01), 10 ** np.ceil(high + 0.1))
@@ -124,10 +134,10 @@ def curve(
     note: str = "",
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw a table of one row per measured point: ``y`` over ``x``, and dashed what was ``predicted`` there.
+    """Draw a table of one row per measured point: ``y`` over ``x``, and dashed what was predicted.
 
-    ``x``, ``y``, ``series``, ``error`` and ``predicted`` name columns; ``series`` makes a line per name in it.
-    ``log`` names the axes that are logarithmic: ``"x"``, ``"y"`` or ``"xy"``.
+    ``x``, ``y``, ``series``, ``error`` and ``predicted`` name columns; ``series`` makes a line per
+    name in it. ``log`` names the axes that are logarithmic: ``"x"``, ``"y"`` or ``"xy"``.
 
     Raises ValueError for a missing column, an empty table, or a value that is missing.
     """
@@ -177,7 +187,7 @@ def _check_columns(table: pd.DataFrame, what: str, names: list[str], numbers: li
 
 
 def _characters_across(ax: Axes) -> int:
-    """How many characters fit beside each other under the axes."""
+    """Return how many characters fit next to each other under the axes."""
     return int(CHARACTERS_PER_IN * ax.bbox.width / ax.get_figure().dpi)  # type: ignore[union-attr]
 
 

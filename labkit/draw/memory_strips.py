@@ -1,7 +1,7 @@
-"""The strips under the ranks of a schedule: of how many micro-batches a rank keeps the activations, over time.
+"""Draw strips under the ranks of a schedule: how many micro-batches' activations it keeps.
 
-A rank with v stages runs its share of the model in v parts, so one activation there counts as a v-th of a micro-batch:
-the strips of different schedules of one model compare.
+A rank with v stages runs its share of the model in v parts, so one activation there counts as a
+v-th of a micro-batch: the strips of different schedules of one model compare.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ _PARTS = {2: "½", 3: "⅓", 4: "¼", 5: "⅕", 6: "⅙", 8: "⅛"}
 
 
 def pieces_of(events: pd.DataFrame, end_s: float) -> pd.DataFrame:
-    """The pieces of each rank's step function until ``end_s``: columns rank, start_s, end_s, kept, of, micro_batches.
+    """Return the pieces of each rank's step function until ``end_s``, a row each.
 
-    ``kept`` counts activations of a stage, ``of`` the stages of the rank, ``micro_batches`` is their quotient. Errors are
-    those of :func:`labkit.simulate.activations`.
+    Columns: rank, start_s, end_s, kept, of, micro_batches.
+
+    ``kept`` counts activations of a stage, ``of`` the stages of the rank, ``micro_batches`` is
+    their quotient. Errors are those of :func:`labkit.simulate.activations`.
     """
     steps = pd.DataFrame(activations(events)).drop_duplicates(["rank", "time_s"], keep="last")
     n_stages = events[events["name"] == "forward"].groupby("rank")["stage"].nunique()
@@ -52,7 +54,7 @@ def draw_strips(
     most: float,
     named: Sequence[int],
 ) -> None:
-    """Draw the strip of each rank, as high as the room for it where ``most`` micro-batches are kept, from start to end.
+    """Draw the strip of each rank, as high as its room where ``most`` micro-batches are kept.
 
     Beside the ranks in ``named`` stands the peak.
     """
@@ -72,7 +74,7 @@ def draw_strips(
 
 
 def legend_entry(height_pt: float) -> tuple[Any, str]:
-    """Handle and label for strips of that height."""
+    """Return handle and label for strips of that height."""
     if height_pt < _LEAST_STEPS_PT:
         shades = tuple(Patch(facecolor=_shade(share)) for share in (0.2, 0.6, 1.0))
         return shades, "activations kept (darker: more)"
@@ -80,7 +82,10 @@ def legend_entry(height_pt: float) -> tuple[Any, str]:
 
 
 def unit_of(pieces: Iterable[pd.DataFrame]) -> str:
-    """A sentence on how activations are counted, where some are those of a part of a rank's share; else nothing."""
+    """Return a sentence on how activations are counted, where that needs one; else nothing.
+
+    It does where some are those of a part of a rank's share.
+    """
     counts = sorted(set().union(*(set(table["of"]) for table in pieces)) - {1})
     parts = " or ".join(f"one of a rank's {of} stages as {_part(of)}" for of in counts)
     return parts and f"Activations count in micro-batches, {parts}."
@@ -103,7 +108,7 @@ def _shade(share: float) -> str:
 
 
 def _peak(pieces: pd.DataFrame) -> str:
-    """The most that a rank keeps: ``8``, or of two stages ``11 × ½``."""
+    """Return the most that a rank keeps: ``8``, or of two stages ``11 × ½``."""
     most, of = int(pieces["kept"].max()), int(pieces["of"].max())
     return f"{most}" if of == 1 else f"{most} × {_part(of)}"
 

@@ -1,6 +1,7 @@
-"""A figure saved as a picture: PNG, SVG, the data that it shows as CSV, and a text for who cannot see it.
+"""Save a figure as a picture: PNG, SVG, the data that it shows as CSV, and an alt text.
 
-The same data gives the same bytes, so a figure that is under version control changes only when its data do.
+The same data gives the same bytes, so a figure that is under version control changes only when its
+data do.
 """
 
 from __future__ import annotations
@@ -64,12 +65,13 @@ def house_style() -> Iterator[None]:
             finally:
                 interactive |= matplotlib.is_interactive()
     finally:
-        # A kernel's first figure switches it on, so that cells show what they draw; the style's end would take that back.
+        # A kernel's first figure switches it on, so that cells show what they draw; the style's end
+        # would take that back.
         matplotlib.interactive(interactive)
 
 
 def new_axes(width_in: float, height_in: float) -> Axes:
-    """Axes in a figure of their own, at most as wide as a page (inches)."""
+    """Return axes in a figure of their own, at most as wide as a page (inches)."""
     return plt.subplots(figsize=(min(width_in, PAGE_IN), height_in), layout="constrained")[1]
 
 
@@ -81,7 +83,7 @@ def attach(ax: Axes, table: pd.DataFrame) -> None:
 
 @dataclass(frozen=True, repr=False)
 class Picture:
-    """A figure as PNG with its alt text, which a notebook shows; ``files`` are the paths that were written, if any."""
+    """A figure as PNG with its alt text, which a notebook shows; ``files`` were written, if any."""
 
     png: bytes
     alt: str
@@ -104,7 +106,9 @@ class Picture:
 
 
 def show(figure: Figure | Axes, *, alt: str) -> Picture:
-    """The figure as a :class:`Picture`, and nothing written. As the last line of a cell it is shown there, once.
+    """Return the figure as a :class:`Picture`, and write nothing.
+
+    As the last line of a cell it is shown there, once.
 
     Raises ValueError without an alt text.
     """
@@ -116,13 +120,15 @@ def show(figure: Figure | Axes, *, alt: str) -> Picture:
 
 
 def save(figure: Figure | Axes, name: str, *, alt: str) -> Picture:
-    """Write ``name`` as .png, .svg, .csv and .alt.txt into the folder of figures, and show the figure.
+    """Write ``name`` as .png, .svg, .csv and .alt.txt into the folder of figures, and show it.
 
-    The CSV holds the table that a function of :mod:`labkit.draw` drew; of any other figure, its lines, bars and points.
-    The folder is ``LABKIT_FIGURES``, else ``figures`` of the lab that the working directory is in, else ``./figures``.
-    ``alt`` tells what the picture shows to who cannot see it. A file appears whole or not at all.
+    The CSV holds the table that a function of :mod:`labkit.draw` drew; of any other figure, its
+    lines, bars and points. The folder is ``LABKIT_FIGURES``, else ``figures`` of the lab that the
+    working directory is in, else ``./figures``. ``alt`` tells what the picture shows to who cannot
+    see it. A file appears whole or not at all.
 
-    Raises ValueError for a name that is no plain file name, no alt text, or a figure with no data in it.
+    Raises ValueError for a name that is no plain file name, no alt text, or a figure with no data
+    in it.
     """
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
         raise ValueError(f"save: name is {name!r}, expected letters, digits, _ and - only, no folder and no ending")
@@ -146,7 +152,10 @@ def save(figure: Figure | Axes, name: str, *, alt: str) -> Picture:
 
 
 def figures_folder() -> Path:
-    """Where :func:`save` writes. A lab is a folder that has ``notebooks`` in it, or labkit's own pyproject.toml."""
+    """Return where :func:`save` writes: the ``figures`` folder of the lab.
+
+    A lab is a folder that has ``notebooks`` in it, or labkit's own pyproject.toml.
+    """
     if os.environ.get("LABKIT_FIGURES"):
         return Path(os.environ["LABKIT_FIGURES"])
     here = Path.cwd()
@@ -185,11 +194,11 @@ def _render(figure: Figure, form: str, alt: str) -> bytes:
     return buffer.getvalue()
 
 
-# --- the data of a figure --------------------------------------------------------------------------------------------
+# --- the data of a figure -------------------------------------------------------------------------
 
 
 def drawn_data(figure: Figure) -> pd.DataFrame:
-    """What the figure shows, as a table; with a column ``panel`` if it has several axes with data.
+    """Return what the figure shows, as a table; with a column ``panel`` if several axes have data.
 
     Raises ValueError if there is no data in it.
     """
@@ -203,7 +212,10 @@ def drawn_data(figure: Figure) -> pd.DataFrame:
 
 
 def _data_of_artists(ax: Axes) -> pd.DataFrame:
-    """Lines, bars and points of axes that were drawn by hand: columns series, x, y, and y_error if any has one."""
+    """Return lines, bars and points of axes that were drawn by hand.
+
+    Columns: series, x, y, and y_error if any has one.
+    """
     names = _names_of_ticks(ax)
     rows: list[dict[str, Any]] = []
     parts_of_error_bars: set[Any] = set()
@@ -239,7 +251,7 @@ def _point(series: object, x: Any, y: Any, names: dict[float, str], error: float
 
 
 def _error_bars(container: ErrorbarContainer | None, n: int) -> list[float | None]:
-    """Half the length of each vertical error bar."""
+    """Return half the length of each vertical error bar."""
     if container is None or not container.has_yerr:
         return [None] * n
     segments = container[2][-1].get_segments()  # the vertical ones come last
@@ -247,6 +259,6 @@ def _error_bars(container: ErrorbarContainer | None, n: int) -> list[float | Non
 
 
 def _names_of_ticks(ax: Axes) -> dict[float, str]:
-    """Tick positions that carry a word instead of a number, such as the names under bars."""
+    """Return tick positions that carry a word, not a number, such as the names under bars."""
     labels = {position: label.get_text() for position, label in zip(ax.get_xticks(), ax.get_xticklabels(), strict=True)}
     return {position: text for position, text in labels.items() if re.search(r"[A-Za-z]", text)}

@@ -1,4 +1,4 @@
-"""Several pipeline schedules on one time axis, as a paper prints them, each with its makespan, bubble and memory.
+"""Draw several schedules on one time axis, as a paper does, each with makespan, bubble, memory.
 
 schedules({"GPipe": simulate(gpipe(4, 8)), "1F1B": simulate(one_f_one_b(4, 8))})
 """
@@ -31,13 +31,14 @@ from labkit.draw.artists import (
     legend_entries,
     names_of,
 )
-from labkit.draw.layout import Layout, TimeAxis, checked, chunks, from_zero, lay_out, time_axis
+from labkit.draw.layout import Layout, Part, TimeAxis, from_zero, lay_out, prepare, time_axis
 from labkit.draw.palette import styles_of
 from labkit.draw.picture import PAGE_IN, attach, house_style
 from labkit.simulate import bubble_fraction, makespan
 from labkit.trace import EVENT_COLUMNS
 
-# The figure is laid out in inches by hand: rows of all panels are of one height, and bars of one second of one width.
+# The figure is laid out in inches by hand: rows of all panels are of one height, and bars of one
+# second of one width.
 _ROW_IN, _STRIP, _GAP = 0.21, 0.68, 0.34  # a rank's bars; its strip and the gap below it, in rows
 _TITLE_IN, _LEGEND_IN, _AXIS_IN, _LINE_IN = 0.3, 0.26, 0.42, 0.16
 _LEFT_IN, _RIGHT_IN = 0.6, 0.55
@@ -72,15 +73,16 @@ class _Look:
 def schedules(
     tables: Mapping[str, pd.DataFrame], memory: bool = True, note: str = "", *, time_label: str = ""
 ) -> Figure:
-    """Draw several event tables one above the other on one time axis, each from 0 on, with its makespan and bubble.
+    """Draw event tables one above the other on one time axis, each with its makespan and bubble.
 
-    ``tables`` has the titles and the event tables, simulated or measured. Where a rank waits is grey. With ``memory``
-    there is a strip below each rank: of how many micro-batches it keeps the activations, over time, with the peak beside
-    it, on one scale for all (see :mod:`labkit.draw.memory_strips`). ``note`` and ``time_label`` are those of
+    ``tables`` has the titles and the event tables, simulated or measured. Where a rank waits is
+    grey. With ``memory`` there is a strip below each rank: of how many micro-batches it keeps the
+    activations, over time, with the peak next to it, on one scale for all (see
+    :mod:`labkit.draw.memory_strips`). ``note`` and ``time_label`` are those of
     :func:`labkit.draw.timeline`.
 
-    Raises TypeError for what is no dict of titles and event tables, ValueError for an empty one and for a table that
-    cannot be drawn, by its title.
+    Raises TypeError for what is no dict of titles and event tables, ValueError for an empty one and
+    for a table that cannot be drawn, by its title.
     """
     if not isinstance(tables, Mapping):
         raise TypeError(
@@ -111,7 +113,7 @@ def schedules(
 
 def _panel(title: str, table: pd.DataFrame, memory: bool) -> _Panel:
     what = f"schedules(tables): {title!r}"
-    events = from_zero(checked(table, what))
+    events = from_zero(prepare(table, what))
     try:
         makespan_s, bubble = makespan(events), bubble_fraction(events)
         end_s = float(events[events["lane"] == "compute"]["end_s"].max())
@@ -119,8 +121,8 @@ def _panel(title: str, table: pd.DataFrame, memory: bool) -> _Panel:
     except ValueError as error:
         hint = "; memory=False draws a table that is none of a pipeline" if memory else ""
         raise ValueError(f"{what}: {error}{hint}") from None
-    events = events.assign(start=events["start_s"], chunk=chunks(events))
-    layout = lay_out([("", 1.0, events)], gap=_GAP, strip=_STRIP if memory else 0.0)
+    events = events.assign(start=events["start_s"])
+    layout = lay_out([Part("", 1.0, events)], gap=_GAP, strip=_STRIP if memory else 0.0)
     return _Panel(str(title), events, layout, (end_s - makespan_s, end_s), bubble, pieces)
 
 
@@ -183,7 +185,7 @@ def _draw_panel(ax: Axes, panel: _Panel, look: _Look) -> None:
 
 
 def _draw_idle(ax: Axes, panel: _Panel, per_second: float) -> None:
-    """Grey behind all that a rank computes: it shows where nothing is computed."""
+    """Draw grey under all that a rank computes: it shows where nothing is computed."""
     left, right = (seconds * per_second for seconds in panel.computing_s)
     computed = panel.events[panel.events["lane"] == "compute"]
     for _, bars in computed.groupby("rank"):
@@ -202,7 +204,7 @@ def _write_title(ax: Axes, panel: _Panel, time: TimeAxis) -> None:
 
 
 def _data_of(panel: _Panel) -> pd.DataFrame:
-    """What a panel shows: its events, and the pieces of its strips, named activations, with how many were kept."""
+    """Return what a panel shows: its events, and the pieces of its strips, named activations."""
     table = panel.events[list(EVENT_COLUMNS)].assign(schedule=panel.title)
     if panel.pieces is not None:
         pieces = panel.pieces[["rank", "start_s", "end_s", "kept"]].assign(name="activations", schedule=panel.title)

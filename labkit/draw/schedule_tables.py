@@ -1,4 +1,4 @@
-"""A schedule as the table that papers print: a row a rank, a column a time slot, in each cell the number of a micro-batch."""
+"""Draw a schedule as papers print it in a table: a row a rank, a column a time slot."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from labkit.draw.artists import (
     legend_entries,
     names_of,
     points_per_unit,
-    put_legend_beside,
+    put_legend_right,
 )
-from labkit.draw.layout import checked, chunks, lay_out
+from labkit.draw.layout import Part, lay_out, prepare
 from labkit.draw.palette import styles_of
 from labkit.draw.picture import PAGE_IN, attach, house_style, new_axes
 from labkit.schedule import Schedule
@@ -33,17 +33,20 @@ _LABEL_PT = 15.0  # the least distance of two labels of slots
 
 
 def schedule_table(schedule: Schedule, ax: Axes | None = None) -> Axes:
-    """Draw ``schedule`` as a table, under its name. Idle slots are grey; a rank's second stage is lighter than its first.
+    """Draw ``schedule`` as a table, under its name.
 
-    Every op takes one slot, whatever its kind, and a result can be used in the next slot: unit times, no hop. In the CSV of
-    the figure there is a row per op: rank, slot, name, stage, micro_batch.
+    Idle slots are grey; a rank's second stage is lighter than its first.
+
+    Every op takes one slot, whatever its kind, and a result can be used in the next slot: unit
+    times, no hop. In the CSV of the figure there is a row per op: rank, slot, name, stage,
+    micro_batch.
 
     Raises TypeError for what is no Schedule, ScheduleError for one that cannot run.
     """
-    events = checked(simulate(schedule, 1.0, 1.0, 1.0, 1.0), "schedule_table(schedule)")
+    events = prepare(simulate(schedule, 1.0, 1.0, 1.0, 1.0), "schedule_table(schedule)")
     events["slot"] = events["start_s"].round().astype(int)
-    cells = events.assign(start=events["slot"] + _INSET, end_s=events["end_s"] - 2 * _INSET, chunk=chunks(events))
-    layout = lay_out([("", 1.0, cells)], gap=0.0)
+    cells = events.assign(start=events["slot"] + _INSET, end_s=events["end_s"] - 2 * _INSET)
+    layout = lay_out([Part("", 1.0, cells)], gap=0.0)
     n_slots, n_chunks = 1 + int(cells["slot"].max()), 1 + int(cells["chunk"].max())
     styles = styles_of(names_of([cells]))
     with house_style():
@@ -60,7 +63,7 @@ def schedule_table(schedule: Schedule, ax: Axes | None = None) -> Axes:
         _draw_idle(ax, cells, n_slots)
         draw_bars(ax, cells, styles, 1.0, n_chunks)
         draw_numbers(ax, cells, styles, 1.0, n_chunks, halo=True)
-        put_legend_beside(ax, *legend_entries(styles, n_chunks))
+        put_legend_right(ax, *legend_entries(styles, n_chunks))
     attach(ax, events[["rank", "slot", "name", "stage", "micro_batch"]])
     return ax
 
@@ -76,7 +79,7 @@ def _label_slots(ax: Axes, n_slots: int) -> None:
 
 
 def _draw_idle(ax: Axes, cells: pd.DataFrame, n_slots: int) -> None:
-    """A grey cell wherever a rank runs no op."""
+    """Draw a grey cell wherever a rank runs no op."""
     tops = cells.groupby("rank")["top"].first()
     busy = set(zip(cells["rank"], cells["slot"], strict=True))
     idle = [(tops[rank], slot) for rank in tops.index for slot in range(n_slots) if (rank, slot) not in busy]

@@ -1,11 +1,4 @@
-"""Event table -> matplotlib axes: a timeline, or one over another, in one palette.
-
-    save(timeline(run.events), "two_ranks", alt="Both ranks compute at once and meet in one all-reduce.")
-
-Simulated and measured tables have the same columns, so one function draws both, and :func:`overlay` one over the other.
-Pipeline schedules as papers print them are drawn by :mod:`labkit.draw.schedule_figures` (several on one time axis) and
-:mod:`labkit.draw.schedule_tables` (as a table).
-"""
+"""Draw an event table as a timeline, or one over another."""
 
 from __future__ import annotations
 
@@ -24,9 +17,9 @@ from labkit.draw.artists import (
     label_rows,
     legend_entries,
     names_of,
-    put_legend_beside,
+    put_legend_right,
 )
-from labkit.draw.layout import GAP, Layout, TimeAxis, checked, chunks, from_zero, lay_out, time_axis
+from labkit.draw.layout import GAP, Layout, Part, TimeAxis, from_zero, lay_out, prepare, time_axis
 from labkit.draw.palette import styles_of
 from labkit.draw.picture import INK, PAGE_IN, attach, house_style, new_axes
 from labkit.trace import EVENT_COLUMNS
@@ -36,23 +29,23 @@ _MANY_RANKS = 16
 
 
 def timeline(events: pd.DataFrame, ax: Axes | None = None, *, note: str = "", time_label: str = "") -> Axes:
-    """Draw an event table: a row per rank, in it a sub-row per lane, and spans that overlap stacked.
+    """Draw an event table: a row per rank, in it one per lane; spans that overlap are stacked.
 
-    ``events`` has the columns of ``trace.EVENT_COLUMNS``, times in seconds. A bar shows the number of its micro-batch,
-    or else of its bucket, where there is room. The second and further stages of a rank are lighter. ``note`` stands under
-    the picture, with what was emulated. ``time_label`` names the axis where a second stands for something else, such as
-    ``"time (forward passes)"``.
+    ``events`` has the columns of ``trace.EVENT_COLUMNS``, times in seconds. A bar shows the number
+    of its micro-batch, or else of its bucket, where there is room. The second and further stages of
+    a rank are lighter. ``note`` stands under the picture, with what was emulated. ``time_label``
+    names the axis where a second stands for something else, such as ``"time (forward passes)"``.
 
-    Raises ValueError for a table that is empty, lacks columns, or has times that are missing or run backwards.
+    Raises ValueError for a table that is empty, lacks columns, or has times that are missing or run
+    backwards.
     """
-    drawn = checked(events, "timeline(events)")
+    drawn = prepare(events, "timeline(events)")
     start, end = float(drawn["start_s"].min()), float(drawn["end_s"].max())
     origin = start if start > end - start else 0.0  # far from the run's start, count from the first span
     axis = time_axis(end - origin - min(start - origin, 0.0), time_label, origin)
+    part = Part("", 1.0, drawn.assign(start=drawn["start_s"] - origin))
     with house_style():
-        ax = _draw_events(
-            [("", 1.0, drawn.assign(start=drawn["start_s"] - origin))], ax, axis, emulated(events, note=note)
-        )
+        ax = _draw_events([part], ax, axis, emulated(events, note=note))
     attach(ax, drawn[list(EVENT_COLUMNS)])
     return ax
 
@@ -62,14 +55,18 @@ def overlay(
 ) -> Axes:
     """Draw what should happen over what did happen, rank by rank on one time axis; both begin at 0.
 
-    Two event tables as for :func:`timeline`, with the same unit of time. Lines mark where each of them ends. In the
-    picture the first one is called predicted, as in every other picture of the lab.
+    Two event tables as for :func:`timeline`, with the same unit of time. Lines mark where each of
+    them ends. In the picture the first one is called predicted, as in every other picture of the
+    lab.
     """
-    tables = {"predicted": checked(ideal, "overlay(ideal)"), "measured": checked(measured, "overlay(measured)")}
+    tables = {
+        "predicted": prepare(ideal, "overlay(ideal)"),
+        "measured": prepare(measured, "overlay(measured)"),
+    }
     shifted = {source: from_zero(table) for source, table in tables.items()}
     ends = [(source, float(table["end_s"].max())) for source, table in shifted.items()]
     heights = {"predicted": 0.55, "measured": 1.0}
-    parts = [(source, heights[source], table.assign(start=table["start_s"])) for source, table in shifted.items()]
+    parts = [Part(source, heights[source], table.assign(start=table["start_s"])) for source, table in shifted.items()]
     axis = time_axis(max(end for _, end in ends), time_label)
     with house_style():
         ax = _draw_events(parts, ax, axis, emulated(ideal, measured, note=note), ends)
@@ -79,16 +76,14 @@ def overlay(
 
 
 def _draw_events(
-    parts: list[tuple[str, float, pd.DataFrame]],
+    parts: Sequence[Part],
     ax: Axes | None,
     time: TimeAxis,
     note: str,
     ends: Sequence[tuple[str, float]] = (),
 ) -> Axes:
-    """Draw tables that were given a ``start``, each with its label and the height of its rows, and a line at each end."""
-    tables = [events.assign(chunk=chunks(events)) for _, _, events in parts]
-    parts = [(source, height, events) for (source, height, _), events in zip(parts, tables, strict=True)]
-    layout = lay_out(parts)
+    """Draw tables that have a ``start``, each with its label and row height, and mark each end."""
+    layout, tables = lay_out(parts), [part.events for part in parts]
     if ax is None:
         most = _MOST_IN if len(layout.ranks) <= _MANY_RANKS else _MANY_RANKS_IN
         height = min(0.9 + 0.27 * layout.height, most) + 0.15 * note.count("\n")
@@ -103,7 +98,7 @@ def _draw_events(
     for (source, end), dashes in zip(ends, ("--", "-"), strict=False):
         handles.append(ax.axvline(end * time.per_second, color=INK, linestyle=dashes, linewidth=1.1, zorder=5))
         labels.append(f"{source} ends at\n{time(end)}")
-    put_legend_beside(ax, handles, labels)
+    put_legend_right(ax, handles, labels)
     return ax
 
 

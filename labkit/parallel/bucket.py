@@ -1,10 +1,10 @@
-"""Given code under BucketedDataParallel: a bucket of gradients, what sends it, and ranks that hold the same model."""
+"""Given code under BucketedDataParallel: buckets of gradients, and hooks that send them."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -13,17 +13,18 @@ from labkit.trace import span
 
 MIB = 2**20
 
-# Takes a buffer of gradients, 1-D, and starts replacing it by its sum over all ranks, in place. Its future is done, and
-# gives an error if there was one, when the sum is there.
+# Takes a buffer of gradients, 1-D, and starts replacing it by its sum over all ranks, in place. Its
+# future is done, and gives an error if there was one, when the sum is there.
 CommHook = Callable[[torch.Tensor], "torch.futures.Future[Any]"]
 
 
 class Bucket:
     """Parameters whose gradients travel in one message.
 
-    ``buffer`` is 1-D. Once collected, the gradient of each parameter is a view of a part of it, so it is sent as it is.
-    ``names`` and ``parameters`` are lists in the same order; ``missing`` holds the numbers, in these lists, of those
-    whose gradient is not ready yet in this step; ``future`` is set while the buffer is on its way.
+    ``buffer`` is 1-D. Once collected, the gradient of each parameter is a view of a part of it, so
+    it is sent as it is. ``names`` and ``parameters`` are lists in the same order; ``missing`` holds
+    the numbers, in these lists, of those whose gradient is not ready yet in this step; ``future``
+    is set while the buffer is on its way.
     """
 
     def __init__(self, number: int, names: list[str], parameters: list[torch.nn.Parameter]):
@@ -41,9 +42,10 @@ class Bucket:
 
     @torch.no_grad()
     def collect(self, position: int) -> None:
-        """Put this rank's share of one parameter's gradient, an N-th of it, into the buffer; none counts as zero.
+        """Put this rank's share of a parameter's gradient, an N-th, into the buffer; none is zero.
 
-        The sum of the shares over N ranks is the mean. To divide here, where the gradient is read anyway, costs nothing.
+        The sum of the shares over N ranks is the mean. To divide here, where the gradient is read
+        anyway, costs nothing.
         """
         parameter, view = self.parameters[position], self.views[position]
         if parameter.grad is None:
@@ -58,7 +60,7 @@ class Bucket:
         parameter.grad = view
 
     def send(self, comm_hook: CommHook) -> None:
-        """Start summing the buffer over all ranks. It is a span in the event table, from here until the sum is there.
+        """Start summing the buffer over all ranks: a span in the event table until it is done.
 
         Its ``bytes`` are the buffer's, whatever the hook makes of them on the way.
         """
@@ -82,7 +84,7 @@ class Bucket:
             self.future.wait()
 
     def unused(self) -> list[str]:
-        """The names of the parameters that got no gradient in this step, nor have one from inside no_sync."""
+        """Return the names of parameters without a gradient in this step, and none from no_sync."""
         missing = {self.names[i]: self.parameters[i].grad for i in sorted(self.missing)}
         return [name for name, gradient in missing.items() if gradient is None or not gradient.any()]
 
@@ -91,7 +93,10 @@ class Bucket:
 
 
 def _as(parameter: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
-    """``part``, 1-D, as a view of the parameter's shape, and of its strides too (channels_last), unless they leave gaps."""
+    """Return ``part``, 1-D, as a view of the parameter's shape.
+
+    Its strides are the parameter's too (channels_last), unless they leave gaps.
+    """
     strides = torch.empty_like(parameter, device="meta").stride()
     return part.as_strided(parameter.shape, strides)
 
@@ -100,12 +105,12 @@ def _as(parameter: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
 
 
 def all_reduce_hook(buffer: torch.Tensor) -> torch.futures.Future[Any]:
-    """The communication hook that is used where none is given: sum ``buffer`` over all ranks, in place, asynchronously."""
+    """Sum ``buffer`` over all ranks, in place, asynchronously: the default communication hook."""
     return dist.all_reduce(buffer, async_op=True).get_future()
 
 
 def bf16_compress_hook(buffer: torch.Tensor) -> torch.futures.Future[Any]:
-    """A communication hook that sends bfloat16: half the bytes of float32, and two to three digits of each number."""
+    """Sum ``buffer`` over all ranks in bfloat16: half the bytes, two to three digits."""
     compressed = buffer.bfloat16()
 
     def decompress(arrived: torch.futures.Future[Any]) -> torch.Tensor:
@@ -127,30 +132,43 @@ def take_from_rank_0(tensor: torch.Tensor) -> None:
         tensor.copy_(contiguous)
 
 
-def check_same_model(module: torch.nn.Module, buckets: list[Bucket]) -> None:
-    """Raise ValueError, on every rank, where a rank has other parameters, buffers or buckets than rank 0.
+class _Tensor(NamedTuple):
+    """A parameter or buffer of a model, as ranks compare them."""
 
-    The order counts too: what stands at the same place in two ranks is added up.
+    name: str
+    form: str
+
+
+class _Layout(NamedTuple):
+    """What must be the same on all ranks: parameters and buffers, and how many parameters a bucket has."""
+
+    tensors: list[_Tensor]
+    bucket_sizes: list[int]
+
+
+def check_same_model(module: torch.nn.Module, buckets: list[Bucket]) -> None:
+    """Raise ValueError, on every rank, where a rank has another model or buckets than rank 0.
+
+    The order counts too: what has the same position in two ranks is added up.
     """
-    tensors = [*module.named_parameters(), *module.named_buffers()]
-    mine = [
-        (name, f"{tuple(t.shape)} {t.dtype}, strides {t.stride()}{', trained' * t.requires_grad}")
-        for name, t in tensors
+    tensors = [
+        _Tensor(name, f"{tuple(t.shape)} {t.dtype}, strides {t.stride()}{', trained' * t.requires_grad}")
+        for name, t in [*module.named_parameters(), *module.named_buffers()]
     ]
-    sizes = [len(bucket.names) for bucket in buckets]
-    ranks: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(ranks, (mine, sizes))
-    same, same_sizes = ranks[0]
-    for rank, (theirs, _) in enumerate(ranks):
-        for there, here in itertools.zip_longest(theirs, same, fillvalue=("nothing", "no further parameter or buffer")):
+    own = _Layout(tensors, [len(bucket.names) for bucket in buckets])
+    layouts: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(layouts, own)
+    first, nothing = layouts[0], _Tensor("nothing", "no further parameter or buffer")
+    for rank, layout in enumerate(layouts):
+        for there, here in itertools.zip_longest(layout.tensors, first.tensors, fillvalue=nothing):
             if there != here:
                 raise ValueError(
-                    f"rank {rank} has another model than rank 0: it has {there[0]} ({there[1]}) where rank 0 has "
-                    f"{here[0]} ({here[1]}). Build the same model on every rank"
+                    f"rank {rank} has another model than rank 0: it has {there.name} ({there.form}) where rank 0 has "
+                    f"{here.name} ({here.form}). Build the same model on every rank"
                 )
-    for rank, (_, their_sizes) in enumerate(ranks):
-        if their_sizes != same_sizes:
+    for rank, layout in enumerate(layouts):
+        if layout.bucket_sizes != first.bucket_sizes:
             raise ValueError(
-                f"rank {rank} has other buckets than rank 0: of {their_sizes} parameters where rank 0 has {same_sizes}. "
-                "Give every rank the same bucket_cap_mb"
+                f"rank {rank} has other buckets than rank 0: of {layout.bucket_sizes} parameters where rank 0 has "
+                f"{first.bucket_sizes}. Give every rank the same bucket_cap_mb"
             )

@@ -1,4 +1,4 @@
-"""Choose devices: the one of a process, those that one process trains on, and those whose tensors a group sends.
+"""Choose devices: of a process, of training in one process, and of what a group sends.
 
 A device is real, or virtual: without GPUs ``cpu:0``, ``cpu:1``, … stand for devices.
 """
@@ -19,7 +19,8 @@ PLAIN_CPU = torch.device("cpu")
 def process_device(assigned: str | None = None) -> torch.device:
     """Return the device of this process: the ``assigned`` one, else its own GPU, else the CPU.
 
-    A process has a GPU of its own where this node has one for each of its ranks, as torchrun counts them.
+    A process has a GPU of its own where this node has one for each of its ranks, as torchrun counts
+    them.
     """
     if assigned is not None:
         return torch.device(assigned)
@@ -37,12 +38,12 @@ def sending_device(group: Any = None) -> torch.device:
 
 
 def training_device(own: torch.device) -> torch.device:
-    """Return where a process trains: on its ``own`` device, and in a group where the group can send from."""
+    """Return where a process trains: on its ``own`` device, or where its group sends from."""
     return sending_device() if dist.is_initialized() else own
 
 
 def training_devices(own: torch.device, n: int) -> list[torch.device]:
-    """Return ``n`` devices for one process: GPUs if it trains on one and there are so many, else virtual ones."""
+    """Return ``n`` devices for one process: GPUs if it has so many, else virtual ones."""
     on_gpus = training_device(own).type == "cuda" and torch.cuda.device_count() >= n
     return [torch.device("cuda" if on_gpus else "cpu", number) for number in range(n)]
 

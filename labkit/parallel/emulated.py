@@ -1,9 +1,10 @@
-"""Emulated compute: a stage that sleeps instead of computing, so that more ranks than cores can work at the same time.
+"""Emulated compute: a stage that sleeps instead of computing, for more ranks than cores.
 
     stage = EmulatedStage(forward_s=0.01, input_grad_s=0.01, weight_grad_s=0.01)
     ScheduledPipeline([stage], zero_bubble_h1(n_stages=4, n_micro=8), torch.nn.functional.mse_loss)
 
-Real tensors and gradients go through it, and from rank to rank. Whatever is recorded meanwhile says that it was emulated.
+Real tensors and gradients go through it, and from rank to rank. Whatever is recorded meanwhile says
+that it was emulated.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ _SECONDS = "a finite number of seconds, 0 or more: as long as a micro-batch is t
 
 
 class EmulatedStage(nn.Module):
-    """Multiplies by its one ``weight``, which is 1, and sleeps as long as a real stage would compute for a micro-batch.
+    """A stage that multiplies by a ``weight`` of 1, and sleeps as long as a real one would compute.
 
-    ``forward_s`` seconds for the forward pass, ``input_grad_s`` for the gradient of the input, and ``weight_grad_s`` for that
-    of the weight; a whole backward pass takes both. Where the input needs no gradient, that of the weight takes as long as
-    both: in a stage of several layers, gradients have to get down to the first one all the same. An input is a tensor of
+    For a micro-batch that is ``forward_s`` seconds for the forward pass, ``input_grad_s`` for the
+    gradient of the input, and ``weight_grad_s`` for that of the weight; a whole backward pass takes
+    both. Where the input needs no gradient, that of the weight takes as long as both: in a stage of
+    several layers, gradients have to reach the first one all the same. An input is a tensor of
     floats, of any shape, such as (rows, width), and the output has the same.
 
     Raises TypeError for what is no number, ValueError for a negative or infinite one.
@@ -44,9 +46,9 @@ class EmulatedStage(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         note_emulated(NOTE)
         deadline = time.perf_counter() + self.forward_s
-        # Each beside the multiplication, on a way of its own, so that the backward pass can be split between them.
-        beside_x = 0.0 if x.requires_grad else self.input_grad_s
-        weight = _Sleep.apply(self.weight, self.weight_grad_s + beside_x)
+        # Each on a path of its own, so that the backward pass can be split between them.
+        also_input_s = 0.0 if x.requires_grad else self.input_grad_s
+        weight = _Sleep.apply(self.weight, self.weight_grad_s + also_input_s)
         y = _Sleep.apply(x, self.input_grad_s) * weight
         sleep_until(deadline)
         return y
@@ -56,7 +58,7 @@ class EmulatedStage(nn.Module):
 
 
 class _Sleep(torch.autograd.Function):
-    """What it is given, whose gradient takes so many seconds."""
+    """The identity, whose gradient takes so many seconds."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, seconds: float) -> torch.Tensor:
@@ -73,7 +75,7 @@ LATE_S = 200e-6  # by so much time.sleep may be late
 
 
 def sleep_until(deadline: float) -> None:
-    """Return when ``time.perf_counter()`` has reached ``deadline``: sleep, and watch the clock for the last moment."""
+    """Sleep until ``time.perf_counter()`` has reached ``deadline``; watch the clock at the end."""
     while (left := deadline - time.perf_counter()) > 0:
         if left > LATE_S:
             time.sleep(left - LATE_S)

@@ -1,7 +1,7 @@
-"""Given code under models.parallelize and models.stages: a GPT-2 whose blocks are on several devices, and one cut into stages.
+"""Given code under models.parallelize and models.stages: a GPT-2 on devices, and one in stages.
 
-A GPT-2 is two embeddings, the blocks ``transformer.h`` one after the other, a layer norm and the output layer ``lm_head``. Its
-weight is that of the token embedding: one Parameter in two places.
+A GPT-2 is two embeddings, the blocks ``transformer.h`` one after the other, a layer norm and the
+output layer ``lm_head``. The weight of that is the token embedding's: one Parameter in two places.
 """
 
 from __future__ import annotations
@@ -24,40 +24,42 @@ if TYPE_CHECKING:
 # --- on devices ------------------------------------------------------------------------------------------------------
 
 
-def place(gpt2: GPT2LMHeadModel, devices: Sequence[str | torch.device]) -> GPT2LMHeadModel:
-    """What :func:`labkit.models.parallelize` does."""
+def place_blocks(gpt2: GPT2LMHeadModel, devices: Sequence[str | torch.device]) -> GPT2LMHeadModel:
+    """Do what :func:`labkit.models.parallelize` does."""
     check_gpt2(gpt2)
     if isinstance(devices, str) or not isinstance(devices, Sequence):
         raise TypeError(f"devices is {devices!r}, expected a list of devices, such as ['cpu:0', 'cpu:1']")
-    places = [check_device(device) for device in devices]
+    targets = [check_device(device) for device in devices]
     blocks, transformer, head = plain_blocks(gpt2), gpt2.transformer, gpt2.lm_head
-    shares = _shares(len(blocks), len(places), "devices")
+    shares = _block_ranges(len(blocks), len(targets), "devices")
     take_out_of_pipe(gpt2)
     tied = head.weight is transformer.wte.weight
     for module in (transformer.wte, transformer.wpe, head):
-        module.to(real_device(places[0]))
+        module.to(real_device(targets[0]))
     if tied:  # torch gives a module a new Parameter where it cannot change the old one
         head.weight = transformer.wte.weight
-    transformer.ln_f.to(real_device(places[-1]))
+    transformer.ln_f.to(real_device(targets[-1]))
     transformer.h = nn.ModuleList(
-        PlacedBlock(blocks[i], device) for device, share in zip(places, shares, strict=True) for i in share
+        PlacedBlock(blocks[i], device) for device, share in zip(targets, shares, strict=True) for i in share
     )
-    _hook_once(transformer.ln_f, _to_its_weight)
-    _hook_once(head, _to_its_weight)
+    _hook_once(transformer.ln_f, _move_input_to_weight)
+    _hook_once(head, _move_input_to_weight)
     _hook_once(transformer, _note_what_is_recorded)
     return gpt2
 
 
 def _hook_once(module: nn.Module, hook: Any) -> None:
-    """Register a forward pre-hook, unless an earlier placement did. torch has no public list of a module's hooks."""
+    """Register a forward pre-hook, unless an earlier placement did."""
+    # torch has no public list of a module's hooks.
     if hook not in module._forward_pre_hooks.values():
         module.register_forward_pre_hook(hook, with_kwargs=True)
 
 
 class PlacedBlock(WithDevice):
-    """A block and its device. On a real one, the tensors that it is called with are moved there first.
+    """A block and its device, to which its inputs are moved if it is a real one.
 
-    In a state dict it has the names that it had before: ``transformer.h.0.ln_1.weight``, without ``module``.
+    In a state dict it has the names that it had before: ``transformer.h.0.ln_1.weight``, without
+    ``module``.
     """
 
     def __init__(self, module: nn.Module, device: str | torch.device):
@@ -77,19 +79,19 @@ def _on(device: torch.device, value: Any) -> Any:
     return value.to(device) if isinstance(value, torch.Tensor) else value
 
 
-def _to_its_weight(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-    """A forward pre-hook: the input comes to where the module's weight is."""
+def _move_input_to_weight(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    """Move the input to where the module's weight is: a forward pre-hook."""
     return tuple(_on(module.weight.device, value) for value in args), kwargs
 
 
 def _leave_module_out(module: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:
-    """``h.0.module.ln_1.weight`` becomes ``h.0.ln_1.weight``: a hook of state_dict."""
+    """Rename ``h.0.module.ln_1.weight`` to ``h.0.ln_1.weight``: a hook of state_dict."""
     for name in [name for name in state if name.startswith(f"{prefix}module.")]:
         state[prefix + name.removeprefix(f"{prefix}module.")] = state.pop(name)
 
 
 def _put_module_in(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """The other way: a hook of load_state_dict. A state dict that has ``module`` in its names will do as well."""
+    """Rename it back: a hook of load_state_dict. Names with ``module`` stay as they are."""
     for name in [name for name in state if name.startswith(prefix) and not name.startswith(f"{prefix}module.")]:
         state[f"{prefix}module.{name.removeprefix(prefix)}"] = state.pop(name)
 
@@ -98,16 +100,19 @@ def _put_module_in(module: nn.Module, state: dict[str, Any], prefix: str, *_: An
 
 
 class PipedBlocks(nn.Module):
-    """The blocks of a GPT-2 that stand in ``pipe``, to take the place of ``gpt2.transformer.h``.
+    """The blocks of a GPT-2 in ``pipe``, as one module to replace ``gpt2.transformer.h``.
 
-    GPT2Model goes through ``transformer.h`` and calls what it finds. Here it finds one thing: this module, which calls the Pipe,
-    and so all blocks. A Pipe takes one tensor, so where a block is given more than hidden states, or its output is to be
-    recorded, they run one after the other, without the Pipe. That is so with a cache or a mask, as in generation; in training
-    it is said in a warning. Parameters have the names that they had in ``transformer.h``.
+    GPT2Model goes through ``transformer.h`` and calls what it finds. Here it finds one thing: this
+    module, which calls the Pipe, and so all blocks. Parameters have the names that they had in
+    ``transformer.h``.
+
+    A Pipe takes one tensor. So where a block is given more than hidden states, or its output is to
+    be recorded, the blocks run one after the other, without the Pipe. That is so with a cache or a
+    mask, as in generation; in training a warning says it.
     """
 
     pipe: Any
-    recorded: bool = False  # whether what the blocks give is
+    recorded: bool = False  # whether the blocks' output is
 
     def __init__(self, pipe: Any):
         super().__init__()
@@ -118,22 +123,22 @@ class PipedBlocks(nn.Module):
         object.__setattr__(self, "pipe", pipe)
 
     def __iter__(self) -> Iterator[PipedBlocks]:
-        """What GPT2Model is to call: once, for all blocks."""
+        """Yield what GPT2Model is to call: once, for all blocks."""
         yield self
 
     @property
     def blocks(self) -> list[nn.Module]:
-        """In order, each with its device."""
+        """Return the blocks in order, each with its device."""
         return list(self.children())
 
     def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """What the blocks give for ``hidden_states`` (rows, T, n_embd), one after the other or through the Pipe."""
-        beside = _beside(args, kwargs) or ("output_hidden_states or output_attentions" if self.recorded else "")
-        if not beside:
+        """Return the blocks' output for ``hidden_states`` (rows, T, n_embd)."""
+        others = _other_inputs(args, kwargs) or ("output_hidden_states or output_attentions" if self.recorded else "")
+        if not others:
             return self.pipe(hidden_states)
         if self.training and torch.is_grad_enabled():
             warnings.warn(
-                f"this GPT-2 was given {beside}, so its blocks run one after the other, not through the Pipe, which takes hidden "
+                f"this GPT-2 was given {others}, so its blocks run one after the other, not through the Pipe, which takes hidden "
                 "states alone: train with use_cache=False and without a mask, padding on the right",
                 stacklevel=2,
             )
@@ -142,8 +147,8 @@ class PipedBlocks(nn.Module):
         return hidden_states
 
 
-def _beside(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """What comes along with hidden states that a block would do something with; empty if nothing does."""
+def _other_inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Name what is given with the hidden states that a block would use; empty if nothing is."""
     names = ("a cache", "an attention mask", "encoder states")
     found = [name for name, value in zip(names, args, strict=False) if value is not None]
     # GPT-2 has used the positions by now, and the cache is there or not.
@@ -152,9 +157,9 @@ def _beside(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 
 
 def _note_what_is_recorded(transformer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """A forward pre-hook of GPT2Model: tell blocks in a Pipe whether transformers is to collect what they give.
+    """Tell blocks in a Pipe whether transformers is to record their output: a forward pre-hook.
 
-    It collects in the thread of the caller alone, and a block is not told.
+    It records in the thread of the caller alone, and a block is not told.
     """
     if isinstance(transformer.h, PipedBlocks):
         asked = {name: kwargs.get(name) for name in ("output_hidden_states", "output_attentions")}
@@ -164,10 +169,11 @@ def _note_what_is_recorded(transformer: Any, args: tuple[Any, ...], kwargs: dict
 
 
 def check_ready(gpt2: GPT2LMHeadModel) -> None:
-    """Whether the blocks can go through a Pipe.
+    """Raise an error unless the blocks can go through a Pipe.
 
-    Raises TypeError for what is no GPT-2, ValueError for one that :func:`labkit.models.parallelize` has not placed, and for one
-    whose attention is not causal without a mask: transformers then makes one, even where nothing is padded.
+    Raises TypeError for what is no GPT-2, ValueError for one that :func:`labkit.models.parallelize`
+    has not placed, and for one whose attention is not causal without a mask: transformers then
+    makes one, even where nothing is padded.
     """
     check_gpt2(gpt2)
     if not all(isinstance(block, PlacedBlock) for block in _blocks(gpt2)):
@@ -183,7 +189,7 @@ def check_ready(gpt2: GPT2LMHeadModel) -> None:
 
 
 def take_out_of_pipe(gpt2: GPT2LMHeadModel) -> None:
-    """Undo :class:`PipedBlocks`, and close its Pipe, if the model has one. The blocks stay on their devices."""
+    """Undo :class:`PipedBlocks` and close its Pipe, if there is one. Blocks keep their devices."""
     piped: Any = gpt2.transformer.h
     if isinstance(piped, PipedBlocks):
         piped.pipe.close()
@@ -194,11 +200,11 @@ def take_out_of_pipe(gpt2: GPT2LMHeadModel) -> None:
 
 
 class GPT2Stage(nn.Module):
-    """The blocks with the numbers in ``share``. With the first one come the embeddings, with the last one layer norm and
-    output layer.
+    """The blocks with the numbers in ``share``, with embeddings or output layer at the ends.
 
-    Parameters have the names that they have in the whole model, so its state dict is that of all stages together.
-    ``tied_weight`` is the Parameter that the first stage and the last one share, in these two; None in the others.
+    Parameters have the names that they have in the whole model, so its state dict is that of all
+    stages together. ``tied_weight`` is the Parameter that the first stage and the last one share,
+    in these two; None in the others.
     """
 
     def __init__(self, gpt2: GPT2LMHeadModel, share: range):
@@ -213,8 +219,7 @@ class GPT2Stage(nn.Module):
             self.lm_head = gpt2.lm_head
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """From token ids (rows, T) in the first stage, else hidden states (rows, T, n_embd), to hidden states, and in the last
-        one to logits (rows, T, vocab)."""
+        """Return hidden states (rows, T, n_embd), and in the last stage logits (rows, T, vocab)."""
         part: Any = self.transformer
         if self.first:
             positions = torch.arange(x.shape[1], device=x.device)
@@ -233,10 +238,10 @@ class GPT2Stage(nn.Module):
 
 
 def cut_into_stages(gpt2: GPT2LMHeadModel, n_stages: int) -> list[GPT2Stage]:
-    """What :func:`labkit.models.stages` gives."""
+    """Do what :func:`labkit.models.stages` does."""
     check_gpt2(gpt2)
     check_counts(n_stages=n_stages)
-    return [GPT2Stage(gpt2, share) for share in _shares(len(plain_blocks(gpt2)), n_stages, "stages")]
+    return [GPT2Stage(gpt2, share) for share in _block_ranges(len(plain_blocks(gpt2)), n_stages, "stages")]
 
 
 # --- the model -------------------------------------------------------------------------------------------------------
@@ -250,14 +255,14 @@ def check_gpt2(gpt2: Any) -> None:
 
 
 def _causal_mask(config: GPT2Config, hidden_states: torch.Tensor) -> Any:
-    """The mask that GPT2Model makes where nothing is padded: None where the attention is causal without one."""
+    """Return GPT2Model's mask where nothing is padded; None if attention is causal without one."""
     from transformers.masking_utils import create_causal_mask
 
     return create_causal_mask(config, hidden_states, attention_mask=None, past_key_values=None)
 
 
 def plain_blocks(gpt2: GPT2LMHeadModel) -> list[nn.Module]:
-    """The GPT2Blocks themselves, wherever they stand."""
+    """Return the GPT2Blocks themselves, wherever they are."""
     return [block.module if isinstance(block, PlacedBlock) else block for block in _blocks(gpt2)]
 
 
@@ -265,8 +270,8 @@ def _blocks(gpt2: GPT2LMHeadModel) -> list[nn.Module]:
     return list(gpt2.transformer.h.children())
 
 
-def _shares(n_blocks: int, n_parts: int, what: str) -> list[range]:
-    """The numbers of the blocks of each part: neighbours, shared out evenly, the first parts have one more if need be.
+def _block_ranges(n_blocks: int, n_parts: int, what: str) -> list[range]:
+    """Return the numbers of each part's blocks: neighbours, as many each, or one more at the front.
 
     Raises ValueError for no part, and for more of them than blocks.
     """

@@ -1,4 +1,4 @@
-"""Given code under Stage and run_stage: where a stage's own autograd graph begins, and what its leaves look like."""
+"""Given code under Stage and run_stage: where a stage's own autograd graph begins and ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Given code under ScheduledPipeline: a batch cut into micro-batches, and the loss of the batch from theirs."""
+"""Given code under ScheduledPipeline: micro-batches of a batch, and its loss from theirs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ LossFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # of output
 
 
 def cut(name: str, batch: torch.Tensor | None, n_micro: int, n_rows: int | None = None) -> list[torch.Tensor]:
-    """The rows of ``batch``, shared out evenly among ``n_micro`` micro-batches; the first ones have one more if need be.
+    """Return the rows of ``batch`` in ``n_micro`` even parts; the first have one more if need be.
 
-    Raises TypeError for what is no tensor, and ValueError for fewer rows than micro-batches or, where ``n_rows`` were there in
-    the first step, another number of them; both by its ``name``.
+    Raises TypeError for what is no tensor, and ValueError for fewer rows than micro-batches or,
+    where ``n_rows`` were there in the first step, another number of them; both by its ``name``.
     """
     if batch is None:
         raise TypeError(f"{name} is missing: the rank of {NEEDED_BY[name]} needs it in every step, all of its rows")
@@ -37,7 +37,7 @@ def cut(name: str, batch: torch.Tensor | None, n_micro: int, n_rows: int | None 
 
 
 def agreed_rows(inputs: list[torch.Tensor], targets: list[torch.Tensor]) -> int | None:
-    """How many rows the batch has whose micro-batches these are; None on a rank that has neither the ones nor the others.
+    """Return how many rows the batch has whose micro-batches these are; None where there are none.
 
     Raises ValueError where both are there and differ.
     """
@@ -50,7 +50,7 @@ def agreed_rows(inputs: list[torch.Tensor], targets: list[torch.Tensor]) -> int 
 
 
 def check_no_grad(name: str, parts: list[torch.Tensor]) -> None:
-    """ValueError for a batch that requires grad, by its ``name``."""
+    """Raise ValueError for a batch that requires grad, by its ``name``."""
     if any(part.requires_grad for part in parts):
         raise ValueError(
             f"{name} requires grad, and a pipeline does not give its gradient back: put what computes {name} into stage 0, or "
@@ -59,7 +59,7 @@ def check_no_grad(name: str, parts: list[torch.Tensor]) -> None:
 
 
 class MeanLoss:
-    """The loss of each micro-batch as its part of the mean over all rows, so that the parts add up to the batch's loss."""
+    """The loss of each micro-batch as its part of the batch's: the parts add up to it."""
 
     def __init__(self, loss_fn: LossFunction, targets: list[torch.Tensor], check_nan: bool = False):
         self._loss_fn, self._targets, self._check_nan = loss_fn, targets, check_nan
@@ -67,10 +67,11 @@ class MeanLoss:
         self._parts: list[torch.Tensor] = []
 
     def __call__(self, output: torch.Tensor, micro_batch: int) -> torch.Tensor:
-        """The part of micro-batch ``micro_batch``.
+        """Return the part of micro-batch ``micro_batch``.
 
-        Raises ValueError where the target has another number of rows than the output, or the loss is not one number or has
-        lost its way back to the output; FloatingPointError where it is NaN and ``check_nan`` was asked for.
+        Raises ValueError where the target has another number of rows than the output, or the loss
+        is not one number or has lost its way back to the output; FloatingPointError where it is NaN
+        and ``check_nan`` was asked for.
         """
         target = self._targets[micro_batch].to(output.device)
         if not output.dim() or len(output) != len(target):
@@ -101,5 +102,5 @@ class MeanLoss:
         return part
 
     def total(self) -> torch.Tensor:
-        """The batch's loss: the mean over all rows."""
+        """Return the batch's loss: the mean over all rows."""
         return torch.stack(self._parts).sum()

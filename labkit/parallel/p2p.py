@@ -1,4 +1,4 @@
-"""Given code under ScheduledPipeline: point-to-point messages between the ranks of a pipeline, sent while they compute.
+"""Given code under ScheduledPipeline: messages between ranks, sent while they compute.
 
 p2p = P2P(schedule, rank, group, devices)
 x = p2p.receive(op)                        # what op takes from another stage; waits for it
@@ -31,12 +31,12 @@ class Item(NamedTuple):
 
     @classmethod
     def received_by(cls, op: Op) -> Item:
-        """Return what ``op`` takes: F the previous stage's activation, B and I the next one's gradient."""
+        """Return what ``op`` takes: F an activation from the previous stage, else a gradient."""
         return cls(op.kind != "F", op.stage, op.micro_batch)
 
     @classmethod
     def sent_by(cls, op: Op) -> Item:
-        """Return what ``op`` gives: F an activation for the next stage, B and I a gradient for the previous one."""
+        """Return what ``op`` gives: F an activation to the next stage, else a gradient back."""
         return cls(op.kind != "F", op.stage + (1 if op.kind == "F" else -1), op.micro_batch)
 
     def activation(self) -> Item:
@@ -61,7 +61,7 @@ class Format(NamedTuple):
         return cls(tuple(tensor.shape), tensor.dtype, tensor.requires_grad)
 
     def header(self) -> torch.Tensor:
-        """Return HEADER_SIZE int64: the number of dimensions, dtype, requires_grad, and the sizes."""
+        """Return HEADER_SIZE int64: number of dimensions, dtype, requires_grad, and the sizes."""
         numbers = [len(self.shape), DTYPES.index(self.dtype), int(self.requires_grad), *self.shape]
         return torch.tensor(numbers + [0] * (HEADER_SIZE - len(numbers)))
 
@@ -128,11 +128,12 @@ class P2P:
         self._sends: list[_Send] = []  # in flight
 
     def send(self, op: Op, tensor: torch.Tensor | None) -> None:
-        """Send what ``op`` gives to another stage, or hand it over. Does not wait until it is there.
+        """Send what ``op`` gives to another stage, or hand it over. Does not wait for its arrival.
 
-        A gradient of None stands for zeros. Raises, before anything is sent: ValueError for an op that
-        gives nothing to another stage, and for an activation of another format than in the first step;
-        TypeError for one that is no dense tensor; RuntimeError for what was sent already.
+        A gradient of None stands for zeros. Raises, before anything is sent: ValueError for an op
+        that gives nothing to another stage, and for an activation of another format than in the
+        first step; TypeError for one that is no dense tensor; RuntimeError for what was sent
+        already.
         """
         item = Item.sent_by(op)
         if op.kind == "W" or not 0 <= item.stage <= self._last_stage:
@@ -153,11 +154,12 @@ class P2P:
             self._advance(through=self._number[item])
 
     def receive(self, op: Op) -> Any:
-        """Return what ``op`` takes from another stage, a tensor on the device of its own. Waits for it.
+        """Return what ``op`` takes from another stage, on the device of its own. Waits for it.
 
-        An activation requires grad if its gradient is to be sent back; where it is not, the gradient is
-        None. Raises ValueError for an op that takes nothing from another stage; RuntimeError where this
-        rank has not sent yet what must be sent first, or has received it already.
+        An activation requires grad if its gradient is to be sent back; where it is not, the
+        gradient is None. Raises ValueError for an op that takes nothing from another stage;
+        RuntimeError where this rank has not sent yet what must be sent first, or has received it
+        already.
         """
         item = Item.received_by(op)
         if op.kind == "W" or op.stage == (self._last_stage if item.is_gradient else 0):
@@ -196,7 +198,7 @@ class P2P:
     # --- one message after the other ---
 
     def _advance(self, through: int) -> None:
-        """Send, or begin to receive, all messages up to number ``through``, and later ones that can go already."""
+        """Begin all messages up to number ``through``, and later ones that can go already."""
         while self._next < len(self._messages):
             message = self._messages[self._next]
             item = Item.received_by(message.consumer)
@@ -227,7 +229,7 @@ class P2P:
                 self._sends.append(_Send(message, work, part))
 
     def _release_sends(self, received: Message) -> None:
-        """Drop what was sent for ops that its receiver ran before it computed what was now ``received``.
+        """Drop what was sent for ops that ran before the one that computed ``received``.
 
         That must have arrived.
         """
@@ -256,7 +258,7 @@ class P2P:
     # --- formats ---
 
     def _format_of(self, item: Item) -> Format:
-        """Return the format of an activation, or of a gradient: that of the activation it belongs to."""
+        """Return an activation's format, or for a gradient that of the activation it belongs to."""
         activation = item.activation()
         if activation not in self._formats:
             raise RuntimeError(f"{item} cannot be sent or received before {activation}, to which it belongs")
@@ -269,7 +271,7 @@ class P2P:
         return not item.is_gradient or self._format_of(item).requires_grad
 
     def _check_format(self, op: Op, tensor: torch.Tensor | None) -> None:
-        """Raise an error unless ``tensor`` can be sent, and has the format that it had in the first step."""
+        """Raise an error unless ``tensor`` can be sent, in the format of the first step."""
         what = f"stage {op.stage} gives {{}} for micro-batch {op.micro_batch}"
         if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
             kind = tensor.layout if isinstance(tensor, torch.Tensor) else type(tensor).__name__

@@ -1,4 +1,4 @@
-"""Given code under split_module: on which device each module of a model is to run, real or virtual."""
+"""Given code under split_module: on which device each module of a model is to run."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from labkit.parallel.devices import PLAIN_CPU, check_device, is_virtual
 class WithDevice(nn.Module):
     """Tie ``module`` to the ``device`` on which it is to run; on a real device it is moved there.
 
-    Without GPUs, ``cpu:0``, ``cpu:1``, … stand for devices. torch says plain ``cpu`` of every tensor
-    there, so this wrapper alone tells them apart. It also gives a device to a module without
+    Without GPUs, ``cpu:0``, ``cpu:1``, … stand for devices. torch says plain ``cpu`` of every
+    tensor there, so this wrapper alone tells them apart. It also gives a device to a module without
     parameters.
     """
 
@@ -34,7 +34,7 @@ class WithDevice(nn.Module):
 
 
 class PlacedModule(NamedTuple):
-    """A module of a model, with its name there. ``device`` is None where it stays with the one before it."""
+    """A module of a model; ``device`` is None where it stays with the one before it."""
 
     name: str
     module: nn.Module
@@ -54,8 +54,8 @@ def check_modules(modules: nn.Sequential) -> None:
 
 
 def placed(modules: nn.Sequential) -> list[PlacedModule]:
-    """Return name, module and device of each module, in order; the first one's device is never None."""
-    # One that stands in it twice is here twice, unlike in named_children().
+    """Return each module with its name and device, in order; the first one's is never None."""
+    # A module that is in it twice is here twice, unlike in named_children().
     children = [(name, module) for name, module in modules._modules.items() if module is not None]
     named = [_named_device(name, module) for name, module in children]
     current = _first_device(named)
@@ -80,7 +80,7 @@ def _first_device(named: list[torch.device | None]) -> torch.device:
 
 
 def _named_device(name: str, module: nn.Module) -> torch.device | None:
-    """Return the device that a module names, or None. Raises ValueError if its parameters are on several."""
+    """Return the device that a module names, or None. Raises ValueError if it is on several."""
     given = module.device if isinstance(module, WithDevice) else None
     tensors = {str(tensor.device) for tensor in (*module.parameters(), *module.buffers())}
     inside = set() if given else {str(device) for device in _devices_inside(module)}

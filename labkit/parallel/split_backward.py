@@ -1,14 +1,14 @@
-"""Run the backward pass of a stage, whole or in two parts: its input's gradient first, its weights' later.
+"""Run the backward pass of a stage, whole or in two: its input's gradient, then its weights'.
 
-    graph = StageGraph(module(enter_graph(x)), x)   # x is a leaf that requires grad
-    dx = graph.backward(dy)                         # B: the gradients of the input and of all weights
-    dx = graph.input_grad(dy)                       # I: the input's, for which the stage before waits
-    graph.weight_grad()                             # W: the weights', for which nobody waits
+    graph = StageGraph(module(enter_graph(x)), x)  # x is a leaf that requires grad
+    dx = graph.backward(dy)    # B: the gradients of the input and of all weights
+    dx = graph.input_grad(dy)  # I: the input's, for which the previous stage waits
+    graph.weight_grad()        # W: the weights', for which nobody waits
 
-A linear layer y = x·Wᵀ has two products in its backward pass, dx = dy·W and dW = dyᵀ·x. Neither needs
-the other, both need dy. So I follows the path from the output to the input, leaves the weights out,
-and keeps dy wherever one is used. W takes it from there (Qi et al. 2024, Zero Bubble Pipeline
-Parallelism, arXiv 2401.10241).
+A linear layer y = x·Wᵀ has two products in its backward pass, dx = dy·W and dW = dyᵀ·x. Neither
+needs the other, both need dy. So I follows the path from the output to the input, leaves the
+weights out, and keeps dy wherever one is used. W takes it from there (Qi et al. 2024, Zero Bubble
+Pipeline Parallelism, arXiv 2401.10241).
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from labkit.parallel.graph_entry import LEAF
 
 Node = Any  # of the autograd graph: an operation of the forward pass, as the backward pass sees it
-# W adds up to so many bytes of weight gradients to .grad at once: each addition is a call of the engine.
+# W adds up to so many bytes of weight gradients to .grad at once: each addition is a call of the
+# engine.
 MOST_BYTES = 2**24
 
 
 class StageGraph:
     """Hold the graph of one micro-batch, from a stage's output ``y`` back to its input ``x``.
 
-    ``x`` is a leaf, or None if no gradient of it is wanted. Call ``backward`` once, or ``input_grad``
-    and then ``weight_grad``. Gradients of weights are added to their ``.grad``. The graph is kept as
-    edges, not as tensors: the memory of the output is free once that is sent.
+    ``x`` is a leaf, or None if no gradient of it is wanted. Call ``backward`` once, or
+    ``input_grad`` and then ``weight_grad``. Gradients of weights are added to their ``.grad``. The
+    graph is kept as edges, not as tensors: the memory of the output is free once that is sent.
 
     Notes: I and W together give what B does, and run the same hooks as often. What differs:
 
@@ -81,7 +82,8 @@ class StageGraph:
 
     def _add_gradients(self) -> None:
         assert self._usages is not None
-        # As in B, a weight that is used more than once gets the sum, once: its hooks are for the whole gradient.
+        # As in B, a weight that is used more than once gets the sum, once: its hooks are for the
+        # whole gradient.
         most_bytes = math.inf if self._shared else MOST_BYTES
         waiting: list[tuple[GradientEdge, torch.Tensor]] = []
         n_bytes = 0
@@ -118,7 +120,7 @@ class Usage(NamedTuple):
             self.node.register_prehook(kept.append)  # after all other hooks, so W need not run them again
 
     def gradients(self) -> Iterator[tuple[GradientEdge, torch.Tensor]]:
-        """Yield the gradients of ``to_weights``, once, after I. The pass around it says which are wanted."""
+        """Yield the gradients of ``to_weights``, once, after I: those that the pass asks for."""
         given = self.kept.pop()
         if not isinstance(self.node, FunctionCtx):
             given = self.node(*given)  # the operation alone, without its hooks
@@ -130,9 +132,10 @@ class Usage(NamedTuple):
 
 
 def find_usages(output: Node, x: Node) -> tuple[list[Usage], bool] | None:
-    """Return the operations between ``output`` and ``x`` that use weights; None if no path joins the two.
+    """Return the operations from ``x`` to ``output`` that use weights; None without a path.
 
-    With them, return whether a weight is used more than once, or something computed from weights is.
+    With them, return whether a weight is used more than once, or something computed from weights
+    is.
     """
     edges: dict[Node, Any] = {}  # of each node: the following nodes, each with the number of its output
     above: dict[Node, list[Node]] = {output: []}
@@ -164,12 +167,12 @@ def find_usages(output: Node, x: Node) -> tuple[list[Usage], bool] | None:
 
 
 def _run_in_backward(edges: list[GradientEdge], action: Callable[[], None]) -> None:
-    """Run ``action`` in a backward pass that is asked for the gradients of ``edges``, and for no others.
+    """Run ``action`` in a backward pass that is asked for the gradients of ``edges`` alone.
 
     An operation called in there, ``node(*gradients)``, asks the engine which of its gradients are
-    wanted, and computes no others: of a linear layer only dW. (Outside of a pass it would compute all:
-    the same result, but more work.) It is one pass, whatever the number of operations, because the
-    engine looks at the whole graph below each time it is called.
+    wanted, and computes no others: of a linear layer only dW. (Outside of a pass it would compute
+    all: the same result, but more work.) It is one pass, whatever the number of operations, because
+    the engine looks at the whole graph below each time it is called.
     """
     anchor: Any = torch.zeros((), requires_grad=True)  # the pass begins and ends here; none of the edges is reached
     anchor.register_hook(lambda _: action())

@@ -1,4 +1,4 @@
-"""Given code under ScheduledPipeline: a stage of the model, which works on one micro-batch after another.
+"""Given code under ScheduledPipeline: a stage, which works on one micro-batch after another.
 
     stage = Stage(module, number=1)
     y = stage.forward(0, x)                    # F of micro-batch 0
@@ -27,12 +27,12 @@ Loss = Callable[[torch.Tensor, int], torch.Tensor]
 
 
 class Stage:
-    """Stage ``number`` of a pipeline. The gradients of the module's parameters add up in their ``.grad``.
+    """Stage ``number`` of a pipeline. Gradients of its parameters add up in their ``.grad``.
 
     The last stage is given a ``loss``: from an output and the number of its micro-batch it gives a
     tensor with one element, which replaces the output; backward starts there, with 1. ``step`` is a
-    label of the spans. ``device`` is that of the module's parameters or buffers, and the CPU where it
-    has none.
+    label of the spans. ``device`` is that of the module's parameters or buffers, and the CPU where
+    it has none.
     """
 
     def __init__(self, module: nn.Module, number: int):
@@ -43,14 +43,15 @@ class Stage:
         self._graphs: dict[int, StageGraph] = {}  # by micro-batch
 
     def forward(self, micro_batch: int, x: torch.Tensor) -> torch.Tensor:
-        """Return the module's output for ``x``, or its loss, without a graph: that is kept for the backward pass.
+        """Return the module's output for ``x``, or its loss. The graph is kept for backward.
 
-        Where ``x`` requires grad, backward gives its gradient; the output requires grad if it is to get
-        one. Under torch.no_grad nothing is kept. Raises TypeError if the module returns anything but one
-        tensor.
+        Where ``x`` requires grad, backward gives its gradient; the output requires grad if it is to
+        get one. Under torch.no_grad nothing is kept. Raises TypeError if the module returns
+        anything but one tensor.
         """
         with self._span("forward", micro_batch):
-            # Micro-batches of stage 0 are views of one batch: changed in place, all of them would count as changed.
+            # Micro-batches of stage 0 are views of one batch: changed in place, all of them would
+            # count as changed.
             x, wanted = x.detach().clone() if self.number == 0 else x.detach(), x.requires_grad
             x.requires_grad_(wanted and torch.is_grad_enabled())
             with noted("forward", self.number, micro_batch):
@@ -64,7 +65,7 @@ class Stage:
         return y.detach().requires_grad_(y.requires_grad)
 
     def backward(self, micro_batch: int, gradient: torch.Tensor | None = None) -> torch.Tensor | None:
-        """Compute the input's gradient and the parameters' from the output's; for a loss none is given.
+        """Compute the input's gradient and the parameters' from the output's; a loss has none.
 
         Return the input's; None where it needs no gradient, or the output does not depend on it.
         """

@@ -1,4 +1,4 @@
-"""Given code under ScheduledPipeline: assign this process a rank and stages, and check that all ranks agree."""
+"""Given code under ScheduledPipeline: assign a rank and stages, and check that all ranks agree."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from labkit.schedule import Schedule, validate
 def assign_stages(
     stages: Sequence[nn.Module], schedule: Schedule, loss_fn: object, process_group: Any = None
 ) -> tuple[int, dict[int, nn.Module]]:
-    """Return this process's rank in ``schedule``, and its modules by the numbers of their stages there.
+    """Return this process's rank in ``schedule``, and its modules by their stages' numbers.
 
-    All ranks call it together, and it returns on all of them or raises on all of them: one that went on
-    alone would wait for ever. Raises what :func:`rank_of` and :func:`local_stages` raise, TypeError for
-    a ``loss_fn`` that cannot be called on the rank of the last stage, and ValueError where another rank
-    has raised or has another schedule.
+    All ranks call it together, and it returns on all of them or raises on all of them: one that
+    went on alone would wait for ever. Raises what :func:`rank_of` and :func:`local_stages` raise,
+    TypeError for a ``loss_fn`` that cannot be called on the rank of the last stage, and ValueError
+    where another rank has raised or has another schedule.
     """
     mistake: Exception | None = None
     _check_group(process_group)
@@ -43,8 +43,8 @@ def rank_of(schedule: Schedule, process_group: Any = None) -> int:
 
     Without a process group it is 0, and the schedule must be of one rank.
 
-    Raises TypeError for what is no Schedule, ScheduleError for one that cannot run, and ValueError for one of another number
-    of ranks than the group has.
+    Raises TypeError for what is no Schedule, ScheduleError for one that cannot run, and ValueError
+    for one of another number of ranks than the group has.
     """
     if not isinstance(schedule, Schedule):
         raise TypeError(
@@ -62,9 +62,10 @@ def rank_of(schedule: Schedule, process_group: Any = None) -> int:
 
 
 def local_stages(stages: Sequence[nn.Module], schedule: Schedule, rank: int) -> dict[int, nn.Module]:
-    """Return ``stages``, the modules of this rank, by the numbers that their stages have in ``schedule``.
+    """Return ``stages``, the modules of this rank, by the numbers of their stages.
 
-    Raises TypeError for what is no module, and ValueError for more or fewer than the schedule has on this rank.
+    Raises TypeError for what is no module, and ValueError for more or fewer than the schedule has
+    on this rank.
     """
     alone = isinstance(stages, nn.Module) and not isinstance(stages, nn.ModuleList)
     modules: list[Any] = [stages] if alone or not isinstance(stages, Iterable) else list(stages)
@@ -118,7 +119,7 @@ class _Answer(NamedTuple):
 
 
 def _agree(schedule: Schedule, process_group: Any, mistake: Exception | None) -> None:
-    """Raise this rank's ``mistake``, or ValueError if another rank has made one or has another schedule."""
+    """Raise this rank's ``mistake``, or ValueError for another rank's mistake or other schedule."""
     _, size = _rank_and_size(process_group)
     if size > 1:
         text = f"{type(mistake).__name__}: {mistake}"

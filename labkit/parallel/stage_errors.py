@@ -1,4 +1,4 @@
-"""Given code under Stage and run_stage: errors that name the stage and the micro-batch where they happened."""
+"""Given code under Stage and run_stage: errors that name stage and micro-batch."""
 
 from __future__ import annotations
 

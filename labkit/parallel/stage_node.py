@@ -1,8 +1,9 @@
-"""Given code under Pipe: a stage's forward and backward as one node of the autograd graph, timed, and named where it fails.
+"""Given code under Pipe: a stage's forward and backward as one node of the autograd graph.
 
-Autograd has a node for each operation, and runs them from C++: nothing there knows of stages. So a stage computes its
-forward in a graph of its own, which ends at its input, and stands in the caller's graph as a single node whose
-backward, in Python, runs that inner graph. Around it there is room for a span and for a note on an exception.
+Autograd has a node for each operation, and runs them from C++: nothing there knows of stages. So a
+stage computes its forward in a graph of its own, which ends at its input, and is in the caller's
+graph a single node whose backward, in Python, runs that inner graph. Around it there is room for a
+span and for a note on an exception.
 """
 
 from __future__ import annotations
@@ -22,20 +23,25 @@ from labkit.trace import span
 
 
 def run_stage(module: nn.Module, x: torch.Tensor, device: torch.device, stage: int, micro_batch: int) -> torch.Tensor:
-    """``module(x)``, with ``x`` moved to ``device`` first. ``stage`` and ``micro_batch`` name it in spans and errors.
+    """Return ``module(x)``, with ``x`` moved to ``device`` first.
 
-    Output and gradients are those of ``module(x)``, with frozen, shared and unused parameters, hooks, in-place operations,
-    and a second backward pass, which needs retain_graph. Which leaves a stage has is read off its graph, so a parameter
-    that the module uses without owning it gets its gradient too. What differs:
+    ``stage`` and ``micro_batch`` name it in spans, and in a note (``add_note``) on what the module
+    raises, in forward or in backward. Output and gradients are those of ``module(x)``, with frozen,
+    shared and unused parameters, hooks, in-place operations, and a second backward pass, which
+    needs retain_graph. Which leaves a stage has is read off its graph, so a parameter that the
+    module uses without owning it gets its gradient too.
+
+    Raises TypeError if the module returns anything but one tensor.
+
+    Caveats:
 
     - The gradient cannot be differentiated again: RuntimeError with ``create_graph=True``.
     - Where autograd.grad asks for some gradients of a stage, all of them are computed.
-    - torch.utils.checkpoint needs ``use_reentrant=False`` in a stage; the old kind refuses, as under autograd.grad.
-    - A tensor that has a graph already, and gets into several stages or micro-batches around their input, has that graph
-      run once for each of them: "backward through the graph a second time", unless the pass retains it.
-
-    What the module raises, in forward or in backward, gets a note (``add_note``) with stage and micro-batch. Raises
-    TypeError if it returns anything but one tensor.
+    - torch.utils.checkpoint needs ``use_reentrant=False`` in a stage; the old kind refuses, as
+      under autograd.grad.
+    - A tensor that has a graph already, and gets into several stages or micro-batches other than as
+      their input, has that graph run once for each of them: "backward through the graph a second
+      time", unless the pass retains it.
     """
     with noted("forward", stage, micro_batch):
         x = move(x, device, stage=stage, micro_batch=micro_batch)
@@ -48,17 +54,18 @@ def run_stage(module: nn.Module, x: torch.Tensor, device: torch.device, stage: i
         check_output(y, stage, micro_batch)
         if torch.is_grad_enabled() and y.requires_grad:
             leaves = _leaves(get_gradient_edge(y), inputs)
-            y = _Stage.apply(_Graph(y, inputs, leaves, stage, micro_batch), x, *leaves)
+            y = _StageNode.apply(_InnerGraph(y, inputs, leaves, stage, micro_batch), x, *leaves)
         return mark_ready(y)
 
 
 # --- a graph of its own ----------------------------------------------------------------------------------------------
 
 
-class _Graph:
-    """The inner graph: where it begins (``y``, until it is handed over), and where it ends (the input's edge and leaves).
+class _InnerGraph:
+    """The inner graph: output ``y``, until it is handed over, the input's edge and the leaves.
 
-    It is kept as edges, not as tensors: which activations are kept is up to the operations, as in the plain module.
+    It is kept as edges, not as tensors: which activations are kept is up to the operations, as in
+    the plain module.
     """
 
     def __init__(
@@ -70,13 +77,13 @@ class _Graph:
         self.stage, self.micro_batch = stage, micro_batch
 
     def hand_over(self) -> torch.Tensor:
-        """The output as a tensor without a graph. It shares memory with y, and counts in-place changes with it."""
+        """Return the output without a graph; it shares memory and in-place changes with ``y``."""
         assert self.y is not None
         y, self.y = self.y.detach(), None
         return y
 
     def backward(self, gradient: torch.Tensor) -> list[torch.Tensor | None]:
-        """The gradients of the input, or None, and of the leaves."""
+        """Return the gradients of the input, or None, and of the leaves."""
         ends: Any = [*self.inputs, *self.leaves]
         # As in the backward pass that got here. There is no public way to ask (torch 2.13).
         retain_graph = torch._C._autograd._get_current_graph_task_keep_graph()
@@ -89,11 +96,11 @@ class _Graph:
         return [*([] if self.inputs else [None]), *found]
 
 
-class _Stage(torch.autograd.Function):
-    """The node that stands for a stage in the caller's graph: from its input and leaves to its output."""
+class _StageNode(torch.autograd.Function):
+    """The node that represents a stage in the caller's graph: from input and leaves to output."""
 
     @staticmethod
-    def forward(ctx: Any, graph: _Graph, x: torch.Tensor, *leaves: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, graph: _InnerGraph, x: torch.Tensor, *leaves: torch.Tensor) -> torch.Tensor:
         ctx.graph = graph
         return graph.hand_over()
 
@@ -108,7 +115,7 @@ class _Stage(torch.autograd.Function):
 
 
 def _leaves(output: GradientEdge, inputs: list[GradientEdge]) -> list[torch.Tensor]:
-    """The leaves, parameters as a rule, in which the graph from ``output`` ends before it comes to ``inputs``."""
+    """Return the leaves in which the graph from ``output`` ends before it comes to ``inputs``."""
     leaves: list[torch.Tensor] = []
     seen: set[Any] = {edge.node for edge in inputs}
     ahead: list[Any] = [output.node] if output.node not in seen else []
@@ -124,7 +131,7 @@ def _leaves(output: GradientEdge, inputs: list[GradientEdge]) -> list[torch.Tens
 
 @contextlib.contextmanager
 def _without_hooks(leaves: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Hooks of a leaf (``register_hook``) are for its whole gradient, so they run in the caller's graph alone."""
+    """Take the hooks off ``leaves`` in the block: they are for the whole gradient, not a part."""
     hooks = [(leaf._backward_hooks, dict(leaf._backward_hooks)) for leaf in leaves if leaf._backward_hooks]
     for kept, _ in hooks:
         kept.clear()
@@ -139,9 +146,10 @@ def _without_hooks(leaves: Sequence[torch.Tensor]) -> Iterator[None]:
 
 
 def concatenate(outputs: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The micro-batches' outputs as one tensor, one under the other.
+    """Return the micro-batches' outputs as one tensor, one below the other.
 
-    Raises ValueError where they do not fit together: another shape but for the number of rows, or another dtype.
+    Raises ValueError where they do not fit together: another shape but for the number of rows, or
+    another dtype.
     """
     for number, output in enumerate(outputs):
         if output.dim() == 0:

@@ -5,7 +5,8 @@
     worker.put(task)                             # returns at once
     task.result()                                # waits for it
 
-torch lets go of Python's global lock while it computes, so threads of one process do compute at the same time.
+torch releases Python's global lock while it computes, so threads of one process do compute at the
+same time.
 """
 
 from __future__ import annotations
@@ -16,23 +17,24 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from labkit.trace import span
 
-PATIENCE_S = 2.0  # how long the end of a worker that is still busy is waited for; it ends after its task in any case
+JOIN_TIMEOUT_S = 2.0  # for the end of a worker that is still busy; it ends after its task in any case
 
 # --- tasks: a call, and how it went ----------------------------------------------------------------------------------
 
 
 class Task:
-    """A call that a worker makes, ``function(*arguments, **options)``, under the modes of the thread that made the task.
+    """A call for a worker, ``function(*arguments, **options)``, under the caller's modes.
 
-    Grad mode, inference mode and autocast belong to a thread, so a worker would otherwise not know of the ``no_grad``
-    around the caller. Other contexts, such as torch.autograd.graph.saved_tensors_hooks, do not come along. A task is its
-    own mailbox: a result that nobody fetches is in nobody's way.
+    Grad mode, inference mode and autocast belong to a thread, so a worker would otherwise not know
+    of the ``no_grad`` around the caller. Other contexts, such as
+    torch.autograd.graph.saved_tensors_hooks, do not come along. A task holds its own result: one
+    that nobody fetches is in nobody's way.
     """
 
     def __init__(self, function: Callable[..., Any], *arguments: Any, **options: Any):
@@ -46,7 +48,7 @@ class Task:
                 mark_ready(argument)  # the caller has queued what computes it
 
     def run(self) -> None:
-        """Make the call. Never raises: what the function raises is kept for the caller, be it SystemExit."""
+        """Make the call. What it raises, be it SystemExit, is kept for the caller."""
         function, arguments, options = self._call
         self._call = None  # what a task has used is not kept for as long as its result
         try:
@@ -59,15 +61,19 @@ class Task:
             del self  # the traceback has this frame, and so would keep the task, which keeps the traceback
 
     def wait(self) -> None:
-        """Wait until a worker has done the task, well or not. A keyboard interrupt ends the waiting, not the task."""
+        """Wait until a worker has done the task. An interrupt ends the waiting, not the task."""
         self._done.wait()
 
     def result(self) -> Any:
-        """What the function returned; what it raised is raised here, once, with the traceback from the worker. Waits for it."""
+        """Wait for the task, and return what the function returned, or raise what it raised.
+
+        That is raised once, with the traceback from the worker.
+        """
         self.wait()
         if self._error is None:
             return self._value
-        # Whoever called this has the task, and is in the traceback: it would all be kept until a garbage collection.
+        # Whoever called this has the task, and is in the traceback: it would all be kept until a
+        # garbage collection.
         error, self._error = self._error, RuntimeError("what this task raised has been raised already")
         try:
             raise error
@@ -75,11 +81,16 @@ class Task:
             del error
 
 
-Modes = tuple[bool, bool, list[dict[str, Any]]]  # inference mode, grad mode, arguments of torch.autocast
+class Modes(NamedTuple):
+    """The modes of a thread; ``casts`` are arguments of torch.autocast."""
+
+    inference: bool
+    grad: bool
+    casts: list[dict[str, Any]]
 
 
 def _modes() -> Modes:
-    """The modes of this thread that change what an operation does."""
+    """Return the modes of this thread that change what an operation does."""
     casts = [
         {
             "device_type": kind,
@@ -89,16 +100,15 @@ def _modes() -> Modes:
         for kind in ("cpu", "cuda")
         if torch.is_autocast_enabled(kind)
     ]
-    return torch.is_inference_mode_enabled(), torch.is_grad_enabled(), casts
+    return Modes(torch.is_inference_mode_enabled(), torch.is_grad_enabled(), casts)
 
 
 @contextlib.contextmanager
 def _under(modes: Modes) -> Iterator[None]:
-    inference, grad, casts = modes
     with contextlib.ExitStack() as stack:
-        stack.enter_context(torch.inference_mode(inference))
-        stack.enter_context(torch.set_grad_enabled(grad))  # after inference_mode, which sets it too
-        for cast in casts:
+        stack.enter_context(torch.inference_mode(modes.inference))
+        stack.enter_context(torch.set_grad_enabled(modes.grad))  # after inference_mode, which sets it too
+        for cast in modes.casts:
             stack.enter_context(torch.autocast(**cast))
         yield
 
@@ -107,10 +117,10 @@ def _under(modes: Modes) -> Iterator[None]:
 
 
 class Worker(threading.Thread):
-    """A thread that does tasks for one device, one after the other, in the order in which they were put.
+    """A thread that does tasks for one device, in the order in which they were put.
 
-    On a GPU it has a stream of its own, so that what it queues there does not wait for the other workers' kernels. It
-    ends after :meth:`end`, once the tasks before that are done.
+    On a GPU it has a stream of its own, so that what it queues there does not wait for the other
+    workers' kernels. It ends after :meth:`end`, once the tasks before that are done.
     """
 
     def __init__(self, name: str, device: torch.device, num_threads: int):
@@ -121,22 +131,24 @@ class Worker(threading.Thread):
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # here, where an error is heard
         self._tasks: queue.SimpleQueue[tuple[Task, Any] | None] = queue.SimpleQueue()
         self._ending = False
-        # No task may come to stand behind the end. R, as a garbage collection may end a worker in the middle of a put.
+        # No task may be put after the end. R, as a garbage collection may end a worker in the
+        # middle of a put.
         self._lock = threading.RLock()
 
     def put(self, task: Task) -> None:
-        """Have the task done, and return at once. Raises RuntimeError if the thread is no more, or told to end."""
+        """Have the task done, and return at once. Raises RuntimeError if the thread has ended."""
         with self._lock:
             if self._ending or not self.is_alive():
                 raise RuntimeError(
                     f"the worker thread {self.name!r} has ended: it was closed, or it stayed behind in the process that "
                     "this one was forked from. Make new workers here"
                 )
-            # What the caller has queued on the GPU so far, such as an optimizer's step, comes first.
+            # What the caller has queued on the GPU so far, such as an optimizer's step, comes
+            # first.
             self._tasks.put((task, torch.cuda.current_stream(self.device).record_event() if self._stream else None))
 
     def end(self) -> None:
-        """Have the thread end once it has done what was put before. Returns at once, and may be called again."""
+        """Have the thread end after what was put before. Returns at once; may be called again."""
         with self._lock:
             self._ending = True
             self._tasks.put(None)
@@ -167,11 +179,12 @@ _creating = threading.Lock()
 
 
 def create_workers(devices: Sequence[torch.device]) -> list[Worker]:
-    """Start one worker for each of ``devices``, which may repeat: workers of one device still have a thread each.
+    """Start one worker for each of ``devices``, which may repeat.
 
-    Workers on the CPU share the caller's threads: of n that torch uses for one operation here (torch.get_num_threads()),
-    each of w workers uses n // w, at least 1. That number is every thread's own, but torch.set_num_threads also sets the
-    default of threads that are yet to look for theirs. So the caller sets its own again, afterwards.
+    Workers of one device have a thread each. Workers on the CPU share the caller's threads: of n
+    that torch uses for one operation here (torch.get_num_threads()), each of w workers uses n // w,
+    at least 1. That number is every thread's own, but torch.set_num_threads also sets the default
+    of threads that are yet to look for theirs. So the caller sets its own again, afterwards.
     """
     num_threads = torch.get_num_threads()
     share = max(1, num_threads // max(1, sum(device.type != "cuda" for device in devices)))
@@ -193,14 +206,17 @@ def create_workers(devices: Sequence[torch.device]) -> list[Worker]:
 
 
 def end_workers(workers: Iterable[Worker]) -> None:
-    """Have the workers end, and do not wait. Safe anywhere, while garbage is collected too."""
+    """Have the workers end, and do not wait. Safe also during garbage collection."""
     for worker in workers:
         worker.end()
 
 
 def wait_for_end(workers: Iterable[Worker]) -> None:
-    """Wait until workers told to end have ended, for PATIENCE_S at most; a busy one ends later, after its task."""
-    until = time.monotonic() + PATIENCE_S
+    """Wait until workers told to end have ended, for JOIN_TIMEOUT_S at most.
+
+    A busy one ends later, after its task.
+    """
+    until = time.monotonic() + JOIN_TIMEOUT_S
     for worker in workers:
         if worker is not threading.current_thread():
             worker.join(max(0.0, until - time.monotonic()))
@@ -208,7 +224,7 @@ def wait_for_end(workers: Iterable[Worker]) -> None:
 
 @atexit.register
 def _at_exit() -> None:
-    """Threads that are still computing while Python is taken apart can crash it."""
+    """End all workers: threads that compute while Python is taken apart can crash it."""
     workers = [thread for thread in threading.enumerate() if isinstance(thread, Worker)]
     end_workers(workers)
     wait_for_end(workers)
@@ -218,14 +234,17 @@ def _at_exit() -> None:
 
 
 def mark_ready(tensor: torch.Tensor) -> torch.Tensor:
-    """Note that ``tensor`` is computed by what this thread has queued on its stream so far. On the CPU it is there already."""
+    """Note that ``tensor`` is computed by what this thread has queued on its stream so far.
+
+    On the CPU it is there already.
+    """
     if tensor.is_cuda:
         tensor.ready = torch.cuda.current_stream(tensor.device).record_event()  # type: ignore[attr-defined]
     return tensor
 
 
 def wait_until_ready(tensor: torch.Tensor) -> torch.Tensor:
-    """Have this thread's stream wait for a tensor from another one. The thread itself does not wait."""
+    """Have this thread's stream, not the thread, wait for a tensor from another stream."""
     if tensor.is_cuda and hasattr(tensor, "ready"):
         stream = torch.cuda.current_stream(tensor.device)
         stream.wait_event(tensor.ready)
@@ -234,11 +253,12 @@ def wait_until_ready(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def move(x: torch.Tensor, device: torch.device, **labels: int) -> torch.Tensor:
-    """``x`` on ``device``, to be used on this thread's stream. Virtual devices (``cpu:0``) are all the CPU.
+    """Return ``x`` on ``device``, to be used on this thread's stream; virtual devices are the CPU.
 
-    Between devices it is copied on streams that do nothing else: neither device's computing waits behind the copy, and
-    only what needs the copy waits for it. Autograd runs an operation's backward on the stream of its forward, so the
-    gradient travels back beside the computing too. A copy is a span, with ``labels``.
+    Between devices it is copied on streams that do nothing else: neither device's computing waits
+    for the copy, and only what needs the copy does. Autograd runs an operation's backward on the
+    stream of its forward, so the gradient travels back during the computing too. A copy is a span,
+    with ``labels``.
     """
     here, there = x.device, torch.device("cpu") if device.type == "cpu" else device
     if here == there:
@@ -258,7 +278,7 @@ _streams = threading.local()
 
 
 def _copy_stream(device: torch.device) -> Any:
-    """The stream on which this thread copies from and to ``device``."""
+    """Return the stream on which this thread copies from and to ``device``."""
     if device not in _streams.__dict__.setdefault("of", {}):
         _streams.of[device] = torch.cuda.Stream(device)
     return _streams.of[device]

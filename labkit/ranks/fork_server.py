@@ -1,159 +1,295 @@
-"""Starting a rank's process, learning how it ended, and ending it.
+"""The processes that ranks come from: they have imported what takes long, and fork a rank in milliseconds.
 
-Processes come from a fork server of our own: a helper process that has imported torch (and other third-party packages,
-never the lab's or the student's code) and forks a rank in milliseconds. It is not the notebook, so CUDA used in the
-notebook is no obstacle, and `__main__` is not imported again, so scripts need no guard. Where it cannot serve, the
-rank is a fresh interpreter.
+There are two, one behind the other. The *package server* imports third-party packages, which takes seconds; it is kept for as
+long as they would be imported in the same way. The *rank server*, forked by it, imports the lab's own modules that every rank
+needs, as they are on disk at that moment, which takes milliseconds; once they have changed, a new one takes its place. Of the
+student's code neither imports anything. Neither is the notebook, so CUDA used there is no obstacle, and `__main__` is not
+imported again, so scripts need no guard.
+
+The rank server looks after its ranks until the last of them has gone, whatever becomes of the notebook. For each it has a
+*leash*, a socket whose other end the notebook holds. On it the server tells the rank's process id, then its exit status. The
+notebook may send numbers of signals. When it closes the leash, or dies, the rank gets a moment to leave by itself.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
+import importlib
 import os
 import pickle
-import select
+import selectors
 import signal
+import socket
+import struct
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from multiprocessing import forkserver, resource_tracker
-from typing import Any
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing import resource_tracker
+from typing import Any, NamedTuple
 
-from labkit.ranks.seed import RankSeed
+from labkit.ranks import channel
 
-PRELOAD = ["cloudpickle", "numpy", "pandas", "torch", "torch.distributed", "transformers.models.gpt2.modeling_gpt2"]
-
-# What the preloaded packages read only once, while they are imported: if one of these changes, so must the server.
-_READ_AT_IMPORT = ("HF_", "TRANSFORMERS_", "TORCH_", "PYTORCH_", "OMP_", "MKL_", "KMP_")
-_SET_IN_RANKS = ("OMP_NUM_THREADS",)  # each rank gets its own, so the notebook's does not matter
-
-NEVER_STARTED = 255  # the exit status of a rank whose server ended before it could start it
+NEWS = struct.Struct("!q")  # on a leash: a process id or an exit status, which is negative for a signal
+LEAVE_S = 2.0  # how long a rank may take to leave by itself
+MOST_DESCRIPTORS = 8  # in one request
 
 
-class RankProcess:
-    """One rank's process: started, perhaps not yet running. ``sentinel`` is a descriptor that is ready when there is news.
+class Setup(NamedTuple):
+    """What a rank server is told: where the lab's modules are found, and whether ranks are forks of it or fresh interpreters."""
 
-    The news is its process id, then its exit status as `waitpid` would give it to a parent: negative for a signal.
-    ``life`` is a pipe that nobody writes to: when the notebook's end of it closes, the rank ends itself.
+    sys_path: list[str]
+    directory: str
+    fork: bool
+
+
+class Report(NamedTuple):
+    """What a rank server tells: what it has imported of the lab, and whether CUDA is in use in it, which no fork survives."""
+
+    files: dict[str, tuple[int, int]]  # path -> stamp()
+    cuda_is_open: bool
+
+
+def stamp(path: str) -> tuple[int, int]:
+    """Return what changes when a file is changed: its time of modification and its size. Zeros if it is not there."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return 0, 0
+    return status.st_mtime_ns, status.st_size
+
+
+# --- the package server ----------------------------------------------------------------------------------------------
+
+
+def serve_packages(control: int, tracker: int, preload: list[str]) -> None:
+    """Import ``preload``, then fork a rank server for every socket that comes over ``control``, until that is closed."""
+    resource_tracker._resource_tracker._fd = tracker  # type: ignore[attr-defined]  # the notebook's, for all ranks
+    for name in preload:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # a collection in a rank would copy every page it looks at
+    _take_huge_pages()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that the system takes away rank servers that have ended
+    with socket.socket(fileno=control) as requests:
+        while fds := _request(requests):
+            if os.fork() == 0:
+                requests.close()
+                _leave_process(lambda: _become_rank_server(socket.socket(fileno=fds[0])))
+            os.close(fds[0])
+    with contextlib.suppress(ChildProcessError):
+        os.wait()  # until the last rank server has gone, since nobody else would take it away
+
+
+def _take_huge_pages() -> None:
+    """Have the memory of the imported packages in pages of 2 MiB: a fork copies an entry for each page, and so is done sooner.
+
+    Linux 6.1 and newer do so when asked; others refuse, and no harm is done.
     """
+    import ctypes
 
-    def __init__(self, sentinel: int, life: int):
-        self.sentinel, self.life = sentinel, life
-        self.pid: int | None = None
-        self.exit_status: int | None = None
+    huge, collapse = 2 << 20, 25  # MADV_COLLAPSE
+    madvise = ctypes.CDLL(None).madvise
+    madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    with contextlib.suppress(OSError), open("/proc/self/maps") as maps:
+        for line in list(maps):
+            addresses, rights, *_, inode_or_name = line.split()
+            start, end = (int(address, 16) for address in addresses.split("-"))
+            start, end = -(-start // huge) * huge, end // huge * huge
+            if rights == "rw-p" and inode_or_name in ("0", "[heap]") and start < end:
+                madvise(start, end - start, collapse)
 
-    def poll(self, timeout_s: float = 0.0) -> int | None:
-        """The exit status, or None while it runs. Waits at most ``timeout_s`` for it."""
-        while self.exit_status is None and select.select([self.sentinel], [], [], timeout_s)[0]:
+
+def _request(control: socket.socket) -> list[int]:
+    """Return the descriptors of the next request, none if there will be no other."""
+    try:
+        return socket.recv_fds(control, 1, MOST_DESCRIPTORS)[1]
+    except ConnectionResetError:  # closed without having read our report
+        return []
+
+
+def _leave_process(last: Callable[[], Any]) -> None:
+    """Do a last thing, and end this process without the exit handlers of the one that forked it."""
+    status = 1
+    try:
+        status = last() or 0
+    except (EOFError, ConnectionError):
+        pass  # whoever asked has gone
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(status)
+
+
+def _become_rank_server(control: socket.socket) -> None:
+    setup = Setup(*pickle.loads(channel.receive(control)[0]))
+    sys.path[:] = setup.sys_path
+    with contextlib.suppress(OSError):
+        os.chdir(setup.directory)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "labkit"]:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+    importlib.import_module(__name__).serve_ranks(control, setup.fork)  # this file, too, as it is on disk now
+
+
+# --- the rank server -------------------------------------------------------------------------------------------------
+
+
+def serve_ranks(control: socket.socket, fork: bool) -> None:
+    """Start a rank for every handful of descriptors that comes over ``control``, until that is closed and all have gone."""
+    started_ns = time.time_ns()
+    if fork:
+        importlib.import_module("labkit.ranks.rank_process")
+    gc.freeze()
+    report = Report(_lab_files(started_ns), cuda_is_open=fork and _cuda_is_open())
+    with contextlib.suppress(BrokenPipeError):  # nobody waits for it any more
+        channel.send(control, pickle.dumps(tuple(report)))
+    if not report.cuda_is_open:
+        _RankServer(control, fork).serve()
+
+
+def _lab_files(started_ns: int) -> dict[str, tuple[int, int]]:
+    """Return the stamps of the lab's files that were imported; none for one that changed meanwhile, since who knows."""
+    files = {
+        module.__file__: stamp(module.__file__)
+        for name, module in list(sys.modules.items())
+        if name.partition(".")[0] == "labkit" and module.__file__
+    }
+    return {path: (changed_ns, size * (changed_ns < started_ns)) for path, (changed_ns, size) in files.items()}
+
+
+def _cuda_is_open() -> bool:
+    """Whether CUDA is in use in this process, which no fork survives. The device files tell, whoever opened them."""
+    with contextlib.suppress(OSError):
+        for fd in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/self/fd/{fd}").startswith("/dev/nvidia"):
+                    return True
+    torch = sys.modules.get("torch")
+    return torch is not None and (torch.cuda.is_initialized() or torch.cuda._is_in_bad_fork())
+
+
+class _RankServer:
+    """Starts ranks, passes signals on, tells how they ended, and ends those that nobody holds any more."""
+
+    def __init__(self, control: socket.socket, fork: bool):
+        self.control, self.fork = control, fork
+        self.leashes: dict[int, socket.socket] = {}  # by process id, of the ranks that run
+        self.let_go: dict[int, float] = {}  # those whose leash is closed, and until when they may run
+        self.selector = selectors.DefaultSelector()
+        self.wake_up, self.awake = os.pipe()
+        for fd in (self.wake_up, self.awake):
+            os.set_blocking(fd, False)
+
+    def serve(self) -> None:
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self.awake)
+        self.selector.register(self.wake_up, selectors.EVENT_READ, self._take_away_the_dead)
+        self.selector.register(self.control, selectors.EVENT_READ, self._start)
+        asked = True
+        while asked or self.leashes:
+            until = min(self.let_go.values(), default=None)
+            for key, _ in self.selector.select(None if until is None else max(0.0, until - time.monotonic())):
+                asked = key.data() and asked
+            for pid in [pid for pid, end in self.let_go.items() if time.monotonic() >= end]:
+                self._signal(pid, signal.SIGKILL)
+                self.let_go[pid] = time.monotonic() + LEAVE_S
+
+    def _start(self) -> bool:
+        """Start the rank that is asked for. Return False when none will ever be asked for again."""
+        if not (fds := _request(self.control)):
+            self.selector.unregister(self.control)
+            return False
+        leash, fds = socket.socket(fileno=fds[0]), fds[1:]
+        if _is_closed(leash):  # nobody waits any more: it may have taken long until this server could listen
+            leash.close()
+        else:
+            pid = self._fork(leash, fds) if self.fork else _start_fresh(fds)
+            self.leashes[pid] = leash
+            self._tell(pid, pid)
+            self.selector.register(leash, selectors.EVENT_READ, lambda: self._obey(pid))
+        for fd in fds:
+            os.close(fd)
+        return True
+
+    def _fork(self, leash: socket.socket, fds: list[int]) -> int:
+        if (pid := os.fork()) == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self.selector.close()
+            for mine in (self.control, leash, *self.leashes.values()):
+                mine.close()
+            os.close(self.wake_up)
+            os.close(self.awake)
+            _leave_process(lambda: sys.modules["labkit.ranks.rank_process"].run(*fds))
+        return pid
+
+    def _obey(self, pid: int) -> bool:
+        """Send the rank the signals that the notebook asks for; see to its end once the notebook has let go of it."""
+        if (leash := self.leashes.get(pid)) is None:  # it ended a moment ago
+            return True
+        try:
+            signals = leash.recv(64)
+        except ConnectionResetError:
+            signals = b""
+        for number in signals:
+            self._signal(pid, number)
+        if not signals:
+            self.selector.unregister(leash)
+            self.let_go[pid] = time.monotonic() + LEAVE_S
+        return True
+
+    def _signal(self, pid: int, number: int) -> None:
+        """Send a signal to a rank; with SIGKILL to every process that it started, too, which share its session."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+        if number == signal.SIGKILL:
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # it has no session yet
+                os.killpg(pid, number)
+
+    def _take_away_the_dead(self) -> bool:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.wake_up, 4096)
+        while True:
             try:
-                news = forkserver.read_signed(self.sentinel)
-            except EOFError:  # the server is gone, and the rank with it
-                self.exit_status = -signal.SIGKILL if self.pid else NEVER_STARTED
-                break
-            if self.pid is None:
-                self.pid = news
-            else:
-                self.exit_status = news
-        return self.exit_status
-
-    def kill(self) -> None:
-        """End the rank and every process it started (they share its session), now."""
-        if self.poll() is None:
-            self._signal(os.kill)  # before it has made its session there is no group
-        self._signal(os.killpg)
-
-    def _signal(self, kill: Callable[[int, int], None]) -> None:
-        if self.pid:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return True
+            if pid == 0:
+                return True
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                kill(self.pid, signal.SIGKILL)
+                os.killpg(pid, signal.SIGKILL)  # what it has left behind
+            self._tell(pid, os.waitstatus_to_exitcode(status))
+            leash = self.leashes.pop(pid)
+            if self.let_go.pop(pid, None) is None:
+                self.selector.unregister(leash)
+            leash.close()
 
-    def close(self) -> None:
-        os.close(self.life)
-        os.close(self.sentinel)
-
-
-class _Server:
-    """The fork server, started anew whenever the preloaded packages would have been imported differently."""
-
-    def __init__(self) -> None:
-        self._server = forkserver.ForkServer()
-        self._server.set_forkserver_preload(PRELOAD)
-        self._environment: dict[str, str] = {}
-        self._lock = threading.Lock()
-        self._deaths = 0
-        self.usable = sys.platform == "linux"  # macOS's own libraries do not survive a fork
-
-    def has_died(self) -> None:
-        """It ended before it could fork a rank. It gets one more try; a package that breaks it would break it again."""
-        self._deaths += 1
-        self.usable = self._deaths < 2
-
-    def ensure_running(self) -> None:
-        with self._lock:
-            environment = {
-                k: v for k, v in os.environ.items() if k.startswith(_READ_AT_IMPORT) and k not in _SET_IN_RANKS
-            }
-            if environment != self._environment:
-                self._server._stop()  # type: ignore[attr-defined]
-                self._environment = environment
-            # The mask is inherited: an interrupt of the notebook's process group must not end the server while it imports.
-            resource_tracker.ensure_running()  # first, because its own start clears the mask again
-            blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-            try:
-                self._server.ensure_running()
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-
-    def start(self, fds: list[int]) -> RankProcess:
-        self.ensure_running()
-        sentinel, data = self._server.connect_to_new_process(fds)
-        process = RankProcess(sentinel, life=data)
-        with contextlib.suppress(BrokenPipeError):  # the server ended: the sentinel tells
-            preparation = {"sys_path": sys.path, "dir": os.getcwd()}
-            os.write(data, pickle.dumps(preparation) + pickle.dumps(RankSeed()))
-        return process
+    def _tell(self, pid: int, news: int) -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # nobody wants to know any more
+            self.leashes[pid].sendall(NEWS.pack(news))
 
 
-server = _Server()
-
-
-def start(fds: list[int], fresh: bool = False) -> RankProcess:
-    """Start a process that runs ``rank.serve`` on copies of ``fds``. ``fresh``: a new interpreter, not a fork of the server."""
-    return _start_fresh(fds) if fresh or not server.usable else server.start(fds)
-
-
-def _start_fresh(fds: list[int]) -> RankProcess:
-    life_read, life = os.pipe()
-    sentinel, status = os.pipe()
-    serve = f"from labkit.ranks import rank; sys.exit(rank.serve(*{fds!r}, life={life_read}))"
-    code = f"import sys; sys.path[:] = {sys.path!r}; {serve}"
+def _is_closed(leash: socket.socket) -> bool:
     try:
-        child = subprocess.Popen([sys.executable, "-c", code], pass_fds=[*fds, life_read], stdin=subprocess.DEVNULL)
-    finally:
-        os.close(life_read)
-    threading.Thread(target=_report_exit, args=(child, status), daemon=True).start()
-    return RankProcess(sentinel, life)
+        return not leash.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
 
 
-def _report_exit(child: subprocess.Popen[Any], status: int) -> None:
-    with contextlib.suppress(BrokenPipeError):
-        forkserver.write_signed(status, child.pid)
-        forkserver.write_signed(status, child.wait())
-    os.close(status)
+def _start_fresh(fds: list[int]) -> int:
+    """Start a rank as an interpreter of its own, which imports everything itself. Return its process id."""
+    for fd in fds:
+        os.set_inheritable(fd, True)
+    code = f"from labkit.ranks import rank_process; sys.exit(rank_process.run(*{fds!r}))"
+    return os.posix_spawn(sys.executable, python(code, sys.path), os.environ)
 
 
-@contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Hold a keyboard interrupt back until the block is done, so that nothing half-started or half-ended is left."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    held: list[Any] = []
-    previous = signal.signal(signal.SIGINT, lambda *signal_and_frame: held.append(signal_and_frame))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, previous)
-        if held and callable(previous):
-            previous(*held[0])
+def python(code: str, path: list[str]) -> list[str]:
+    """Return the command that runs ``code`` in an interpreter like this one, with ``path`` as its sys.path."""
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    return [sys.executable, *flags, "-c", f"import sys; sys.path[:] = {path!r}; {code}"]

@@ -67,7 +67,7 @@ loads = pickle.loads
 
 
 def dumps_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    """The call as bytes. A function of a module that no rank could import travels by value, like one typed in a cell."""
+    """Return the call as bytes. A function of a module that no rank could import travels by value, like one typed in a cell."""
     module = sys.modules.get(getattr(fn, "__module__", None) or "")
     by_value = module is not None and not _importable(module)
     if by_value:
@@ -96,7 +96,7 @@ def _importable(module: types.ModuleType) -> bool:
 
 
 def explain(parts: dict[str, Any], error: Exception) -> str:
-    """Which of the named objects cannot be pickled, down to the innermost attribute or item at fault, and why."""
+    """Return which of the named objects cannot be pickled, down to the innermost attribute or item at fault, and why."""
     for name, obj in parts.items():
         if (reason := _failure(obj)) is not None:
             path, culprit, reason = _descend(name, obj, reason, seen=set())
@@ -121,7 +121,7 @@ def _descend(path: str, obj: Any, reason: str, seen: set[int]) -> tuple[str, Any
 
 
 def _parts(path: str, obj: Any) -> Iterator[tuple[str, Any]]:
-    """The objects that would be pickled along with this one, with the way to each."""
+    """Yield the objects that would be pickled along with this one, with the way to each."""
     if isinstance(obj, types.FunctionType):
         for name, cell in zip(obj.__code__.co_freevars, obj.__closure__ or (), strict=True):
             yield f"{path}'s variable {name}", cell.cell_contents

@@ -8,7 +8,7 @@ from typing import Any
 from labkit.base import formats, machine
 from labkit.base.rendezvous import LOOPBACK_INTERFACE
 from labkit.cost import Link
-from labkit.ranks.rank import Place
+from labkit.ranks.place import Place
 
 BACKENDS = ("auto", "gloo", "nccl")
 

@@ -4,222 +4,168 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
+import selectors
 import signal
 import socket
-import sys
-import tempfile
+import threading
 import time
-from collections.abc import Callable
-from multiprocessing.connection import Pipe, wait
-from typing import IO, Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
-from labkit.ranks import fork_server, pickling
-from labkit.ranks.protocol import Died, Done, Failed, Hello, Message, NoMessage, Progress, decode
-from labkit.ranks.rank import NO_CUDA_AFTER_FORK, STACKS_SIGNAL, Place, Surroundings, readable_stacks
+from labkit.ranks import servers
+from labkit.ranks.errors import LaunchTimeout, RankError, how_it_ended
+from labkit.ranks.member import Member
+from labkit.ranks.place import Place, Surroundings
+from labkit.ranks.protocol import Died, Done, Failed
+from labkit.ranks.rank_process import STACKS_SIGNAL
 
 GRACE_S = 0.25  # after a first failure, how long to listen for the one that caused it
 STACKS_S = 1.0  # how long a rank may take to write its stack
 EXIT_S = 2.0  # how long a rank may take to leave by itself
 DRAIN_S = 2.0  # how long to go on reading what a rank has printed once it has answered
-MOST_CHUNKS = 64  # of 64 KiB: so much of one rank's output is read before the others have a turn
 
-
-class RankError(RuntimeError):
-    """A rank raised, or died. ``.rank``, ``.error_type`` (the exception's name, or such as ``"SIGKILL"``), ``.traceback``.
-
-    The message is one line; the rank's traceback, with source lines, is shown below it.
-    """
-
-    def __init__(self, rank: int, error_type: str, message: str, traceback: str = ""):
-        super().__init__(f"rank {rank} {message}")
-        self.rank, self.error_type, self.traceback = rank, error_type, traceback
-        if traceback:
-            self.add_note(f"\n{traceback}")
-
-    def _render_traceback_(self) -> list[str]:
-        """What IPython shows: the rank's traceback, not the path through this file."""
-        return [f"{type(self).__name__}: {self}", *getattr(self, "__notes__", [])]
-
-
-class LaunchTimeout(RuntimeError):
-    """The ranks did not finish in time. ``.stacks`` is ``{rank: text}``: where each one was when the time was up."""
-
-    def __init__(self, timeout_s: float, stacks: dict[int, str]):
-        super().__init__(
-            f"the ranks did not finish within timeout_s={timeout_s:g} s and were ended. "
-            "A collective that not every rank joins waits for ever; below is where each rank was."
-        )
-        self.stacks = stacks
-        for rank, stack in stacks.items():
-            self.add_note(f"\nrank {rank}:\n{stack}")
-
-    _render_traceback_ = RankError._render_traceback_
+NOT_YET_STARTED = "not started yet: the server that starts ranks is still importing torch and other packages"
+NO_STACK_YET = "no Python stack: still starting"
 
 
 class ServerUnusable(Exception):
     """The fork server died, or CUDA is in use in it: ranks must be fresh interpreters instead."""
 
 
-class _Member:
-    """One rank as the notebook sees it: its process, its connection, its output, and what it has answered."""
+class Call(NamedTuple):
+    """What ranks are to run, and until when: ``timeout_s`` counts from ``since``, a reading of ``time.monotonic``."""
 
-    def __init__(self, rank: int, listener: int, fresh: bool):
-        self.rank = rank
-        self.connection, theirs = Pipe()
-        self.output, output_write = os.pipe()
-        self.stacks: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (unlinked from the start; closed in close())
-        os.set_blocking(self.output, False)
-        self.partial_line = b""
-        self.answer: Done | Failed | Died | None = None
-        try:
-            fds = [theirs.fileno(), output_write, self.stacks.fileno(), listener]
-            self.process = fork_server.start(fds, fresh)
-        except BaseException:
-            self.close_pipes()
-            raise
-        finally:
-            theirs.close()
-            os.close(output_write)
+    surroundings: Surroundings
+    function: bytes  # pickled, with its arguments
+    since: float
+    timeout_s: float
 
-    def close_pipes(self) -> None:
-        self.connection.close()
-        os.close(self.output)
-        self.stacks.close()
 
-    def receive(self) -> Message | None:
-        """Return the next message, or None if the rank has closed its end. A Done's value stays pickled."""
-        try:
-            message = decode(self.connection.recv_bytes())
-            return message._replace(value=self.connection.recv_bytes()) if isinstance(message, Done) else message
-        except (EOFError, ConnectionResetError):
-            return None
+class Screen(NamedTuple):
+    """Where to show what comes of ranks while they run: the lines they print, and their progress."""
 
-    def read_output(self) -> tuple[list[str], bool]:
-        """The lines the rank has printed since the last call, and whether that was all. An unfinished line is kept for later."""
-        data = [self.partial_line]
-        with contextlib.suppress(BlockingIOError):
-            while len(data) <= MOST_CHUNKS and (chunk := os.read(self.output, 1 << 16)):
-                data.append(chunk)
-        *lines, self.partial_line = b"".join(data).split(b"\n")
-        return [line.decode("utf-8", "replace") for line in lines], len(data) <= MOST_CHUNKS
-
-    def stack(self) -> str:
-        self.stacks.seek(0)
-        return readable_stacks(self.stacks.read().decode("utf-8", "replace"))
+    lines: Callable[[int, list[str]], None]
+    progress: Callable[..., None]
 
 
 class Ranks:
     """``world_size`` running ranks. ``place(rank, port)`` says where each one stands. Always close()."""
 
     def __init__(self, world_size: int, place: Callable[[int, int], Place]):
-        self.members: list[_Member] = []
-        try:
-            self._start(world_size, place, fresh=False)
-        except ServerUnusable:
-            self._start(world_size, place, fresh=True)
-        self.in_step = True
+        self.world_size, self.place = world_size, place
+        self.members: list[Member] = []
+        self.in_step, self._owner = True, os.getpid()
+        self._start(servers.forks if servers.forks.usable else servers.fresh)
 
-    def _start(self, world_size: int, place: Callable[[int, int], Place], fresh: bool) -> None:
+    def _start(self, server: servers.Server) -> None:
+        """Ask for all ranks, and tell each where it stands. Nobody waits until they are there."""
+        self._server, self._selector = server, selectors.DefaultSelector()
         try:
-            with fork_server.uninterrupted(), socket.create_server(("127.0.0.1", 0), backlog=world_size) as listener:
-                for rank in range(world_size):
-                    self.members.append(_Member(rank, listener.fileno(), fresh))
+            with uninterrupted(), socket.create_server(("127.0.0.1", 0), backlog=self.world_size) as listener:
+                for rank in range(self.world_size):
+                    self.members.append(Member(rank, listener.fileno(), server))
                 port = listener.getsockname()[1]
+            # Functions, not methods: in a circle with their selector, ranks would outlive who used them.
             for member in self.members:
-                self._greet(member, place(member.rank, port))
+                member.channel.send(pickle.dumps(self.place(member.rank, port)))
+                self._selector.register(member.output, selectors.EVENT_READ, (Ranks._hear_output, member))
+                self._selector.register(member.channel, selectors.EVENT_READ, (Ranks._hear_messages, member))
+                self._selector.register(member.process, selectors.EVENT_READ, (Ranks._hear_end, member))
         except BaseException:
             self.close(kill=True)
             raise
 
-    def _greet(self, member: _Member, place: Place) -> None:
-        wait([member.connection])  # a message, or its end if the process never came to life
-        message = member.receive()
-        if message is None:
-            status = member.process.poll(EXIT_S)
-            if status == fork_server.NEVER_STARTED:
-                fork_server.server.has_died()
-                raise ServerUnusable
-            raise RankError(member.rank, *_how_it_ended(status if status is not None else 0), member.stack())
-        if message == Hello(NO_CUDA_AFTER_FORK):
-            fork_server.server.usable = False
-            raise ServerUnusable
-        with contextlib.suppress(BrokenPipeError):  # died just now; run() says so
-            member.connection.send_bytes(pickling.dumps(place))
-
     # --- one call ----------------------------------------------------------------------------------------------------
 
-    def run(self, call: bytes, timeout_s: float, on_lines: Any, on_progress: Any) -> list[Done]:
-        """Run a pickled call on every rank. Return what each has answered, in rank order; values stay pickled.
+    def run(self, call: Call, screen: Screen) -> list[Done]:
+        """Run a call on every rank. Return what each has answered, in rank order; values stay pickled.
 
-        ``on_lines(rank, lines)`` gets what a rank prints, ``on_progress(rank, ...)`` its progress. Raises RankError or
-        LaunchTimeout; the ranks are unusable then, and close(kill=True) is due.
+        Raises RankError or LaunchTimeout; the ranks are unusable then, and close(kill=True) is due.
         """
         __tracebackhide__ = True
-        deadline = time.monotonic() + timeout_s
-        surroundings = pickling.dumps(Surroundings.here())
-        for member in self.members:
-            member.answer = None
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # died; noticed below
-                member.connection.send_bytes(surroundings)
-                member.connection.send_bytes(call)
-        failed_at = None
         try:
-            while any(member.answer is None for member in self.members):
-                until = min(deadline, failed_at + GRACE_S) if failed_at else deadline
-                if time.monotonic() >= until:
-                    break
-                self._listen(until - time.monotonic(), on_lines, on_progress)
-                if failed_at is None and any(isinstance(m.answer, Failed | Died) for m in self.members):
-                    failed_at = time.monotonic()
-            failure: RuntimeError | None = self._first_failure()
-            if failure is None and any(member.answer is None for member in self.members):
-                failure = LaunchTimeout(timeout_s, self._stacks())
+            return self._run(call, screen)
+        except ServerUnusable:  # none of them has started, so they may as well be started in another way
+            self._server.has_died()
+            self.close(kill=True)
+            self._start(servers.fresh)
+            return self._run(call, screen)
+
+    def _run(self, call: Call, screen: Screen) -> list[Done]:
+        __tracebackhide__ = True
+        surroundings = pickle.dumps(call.surroundings)
+        for member in self.members:
+            member.begin(surroundings, call.function)
+            self._watch(member)
+        try:
+            self._listen_until(call.since + call.timeout_s, screen)
+            stacks = self._stacks() if self._first_failure() is None and self._unanswered() else None
         finally:
-            self._drain(on_lines)
-        if failure is not None:
+            self._drain(screen)
+        if (failure := self._first_failure()) is not None:
             raise failure
+        if stacks is not None:
+            raise LaunchTimeout(call.timeout_s, stacks)
         answers = [member.answer for member in self.members if isinstance(member.answer, Done)]
         self.in_step = len({answer.group_state for answer in answers}) == 1 and answers[0].group_state is not None
         return answers
 
-    def _listen(self, timeout_s: float, on_lines: Any, on_progress: Any) -> None:
-        sources: dict[Any, tuple[str, _Member]] = {}
-        for member in self.members:
-            sources[member.output] = ("output", member)
-            if member.answer is None:
-                sources[member.connection] = ("message", member)
-                sources[member.process.sentinel] = ("exit", member)
-        for source in wait(list(sources), timeout_s):
-            kind, member = sources[source]
-            if kind == "output":
-                lines, _ = member.read_output()
-                if lines:
-                    on_lines(member.rank, lines)
-            elif kind == "message":
-                self._hear(member, on_progress)
-            elif (
-                member.answer is None and (status := member.process.poll()) is not None and not member.connection.poll()
-            ):
-                member.answer = Died(status)
+    def _unanswered(self) -> list[Member]:
+        return [member for member in self.members if member.answer is None]
 
-    def _hear(self, member: _Member, on_progress: Any) -> None:
+    def _listen_until(self, deadline: float, screen: Screen) -> None:
+        """Listen until all have answered, or the time is up, or one has failed and who caused it had a moment to say so."""
+        failed = False
+        while self._unanswered() and (left_s := deadline - time.monotonic()) > 0:
+            for key, _ in self._selector.select(left_s):
+                hear, member = key.data
+                hear(self, member, screen)
+            if not failed and any(isinstance(member.answer, Failed | Died) for member in self.members):
+                failed, deadline = True, min(deadline, time.monotonic() + GRACE_S)
+
+    def _hear_output(self, member: Member, screen: Screen) -> None:
+        lines, _ = member.read_output()
+        if lines:
+            screen.lines(member.rank, lines)
+        if member.output_closed:
+            self._selector.unregister(member.output)
+
+    def _hear_messages(self, member: Member, screen: Screen) -> None:
+        member.channel.flush()
         try:
-            message = member.receive()
-        except NoMessage as error:
-            raise RankError(member.rank, "NoMessage", str(error)) from None
-        if message is None:  # its end is closed, so its process has ended or is about to
+            progress = member.receive()
+        except EOFError:  # its process has ended or is about to
+            self._selector.unregister(member.channel)
             status = member.process.poll(EXIT_S)
-            member.answer = Died(-signal.SIGKILL if status is None else status)
-        elif isinstance(message, Progress):
-            on_progress(member.rank, *message)
-        elif isinstance(message, Done | Failed):
-            member.answer = message
+            member.has_gone(-signal.SIGKILL if status is None else status)
+            return
+        self._watch(member)
+        if progress is not None:
+            screen.progress(member.rank, *progress)
+
+    def _watch(self, member: Member) -> None:
+        """Wait for the channel to take more, too, as long as there is something left to send."""
+        if member.gone is None:
+            key = self._selector.get_key(member.channel)
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if member.channel.sending else 0)
+            if key.events != events:
+                self._selector.modify(member.channel, events, key.data)
+
+    def _hear_end(self, member: Member, screen: Screen) -> None:
+        if (status := member.process.poll()) is None:  # the news was that it has begun
+            return
+        if status == servers.NEVER_STARTED and all(member.process.pid is None for member in self.members):
+            raise ServerUnusable
+        self._selector.unregister(member.process)
+        member.has_gone(status)
 
     def _first_failure(self) -> RankError | None:
-        """The failure that caused the others: a death before an exception (peers raise when a rank dies), then the earliest."""
+        """Return the failure that caused the others: a death, since peers raise when a rank dies, or the first exception."""
         for member in self.members:
             if isinstance(member.answer, Died):
-                return RankError(member.rank, *_how_it_ended(member.answer.status), member.stack())
+                error_type, sentence = how_it_ended(member.answer.status)
+                return RankError(member.rank, error_type, sentence, member.stack(), member.last_lines)
         failures = {m.rank: m.answer for m in self.members if isinstance(m.answer, Failed)}
         if not failures:
             return None
@@ -230,61 +176,77 @@ class Ranks:
         return RankError(rank, first.error_type, f"raised {raised}{others}", failures[rank].traceback)
 
     def _stacks(self) -> dict[int, str]:
-        """Every rank's Python stack, now."""
-        stuck = [member for member in self.members if member.answer is None and member.process.pid]
+        """Return every rank's Python stack, now."""
+        stuck = [member for member in self._unanswered() if member.process.pid is not None]
         for member in stuck:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(member.process.pid or 0, STACKS_SIGNAL)
+            member.process.signal(STACKS_SIGNAL)
         end, sizes = time.monotonic() + STACKS_S, [-1]
-        while time.monotonic() < end:  # until every stack is there and none grows any more
+        while stuck and time.monotonic() < end:  # until every stack is there and none grows any more
             time.sleep(0.05)
             previous, sizes = sizes, [os.fstat(member.stacks.fileno()).st_size for member in stuck]
             if sizes == previous and all(sizes):
                 break
-        return {
-            m.rank: "finished" if m.answer else m.stack() or "no Python stack: still starting" for m in self.members
-        }
+        return {member.rank: _where(member) for member in self.members}
 
-    def _drain(self, on_lines: Any) -> None:
+    def _drain(self, screen: Screen) -> None:
         end = time.monotonic() + DRAIN_S  # something that a rank started may go on printing
         for member in self.members:
-            lines, finished = member.read_output()
-            while not finished and time.monotonic() < end:
-                more, finished = member.read_output()
-                lines += more
-            if finished and member.partial_line:
-                lines.append(member.partial_line.decode("utf-8", "replace"))
-                member.partial_line = b""
+            lines, more = member.read_output()
+            while more and time.monotonic() < end:
+                further, more = member.read_output()
+                lines += further
+            if not more:
+                lines += member.read_unfinished_line()
             if lines:
-                on_lines(member.rank, lines)
+                screen.lines(member.rank, lines)
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def __del__(self) -> None:
-        if self.members:  # nobody has closed them, and now nobody can
+        if self.members and self._owner == os.getpid():  # nobody has closed them, and now nobody can
             self.close(kill=True)
 
-    def close(self, kill: bool = False) -> None:
-        """End the ranks: by themselves if they can within a moment, otherwise, or with ``kill``, at once."""
-        with fork_server.uninterrupted():
+    def close(self, kill: bool = False, wait: bool = True) -> None:
+        """End the ranks: by themselves if they can within a moment, otherwise, or with ``kill``, at once.
+
+        ``wait=False`` leaves that to their server, which sees to it whatever becomes of the notebook.
+        """
+        with uninterrupted():
             members, self.members = self.members, []
+            self._selector.close()
             for member in members:
                 if kill:
-                    member.process.kill()
-                member.connection.close()
+                    member.process.signal(signal.SIGKILL)
+                member.channel.close()
             end = time.monotonic() + EXIT_S
+            for member in members if kill or wait else ():
+                if member.process.poll(max(0.0, end - time.monotonic())) is None:
+                    member.process.signal(signal.SIGKILL)
+                    member.process.poll(EXIT_S)
             for member in members:
-                member.process.poll(max(0.0, end - time.monotonic()))
-                member.process.kill()  # it, or what it left behind
-                member.process.poll(EXIT_S)
-                member.process.close()
-                member.close_pipes()
+                member.close()
 
 
-def _how_it_ended(status: int) -> tuple[str, str]:
-    """(error type, sentence) for an exit status as waitpid gives it."""
-    if status < 0:
-        name = signal.Signals(-status).name
-        hint = " (out of memory?)" if name == "SIGKILL" and sys.platform == "linux" else ""
-        return name, f"was killed by {name}{hint}"
-    return f"exit status {status}", f"ended with exit status {status} before its function returned"
+def _where(member: Member) -> str:
+    """Return where a rank is when the time is up."""
+    if member.answer is not None:
+        return "finished"
+    if member.process.pid is None:
+        return NOT_YET_STARTED
+    return member.stack() or NO_STACK_YET
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Hold a keyboard interrupt back until the block is done, so that nothing half-started or half-ended is left."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held: list[Any] = []
+    previous = signal.signal(signal.SIGINT, lambda *signal_and_frame: held.append(signal_and_frame))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+        if held and callable(previous):
+            previous(*held[0])

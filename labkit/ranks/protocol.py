@@ -9,12 +9,6 @@ import pickle
 from typing import Any, NamedTuple
 
 
-class Hello(NamedTuple):
-    """The process has begun to be a rank, unless ``refusal`` says why it cannot be one."""
-
-    refusal: str = ""
-
-
 class Progress(NamedTuple):
     """How far a rank has come in a loop that :func:`labkit.launch.progress` watches."""
 
@@ -47,8 +41,8 @@ class Died(NamedTuple):
     status: int
 
 
-Message = Hello | Progress | Done | Failed
-_CLASSES = {cls.__name__: cls for cls in (Hello, Progress, Done, Failed)}
+Message = Progress | Done | Failed
+_CLASSES = {cls.__name__: cls for cls in (Progress, Done, Failed)}
 _PLAIN = {cls.__name__: cls for cls in (int, float, str)}
 
 

@@ -1,98 +1,31 @@
-"""The rank's side of launch: become a rank, run what is sent, send back what it gives, and never outlive the notebook."""
+"""A rank at work: run what the notebook sends, on the place it was given, and send back what that gives."""
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
-import faulthandler
-import linecache
-import multiprocessing.util
 import os
-import signal
+import socket
 import sys
 import threading
 import time
-import traceback
-from multiprocessing.connection import Connection
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from datetime import timedelta
+from typing import Any
 
 from labkit import trace
-from labkit.base.rendezvous import loopback_store
-from labkit.ranks import pickling
-from labkit.ranks.protocol import Done, Failed, Hello, Message, encode
+from labkit.ranks import channel, pickling
+from labkit.ranks.place import Place
+from labkit.ranks.protocol import Done, Failed, Message, encode
+from labkit.ranks.tracebacks import format_error, message_of
 
-if TYPE_CHECKING:  # a rank without an emulated link need not wait for this import
-    from labkit.cost import Link
-
-STACKS_SIGNAL = signal.SIGUSR1
-NO_CUDA_AFTER_FORK = "CUDA was initialised before the fork"
-
-
-class Place(NamedTuple):
-    """Where this rank stands among the others, and what it runs on. ``device`` is such as ``"cpu"`` or ``"cuda:0"``."""
-
-    rank: int
-    world_size: int
-    backend: str
-    device: str
-    threads: int
-    init: bool
-    master_port: int
-    variables: dict[str, str]  # environment variables that only ranks get
-    link: Link | None  # an emulated one
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """What torchrun would set, for one machine, and this launch's own variables."""
-        rank, world_size = str(self.rank), str(self.world_size)
-        return {
-            "RANK": rank,
-            "LOCAL_RANK": rank,
-            "WORLD_SIZE": world_size,
-            "LOCAL_WORLD_SIZE": world_size,
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(self.master_port),
-            # As under torchrun: the store at MASTER_PORT is there already, nobody has to open one.
-            "TORCHELASTIC_USE_AGENT_STORE": "True",
-            "OMP_NUM_THREADS": str(self.threads),
-            **self.variables,
-        }
-
-
-class Surroundings(NamedTuple):
-    """What a rank takes over from the notebook for each call, as it is at that moment."""
-
-    environment: dict[str, str]
-    directory: str
-    sys_path: list[str]
-    argv: list[str]
-    cell_sources: dict[str, list[str]]  # file name of a cell -> its lines, for tracebacks
-
-    @classmethod
-    def here(cls) -> Surroundings:
-        cells = {
-            name: entry[2] for name, entry in linecache.cache.items() if len(entry) == 4 and not os.path.exists(name)
-        }
-        return cls(dict(os.environ), os.getcwd(), list(sys.path), list(sys.argv), cells)
-
-    def enter(self, place: Place) -> None:
-        wanted = self.environment | place.environment
-        for name in os.environ.keys() - wanted.keys():
-            del os.environ[name]
-        os.environ.update(wanted)
-        os.chdir(self.directory)
-        sys.path[:] = self.sys_path
-        sys.argv[:] = self.argv
-        for name, lines in self.cell_sources.items():
-            linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
+STORE_TIMEOUT_S = 300.0
+_libc = ctypes.CDLL(None)
 
 
 class Rank:
     """This process as a rank: the connection to the notebook, and the loop that serves it."""
 
-    def __init__(self, connection: Connection, place: Place, listener: int):
+    def __init__(self, connection: socket.socket, place: Place, listener: int):
         self.connection, self.place, self.listener = connection, place, listener
         self.store: Any = None
         self._sending = threading.Lock()
@@ -100,29 +33,26 @@ class Rank:
 
     def send(self, message: Message) -> None:
         """Send a message to the notebook, from any thread. The value of a Done goes after it, uncopied."""
-        value = None
+        value: bytes | bytearray = b""
         if isinstance(message, Done):
             value, message = message.value, message._replace(value=b"")
         data = encode(message)
         with self._sending:
-            self.connection.send_bytes(data)
-            if value is not None:
-                self.connection.send_bytes(value)
+            channel.send(self.connection, data, value)
 
     def serve(self) -> None:
         """Run one call after another until the notebook closes the connection."""
         while True:
             try:
-                surroundings = pickling.loads(self.connection.recv_bytes())
-                call = self.connection.recv_bytes()
+                surroundings, call = channel.receive(self.connection)
             except EOFError:
                 return
             self._answer(surroundings, call)
 
-    def _answer(self, surroundings: Surroundings, call: bytes) -> None:
+    def _answer(self, surroundings: bytearray, call: bytearray) -> None:
         recorder = trace.Recorder()
         try:
-            surroundings.enter(self.place)
+            pickling.loads(surroundings).enter(self.place)
             self._prepare_torch()
             fn, args, kwargs = pickling.loads(call)
             recorder.start("cuda" if self.place.device.startswith("cuda") else "cpu")
@@ -132,7 +62,8 @@ class Rank:
         except BaseException as error:  # SystemExit too: the rank stays until the notebook has heard of it
             with contextlib.suppress(Exception):
                 recorder.finish()
-            self._reply(Failed(time.perf_counter_ns(), type(error).__name__, str(error), format_error(error)))
+            caught_ns = time.perf_counter_ns()
+            self._reply(Failed(caught_ns, type(error).__name__, message_of(error), format_error(error)))
 
     def _reply(self, message: Message) -> None:
         sys.stdout.flush()
@@ -161,8 +92,7 @@ class Rank:
                 numpy.random.seed()  # a fork would share its state with the other ranks
             if place.device.startswith("cuda"):
                 torch.cuda.set_device(torch.device(place.device))
-            listener = self.listener if place.rank == 0 else None
-            self.store = loopback_store(place.rank, place.world_size, "127.0.0.1", place.master_port, listener)
+            self.store = self._meet()
         if place.init and not dist.is_initialized():
             self._groups += 1
             store = dist.PrefixStore(f"labkit/{self._groups}", self.store)
@@ -170,6 +100,19 @@ class Rank:
             self._messages = 0
             if self._groups == 1 and place.backend == "gloo":  # NCCL numbers them apart
                 self._count_messages()
+
+    def _meet(self) -> Any:
+        """Return the store through which the ranks find each other; rank 0 serves it, on the loopback interface only.
+
+        Nobody waits for the others here: torch would look for them every 10 ms. The process group waits for them.
+        """
+        from torch.distributed import TCPStore
+
+        rank, world_size, port = self.place.rank, self.place.world_size, self.place.master_port
+        timeout, listener = timedelta(seconds=STORE_TIMEOUT_S), self.listener if rank == 0 else None
+        return TCPStore(
+            "127.0.0.1", port, world_size, rank == 0, timeout, wait_for_workers=False, master_listen_fd=listener
+        )
 
     def _count_messages(self) -> None:
         """Keep count of the sends and receives in the number of :meth:`_group_state`.
@@ -195,7 +138,7 @@ class Rank:
             setattr(kind, name, counting(getattr(kind, name)))
 
     def _backend(self) -> str:
-        """The name by which torch.distributed knows what this rank's process group runs on."""
+        """Return the name by which torch.distributed knows what this rank's process group runs on."""
         if self.place.link is not None:
             from labkit import link
 
@@ -203,7 +146,7 @@ class Rank:
         return "cpu:gloo,cuda:nccl" if self.place.backend == "nccl" else self.place.backend
 
     def _group_state(self) -> int | None:
-        """How many collectives the process group has begun; None where there is no group any more.
+        """Return how many collectives the process group has begun; None where there is no group any more.
 
         Equal on all ranks exactly if the function left the group in step.
         """
@@ -220,104 +163,11 @@ class Rank:
 current: Rank | None = None  # set in a rank, None everywhere else
 
 
-def serve(connection: int, output: int, stacks: int, listener: int, *, life: int) -> int:
-    """Be a rank until the notebook closes the connection or is gone. The arguments are file descriptors. Gives an exit status."""
+def serve(connection: socket.socket, listener: int) -> None:
+    """Be the rank of the place that the notebook sends, until it closes the connection. ``listener`` is rank 0's to keep."""
     global current
-    with contextlib.suppress(PermissionError):  # leads a session already
-        os.setsid()  # an interrupt of the notebook's process group must not reach the ranks
-    # The server held it back; a rank may use it as it likes.
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-    threading.Thread(target=_end_with_notebook, args=(life,), daemon=True).start()
-    _die_with_parent()
-    atexit._clear()  # what the preloaded packages registered is the server's to run; a rank runs what it registers itself
-    atexit.register(multiprocessing.util._exit_function)  # type: ignore[attr-defined]
-    _redirect_output(output)
-    faulthandler.enable(stacks)
-    faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
-    link = Connection(connection)
-    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        link.send_bytes(encode(Hello(NO_CUDA_AFTER_FORK if _cuda_is_open() else "")))
-        place = pickling.loads(link.recv_bytes())
-        if place.rank != 0:
-            os.close(listener)  # rank 0 alone hosts the store
-        current = Rank(link, place, listener)
-        current.serve()
-        atexit._run_exitfuncs()
-    return 0
-
-
-def _end_with_notebook(life: int) -> None:
-    """Wait for the other end of the pipe to close; then end this rank and whatever it started."""
-    while os.read(life, 4096):
-        pass
-    os.killpg(0, signal.SIGKILL)
-
-
-def _die_with_parent() -> None:
-    """On Linux the kernel ends this process with the server that forked it, even if Python never gets to run again."""
-    if sys.platform == "linux":
-        pr_set_pdeathsig = 1
-        _libc.prctl(pr_set_pdeathsig, signal.SIGKILL)
-
-
-_libc = ctypes.CDLL(None)
-
-
-def _redirect_output(output: int) -> None:
-    """Send what Python and C code print to the notebook, a line at a time."""
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    os.close(output)
-    sys.stdout = open(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
-    sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
-    line_buffered = 1  # C's _IOLBF, in glibc and on macOS
-    stdout = ctypes.c_void_p.in_dll(_libc, "stdout" if sys.platform == "linux" else "__stdoutp")
-    _libc.setvbuf(stdout, None, line_buffered, 0)
-
-
-def _cuda_is_open() -> bool:
-    """Whether this process was born with CUDA in use, which no fork survives. The device files tell, whoever opened them."""
-    with contextlib.suppress(OSError):
-        for fd in os.listdir("/proc/self/fd"):
-            with contextlib.suppress(OSError):
-                if os.readlink(f"/proc/self/fd/{fd}").startswith("/dev/nvidia"):
-                    return True
-    torch = sys.modules.get("torch")
-    return torch is not None and torch.cuda._is_in_bad_fork()
-
-
-def format_error(error: BaseException) -> str:
-    """The traceback as Python prints it, from the launched function's frame on."""
-    return "".join(traceback.format_exception(type(error), error, _skip_own_frames(error.__traceback__))).rstrip()
-
-
-def _skip_own_frames(tb: TracebackType | None) -> TracebackType | None:
-    inner = tb
-    while inner is not None and inner.tb_frame.f_code.co_filename == __file__:
-        inner = inner.tb_next
-    return inner
-
-
-def readable_stacks(dump: str) -> str:
-    """A faulthandler dump as Python's own tracebacks are: most recent call last, with source lines (a cell's too).
-
-    The lab's own threads and frames are left out.
-    """
-    threads = dump.split("Extension modules:")[0].split("\n\n")
-    return "\n\n".join(text for text in map(_readable_stack, threads) if text)
-
-
-def _readable_stack(thread: str) -> str:
-    heading, frames = [], []
-    for line in thread.splitlines():
-        file, _, rest = line.strip().removeprefix('File "').partition('", line ')
-        if file == __file__:  # below it stand only frames of the lab
-            break
-        if not rest:
-            heading.append(line.replace("most recent call first", "most recent call last"))
-            continue
-        source = linecache.getline(file, int(rest.split(" ")[0])).strip()
-        frames.append(f"{line}\n    {source}" if source else line)
-    if not frames and any("Thread 0x" in line for line in heading):
-        return ""
-    return "\n".join([*heading, *reversed(frames)]).strip()
+    place = pickling.loads(channel.receive(connection)[0])
+    if place.rank != 0:
+        os.close(listener)  # rank 0 alone hosts the store
+    current = Rank(connection, place, listener)
+    current.serve()

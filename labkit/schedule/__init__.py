@@ -1,7 +1,7 @@
 """Say who computes what in which order: pipeline schedules as data, without times.
 
     schedule = one_f_one_b(n_stages=4, n_micro=8)
-    str(schedule.ops[3][1]) == "3B0"      # the second op of rank 3: stage 3, backward, micro-batch 0
+    str(schedule.ops[3][1]) == "3B0"   # the second op of rank 3: stage 3, backward, micro-batch 0
 
 ops            what an op is, and the name of its event
 schedule       for each rank its ops, in order; whether that can run

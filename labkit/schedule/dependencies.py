@@ -1,4 +1,4 @@
-"""Find what each op of a schedule waits for, when that lets it run, and which lists of ops can never run.
+"""Find what each op of a schedule waits for, when that lets it run, and what can never run.
 
 Everything here works on plain lists: for each rank, its ops in the order in which it runs them.
 """
@@ -14,10 +14,10 @@ from labkit.schedule.ops import KINDS, Op, check_types
 
 
 class ScheduleError(ValueError):
-    """A schedule that cannot run. ``rank``, ``position`` in its list and ``op`` say where, ``reason`` why.
+    """A schedule that cannot run: ``rank``, ``position`` and ``op`` say where, ``reason`` why.
 
-    Where an op is missing, ``op`` is that one and ``position`` the end of the list; where a whole rank
-    is, ``op`` is None.
+    ``position`` counts in the rank's list. Where an op is missing, ``op`` is that one and
+    ``position`` the end of the list; where a whole rank is, ``op`` is None.
     """
 
     def __init__(self, rank: int, position: int, op: Op | None, reason: str):
@@ -30,10 +30,10 @@ class ScheduleError(ValueError):
 
 @dataclass(frozen=True)
 class Dependencies:
-    """What each op of a schedule waits for. Ops are numbered rank by rank, in the order of their lists.
+    """What each op of a schedule waits for. Ops are numbered rank by rank, in order of their lists.
 
-    ``previous_op[i]`` is the op before op i on its rank, ``input_op[i]`` the one whose output it takes;
-    None where there is none. ``order`` has every op once, each after the two that it waits for.
+    ``previous_op[i]`` is the op before op i on its rank, ``input_op[i]`` the one whose output it
+    takes; None where there is none. ``order`` has every op once, each after the two it waits for.
     """
 
     ops: list[Op]
@@ -66,7 +66,7 @@ class Dependencies:
 
     @cached_property
     def remote_input(self) -> list[int | None]:
-        """``input_op`` where it is on another rank, else None: there the rank's own order says it all."""
+        """``input_op`` where it is on another rank, else None: the rank's order says the rest."""
         rank = self.rank
         return [
             there if there is not None and rank[there] != rank[here] else None
@@ -89,8 +89,8 @@ def earliest_times(
 ) -> Times:
     """Return when each op starts and ends if it starts as soon as it can.
 
-    It can ``overhead_s`` after the op before it on its rank, and ``transfer_s`` after the op whose output
-    it takes; both are nothing if not given. Then it takes ``duration_s``.
+    It can ``overhead_s`` after the op before it on its rank, and ``transfer_s`` after the op whose
+    output it takes; both are nothing if not given. Then it takes ``duration_s``.
     """
     previous_op, input_op = dependencies.previous_op, dependencies.input_op
     nothing = [0.0] * len(duration_s)
@@ -106,7 +106,7 @@ def earliest_times(
     return Times(start, end)
 
 
-# --- what is there, and what is missing ------------------------------------------------------------------------------
+# --- what is there, and what is missing -----------------------------------------------------------
 #
 # A schedule of 64 ranks and 512 micro-batches has 65,536 ops, and someone drags a slider: hence
 # numbers in dictionaries of numbers, looked up in one pass, and no op hashed or made.
@@ -168,7 +168,7 @@ def _missing_ops(numbers: dict[str, Numbers], n_stages: int, n_micro: int) -> It
 
 
 def _missing_error(ranks: list[list[Op]], home: dict[int, int], missing: Op) -> ScheduleError:
-    """Return the error for ``missing``: at the end of its rank or, without one, at the next stage that there is."""
+    """Return the error for ``missing``: at the end of its rank, or at the next stage there is."""
     if missing.stage in home:
         rank = home[missing.stage]
         whole_or_split = " (or I and W in its place)" if missing.kind == "B" else ""
@@ -179,14 +179,14 @@ def _missing_error(ranks: list[list[Op]], home: dict[int, int], missing: Op) -> 
     return ScheduleError(rank, position, op, f"stage {missing.stage} comes before its stage, and no rank has it")
 
 
-# --- what takes whose output, and in which order that can run --------------------------------------------------------
+# --- what takes whose output, and in which order that can run -------------------------------------
 
 
 def _input_ops(ops: list[Op], numbers: dict[str, Numbers], n_stages: int, n_micro: int) -> list[int | None]:
     """Return for each op the number of the one whose output it takes, None for F of stage 0.
 
-    That is the activation of the stage before, or the gradient of the stage after; the last stage takes
-    its own output, through the loss, and W what its I has left for it.
+    That is the activation of the stage before, or the gradient of the stage after; the last stage
+    takes its own output, through the loss, and W what its I has left for it.
     """
     forward, input_grad = numbers["F"], numbers["I"]
     backward = numbers["B"] | input_grad
@@ -237,7 +237,7 @@ def _runnable_order(ranks: list[list[Op]], input_op: list[int | None]) -> list[i
 
 
 def _deadlock_error(ranks: list[list[Op]], waiting: dict[int, int], at: list[int], starts: list[int]) -> ScheduleError:
-    """Return the error for the circle of ranks that wait for each other, from its lowest rank on."""
+    """Return the error for the circle of ranks that wait for each other, from the lowest on."""
     ops = [op for rank_ops in ranks for op in rank_ops]
     owner = [rank for rank, rank_ops in enumerate(ranks) for _ in rank_ops]
     wants = {rank: i for i, rank in waiting.items()}

@@ -21,13 +21,13 @@ class _Op(NamedTuple):
 
 
 class Op(_Op):
-    """One thing a rank does: ``kind`` of ``stage`` for ``micro_batch``. It prints as ``2F0``, as torch's do.
+    """One thing a rank does: ``kind`` of ``stage`` for ``micro_batch``, printed as ``2F0``.
 
     ``F`` is the forward pass and ``B`` the whole backward pass. ``I`` is the gradient of the input
     alone, and ``W`` that of the weights: I and W together replace B.
 
-    Raises ValueError for any other kind and for numbers below 0, TypeError for a stage or micro-batch
-    that is no int.
+    Raises ValueError for any other kind and for numbers below 0, TypeError for a stage or
+    micro-batch that is no int.
     """
 
     __slots__ = ()
@@ -46,7 +46,10 @@ class Op(_Op):
 
     @classmethod
     def parse(cls, text: str) -> Op:
-        """Return the op that prints as ``text``, such as ``"2F0"``. Raises ValueError for any other text."""
+        """Return the op that prints as ``text``, such as ``"2F0"``.
+
+        Raises ValueError for any other text.
+        """
         if not (match := _OP.fullmatch(text.strip())):
             raise ValueError(f"{text!r} is no op, expected stage, kind and micro-batch, such as 2F0")
         return cls(match[2], int(match[1]), int(match[3]))

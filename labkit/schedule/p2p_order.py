@@ -1,4 +1,4 @@
-"""Order the messages between the ranks of a pipeline: every message of a schedule, in one order for all ranks."""
+"""Order the messages between the ranks of a pipeline: one order that all ranks keep to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SECONDS = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}  # of an op, before any is m
 
 
 class Message(NamedTuple):
-    """A tensor that op ``producer`` on rank ``source`` computes, and op ``consumer`` on rank ``target`` waits for.
+    """A tensor that ``producer`` on rank ``source`` computes and ``consumer`` on ``target`` needs.
 
     Between two F it is an activation, otherwise a gradient.
     """
@@ -23,16 +23,19 @@ class Message(NamedTuple):
 
 
 def p2p_order(schedule: Schedule) -> list[Message]:
-    """Return all messages between ranks, in the order in which their producers end if F takes 1 and B 2.
+    """Return all messages between ranks, in the order in which their producers end.
 
-    **Why one order for all.** NCCL queues what two ranks send each other on one stream, in the order
-    in which they ask for it. If rank 0 asks to send first, and rank 1 asks to send first as well, both
-    wait for ever. In one order for all ranks there is always a message that comes first of those that
-    have not arrived. Everything that its two ranks need before it comes earlier in the order, so it
-    arrives, and then the next is the first.
+    So they do if F takes 1 and B 2.
 
-    **Why this one.** It has what an op needs before what it computes, and what a rank computes in the
-    order of its list. It is also close to the order of events, so hardly a message waits for another.
+    **Why one order for all.** NCCL queues what two ranks send each other on one stream, in the
+    order in which they ask for it. If rank 0 asks to send first, and rank 1 asks to send first as
+    well, both wait for ever. In one order for all ranks there is always a message that comes first
+    of those that have not arrived. Everything that its two ranks need before it comes earlier in
+    the order, so it arrives, and then the next is the first.
+
+    **Why this one.** It has what an op needs before what it computes, and what a rank computes in
+    the order of its list. It is also close to the order of events, so hardly a message waits for
+    another.
 
     Raises ScheduleError for a schedule that cannot run.
     """

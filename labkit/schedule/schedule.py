@@ -14,8 +14,8 @@ from labkit.schedule.torch_csv import read_csv, write_csv
 class Schedule:
     """For each rank its ops, in the order in which it runs them. ``name`` is shown with it.
 
-    A stage is on the rank that has its ops. Whether everything fits together is for :func:`validate` to
-    say; only what is no Op is refused here, with a TypeError.
+    A stage is on the rank that has its ops. Whether everything fits together is for
+    :func:`validate` to say; only what is no Op is refused here, with a TypeError.
     """
 
     ops: list[list[Op]]
@@ -41,10 +41,11 @@ class Schedule:
         return "\n".join([*([self.name] if self.name else []), *lines])
 
     def to_csv(self, path: str | Path | None = None) -> str:
-        """Return the schedule as torch's runtime reads it, a row per rank, and write it to ``path`` if given.
+        """Return the schedule as torch's runtime reads it, and write it to ``path`` if given.
 
-        A row is ``0F0,0F1,0B0,0B1``. torch reads it by ``_load_csv(path)`` of a
-        ``_PipelineScheduleRuntime(stages, n_micro, loss_fn)``, which wants a backward pass in it.
+        There is a row per rank, such as ``0F0,0F1,0B0,0B1``. torch reads it by ``_load_csv(path)``
+        of a ``_PipelineScheduleRuntime(stages, n_micro, loss_fn)``, which wants a backward pass in
+        it.
         """
         text = write_csv(self.ops)
         if path is not None:
@@ -55,13 +56,14 @@ class Schedule:
     def from_csv(cls, text_or_path: str | Path) -> Schedule:
         """Read a schedule that :meth:`to_csv` or torch has written.
 
-        torch writes it by ``_dump_csv``, with or without communication. Cells that compute nothing are
-        skipped: empty ones, and actions such as ``1RECV_F0`` and ``0UNSHARD``. torch's
-        ``(0F1;1B0)OVERLAP_F_B`` becomes its ops, one after the other. A str is text if it has a line break
-        or a cell that is an action; otherwise it is a path, as every Path is.
+        torch writes it by ``_dump_csv``, with or without communication. Cells that compute nothing
+        are skipped: empty ones, and actions such as ``1RECV_F0`` and ``0UNSHARD``. torch's
+        ``(0F1;1B0)OVERLAP_F_B`` becomes its ops, one after the other. A str is text if it has a
+        line break or a cell that is an action; otherwise it is a path, as every Path is.
 
-        Raises ValueError with row and column for a cell that is no action, ScheduleError for a schedule
-        that cannot run (see :func:`validate`; its position counts ops, not cells), and FileNotFoundError.
+        Raises ValueError with row and column for a cell that is no action, ScheduleError for a
+        schedule that cannot run (see :func:`validate`; its position counts ops, not cells), and
+        FileNotFoundError.
         """
         schedule = cls(read_csv(text_or_path))
         validate(schedule)
@@ -72,9 +74,11 @@ def validate(schedule: Schedule) -> None:
     """Check that ``schedule`` can run.
 
     It has every op once, on the rank of its stage, after what it needs, and no deadlock. Either no
-    micro-batch has a backward pass, or every one has it in every stage, whole (B) or split (I and later W).
+    micro-batch has a backward pass, or every one has it in every stage, whole (B) or split (I and
+    later W).
 
-    Raises ScheduleError for the first thing that is wrong, TypeError for what is no Schedule or no Op.
+    Raises ScheduleError for the first thing that is wrong, TypeError for what is no Schedule or no
+    Op.
     """
     find_dependencies(schedule)
 

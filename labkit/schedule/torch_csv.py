@@ -1,7 +1,8 @@
 """Read and write torch's CSV of a schedule: one row per rank, one cell per action.
 
-torch.distributed.pipelining writes it with ``_dump_csv`` and runs it after ``_load_csv``. What only it has, sending and
-receiving, sharding, and empty cells for time slots in which a rank idles, computes nothing and has no op here.
+torch.distributed.pipelining writes it with ``_dump_csv`` and runs it after ``_load_csv``. What only
+it has, sending and receiving, sharding, and empty cells for time slots in which a rank idles,
+computes nothing and has no op here.
 """
 
 from __future__ import annotations
@@ -67,7 +68,10 @@ def _text(text_or_path: str | os.PathLike[str]) -> str:
 
 
 def _is_schedule(text: str) -> bool:
-    """Return whether a str is meant as rows, not as a path: a line break, or a cell that is an action."""
+    """Return whether a str is meant as rows, not as a path.
+
+    Rows have a line break, or a cell that is an action.
+    """
 
     def is_action(cell: str) -> bool:
         try:

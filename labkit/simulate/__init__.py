@@ -1,4 +1,4 @@
-"""Work out when it should happen, and explain why: makespan, bubble, activations, idle ranks, gaps.
+"""Work out when it should happen, and explain why: makespan, bubble, activations, idle time, gaps.
 
     events = simulate(one_f_one_b(n_stages=4, n_micro=8), forward=1.0, backward=2.0)
     makespan(events) == 33.0 and bubble_fraction(events) == 3 / 11

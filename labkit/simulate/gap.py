@@ -1,4 +1,4 @@
-"""Find where the time went that a pipeline took longer than it should: cause by cause and stage by stage."""
+"""Find where the time went that a pipeline took longer than it should: by cause and by stage."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ _ROUNDING = 1e-12  # of the makespan
 
 
 def explain_gap(ideal: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
-    """Return why ``measured`` took longer than ``ideal``: cells that add up to the difference of their makespans.
+    """Return why ``measured`` took longer than ``ideal``: cells that add up to the difference.
 
-    The pipeline of ``ideal`` becomes that of ``measured`` in steps, and each cell is by how much one step
-    changes the makespan. The steps go cause by cause, and within a cause stage by stage:
+    The difference is that of their makespans.
+
+    The pipeline of ``ideal`` becomes that of ``measured`` in steps, and each cell is by how much
+    one step changes the makespan. The steps go cause by cause, and within a cause stage by stage:
 
     ===============  ===============================================================================
     imbalance_s      the stage's ops take as long as when nothing disturbs them: as its fastest
@@ -30,18 +32,18 @@ def explain_gap(ideal: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
                      core (or a clock)
     ===============  ===============================================================================
 
-    **The order matters.** A second that is lost twice, because a slow stage hides a slow hop, is counted
-    once, with the cause that comes first; and what makes a stage faster, or fills time that was idle
-    anyway, is negative or nothing. How communication and overhead are told apart:
+    **The order matters.** A second that is lost twice, because a slow stage hides a slow hop, is
+    counted once, with the cause that comes first; and what makes a stage faster, or fills time that
+    was idle anyway, is negative or nothing. How communication and overhead are told apart:
     :func:`labkit.simulate.replay.attribute_delays`.
 
-    Both are event tables of the same ops, one step each, with the same order on every rank. Only ops
-    count, so the makespan is from the first op to the last; two ranks' clocks agree to some µs, and a
-    delay can come out below 0 by as much.
+    Both are event tables of the same ops, one step each, with the same order on every rank. Only
+    ops count, so the makespan is from the first op to the last; two ranks' clocks agree to some µs,
+    and a delay can come out below 0 by as much.
 
-    Columns: stage, imbalance_s, communication_s, overhead_s, core_s, total_s (their sum); a row per stage.
-    It prints as measured where ``measured`` does, and carries its ``.attrs``. Raises ValueError naming the
-    op where the two differ.
+    Columns: stage, imbalance_s, communication_s, overhead_s, core_s, total_s (their sum); a row per
+    stage. It prints as measured where ``measured`` does, and carries its ``.attrs``. Raises
+    ValueError naming the op where the two differ.
     """
     schedule = schedule_from_events(ideal, "ideal")
     predicted = replay_events(schedule, ideal, "ideal", "ideal")
@@ -55,7 +57,10 @@ def explain_gap(ideal: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
 
 
 def _differences(ideal: Replay, happened: Replay) -> np.ndarray:
-    """Return by how much each step from ``ideal`` to ``happened`` changes the makespan: stages × causes."""
+    """Return by how much each step changes the makespan on the way to ``happened``.
+
+    It is an array of stages × causes.
+    """
     stage = np.array([op.stage for op in ideal.dependencies.ops])
     was, became = attribute_delays(ideal), attribute_delays(happened)
     now = {"duration_s": ideal.duration_s, "transfer_s": was.transfer_s, "overhead_s": was.overhead_s}
@@ -83,6 +88,6 @@ def _undisturbed(run: Replay) -> np.ndarray:
 
 
 def _makespan(run: Replay, duration_s: np.ndarray, transfer_s: np.ndarray, overhead_s: np.ndarray) -> float:
-    """Return the seconds that the ops of ``run`` take with other times, each starting as soon as it can."""
+    """Return the makespan of ``run`` with other times, each op starting as soon as it can."""
     across_ranks = replace(run.dependencies, input_op=run.dependencies.remote_input)
     return max(earliest_times(across_ranks, duration_s.tolist(), transfer_s.tolist(), overhead_s.tolist()).end_s)

@@ -1,7 +1,7 @@
-"""Explain why a pipeline takes as long as it does: its critical path, and what an idle rank waits for.
+"""Explain why a pipeline takes as long as it does: its critical path, what idle ranks wait for.
 
-Both read an event table with the schedule that it is of, and hold for what was simulated and for what was
-measured.
+Both read an event table with the schedule that it is of, and hold for what was simulated and for
+what was measured.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
 
-from labkit.base.checks import check_number
+from labkit.base.checks import check_number, is_whole
 from labkit.base.formats import MeasuredTable, measured
 from labkit.schedule import Op, Schedule
 from labkit.simulate.replay import Replay, attribute_delays, replay_events
@@ -23,15 +22,15 @@ from labkit.simulate.replay import Replay, attribute_delays, replay_events
 def critical_path(schedule: Schedule, events: pd.DataFrame) -> pd.DataFrame:
     """Return the ops that set the makespan, as rows of ``events`` in order of time.
 
-    To finish earlier, one of these has to get shorter. The path goes from the op that ends last back to
-    the first, each time to the one that the op waited for: the op before on its rank or the one whose
-    output it takes, whichever became available later. In a simulated table nothing lies between them but
-    the hops, so the makespan is their durations plus those hops. In a measured one there are delays too,
-    and which of the two an op waited for is read off as in
+    To finish earlier, one of these has to get shorter. The path goes from the op that ends last
+    back to the first, each time to the one that the op waited for: the op before on its rank or the
+    one whose output it takes, whichever became available later. In a simulated table nothing lies
+    between them but the hops, so the makespan is their durations plus those hops. In a measured one
+    there are delays too, and which of the two an op waited for is read off as in
     :func:`labkit.simulate.replay.attribute_delays`.
 
-    Raises ValueError where ``events`` is not one step of ``schedule``, ScheduleError for a schedule that
-    cannot run.
+    Raises ValueError where ``events`` is not one step of ``schedule``, ScheduleError for a schedule
+    that cannot run.
     """
     run = replay_events(schedule, events)
     waited_for = attribute_delays(run).waited_for
@@ -41,15 +40,15 @@ def critical_path(schedule: Schedule, events: pd.DataFrame) -> pd.DataFrame:
     return events.iloc[run.row[path[::-1]]]
 
 
-# --- why a rank is idle ----------------------------------------------------------------------------------------------
+# --- why a rank is idle ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Idle:
     """What a rank does or waits for at one time. Printed, it is its ``sentence``.
 
-    ``op`` is the op that the rank runs or runs next, ``waits_for`` the one on another rank whose output is
-    not there yet. Codes are those of :func:`explain_idle`.
+    ``op`` is the op that the rank runs or runs next, ``waits_for`` the one on another rank whose
+    output is not there yet. Codes are those of :func:`explain_idle`.
     """
 
     code: str
@@ -62,7 +61,7 @@ class Idle:
 
 
 def explain_idle(schedule: Schedule, events: pd.DataFrame, rank: int, time: float) -> Idle:
-    """Return why ``rank`` is idle at ``time``, in seconds on the clock of ``events``: a code and a sentence.
+    """Return why ``rank`` is idle at ``time``, on the clock of ``events``: a code and a sentence.
 
     ==========  ===================================================================================
     activation  the forward pass that comes next waits for the one of the stage before, still to end
@@ -73,16 +72,16 @@ def explain_idle(schedule: Schedule, events: pd.DataFrame, rank: int, time: floa
     busy        the rank is not idle
     ==========  ===================================================================================
 
-    Of an op that is late the sentence also says why: what its rank is busy with, or waits for in turn. An
-    op that begins late after its input has left the other rank waited for a hop or for overhead: see
-    :func:`labkit.simulate.replay.attribute_delays`.
+    Of an op that is late the sentence also says why: what its rank is busy with, or waits for in
+    turn. An op that begins late after its input has left the other rank waited for a hop or for
+    overhead: see :func:`labkit.simulate.replay.attribute_delays`.
 
-    Raises ValueError for a rank that is not there, a time outside the run and ``events`` that are not one
-    step of ``schedule``, TypeError for what is no number, ScheduleError for a schedule that cannot run.
+    Raises ValueError for a rank that is not there, a time outside the run and ``events`` that are
+    not one step of ``schedule``, TypeError for what is no number, ScheduleError for a schedule that
+    cannot run.
     """
     run = replay_events(schedule, events)
-    is_whole = isinstance(rank, int | np.integer) and not isinstance(rank, bool)
-    if not is_whole or not 0 <= rank < schedule.n_ranks:
+    if not is_whole(rank) or not 0 <= rank < schedule.n_ranks:
         raise ValueError(f"rank is {rank!r}, expected one of the {schedule.n_ranks} ranks of the schedule, from 0 on")
     first, last = run.origin_s, run.origin_s + run.makespan_s
     check_number("time", time, lambda time: first <= time <= last, f"a time in the run, from {first!r} to {last!r} s")
@@ -91,7 +90,7 @@ def explain_idle(schedule: Schedule, events: pd.DataFrame, rank: int, time: floa
 
 
 class _State(NamedTuple):
-    """What a rank does: a code of :func:`explain_idle`, the number of its op, and of the op it waits for."""
+    """What a rank does: a code of :func:`explain_idle`, its op, and the one it waits for."""
 
     code: str
     op: int
@@ -100,7 +99,7 @@ class _State(NamedTuple):
 
 @dataclass(frozen=True)
 class _Moment:
-    """A pipeline at one ``time``, in seconds since its first op began; ``as_text`` writes a time down."""
+    """A pipeline at one ``time``, in seconds since its first op began; ``as_text`` writes it."""
 
     run: Replay
     waited_for: list[int | None]
@@ -124,7 +123,7 @@ class _Moment:
 
     def explain(self, rank: int) -> Idle:
         """Return the state of ``rank`` with a sentence to read."""
-        code, op, waits_for = state = self.state(rank)
+        code, op, waits_for = self.state(rank)
         if code == "busy":
             sentence = f"rank {rank} is not idle: it is busy with {self._op(op)} until {self._ends(op)}"
         elif code == "done":
@@ -142,7 +141,7 @@ class _Moment:
         )
 
     def _why(self, late: int) -> str:
-        """Return why op ``late`` has not ended: the ranks that wait in turn, down to one that does not."""
+        """Return why op ``late`` has not ended: the ranks that wait in turn, and why."""
         chain = []
         rank = self.run.dependencies.rank[late]
         code, op, waits_for = self.state(rank)

@@ -1,6 +1,7 @@
-"""What the event table of a pipeline says: how long it took, how idle its ranks were, how many activations they kept.
+"""Measure what the event table of a pipeline says: its makespan, its bubble, its activations.
 
-Everything here follows from the events alone, so it holds for what was simulated and for what was measured.
+Everything here follows from the events alone, so it holds for what was simulated and for what was
+measured.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import pandas as pd
 from labkit.schedule import EVENT_NAMES
 
 
-def checked(events: pd.DataFrame, what: str, columns: Sequence[str]) -> pd.DataFrame:
-    """``events``, if it has ``columns`` and rows, and times that are numbers and run forwards; ``what`` names it.
+def check_events(events: pd.DataFrame, what: str, columns: Sequence[str]) -> pd.DataFrame:
+    """Return ``events`` if it has ``columns``, rows, and times that run forwards.
 
-    Raises TypeError for what is no DataFrame, and ValueError for the rest.
+    ``what`` names it. Raises TypeError for what is no DataFrame, and ValueError for the rest.
     """
     if not isinstance(events, pd.DataFrame):
         given = type(events).__name__
@@ -37,8 +38,11 @@ def checked(events: pd.DataFrame, what: str, columns: Sequence[str]) -> pd.DataF
 
 
 def _compute(events: pd.DataFrame, columns: Sequence[str] = ()) -> pd.DataFrame:
-    """The spans of the compute lane. Raises as :func:`checked` does, and ValueError where there is none."""
-    events = checked(events, "events", ["rank", "lane", "start_s", "end_s", *columns])
+    """Return the spans of the compute lane.
+
+    Raises as :func:`check_events` does, and ValueError where there is none.
+    """
+    events = check_events(events, "events", ["rank", "lane", "start_s", "end_s", *columns])
     spans = events[(events["lane"] == "compute").to_numpy()]
     if spans.empty:
         lanes = ", ".join(sorted(set(events["lane"])))
@@ -47,12 +51,13 @@ def _compute(events: pd.DataFrame, columns: Sequence[str] = ()) -> pd.DataFrame:
 
 
 def op_rows(events: pd.DataFrame, what: str = "events") -> pd.DataFrame:
-    """The rows that are a pipeline's ops: computed, named in EVENT_NAMES, with a stage and a micro-batch.
+    """Return the rows that are a pipeline's ops: computed, named in EVENT_NAMES, fully labelled.
 
-    What else a table may hold (sends, the optimizer, the host's work) is left out. Errors are those of :func:`checked`.
+    An op has a stage and a micro-batch. What else a table may hold (sends, the optimizer, the
+    host's work) is left out. Errors are those of :func:`check_events`.
     """
     columns = ["rank", "lane", "name", "stage", "micro_batch", "start_s", "end_s"]
-    events = checked(events, what, columns)
+    events = check_events(events, what, columns)
     is_op = (events["lane"] == "compute") & events["name"].isin(list(EVENT_NAMES.values()))
     is_op &= events["stage"].notna() & events["micro_batch"].notna()
     if not is_op.any():
@@ -70,11 +75,13 @@ def op_rows(events: pd.DataFrame, what: str = "events") -> pd.DataFrame:
     return ops
 
 
-# --- time ------------------------------------------------------------------------------------------------------------
+# --- time -----------------------------------------------------------------------------------------
 
 
 def makespan(events: pd.DataFrame) -> float:
-    """Seconds from the first start to the last end of what was computed; the lanes comm and host do not count.
+    """Return the seconds from the first start to the last end of what was computed.
+
+    The lanes comm and host do not count.
 
     Raises ValueError for a table without compute spans, TypeError for what is no table.
     """
@@ -83,10 +90,11 @@ def makespan(events: pd.DataFrame) -> float:
 
 
 def bubble_fraction(events: pd.DataFrame) -> float:
-    """Idle time ÷ (ranks × makespan): how much of the ranks' time no op filled, from 0 to 1.
+    """Return idle time ÷ (ranks × makespan): how much of the ranks' time no op filled, 0 to 1.
 
-    A rank works while at least one of its compute spans is open: spans inside one another count once, and the lanes comm
-    and host do not count. Megatron's bubble is another one, idle ÷ ideal time (Narayanan et al. 2021, arXiv 2104.04473).
+    A rank works while at least one of its compute spans is open: spans inside one another count
+    once, and the lanes comm and host do not count. Megatron's bubble is another one, idle ÷ ideal
+    time (Narayanan et al. 2021, arXiv 2104.04473).
 
     Raises as :func:`makespan` does, and ValueError if all that was computed took no time.
     """
@@ -97,7 +105,7 @@ def bubble_fraction(events: pd.DataFrame) -> float:
 
 
 def _covered_s(spans: pd.DataFrame) -> float:
-    """Seconds in which at least one of the spans is open."""
+    """Return the seconds in which at least one of the spans is open."""
     spans = spans.sort_values("start_s", kind="stable")
     start, end = spans["start_s"].to_numpy(), spans["end_s"].to_numpy()
     covered_until = np.maximum.accumulate(end)
@@ -106,11 +114,12 @@ def _covered_s(spans: pd.DataFrame) -> float:
 
 
 def by_stage(events: pd.DataFrame) -> pd.DataFrame:
-    """The events of stages with ``rank`` = ``stage``, for a pipeline whose stages are threads of one process.
+    """Return the events of stages with ``rank`` = ``stage``: for stages that are threads.
 
-    There every span has the rank of the process. Rows without a stage are left out. Raises ValueError if no row has one.
+    There every span has the rank of the process. Rows without a stage are left out. Raises
+    ValueError if no row has one.
     """
-    events = checked(events, "events", ["rank", "stage", "start_s", "end_s"])
+    events = check_events(events, "events", ["rank", "stage", "start_s", "end_s"])
     with_stage = events[events["stage"].notna().to_numpy()]
     if with_stage.empty:
         raise ValueError('events has no row with a stage, expected spans that name theirs: span("forward", stage=0)')
@@ -118,25 +127,27 @@ def by_stage(events: pd.DataFrame) -> pd.DataFrame:
     return moved.sort_values(["rank", "start_s"], kind="stable", ignore_index=True)
 
 
-# --- memory ----------------------------------------------------------------------------------------------------------
+# --- memory ---------------------------------------------------------------------------------------
 
 _ACTIVATION = ["rank", "step", "stage", "micro_batch"]
 
 
 def activations(events: pd.DataFrame) -> pd.DataFrame:
-    """How many activations each rank keeps: ``count`` of them from ``time_s`` on, until its next row.
+    """Return how many activations each rank keeps: ``count`` from ``time_s`` to its next row.
 
-    A forward pass adds one when it starts, and the end of its backward pass (B, or W where that is split) frees it. Where
-    both fall on one time, the free comes first. Each stage and micro-batch counts as one, so a rank with two stages counts
-    chunks. What no backward pass frees is kept until the rank begins its next step, where the table has several.
+    A forward pass adds one when it starts, and the end of its backward pass (B, or W where that is
+    split) frees it. Where both fall on one time, the free comes first. Each stage and micro-batch
+    counts as one, so a rank with two stages counts chunks. What no backward pass frees is kept
+    until the rank begins its next step, where the table has several.
 
-    Columns: rank, time_s, count; by rank, then time. Raises ValueError for a table without the ops of a pipeline.
+    Columns: rank, time_s, count; by rank, then time. Raises ValueError for a table without the ops
+    of a pipeline.
     """
     ops = op_rows(events)
     step = ops["step"].fillna(-1) if "step" in ops else -1
     ops = pd.DataFrame(ops).assign(step=step).sort_values("start_s", kind="stable")
     forwards, frees = (
-        _numbered(ops[ops["name"].isin(names).to_numpy()]) for names in (["forward"], ["backward", "weight_grad"])
+        _with_nth(ops[ops["name"].isin(names).to_numpy()]) for names in (["forward"], ["backward", "weight_grad"])
     )
     kept = forwards.merge(frees[[*_ACTIVATION, "nth", "end_s"]], on=[*_ACTIVATION, "nth"], how="left")
     kept = kept.merge(_next_steps(ops), on=["rank", "step"])
@@ -149,18 +160,21 @@ def activations(events: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-def _numbered(ops: pd.DataFrame) -> pd.DataFrame:
-    """Ops with ``nth``, which tells those of steps without a number apart: the n-th forward goes with the n-th backward."""
+def _with_nth(ops: pd.DataFrame) -> pd.DataFrame:
+    """Add ``nth``: where steps have no number, the n-th forward goes with the n-th backward."""
     return ops.assign(nth=ops.groupby(_ACTIVATION).cumcount())
 
 
 def _next_steps(ops: pd.DataFrame) -> pd.DataFrame:
-    """For each rank and step when the rank begins its next step, NaN for the last one."""
+    """Return for each rank and step when the rank begins its next step, NaN for the last one."""
     steps = ops.groupby(["rank", "step"])["start_s"].min().reset_index().sort_values(["rank", "start_s"])
     return steps.assign(next_step_s=steps.groupby("rank")["start_s"].shift(-1)).drop(columns="start_s")
 
 
 def peak_activations(events: pd.DataFrame) -> dict[int, int]:
-    """The most activations that each rank keeps at one time, by rank: see :func:`activations`, also for its errors."""
+    """Return the most activations that each rank keeps at one time, by rank.
+
+    See :func:`activations`, also for its errors.
+    """
     peaks = activations(events).groupby("rank")["count"].max()
     return dict(zip(peaks.index.tolist(), peaks.tolist(), strict=True))

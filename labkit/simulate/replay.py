@@ -1,12 +1,13 @@
 """Replay a run: give each op of a schedule its times from an event table, and say what delayed it.
 
-An op starts when its rank is free and its input has arrived, or a little later. With the end of the op
-before it on its rank, and the end of the op on another rank whose output it takes,
+An op starts when its rank is free and its input has arrived, or a little later. With the end of the
+op before it on its rank, and the end of the op on another rank whose output it takes,
 
     start = max(end of the op before + overhead, end of the input + transfer)
 
-An event table tells only which start came of it. So of the two the one that the op waited for gets the
-time between, and the other is taken to be what it is elsewhere in that stage: :func:`attribute_delays`.
+An event table tells only which start came of it. So of the two the one that the op waited for gets
+the time between, and the other is taken to be what it is elsewhere in that stage:
+:func:`attribute_delays`.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ _ROUNDING = 1e-9  # of the makespan
 class Replay:
     """Each op of a schedule with its times, in seconds since the first op began.
 
-    Ops are numbered as in ``dependencies``. ``row[i]`` is the row of op i in the event table, counted
-    from 0. ``origin_s`` is when the first op began there.
+    Ops are numbered as in ``dependencies``. ``row[i]`` is the row of op i in the event table,
+    counted from 0. ``origin_s`` is when the first op began there.
     """
 
     dependencies: Dependencies
@@ -47,7 +48,7 @@ class Replay:
 
 
 def schedule_from_events(events: pd.DataFrame, what: str) -> Schedule:
-    """Return the schedule of an event table: on each rank its ops in the order in which they started.
+    """Return the schedule of an event table: on each rank its ops in order of their start.
 
     Raises ValueError for a table that is not one step of a pipeline; ``what`` names it.
     """
@@ -62,11 +63,11 @@ def schedule_from_events(events: pd.DataFrame, what: str) -> Schedule:
 
 
 def replay_events(schedule: Schedule, events: pd.DataFrame, what: str = "events", of: str = "the schedule") -> Replay:
-    """Give ``schedule`` the times of ``events``, whose other rows do not matter.
+    """Return ``schedule`` with the times of ``events``, whose other rows do not matter.
 
-    ``what`` and ``of`` name the two. Raises ValueError naming the op where ``events`` is not one step of
-    this schedule: an op too few or too many, on another rank, out of order, or begun before its rank was
-    free; ScheduleError for a schedule that cannot run.
+    ``what`` and ``of`` name the two. Raises ValueError naming the op where ``events`` is not one
+    step of this schedule: an op too few or too many, on another rank, out of order, or begun before
+    its rank was free; ScheduleError for a schedule that cannot run.
     """
     dependencies = find_dependencies(schedule)
     ops = _one_step(events, what)
@@ -91,7 +92,10 @@ def replay_events(schedule: Schedule, events: pd.DataFrame, what: str = "events"
 
 
 def _one_step(events: pd.DataFrame, what: str) -> pd.DataFrame:
-    """Return the op rows of ``events``, numbered by their place in it. Raises ValueError if an op is there twice."""
+    """Return the op rows of ``events``, numbered by their place in it.
+
+    Raises ValueError if an op is there twice.
+    """
     ops = op_rows(events.reset_index(drop=True) if isinstance(events, pd.DataFrame) else events, what)
     if (twice := ops.duplicated(_KEY)).any():
         op = _ops_of_rows(ops[twice])[0]
@@ -109,7 +113,7 @@ def _ops_of_rows(rows: pd.DataFrame) -> list[Op]:
 
 
 def _check_order(replay: Replay, what: str, of: str) -> None:
-    """Raise ValueError unless every rank ran its ops one after the other, in the order of its list."""
+    """Raise ValueError unless every rank ran its ops one after the other, in order of its list."""
     ops, rank = replay.dependencies.ops, replay.dependencies.rank
     start_s, end_s = replay.start_s.tolist(), replay.end_s.tolist()
     slack_s = _ROUNDING * replay.makespan_s
@@ -136,12 +140,12 @@ def _end_times(replay: Replay, ops: list[int | None], otherwise: float) -> np.nd
     return np.array([otherwise if op is None else end_s[op] for op in ops])
 
 
-# --- what each op waited for, and for how long -----------------------------------------------------------------------
+# --- what each op waited for, and for how long ----------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Delays:
-    """For each op its overhead and transfer in seconds, and the number of the op it waited for, if any."""
+    """For each op its overhead and transfer in seconds, and which op it waited for, if any."""
 
     overhead_s: np.ndarray
     transfer_s: np.ndarray
@@ -149,15 +153,16 @@ class Delays:
 
 
 def attribute_delays(replay: Replay) -> Delays:
-    """Return what each op waited for, how long it then took to start, and how long the other side would have taken.
+    """Return what each op waited for, how long it took to start then, and what the other side took.
 
-    An op waited for whichever should have let it start later, by what is typical: of transfers per stage
-    and kind of op, of overhead per stage. That one gets all the time up to its start, and the other what
-    is typical, but no more than there was, so the formula above gives every start again.
+    An op waited for whichever should have let it start later, by what is typical: of transfers per
+    stage and kind of op, of overhead per stage. That one gets all the time up to its start, and the
+    other what is typical, but no more than there was, so the formula above gives every start again.
 
-    A typical transfer is the median over the ops whose input ended after the op before. Typical overhead
-    is the median over those whose input must have been there by the end of the op before. Where a stage
-    shows none of the first, it is that of all stages, and where it shows none of the second, it is nothing.
+    A typical transfer is the median over the ops whose input ended after the op before. Typical
+    overhead is the median over those whose input must have been there by the end of the op before.
+    Where a stage shows none of the first, it is that of all stages, and where it shows none of the
+    second, it is nothing.
     """
     ops, previous, remote = replay.dependencies.ops, replay.dependencies.previous_op, replay.dependencies.remote_input
     has_previous = np.array([op is not None for op in previous])
@@ -181,7 +186,7 @@ def attribute_delays(replay: Replay) -> Delays:
 
 
 def _typical(seconds: np.ndarray, seen: np.ndarray, group: np.ndarray, unseen: float) -> np.ndarray:
-    """Return for each op the median of what is seen in its group, or ``unseen`` where that is nothing."""
+    """Return for each op the median of what is seen in its group, ``unseen`` where that is none."""
     typical = np.full(len(seconds), unseen)
     for of_group in (group == number for number in np.unique(group)):
         if (of_group & seen).any():

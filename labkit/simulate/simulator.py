@@ -1,4 +1,4 @@
-"""Simulate a schedule: with the time that each op takes, it becomes an event table, the same that a run gives."""
+"""Simulate a schedule: the time that each op takes gives an event table, as a run does."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def simulate(
     weight_grad: StageTimes = 1.0,
     hop: float = 0.0,
 ) -> pd.DataFrame:
-    """Return when each op of ``schedule`` runs: an event table, rank by rank in the order of their lists.
+    """Return when each op of ``schedule`` runs: an event table, rank by rank in their order.
 
-    Times are seconds: ``forward`` of F, ``backward`` of B, ``input_grad`` of I, ``weight_grad`` of W; each
-    a number, or one number per stage (a list, a tuple, an array, a Series). ``hop`` is the delay before an
-    activation or gradient that was sent to another rank can be used there; sending it costs the sender
-    nothing. An op starts as soon as its rank is free and what it needs has arrived; ranks keep to the
-    order of their lists.
+    Times are seconds: ``forward`` of F, ``backward`` of B, ``input_grad`` of I, ``weight_grad`` of
+    W; each a number, or one number per stage (a list, a tuple, an array, a Series). ``hop`` is the
+    delay before an activation or gradient that was sent to another rank can be used there; sending
+    it costs the sender nothing. An op starts as soon as its rank is free and what it needs has
+    arrived; ranks keep to the order of their lists.
 
-    Raises TypeError for what is no number or no schedule, ValueError for a time that is 0, negative or not
-    finite, a negative hop, or a list that is not one time per stage, ScheduleError for a schedule that
-    cannot run.
+    Raises TypeError for what is no number or no schedule, ValueError for a time that is 0, negative
+    or not finite, a negative hop, or a list that is not one time per stage, ScheduleError for a
+    schedule that cannot run.
     """
     check_number("hop", hop, lambda value: 0 <= value < math.inf, _HOP)
     given = dict(zip(EVENT_NAMES, (forward, backward, input_grad, weight_grad), strict=True))
@@ -57,7 +57,10 @@ def simulate(
 
 
 def _checked_times(name: str, value: Any) -> float | list[float]:
-    """Return a number of seconds, or a list of them. Raises TypeError and ValueError for anything else."""
+    """Return a number of seconds, or a list of them.
+
+    Raises TypeError and ValueError for anything else.
+    """
     value = value.tolist() if hasattr(value, "tolist") else value  # of an array, a Series, a tensor
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
         check_number(name, value, lambda time: 0 < time < math.inf, _TIME)

@@ -1,6 +1,12 @@
-"""What did happen: spans timed in any thread of any rank, as rows of the one event table.
+"""Record what did happen: spans timed in any thread of any rank, as rows of the one event table.
 
-The simulator (what *should* happen) makes rows of the same table, so everything that reads or draws one reads the other.
+spans     time a block of code, and record such spans
+table     the event table, and the timings of its spans
+chrome    the table as a file for Perfetto
+traffic   bytes that this process's sockets moved
+
+The simulator (what *should* happen) makes rows of the same table, so everything that reads or draws
+one reads the other.
 """
 
 from labkit.trace.chrome import to_chrome_trace

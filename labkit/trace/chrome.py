@@ -1,4 +1,4 @@
-"""Write an event table as Chrome's trace format, for Perfetto."""
+"""Write an event table in Chrome's trace format, which Perfetto opens."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
 
 def to_chrome_trace(events: pd.DataFrame, path: str | os.PathLike[str]) -> None:
-    """Write the events in Chrome's trace format (JSON), which ui.perfetto.dev and chrome://tracing open.
+    """Write the events in Chrome's trace format (JSON), for ui.perfetto.dev or chrome://tracing.
 
-    A process per rank, a thread per lane; labels are the arguments of an event. Times in the file are microseconds.
-    The format wants the spans of a thread nested, so where some of a lane overlap otherwise, it gets further threads.
+    A process per rank, a thread per lane; labels are the arguments of an event. Times in the file
+    are microseconds. The format wants the spans of a thread nested, so where some of a lane overlap
+    otherwise, it gets further threads.
     """
     import pandas as pd
 
@@ -42,7 +43,10 @@ def to_chrome_trace(events: pd.DataFrame, path: str | os.PathLike[str]) -> None:
 
 
 def _thread_for(tracks: list[list[float]], start: float, end: float) -> int:
-    """The first thread on which the span lies beside or inside the others; spans come in the order of their start."""
+    """Return the first thread on which the span lies next to or inside the others.
+
+    Spans come in the order of their start.
+    """
     for thread, open_ends in enumerate(tracks):
         while open_ends and open_ends[-1] <= start:
             open_ends.pop()

@@ -28,18 +28,20 @@ _clock = time.perf_counter_ns  # on Linux and macOS one clock for all processes 
 
 
 class span:  # noqa: N801  (a context manager that reads as a verb)
-    """Time the block under it. Usable in a rank, in a thread of it, nested, and in the notebook under :func:`record`.
+    """Time the block under it. Usable in a rank, in its threads, nested, and under :func:`record`.
 
-    ``lane`` is one of ``"compute"``, ``"comm"``, ``"host"``. Labels are integers: ``step``, ``stage``, ``micro_batch``,
-    ``bucket``, ``bytes``. Outside a recording it does nothing. A block that raises is recorded and raises on.
+    ``lane`` is one of ``"compute"``, ``"comm"``, ``"host"``. Labels are integers: ``step``,
+    ``stage``, ``micro_batch``, ``bucket``, ``bytes``. Outside a recording it does nothing. A block
+    that raises is recorded and raises on.
 
-    On a rank whose device is a GPU, spans of ``"compute"`` and ``"comm"`` are timed by CUDA events on the current
-    stream, and read after the rank's function is done: a span never synchronises. ``"host"`` is always the CPU's clock.
+    On a rank whose device is a GPU, spans of ``"compute"`` and ``"comm"`` are timed by CUDA events
+    on the current stream, and read after the rank's function is done: a span never synchronises.
+    ``"host"`` is always the CPU's clock.
 
     Raises ValueError for an unknown lane and TypeError for an unknown label.
     """
 
-    __slots__ = ("_key", "_start")
+    __slots__ = ("_labels", "_lane", "_start")
 
     def __init__(
         self,
@@ -54,28 +56,29 @@ class span:  # noqa: N801  (a context manager that reads as a verb)
     ):
         if lane not in LANES:
             raise ValueError(f"span({name!r}): lane is {lane!r}, expected one of {', '.join(LANES)}")
-        self._key = (lane, name, step, stage, micro_batch, bucket, bytes)
+        self._lane = lane
+        self._labels = (name, step, stage, micro_batch, bucket, bytes)
 
     def __enter__(self) -> span:
         if _sinks:
-            self._start = _cuda_mark() if _cuda and self._key[0] != "host" else _clock()
+            self._start = _cuda_mark() if _cuda and self._lane != "host" else _clock()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.end()
 
     def end(self) -> None:
-        """End what ``__enter__`` began. To be called where the work ends elsewhere, such as in a thread that waits for it."""
+        """End what ``__enter__`` began, where the work ends elsewhere: in a thread that waits."""
         if _sinks and not _paused and hasattr(self, "_start"):
             end = _clock() if isinstance(self._start, int) else _cuda_mark()
-            row = (*self._key, self._start, end)
+            row = (self._lane, *self._labels, self._start, end)
             for sink in _sinks:
                 sink.append(row)
 
 
 @contextlib.contextmanager
 def pause() -> Iterator[None]:
-    """Record nothing of the block, in any thread: for what is not part of what is measured, such as a validation loss."""
+    """Record nothing of the block, in any thread: for what is not to be measured."""
     global _paused
     _paused += 1
     try:
@@ -85,29 +88,35 @@ def pause() -> Iterator[None]:
 
 
 def note_emulated(what: str) -> None:
-    """Say of every recording in progress that ``what`` was not real, such as ``"emulated compute: …"``. Once is enough.
+    """Note in every recording in progress that ``what`` was not real.
 
-    It stands under the tables and pictures that come of them, as an emulated link does.
+    Say it as in ``"emulated compute: …"``; once is enough. It stands under the tables and pictures
+    that come of them, as an emulated link does.
     """
     for notes in _notes:
         if what not in notes:
             notes.append(what)
 
 
-# --- CUDA: events on the stream instead of the CPU's clock -----------------------------------------------------------
+# --- CUDA: events on the stream instead of the CPU's clock ----------------------------------------
 
 _cuda: Any = None  # torch.cuda while spans are timed on the device's stream
 
 
 def _cuda_mark() -> tuple[int, Any]:
-    """The current device and an event on its current stream. Events of two devices cannot be compared with each other."""
+    """Return the current device and an event on its current stream.
+
+    Events of two devices cannot be compared with each other.
+    """
     event = _cuda.Event(enable_timing=True)
     event.record()
     return _cuda.current_device(), event
 
 
 class Recorder:
-    """Collects the spans that end while it is running. ``rows`` are as :data:`Row`; ``finish`` makes both times readings.
+    """Collects the spans that end while it is running.
+
+    ``rows`` are as :data:`Row`; ``finish`` makes both times readings.
 
     ``notes`` say what was emulated meanwhile.
     """
@@ -118,7 +127,10 @@ class Recorder:
         self._anchors: dict[int, tuple[Any, int]] = {}  # of each device an event, and the CPU's clock when it was done
 
     def start(self, device_type: str = "cpu") -> None:
-        """Begin. With ``device_type="cuda"`` the device's clock is tied to the CPU's by one synchronisation, here."""
+        """Begin. With ``device_type="cuda"``, tie the device's clock to the CPU's.
+
+        That takes one synchronisation.
+        """
         global _sinks, _notes, _cuda
         if device_type == "cuda":
             import torch
@@ -128,12 +140,15 @@ class Recorder:
         _sinks, _notes = (*_sinks, self.rows), (*_notes, self.notes)
 
     def finish(self) -> list[Row]:
-        """End, wait for the events still on their way, and give the rows with both times in perf_counter nanoseconds."""
+        """End, wait for events still on their way, and return the rows, timed in nanoseconds.
+
+        The times are readings of time.perf_counter_ns.
+        """
         global _sinks, _notes, _cuda
         _sinks = tuple(sink for sink in _sinks if sink is not self.rows)
         _notes = tuple(notes for notes in _notes if notes is not self.notes)
         try:
-            return [(*row[:7], self._read(row[7]), self._read(row[8])) for row in self.rows]
+            return [(*labels, self._read(start), self._read(end)) for *labels, start, end in self.rows]
         finally:
             if not _sinks:
                 _cuda = None
@@ -176,9 +191,12 @@ class Recording:
 
 @contextlib.contextmanager
 def record() -> Iterator[Recording]:
-    """Record the spans of code that runs right here, in the notebook: ``with record() as recording: …; recording.events``.
+    """Record the spans of code that runs right here, in the notebook.
 
-    Times are seconds since the block began. Spans are timed on the GPU's stream if this process uses one already.
+    ``with record() as recording: …``, and then ``recording.events``.
+
+    Times are seconds since the block began. Spans are timed on the GPU's stream if this process
+    uses one already.
     """
     torch = sys.modules.get("torch")
     on_gpu = torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized()

@@ -1,4 +1,4 @@
-"""The event table: its columns, rows made into it, and the timings of its spans."""
+"""Make the event table: its columns, rows made into it, and the timings of its spans."""
 
 from __future__ import annotations
 
@@ -17,21 +17,25 @@ LABELS = ("step", "stage", "micro_batch", "bucket", "bytes")
 _TYPES: dict[str, Any] = {"rank": "int64", "lane": "str", "name": "str", "start_s": "float64", "end_s": "float64"}
 _TYPES |= dict.fromkeys(LABELS, "Int64")
 
-# A finished span: (lane, name, step, stage, micro_batch, bucket, bytes, start, end). The two times are perf_counter_ns
-# readings, or CUDA events that are turned into such readings once the recording is over.
+# A finished span: (lane, name, step, stage, micro_batch, bucket, bytes, start, end). The two times
+# are perf_counter_ns readings, or CUDA events that are turned into such readings once the recording
+# is over.
 Row = tuple[Any, ...]
 
 
 def event_table(
     rows: Iterable[Iterable[Any]] | Mapping[str, Any], measured: bool = False, emulated: str = ""
 ) -> pd.DataFrame:
-    """A DataFrame with EVENT_COLUMNS and their types from rows in that order. Labels are nullable integers.
+    """Return a DataFrame with EVENT_COLUMNS and their types from rows in that order.
 
-    Where rows are many, columns by their names are quicker: one that is not there stays empty, and a single value stands
-    in every row. ``start_s`` has to be among them.
+    Labels are nullable integers.
 
-    ``measured`` says that the times were measured, so they print as measurements do (see :mod:`labkit.base.formats`).
-    ``emulated`` says what was not real when they were; it is kept in ``.attrs`` and shown with the table and its picture.
+    Where rows are many, columns by their names are quicker: one that is not there stays empty, and
+    a single value stands in every row. ``start_s`` has to be among them.
+
+    ``measured`` says that the times were measured, so they print as measurements do (see
+    :mod:`labkit.base.formats`). ``emulated`` says what was not real when they were; it is kept in
+    ``.attrs`` and shown with the table and its picture.
     """
     import pandas as pd
 
@@ -49,8 +53,14 @@ def event_table(
 
 
 def rank_events(rows: Iterable[Row], rank: int, origin_ns: int) -> list[tuple[Any, ...]]:
-    """Rows of one rank as rows of the event table: seconds since ``origin_ns``, in order of their start."""
-    events = [(rank, *row[:7], (row[7] - origin_ns) * 1e-9, (row[8] - origin_ns) * 1e-9) for row in rows]
+    """Return rows of one rank as rows of the event table, in order of their start.
+
+    Their times are seconds since ``origin_ns``.
+    """
+    events = [
+        (rank, *labels, (start_ns - origin_ns) * 1e-9, (end_ns - origin_ns) * 1e-9)
+        for *labels, start_ns, end_ns in rows
+    ]
     return sorted(events, key=lambda event: event[-2:])
 
 
@@ -58,7 +68,7 @@ TIMING_COLUMNS = ("rank", "name", "count", "total_s", "mean_s", "median_s", "min
 
 
 def timings(events: pd.DataFrame) -> pd.DataFrame:
-    """One row per rank and event name: how often, and seconds in total, mean, median, least, most.
+    """Return a row per rank and event name: how often; total, mean, median, least, most seconds.
 
     Rows stand in the order in which the names first started on each rank.
     """

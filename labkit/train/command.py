@@ -1,4 +1,4 @@
-"""The command line of training: own processes, or this process as one rank where torchrun started it."""
+"""The command line of training: own processes, or one rank of those that torchrun started."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from labkit.train.translation_task import DATA_ERRORS, TranslateConfig, load, tr
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Train by command line: own processes, or this process as one rank where torchrun started it."""
+    """Train by command line: own processes, or this process as one rank under torchrun."""
     parser = _parser()
     args = parser.parse_args(_with_hyphens(sys.argv[1:] if argv is None else argv))
     started = {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         corpus = None if started else load(config)
     except DATA_ERRORS as error:
         parser.error(str(error))
-    for task in modes.tasks_of(config.mode, world_size):
+    for task in modes.tasks_for_mode(config.mode, world_size):
         if todo := missing(task):
             raise SystemExit(f"{todo}: training needs it; fill it in first")
     if drives_all and args.backend == "auto" and torch.cuda.device_count() < config.n_devices:
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _run_as_rank(config: TranslateConfig, args: argparse.Namespace) -> None:
-    """Under torchrun: form the process group, train, bring all ranks' results to rank 0, which writes them."""
+    """Train as one rank under torchrun; rank 0 gathers all ranks' results and writes them."""
     on_gpu = launch.device().type == "cuda" and args.backend != "gloo"  # one GPU for each rank of this node
     if on_gpu:
         torch.cuda.set_device(launch.device())
@@ -80,9 +80,10 @@ def _run_as_rank(config: TranslateConfig, args: argparse.Namespace) -> None:
 
 
 def _common_origin_ns(world_size: int) -> int:
-    """A moment from which all ranks count, as a reading of this machine's clock: when all of them were here.
+    """Return the moment from which all ranks count, as a reading of this machine's clock.
 
-    The processes of a machine have one clock, so they take the reading of the first of them.
+    All ranks have come this far by then. The processes of a machine have one clock, so they take
+    the reading of the first of them.
     """
     dist.barrier()
     readings: list[Any] = [None] * world_size
@@ -97,7 +98,7 @@ def _finish(results: Sequence[RankResult], events: Any, out: str | None) -> None
 
 
 def _with_hyphens(argv: Sequence[str]) -> list[str]:
-    """Flags with underscores, as the assignment writes them, in the form that argparse knows: --world_size=2."""
+    """Return flags with hyphens, as argparse knows them; the assignment has --world_size=2."""
     split = [arg.partition("=") for arg in argv]
     return [
         name.replace("_", "-") + eq + value if name.startswith("--") else name + eq + value for name, eq, value in split
@@ -128,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_config_flags(task: argparse.ArgumentParser) -> None:
-    """A flag for each field of TranslateConfig, with the field's default."""
+    """Add a flag for each field of TranslateConfig, with the field's default."""
 
     def add(*flags: str, help: str, type: Callable[[str], Any] = int) -> None:
         task.add_argument(*flags, type=type, help=f"{help} (%(default)s)")
@@ -137,7 +138,7 @@ def _add_config_flags(task: argparse.ArgumentParser) -> None:
     add("--size", type=str, help=f"of the model: {', '.join(models.GPT2_SIZES)}")
     add("--n-layer", help="blocks of the model; None: as many as its size has")
     add("--mode", "--model-parallel-mode", type=_with_underscores, help=", ".join(modes.MODES))
-    add("--n-chunk", help="micro-batches of a batch, where there is a pipeline")
+    add("--n-micro", "--n-chunk", help="micro-batches of a batch, where there is a pipeline")
     add("--stages-per-rank", help="in the mode interleaved")
     add("--vocab-size", help="tokens of the byte-level BPE")
     add("--max-length", "--model-max-length", help="tokens of a pair, at most")

@@ -1,8 +1,8 @@
-"""What a training run measured: one result per rank, merged into one, written as JSON and CSV.
+"""Measurements of a training run: one result per rank, merged into one, as JSON and CSV.
 
-Warm-up is left out of the averages and named beside them: caches, allocators and, on GPUs, kernels settle in the first
-steps. With more epochs than ``warmup_epochs`` the first epochs are dropped; with no more than that, the first
-``warmup_steps`` steps of every epoch are.
+Warm-up is left out of the averages and named with them: caches, allocators and, on GPUs, kernels
+settle in the first steps. With more epochs than ``warmup_epochs`` the first epochs are dropped;
+with no more than that, the first ``warmup_steps`` steps of every epoch are.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from labkit.base.files import write_atomically
+
 if TYPE_CHECKING:
     import pandas as pd
     import torch
@@ -24,12 +26,13 @@ if TYPE_CHECKING:
 class EpochMetrics:
     """One epoch on one rank.
 
-    ``steps``, ``samples`` and ``tokens`` are this rank's. The ranks of a pipeline work on the same samples, so that of the
-    last stage counts them, and the others count none: sums over ranks are right in all modes. Tokens are those of source
-    and target with their end marks, without padding. ``seconds`` is the whole epoch's training time: from the first forward
-    to the last optimizer step, batches ready-made, validation not in it. ``counted_steps``, ``counted_tokens`` and
-    ``counted_seconds`` are of the steps that count: all of the epoch's, or those behind its warm-up steps. The losses are
-    nats per target token, over all ranks.
+    ``steps``, ``samples`` and ``tokens`` are this rank's. The ranks of a pipeline work on the same
+    samples, so that of the last stage counts them, and the others count none: sums over ranks are
+    right in all modes. Tokens are those of source and target with their end marks, without padding.
+    ``seconds`` is the whole epoch's training time: from the first forward to the last optimizer
+    step, batches ready-made, validation not in it. ``counted_steps``, ``counted_tokens`` and
+    ``counted_seconds`` are of the steps that count: all of the epoch's, or those after its warm-up
+    steps. The losses are nats per target token, over all ranks.
     """
 
     epoch: int
@@ -46,11 +49,12 @@ class EpochMetrics:
 
 @dataclass(frozen=True)
 class RankResult:
-    """What one rank brings home from a training run. ``bleu`` and ``samples`` are on every rank, and the same.
+    """The result of one rank. ``bleu`` and ``samples`` are the same on every rank.
 
-    ``samples`` are a few test sentences: ``source``, ``reference`` and ``translation``. ``gradients`` holds those of the
-    first batch if they were asked for: ``local`` (before averaging) and ``averaged``, a list of tensors each; in a pipeline
-    those of this rank's stages. ``layout`` says in a line how the training was shared out.
+    ``samples`` are a few test sentences: ``source``, ``reference`` and ``translation``.
+    ``gradients`` holds those of the first batch if they were asked for: ``local`` (before
+    averaging) and ``averaged``, a list of tensors each; in a pipeline those of this rank's stages.
+    ``layout`` says in a line how the training was shared out.
     """
 
     rank: int
@@ -68,16 +72,17 @@ class RankResult:
     layout: str = ""
 
     def summary(self) -> dict[str, Any]:
-        """Everything but the gradients, as plain values."""
+        """Return everything but the gradients, as plain values."""
         return asdict(RankResult(**{**self.__dict__, "gradients": None}))
 
 
 def merge(results: Sequence[RankResult]) -> dict[str, Any]:
-    """One result of all ranks': time averaged over ranks, tokens per second summed, mean and spread over epochs.
+    """Return one result of all ranks': times averaged over ranks, tokens per second summed.
 
-    ``training_time_s`` and ``tokens_per_s`` are ``{"mean", "std", "per_epoch"}``: the mean and the sample standard
-    deviation (None for one epoch) are of the epochs that count, ``per_epoch`` has all. ``warm_up`` says what was left
-    out. Raises ValueError for no results and for results of different runs.
+    ``training_time_s`` and ``tokens_per_s`` are ``{"mean", "std", "per_epoch"}``: the mean and the
+    sample standard deviation (None for one epoch) are of the epochs that count, ``per_epoch`` has
+    all. ``warm_up`` says what was left out. Raises ValueError for no results and for results of
+    different runs.
     """
     ranks = sorted(results, key=lambda result: result.rank)
     if not ranks or [r.rank for r in ranks] != list(range(ranks[0].world_size)):
@@ -108,7 +113,7 @@ def merge(results: Sequence[RankResult]) -> dict[str, Any]:
 
 
 def dropped_epochs(epochs: int, warmup_epochs: int) -> int:
-    """How many epochs at the beginning do not count: ``warmup_epochs``, but none where that would leave none."""
+    """Return how many first epochs do not count: ``warmup_epochs``, or none if that leaves none."""
     return warmup_epochs if epochs > warmup_epochs else 0
 
 
@@ -131,11 +136,11 @@ def _spread(per_epoch: list[float], dropped: int) -> dict[str, Any]:
 
 
 def save(results: Sequence[RankResult], events: pd.DataFrame, folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """Write ``merged.json``, ``rank0.json`` …, ``events.csv`` and, where there are gradients, a file of each kind a rank.
+    """Write ``merged.json``, ``rank0.json`` …, ``events.csv`` and gradients, where there are any.
 
-    ``model0_gradients.pth`` is a list of tensors, rank 0's gradients after averaging, in the order of the model's
-    parameters; ``model0_local_gradients.pth`` those before. A rank of a pipeline has those of its own stages. Gives the
-    merged result.
+    ``model0_gradients.pth`` is a list of tensors, rank 0's gradients after averaging, in the order
+    of the model's parameters; ``model0_local_gradients.pth`` those before. A rank of a pipeline has
+    those of its own stages. Gives the merged result.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -153,11 +158,11 @@ def save(results: Sequence[RankResult], events: pd.DataFrame, folder: str | os.P
 
 
 def _write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_atomically(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def report(merged: dict[str, Any]) -> str:
-    """The merged result in a few lines, for a terminal."""
+    """Return the merged result in a few lines, for a terminal."""
     time, rate = merged["training_time_s"], merged["tokens_per_s"]
     threads = f"{merged['threads_per_rank']} CPU thread{'s' * (merged['threads_per_rank'] > 1)} each"
     lines = [
@@ -177,7 +182,10 @@ def report(merged: dict[str, Any]) -> str:
 
 
 def table(merged: Mapping[str, dict[str, Any]]) -> pd.DataFrame:
-    """Named merged results as a table, a row each: epoch_s, epoch_std, tokens_per_s, tokens_std, and the first epoch's loss."""
+    """Return named merged results as a table, a row each: time, tokens per second, first loss.
+
+    The columns are run, epoch_s, epoch_std, tokens_per_s, tokens_std, and the first epoch's loss.
+    """
     from labkit.base import formats
 
     rows = []

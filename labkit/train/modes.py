@@ -1,4 +1,4 @@
-"""How training may be shared out: the modes, the processes and stages of each, and what it needs before it can start."""
+"""The modes of training: processes and stages of each, and what each needs to start."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ SCHEDULED = tuple(_SCHEDULES)
 MODES = (DATA_PARALLEL, *ONE_PROCESS, *SCHEDULED)
 
 
-def schedule_of(mode: str, n_ranks: int, n_micro: int, stages_per_rank: int) -> Schedule:
-    """The schedule of a mode of SCHEDULED. ``stages_per_rank`` counts in ``"interleaved"`` alone.
+def schedule_for_mode(mode: str, n_ranks: int, n_micro: int, stages_per_rank: int) -> Schedule:
+    """Return the schedule of a mode of SCHEDULED; ``stages_per_rank`` is of ``interleaved``.
 
     Raises ValueError for micro-batches that interleaved 1F1B cannot take in rounds.
     """
@@ -29,25 +29,25 @@ def schedule_of(mode: str, n_ranks: int, n_micro: int, stages_per_rank: int) -> 
 
 
 def forward_of(schedule: Schedule) -> Schedule:
-    """The forward passes of ``schedule``, on its ranks and in its order: for the loss on other data than is trained on."""
+    """Return the forward passes of ``schedule``, on its ranks and in its order."""
     return Schedule([[op for op in ops if op.kind == "F"] for ops in schedule.ops], f"{schedule.name}, forward only")
 
 
-def describe(mode: str, n_ranks: int, devices: Sequence[object], n_chunk: int, stages_per_rank: int) -> str:
-    """What is on what, in a line. ``devices`` are those of one process."""
+def describe(mode: str, n_ranks: int, devices: Sequence[object], n_micro: int, stages_per_rank: int) -> str:
+    """Return what runs where, in a line. ``devices`` are those of one process."""
     if mode == DATA_PARALLEL:
         return f"{mode}: each rank has the whole model and a share of every batch"
-    micro_batches = f"{n_chunk} micro-batches a batch"
+    micro_batches = f"{n_micro} micro-batches a batch"
     if mode in ONE_PROCESS:
         kind = "virtual device" if str(devices[0]).startswith("cpu") else "GPU"
         at_once = "one after the other" if mode == MODEL_PARALLEL else micro_batches
         return f"{mode}: {len(devices)} {kind}{'s' * (len(devices) > 1)} in one process, {at_once}"
-    n_stages = schedule_of(mode, n_ranks, n_chunk, stages_per_rank).n_stages
+    n_stages = schedule_for_mode(mode, n_ranks, n_micro, stages_per_rank).n_stages
     return f"{mode}: {n_stages} stages on {n_ranks} ranks, {micro_batches}"
 
 
-def tasks_of(mode: str, world_size: int) -> tuple[str, ...]:
-    """The students' tasks that training stands on."""
+def tasks_for_mode(mode: str, world_size: int) -> tuple[str, ...]:
+    """Return the students' tasks that training needs."""
     if mode == DATA_PARALLEL:
         return ("dp.1", "dp.4") if world_size > 1 else ("dp.1",)
     if mode == MODEL_PARALLEL:
@@ -55,8 +55,10 @@ def tasks_of(mode: str, world_size: int) -> tuple[str, ...]:
     return ("dp.1", "pipe.1", "pipe.2", "pipe.3", "pipe.4") if mode == PIPELINE_PARALLEL else ("dp.1", "pipe.5")
 
 
-def check(mode: str, world_size: int, n_devices: int, batch_size: int, n_chunk: int, stages_per_rank: int) -> int:
-    """Whether so many processes can share the training out in this mode. Gives the number of stages; 1 stands for no cut.
+def count_stages(
+    mode: str, world_size: int, n_devices: int, batch_size: int, n_micro: int, stages_per_rank: int
+) -> int:
+    """Return the number of stages of a mode; 1 where the model is not cut.
 
     Raises ValueError for a world size, a batch or micro-batches that do not fit.
     """
@@ -72,17 +74,17 @@ def check(mode: str, world_size: int, n_devices: int, batch_size: int, n_chunk: 
             f"mode is {mode}, in which one process drives all devices, and there are {world_size} processes: start 1. How many "
             "devices it drives is n_devices, on the command line --world-size"
         )
-    if mode in (PIPELINE_PARALLEL, *SCHEDULED) and batch_size < n_chunk:
+    if mode in (PIPELINE_PARALLEL, *SCHEDULED) and batch_size < n_micro:
         raise ValueError(
-            f"batch_size is {batch_size} and n_chunk {n_chunk}: a batch is cut into n_chunk micro-batches, and each of them "
+            f"batch_size is {batch_size} and n_micro {n_micro}: a batch is cut into n_micro micro-batches, and each of them "
             "needs a sample of it"
         )
     if mode not in SCHEDULED:
         return n_devices if mode in ONE_PROCESS else 1
     try:
-        return schedule_of(mode, world_size, n_chunk, stages_per_rank).n_stages
+        return schedule_for_mode(mode, world_size, n_micro, stages_per_rank).n_stages
     except ValueError as error:
-        raise ValueError(f"mode is {mode} and n_chunk {n_chunk}, which the schedule calls n_micro: {error}") from None
+        raise ValueError(f"mode is {mode}: {error}") from None
 
 
 def check_blocks(mode: str, n_stages: int, n_blocks: int) -> None:

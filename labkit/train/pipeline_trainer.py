@@ -1,6 +1,7 @@
-"""Training a GPT-2 that is cut into stages: on several ranks by a schedule, or on several devices of one process.
+"""Train a GPT-2 in stages: on several ranks by a schedule, or on several devices of one process.
 
-The same training as on one device: same batches in the same order, and the same gradient of the mean loss per target.
+The same training as on one device: same batches in the same order, and the same gradient of the
+mean loss per target.
 """
 
 from __future__ import annotations
@@ -31,18 +32,21 @@ if TYPE_CHECKING:
 
 
 class PipelineTrainer(Trainer):
-    """Trains ``gpt2`` with the other ranks of ``schedule``. Each rank has its own stages, and an optimizer for these alone.
+    """Trains ``gpt2`` with the other ranks of ``schedule``, each with its own stages and optimizer.
 
-    Every rank is given every batch, as each of them knows by it what comes: the rank of stage 0 reads the inputs, that of
-    the last stage the labels. The latter counts samples and tokens, so that a sum over ranks has them once.
+    Every rank is given every batch, as each of them knows by it what comes: the rank of stage 0
+    reads the inputs, that of the last stage the labels. The latter counts samples and tokens, so
+    that a sum over ranks has them once.
 
-    Where the first stage and the last one are on different ranks, the weight that they share is there twice. The
-    gradients of the two are added up, so both take the same steps. After construction ``gpt2`` is of no use here: whoever
-    drops it keeps this rank's stages only. ``kept`` has the gradients of these: ``"averaged"`` is the batch's, ``"local"`` is
+    Where the first stage and the last one are on different ranks, the weight that they share is
+    there twice. The gradients of the two are added up, so both take the same steps. After
+    construction ``gpt2`` is of no use here: whoever drops it keeps this rank's stages only.
+    ``kept_gradients`` has the gradients of these: ``"averaged"`` is the batch's, ``"local"`` is
     before those of the shared weight are added up.
 
-    A ScheduledPipeline wants one shape of batch. So there is one for each shape, over the same stages, and nothing needs
-    to be padded: a pipeline has no parameters or activations of its own, only the order of its messages.
+    A ScheduledPipeline wants one shape of batch. So there is one for each shape, over the same
+    stages, and nothing needs to be padded: a pipeline has no parameters or activations of its own,
+    only the order of its messages.
     """
 
     def __init__(
@@ -53,41 +57,44 @@ class PipelineTrainer(Trainer):
         total_steps: int,
         keep_gradients: bool = False,
     ):
-        rank, rank_of = world()[0], _ranks_of_stages(schedule)
+        rank, rank_of = world().rank, _ranks_of_stages(schedule)
         stages = enumerate(models.stages(gpt2, schedule.n_stages))
-        self.own = {number: stage for number, stage in stages if rank_of[number] == rank}
+        self.local_stages = {number: stage for number, stage in stages if rank_of[number] == rank}
         super().__init__(
-            nn.ModuleList(self.own.values()),
+            nn.ModuleList(self.local_stages.values()),
             translation.target_loss,
             learning_rate,
             total_steps,
             keep_gradients=keep_gradients,
         )
         self.n_parameters = models.parameter_count(gpt2)
-        self.counts = schedule.n_stages - 1 in self.own
+        self.counts_samples = schedule.n_stages - 1 in self.local_stages
         self._config, self._rank_of = gpt2.config, rank_of
         self._schedules = {True: schedule, False: modes.forward_of(schedule)}  # by whether it trains
         self._pipelines: dict[tuple[bool, torch.Size], ScheduledPipeline] = {}
         self._per_row = 1.0
         self._tied_weight: nn.Parameter | None = None  # where the other copy of it is on another rank
-        self._ends: Any = None  # the process group of the two ranks that have it; None if there are no others
+        self._tied_group: Any = None  # the process group of the two ranks that have it; None if there are no others
         if rank_of[0] != rank_of[-1]:
-            self._tie([rank_of[0], rank_of[-1]])
+            self._find_tied_weight([rank_of[0], rank_of[-1]])
 
-    def _tie(self, ends: list[int]) -> None:
-        for stage in self.own.values():
+    def _find_tied_weight(self, ends: list[int]) -> None:
+        for stage in self.local_stages.values():
             self._tied_weight = self._tied_weight if stage.tied_weight is None else stage.tied_weight
-        if world()[1] > len(ends):
-            self._ends = dist.new_group(ends)  # by all ranks, also those that are not in it
+        if world().size > len(ends):
+            self._tied_group = dist.new_group(ends)  # by all ranks, also those that are not in it
 
     def gradients(self, batch: Any, targets: int) -> torch.Tensor:
-        """The stages' gradients of the batch's mean loss per target. Gives the loss, a sum over targets, where it is computed."""
+        """Compute the stages' gradients of the batch's mean loss per target.
+
+        Return the loss, a sum over targets, on the rank that computes it.
+        """
         self.model.zero_grad()
         loss = self._step(batch, targets, trains=True)
         self._keep("local")
         if self._tied_weight is not None and (gradient := self._tied_weight.grad) is not None:
             with span("all_reduce", lane="comm", step=self.step, bytes=gradient.nbytes):
-                dist.all_reduce(gradient, group=self._ends)
+                dist.all_reduce(gradient, group=self._tied_group)
         self._keep("averaged")
         return loss
 
@@ -103,51 +110,51 @@ class PipelineTrainer(Trainer):
         return self._step(batch, batch.n_targets, trains=False)
 
     def _step(self, batch: Batch, targets: int, trains: bool) -> torch.Tensor:
-        pipeline, batch = self._pipeline(batch, trains), self._filled(batch)
+        pipeline, batch = self._pipeline(batch, trains), self._padded(batch)
         pipeline.next_step = self.step
         self._per_row = len(batch) / targets
         mean = pipeline.step(batch.inputs, batch.labels)
         return torch.zeros((), device=self.device) if mean is None else mean * targets
 
     def _pipeline(self, batch: Batch, trains: bool) -> ScheduledPipeline:
-        key = trains, self._filled(batch).inputs.shape
+        key = trains, self._padded(batch).inputs.shape
         if key not in self._pipelines:
             self._pipelines[key] = ScheduledPipeline(
-                list(self.own.values()), self._schedules[trains], self._mean_over_rows
+                list(self.local_stages.values()), self._schedules[trains], self._mean_over_rows
             )
         return self._pipelines[key]
 
     def _mean_over_rows(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """A ScheduledPipeline takes a mean over rows. Scaled like this, the mean over all rows is the mean over all targets."""
+        """Return a loss for ScheduledPipeline: its mean over rows is the mean over targets."""
         return translation.summed_loss(logits, labels) * (self._per_row / len(labels))
 
-    def _filled(self, batch: Batch) -> Batch:
-        """With a row for each micro-batch: rows that are missing are padding, and count in no loss."""
+    def _padded(self, batch: Batch) -> Batch:
+        """Return the batch with a row for each micro-batch: padding, which counts in no loss."""
         missing = (0, 0, 0, max(0, self._schedules[True].n_micro - len(batch)))
         inputs, labels = F.pad(batch.inputs, missing, value=PAD_ID), F.pad(batch.labels, missing, value=NO_LOSS)
         return Batch(inputs, labels, batch.n_tokens, batch.n_targets)
 
     @torch.no_grad()
     def whole_model(self) -> GPT2LMHeadModel:
-        """The stages of all ranks in one GPT-2, on every rank."""
+        """Return the stages of all ranks in one GPT-2, on every rank."""
         whole: Any = models.gpt2(self._config)
         whole.to(self.device)
         for number, stage in enumerate(models.stages(whole, len(self._rank_of))):
-            if number in self.own:
-                stage.load_state_dict(self.own[number].state_dict())
-            for parameter in stage.parameters() if world()[1] > 1 else ():
+            if number in self.local_stages:
+                stage.load_state_dict(self.local_stages[number].state_dict())
+            for parameter in stage.parameters() if world().size > 1 else ():
                 dist.broadcast(parameter, src=self._rank_of[number])
         return whole
 
     def close(self) -> None:
         """Give back the process group of the first rank and the last. All ranks call it."""
-        if self._ends is not None:
-            dist.destroy_process_group(self._ends)
-            self._ends = None
+        if self._tied_group is not None:
+            dist.destroy_process_group(self._tied_group)
+            self._tied_group = None
 
 
 def _ranks_of_stages(schedule: Schedule) -> list[int]:
-    """The rank of each stage."""
+    """Return the rank of each stage."""
     ranks = {op.stage: rank for rank, ops in enumerate(schedule.ops) for op in ops}
     return [ranks[stage] for stage in range(schedule.n_stages)]
 
@@ -157,7 +164,7 @@ def _ranks_of_stages(schedule: Schedule) -> list[int]:
 
 @contextlib.contextmanager
 def share_of_threads(devices: Sequence[torch.device]) -> Iterator[None]:
-    """In the block torch computes with as many threads as one virtual device has: its share of this process's."""
+    """Compute in the block with one virtual device's share of this process's threads."""
     threads = torch.get_num_threads()
     if is_virtual(devices[0]):
         torch.set_num_threads(max(1, threads // len(devices)))

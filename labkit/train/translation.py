@@ -1,7 +1,8 @@
-"""Translation as a language model sees it: source ``<eos_de>`` target ``<eos_en>`` ``<pad>`` …, from text to BLEU.
+"""Translation as a language model sees it, from text to BLEU.
 
-As in the GPT-2 assignment of CMU's course on LLM systems (11-868): one decoder reads the German sentence, then writes the
-English one; only the target's tokens count in the loss.
+A sequence is: source ``<eos_de>`` target ``<eos_en>`` ``<pad>`` … As in the GPT-2 assignment of
+CMU's course on LLM systems (11-868): one decoder reads the German sentence, then writes the English
+one; only the target's tokens count in the loss.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ NO_LOSS = -100  # the label that cross_entropy passes over
 
 
 def train_tokenizer(pairs: Sequence[dict[str, str]], vocab_size: int) -> Tokenizer:
-    """A byte-level BPE tokenizer trained on both sides of ``pairs``: one vocabulary of at most ``vocab_size`` tokens.
+    """Return a byte-level BPE tokenizer trained on both sides of ``pairs``.
 
-    256 bytes and three marks are always in it, so no text is unknown to it. Raises ValueError for fewer than 259.
+    Its one vocabulary has at most ``vocab_size`` tokens. 256 bytes and three marks are always in
+    it, so no text is unknown to it. Raises ValueError for fewer than 259.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -52,7 +54,7 @@ def train_tokenizer(pairs: Sequence[dict[str, str]], vocab_size: int) -> Tokeniz
 
 @dataclass(frozen=True)
 class Example:
-    """A sentence pair as token numbers: ``source`` ends with ``<eos_de>``, ``target`` with ``<eos_en>``."""
+    """A sentence pair as token numbers, which end with ``<eos_de>`` and ``<eos_en>``."""
 
     source: list[int]
     target: list[int]
@@ -62,7 +64,7 @@ class Example:
 
 
 def encode(pairs: Sequence[dict[str, str]], tokenizer: Tokenizer) -> list[Example]:
-    """Each pair's token numbers, with the mark that ends a sentence behind either side."""
+    """Return each pair's token numbers, with the mark that ends a sentence after either side."""
     sides = [[e.ids for e in tokenizer.encode_batch([pair[side] for pair in pairs])] for side in ("de", "en")]
     return [Example([*de, EOS_DE_ID], [*en, EOS_EN_ID]) for de, en in zip(*sides, strict=True)]
 
@@ -72,10 +74,10 @@ def encode(pairs: Sequence[dict[str, str]], tokenizer: Tokenizer) -> list[Exampl
 
 @dataclass
 class Batch:
-    """B examples, padded to the longest. ``inputs`` and ``labels``: int64, (B, T); label t is the input at t + 1.
+    """B examples, padded to the longest. Label t, of (B, T) int64, is the input at t + 1.
 
-    Labels are NO_LOSS except where a target token is to be predicted. ``n_tokens`` counts the examples' tokens without
-    padding, ``n_targets`` the labels that count in the loss.
+    Labels are NO_LOSS except where a target token is to be predicted. ``n_tokens`` counts the
+    examples' tokens without padding, ``n_targets`` the labels that count in the loss.
     """
 
     inputs: torch.Tensor
@@ -91,7 +93,7 @@ class Batch:
 
 
 def collate(examples: Sequence[Example]) -> Batch:
-    """One batch of a list of examples. The first target token is predicted from ``<eos_de>``."""
+    """Return a batch of examples. The first target token is predicted from ``<eos_de>``."""
     length = max(map(len, examples)) - 1  # the last token is a label only
     inputs = torch.full((len(examples), length), PAD_ID)
     labels = torch.full((len(examples), length), NO_LOSS)
@@ -103,16 +105,17 @@ def collate(examples: Sequence[Example]) -> Batch:
 
 
 def target_loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
-    """The negative log-likelihood of the batch's target tokens, summed, in nats. A scalar.
+    """Return the negative log-likelihood of the batch's target tokens, summed, in nats. A scalar.
 
-    A sum, so that it adds up over batches and ranks; divided by ``batch.n_targets`` it is the loss per token.
+    A sum, so that it adds up over batches and ranks; divided by ``batch.n_targets`` it is the loss
+    per token.
     """
-    # No attention mask: padding stands behind the text, and a causal model never looks ahead.
+    # No attention mask: padding comes after the text, and a causal model never looks ahead.
     return summed_loss(model(input_ids=batch.inputs, use_cache=False).logits, batch.labels)
 
 
 def summed_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The same, from logits (B, T, vocab) and labels (B, T)."""
+    """Return the same, from logits (B, T, vocab) and labels (B, T)."""
     return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=NO_LOSS, reduction="sum")
 
 
@@ -121,10 +124,10 @@ def summed_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def generate(model: Any, prompts: Sequence[list[int]], max_length: int, batch_size: int = 64) -> list[list[int]]:
-    """Greedy translations of ``prompts`` (sources that end with ``<eos_de>``): at each place the likeliest token.
+    """Return greedy translations of ``prompts``, sources that end with ``<eos_de>``.
 
-    A translation ends before ``<eos_en>``, or where prompt and translation have ``max_length`` tokens together. They
-    come in the order of the prompts. Prompts of similar length share a batch.
+    A translation ends before ``<eos_en>``, or where prompt and translation have ``max_length``
+    tokens together. They come in the order of the prompts. Prompts of similar length share a batch.
     """
     model.eval()
     translations: list[list[int]] = [[] for _ in prompts]
@@ -139,7 +142,8 @@ def generate(model: Any, prompts: Sequence[list[int]], max_length: int, batch_si
 def _generate_batch(model: Any, prompts: list[list[int]], max_length: int) -> list[list[int]]:
     device = next(model.parameters()).device
     longest = max(map(len, prompts))
-    # Padding goes to the left, so that all prompts end in the same column; it is masked, and positions start behind it.
+    # Padding goes to the left, so that all prompts end in the same column; it is masked, and
+    # positions start after it.
     tokens = torch.tensor([[PAD_ID] * (longest - len(p)) + p for p in prompts], device=device)
     mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=device)
     positions = (mask.cumsum(1) - 1).clamp(min=0)
@@ -162,9 +166,10 @@ def _generate_batch(model: Any, prompts: list[list[int]], max_length: int) -> li
 
 
 def bleu(translations: Sequence[str], references: Sequence[str]) -> float:
-    """Corpus BLEU, 0 to 100, by sacrebleu's default settings, which its reports sign as ``13a``, ``exp``, mixed case.
+    """Return corpus BLEU, 0 to 100, by sacrebleu's default settings.
 
-    Raises ValueError for lists of different length or none at all.
+    Its reports sign these as ``13a``, ``exp``, mixed case. Raises ValueError for lists of different
+    length or none at all.
     """
     from sacrebleu.metrics.bleu import BLEU
 
@@ -180,10 +185,10 @@ def bleu(translations: Sequence[str], references: Sequence[str]) -> float:
 
 @dataclass(frozen=True)
 class Corpus:
-    """What a training run needs of a data set. ``references`` are the English sentences of ``test``, as text.
+    """The data of a training run. ``references`` are the English sentences of ``test``, as text.
 
-    ``source`` says where the sentences are from. ``tokenizer`` is the trained tokenizer as JSON text, which travels to
-    other processes; :meth:`decode` makes text of token numbers.
+    ``source`` says where the sentences are from. ``tokenizer`` is the trained tokenizer as JSON
+    text, which travels to other processes; :meth:`decode` makes text of token numbers.
     """
 
     source: str
@@ -205,9 +210,10 @@ def load_corpus(
 ) -> Corpus:
     """Load the three splits, train the tokenizer on the training sentences, and encode everything.
 
-    ``limit`` takes that many training pairs from the front, ``limit_eval`` that many of validation and of test. An
-    example of more than ``max_length`` tokens is left out of training and validation; a test sentence is never left
-    out, but a source of more than half of ``max_length`` is cut to that half. Printed lines count what was left out.
+    ``limit`` takes that many training pairs from the front, ``limit_eval`` that many of validation
+    and of test. An example of more than ``max_length`` tokens is left out of training and
+    validation; a test sentence is never left out, but a source of more than half of ``max_length``
+    is cut to that half. Printed lines count what was left out.
     """
     train = data.translation("train", source)
     validation, test = (data.translation(split, train.source) for split in ("validation", "test"))

@@ -29,16 +29,22 @@ SAMPLES = 3  # test sentences shown with their translations
 
 @dataclass(frozen=True)
 class TranslateConfig:
-    """One run of the translation task. ``batch_size`` is the global one, of all ranks together.
+    """Describe one run of the translation task.
 
-    ``mode`` is one of :data:`labkit.train.modes.MODES`: ``"data_parallel"``; ``"model_parallel"`` and ``"pipeline_parallel"``, in which
-    one process drives ``n_devices`` devices; or a schedule, with a process for each rank. The training is the same in all of
-    them. ``n_chunk`` is the number of micro-batches of a batch, in ``"interleaved"`` each rank has ``stages_per_rank`` stages.
+    - ``mode``: one of :data:`labkit.train.modes.MODES`: ``"data_parallel"``; ``"model_parallel"``
+      and ``"pipeline_parallel"``, in which one process drives ``n_devices`` devices; or a schedule,
+      with a process for each rank. The training is the same in all of them.
+    - ``batch_size``: the global one, of all ranks together. ``n_micro``: how many micro-batches a
+      batch is cut into, where there is a pipeline. ``stages_per_rank``: of the mode
+      ``"interleaved"``.
+    - ``source``, ``limit``, ``limit_eval``, ``max_length``, ``vocab_size``: as
+      :func:`labkit.train.translation.load_corpus` takes them.
+    - ``size``: as :func:`labkit.models.gpt2` takes it, with ``n_layer`` blocks instead of its own.
+    - ``learning_rate``: the highest; None stands for one that suits the size.
+    - ``warmup_epochs``, ``warmup_steps``: as :mod:`labkit.train.metrics` says.
+    - ``bleu=False`` leaves out the translations; ``save_gradients`` keeps those of the first batch.
 
-    ``source``, ``limit``, ``limit_eval``, ``max_length`` and ``vocab_size`` are as :func:`labkit.train.translation.load_corpus`
-    takes them; ``size`` as :func:`labkit.models.gpt2`, with ``n_layer`` blocks instead of its own; the warm-up as
-    :mod:`labkit.train.metrics` says. ``learning_rate`` is the highest; None stands for one that suits the size. ``bleu=False``
-    leaves out the translations. ``save_gradients`` keeps the first batch's. Raises ValueError for a value that cannot be.
+    Raises ValueError for a value that cannot be.
     """
 
     source: str = "auto"
@@ -56,14 +62,14 @@ class TranslateConfig:
     bleu: bool = True
     save_gradients: bool = False
     mode: str = modes.DATA_PARALLEL
-    n_chunk: int = 4
+    n_micro: int = 4
     n_devices: int = 2
     stages_per_rank: int = 2
     n_layer: int | None = None
 
     def __post_init__(self) -> None:
         least = {"vocab_size": 259, "max_length": 4, "limit": 1, "limit_eval": 1, "epochs": 1, "batch_size": 1}
-        least |= dict.fromkeys(("n_chunk", "n_devices", "stages_per_rank", "n_layer"), 1)
+        least |= dict.fromkeys(("n_micro", "n_devices", "stages_per_rank", "n_layer"), 1)
         for name, minimum in (least | {"warmup_epochs": 0, "warmup_steps": 0, "seed": 0}).items():
             value = getattr(self, name)
             if value is None and name in ("limit", "n_layer"):
@@ -77,16 +83,18 @@ class TranslateConfig:
             raise ValueError(f"learning_rate is {self.learning_rate!r}, expected a number above 0")
 
     def check_world(self, world_size: int) -> None:
-        """Raise ValueError if ``world_size`` processes cannot share the training out in this mode."""
-        sizes = (self.n_devices, self.batch_size, self.n_chunk, self.stages_per_rank)
-        n_stages = modes.check(self.mode, world_size, *sizes)
+        """Raise ValueError if ``world_size`` processes cannot train together in this mode."""
+        n_stages = modes.count_stages(
+            self.mode, world_size, self.n_devices, self.batch_size, self.n_micro, self.stages_per_rank
+        )
         modes.check_blocks(self.mode, n_stages, self.n_layer or models.GPT2_SIZES[self.size]["n_layer"])
 
 
 def translate(config: TranslateConfig, corpus: Corpus | None = None) -> RankResult:
-    """Train GPT-2 to translate, on this rank and together with the others: the function to give to ``launch``.
+    """Train GPT-2 to translate, on this rank with the others: the function to give to ``launch``.
 
-    Without a ``corpus``, rank 0 loads it and sends it to the others. Also runs alone, without a process group.
+    Without a ``corpus``, rank 0 loads it and sends it to the others. Also runs alone, without a
+    process group.
     """
     rank, world_size = world()
     config.check_world(world_size)
@@ -95,7 +103,7 @@ def translate(config: TranslateConfig, corpus: Corpus | None = None) -> RankResu
     if rank == 0 and (left := config.batch_size % n_shards):
         print(f"batch size {config.batch_size} over {n_shards} ranks: {config.batch_size - left} samples in a step")
     batches = list(dp.partition_dataset(shard, n_shards, corpus.train, config.batch_size, translation.collate))
-    validation = [translation.collate(part) for part in _chunks(corpus.validation[shard::n_shards], 64)]
+    validation = [translation.collate(part) for part in _cut(corpus.validation[shard::n_shards], 64)]
     trainer = _trainer(config, corpus, len(targets_per_step(batches)) * config.epochs)
     skip = 0 if metrics.dropped_epochs(config.epochs, config.warmup_epochs) else config.warmup_steps
     with pipeline_trainer.share_of_threads(trainer.devices):
@@ -114,19 +122,19 @@ def translate(config: TranslateConfig, corpus: Corpus | None = None) -> RankResu
             epochs=epochs,
             bleu=bleu,
             samples=samples,
-            gradients=trainer.kept,
-            layout=modes.describe(config.mode, world_size, trainer.devices, config.n_chunk, config.stages_per_rank),
+            gradients=trainer.kept_gradients,
+            layout=modes.describe(config.mode, world_size, trainer.devices, config.n_micro, config.stages_per_rank),
         )
 
 
 def _trainer(config: TranslateConfig, corpus: Corpus, total_steps: int) -> Trainer:
-    """The model with its first weights, in the hands of what trains it in this mode."""
+    """Return the trainer of this mode, with a model of new weights."""
     shape = {"n_layer": config.n_layer} if config.n_layer else {}
     shape |= {"vocab_size": corpus.vocab_size, "n_positions": config.max_length}
     model = models.gpt2(config.size, config.seed, **shape)
     rate = config.learning_rate or LEARNING_RATES.get(config.size, 3e-4)
     if config.mode in modes.SCHEDULED:
-        schedule = modes.schedule_of(config.mode, world()[1], config.n_chunk, config.stages_per_rank)
+        schedule = modes.schedule_for_mode(config.mode, world().size, config.n_micro, config.stages_per_rank)
         return PipelineTrainer(model, schedule, rate, total_steps, config.save_gradients)
     devices, piped = None, config.mode == modes.PIPELINE_PARALLEL
     if config.mode in modes.ONE_PROCESS:
@@ -134,18 +142,21 @@ def _trainer(config: TranslateConfig, corpus: Corpus, total_steps: int) -> Train
         models.parallelize(model, devices)
     if piped:
         rows = min(config.batch_size, len(corpus.train))
-        pipe.prepare_pipeline_parallel(model, split_size=-(-rows // config.n_chunk))
+        pipe.prepare_pipeline_parallel(model, split_size=-(-rows // config.n_micro))
     loss, keep = translation.target_loss, config.save_gradients
     return Trainer(model, loss, rate, total_steps, keep_gradients=keep, devices=devices, spans=not piped)
 
 
 def load(config: TranslateConfig) -> Corpus:
-    """The data that ``config`` asks for. Raises ValueError, FileNotFoundError or ConnectionError where it cannot be had."""
+    """Load the data that ``config`` asks for.
+
+    Raises ValueError, FileNotFoundError or ConnectionError where it cannot be had.
+    """
     return translation.load_corpus(config.source, config.vocab_size, config.max_length, config.limit, config.limit_eval)
 
 
 class _Sent(NamedTuple):
-    """What rank 0 tells the others: the data, pickled, or what kept it from having any."""
+    """What rank 0 tells the others: the data, pickled, or why it has none."""
 
     corpus: bytes = b""
     failure: str = ""
@@ -154,32 +165,34 @@ class _Sent(NamedTuple):
 def _corpus_from_rank_0(config: TranslateConfig) -> Corpus:
     """Load the data on rank 0, for all ranks.
 
-    Whatever rank 0 raises, every rank raises, so that none waits for it: rank 0 the exception itself, the others a
-    RuntimeError that quotes it. An exception that pickle cannot carry is quoted as well as any other.
+    Whatever rank 0 raises, every rank raises, so that none waits for it: rank 0 the exception
+    itself, the others a RuntimeError that quotes it. An exception that pickle cannot carry is
+    quoted as well as any other.
     """
     rank, world_size = world()
     if world_size == 1:
         return load(config)
-    box: list[Any] = [None]
+    message: list[Any] = [None]
     mistake: BaseException | None = None
     if rank == 0:
         try:
             corpus = load(config)
-            box = [_Sent(corpus=pickle.dumps(corpus))]
+            message = [_Sent(corpus=pickle.dumps(corpus))]
         except BaseException as error:
             mistake = error
-            box = [_Sent(failure="".join(traceback.format_exception_only(error)).strip())]
-    dist.broadcast_object_list(box, src=0, device=device())
+            message = [_Sent(failure="".join(traceback.format_exception_only(error)).strip())]
+    dist.broadcast_object_list(message, src=0, device=device())
     if mistake is not None:
         raise mistake
-    if box[0].failure:
+    (sent,) = message
+    if sent.failure:
         time.sleep(HEAD_START_S)
-        raise RuntimeError(f"rank 0 could not read the data, so no rank can train: {box[0].failure}")
-    return corpus if rank == 0 else pickle.loads(box[0].corpus)
+        raise RuntimeError(f"rank 0 could not read the data, so no rank can train: {sent.failure}")
+    return corpus if rank == 0 else pickle.loads(sent.corpus)
 
 
 def _bleu(model: torch.nn.Module, corpus: Corpus, max_length: int) -> tuple[float, list[dict[str, str]]]:
-    """BLEU on the test sentences, and some of them. Every rank translates its share."""
+    """Return BLEU on the test sentences, and some of them. Every rank translates its share."""
     rank, world_size = world()
     own = [example.source for example in corpus.test[rank::world_size]]
     shares = [translation.generate(model, own, max_length)] * world_size
@@ -197,5 +210,5 @@ def _bleu(model: torch.nn.Module, corpus: Corpus, max_length: int) -> tuple[floa
     return translation.bleu(texts, corpus.references), samples
 
 
-def _chunks(items: list[Any], size: int) -> list[list[Any]]:
+def _cut(items: list[Any], size: int) -> list[list[Any]]:
     return [items[i : i + size] for i in range(0, len(items), size)]

@@ -82,7 +82,7 @@ def test_a_measured_table_still_computes_like_a_table():
     assert list(TABLE.merge(pd.DataFrame({"rank": [1], "device": ["cpu:1"]}), on="rank")["device"]) == ["cpu:1"]
 
 
-# --- what was emulated ---
+# --- what was emulated ----------------------------------------------------------------------------
 
 SAID = "emulated link: SLOW (10 MB/s, 1 ms)"
 

@@ -10,13 +10,13 @@ from labkit.ranks import plan
 
 @pytest.mark.parametrize(("in_sight", "quota", "cores"), [(64, 2.0, 2), (4, 1.5, 1), (8, 0.5, 1), (4, math.inf, 4)])
 def test_cores_are_those_in_sight_or_the_quota_if_that_is_less(monkeypatch, in_sight, quota, cores):
-    monkeypatch.setattr(machine, "cores_in_sight", lambda: in_sight)
+    monkeypatch.setattr(machine, "visible_cores", lambda: in_sight)
     monkeypatch.setattr(machine, "cpu_quota", lambda: quota)
     assert machine.cores() == cores
 
 
 def test_ranks_share_out_what_a_container_grants_not_what_the_machine_has(monkeypatch):
-    monkeypatch.setattr(machine, "cores_in_sight", lambda: 64)
+    monkeypatch.setattr(machine, "visible_cores", lambda: 64)
     monkeypatch.setattr(machine, "cpu_quota", lambda: 8.0)
     assert plan.decide(2, "gloo", 1.0, None, None, False, True).threads == 4
 

@@ -85,7 +85,7 @@ def test_small_shared_memory_is_a_warning(free, status, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(("quota", "status"), [(1.5, WARNING), (math.inf, OK)])
 def test_less_than_two_cores_is_a_warning(quota, status, monkeypatch):
-    monkeypatch.setattr(machine, "cores_in_sight", lambda: 4)
+    monkeypatch.setattr(machine, "visible_cores", lambda: 4)
     monkeypatch.setattr(machine, "cpu_quota", lambda: quota)
     assert doctor_module._cores().status == status
 

@@ -72,7 +72,7 @@ def replay_of(name: str) -> dict:
     return replay([NOTEBOOKS / f"{name}.ipynb"], rules_of_this_machine())
 
 
-# --- the notebooks of the lab ---
+# --- the notebooks of the lab ---------------------------------------------------------------------
 
 
 def test_the_lab_has_the_notebooks_that_are_tested_here():
@@ -103,7 +103,7 @@ def test_a_changed_digit_is_noticed_exactly_where_it_is_compared(name):
     assert kinds[True] >= 5 or is_student_edition(PROJECT)  # and measures something, unless all of that takes an answer
 
 
-# --- the two rules ---
+# --- the two rules --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("path", "n_rules"), [(CPU_RULES, 1), (GPU_RULES, 2)])
@@ -157,7 +157,7 @@ def test_a_rule_ends_with_its_bracket_and_with_its_line():
     assert sanitized(text, GPU_RULES) == "[measured] 2 [measured] 4\n[~ 5\n6 [device] 8] [9 [measured]]"
 
 
-# --- execution and tampering, on a small notebook ---
+# --- execution and tampering, on a small notebook -------------------------------------------------
 
 AUTORELOAD = "%load_ext autoreload\n%autoreload 2"
 SMALL = [
@@ -205,21 +205,25 @@ TAMPERED = {
     ("rules", "names"), [(CPU_RULES, list(TAMPERED)), (GPU_RULES, ["untouched", "text", "loss"])], ids=["cpu", "gpu"]
 )
 def test_nbval_fails_where_a_compared_digit_was_changed_and_only_there(small, tmp_path, rules, names):
-    stored = json.loads(small.read_text())
-    for name in names:
+    """One notebook has the cells of the small one once for each name, each time with outputs of that name's."""
+    first, *others = [cell for cell in json.loads(small.read_text())["cells"] if cell["cell_type"] == "code"]
+    cells = [first]
+    for number, name in enumerate(names):
         old, new, *_ = TAMPERED[name]
-        changed = json.loads(small.read_text())
-        for cell, original in zip(changed["cells"], stored["cells"], strict=True):
-            if "outputs" in cell and old:
-                cell["outputs"] = json.loads(re.sub(old, new, json.dumps(original["outputs"], ensure_ascii=False)))
+        stored = [json.dumps(cell["outputs"], ensure_ascii=False) for cell in others]
+        changed = [re.sub(old, new, outputs) if old else outputs for outputs in stored]
         assert (changed != stored) == bool(old), name
-        (tmp_path / f"{name}.ipynb").write_text(json.dumps(changed))
-    report = replay(sorted(tmp_path.glob("*.ipynb")), rules)
-    assert len(report["cells"]) == len(names) * len(SMALL)
-    failed = {cell["notebook"].removesuffix(".ipynb") for cell in report["cells"] if cell["outcome"] != "passed"}
+        for cell, outputs in zip(others, changed, strict=True):
+            cells.append(cell | {"outputs": json.loads(outputs), "id": f"{cell['id']}-{number}"})
+    (tmp_path / "tampered.ipynb").write_text(json.dumps(json.loads(small.read_text()) | {"cells": cells}))
+    report = replay([tmp_path / "tampered.ipynb"], rules)
+    assert len(report["cells"]) == 1 + len(names) * len(others)
+    name_of = {place: names[(place - 1) // len(others)] for place in range(1, len(cells))}
+    assert report["cells"][0]["outcome"] == "passed"
+    failed = {name_of[cell["cell"]] for cell in report["cells"] if cell["outcome"] != "passed"}
     passes = {name: on_cpu if rules == CPU_RULES else on_gpu for name, (*_, on_cpu, on_gpu) in TAMPERED.items()}
     assert failed == {name for name in names if not passes[name]}
-    untouched = [trial for trial in report["trials"] if trial["notebook"] == "untouched.ipynb"]
+    untouched = [trial for trial in report["trials"] if name_of[trial["cell"]] == "untouched"]
     hidden = ("~",) if rules == CPU_RULES else ("~", "≈")
     assert all(trial["accepted"] == (trial["brackets"] in hidden) for trial in untouched)
     assert {trial["brackets"] for trial in untouched} == {"", "~", "≈"}
@@ -283,7 +287,7 @@ def test_a_notebook_that_is_not_there_is_named_before_anything_runs(tmp_path, ca
     assert "none.ipynb" in capsys.readouterr().err
 
 
-# --- the normal form and the contract ---
+# --- the normal form and the contract -------------------------------------------------------------
 
 
 def good_notebook() -> nbformat.NotebookNode:

@@ -233,7 +233,7 @@ def test_a_notebooks_marker_that_does_not_fit_is_an_error_with_cell_and_line(rep
         edition(repository)
 
 
-# --- this repository -------------------------------------------------------------------------------------------------
+# --- this repository ------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

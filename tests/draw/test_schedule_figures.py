@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from drawn_marks import drawn_bars, on_screen, overlapping
+from drawn_artists import drawn_bars, on_screen, overlapping
 from drawn_tables import event, two_ranks
 from matplotlib.collections import PolyCollection
 from matplotlib.patches import Rectangle
@@ -60,7 +60,7 @@ def peaks(ax):
     return words(ax)[:-4]  # before title, makespan, bubble and the heading
 
 
-# --- time ---
+# --- time -----------------------------------------------------------------------------------------
 
 
 def test_every_op_is_a_bar_at_its_time_in_the_panel_of_its_table(five_tables):
@@ -122,7 +122,7 @@ def test_a_rank_that_waits_is_grey_behind_its_bars(five_tables):
     assert {each.get_width() for each in ax.patches} == {33}
 
 
-# --- memory ---
+# --- memory ---------------------------------------------------------------------------------------
 
 
 def test_the_peak_of_every_rank_stands_beside_it(five_tables):
@@ -190,7 +190,7 @@ def test_strips_of_many_ranks_are_shades_from_light_to_dark():
     assert "activations kept (darker: more)" in [text.get_text() for text in figure.legends[0].get_texts()]
 
 
-# --- the figure as a whole ---
+# --- the figure as a whole ------------------------------------------------------------------------
 
 SIZES = {
     "one small": {"1F1B": (2, 2)},
@@ -266,7 +266,7 @@ def test_its_data_tell_the_tables_apart(five_tables):
     }
 
 
-# --- what cannot be drawn ---
+# --- what cannot be drawn -------------------------------------------------------------------------
 
 GOOD = simulate(gpipe(2, 2))
 BAD = {

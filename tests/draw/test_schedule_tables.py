@@ -5,7 +5,7 @@ from itertools import pairwise
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
-from drawn_marks import coloured_bars, drawn_bars, on_screen
+from drawn_artists import coloured_bars, drawn_bars, on_screen
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 
@@ -20,7 +20,7 @@ def _close_figures():
     plt.close("all")
 
 
-LETTERS = {to_hex(STYLES[name][0]): letter for name, letter in zip(STYLES, "FBIW", strict=False)}
+LETTERS = {to_hex(STYLES[name].colour): letter for name, letter in zip(STYLES, "FBIW", strict=False)}
 
 # Written by hand: with unit times rank 1 waits a slot for its first input, rank 0 a hop and back for its first gradient.
 PAPER = {

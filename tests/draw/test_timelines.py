@@ -7,7 +7,7 @@ from itertools import combinations
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from drawn_marks import coloured_bars, drawn_bars, faces, on_screen, overlapping
+from drawn_artists import coloured_bars, drawn_bars, faces, on_screen, overlapping
 from drawn_tables import ALT, event, two_ranks
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex, to_rgb
@@ -25,7 +25,7 @@ def _close_figures():
     plt.close("all")
 
 
-# --- timelines ---
+# --- timelines ------------------------------------------------------------------------------------
 
 
 def test_every_event_is_a_bar_at_its_time():
@@ -185,7 +185,7 @@ def test_overlay_draws_ranks_that_only_one_table_has():
     assert len(drawn_bars(ax)) == 21
 
 
-# --- timelines of pipelines ---
+# --- timelines of pipelines -----------------------------------------------------------------------
 
 
 def labels_of_ranks(ax):
@@ -220,8 +220,10 @@ def test_the_second_stage_of_a_rank_is_lighter_than_the_first_and_the_legend_say
     colours = {(round(left, 6), top): colour for (left, _, top, _), colour in coloured_bars(ax)}
     tops = sorted({top for _, top in colours})
     for row in events.itertuples():
-        light = shade(STYLES[row.name][0], 1, 2)
-        expected = STYLES[row.name][0] if row.stage < 2 else light  # stages 0 and 1 go down the ranks, 2 and 3 up again
+        light = shade(STYLES[row.name].colour, 1, 2)
+        expected = (
+            STYLES[row.name].colour if row.stage < 2 else light
+        )  # stages 0 and 1 go down the ranks, 2 and 3 up again
         assert colours[round(row.start_s, 6), tops[row.rank]] == to_hex(expected)
     assert [text.get_text() for text in ax.get_legend().get_texts()][-1] == "1st, 2nd stage of a rank"
 
@@ -245,7 +247,7 @@ def test_the_ground_of_a_number_has_the_colour_of_its_bar():
 def test_of_four_stages_each_is_lighter_than_the_one_before():
     ax = timeline(simulate(interleaved(2, 2, 4)))
     assert [text.get_text() for text in ax.get_legend().get_texts()][-1] == "1st to last of a rank's 4 stages"
-    by_stage = [lab(shade(STYLES["forward"][0], chunk, 4), "normal")[0] for chunk in range(4)]
+    by_stage = [lab(shade(STYLES["forward"].colour, chunk, 4), "normal")[0] for chunk in range(4)]
     assert by_stage == sorted(set(by_stage))
     assert len({colour for _, colour in coloured_bars(ax)}) == 2 * 4
 
@@ -253,7 +255,9 @@ def test_of_four_stages_each_is_lighter_than_the_one_before():
 def test_ranks_with_one_stage_each_have_one_colour_a_kind_and_no_such_entry():
     ax = timeline(simulate(gpipe(3, 2)))
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["forward", "backward"]
-    assert {colour for _, colour in coloured_bars(ax)} == {to_hex(STYLES[name][0]) for name in ("forward", "backward")}
+    assert {colour for _, colour in coloured_bars(ax)} == {
+        to_hex(STYLES[name].colour) for name in ("forward", "backward")
+    }
 
 
 @pytest.mark.parametrize("n_micro", [64, 512])
@@ -297,7 +301,7 @@ def test_a_wrong_table_is_refused_with_its_fault(table, error, message):
     assert not plt.get_fignums()
 
 
-# --- colours ---
+# --- colours --------------------------------------------------------------------------------------
 
 # Linear light to what an eye without red, green or blue cones sees (Machado, Oliveira and Fernandes 2009, severity 1).
 COLOUR_VISION = {
@@ -321,7 +325,7 @@ def lab(colour, vision):
 @pytest.mark.parametrize("vision", COLOUR_VISION)
 def test_the_stages_of_a_rank_differ_for_every_eye_and_in_black_and_white(vision):
     for name in ("forward", "backward", "input_grad", "weight_grad"):
-        first, second = (lab(shade(STYLES[name][0], chunk, 2), vision) for chunk in (0, 1))
+        first, second = (lab(shade(STYLES[name].colour, chunk, 2), vision) for chunk in (0, 1))
         assert np.linalg.norm(second - first) > 10
         assert second[0] - first[0] > (5 if name == "input_grad" else 12)  # L*: yellow is light to begin with
 
@@ -331,7 +335,7 @@ def test_names_of_the_lab_differ_in_colour_or_hatching_for_every_eye(vision):
     for (one, (colour, hatch)), (other, (other_colour, other_hatch)) in combinations(STYLES.items(), 2):
         difference = np.linalg.norm(lab(colour, vision) - lab(other_colour, vision))
         assert difference > 10 or hatch != other_hatch, (one, other)
-    forward, backward = STYLES["forward"][0], STYLES["backward"][0]
+    forward, backward = STYLES["forward"].colour, STYLES["backward"].colour
     assert np.linalg.norm(lab(forward, vision) - lab(backward, vision)) > 30
 
 
@@ -344,6 +348,6 @@ def test_a_name_has_the_same_colour_in_every_picture():
 
 def test_forty_names_of_one_picture_all_look_different():
     names = [f"span {i}" for i in range(40)]
-    assert all(style_of(name)[0] in PALETTE for name in names)
+    assert all(style_of(name).colour in PALETTE for name in names)
     looks = faces(timeline(event_table([event(0, name, i, i + 1) for i, name in enumerate(names)])))
     assert len(set(looks.values())) >= 38

@@ -1,4 +1,5 @@
-"""devices: which a process computes on, by what launch or torchrun gave it, its group, and what the machine has."""
+"""devices: which a process computes on, by what launch or torchrun gave it, its group, and what the
+machine has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Emulated compute: a stage sleeps as long as told, lets real gradients through, and all that is shown says so."""
+"""Emulated compute: a stage sleeps as long as told, lets real gradients through, and all that is
+shown says so."""
 
 import functools
 
@@ -95,7 +96,8 @@ def test_where_the_input_needs_no_gradient_the_weights_takes_as_long_as_both(clo
 
 
 def step(schedule, times):
-    """A step of a pipeline of emulated stages, the second time it is run. Gives the loss and this rank's gradient."""
+    """A step of a pipeline of emulated stages, the second time it is run. Gives the loss and this
+    rank's gradient."""
     stage = EmulatedStage(*times)
     pipeline = ScheduledPipeline([stage], schedule, mse)
     x = torch.ones(16, 4)
@@ -108,7 +110,8 @@ def step(schedule, times):
 
 @pytest.mark.parametrize(("make", "backward"), [(gpipe, True), (zero_bubble_h1, False)])
 def test_more_ranks_than_cores_work_at_the_same_time_and_their_gradients_are_right(ranks, make, backward):
-    """Closed forms: the loss of x·w⁴ against 0 is w⁸ at w = 1, and its derivative by each stage's w is 2."""
+    """Closed forms: the loss of x·w⁴ against 0 is w⁸ at w = 1, and its derivative by each stage's w
+    is 2."""
     n, m, times = 4, 8, (0.005, 0.005, 0.005)
     run = ranks(4).run(step, make(n, m), times)
     assert [loss if loss is None else loss.item() for loss, _ in run.values] == [None, None, None, pytest.approx(1.0)]

@@ -1,4 +1,5 @@
-"""micro_batch: the rows of a batch, each in one micro-batch, and the batch's loss from the parts of theirs."""
+"""micro_batch: the rows of a batch, each in one micro-batch, and the batch's loss from the parts of
+theirs."""
 
 import pytest
 import torch

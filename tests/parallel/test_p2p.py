@@ -1,4 +1,5 @@
-"""P2P: everything arrives, in whatever order the network insists on; what was sent is let go; what is wrong is said."""
+"""P2P: everything arrives, in whatever order the network insists on; what was sent is let go; what
+is wrong is said."""
 
 from __future__ import annotations
 
@@ -39,12 +40,13 @@ class Work:
 
 
 class Network:
-    """Stands in for torch.distributed, between threads: each side's messages queue up, and one gets through only while it is
-    the first in the queues of both its ranks. No byte moves before both ask for it.
+    """Stands in for torch.distributed, between threads: each side's messages queue up, and one gets
+    through only while it is the first in the queues of both its ranks. No byte moves before both
+    ask for it.
 
-    ``lane(rank, peer)`` is which queue a message goes into: on NCCL one for each pair of ranks, or a single one for all of a
-    rank's messages. If ``patient``, a rank does not even go on before its message is through. When all ranks
-    wait, they wait for ever, and all are told so.
+    ``lane(rank, peer)`` is which queue a message goes into: on NCCL one for each pair of ranks, or
+    a single one for all of a rank's messages. If ``patient``, a rank does not even go on before its
+    message is through. When all ranks wait, they wait for ever, and all are told so.
     """
 
     def __init__(self, n_ranks, lane, patient):
@@ -146,8 +148,8 @@ def number(op):
 
 
 def steps_of(schedule, steps, frozen=frozenset()):
-    """A program for each rank: the ops of some steps, in which every tensor is a number that tells who gave it. Stages that
-    are ``frozen`` give activations that want no gradient."""
+    """A program for each rank: the ops of some steps, in which every tensor is a number that tells
+    who gave it. Stages that are ``frozen`` give activations that want no gradient."""
 
     def program(rank):
         channel = P2P(schedule, rank, None, devices_of(schedule, rank))
@@ -202,7 +204,8 @@ def test_on_such_a_network_ranks_that_send_and_receive_as_it_comes_do_wait_for_e
 
 
 def most_kept(schedule, rank):
-    """The most payloads that ``rank`` holds at a time, in a second step of ``schedule``: alive, though it has sent them."""
+    """The most payloads that ``rank`` holds at a time, in a second step of ``schedule``: alive,
+    though it has sent them."""
     network = Network(schedule.n_ranks, LANES["a lane for each pair of ranks"], patient=False)
     most = 0
 

@@ -1,4 +1,5 @@
-"""I and W together are B, and B is what autograd does: the same gradients, and the same hooks as often."""
+"""I and W together are B, and B is what autograd does: the same gradients, and the same hooks as
+often."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_modules import Do, rows
 from torch import nn
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
@@ -22,19 +24,6 @@ from labkit.parallel.graph_entry import enter_graph
 from labkit.parallel.split_backward import StageGraph
 
 MICRO_BATCHES = 3
-
-
-class Do(nn.Module):
-    """A module that does ``function`` to its input and its parts: weights, or modules."""
-
-    def __init__(self, function: Callable[..., Any], *parts: nn.Module | torch.Tensor):
-        super().__init__()
-        self.function, self.n_parts = function, len(parts)
-        for number, part in enumerate(parts):
-            setattr(self, str(number), part)
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.function(x, *(getattr(self, str(number)) for number in range(self.n_parts)))
 
 
 class Product(torch.autograd.Function):
@@ -66,10 +55,6 @@ class Stop(torch.autograd.Function):
 
 def weight(*shape: int, seed: int = 0) -> nn.Parameter:
     return nn.Parameter(torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64))
-
-
-def rows(seed: int = 0) -> torch.Tensor:
-    return torch.randn(5, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def linear(out: int = 4, seed: int = 1) -> nn.Linear:
@@ -112,7 +97,7 @@ def forward(module: nn.Module, inputs: list[torch.Tensor]) -> tuple[list[StageGr
 
 
 def check(module: nn.Module, inputs: list[torch.Tensor] | None = None, tolerance: float = 1e-12) -> None:
-    inputs = [rows(seed) for seed in range(MICRO_BATCHES)] if inputs is None else inputs
+    inputs = [rows(seed=seed) for seed in range(MICRO_BATCHES)] if inputs is None else inputs
     found = {}
     for way in (plain, whole, split):
         alike = copy.deepcopy(module)
@@ -294,7 +279,7 @@ def test_a_loss_needs_no_gradient():
 def test_under_autocast_the_gradients_are_those_of_one_process():
     layers = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 4))
     with torch.autocast("cpu", torch.bfloat16):
-        check(layers, [rows(seed).float() for seed in range(MICRO_BATCHES)], tolerance=1e-5)
+        check(layers, [rows(seed=seed).float() for seed in range(MICRO_BATCHES)], tolerance=1e-5)
 
 
 # --- hooks -----------------------------------------------------------------------------------------------------------
@@ -303,7 +288,8 @@ Log = list[tuple[str, torch.Tensor]]
 
 
 def hook_an_activation(model: nn.Sequential, log: Log) -> None:
-    """Half the gradient; the activation is one that a linear layer gave, so W needs what the hook has left."""
+    """Half the gradient; the activation is one that a linear layer gave, so W needs what the hook
+    has left."""
 
     def hook(gradient: torch.Tensor) -> torch.Tensor:
         log.append(("activation", gradient.clone()))
@@ -355,7 +341,7 @@ def test_hooks_run_as_often_as_in_one_process_and_see_the_same(hook, twice, monk
         function = Do(lambda x, w: Product.apply(x, 0.5, w), weight(4, 4))
         model, log = nn.Sequential(*layers, layers[0] if twice else nn.GELU(), function), []
         hook(model, log)
-        gradients = way(model, [rows(), rows(1)])
+        gradients = way(model, [rows(), rows(seed=1)])
         # Which weight comes first is up to the engine, and W need not come in the order of I.
         log = sorted((what, round(float(seen.sum()), 9)) for what, seen in log if what != "added")
         found[way] = (log, [*gradients, *(weight.grad for weight in model.parameters())])
@@ -384,7 +370,7 @@ def test_no_product_is_computed_twice_however_deep_the_stage():
     def flops(way: Callable[..., Any], depth: int) -> int:
         model = nn.Sequential(*(linear() for _ in range(depth)))
         with FlopCounterMode(display=False) as counter:
-            way(model, [rows(), rows(1)])
+            way(model, [rows(), rows(seed=1)])
         return counter.get_total_flops()
 
     assert flops(split, 7) == flops(plain, 7) > flops(plain, 6)
@@ -416,7 +402,8 @@ def test_a_checkpoint_is_computed_again_once_for_each_half():
 
 
 class Keep(torch.autograd.Function):
-    """The identity, which saves a copy for backward. ``alive`` has a reference to each copy's memory."""
+    """The identity, which saves a copy for backward. ``alive`` has a reference to each copy's
+    memory."""
 
     alive: ClassVar[list[Any]] = []
 
@@ -440,7 +427,7 @@ def test_nothing_of_the_graph_stays_alive(way, name):
     gc.disable()  # it must not be needed
     try:
         Keep.alive = []
-        way(copy.deepcopy(module) if way is split else module, [rows(), rows(1)])
+        way(copy.deepcopy(module) if way is split else module, [rows(), rows(seed=1)])
         assert len(Keep.alive) == 2 and not any(storage() is not None for storage in Keep.alive)
     finally:
         gc.enable()

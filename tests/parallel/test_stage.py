@@ -1,4 +1,5 @@
-"""A stage of ScheduledPipeline, micro-batch by micro-batch: F and B, or F, I and W, against autograd over all stages at once."""
+"""A stage of ScheduledPipeline, micro-batch by micro-batch: F and B, or F, I and W, against
+autograd over all stages at once."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_modules import Do, Fail
+from small_modules import Do, Fail, rows
 from torch import nn
 
 from labkit import models
@@ -27,12 +28,9 @@ def layers(*widths: int, seed: int = 0) -> nn.Sequential:
     return nn.Sequential(*each).double()
 
 
-def rows(count: int = 6, width: int = 4, seed: int = 0) -> torch.Tensor:
-    return torch.randn(count, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
 def run(stages: list[Stage], micro_batches: list[torch.Tensor], split: list[bool], order: list[int]) -> torch.Tensor:
-    """All forwards, then backwards in ``order``, in one part or two as ``split`` says of each stage; the Ws at the end."""
+    """All forwards, then backwards in ``order``, in one part or two as ``split`` says of each
+    stage; the Ws at the end."""
     total = torch.zeros((), dtype=torch.float64)
     for i, x in enumerate(micro_batches):
         for stage in stages:
@@ -56,7 +54,7 @@ def run(stages: list[Stage], micro_batches: list[torch.Tensor], split: list[bool
 )
 def test_stages_together_give_the_loss_and_the_gradients_of_the_whole_model(split, order):
     modules = [layers(4, 5, 4, seed=seed) for seed in range(len(split))]
-    whole, batch = nn.Sequential(*copy.deepcopy(modules)), rows()
+    whole, batch = nn.Sequential(*copy.deepcopy(modules)), rows(6)
     expected = whole(batch).square().sum()
     expected.backward()
     stages = [Stage(module, number) for number, module in enumerate(modules)]
@@ -85,7 +83,7 @@ def test_stage_0_of_gpt2_takes_token_ids_and_has_no_gradient_to_give(split):
 @pytest.mark.parametrize("split", [False, True])
 def test_stage_0_may_change_its_micro_batch_in_place_but_not_the_callers_batch(split):
     module = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 4).double())
-    batch = rows()
+    batch = rows(6)
     before, alike = batch.clone(), copy.deepcopy(module)
     alike(batch.clone()).sum().backward()
     stage = Stage(module, 0)

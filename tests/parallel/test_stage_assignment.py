@@ -1,4 +1,5 @@
-"""stage_assignment: a rank in the schedule, and which modules are which stages. What several ranks do is in test_scheduled_faults."""
+"""stage_assignment: a rank in the schedule, and which modules are which stages. What several ranks
+do is in test_scheduled_faults."""
 
 import pytest
 import torch

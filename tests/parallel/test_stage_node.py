@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_modules import Do, Fail
+from small_modules import Do, Fail, output_and_gradients, rows
 from torch import nn
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
@@ -38,29 +38,15 @@ class Staged(nn.Module):
         return x
 
 
-def rows(count: int = 5, width: int = 4, seed: int = 0) -> torch.Tensor:
-    return torch.randn(count, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
 def layers() -> list[nn.Module]:
     torch.manual_seed(1)
     return [layer.double() for layer in (nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 4), nn.Softmax(dim=1))]
 
 
-def gradients(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor | None]:
-    """Of the output's squares: by the input, if it needs one, and by each parameter."""
-    model.zero_grad()
-    x = x.clone() if not x.is_floating_point() else x.clone().requires_grad_()
-    # In place on an input that requires grad is not allowed, so the model gets what was computed from one.
-    output = model(x * 1)
-    output.square().sum().backward()
-    return [output.detach(), x.grad, *(parameter.grad for parameter in model.parameters())]
-
-
 def check_equal(*modules: nn.Module, x: torch.Tensor | None = None) -> None:
     x = rows() if x is None else x
     alike = copy.deepcopy(modules)  # together, so that what they share is still shared
-    expected, found = gradients(nn.Sequential(*modules), x), gradients(Staged(*alike), x)
+    expected, found = output_and_gradients(nn.Sequential(*modules), x), output_and_gradients(Staged(*alike), x)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
     assert any(gradient is not None for gradient in expected[1:])
 
@@ -166,13 +152,13 @@ def test_output_and_gradients_are_the_plain_modules_for_any_stages(kinds, count)
     plain = [nn.Linear(4, 4).double(), *(made[kind]().double() for kind in kinds)]
     alike = copy.deepcopy(plain)
     try:
-        expected = gradients(nn.Sequential(*plain), rows(count))
+        expected = output_and_gradients(nn.Sequential(*plain), rows(count))
     except RuntimeError as error:  # two in-place operations in a row may destroy what backward needs
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-            gradients(Staged(*alike), rows(count))
+            output_and_gradients(Staged(*alike), rows(count))
         assert "modified by an inplace operation" in str(error)
     else:
-        torch.testing.assert_close(gradients(Staged(*alike), rows(count)), expected, rtol=1e-12, atol=0)
+        torch.testing.assert_close(output_and_gradients(Staged(*alike), rows(count)), expected, rtol=1e-12, atol=0)
 
 
 def test_a_stage_may_change_its_input_in_place_first():
@@ -324,7 +310,7 @@ def test_hooks_on_a_module_see_the_plain_modules_gradients():
     def hooked(model: nn.Module, layer: nn.Module) -> list[Any]:
         seen: list[Any] = []
         layer.register_full_backward_hook(lambda _, inner, outer: seen.append((inner, outer)))
-        gradients(model, rows())
+        output_and_gradients(model, rows())
         return seen
 
     plain, alike = layers(), layers()

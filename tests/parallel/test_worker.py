@@ -1,4 +1,5 @@
-"""Workers: tasks in order, under the caller's modes, at the same time as other workers'; errors come back; threads end."""
+"""Workers: tasks in order, under the caller's modes, at the same time as other workers'; errors
+come back; threads end."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def done_by(a_worker: Worker, function: Callable[..., Any], *arguments: Any) -> 
 
 @pytest.fixture
 def two_threads() -> Iterator[None]:
-    """Let torch use two threads for an operation here, however many it does elsewhere in the tests."""
+    """Let torch use two threads for an operation here, however many it does elsewhere in the
+    tests."""
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     yield
@@ -214,7 +216,7 @@ def test_threads_end_once_what_was_put_before_is_done():
 
 
 def test_waiting_for_a_worker_that_is_stuck_ends_and_the_thread_ends_when_it_is_free(monkeypatch):
-    monkeypatch.setattr(worker, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(worker, "JOIN_TIMEOUT_S", 0.05)
     go = threading.Event()
     with working() as (only,):
         only.put(Task(go.wait, SECONDS))
@@ -248,7 +250,7 @@ def test_a_task_that_never_ends_does_not_keep_python_from_exiting():
     code = """
 import threading, torch
 from labkit.parallel import worker
-worker.PATIENCE_S = 0.1
+worker.JOIN_TIMEOUT_S = 0.1
 (only,) = worker.create_workers([torch.device("cpu")])
 only.put(worker.Task(threading.Event().wait))
 """

@@ -1,4 +1,5 @@
-"""The order of messages: it is complete, and no rank waits for ever, however little the network does by itself."""
+"""The order of messages: it is complete, and no rank waits for ever, however little the network
+does by itself."""
 
 import pytest
 from hypothesis import given, settings
@@ -11,14 +12,16 @@ from labkit.schedule.p2p_order import Message, p2p_order
 any_schedule = st.one_of(schedules(), random_schedules())
 
 
-# --- ranks that shake hands ------------------------------------------------------------------------------------------
+# --- ranks that shake hands -----------------------------------------------------------------------
 #
-# The strictest network there is: a message gets through only while both of its ranks stand at it, and until then neither goes
-# on. NCCL does no worse: it lets the rank go on, and keeps what it asked for in the order in which it asked.
+# The strictest network there is: a message gets through only while both of its ranks stand at it,
+# and until then neither goes on. NCCL does no worse: it lets the rank go on, and keeps what it
+# asked for in the order in which it asked.
 
 
 def program(ops, messages):
-    """What a rank does, one after the other, ops and messages: what comes before its next message in ``messages`` first."""
+    """What a rank does, one after the other, ops and messages: what comes before its next message
+    in ``messages`` first."""
     taken = {message.consumer: number for number, message in enumerate(messages)}
     given = {message.producer: number for number, message in enumerate(messages)}
     steps, sent = [], 0
@@ -36,7 +39,8 @@ def program(ops, messages):
 
 
 def stuck(programs):
-    """Where the ranks stand when none can go on any more: for each one what it waits for; nothing if all came to their end."""
+    """Where the ranks stand when none can go on any more: for each one what it waits for; nothing
+    if all came to their end."""
     at, done = [0] * len(programs), set()
     now = [None] * len(programs)
     going = True
@@ -81,7 +85,7 @@ def as_it_comes(schedule, rank):
     return steps
 
 
-# --- what is in it ---------------------------------------------------------------------------------------------------
+# --- what is in it --------------------------------------------------------------------------------
 
 
 @settings(deadline=None)

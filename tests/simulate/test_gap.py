@@ -18,7 +18,7 @@ from labkit.trace import event_table
 CAUSES = ["imbalance_s", "communication_s", "overhead_s", "core_s"]
 UNIT = {"forward": 1.0, "backward": 2.0, "input_grad": 1.0, "weight_grad": 1.0}
 
-# --- bad input -------------------------------------------------------------------------------------------------------
+# --- bad input ------------------------------------------------------------------------------------
 
 IDEAL = simulate(one_f_one_b(2, 2))
 
@@ -54,7 +54,7 @@ def test_an_ideal_table_that_is_no_whole_pipeline_is_refused():
         explain_gap(one_f_one_b(2, 2), IDEAL)  # type: ignore[arg-type]
 
 
-# --- it adds up ------------------------------------------------------------------------------------------------------
+# --- it adds up -----------------------------------------------------------------------------------
 
 
 def disturbed(schedule, times, random, most=1.0):
@@ -102,7 +102,7 @@ def test_every_start_follows_from_what_is_said_to_have_held_it_up_and_no_delay_i
     assert min(delays.overhead_s.min(), delays.transfer_s.min()) > -1e-9
 
 
-# --- what was lost is found where it was put -------------------------------------------------------------------------
+# --- what was lost is found where it was put ------------------------------------------------------
 
 FOUR = [gpipe(4, 8), one_f_one_b(4, 8), interleaved(2, 4, 2), zero_bubble_h1(4, 8)]
 every_schedule = pytest.mark.parametrize("schedule", FOUR, ids=lambda schedule: schedule.name)
@@ -227,7 +227,7 @@ def test_seconds_that_two_stages_lose_side_by_side_count_once_with_the_earlier_s
     assert gap.loc[0, "imbalance_s"] > 40 * 3 and gap.loc[1, "imbalance_s"] < 3 * 3
 
 
-# --- tables ----------------------------------------------------------------------------------------------------------
+# --- tables ---------------------------------------------------------------------------------------
 
 
 def test_what_a_run_also_measures_does_not_count_and_rows_may_stand_in_any_order():

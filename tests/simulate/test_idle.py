@@ -28,7 +28,7 @@ from labkit.schedule import Op, Schedule, ScheduleError, gpipe, interleaved, one
 from labkit.simulate import Idle, critical_path, explain_idle, makespan, simulate
 from labkit.trace import event_table
 
-# --- bad input -------------------------------------------------------------------------------------------------------
+# --- bad input ------------------------------------------------------------------------------------
 
 SCHEDULE = gpipe(2, 2)
 EVENTS = simulate(SCHEDULE)
@@ -87,7 +87,7 @@ def test_a_time_outside_the_run_is_refused_and_the_run_named(time, error):
         explain_idle(SCHEDULE, EVENTS, 0, time)
 
 
-# --- the critical path -----------------------------------------------------------------------------------------------
+# --- the critical path ----------------------------------------------------------------------------
 
 
 def path_of(schedule, events):
@@ -138,7 +138,7 @@ def test_the_path_is_rows_of_the_table_as_they_are():
     pd.testing.assert_frame_equal(path, events.loc[path.index])
 
 
-# --- why a rank is idle ----------------------------------------------------------------------------------------------
+# --- why a rank is idle ---------------------------------------------------------------------------
 
 SCHEDULES = [
     gpipe(3, 4),

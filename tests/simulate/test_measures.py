@@ -15,7 +15,7 @@ from labkit.schedule import forward_only, gpipe, interleaved, one_f_one_b, zero_
 from labkit.simulate import activations, bubble_fraction, by_stage, makespan, peak_activations, simulate
 from labkit.trace import event_table
 
-# --- bad input -------------------------------------------------------------------------------------------------------
+# --- bad input ------------------------------------------------------------------------------------
 
 READERS = [makespan, bubble_fraction, activations, peak_activations, by_stage]
 
@@ -58,7 +58,7 @@ def test_a_table_without_stages_says_what_it_needs():
             read(events)
 
 
-# --- time ------------------------------------------------------------------------------------------------------------
+# --- time -----------------------------------------------------------------------------------------
 
 
 def spans(*computed, lane="compute"):
@@ -103,7 +103,7 @@ def test_a_rank_that_computes_nothing_is_idle_all_the_time():
     assert bubble_fraction(pd.concat([spans((0, 0, 4)), spans((1, 0, 4), lane="comm")])) == 1 / 2
 
 
-# --- activations -----------------------------------------------------------------------------------------------------
+# --- activations ----------------------------------------------------------------------------------
 
 
 def kept_at(events, rank, time):
@@ -185,7 +185,7 @@ def test_what_a_run_of_a_pipeline_also_measures_does_not_count():
     assert peak_activations(pd.concat([extra, events])) == peak_activations(events)
 
 
-# --- tables ----------------------------------------------------------------------------------------------------------
+# --- tables ---------------------------------------------------------------------------------------
 
 
 def test_stages_that_are_threads_of_one_process_are_seen_as_ranks():

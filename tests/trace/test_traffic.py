@@ -26,7 +26,7 @@ MIB = 2**20
 SO_ATTACH_FILTER, SO_DETACH_FILTER = 26, 27  # Linux; Python's socket module does not name them
 
 
-# --- what cannot work ------------------------------------------------------------------------------------------------
+# --- what cannot work -----------------------------------------------------------------------------
 
 
 def no_tcp_info(monkeypatch):
@@ -80,7 +80,7 @@ def test_what_was_seen_cannot_be_read_before_the_block_is_over(what):
         getattr(seen, what)
 
 
-# --- plain TCP connections -------------------------------------------------------------------------------------------
+# --- plain TCP connections ------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -271,7 +271,7 @@ def test_ipv6_counts_as_well_and_an_ipv4_peer_has_one_name_whatever_the_socket()
         assert client.getsockname() in [connection.peer for connection in seen.connections]
 
 
-# --- what is not counted ---------------------------------------------------------------------------------------------
+# --- what is not counted --------------------------------------------------------------------------
 
 
 @has_counters
@@ -334,7 +334,7 @@ def test_the_stores_connection_is_listed_and_not_in_the_totals(pair, monkeypatch
     assert (seen.sent_bytes, seen.received_bytes) == (8, 8)
 
 
-# --- it leaves no trace ----------------------------------------------------------------------------------------------
+# --- it leaves no trace ---------------------------------------------------------------------------
 
 
 @has_counters
@@ -357,13 +357,7 @@ def test_a_default_timeout_is_not_forced_on_sockets_that_wait(pair):
     assert os.get_blocking(pair[0].fileno())
 
 
-@pytest.mark.parametrize("module", ["torch", "pandas"])
-def test_importing_it_loads_nothing_heavy(module):
-    code = f"import sys, labkit.trace.traffic; sys.exit({module!r} in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
-
-
-# --- real ranks ------------------------------------------------------------------------------------------------------
+# --- real ranks -----------------------------------------------------------------------------------
 
 
 class Meeting:

@@ -1,4 +1,5 @@
-"""The merged result is arithmetic that can be done by hand: averaged over ranks, summed over ranks, spread over epochs."""
+"""The merged result is arithmetic that can be done by hand: averaged over ranks, summed over ranks,
+spread over epochs."""
 
 from __future__ import annotations
 

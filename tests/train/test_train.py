@@ -1,4 +1,5 @@
-"""Training on several ranks is training on one: same gradients, every sample, no rank left waiting, results on disk."""
+"""Training on several ranks is training on one: same gradients, every sample, no rank left waiting,
+results on disk."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ def flat_gradient(model: torch.nn.Module) -> torch.Tensor:
 
 
 def gradient_of_whole_batch(batch: list[Example]) -> torch.Tensor:
-    """One process, plain torch, one example at a time: the gradient of the mean loss per target token."""
+    """One process, plain torch, one example at a time: the gradient of the mean loss per target
+    token."""
     model, losses = small_model(), []
     for example in batch:
         tokens = torch.tensor(example.source + example.target)
@@ -58,7 +60,8 @@ def gradient_of_whole_batch(batch: list[Example]) -> torch.Tensor:
 
 
 def one_step(shards: list[list[Example]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """In a rank: this rank's own mean-loss gradient, and what Trainer.gradients makes of all ranks'."""
+    """In a rank: this rank's own mean-loss gradient, and what Trainer.gradients makes of all
+    ranks'."""
     own, alone = shards[dist.get_rank()], small_model()
     if own:
         batch = translation.collate(own)

@@ -1,4 +1,5 @@
-"""In every mode the training is that of one process: same batches, losses, gradients and weights, each token counted once."""
+"""In every mode the training is that of one process: same batches, losses, gradients and weights,
+each token counted once."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ RANKS = {"gpipe": 2, "1f1b": 3, "interleaved": 2, "zb_h1": 2, "zb_v": 2}
 
 
 def examples(n: int) -> list[Example]:
-    """Of different lengths, and as many targets: a mean over rows is far from a mean over targets."""
+    """Of different lengths, and as many targets: a mean over rows is far from a mean over
+    targets."""
     return [Example([3 + i % 7] * (1 + i % 3) + [1], [4 + i % 5] * (1 + 3 * (i % 4)) + [2]) for i in range(n)]
 
 
@@ -112,7 +114,7 @@ def test_each_rank_keeps_the_gradients_of_its_own_stages(mode: str, trained: Any
     gpt2 = models.gpt2("nano", n_layer=4, vocab_size=12, n_positions=32)
     assert alone.gradients
     whole = dict(zip(map(id, gpt2.parameters()), alone.gradients["averaged"], strict=True))
-    schedule = modes.schedule_of(mode, RANKS[mode], 4, 2)
+    schedule = modes.schedule_for_mode(mode, RANKS[mode], 4, 2)
     stages = models.stages(gpt2, schedule.n_stages)
     for result, ops in zip(trained(mode).values, schedule.ops, strict=True):
         own = [stages[number] for number in sorted({op.stage for op in ops})]
@@ -122,7 +124,8 @@ def test_each_rank_keeps_the_gradients_of_its_own_stages(mode: str, trained: Any
 
 
 def train_and_put_together(mode: str) -> tuple[dict[str, torch.Tensor], int, int]:
-    """In a rank: the whole model after two steps, the numbers in this rank's stages, and those in all parameters alive."""
+    """In a rank: the whole model after two steps, the numbers in this rank's stages, and those in
+    all parameters alive."""
     settings = config(mode)
     batches = list(dp.partition_dataset(0, 1, CORPUS.train, settings.batch_size, translation.collate))
     gc.collect()
@@ -160,7 +163,7 @@ def test_ranks_hold_their_stages_only_and_put_them_together_as_the_model_that_on
 @needs_answers
 @pytest.mark.parametrize("mode", modes.SCHEDULED)
 def test_spans_are_those_of_training_step_by_step(mode: str, trained: Any) -> None:
-    events, n_stages = trained(mode).events, modes.schedule_of(mode, RANKS[mode], 4, 2).n_stages
+    events, n_stages = trained(mode).events, modes.schedule_for_mode(mode, RANKS[mode], 4, 2).n_stages
     forwards = events[events["name"] == "forward"]
     expected = [(step, stage, i) for step in range(6) for stage in range(n_stages) for i in range(4)]
     assert sorted(zip(forwards["step"], forwards["stage"], forwards["micro_batch"], strict=True)) == expected
@@ -230,7 +233,7 @@ def test_one_process_drives_as_many_devices_as_world_size_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     without_torchrun(monkeypatch)
-    mode = "--mode pipeline_parallel --n-chunk 2 --n-layer 3 --world-size 3 --no-bleu --out"
+    mode = "--mode pipeline_parallel --n-micro 2 --n-layer 3 --world-size 3 --no-bleu --out"
     train.main(["translate", *SMALL.split(), *mode.split(), str(tmp_path)])
     out = capfd.readouterr().out
     assert "pipeline_parallel: 3 virtual devices in one process, 2 micro-batches a batch" in out
@@ -245,9 +248,9 @@ def test_one_process_drives_as_many_devices_as_world_size_says(
             "--mode pipedream",
             "mode is 'pipedream', expected one of data_parallel, model_parallel, pipeline_parallel, gpipe",
         ),
-        ("--mode 1f1b --n-chunk 0", "n_chunk is 0, expected a whole number, 1 or more"),
-        ("--mode 1f1b --batch-size 3", "batch_size is 3 and n_chunk 4: a batch is cut into n_chunk micro-batches"),
-        ("--mode pipeline_parallel --batch-size 3", "batch_size is 3 and n_chunk 4"),
+        ("--mode 1f1b --n-micro 0", "n_micro is 0, expected a whole number, 1 or more"),
+        ("--mode 1f1b --batch-size 3", "batch_size is 3 and n_micro 4: a batch is cut into n_micro micro-batches"),
+        ("--mode pipeline_parallel --batch-size 3", "batch_size is 3 and n_micro 4"),
         ("--mode gpipe --world-size 4 --n-layer 3", "the model has 3 blocks and mode gpipe cuts it into 4 stages"),
         (
             "--mode zb-v",
@@ -259,8 +262,8 @@ def test_one_process_drives_as_many_devices_as_world_size_says(
         ),
         ("--mode model_parallel --world-size 5 --n-layer 4", "mode model_parallel puts it on 5 devices"),
         (
-            "--mode interleaved --n-chunk 5 --n-layer 6",
-            "mode is interleaved and n_chunk 5, which the schedule calls n_micro: n_micro is 5, expected one that divides",
+            "--mode interleaved --n-micro 5 --n-layer 6",
+            "mode is interleaved: n_micro is 5, expected one that divides",
         ),
         ("--mode gpipe --world-size 0", "world_size is 0, expected 1 or more"),
         ("--mode model_parallel --world-size 0", "n_devices is 0, expected a whole number, 1 or more"),
@@ -272,7 +275,7 @@ def test_bad_modes_are_refused_before_anything_starts(
 ) -> None:
     without_torchrun(monkeypatch)
     monkeypatch.setattr(command.launch, "launch", lambda *_, **__: pytest.fail("processes were started"))
-    monkeypatch.setattr(train, "load", lambda _: pytest.fail("data was loaded"))
+    monkeypatch.setattr(command, "load", lambda _: pytest.fail("data was loaded"))
     with pytest.raises(SystemExit) as stop:
         train.main(["translate", *flags.split()])
     assert stop.value.code == 2
@@ -303,7 +306,7 @@ def test_each_unfilled_task_that_a_mode_needs_is_named_and_no_other(
     mode: str, needed: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_torchrun(monkeypatch)
-    monkeypatch.setattr(train, "load", lambda _: CORPUS)
+    monkeypatch.setattr(command, "load", lambda _: CORPUS)
     for unfilled in ("dp.1", "dp.4", "pipe.1", "pipe.2", "pipe.3", "pipe.4", "pipe.5"):
         monkeypatch.setattr(
             command, "missing", lambda task, u=unfilled: f"TODO {u}: a file, line 7" if task == u else None
@@ -311,4 +314,4 @@ def test_each_unfilled_task_that_a_mode_needs_is_named_and_no_other(
         monkeypatch.setattr(command.launch, "launch", lambda *_, **__: sys.exit("ranks were started"))
         expected = rf"TODO {unfilled}: a file, line 7" if unfilled in needed else "ranks were started"
         with pytest.raises(SystemExit, match=expected):
-            train.main(["translate", "--mode", mode, "--n-layer", "4"])
+            train.main(["translate", "--mode", mode, "--size", "nano", "--n-layer", "4"])

@@ -1,4 +1,5 @@
-"""From text to BLEU: batches by hand, the loss by plain torch, greedy decoding by transformers' own generate."""
+"""From text to BLEU: batches by hand, the loss by plain torch, greedy decoding by transformers' own
+generate."""
 
 from __future__ import annotations
 
@@ -75,7 +76,8 @@ def test_a_batch_is_shifted_padded_and_labelled_on_target_tokens_only() -> None:
 
 
 def loss_by_hand(model: GPT2LMHeadModel, examples: list[Example], first: int = 0) -> float:
-    """Minus the log-probability of each target token, one example at a time, without padding. ``first`` tokens less."""
+    """Minus the log-probability of each target token, one example at a time, without padding.
+    ``first`` tokens less."""
     total = 0.0
     for example in examples:
         tokens = example.source + example.target

@@ -1,0 +1,116 @@
+"""The connection between the notebook and a rank: messages, each with a payload, and their two lengths in front."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+from collections import deque
+
+_LENGTHS = struct.Struct("!QQ")
+_PIECE, _MOST_PIECES = 1 << 20, 64  # so much is read of one rank before the others have a turn
+
+Buffer = bytes | bytearray
+
+
+def send(connection: socket.socket, message: Buffer, payload: Buffer = b"") -> None:
+    """Send a message and its payload, however long that takes. The payload is not copied."""
+    connection.sendall(_LENGTHS.pack(len(message), len(payload)) + message)
+    connection.sendall(payload)
+
+
+def receive(connection: socket.socket) -> tuple[bytearray, bytearray]:
+    """Return the next message and its payload, waiting for them. EOFError once the other end is closed."""
+    lengths = _LENGTHS.unpack(_exactly(connection, _LENGTHS.size))
+    return _exactly(connection, lengths[0]), _exactly(connection, lengths[1])
+
+
+def _exactly(connection: socket.socket, size: int) -> bytearray:
+    data = bytearray(size)
+    left = memoryview(data)
+    while left:
+        if not (count := connection.recv_into(left)):
+            raise EOFError
+        left = left[count:]
+    return data
+
+
+class Channel:
+    """The notebook's end of the connection. It waits for nothing: it sends what fits and receives what has come."""
+
+    def __init__(self, connection: socket.socket):
+        connection.setblocking(False)
+        self.connection = connection
+        self._unsent: deque[memoryview] = deque()
+        self._received: list[bytearray] = []  # of the message that is coming: lengths, message, payload
+        self._expect(_LENGTHS.size)
+
+    def fileno(self) -> int:
+        return self.connection.fileno()
+
+    @property
+    def sending(self) -> bool:
+        """Whether there is something left to send: call :meth:`flush` when the connection can be written to."""
+        return bool(self._unsent)
+
+    def send(self, message: Buffer, payload: Buffer = b"") -> None:
+        """Send a message and its payload, as much as fits for now."""
+        lengths = _LENGTHS.pack(len(message), len(payload))
+        self._unsent += [memoryview(part) for part in (lengths + message, payload) if part]
+        self.flush()
+
+    def flush(self) -> None:
+        """Send as much as fits of what is left. If the other end is closed, :meth:`receive` will say so."""
+        while self._unsent:
+            try:
+                count = self.connection.send(self._unsent[0])
+            except BlockingIOError:
+                return
+            except (BrokenPipeError, ConnectionResetError):
+                self._unsent.clear()
+                return
+            self._unsent[0] = self._unsent[0][count:]
+            if not self._unsent[0]:
+                self._unsent.popleft()
+
+    def receive(self) -> tuple[bytearray, bytearray] | None:
+        """Return the next message and its payload if all of them has come. EOFError once the other end is closed."""
+        while self._filled():
+            self._received.append(self._part)
+            if len(self._received) == 3:
+                _, message, payload = self._received
+                self._received = []
+                self._expect(_LENGTHS.size)
+                return message, payload
+            self._expect(_LENGTHS.unpack(self._received[0])[len(self._received) - 1])
+        return None
+
+    def _expect(self, size: int) -> None:
+        self._part = bytearray(size)
+        self._missing = memoryview(self._part)
+
+    def _filled(self) -> bool:
+        for _ in range(_MOST_PIECES):
+            if not self._missing:
+                return True
+            try:
+                count = self.connection.recv_into(self._missing[:_PIECE])
+            except BlockingIOError:
+                return False
+            except ConnectionResetError:
+                count = 0
+            if not count:
+                raise EOFError
+            self._missing = self._missing[count:]
+        return not self._missing
+
+    def close(self) -> None:
+        """Close the connection, also if a fork of this process, such as a data loader's, holds a copy of it."""
+        hang_up(self.connection)
+
+
+def hang_up(connection: socket.socket) -> None:
+    """Close a connection for every process that holds a copy of this end of it."""
+    with contextlib.suppress(OSError):  # the other end is closed already
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()

@@ -1,0 +1,84 @@
+"""Where a rank stands among the others, and what it takes over from the notebook for each call."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:  # a rank without an emulated link need not wait for this import
+    from labkit.cost import Link
+
+
+class Place(NamedTuple):
+    """Where this rank stands among the others, and what it runs on. ``device`` is such as ``"cpu"`` or ``"cuda:0"``."""
+
+    rank: int
+    world_size: int
+    backend: str
+    device: str
+    threads: int
+    init: bool
+    master_port: int
+    variables: dict[str, str]  # environment variables that only ranks get
+    link: Link | None  # an emulated one
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What torchrun would set, for one machine, and this launch's own variables."""
+        rank, world_size = str(self.rank), str(self.world_size)
+        return {
+            "RANK": rank,
+            "LOCAL_RANK": rank,
+            "WORLD_SIZE": world_size,
+            "LOCAL_WORLD_SIZE": world_size,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(self.master_port),
+            # As under torchrun: the store at MASTER_PORT is there already, nobody has to open one.
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "OMP_NUM_THREADS": str(self.threads),
+            **self.variables,
+        }
+
+
+class Surroundings(NamedTuple):
+    """What a rank takes over from the notebook for each call, as it is at that moment."""
+
+    environment: dict[str, str]
+    directory: str
+    sys_path: list[str]
+    argv: list[str]
+    cell_sources: dict[str, list[str]]  # file name of a cell -> its lines, for tracebacks
+
+    @classmethod
+    def here(cls) -> Surroundings:
+        """Return this process's own. FileNotFoundError if its working directory has been deleted."""
+        cells = {
+            name: entry[2] for name, entry in linecache.cache.items() if len(entry) == 4 and not os.path.exists(name)
+        }
+        return cls(dict(os.environ), working_directory(), list(sys.path), list(sys.argv), cells)
+
+    def enter(self, place: Place) -> None:
+        """Make them this process's own, with what ``place`` adds to the environment."""
+        wanted = self.environment | place.environment
+        for name in os.environ.keys() - wanted.keys():
+            del os.environ[name]
+        os.environ.update(wanted)
+        os.chdir(self.directory)
+        sys.path[:] = self.sys_path
+        sys.argv[:] = self.argv
+        for name, lines in self.cell_sources.items():
+            linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
+
+
+def working_directory() -> str:
+    """Return this process's working directory. FileNotFoundError that says what to do if it has been deleted."""
+    __tracebackhide__ = True
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            "launch: the working directory of this notebook has been deleted, and ranks start in it. "
+            "Go to one that exists first: os.chdir(...)"
+        ) from None

@@ -1,0 +1,60 @@
+"""Becoming a rank: a session of its own, signals, where prints and stacks go, and an end no later than its server's."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import faulthandler
+import multiprocessing.util
+import os
+import signal
+import socket
+import sys
+
+from labkit.ranks import rank
+
+STACKS_SIGNAL = signal.SIGUSR1
+HELD_BACK = (
+    signal.SIGINT,
+    STACKS_SIGNAL,
+)  # signals that a server blocks, and a rank lets through once it is ready for them
+
+
+def run(connection: int, output: int, stacks: int, listener: int) -> int:
+    """Be a rank until the notebook closes the connection. The arguments are file descriptors. Return an exit status."""
+    with contextlib.suppress(PermissionError):  # leads a session already
+        os.setsid()  # an interrupt of the notebook's process group must not reach the ranks
+    _die_with_parent()
+    atexit._clear()  # what the preloaded packages registered is the server's to run; a rank runs what it registers itself
+    atexit.register(multiprocessing.util._exit_function)  # type: ignore[attr-defined]
+    _redirect_output(output)
+    faulthandler.enable(stacks)
+    faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        rank.serve(socket.socket(fileno=connection), listener)
+    atexit._run_exitfuncs()
+    return 0
+
+
+def _die_with_parent() -> None:
+    """Have the kernel (Linux) end this process with the server that started it, even if Python never gets to run again."""
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        _libc.prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+_libc = ctypes.CDLL(None)
+
+
+def _redirect_output(output: int) -> None:
+    """Send what Python and C code print to the notebook, a line at a time."""
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    sys.stdout = open(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+    line_buffered = 1  # C's _IOLBF, in glibc and on macOS
+    stdout = ctypes.c_void_p.in_dll(_libc, "stdout" if sys.platform == "linux" else "__stdoutp")
+    _libc.setvbuf(stdout, None, line_buffered, 0)

@@ -1,0 +1,224 @@
+"""The notebook's side of the fork servers: have them running, replace one that is out of date, ask for a rank."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from multiprocessing import resource_tracker
+
+from labkit.ranks import channel, fork_server
+from labkit.ranks.fork_server import NEWS, Report, Setup
+from labkit.ranks.place import working_directory
+from labkit.ranks.rank_process import HELD_BACK
+
+PRELOAD = ["cloudpickle", "numpy", "pandas", "torch", "torch.distributed", "transformers.models.gpt2.modeling_gpt2"]
+
+# What the preloaded packages read only once, while they are imported: if one of these changes, so must the server.
+_READ_AT_IMPORT = ("HF_", "TRANSFORMERS_", "TORCH_", "PYTORCH_", "OMP_", "MKL_", "KMP_")
+_SET_IN_RANKS = ("OMP_NUM_THREADS",)  # each rank gets its own, so the notebook's does not matter
+_SEND_S = 10.0  # how long a server may take to take a request
+
+NEVER_STARTED = 255  # the exit status of a rank whose server ended before it could start it
+
+
+class RankProcess:
+    """One rank's process: asked for, perhaps not yet running. It is ready to be read when there is news; see :meth:`poll`."""
+
+    def __init__(self, leash: socket.socket):
+        self._leash = leash
+        self.pid: int | None = None
+        self.exit_status: int | None = None
+
+    def fileno(self) -> int:
+        return self._leash.fileno()
+
+    def poll(self, timeout_s: float = 0.0) -> int | None:
+        """Return the exit status, or None while it runs. Waits at most ``timeout_s`` for it."""
+        self._leash.settimeout(timeout_s)
+        while self.exit_status is None:
+            try:
+                news = self._leash.recv(NEWS.size)
+            except (BlockingIOError, TimeoutError):
+                return None
+            except ConnectionResetError:
+                news = b""
+            if not news:  # the server is gone, and the rank with it
+                self.exit_status = -signal.SIGKILL if self.pid else NEVER_STARTED
+            elif self.pid is None:
+                (self.pid,) = NEWS.unpack(news)
+            else:
+                (self.exit_status,) = NEWS.unpack(news)
+        return self.exit_status
+
+    def signal(self, number: int) -> None:
+        """Send the rank a signal, through its server, which knows whether it is still there."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._leash.send(bytes([number]))
+
+    def close(self) -> None:
+        """Let go of the rank: its server sees to it that it leaves soon, with everything it has started."""
+        channel.hang_up(self._leash)
+
+
+class Server:
+    """A package server and the rank server before it, started anew whenever they would import something else.
+
+    ``start`` asks for a rank and waits for nothing. Ranks that run are no concern of a server's replacement: the old one
+    lives until the last of them has gone.
+    """
+
+    def __init__(self, preload: list[str], fork: bool):
+        self.preload, self.fork = preload, fork
+        self.usable = not fork or sys.platform == "linux"  # macOS's own libraries do not survive a fork
+        self._lock = threading.Lock()
+        self._packages: subprocess.Popen[bytes] | None = None
+        self._to_packages: socket.socket | None = None
+        self._to_ranks: socket.socket | None = None
+        self._environment: Mapping[str, str] = {}
+        self._lab: str | None = None  # where the rank server finds the lab
+        self._report: Report | None = None
+        self._old: list[subprocess.Popen[bytes]] = []  # package servers that wait for their last rank
+        self._deaths = 0
+
+    def start(self, fds: list[int]) -> RankProcess:
+        """Ask for a process that runs ``rank_process.run`` on copies of ``fds``."""
+        mine, theirs = socket.socketpair()
+        try:
+            with theirs, self._lock:
+                self._keep_running()
+                assert self._to_ranks is not None
+                with contextlib.suppress(OSError):  # the server has ended: the leash tells
+                    socket.send_fds(self._to_ranks, [b"r"], [theirs.fileno(), *fds])
+        except BaseException:
+            mine.close()
+            raise
+        return RankProcess(mine)
+
+    def ensure_running(self) -> None:
+        """Start what is not running, or is out of date, without waiting for it."""
+        with self._lock:
+            self._keep_running()
+
+    def has_died(self) -> None:
+        """Take note that it ended before it could start a rank. It gets one more try; what broke it would break it again."""
+        with self._lock:
+            self._deaths += 1
+            self._listen()
+            cuda_is_open = self._report is not None and self._report.cuda_is_open
+            self.usable = not self.fork or (self._deaths < 2 and not cuda_is_open)
+            self._stop()
+
+    def stop(self) -> None:
+        """Stop asking it for ranks; it ends with the last one that it has."""
+        with self._lock:
+            self._stop()
+
+    def _keep_running(self) -> None:
+        environment = self._environment_at_import()
+        if self._packages is None or self._packages.poll() is not None or environment != self._environment:
+            self._stop()
+            self._start_packages()
+            self._environment = environment
+        if not self._is_current():
+            self._start_rank_server()
+
+    def _environment_at_import(self) -> Mapping[str, str]:
+        if not self.fork:  # a fresh interpreter starts with all of it
+            return dict(os.environ)
+        return {k: v for k, v in os.environ.items() if k.startswith(_READ_AT_IMPORT) and k not in _SET_IN_RANKS}
+
+    def _start_packages(self) -> None:
+        working_directory()  # if it has been deleted, MKL ends a process that imports torch there
+        mine, theirs = socket.socketpair()
+        mine.settimeout(_SEND_S)
+        try:
+            with theirs:
+                resource_tracker.ensure_running()  # first, because its own start clears the mask again
+                tracker = resource_tracker.getfd() or 0
+                call = f"fork_server.serve_packages({theirs.fileno()}, {tracker}, {self.preload!r})"
+                # The mask is inherited: an interrupt of the notebook's process group must not end the server.
+                mask = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
+                try:
+                    self._packages = subprocess.Popen(
+                        fork_server.python(f"from labkit.ranks import fork_server; {call}", sys.path),
+                        pass_fds=[theirs.fileno(), tracker],
+                        stdin=subprocess.DEVNULL,
+                    )
+                finally:
+                    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        except BaseException:
+            mine.close()
+            raise
+        self._to_packages = mine
+
+    def _start_rank_server(self) -> None:
+        self._stop_rank_server()
+        setup = Setup(list(sys.path), working_directory(), self.fork)
+        mine, theirs = socket.socketpair()
+        mine.settimeout(_SEND_S)
+        with theirs, contextlib.suppress(OSError):  # the package server has ended: whoever asks for a rank will notice
+            assert self._to_packages is not None
+            socket.send_fds(self._to_packages, [b"s"], [theirs.fileno()])
+            channel.send(mine, pickle.dumps(tuple(setup)))
+        self._to_ranks, self._lab = mine, _lab()
+
+    def _is_current(self) -> bool:
+        """Whether the rank server would import the same files again. One that has not imported them yet will."""
+        if self._to_ranks is None or self._lab != _lab():
+            return False
+        self._listen()
+        if self._to_ranks is None:
+            return False
+        return self._report is None or all(fork_server.stamp(f) == was for f, was in self._report.files.items())
+
+    def _listen(self) -> None:
+        """Take what the rank server has reported so far, or that it has ended."""
+        if self._to_ranks is None:
+            return
+        self._to_ranks.settimeout(0)
+        try:
+            said = self._to_ranks.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return
+        except ConnectionResetError:
+            said = b""
+        finally:
+            self._to_ranks.settimeout(_SEND_S)
+        if said:
+            self._report = Report(*pickle.loads(channel.receive(self._to_ranks)[0]))
+            self._listen()
+        else:
+            self._to_ranks.close()
+            self._to_ranks = None
+
+    def _stop_rank_server(self) -> None:
+        if self._to_ranks is not None:
+            self._to_ranks.close()
+        self._to_ranks = self._report = None
+
+    def _stop(self) -> None:
+        self._stop_rank_server()
+        self._old = [packages for packages in self._old if packages.poll() is None]
+        if self._packages is not None and self._to_packages is not None:
+            self._to_packages.close()
+            self._old.append(self._packages)
+        self._packages = self._to_packages = None
+
+
+def _lab() -> str | None:
+    """Return where a rank would find the lab now: another folder may have come to stand first in sys.path."""
+    for finder in sys.meta_path:
+        if (find := getattr(finder, "find_spec", None)) and (spec := find("labkit", None)):
+            return spec.origin
+    return None
+
+
+forks = Server(PRELOAD, fork=True)
+fresh = Server([], fork=False)
