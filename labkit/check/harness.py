@@ -50,7 +50,6 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from labkit.check import plain
@@ -98,9 +97,6 @@ class Task:
         return add
 
 
-_MIGRATED = {f"labkit.check.{file.stem}" for file in Path(__file__).parent.glob("*_?.py")}  # for now
-
-
 def check(task: str) -> CheckResult:
     """Judge ``task``, such as ``"dp.1"``, by its student file on disk, and say what is right and wrong.
 
@@ -110,9 +106,7 @@ def check(task: str) -> CheckResult:
     """
     if todo := missing(task):
         return CheckResult(task, todo=todo)
-    if (name := f"labkit.check.{task.replace('.', '_')}") not in _MIGRATED:
-        return importlib.import_module("labkit.judging.as_before").check_as_before(task)
-    module = importlib.import_module(name)
+    module = importlib.import_module(f"labkit.check.{task.replace('.', '_')}")
     for other in module.TASK.first:
         if claim := _has_to_come_first(other):
             return CheckResult(task, (claim,))

@@ -46,7 +46,7 @@ for thread in threads:
 """
 OWN_TASKS = """class Task(Task):
     def run(self):
-        self._modes = (False, True, [])
+        self._modes = self._modes._replace(grad=True)
         super().run()
 """
 LAST_FAILURE = "failed = error\n        if 'failed' in locals(): raise failed"

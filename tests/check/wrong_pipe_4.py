@@ -51,7 +51,7 @@ BY_CLAIM = {
     },
     None: {
         "makes a Pipe of a ModuleList": (
-            "put the modules into one (labkit/pipe.py, line 27",
+            "put the modules into one (labkit/pipe.py, line ",
             (PIPE, "Pipe(gpt2.transformer.h, split_size)"),
         ),
     },
