@@ -124,9 +124,7 @@ def _has_to_come_first(task: str) -> Claim | None:
         return Claim(ENDS, f"{task} has to be done first ({todo.partition(': ')[2]})")
     result = check(task)
     first = result.claims[0]
-    if first.text == IS_IMPORTED or (
-        first.wrong and " has to be " in first.wrong
-    ):  # the file, or what comes before that
+    if first.text == IS_IMPORTED or " has to be " in (first.wrong or ""):  # it is the file, or what comes before that
         return first
     return None if result.passed else Claim(ENDS, f'{task} has to be right first: check("{task}") says what is wrong')
 
@@ -209,9 +207,9 @@ class _Observer:
         if not alone:
             return found
         ((value, error_type, message, text),) = found
-        return (
-            self._fail(case, raised(error_type, message, text, self._source), error_type, text) if error_type else value
-        )
+        if not error_type:
+            return value
+        return self._fail(case, raised(error_type, message, text, self._source), error_type, text)
 
     def _started(self, world_size: int, init: bool) -> Any:
         from labkit.launch import Workers

@@ -183,7 +183,7 @@ BY_CLAIM = {
         "a new error": ("does not lead to the partition", where_it_fails("raise type(error)(str(error)) from None")),
         "raises in another order": ("partition 2 came out, expected that of partition 1", other("sorted(schedule)")),
         "raises the last failure": ("0 came out, expected that of partition 1", where_it_fails(LAST_FAILURE)),
-        "raises before all have ended": ("came out while partition 1 was still running", (block(WAIT), "pass\n")),
+        "raises before all have ended": ("came out while partition 2 was still running", (block(WAIT), "pass\n")),
         "waits for the last task only": ("came out while partition 2 was still", (block(WAIT), "tasks[-1].wait()\n")),
     },
     claims.all_is_right_the_next_time: {
