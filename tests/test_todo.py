@@ -25,8 +25,9 @@ def student_file(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def shell():
+def shell(monkeypatch):
     """An IPython shell in which %%needs is known."""
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])  # a shell puts its own there
     shell = InteractiveShell.instance()
     todo.load_ipython_extension(shell)
     shell.reset(new_session=True)
