@@ -66,9 +66,9 @@ class Ranks:
                 for rank in range(self.world_size):
                     self.members.append(Member(rank, listener.fileno(), server))
                 port = listener.getsockname()[1]
-            # Functions, not methods: in a circle with their selector, ranks would outlive who used them.
             for member in self.members:
                 member.channel.send(pickle.dumps(self.place(member.rank, port)))
+                # Functions, not methods: in a circle with their selector, ranks would outlive who used them.
                 self._selector.register(member.output, selectors.EVENT_READ, (Ranks._hear_output, member))
                 self._selector.register(member.channel, selectors.EVENT_READ, (Ranks._hear_messages, member))
                 self._selector.register(member.process, selectors.EVENT_READ, (Ranks._hear_end, member))
@@ -155,7 +155,8 @@ class Ranks:
     def _hear_end(self, member: Member, screen: Screen) -> None:
         if (status := member.process.poll()) is None:  # the news was that it has begun
             return
-        if status == servers.NEVER_STARTED and all(member.process.pid is None for member in self.members):
+        nobody_has_started = status == servers.NEVER_STARTED and all(m.process.pid is None for m in self.members)
+        if nobody_has_started and self._server.fork:
             raise ServerUnusable
         self._selector.unregister(member.process)
         member.has_gone(status)
