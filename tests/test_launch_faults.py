@@ -45,6 +45,7 @@ def all_reduce_works():
 
 @pytest.fixture(autouse=True)
 def nobody_is_left_and_the_next_launch_works():
+    launch(all_reduce_works, world_size=1)  # the very first waits for imports
     yield
     assert gone(rank_processes(), RANK_GONE_S)
     assert launch(all_reduce_works, world_size=2).values == [2.0, 2.0]
@@ -266,7 +267,7 @@ def test_an_argument_that_a_rank_does_not_take_ends_in_a_timeout():
 
 
 def test_a_launch_from_a_directory_that_was_deleted_says_so_and_leaves_nothing(tmp_path):
-    code = """
+    script = """
         import os, shutil, sys
         os.chdir(sys.argv[1])
         shutil.rmtree(sys.argv[1])
@@ -280,7 +281,8 @@ def test_a_launch_from_a_directory_that_was_deleted_says_so_and_leaves_nothing(t
         print(launch(lambda: 7, world_size=1).values)
     """
     (tmp_path / "gone").mkdir()
-    command = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path / "gone")]
+    (tmp_path / "script.py").write_text(textwrap.dedent(script))
+    command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "gone")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)  # until everybody has closed the pipes
     said = "launch: the working directory of this notebook has been deleted"
     assert [line[: len(said)] for line in done.stdout.splitlines()] == [said, said, "[7]"]

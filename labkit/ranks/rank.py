@@ -97,6 +97,7 @@ class Rank:
             self._groups += 1
             store = dist.PrefixStore(f"labkit/{self._groups}", self.store)
             dist.init_process_group(self._backend(), store=store, rank=place.rank, world_size=place.world_size)
+            self._wait_for_all(store)
             self._messages = 0
             if self._groups == 1 and place.backend == "gloo":  # NCCL numbers them apart
                 self._count_messages()
@@ -113,6 +114,11 @@ class Rank:
         return TCPStore(
             "127.0.0.1", port, world_size, rank == 0, timeout, wait_for_workers=False, master_listen_fd=listener
         )
+
+    def _wait_for_all(self, store: Any) -> None:
+        """Wait until every rank has its process group: gloo before torch 2.13 fails on one whose peers have left it already."""
+        store.set(f"joined/{self.place.rank}", "")
+        store.wait([f"joined/{rank}" for rank in range(self.place.world_size)])
 
     def _count_messages(self) -> None:
         """Keep count of the sends and receives in the number of :meth:`_group_state`.
