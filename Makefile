@@ -1,16 +1,20 @@
 # make lab        set up, then JupyterLab on the first notebook
-# make test       set up, then everything that .ci/run runs
+# make test       set up, then everything that .ci/run runs; some tests alone: make test TESTS=tests/schedule
 # make figures    run every notebook without a browser and export figures/
 # make notebooks  run every notebook and store its outputs in place (instructors)
 # make bench      side by side with what a user would pick instead
+# make gpu        all that waits for a GPU, in at most 9 minutes, with the Python that is there: no set-up
+# make matrix     the tests of ranks, models and pipelines on other Pythons and versions of torch, where there are any
 # SYSTEM_TORCH=1  use the torch that this machine has already, as on a GPU node
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Two tests at a time, the files of a worker one after the other: often a test's ranks wait for each other.
+PYTEST_FLAGS ?= --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
 READY := $(VENV)/ready$(if $(SYSTEM_TORCH),-with-system-torch)
 
-.PHONY: setup lab test figures notebooks bench clean
+.PHONY: setup lab test figures notebooks bench gpu matrix clean
 
 setup: $(READY)
 
@@ -23,14 +27,14 @@ $(READY): pyproject.toml constraints.txt Makefile
 	touch $@
 
 lab: setup
-	$(BIN)/jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(if $(filter 0,$(shell id -u)),--allow-root) $(LAB_FLAGS)
+	$(BIN)/jupyter lab --KernelManager.transport=ipc --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(if $(filter 0,$(shell id -u)),--allow-root) $(LAB_FLAGS)
 
 test: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
-	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) $(TESTS)
 
 figures: setup
 	$(BIN)/python -m labkit.course.notebooks export
@@ -41,5 +45,11 @@ notebooks: setup
 bench: setup
 	for benchmark in benchmarks/bench_*.py; do $(BIN)/python $$benchmark || exit 1; done
 
+gpu:
+	$(firstword $(wildcard $(BIN)/python) $(PYTHON)) benchmarks/on_gpu.py
+
+matrix: setup
+	$(BIN)/python tests/matrix.py $(MATRIX)
+
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) .venv-matrix runs

@@ -1,15 +1,19 @@
-"""A training step with labkit's BucketedDataParallel beside the same step with torch's DistributedDataParallel.
+"""A training step with BucketedDataParallel compared with torch's DistributedDataParallel.
 
-    python benchmarks/bench_dp.py [--models gpt2 bert-small] [--links gloo ETHERNET_1G] [--caps 1 4 25] [--pairs 20]
+    python benchmarks/bench_dp.py [--models gpt2 bert-small] [--links gloo ETHERNET_1G]
+                                  [--caps 1 4 25] [--pairs 20]
 
-Two gloo ranks with one thread each, on this machine and on an emulated 1 Gb/s link. A pair is one step with each of them, one
-right after the other, in turns first; a step is forward, backward and synchronisation, without the optimizer's. Three tables:
+Two gloo ranks with one thread each, on this machine and on an emulated 1 Gb/s link. A pair is one
+step with each of them, one right after the other, in turns first; a step is forward, backward and
+synchronisation, without the optimizer's. Three tables:
 
 1. The ratio of each pair: median and quartiles. Wanted: at most 1.03.
-2. On the slow link: how much of the communication that could hide behind the backward pass did. Wanted: at least 90 %. What
-   could is what cost.ddp_timeline hides when it is given the times at which the gradients of that very step were ready on all
-   ranks. On this link no message takes less than the model says, so nobody can hide more: the share is 100 % at most.
-3. On the slow link: the step that cost.ddp_timeline predicts, fitted at the largest bucket size only. Wanted: within 5 %.
+2. On the slow link: how much of the communication that could hide behind the backward pass did.
+   Wanted: at least 90 %. What could is what cost.ddp_timeline hides when it is given the times at
+   which the gradients of that very step were ready on all ranks. On this link no message takes less
+   than the model says, so nobody can hide more: the share is 100 % at most.
+3. On the slow link: the step that cost.ddp_timeline predicts, fitted at the largest bucket size
+   only. Wanted: within 5 %.
 """
 
 from __future__ import annotations
@@ -46,7 +50,7 @@ WARM_UP = 2
 
 
 def build(name: str) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
-    """A model and this rank's batch for it."""
+    """Return a model and this rank's batch for it."""
     torch.manual_seed(dist.get_rank())
     if name == "gpt2":
         tokens = torch.randint(0, 50257, (1, TOKENS))
@@ -62,7 +66,7 @@ def build(name: str) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
 
 
 def step(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> float:
-    """Seconds for forward, backward and synchronisation. Ranks begin together; gradients are None before, as users have it."""
+    """Return the seconds of forward, backward and synchronisation; gradients are None before."""
     model.zero_grad()
     dist.barrier()
     start = time.perf_counter()
@@ -76,7 +80,7 @@ def step(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> float:
 
 
 def mark_ready(model: torch.nn.Module) -> None:
-    """Have each gradient leave a span when it is ready, before any wrapper hears of it: ``bucket`` is its parameter's number."""
+    """Have each gradient leave a span when it is ready; ``bucket`` is its parameter's number."""
 
     def mark(number: int, _: torch.Tensor) -> None:
         with span("ready", bucket=number):
@@ -93,8 +97,9 @@ def trained(model: torch.nn.Module) -> list[torch.nn.Parameter]:
 def keep_freed_memory() -> None:
     """Have glibc keep what is freed, as PyTorch's tuning guide would have another allocator do.
 
-    Otherwise every step gets its gradients' memory from the kernel anew, and in a virtual machine perhaps from the host:
-    slowest for whoever has freed his own longest ago, which depends on who else runs in between.
+    Otherwise every step gets its gradients' memory from the kernel anew, and in a virtual machine
+    perhaps from the host: slowest for whoever has freed his own longest ago, which depends on who
+    else runs in between.
     """
     if sys.platform == "linux":
         m_trim_threshold, m_mmap_max = -1, -4
@@ -104,7 +109,7 @@ def keep_freed_memory() -> None:
 
 
 def pairs(name: str, cap: float, count: int) -> dict[str, list[float]]:
-    """Steps with torch's and with ours, in turns."""
+    """Do steps with torch's and with ours, in turns."""
     keep_freed_memory()
     (theirs, batch), (ours, _) = build(name), build(name)
     mark_ready(theirs)
@@ -118,7 +123,7 @@ def pairs(name: str, cap: float, count: int) -> dict[str, list[float]]:
 
 
 def alone(name: str, count: int) -> list[int]:
-    """Steps that synchronise nothing. Gives the sizes of the gradients, in bytes."""
+    """Do steps that synchronise nothing. Return the sizes of the gradients, in bytes."""
     keep_freed_memory()
     model, batch = build(name)
     mark_ready(model)
@@ -132,7 +137,7 @@ def alone(name: str, count: int) -> list[int]:
 
 @dataclass
 class Step:
-    """One step of one rank, in seconds of the run: the backward pass, when each gradient was ready, when the last arrived."""
+    """One step of one rank: the backward pass, each gradient's and the last message's time."""
 
     forward_s: float
     start_s: float
@@ -142,7 +147,7 @@ class Step:
 
 
 def steps(events: pd.DataFrame, rank: int) -> list[Step]:
-    """Those steps of a rank in which buckets were sent, or all of them if none were; but for the ones to warm up."""
+    """Return a rank's steps in which buckets were sent, or all if none were, without warm-up."""
     own = events[events["rank"] == rank].sort_values("start_s")
     forward, backward, ready, sent = (own[own.name == name] for name in ("forward", "backward", "ready", "all_reduce"))
     found = []
@@ -157,7 +162,7 @@ def steps(events: pd.DataFrame, rank: int) -> list[Step]:
 
 
 def ratio_row(name: str, link: str, cap: float, values: list[dict[str, list[float]]]) -> dict[str, Any]:
-    """A pair is done when the slower rank is."""
+    """Return the ratio of a link: a pair is done when the slower rank is."""
     torch_s, ours_s = (
         [max(ranks) for ranks in zip(*(value[who] for value in values), strict=True)] for who in ("torch", "labkit")
     )
@@ -179,7 +184,7 @@ def timeline_of(ready_s: Sequence[float], sizes_bytes: list[int], cap: float, li
 
 
 def hidden_row(name: str, cap: float, sizes_bytes: list[int], events: pd.DataFrame, link: Link) -> dict[str, Any]:
-    """Exposed is what comes after the backward pass; the rest of the communication hid behind it. Medians of steps and ranks."""
+    """Return how much communication was hidden: what does not come after the backward pass."""
     exposed, least, shares = [], [], []
     for ranks in zip(steps(events, 0), steps(events, 1), strict=True):
         start_s = min(each.start_s for each in ranks)
@@ -200,7 +205,7 @@ def hidden_row(name: str, cap: float, sizes_bytes: list[int], events: pd.DataFra
 def prediction_rows(
     name: str, sizes_bytes: list[int], free: list[Step], measured: dict[float, float], link: Link
 ) -> list[dict[str, Any]]:
-    """What the timeline leaves out (averaging, zeroing, waking up) is fitted at the largest bucket size, as one constant."""
+    """Return predictions; what the timeline leaves out is one constant, of the largest buckets."""
     ready_s = np.median([each.ready_s - each.start_s for each in free], axis=0).tolist()
     forward_s = statistics.median(each.forward_s for each in free)
     plain = {cap: forward_s + timeline_of(ready_s, sizes_bytes, cap, link).end_s.max() for cap in measured}

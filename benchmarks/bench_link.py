@@ -1,9 +1,12 @@
-"""What emulating a link costs: a free link beside plain gloo, and a slow link beside the α–β model that it follows.
+"""Measure what emulating a link costs: a free one next to plain gloo, a slow one next to its model.
+
+The model is α–β.
 
     python benchmarks/bench_link.py [--rounds 20]
 
-Two gloo ranks with one thread each, all_reduces of several sizes. A round measures each launch once, one after the other; the
-table gives medians over rounds. A free link (no latency, no limit) emulates nothing, so it should cost what gloo costs.
+Two gloo ranks with one thread each, all_reduces of several sizes. A round measures each launch
+once, one after the other; the table gives medians over rounds. A free link (no latency, no limit)
+emulates nothing, so it should cost what gloo costs.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ FREE_AT_MOST = 1.05  # × gloo: below the noise of a round here
 
 
 def all_reduces(size: int, repeats: int) -> float:
-    """Median seconds of an all_reduce of ``size`` bytes."""
+    """Return the median seconds of an all_reduce of ``size`` bytes."""
     tensor, seconds = torch.ones(size // 4), []
     for _ in range(repeats):
         dist.barrier()

@@ -1,23 +1,28 @@
-"""labkit's pipelines beside the same model without one, beside torch's, and beside what the simulator says they should take.
+"""labkit's pipelines compared with no pipeline, with torch's, and with what the simulator says.
 
-    python benchmarks/bench_pipe.py [--tables ratios makespan …] [--pairs 20] [--micro-batches 2 4 8] [--widths 256 512]
+    python benchmarks/bench_pipe.py [--tables ratios makespan …] [--pairs 20]
+                                    [--micro-batches 2 4 8] [--widths 256 512]
 
-What is compared takes turns at being first; each number is the median of the rounds' own. A step is forward and backward, from
-when the first rank begins it to when the last is done, without the optimizer's. Six tables:
+What is compared takes turns at being first; each number is the median of the rounds' own. A step is
+forward and backward, from when the first rank begins it to when the last is done, without the
+optimizer's. Six tables:
 
-pipe         The forward pass of Pipe on two virtual devices, a worker thread each, beside the plain module in one thread, and in
-             two, which is what torch does unasked. The most there is to gain is 2m / (m + 1). Wanted: at least 1.1 times as
-             fast as one thread. ``--backward`` adds the backward pass, run in one thread; nothing is wanted of it.
-ratios       A step of ScheduledPipeline ÷ one of torch.distributed.pipelining, GPipe and 1F1B, the same stages of GPT-2 blocks,
-             on two gloo ranks with one thread each. Wanted: at most 1.03.
-speed_up     The same stages without a pipeline, one after the other in one thread ÷ those steps. Wanted: at least 1.6 for m = 8.
-             Each core does so alone, in turns, and the mean of the two counts, as the cores of a virtual machine differ.
-makespan     Of ScheduledPipeline's steps ÷ that of simulate, fed with each step's own op times, a mean for each stage. Wanted:
-             within 10 %.
-zero_bubble  ZB-H1 and 1F1B on four ranks over an emulated link, with emulated compute, ÷ what simulate says. Wanted: within 10 %,
-             and ZB-H1 quicker than 1F1B.
-split        The two parts of a GPT-2 block's backward pass, I and W, ÷ the whole, as split_times.py measures them. Wanted: at
-             most 1.1 for a block of GPT-2 124M.
+pipe         The forward pass of Pipe on two virtual devices, a worker thread each, and of the plain
+             module in one thread, and in two, which is what torch does by itself. The most there is
+             to gain is 2m / (m + 1). Wanted: at least 1.1 times as fast as one thread.
+             ``--backward`` adds the backward pass, run in one thread; nothing is wanted of it.
+ratios       A step of ScheduledPipeline ÷ one of torch.distributed.pipelining, GPipe and 1F1B, the
+             same stages of GPT-2 blocks, on two gloo ranks with one thread each. Wanted: at most
+             1.03.
+speed_up     The same stages without a pipeline, one after the other in one thread ÷ those steps.
+             Wanted: at least 1.6 for m = 8. Each core does so alone, in turns, and the mean of the
+             two counts, as the cores of a virtual machine differ.
+makespan     Of ScheduledPipeline's steps ÷ that of simulate, fed with each step's own op times, a
+             mean for each stage. Wanted: within 10 %.
+zero_bubble  ZB-H1 and 1F1B on four ranks over an emulated link, with emulated compute, ÷ what
+             simulate says. Wanted: within 10 %, and ZB-H1 quicker than 1F1B.
+split        The two parts of a GPT-2 block's backward pass, I and W, ÷ the whole, as split_times.py
+             measures them. Wanted: at most 1.1 for a block of GPT-2 124M.
 """
 
 from __future__ import annotations
@@ -43,7 +48,8 @@ from labkit.simulate import makespan, simulate
 TABLES = ("pipe", "ratios", "speed_up", "makespan", "zero_bubble", "split")
 MOST_RATIO, LEAST_SPEED_UP, MOST_ERROR = 1.03, 1.6, 0.10
 
-# Emulated: four ranks, and messages of 64 KiB that take 2.3 ms, most of it on the link, where each op takes 10 ms.
+# Emulated: four ranks, and messages of 64 KiB that take 2.3 ms, most of it on the link, where each
+# op takes 10 ms.
 SLOW = Link(latency_s=1e-3, bytes_per_s=50e6, name="SLOW")
 N_RANKS, N_MICRO, OP_S = 4, 8, 10e-3
 SHAPE = (64, 2048)  # of the batch, in float32
@@ -59,21 +65,21 @@ Row = dict[str, Any]
 
 
 def steps(run: Run, way: str) -> pd.DataFrame:
-    """When each step in that way began and ended, over all ranks: start_s, end_s and seconds, by the number of the round."""
+    """Return when each step in that way began and ended, over all ranks, by its round."""
     spans = run.events[(run.events.name == way) & (run.events.step >= 0)]
     table = pd.DataFrame(spans.groupby("step").agg(start_s=("start_s", "min"), end_s=("end_s", "max")))
     return table.assign(seconds=table.end_s - table.start_s)
 
 
 def ops(run: Run, way: str) -> Iterator[pd.DataFrame]:
-    """The ops of each step in that way."""
+    """Return the ops of each step in that way."""
     computed = run.events[run.events.lane == "compute"]
     for step in steps(run, way).itertuples():
         yield computed[(computed.start_s >= step.start_s) & (computed.end_s <= step.end_s)]
 
 
 def ratio_of(run: Run, above: str, below: str) -> tuple[float, str]:
-    """Of the rounds' own ratios, the median and the quartiles."""
+    """Return the median and the quartiles of the rounds' own ratios."""
     low, middle, high = statistics.quantiles(steps(run, above).seconds / steps(run, below).seconds, n=4)
     return middle, f"{low:.3f} to {high:.3f}"
 
@@ -92,7 +98,7 @@ def ratio_row(kind: str, n_micro: int, run: Run) -> Row:
 
 
 def speed_up_row(kind: str, n_micro: int, run: Run) -> Row:
-    """Two cores may differ by a quarter here, and a pipeline uses both: so one thread's time is the mean of the two cores'."""
+    """Return the speed-up over one thread: the mean of two cores, as these may differ."""
     on_cores = [steps(run, way).seconds for way in pipeline_steps.ALONE]
     one_thread = sum(on_cores) / len(on_cores)
     low, speed_up, high = statistics.quantiles(one_thread / steps(run, "labkit").seconds, n=4)
@@ -104,7 +110,7 @@ def speed_up_row(kind: str, n_micro: int, run: Run) -> Row:
 
 
 def makespan_row(kind: str, n_micro: int, run: Run) -> Row:
-    """Means, as a step takes its ops' times together; a median would leave out an op that had to wait for its core."""
+    """Return measured over simulated makespans, of mean op times, which add up as a step's do."""
     schedule = pipeline_steps.OURS[kind](pipeline_steps.N_STAGES, n_micro)
     measured, predicted = [], []
     for step in ops(run, "labkit"):
@@ -124,12 +130,12 @@ def compared(measured: list[float], predicted: list[float]) -> Row:
 
 
 def two_ranks(micro_batches: list[int], pairs: int) -> dict[str, list[Row]]:
-    """The tables ratios, speed_up and makespan, all three from the same runs."""
+    """Return the tables ratios, speed_up and makespan, all three from the same runs."""
     tables: dict[str, list[Row]] = {"ratios": [], "speed_up": [], "makespan": []}
     for kind in pipeline_steps.OURS:
         for n_micro in micro_batches:
             alone = n_micro == max(micro_batches)
-            run = launch(pipeline_steps.beside_torch, kind, n_micro, pairs, alone, threads=1, timeout_s=600)
+            run = launch(pipeline_steps.compared_with_torch, kind, n_micro, pairs, alone, threads=1, timeout_s=600)
             tables["ratios"].append(ratio_row(kind, n_micro, run))
             tables["makespan"].append(makespan_row(kind, n_micro, run))
             if alone:
@@ -162,7 +168,7 @@ def zero_bubble_rows(pairs: int) -> list[Row]:
 
 
 def split_rows(pairs: int) -> list[Row]:
-    """A rank for each width: measured are times of a process that does nothing else."""
+    """Return the split's rows, a rank for each width: a process that does nothing else."""
     rows = []
     for width in (256, GPT2_WIDTH):
         measured = launch(split_pairs, width, pairs, world_size=1, threads=1, backend="gloo", timeout_s=600).values[0]

@@ -1,10 +1,11 @@
-"""How long it takes to simulate 1F1B on 64 ranks with 512 micro-batches: beside the plain simulator one would write.
+"""Measure how long simulating 1F1B on 64 ranks with 512 micro-batches takes, next to plain code.
 
     python benchmarks/bench_schedule.py [--rounds 9]
 
-The plain one goes round the ranks, as long as one of them can run its next op, and keeps the ends in a dict. It makes a list
-of rows and no table, and checks nothing; ours checks the schedule and its times, and makes the event table. Each round
-runs both, in turns first, and gives one ratio. Both have to find the same times. Exits with 1 if ours takes 0.3 s or more.
+The plain one goes round the ranks, as long as one of them can run its next op, and keeps the ends
+in a dict. It makes a list of rows and no table, and checks nothing; ours checks the schedule and
+its times, and makes the event table. Each round runs both, in turns first, and gives one ratio.
+Both have to find the same times. Exits with 1 if ours takes 0.3 s or more.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def ours(schedule: Schedule) -> object:
 
 
 def same_times(schedule: Schedule) -> bool:
-    """Whether both say the same of ``schedule``, op by op."""
+    """Return whether both say the same of ``schedule``, op by op."""
     plain = sorted((rank, start, end) for rank, _, start, end in plain_simulator(schedule))
     table = simulate(schedule, forward=FORWARD, backward=BACKWARD, hop=HOP)
     return plain == list(zip(*(table[name].tolist() for name in ("rank", "start_s", "end_s")), strict=True))
@@ -77,7 +78,7 @@ def seconds(block: Callable[[], object]) -> float:
 
 
 def pairs(schedule: Schedule, rounds: int) -> list[tuple[float, float]]:
-    """Of each round the seconds of ours and of the plain one."""
+    """Return of each round the seconds of ours and of the plain one."""
     measured = []
     for number in range(rounds):
         both = [lambda: ours(schedule), lambda: plain_simulator(schedule)]
@@ -87,7 +88,7 @@ def pairs(schedule: Schedule, rounds: int) -> list[tuple[float, float]]:
 
 
 def other_work(schedule: Schedule, rounds: int) -> dict[str, float]:
-    """Median seconds of what else is done with such a schedule and its table."""
+    """Return the median seconds of what else is done with such a schedule and its table."""
     table = simulate(schedule, forward=FORWARD, backward=BACKWARD, hop=HOP)
     blocks: dict[str, Callable[[], object]] = {
         "one_f_one_b": lambda: one_f_one_b(N_RANKS, N_MICRO),

@@ -1,9 +1,9 @@
-"""What a span costs, beside what a user would pick instead: torch's record_function under torch.profiler.
+"""Measure what a span costs, next to torch's record_function under torch.profiler.
 
     python benchmarks/bench_trace.py
 
-Prints microseconds per span and the ratio to labkit, all measured in this run, alternating, best of several rounds.
-Exits with 1 if a span takes 5 µs or more on the CPU.
+Prints microseconds per span and the ratio to labkit, all measured in this run, alternating, best of
+several rounds. Exits with 1 if a span takes 5 µs or more on the CPU.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROUNDS = 7
 
 
 def timed(block: Callable[[], None]) -> float:
-    """Microseconds per span."""
+    """Return microseconds per span."""
     gc.collect()
     began = time.perf_counter()
     block()
@@ -65,7 +65,10 @@ CASES: dict[str, tuple[Callable, Callable[[], None]]] = {
 
 
 def measure(rounds: int) -> dict[str, float]:
-    """Microseconds per span and case, without the loop around it: the least of the rounds, which noise only adds to."""
+    """Return microseconds per span and case, without the loop around it: the least of the rounds.
+
+    Noise only adds to them.
+    """
     best = dict.fromkeys(CASES, float("inf"))
     loop = min(timed(empty_loop) for _ in range(rounds))
     for _ in range(rounds):

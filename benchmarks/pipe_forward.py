@@ -1,7 +1,8 @@
-"""The forward pass of labkit's Pipe on two virtual devices beside the plain module, in one thread and in two.
+"""The forward pass of Pipe on two virtual devices, compared with the plain module's.
 
-Two stages of transformer layers, a worker thread for each, and each worker computes with one thread. A round is one forward
-pass of the plain module in one thread, one in two threads, and one of the Pipe, in turns first. bench_pipe.py prints it.
+Two stages of transformer layers, a worker thread for each, and each worker computes with one
+thread. A round is one forward pass of the plain module in one thread, one in two threads, and one
+of the Pipe, in turns first. bench_pipe.py prints it.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from labkit.parallel.placement import WithDevice
 from labkit.pipe import Pipe
-from labkit.placement import WithDevice
 
 LEAST_SPEED_UP = 1.1
 LAYERS, ROWS, TOKENS = 8, 32, 64
@@ -23,7 +24,7 @@ WARM_UP = 3
 
 
 def build(width: int) -> nn.Sequential:
-    """Transformer layers, the first half of them on cpu:0 and the others on cpu:1."""
+    """Return transformer layers, the first half on cpu:0 and the others on cpu:1."""
     torch.manual_seed(0)
     layers = [
         nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
@@ -44,7 +45,7 @@ def seconds(model: nn.Module, x: torch.Tensor, num_threads: int, backward: bool)
 
 
 def row(width: int, micro_batches: int, pairs: int, backward: bool) -> dict[str, Any]:
-    """What one width gives: median seconds, and the median and quartiles of the rounds' own ratios."""
+    """Return a width's median seconds, and the median and quartiles of the rounds' own ratios."""
     model, x = build(width), torch.randn(ROWS, TOKENS, width)
     torch.set_num_threads(2)  # of which each of two workers takes one
     with Pipe(model, ROWS // micro_batches) as piped:

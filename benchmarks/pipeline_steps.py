@@ -1,4 +1,4 @@
-"""In the ranks: training steps of the same stages in several ways, in turns, each in a span of its own.
+"""In the ranks: training steps of the same stages in several ways, in turns, a span each.
 
 bench_pipe.py launches these functions, and makes its tables of the spans that come back.
 """
@@ -15,7 +15,7 @@ from torch import nn
 from torch.distributed import pipelining
 
 from labkit import models
-from labkit.emulated import EmulatedStage
+from labkit.parallel.emulated import EmulatedStage
 from labkit.pipe import ScheduledPipeline
 from labkit.schedule import Schedule, gpipe, one_f_one_b
 from labkit.trace import span
@@ -32,7 +32,7 @@ mse = nn.functional.mse_loss
 
 
 def take_turns(ways: dict[str, Step], stages: list[nn.Module], count: int) -> None:
-    """``count`` steps in each of the ways, after some to warm up, in turns first. Ranks begin each together, with no gradients.
+    """Do ``count`` steps in each of the ways, in turns, after some to warm up.
 
     Each step is a span: its name is the way, its lane host, its step the number of the round.
     """
@@ -48,8 +48,8 @@ def take_turns(ways: dict[str, Step], stages: list[nn.Module], count: int) -> No
 # --- two ranks of GPT-2 blocks: labkit's ScheduledPipeline, torch's pipelining, and none -----------------------------
 
 
-def beside_torch(kind: str, n_micro: int, count: int, alone: bool) -> None:
-    """Steps of ``kind`` with labkit and with torch, of the same modules; ``alone`` has each rank do them without a pipeline."""
+def compared_with_torch(kind: str, n_micro: int, count: int, alone: bool) -> None:
+    """Do steps of ``kind`` with labkit and with torch; ``alone``: each rank by itself."""
     keep_freed_memory()
     stages, (x, target), rank = build(), batch(), dist.get_rank()
     ways = {
@@ -64,14 +64,14 @@ def beside_torch(kind: str, n_micro: int, count: int, alone: bool) -> None:
 
 
 def build() -> list[nn.Module]:
-    """GPT-2 blocks, shared out over the stages; equal on all ranks."""
+    """Return GPT-2 blocks, shared out over the stages; equal on all ranks."""
     blocks = models.gpt2("mini", n_embd=WIDTH, n_layer=BLOCKS, n_head=4, vocab_size=100).transformer.h
     each = BLOCKS // N_STAGES
     return [nn.Sequential(*blocks[each * number : each * (number + 1)]) for number in range(N_STAGES)]
 
 
 def batch() -> tuple[torch.Tensor, ...]:
-    """Hidden states, and what the last stage is to make of them."""
+    """Return hidden states, and the last stage's target."""
     return torch.randn(2, ROWS, TOKENS, WIDTH, generator=torch.Generator().manual_seed(0)).unbind()
 
 
@@ -81,7 +81,7 @@ def with_labkit(stage: nn.Module, kind: str, n_micro: int, x: torch.Tensor, targ
 
 
 def with_torch(stage: nn.Module, kind: str, n_micro: int, x: torch.Tensor, target: torch.Tensor) -> Step:
-    """The quick way to the same gradients: the loss is divided, so that they need not be, and no outputs are kept."""
+    """Compute the same gradients with torch, quickly: the loss is divided, no outputs are kept."""
     place = pipelining.PipelineStage(stage, dist.get_rank(), N_STAGES, torch.device("cpu"))
     part_of_mean = lambda output, wanted: mse(output, wanted) / n_micro  # noqa: E731
     pipeline = THEIRS[kind](place, n_micro, loss_fn=part_of_mean, scale_grads=False)
@@ -99,7 +99,7 @@ def one_after_the_other(model: nn.Module, n_micro: int, x: torch.Tensor, target:
 
 
 def check_equal_gradients(ways: dict[str, Step], stage: nn.Module) -> None:
-    """What is compared should do the same."""
+    """Raise an error unless what is compared does the same."""
     found = []
     for step in ways.values():
         stage.zero_grad()
@@ -108,13 +108,13 @@ def check_equal_gradients(ways: dict[str, Step], stage: nn.Module) -> None:
     torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-7)
 
 
-# --- many ranks of stages that sleep: schedules beside each other ----------------------------------------------------
+# --- many ranks of stages that sleep: schedules compared -------------------------------------------------------------
 
 
 def emulated(
     schedules: dict[str, Schedule], times: tuple[float, float, float], shape: tuple[int, int], count: int
 ) -> None:
-    """Steps of each of the schedules, of stages that take ``times`` (F, I, W), with a batch of that shape."""
+    """Do steps of each of the schedules, with stages that take ``times`` (F, I, W)."""
     stage = EmulatedStage(*times)
     x, target = torch.zeros(shape), torch.zeros(shape)
 

@@ -1,13 +1,16 @@
-"""The backward pass of a GPT-2 block in two parts, I and W, beside the whole one.
+"""The backward pass of a GPT-2 block in two parts, I and W, compared with the whole.
 
-    python benchmarks/split_times.py [--widths 128 256 768] [--rows 4] [--tokens 64] [--blocks 1] [--pairs 30]
+    python benchmarks/split_times.py [--widths 128 256 768] [--rows 4] [--tokens 64]
+                                     [--blocks 1] [--pairs 30]
 
-One thread. A pair is: autograd's own backward, labkit's B, and labkit's I and W, each on a new graph, one right after the other
-and in turns first. What is measured is the thread's own time on a core, so that neighbours on the machine count for little.
-The ratios are medians of the pairs'. Where torch has its own split (torch.distributed.pipelining), that stands beside it.
+One thread. A pair is: autograd's own backward, labkit's B, and labkit's I and W, each on a new
+graph, one right after the other and in turns first. What is measured is the thread's own time on a
+core, so that neighbours on the machine count for little. The ratios are medians of the pairs'.
+Where torch has its own split (torch.distributed.pipelining), that is measured too.
 
-Wanted: I and W together at most 1.1 times the whole pass, for a block of GPT-2 (768 wide, 124M). A narrow block has little
-to compute, and the work for each operation shows: about half a millisecond a block here, whatever its width.
+Wanted: I and W together at most 1.1 times the whole pass, for a block of GPT-2 (768 wide, 124M). A
+narrow block has little to compute, and the work for each operation shows: about half a millisecond
+a block here, whatever its width.
 """
 
 from __future__ import annotations
@@ -25,8 +28,8 @@ from bench_dp import keep_freed_memory
 from torch import nn
 
 from labkit import models
-from labkit.split_backward import StageGraph
-from labkit.stage_node import enter
+from labkit.parallel.graph_entry import enter_graph
+from labkit.parallel.split_backward import StageGraph
 
 MOST_SPLIT, MOST_WHOLE = 1.1, 1.01
 WARM_UP = 3
@@ -34,7 +37,7 @@ HEAD_WIDTH = 64  # as in every GPT-2
 
 
 def measure(width: int, rows: int, length: int, pairs: int, blocks: int = 1) -> list[dict[str, float]]:
-    """Seconds of each way, pair by pair: ``plain``, ``whole``, ``split``, of which ``I`` and ``W``, and ``torch``, if it can.
+    """Return seconds of each way, pair by pair: ``plain``, ``whole``, ``split``, and torch's.
 
     Called once in a process, with one thread; it leaves the number of threads at that.
     """
@@ -48,7 +51,7 @@ def measure(width: int, rows: int, length: int, pairs: int, blocks: int = 1) -> 
         pair: dict[str, float] = {}
         for way in ways[turn:] + ways[:turn]:
             x = torch.randn(rows, length, width, requires_grad=True)
-            pair |= way(stage(enter(x)), x, gradient, stage)
+            pair |= way(stage(enter_graph(x)), x, gradient, stage)
         found.append(pair)
     return found[WARM_UP:]
 
@@ -71,9 +74,9 @@ def whole(y: torch.Tensor, x: torch.Tensor, gradient: torch.Tensor, stage: nn.Mo
 def split(y: torch.Tensor, x: torch.Tensor, gradient: torch.Tensor, stage: nn.Module) -> Times:
     start = time.thread_time()
     graph = StageGraph(y, x)
-    graph.towards_input(gradient)
+    graph.input_grad(gradient)
     between = time.thread_time()
-    graph.towards_weights()
+    graph.weight_grad()
     end = time.thread_time()
     return {"split": end - start, "I": between - start, "W": end - between}
 
@@ -87,7 +90,7 @@ def torchs(y: torch.Tensor, x: torch.Tensor, gradient: torch.Tensor, stage: nn.M
 
 
 def torchs_split() -> tuple[Callable[..., Any], Callable[..., Any]] | tuple[()]:
-    """torch's two functions for I and W. They are private, so they may be gone."""
+    """Return torch's two functions for I and W. They are private, so they may be gone."""
     try:
         from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
     except ImportError:

@@ -1,14 +1,15 @@
 """Make the German-English sentences that ship with the lab: number words, dates and clock times.
 
-    python data/make_translation.py [FOLDER]        (FOLDER: data/translation beside this file)
+    python data/make_translation.py [FOLDER]        (FOLDER: by default data/translation)
 
-German says the units before the tens: 23 is *dreiundzwanzig*, three-and-twenty. A model that copies word after word
-gets it wrong, and so does one that learns each number by heart: the numbers in HELD_OUT never occur in the training
-sentences, neither alone nor inside a longer number, a date, a year or a time. *Halb drei* is half past **two**.
+German says the units before the tens: 23 is *dreiundzwanzig*, three-and-twenty. A model that copies
+word after word gets it wrong, and so does one that learns each number by heart: the numbers in
+HELD_OUT never occur in the training sentences, neither alone nor inside a longer number, a date, a
+year or a time. *Halb drei* is half past **two**.
 
-Written in Multi30k's form: ``train.de`` and ``train.en`` hold one sentence a line and are parallel; ``val`` and
-``test_2016_flickr`` likewise. No German sentence occurs twice, within a split or across splits. The same bytes from
-the same seed.
+Written in Multi30k's form: ``train.de`` and ``train.en`` hold one sentence a line and are parallel;
+``val`` and ``test_2016_flickr`` likewise. No German sentence occurs twice, within a split or across
+splits. The same bytes from the same seed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ NOVEL_SHARE = 0.5  # in val and test, how often a number slot takes a number tha
 
 Pair = tuple[str, str]  # German, English
 
-# --- numbers ---------------------------------------------------------------------------------------------------------
+# --- numbers --------------------------------------------------------------------------------------
 
 UNITS_DE = ["null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn", "elf", "zwölf"]
 UNITS_DE += ["dreizehn", "vierzehn", "fünfzehn", "sechzehn", "siebzehn", "achtzehn", "neunzehn"]
@@ -35,14 +36,15 @@ UNITS_EN = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eigh
 UNITS_EN += ["thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"]
 TENS_EN = ["", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 
-# Two of the nine units of every ten, moving on from ten to ten, so that each unit and each ten is met in other company.
+# Two of the nine units of every ten, moving on from ten to ten, so that each unit and each ten is
+# met in other company.
 HELD_OUT = frozenset(
     10 * ten + 1 + unit % 9 for ten in range(2, 10) for unit in (2 * ten - 2, 2 * ten - 1)
 )  # 23 24 35 36 47 48 59 51 62 63 74 75 86 87 98 99
 
 
 def number_de(n: int) -> str:
-    """German for 0 <= n < 1,000,000, in one word: 123 is ``einhundertdreiundzwanzig``."""
+    """Return German for 0 <= n < 1,000,000, in one word: 123 is ``einhundertdreiundzwanzig``."""
     if n < 20:
         return UNITS_DE[n]
     if n < 100:
@@ -58,7 +60,7 @@ def _joined_de(n: int) -> str:
 
 
 def number_en(n: int) -> str:
-    """English for 0 <= n < 1,000,000, the British way: 123 is ``one hundred and twenty-three``."""
+    """Return British English for 0 <= n < 1,000,000: 123 is ``one hundred and twenty-three``."""
     if n < 20:
         return UNITS_EN[n]
     if n < 100:
@@ -72,13 +74,13 @@ def number_en(n: int) -> str:
 
 
 def ordinal_de(n: int) -> str:
-    """German ordinal for 1 <= n < 100 as it stands after *am*: 3 is ``dritten``, 23 is ``dreiundzwanzigsten``."""
+    """Return the German ordinal for 1 <= n < 100 as after *am*: 23 is ``dreiundzwanzigsten``."""
     irregular = {1: "ersten", 3: "dritten", 7: "siebten", 8: "achten"}
     return irregular.get(n) or number_de(n) + ("ten" if n < 20 else "sten")
 
 
 def ordinal_en(n: int) -> str:
-    """English ordinal for 1 <= n < 100: 3 is ``third``, 23 is ``twenty-third``."""
+    """Return the English ordinal for 1 <= n < 100: 3 is ``third``, 23 is ``twenty-third``."""
     irregular = {1: "first", 2: "second", 3: "third", 5: "fifth", 8: "eighth", 9: "ninth", 12: "twelfth"}
     if n in irregular:
         return irregular[n]
@@ -89,7 +91,7 @@ def ordinal_en(n: int) -> str:
 
 
 def year_de(year: int) -> str:
-    """A year as Germans say it: 1984 is ``neunzehnhundertvierundachtzig``, 2023 is ``zweitausenddreiundzwanzig``."""
+    """Return a year as Germans say it: 1984 is ``neunzehnhundertvierundachtzig``."""
     if not 1100 <= year < 2000:
         return number_de(year)
     century, rest = divmod(year, 100)
@@ -97,7 +99,7 @@ def year_de(year: int) -> str:
 
 
 def year_en(year: int) -> str:
-    """A year as the British say it: 1984 is ``nineteen eighty-four``, 1905 is ``nineteen oh-five``."""
+    """Return a year as the British say it: 1984 is ``nineteen eighty-four``."""
     if not 1100 <= year < 2000:
         return number_en(year)
     century, rest = divmod(year, 100)
@@ -105,7 +107,7 @@ def year_en(year: int) -> str:
     return f"{number_en(century)} {tail}"
 
 
-# --- clock times and dates -------------------------------------------------------------------------------------------
+# --- clock times and dates ------------------------------------------------------------------------
 
 MONTHS = "Januar January Februar February März March April April Mai May Juni June Juli July August August"
 MONTHS += " September September Oktober October November November Dezember December"
@@ -120,7 +122,7 @@ def _pairs(words: str) -> list[Pair]:
 
 
 def clock(hour: int, minute: int) -> Pair:
-    """A time of day, hour 1 to 12, as it is spoken: (2, 30) is ``halb drei``, half past two."""
+    """Return a time of day, hour 1 to 12, as it is spoken: (2, 30) is ``halb drei``."""
     following = hour % 12 + 1
     this_de, next_de = UNITS_DE[hour], UNITS_DE[following]
     this_en, next_en = UNITS_EN[hour], UNITS_EN[following]
@@ -143,11 +145,11 @@ def clock(hour: int, minute: int) -> Pair:
     return f"{oclock_de} {number_de(minute)}", f"{this_en} {tail}"
 
 
-# --- words for the slots of a sentence -------------------------------------------------------------------------------
+# --- words for the slots of a sentence ------------------------------------------------------------
 
 
 def _phrases(text: str) -> list[Pair]:
-    """Pairs from ``German = English`` lines."""
+    """Return pairs from ``German = English`` lines."""
     pairs = [line.split(" = ") for line in text.strip().splitlines()]
     return [(german.strip(), english.strip()) for german, english in pairs]
 
@@ -206,7 +208,8 @@ BUILDINGS = _phrases("""
     die Schule = the school
     das Theater = the theatre""")
 
-# Slots in braces; a digit tells two slots of one kind apart. English and German may name them in different orders.
+# Slots in braces; a digit tells two slots of one kind apart. English and German may name them in
+# different orders.
 SENTENCES = _phrases("""
     {person} ist {number} Jahre alt. = {person} is {number} years old.
     {person1} ist {number1} Jahre alt, {person2} erst {number2}. = {person1} is {number1} years old, {person2} only {number2}.
@@ -239,11 +242,14 @@ SENTENCES = _phrases("""
     """)
 
 
-# --- from slots to sentences -----------------------------------------------------------------------------------------
+# --- from slots to sentences ----------------------------------------------------------------------
 
 
 class Writer:
-    """Fills sentences at random. ``novel_share`` is how often a number ends in one of HELD_OUT, new to the reader."""
+    """Fills sentences at random.
+
+    ``novel_share`` is how often a number ends in one of HELD_OUT, new to the reader.
+    """
 
     def __init__(self, rng: random.Random, novel_share: float):
         self.rng, self.novel_share = rng, novel_share
@@ -266,7 +272,7 @@ class Writer:
         }
 
     def pair(self) -> Pair:
-        """One sentence and its translation."""
+        """Return one sentence and its translation."""
         german, english = self.rng.choice(SENTENCES)
         fills: dict[str, Pair] = {}
         for name in re.findall(r"{(\w+)}", german):
@@ -281,7 +287,10 @@ class Writer:
         )
 
     def number(self, candidates: range | list[int]) -> int:
-        """One of ``candidates``, its last two digits held out from training as often as ``novel_share`` says."""
+        """Return one of ``candidates``, held out from training as often as ``novel_share`` says.
+
+        What is held out are its last two digits.
+        """
         novel = self.rng.random() < self.novel_share
         return self.rng.choice([n for n in candidates if (n % 100 in HELD_OUT) is novel])
 
@@ -310,7 +319,10 @@ def _capitalised(sentence: str) -> str:
 
 
 def make(sizes: dict[str, int] | None = None, seed: int = SEED) -> dict[str, list[Pair]]:
-    """The sentences of each split: ``{"train": [(German, English), ...], ...}``. No German sentence occurs twice."""
+    """Return the sentences of each split: ``{"train": [(German, English), ...], ...}``.
+
+    No German sentence occurs twice.
+    """
     seen: set[str] = set()
     splits: dict[str, list[Pair]] = {}
     for split, size in (sizes or SIZES).items():

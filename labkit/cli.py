@@ -1,4 +1,4 @@
-"""The ``labkit`` command (also ``python -m labkit.cli``): each subcommand loads only what it needs."""
+"""Run the ``labkit`` command, also ``python -m labkit.cli``: a subcommand loads what it needs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from labkit import __version__
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line ``argv`` (by default this process's). Gives the exit status: 0, 1 for a no, 2 for a wrong call."""
+    """Run the command line ``argv``, by default this process's; return the exit status.
+
+    That is 0, 1 for a no, 2 for a wrong call.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["train"]:  # has a command line of its own
         return _train(arguments[1:])

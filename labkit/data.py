@@ -2,7 +2,8 @@
 
 ``"auto"`` takes the first of these that is there, and a printed line says which:
 
-1. the folder named by the environment variable ``LABKIT_DATA``, in the form the data set has on the web;
+1. the folder named by the environment variable ``LABKIT_DATA``, in the form the data set has on the
+   web;
 2. the Hugging Face hub, where it can be reached (a hub that cannot be costs about a second, once);
 3. what ships with the lab in ``data/``.
 """
@@ -16,15 +17,17 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit import hub
+from labkit.base import hub
 
 SHIPPED = Path(__file__).resolve().parents[1] / "data"
 _SHIPPED_WORDS = "data/translation, which ships with the lab"
 
-# A split and the stems its files have: Multi30k calls its second half "val" and has several test sets.
+# A split and the stems its files have: Multi30k calls its second half "val" and has several test
+# sets.
 _STEMS = {"train": ("train",), "validation": ("val", "validation"), "test": ("test_2016_flickr", "test")}
 
-# The assignment's data set is a loading script, which `datasets` no longer runs; the hub keeps its rows as Parquet too.
+# The assignment's data set is a loading script, which `datasets` no longer runs; the hub keeps its
+# rows as Parquet too.
 _TRANSLATION_ON_HUB: tuple[tuple[str, dict[str, Any]], ...] = (
     ("bbaaaa/iwslt14-de-en-preprocess", {"revision": "refs/convert/parquet"}),
     ("bentrevett/multi30k", {}),
@@ -32,7 +35,7 @@ _TRANSLATION_ON_HUB: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 class Pairs(list[dict[str, str]]):
-    """Sentence pairs, each ``{"de": ..., "en": ...}``. ``source`` says where they are from, as ``translation`` takes it."""
+    """Sentence pairs, each ``{"de": ..., "en": ...}``. ``source`` says where they are from."""
 
     def __init__(self, pairs: Iterable[dict[str, str]], source: str):
         super().__init__(pairs)
@@ -40,15 +43,16 @@ class Pairs(list[dict[str, str]]):
 
 
 def translation(split: str, source: str = "auto") -> Pairs:
-    """German-English sentence pairs of one split: ``"train"``, ``"validation"`` (or ``"val"``), ``"test"``.
+    """Return German-English sentence pairs of a split: ``"train"``, ``"validation"``, ``"test"``.
 
-    ``source`` is ``"auto"`` (see the module's first lines), ``"shipped"``, ``"hub"``, a folder, or a data set's name on
-    the hub. A folder holds either Multi30k's files (``train.de`` and ``train.en``, one sentence a line, plain or
-    ``.gz``, in the folder or in ``multi30k/`` below it) or a data set that ``datasets.load_dataset`` reads, with a
+    ``"val"`` is ``"validation"``. ``source`` is ``"auto"`` (see the module's first lines),
+    ``"shipped"``, ``"hub"``, a folder, or a data set's name on the hub. A folder holds either
+    Multi30k's files (``train.de`` and ``train.en``, one sentence a line, plain or ``.gz``, in the
+    folder or in ``multi30k/`` below it) or a data set that ``datasets.load_dataset`` reads, with a
     column ``translation`` or columns ``de`` and ``en``.
 
-    Raises ValueError for an unknown split, a malformed line (file and line number) or an empty data set, and
-    FileNotFoundError for a source that has no such files.
+    Raises ValueError for an unknown split, a malformed line (file and line number) or an empty data
+    set, and FileNotFoundError for a source that has no such files.
     """
     split = {"val": "validation"}.get(split, split)
     if split not in _STEMS:
@@ -61,7 +65,7 @@ def translation(split: str, source: str = "auto") -> Pairs:
 
 
 def _translation(split: str, source: str) -> tuple[Pairs, str]:
-    """The pairs and a description of their source, for the printed line."""
+    """Return the pairs and a description of their source, for the printed line."""
     if source == "auto":
         return _translation_auto(split)
     if source == "shipped":
@@ -136,7 +140,7 @@ def _expected_files(split: str) -> str:
 
 
 def _parallel_files(split: str, folder: Path) -> tuple[Path, Path] | None:
-    """The German and the English file of a split, or None where the folder has none."""
+    """Return the German and the English file of a split, or None where the folder has none."""
     for place in (folder / "multi30k", folder):
         for stem in _STEMS[split]:
             found = [_plain_or_gzip(place / f"{stem}.{language}") for language in ("de", "en")]
@@ -154,7 +158,7 @@ def _plain_or_gzip(path: Path) -> Path | None:
 
 
 def _read_sentences(path: Path) -> list[str]:
-    """The lines of a file, plain or gzip. A line is what ends in a newline byte, as the two files count them alike."""
+    """Return the lines of a file, plain or gzip: what ends in a newline byte."""
     opener: Any = gzip.open if path.suffix == ".gz" else open
     sentences: list[str] = []
     try:
@@ -185,7 +189,7 @@ def _translation_from_hub(split: str) -> tuple[Pairs, str]:
 
 
 def _load_dataset(name_or_folder: str, split: str, **options: Any) -> Pairs:
-    """Rows of a data set on the hub or in a local folder. Rows with an empty side are left out, and counted aloud."""
+    """Return rows of a data set. Rows with an empty side are left out, and a line says how many."""
     if not Path(name_or_folder).is_dir():
         hub.require(f"the data set {name_or_folder}")
     from datasets import load_dataset

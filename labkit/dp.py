@@ -1,9 +1,11 @@
-"""Data parallelism by hand: cut the data into shards, start a process for each rank, make the ranks' gradients agree.
+"""Data parallelism by hand: shards of the data, a process for each rank, gradients that agree.
 
-This is a student file: it holds the tasks dp.1 to dp.7. From the top to the bottom: shards, processes, then how to
-agree on gradients: through rank 0, an all_reduce a parameter, what an all_reduce is made of, buckets that overlap with backward.
+This is a student file: it holds the tasks dp.1 to dp.7. From the top to the bottom: shards,
+processes, then how to agree on gradients: through rank 0, with an all_reduce a parameter, what an
+all_reduce is made of, and buckets that overlap with backward.
 
-Run it in two terminals to see two processes wait for each other (-w is the world size, -nr this process's rank):
+Run it in two terminals to see two processes wait for each other (-w is the world size, -nr this
+process's rank):
 
     python -m labkit.dp -w 2 -nr 0
     python -m labkit.dp -w 2 -nr 1
@@ -27,16 +29,24 @@ import torch.distributed.nn  # else an optimizer imports it, and it keeps the gr
 import torch.multiprocessing as mp
 from torch.utils.data import DataLoader, Dataset
 
-from labkit.bucket import MIB, Bucket, CommHook, all_reduce_hook, bf16_compress_hook, check_same_model, take_from_rank_0
-from labkit.cost import check_number
-from labkit.rendezvous import loopback_store
+from labkit.base.checks import check_number
+from labkit.base.rendezvous import loopback_store
+from labkit.parallel.bucket import (
+    MIB,
+    Bucket,
+    CommHook,
+    all_reduce_hook,
+    bf16_compress_hook,
+    check_same_model,
+    take_from_rank_0,
+)
 from labkit.todo import TodoError
 
 # --- shards: every rank gets its own part of the data ----------------------------------------------------------------
 
 
 class Partition(Dataset[Any]):
-    """A shard: the samples of ``data`` whose numbers are in ``index``, in that order, as a data set of its own."""
+    """A shard: the samples of ``data`` with the numbers in ``index``, in their order."""
 
     def __init__(self, data: Any, index: Sequence[int]):
         self.data, self.index = data, index
@@ -45,18 +55,20 @@ class Partition(Dataset[Any]):
         return len(self.index)
 
     def __getitem__(self, i: int) -> Any:
-        ### TODO dp.1 (2 minutes): Give sample i of this shard. It stands in the data set under the i-th number of the index.
+        ### TODO dp.1 (2 minutes): Give sample i of this shard. It is in the data set under the
+        ### i-th number of the index.
         ### BEGIN SOLUTION dp.1
         return self.data[self.index[i]]
         ### END SOLUTION
 
 
 class DataPartitioner:
-    """Cuts ``data`` into shards of the given ``sizes``, fractions of the whole that add up to 1, such as [0.5, 0.5].
+    """Cuts ``data`` into shards of the given ``sizes``, fractions with sum 1, such as [0.5, 0.5].
 
-    The samples are shuffled with ``seed`` first. Every rank cuts the same shards, without a word to the others, because
-    every rank draws the same order. Each sample is in exactly one shard; a shard is within one sample of its fraction,
-    so equal fractions give shards that differ by at most one sample.
+    The samples are shuffled with ``seed`` first. Every rank cuts the same shards, without a word to
+    the others, because every rank draws the same order. Each sample is in exactly one shard; a
+    shard is within one sample of its fraction, so equal fractions give shards that differ by at
+    most one sample.
 
     Raises ValueError for an empty data set and for sizes that are not fractions with sum 1.
     """
@@ -69,9 +81,10 @@ class DataPartitioner:
             )
         self.data = data
         self.shards: list[list[int]] = []
-        ### TODO dp.1 (15 minutes): Draw an order of the sample numbers 0, 1, …, len(data) - 1 with random.Random(seed), and
-        ### cut it into one list of numbers for each size: self.shards. len(data) times a size is seldom a whole number:
-        ### think about where to cut so that no sample is lost or repeated, and no shard is off by more than one.
+        ### TODO dp.1 (15 minutes): Draw an order of the sample numbers 0, 1, …, len(data) - 1 with
+        ### random.Random(seed), and cut it into one list of numbers for each size: self.shards.
+        ### len(data) times a size is seldom a whole number: think about where to cut so that no
+        ### sample is lost or repeated, and no shard is off by more than one.
         ### BEGIN SOLUTION dp.1
         order = list(range(len(data)))
         random.Random(seed).shuffle(order)
@@ -80,7 +93,7 @@ class DataPartitioner:
         ### END SOLUTION
 
     def use(self, rank: int) -> Partition:
-        """The shard of ``rank``, from 0 on. Raises ValueError if there are not that many shards."""
+        """Return the shard of ``rank``, from 0 on. Raises ValueError if there are fewer shards."""
         _check_rank(rank, len(self.shards))
         return Partition(self.data, self.shards[rank])
 
@@ -92,12 +105,14 @@ def partition_dataset(
     batch_size: int = 128,
     collate_fn: Callable[[list[Any]], Any] | None = None,
 ) -> DataLoader[Any]:
-    """A loader over this rank's shard, in its order: one of ``world_size`` equal parts of ``dataset``, which may be empty.
+    """Return a loader over this rank's shard, one of ``world_size`` equal parts, in its order.
 
-    ``batch_size`` is the global one, what all ranks together take in one step: floor(batch_size / world_size) samples
-    a rank, the last batch may have fewer. ``collate_fn`` makes a batch of a list of samples; None stacks tensors.
+    A shard may be empty. ``batch_size`` is the global one, what all ranks together take in one
+    step: floor(batch_size / world_size) samples a rank; the last batch may have fewer.
+    ``collate_fn`` makes a batch of a list of samples; None stacks tensors.
 
-    Raises ValueError for an empty data set, a rank that is not in the world, and fewer samples in a batch than ranks.
+    Raises ValueError for an empty data set, a rank that is not in the world, and fewer samples in a
+    batch than ranks.
     """
     _check_rank(rank, world_size)
     if batch_size < world_size:
@@ -105,8 +120,9 @@ def partition_dataset(
             f"batch_size is {batch_size}, expected at least world_size, {world_size}: it is the batch of all ranks "
             "together, and each of them needs a sample of it"
         )
-    ### TODO dp.1 (5 minutes): Cut the data set into world_size equal shards and give a DataLoader over the rank's own, with
-    ### the rank's share of the global batch. Every rank calls this with the same data set.
+    ### TODO dp.1 (5 minutes): Cut the data set into world_size equal shards and give a DataLoader
+    ### over the rank's own, with the rank's share of the global batch. Every rank calls this with
+    ### the same data set.
     ### BEGIN SOLUTION dp.1
     shard = DataPartitioner(dataset, [1 / world_size] * world_size).use(rank)
     return DataLoader(shard, batch_size=batch_size // world_size, collate_fn=collate_fn)
@@ -132,17 +148,20 @@ def _check_rank(rank: int, world_size: int) -> None:
 
 
 def setup(rank: int, world_size: int, backend: str, master_addr: str = "127.0.0.1", master_port: int = 11868) -> None:
-    """Make this process rank ``rank`` of ``world_size``: wait for the others and form the default process group.
+    """Make this process a rank: wait for the others and form the default process group.
 
-    The ranks meet at ``master_addr:master_port``, where rank 0 listens; on 127.0.0.1 nobody outside this machine can
-    connect. ``backend`` is ``"gloo"`` (CPU) or ``"nccl"`` (one GPU a rank).
+    It is rank ``rank`` of ``world_size``. The ranks meet at ``master_addr:master_port``, where rank
+    0 listens; on 127.0.0.1 nobody outside this machine can connect. ``backend`` is ``"gloo"`` (CPU)
+    or ``"nccl"`` (one GPU a rank).
 
-    Raises ValueError for an unknown backend and a rank that is not in the world, OSError if the port is taken.
+    Raises ValueError for an unknown backend and a rank that is not in the world, OSError if the
+    port is taken.
     """
     _check_backend(backend)
     _check_rank(rank, world_size)
-    ### TODO dp.2 (5 minutes): Meet the others: loopback_store gives a store once all ranks are there. Then form the default
-    ### process group through that store, with this process's rank and the world size: see dist.init_process_group.
+    ### TODO dp.2 (5 minutes): Meet the others: loopback_store gives a store once all ranks are
+    ### there. Then form the default process group through that store, with this process's rank and
+    ### the world size: see dist.init_process_group.
     ### BEGIN SOLUTION dp.2
     store = loopback_store(rank, world_size, master_addr, master_port)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
@@ -150,21 +169,24 @@ def setup(rank: int, world_size: int, backend: str, master_addr: str = "127.0.0.
 
 
 def run_processes(fn: Callable[[int, int, str], object], world_size: int, backend: str) -> None:
-    """Run ``fn(rank, world_size, backend)`` in one new process for each rank, and return when all have ended.
+    """Run ``fn(rank, world_size, backend)`` in a new process for each rank; return when all end.
 
-    ``fn`` calls :func:`setup` itself. It must be a function of a module, because each process is a new interpreter that
-    imports it; a script that calls this needs its ``if __name__ == "__main__":`` guard. Where a rank fails, the others
-    are ended and its traceback is raised (torch.multiprocessing.ProcessRaisedException); no process is left, ever.
+    ``fn`` calls :func:`setup` itself. Where a rank fails, the others are ended and its traceback is
+    raised (torch.multiprocessing.ProcessRaisedException); no process is left, ever.
+
+    Notes: ``fn`` must be a function of a module, because each process is a new interpreter that
+    imports it. A script that calls this needs its ``if __name__ == "__main__":`` guard.
 
     Raises ValueError for an unknown backend and a world size below 1, before any process starts.
     """
     _check_backend(backend)
     if world_size < 1:
         raise ValueError(f"world_size is {world_size}, expected at least 1")
-    ### TODO dp.2 (15 minutes): Start world_size processes that each do _run_rank(rank, fn, world_size, backend); see
-    ### mp.start_processes, with start_method="spawn" and join=False. It gives a context: join() waits for news and is True
-    ### once all have ended; if one has failed it ends the others and raises. Whatever happens meanwhile, a keyboard
-    ### interrupt too: leave no process behind (context.processes).
+    ### TODO dp.2 (15 minutes): Start world_size processes that each do _run_rank(rank, fn,
+    ### world_size, backend); see mp.start_processes, with start_method="spawn" and join=False. It
+    ### gives a context: join() waits for news and is True once all have ended; if one has failed it
+    ### ends the others and raises. Whatever happens meanwhile, a keyboard interrupt too: leave no
+    ### process behind (context.processes).
     ### BEGIN SOLUTION dp.2
     arguments = (fn, world_size, backend)
     context = mp.start_processes(_run_rank, arguments, nprocs=world_size, join=False, start_method="spawn")
@@ -179,7 +201,7 @@ def run_processes(fn: Callable[[int, int, str], object], world_size: int, backen
 
 
 def _run_rank(rank: int, fn: Callable[[int, int, str], object], world_size: int, backend: str) -> None:
-    """What one process of :func:`run_processes` does: the function, then the end of the process group it has formed."""
+    """Run ``fn`` in a process of :func:`run_processes`, and end the group that it has formed."""
     fn(rank, world_size, backend)
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -196,14 +218,16 @@ def _check_backend(backend: str) -> None:
 
 
 def gather_scatter_gradients(model: torch.nn.Module) -> None:
-    """Replace each parameter's gradient by its mean over all ranks, in place: rank 0 gathers, averages and scatters.
+    """Replace each parameter's gradient by its mean over all ranks, in place, through rank 0.
 
-    One gather and one scatter a parameter. Everything goes through rank 0, whose link is busy while the others wait: a
-    parameter server. Parameters without a gradient are left out, as in :func:`average_gradients`.
+    One gather and one scatter a parameter. Rank 0 gathers, averages and scatters; its link is busy
+    while the others wait: a parameter server. Parameters without a gradient are left out, as in
+    :func:`average_gradients`.
     """
-    ### TODO dp.3 (15 minutes): For each parameter: dist.gather collects every rank's gradient in a list on rank 0, and None
-    ### stands in for the list elsewhere. Average there, then dist.scatter gives each rank its copy of the mean, from a list.
-    ### Not every back end takes tensors that are not contiguous. Mind the parameters whose grad is None.
+    ### TODO dp.3 (15 minutes): For each parameter: dist.gather collects every rank's gradient in a
+    ### list on rank 0, and None stands in for the list elsewhere. Average there, then dist.scatter
+    ### gives each rank its copy of the mean, from a list. Not every back end takes tensors that are
+    ### not contiguous. Mind the parameters whose grad is None.
     ### BEGIN SOLUTION dp.3
     rank, world_size = dist.get_rank(), dist.get_world_size()
     for parameter in model.parameters():
@@ -218,15 +242,17 @@ def gather_scatter_gradients(model: torch.nn.Module) -> None:
 
 
 def average_gradients(model: torch.nn.Module, process_group: Any = None) -> None:
-    """Replace each parameter's gradient by its mean over all ranks, in place: one all_reduce a parameter.
+    """Replace each parameter's gradient by its mean over all ranks, in place.
 
-    Where every rank's loss is the mean over a shard of equal size, the result is the gradient of the whole batch. A
-    parameter without a gradient (frozen, or not used in this step) is left as it is; that must be so on all ranks.
-    ``process_group`` is those ranks that average, by default all: where two pipelines of two ranks train side by side, the
-    two that have the same stage.
+    One all_reduce a parameter. Where every rank's loss is the mean over a shard of equal size, the
+    result is the gradient of the whole batch. A parameter without a gradient (frozen, or not used
+    in this step) is left as it is; that must be so on all ranks. ``process_group`` is those ranks
+    that average, by default all: where two pipelines of two ranks train together, the two that have
+    the same stage.
     """
-    ### TODO dp.4 (10 minutes): dist.all_reduce sums a tensor over all ranks, in place. From the sum to the mean is one more
-    ### step. Mind the parameters whose grad is None. all_reduce and get_world_size both take group=process_group.
+    ### TODO dp.4 (10 minutes): dist.all_reduce sums a tensor over all ranks, in place. From the sum
+    ### to the mean is one more step. Mind the parameters whose grad is None. all_reduce and
+    ### get_world_size both take group=process_group.
     ### BEGIN SOLUTION dp.4
     for parameter in model.parameters():
         if parameter.grad is not None:
@@ -242,17 +268,19 @@ def average_gradients(model: torch.nn.Module, process_group: Any = None) -> None
 def ring_all_reduce(tensor: torch.Tensor) -> None:
     """Replace ``tensor`` by its sum over all ranks, in place, by messages between neighbours only.
 
-    The tensor is cut into one chunk for each of the N ranks. In N - 1 steps of *reduce-scatter* every rank passes a chunk
-    to the right and adds what comes from the left to its own; then each rank has the whole sum of one chunk. In N - 1
-    steps of *all-gather* those go round once more. A rank sends 2 (N - 1) / N of the tensor, however many ranks there
-    are. Any shape, strides and floating-point dtype, the same on all ranks (Patarasu and Yuan 2009).
+    The tensor is cut into one chunk for each of the N ranks. In N - 1 steps of *reduce-scatter*
+    every rank passes a chunk to the right and adds what comes from the left to its own; then each
+    rank has the whole sum of one chunk. In N - 1 steps of *all-gather* those go round once more. A
+    rank sends 2 (N - 1) / N of the tensor, however many ranks there are. Any shape, strides and
+    floating-point dtype, the same on all ranks (Patarasu and Yuan 2009).
     """
-    ### TODO dp.5 (30 minutes): tensor.contiguous().view(-1).tensor_split(world_size) gives the chunks. They are views of the
-    ### tensor itself if that is contiguous, else of a copy, which has to be copied back at the end. _exchange, below, sends
-    ### one tensor to the right and receives another from the left. In step 0 rank r sends chunk r, and in each step it
-    ### passes on the chunk that it has just received, so write down for three ranks which chunk that is. After the first half
-    ### rank r has the whole sum of chunk r + 1, and sends that first in the second half. Ranks and chunks count modulo
-    ### world_size.
+    ### TODO dp.5 (30 minutes): tensor.contiguous().view(-1).tensor_split(world_size) gives the
+    ### chunks. They are views of the tensor itself if that is contiguous, else of a copy, which has
+    ### to be copied back at the end. _exchange, below, sends one tensor to the right and receives
+    ### another from the left. In step 0 rank r sends chunk r, and in each step it passes on the
+    ### chunk that it has just received, so write down for three ranks which chunk that is. After
+    ### the first half rank r has the whole sum of chunk r + 1, and sends that first in the second
+    ### half. Ranks and chunks count modulo world_size.
     ### BEGIN SOLUTION dp.5
     rank, world_size = dist.get_rank(), dist.get_world_size()
     flat = tensor.contiguous().view(-1)  # of a copy if the tensor is not contiguous
@@ -270,7 +298,7 @@ def ring_all_reduce(tensor: torch.Tensor) -> None:
 
 
 def _exchange(outgoing: torch.Tensor, incoming: torch.Tensor) -> None:
-    """Send ``outgoing`` to the right neighbour and receive ``incoming`` from the left one, both at once."""
+    """Send ``outgoing`` to the right neighbour while ``incoming`` comes from the left one."""
     right, left = ((dist.get_rank() + step) % dist.get_world_size() for step in (1, -1))
     messages = [dist.P2POp(dist.isend, outgoing, right), dist.P2POp(dist.irecv, incoming, left)]
     for work in dist.batch_isend_irecv(messages):
@@ -285,19 +313,22 @@ DEFAULT_CAP_MB, FIRST_CAP_MB = 25.0, 1.0  # torch's
 def assign_buckets(
     sizes_bytes: Sequence[int], cap_bytes: float, first_cap_bytes: float | None = None
 ) -> list[list[int]]:
-    """Which parameters' gradients travel together: a list of buckets, each a list of parameter numbers.
+    """Return which gradients travel together: a list of buckets, lists of parameter numbers.
 
-    ``sizes_bytes`` are the sizes of the gradients, in the order of ``model.parameters()``. Buckets are filled from the
-    last parameter to the first, because the backward pass makes the gradients in about that order. A bucket takes
-    parameters, each of them whole, until it has reached ``cap_bytes``; so it may end up larger than that.
-    ``first_cap_bytes``, if given, holds for the first bucket instead. The rule is that of torch's DistributedDataParallel
-    (Li et al. 2020, arXiv 2006.15704, section 3.2.3).
+    ``sizes_bytes`` are the sizes of the gradients, in the order of ``model.parameters()``. Buckets
+    are filled from the last parameter to the first, because the backward pass makes the gradients
+    in about that order. A bucket takes parameters, each of them whole, until it has reached
+    ``cap_bytes``; so it may end up larger than that. ``first_cap_bytes``, if given, holds for the
+    first bucket instead. The rule is that of torch's DistributedDataParallel (Li et al. 2020, arXiv
+    2006.15704, section 3.2.3).
 
-    Raises ValueError for a capacity that is not more than 0, and for a size below 0; TypeError for what is no number.
+    Raises ValueError for a capacity that is not more than 0, and for a size below 0; TypeError for
+    what is no number.
     """
     _check_capacities(sizes_bytes, cap_bytes, first_cap_bytes)
-    ### TODO dp.6 (15 minutes): Go through the parameters from the last to the first, and put each into the open bucket. A
-    ### bucket that has reached its capacity is closed: the next parameter opens a new one.
+    ### TODO dp.6 (15 minutes): Go through the parameters from the last to the first, and put each
+    ### into the open bucket. A bucket that has reached its capacity is closed: the next parameter
+    ### opens a new one.
     ### BEGIN SOLUTION dp.6
     buckets: list[list[int]] = []
     room = 0.0  # what the open bucket still takes
@@ -330,26 +361,33 @@ class BucketedDataParallel(torch.nn.Module):
     """A model whose gradients are averaged over all ranks while the backward pass is still running.
 
         model = BucketedDataParallel(model)
-        loss(model(inputs)).backward()               # buckets leave as soon as they are full of ready gradients
-        model.finish_gradient_synchronization()      # wait for them; each gradient is now the mean over the ranks
+        loss(model(inputs)).backward()           # a bucket leaves once its gradients are ready
+        model.finish_gradient_synchronization()  # wait; gradients are now means over ranks
         optimizer.step()
 
-    Parameters and buffers are taken from rank 0, here and buffers again in each forward pass while training.
-    ``bucket_cap_mb`` is in MiB; by default, and only then, the first bucket closes at 1 MiB, as torch's does.
-    ``comm_hook`` takes a buffer of gradients, 1-D, starts replacing it by its sum over all ranks, and gives a
-    torch.futures.Future that is done when the sum is there. ``module`` is the model and ``buckets`` the list of its
-    :class:`Bucket`, in the order in which they are sent.
+    Arguments:
 
-    A parameter that is not used in a step counts as zero on that rank; one that no rank uses gets a gradient of zero, so
-    that an optimizer with momentum or weight decay still moves it (torch's DDP leaves it alone). Raises ValueError
-    where ranks have different models, for a capacity that is not more than 0, and for a model without a parameter to
-    train. After Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", arXiv
-    2006.15704.
+    - ``module``: the model. Its parameters and buffers are taken from rank 0, the buffers again in
+      each forward pass while training.
+    - ``bucket_cap_mb``: a bucket closes once it has so many MiB. None stands for 25, and for 1 in
+      the first bucket, as in torch's. ``buckets`` lists each :class:`Bucket`, in the order of
+      sending.
+    - ``comm_hook``: takes a buffer of gradients, 1-D, starts replacing it by its sum over all
+      ranks, and returns a torch.futures.Future that is done when the sum is there. None stands for
+      an all_reduce.
+
+    Raises ValueError where ranks have different models, for a capacity that is not more than 0, and
+    for a model without a parameter to train.
+
+    Caveats: a parameter that is not used in a step counts as zero on that rank. One that no rank
+    uses gets a gradient of zero, so that an optimizer with momentum or weight decay still moves it
+    (torch's DDP leaves it alone).
+
+    After Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training",
+    arXiv 2006.15704.
     """
 
-    def __init__(
-        self, module: torch.nn.Module, bucket_cap_mb: float = DEFAULT_CAP_MB, comm_hook: CommHook | None = None
-    ):
+    def __init__(self, module: torch.nn.Module, bucket_cap_mb: float | None = None, comm_hook: CommHook | None = None):
         super().__init__()
         self.buckets = _make_buckets(module, bucket_cap_mb)
         check_same_model(module, self.buckets)
@@ -375,7 +413,7 @@ class BucketedDataParallel(torch.nn.Module):
         return self.module(*args, **kwargs)
 
     def _listen_to_autograd(self) -> None:
-        """Have autograd call _gradient_is_ready for each parameter, for as long as this object lives."""
+        """Have autograd call _gradient_is_ready for each parameter, while this object lives."""
         ready = weakref.WeakMethod(self._gradient_is_ready)  # weak, so that the hooks do not keep this object alive
         handles = [
             bucket.parameters[position].register_post_accumulate_grad_hook(
@@ -387,7 +425,7 @@ class BucketedDataParallel(torch.nn.Module):
         weakref.finalize(self, lambda: [handle.remove() for handle in handles])
 
     def _gradient_is_ready(self, bucket: Bucket, position: int) -> None:
-        """The gradient of ``bucket.parameters[position]`` is complete in this backward pass, which may still be running."""
+        """Send what can go, now that ``bucket.parameters[position]`` has its gradient."""
         if position not in bucket.missing:
             raise RuntimeError(
                 f"the gradient of {bucket.names[position]} became ready twice: after each backward() call "
@@ -395,11 +433,12 @@ class BucketedDataParallel(torch.nn.Module):
             )
         if not self._synchronize:
             return
-        ### TODO dp.7 (20 minutes): Collect the gradient into its bucket and mark it as ready: it is not missing any more. Then
-        ### send every bucket that can go now. Ranks must send in the same order, whatever becomes ready first, or they would
-        ### add up different buckets: a bucket goes when nothing of it is missing and all buckets before it have gone.
-        ### self._sent counts those that have. Bucket, in labkit/bucket.py, has collect, missing and send; send it with
-        ### self.comm_hook.
+        ### TODO dp.7 (20 minutes): Collect the gradient into its bucket and mark it as ready: it is
+        ### not missing any more. Then send every bucket that can go now. Ranks must send in the
+        ### same order, whatever becomes ready first, or they would add up different buckets: a
+        ### bucket goes when nothing of it is missing and all buckets before it have gone.
+        ### self._sent counts those that have. Bucket, in labkit/parallel/bucket.py, has collect,
+        ### missing and send; send it with self.comm_hook.
         ### BEGIN SOLUTION dp.7
         bucket.collect(position)
         bucket.missing.remove(position)
@@ -411,8 +450,8 @@ class BucketedDataParallel(torch.nn.Module):
     def finish_gradient_synchronization(self) -> None:
         """Wait until every bucket has been summed over the ranks. Then each gradient is the mean.
 
-        Call it after the backward pass and before the optimizer's step. Raises RuntimeError if there was no backward pass
-        since the last time.
+        Call it after the backward pass and before the optimizer's step. Raises RuntimeError if
+        there was no backward pass since the last time.
         """
         if not self._has_ready_gradients():
             raise RuntimeError(
@@ -420,8 +459,9 @@ class BucketedDataParallel(torch.nn.Module):
                 "this model has run outside no_sync()"
             )
         self._unused = [name for bucket in self.buckets for name in bucket.unused()]
-        ### TODO dp.7 (10 minutes): Some buckets may not have gone, because a parameter in them was not used in this step.
-        ### Collect what is missing in them and send them too, in order. Then wait for each bucket.
+        ### TODO dp.7 (10 minutes): Some buckets may not have gone, because a parameter in them was
+        ### not used in this step. Collect what is missing in them and send them too, in order. Then
+        ### wait for each bucket.
         ### BEGIN SOLUTION dp.7
         for bucket in self.buckets[self._sent :]:
             for position in bucket.missing:
@@ -439,7 +479,7 @@ class BucketedDataParallel(torch.nn.Module):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Inside, backward passes add to this rank's own gradients and send nothing: gradient accumulation.
+        """Accumulate gradients: backward passes inside add to this rank's own, and send nothing.
 
         The first backward pass outside sends the sum of all of them.
         """
@@ -450,9 +490,9 @@ class BucketedDataParallel(torch.nn.Module):
             self._synchronize = before
 
     def report(self) -> str:
-        """What was odd in the last step: parameters that this rank did not use, and gradients with NaN or infinity.
+        """Return what was odd in the last step: parameters not used here, and NaN or infinity.
 
-        A NaN of one rank is in the mean of all of them, so it is on every rank.
+        A NaN of one rank is in the mean of all gradients, so it is on every rank.
         """
         if self._unused is None:
             return "no gradients have been averaged yet"
@@ -473,17 +513,19 @@ class BucketedDataParallel(torch.nn.Module):
 
 
 def _tell(ready: weakref.WeakMethod[Any], bucket: Bucket, position: int, _: torch.Tensor) -> None:
-    """The hook on a parameter."""
+    """Call ``ready`` from the hook on a parameter, if its object still lives."""
     if method := ready():
         method(bucket, position)
 
 
-def _make_buckets(module: torch.nn.Module, cap_mb: float) -> list[Bucket]:
-    """Buckets for the parameters that learn, in the order in which the backward pass completes them.
+def _make_buckets(module: torch.nn.Module, cap_mb: float | None) -> list[Bucket]:
+    """Return buckets for the parameters that learn, in the order in which backward completes them.
 
-    A message has one dtype and lies on one device, so parameters of each kind have buckets of their own.
+    A message has one dtype and lies on one device, so parameters of each kind have buckets of their
+    own.
     """
-    _check_capacity("bucket_cap_mb", cap_mb)
+    if cap_mb is not None:
+        _check_capacity("bucket_cap_mb", cap_mb)
     named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
     if not named:
         raise ValueError(
@@ -492,12 +534,13 @@ def _make_buckets(module: torch.nn.Module, cap_mb: float) -> list[Bucket]:
     kinds: dict[Any, list[int]] = {}
     for number, (_, parameter) in enumerate(named):
         kinds.setdefault((parameter.dtype, parameter.device), []).append(number)
-    # By default the first bucket is small, so that a message leaves early. A capacity that is given, be it 25, holds for all.
-    first_cap = FIRST_CAP_MB * MIB if cap_mb is DEFAULT_CAP_MB else None
+    # By default the first bucket is small, so that a message leaves early. A given capacity holds
+    # for all.
+    cap, first_cap = (DEFAULT_CAP_MB * MIB, FIRST_CAP_MB * MIB) if cap_mb is None else (cap_mb * MIB, None)
     groups = [
         [numbers[i] for i in bucket]
         for numbers in kinds.values()
-        for bucket in assign_buckets([named[number][1].nbytes for number in numbers], cap_mb * MIB, first_cap)
+        for bucket in assign_buckets([named[number][1].nbytes for number in numbers], cap, first_cap)
     ]
     groups.sort(key=min, reverse=True)  # its first parameter is the last one to be ready
     return [
@@ -510,7 +553,7 @@ def _make_buckets(module: torch.nn.Module, cap_mb: float) -> list[Bucket]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The lecture's demonstration: be one rank, wait for the others, add up all ranks' numbers, end."""
+    """Be a rank of the lecture's demonstration: wait for the others, add up all numbers, end."""
     parser = argparse.ArgumentParser(prog="python -m labkit.dp", description=main.__doc__)
     parser.add_argument("-w", "--world-size", "--world_size", type=int, default=2, help="how many processes take part")
     parser.add_argument("-nr", "--rank", type=int, default=0, help="which one this is, from 0 on")

@@ -280,15 +280,10 @@ def _check_slower(plan: Plan) -> None:
 
 
 def device() -> torch.device:
-    """This rank's device: under launch, under torchrun (its own GPU where there is one for each rank of the node), or alone."""
-    import torch
+    """Return this rank's device: under launch, under torchrun (see :func:`labkit.parallel.devices.process_device`), or alone."""
+    from labkit.parallel.devices import process_device
 
-    if rank.current is not None:
-        return torch.device(rank.current.place.device)
-    gpus = torch.cuda.device_count()
-    if int(os.environ.get("LOCAL_WORLD_SIZE", 1)) <= gpus:
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
-    return torch.device("cpu")
+    return process_device(rank.current.place.device if rank.current is not None else None)
 
 
 PROGRESS_EVERY_S = 0.1

@@ -1,16 +1,18 @@
-"""A slow network on one machine: a torch.distributed backend over gloo that takes no less time than the link would.
+"""A slow network on one machine: a torch.distributed backend that takes as long as a link would.
 
     launch(fn, link=ETHERNET_1G)
 
-Every collective and every message really travels, over gloo, and is done no earlier than the α–β model says: latency plus
-bytes over bandwidth, by the formulas of :func:`labkit.cost.collective_s`; a small message takes gloo's own latency, if that
-is more. Meanwhile whoever waits sleeps: the rank's CPU is free but for what gloo needs to move the bytes. Nothing else
-changes, so torch's DistributedDataParallel and every collective run on it as they are. (All but ``dist.monitored_barrier``,
-which torch grants to gloo alone.)
+Every collective and every message really travels, over gloo, and is done no earlier than the α–β
+model says: latency plus bytes over bandwidth, by the formulas of :func:`labkit.cost.collective_s`;
+a small message takes gloo's own latency, if that is more. Whoever waits sleeps: the rank's CPU is
+free but for what gloo needs to move the bytes. Nothing else changes, so torch's
+DistributedDataParallel and every collective run on it as they are. (All but
+``dist.monitored_barrier``, which torch grants to gloo alone.)
 
-A rank has one channel: what it sends goes out one after the other. What it receives comes in one after the other as
-well, at the same time, as on a full-duplex link. Times are kept in advance: a message that is handed over while another
-is on its way starts when that one ends, however late anybody wakes up to see it.
+A rank has one channel: what it sends goes out one after the other. What it receives comes in one
+after the other as well, at the same time, as on a full-duplex link. Times are kept in advance: a
+message that is handed over while another is on its way starts when that one ends, however late
+anybody wakes up to see it.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ BACKEND = "link"
 
 
 def register(link: Link) -> str:
-    """Make ``link`` known to torch.distributed as a backend, in this process. Gives the backend's name."""
+    """Register ``link`` with torch.distributed as a backend, and return the backend's name."""
     dist.Backend.register_backend(BACKEND, functools.partial(LinkGroup, link), devices=["cpu"])
     return BACKEND
 
@@ -46,7 +48,7 @@ _TRANSPORT_BYTES, _TRANSPORT_REPEATS = 4 * 2**20, 7
 
 
 def measure_transport() -> float:
-    """In each rank, over gloo alone: bytes per second that a rank sends in an all_reduce, the median of several."""
+    """Return the bytes per second that a rank sends in an all_reduce over gloo: a median."""
     tensor, n = torch.ones(_TRANSPORT_BYTES // 4), dist.get_world_size()
     seconds = []
     for _ in range(_TRANSPORT_REPEATS):
@@ -63,20 +65,20 @@ _now = time.perf_counter_ns  # one clock for all ranks of a machine
 
 
 class Channel:
-    """One direction of a rank's link, which carries one message at a time. Times are perf_counter nanoseconds."""
+    """One direction of a rank's link: one message at a time. Times are perf_counter nanoseconds."""
 
     def __init__(self) -> None:
         self._lock, self._free_at = threading.Lock(), 0
 
     def reserve(self, earliest: int, duration: int) -> int:
-        """Take the channel for ``duration`` from ``earliest`` on, or as soon as it is free. Gives the start."""
+        """Take the channel for ``duration``, once it is free, and return the start."""
         with self._lock:
             start = max(earliest, self._free_at)
             self._free_at = start + duration
         return start
 
     def extend(self, until: int) -> None:
-        """What is on the channel turned out to take until then, because it had to wait for other ranks."""
+        """Keep the channel taken ``until`` then: what is on it had to wait for other ranks."""
         with self._lock:
             self._free_at = max(self._free_at, until)
 
@@ -88,10 +90,11 @@ _FOR_EVER = timedelta(0)  # as torch has it
 
 
 class LinkWork(dist.Work):
-    """Something on its way: done when gloo has done it and the link would have.
+    """A collective or message in flight: done when gloo has done it and the link would have.
 
-    ``work`` is gloo's. ``due(timeout)`` gives the time at which the link is done, once gloo is, and ``is_known()`` whether
-    it can say so without waiting for other ranks. ``when_asked`` gets this work if somebody wants a future of it.
+    ``work`` is gloo's. ``due(timeout)`` gives the time at which the link is done, once gloo is, and
+    ``is_known()`` whether it can say so without waiting for other ranks. ``when_asked`` gets this
+    work if somebody wants a future of it.
     """
 
     def __init__(
@@ -152,7 +155,7 @@ class LinkWork(dist.Work):
         return self._future
 
     def fulfil(self) -> None:
-        """Wait, and then say so through the future."""
+        """Wait, and then complete the future."""
         assert self._future is not None
         try:
             self.wait()
@@ -166,14 +169,68 @@ def _sleep_until(end: int) -> None:
         time.sleep(remaining * 1e-9)
 
 
+# --- how many bytes a collective moves --------------------------------------------------------------------------------
+
+
+def _n_bytes(tensors: torch.Tensor | Iterable[Any]) -> int:
+    """Return the bytes in a tensor, or in lists of tensors."""
+    if not isinstance(tensors, torch.Tensor):
+        return sum(map(_n_bytes, tensors))
+    return tensors._indices().nbytes + tensors._values().nbytes if tensors.is_sparse else tensors.nbytes
+
+
+def _first(group: LinkGroup, tensors: Any, *_: Any) -> int:
+    return _n_bytes(tensors)
+
+
+def _second(group: LinkGroup, output: Any, tensors: Any, *_: Any) -> int:
+    return _n_bytes(tensors)
+
+
+def _first_from_each_rank(group: LinkGroup, tensors: Any, *_: Any) -> int:
+    return _n_bytes(tensors) * group.size()
+
+
+def _second_from_each_rank(group: LinkGroup, output: Any, tensors: Any, *_: Any) -> int:
+    return _n_bytes(tensors) * group.size()
+
+
+def _nothing(group: LinkGroup, *_: Any) -> int:
+    return 0
+
+
+def _exchanged(group: LinkGroup, outputs: Any, inputs: Any, *splits: Any) -> int:
+    """Return what this rank sends or receives, whichever is more, as if also to itself."""
+    n, most = group.size(), 0
+    for i, tensors in enumerate((outputs, inputs)):
+        rows = splits[i] if i < len(splits) and isinstance(splits[i], Sequence) else []
+        parts = [*tensors.split(rows or len(tensors) // n)] if isinstance(tensors, torch.Tensor) else tensors
+        most = max(most, _n_bytes(parts) - _n_bytes(parts[group.rank()]))
+    return most * n // max(n - 1, 1)
+
+
+def _timed(method: str, name: str, size: Callable[..., int]) -> Any:
+    """Return gloo's ``method``, made to take as long as the collective ``name`` of labkit.cost.
+
+    ``size`` gives the bytes of the whole tensor from the method's arguments.
+    """
+
+    def run(group: LinkGroup, *arguments: Any, **options: Any) -> LinkWork:
+        cost_s = collective_s(name, size(group, *arguments), group.size(), group._link)
+        return group.collective(method, cost_s, *arguments, *options.values())
+
+    return run
+
+
 # --- the process group -----------------------------------------------------------------------------------------------
 
 
 class LinkGroup(dist.ProcessGroup):
     """A process group over gloo whose collectives and messages take as long as on ``link``.
 
-    A collective starts when the last rank has joined it. To know that, the ranks tell each other when they joined, in a
-    group of their own beside the data's. A message brings the time of its arrival with it, ahead of its payload.
+    A collective starts when the last rank has joined it. To know that, the ranks tell each other
+    when they joined, in a group apart from the data's. A message brings the time of its arrival
+    with it, ahead of its payload.
     """
 
     def __init__(self, link: Link, store: Any, rank: int, world_size: int, timeout: Any):
@@ -194,12 +251,37 @@ class LinkGroup(dist.ProcessGroup):
         return self._data._get_sequence_number_for_group()
 
     def collective(self, method: str, cost_s: float, *arguments: Any) -> LinkWork:
-        """Start gloo's ``method``, which takes ``cost_s`` on the link, counted from the moment when all ranks have joined."""
+        """Start gloo's ``method``, which takes ``cost_s`` on the link once all have joined."""
         work = getattr(self._data, method)(*arguments)
         collective = _Collective(_outgoing.reserve(_now(), _ns(cost_s)), _ns(cost_s), self._times)
         self._pending.append(collective)
         end, is_known = functools.partial(self._end_of, collective), functools.partial(self._knows_end_of, collective)
         return LinkWork(work, end, is_known, self._fulfil_in_order)
+
+    # Every collective of torch, by its method's name, which newer and older versions have not all
+    # of.
+
+    allreduce = _timed("allreduce", "all_reduce", _first)
+    allreduce_coalesced = _timed("allreduce_coalesced", "all_reduce", _first)
+    broadcast = _timed("broadcast", "broadcast", _first)
+    reduce = _timed("reduce", "reduce", _first)
+    gather = _timed("gather", "gather", _second_from_each_rank)
+    scatter = _timed("scatter", "scatter", _first_from_each_rank)
+    allgather = _timed("allgather", "all_gather", _first)
+    _allgather_base = _timed("_allgather_base", "all_gather", _first)
+    all_gather_single = _timed("all_gather_single", "all_gather", _first)
+    allgather_coalesced = _timed("allgather_coalesced", "all_gather", _first)
+    allgather_into_tensor_coalesced = _timed("allgather_into_tensor_coalesced", "all_gather", _first)
+    all_gather_single_coalesced = _timed("all_gather_single_coalesced", "all_gather", _first)
+    reduce_scatter = _timed("reduce_scatter", "reduce_scatter", _second)
+    _reduce_scatter_base = _timed("_reduce_scatter_base", "reduce_scatter", _second)
+    reduce_scatter_single = _timed("reduce_scatter_single", "reduce_scatter", _second)
+    reduce_scatter_tensor_coalesced = _timed("reduce_scatter_tensor_coalesced", "reduce_scatter", _second)
+    reduce_scatter_single_coalesced = _timed("reduce_scatter_single_coalesced", "reduce_scatter", _second)
+    alltoall = _timed("alltoall", "all_to_all", _exchanged)
+    alltoall_base = _timed("alltoall_base", "all_to_all", _exchanged)
+    all_to_all_single = _timed("all_to_all_single", "all_to_all", _exchanged)
+    barrier = _timed("barrier", "barrier", _nothing)
 
     def _end_of(self, collective: _Collective, timeout: timedelta) -> int:
         if collective.end is None:
@@ -210,12 +292,12 @@ class LinkGroup(dist.ProcessGroup):
         return collective.end
 
     def _knows_end_of(self, collective: _Collective) -> bool:
-        """Whether the times of this collective and of all before it have come."""
+        """Return whether the times of this collective and of all before it have come."""
         self._settle_known()
         return collective.end is not None
 
     def _settle_known(self) -> None:
-        """Settle the collectives whose times have come, so that the channel is known to be taken until they end."""
+        """Settle collectives whose times have come: the channel is taken until they end."""
         if self._settling.acquire(blocking=False):
             try:
                 while self._pending and self._pending[0].is_known():
@@ -225,7 +307,7 @@ class LinkGroup(dist.ProcessGroup):
                 self._settling.release()
 
     def _fulfil_in_order(self, work: LinkWork) -> None:
-        """Collectives end in the order in which they were begun, so one thread waits for all that have a future."""
+        """Have one thread complete the futures of all work, as collectives end in order."""
         self._asked.put(work)
         if self._waiter is None:
             self._waiter = threading.Thread(target=self._fulfil_all, name="labkit.link", daemon=True)
@@ -255,7 +337,7 @@ class LinkGroup(dist.ProcessGroup):
         return self._receive(tensors, lambda message: self._data.recv_anysource([message], tag))
 
     def _receive(self, tensors: list[torch.Tensor], start: Callable[[torch.Tensor], Any]) -> LinkWork:
-        """A message is here when its sender says so, but no two messages come in at the same time."""
+        """Receive a message: it is here when its sender says so, and one after the other."""
         payload = as_bytes(*tensors)
         duration = self._transmission_ns(payload)
         message = torch.empty(_HEADER_BYTES + payload.nbytes, dtype=torch.uint8)
@@ -275,7 +357,7 @@ _HEADER_BYTES = 8  # of a message: the time of its arrival, an int64
 
 
 class _Collective:
-    """When a collective ends. ``end`` is None until the other ranks have told when they joined it."""
+    """The end of a collective; ``end`` is None until the others have told when they joined it."""
 
     def __init__(self, joined: int, duration: int, times: Any):
         self._duration, self._start = duration, torch.tensor([joined])
@@ -304,77 +386,6 @@ def _gloo_group(store: Any, rank: int, world_size: int, timeout: Any) -> Any:
 
 def _backend_of(group: Any) -> Any:
     return group._get_backend(torch.device("cpu"))
-
-
-# --- every collective of torch.distributed ---------------------------------------------------------------------------
-
-
-def _n_bytes(tensors: torch.Tensor | Iterable[Any]) -> int:
-    """Bytes in a tensor, or in lists of tensors."""
-    if not isinstance(tensors, torch.Tensor):
-        return sum(map(_n_bytes, tensors))
-    return tensors._indices().nbytes + tensors._values().nbytes if tensors.is_sparse else tensors.nbytes
-
-
-def _first(group: LinkGroup, tensors: Any, *_: Any) -> int:
-    return _n_bytes(tensors)
-
-
-def _second(group: LinkGroup, output: Any, tensors: Any, *_: Any) -> int:
-    return _n_bytes(tensors)
-
-
-def _first_from_each_rank(group: LinkGroup, tensors: Any, *_: Any) -> int:
-    return _n_bytes(tensors) * group.size()
-
-
-def _second_from_each_rank(group: LinkGroup, output: Any, tensors: Any, *_: Any) -> int:
-    return _n_bytes(tensors) * group.size()
-
-
-def _nothing(group: LinkGroup, *_: Any) -> int:
-    return 0
-
-
-def _exchanged(group: LinkGroup, outputs: Any, inputs: Any, *splits: Any) -> int:
-    """What this rank sends or receives, whichever is more, as if it exchanged as much with every rank, itself included."""
-    n, most = group.size(), 0
-    for i, tensors in enumerate((outputs, inputs)):
-        rows = splits[i] if i < len(splits) and isinstance(splits[i], Sequence) else []
-        parts = [*tensors.split(rows or len(tensors) // n)] if isinstance(tensors, torch.Tensor) else tensors
-        most = max(most, _n_bytes(parts) - _n_bytes(parts[group.rank()]))
-    return most * n // max(n - 1, 1)
-
-
-# torch's methods, its name in labkit.cost, and how many bytes the whole tensor has
-_Size = Callable[..., int]
-_COLLECTIVES: list[tuple[str, str, _Size]] = [
-    ("allreduce allreduce_coalesced", "all_reduce", _first),
-    ("broadcast", "broadcast", _first),
-    ("reduce", "reduce", _first),
-    ("gather", "gather", _second_from_each_rank),
-    ("scatter", "scatter", _first_from_each_rank),
-    ("allgather _allgather_base all_gather_single", "all_gather", _first),
-    ("allgather_coalesced allgather_into_tensor_coalesced all_gather_single_coalesced", "all_gather", _first),
-    ("reduce_scatter _reduce_scatter_base reduce_scatter_single", "reduce_scatter", _second),
-    ("reduce_scatter_tensor_coalesced reduce_scatter_single_coalesced", "reduce_scatter", _second),
-    ("alltoall alltoall_base all_to_all_single", "all_to_all", _exchanged),
-    ("barrier", "barrier", _nothing),
-]
-
-
-def _on_the_link(method: str, name: str, size: _Size) -> Callable[..., LinkWork]:
-    def run(group: LinkGroup, *arguments: Any, **options: Any) -> LinkWork:
-        cost_s = collective_s(name, size(group, *arguments), group.size(), group._link)
-        return group.collective(method, cost_s, *arguments, *options.values())
-
-    return run
-
-
-for _methods, _name, _size in _COLLECTIVES:
-    for _method in _methods.split():
-        if hasattr(dist.ProcessGroup, _method):  # some names are those of newer or older versions of torch
-            setattr(LinkGroup, _method, _on_the_link(_method, _name, _size))
 
 
 def _ns(seconds: float) -> int:

@@ -1,4 +1,4 @@
-"""The models of the lab, as transformers has them: GPT-2 (GPT2LMHeadModel) and BERT (BertForSequenceClassification)."""
+"""The models of the lab, as transformers has them: GPT-2 and BERT."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from labkit import hub
+from labkit.base import hub
 
 if TYPE_CHECKING:
     import torch
     from transformers import BertForSequenceClassification, GPT2Config, GPT2LMHeadModel
 
-    from labkit.gpt2_parts import GPT2Stage
+    from labkit.parallel.gpt2 import GPT2Stage
 
-# nano and mini are ours, for CPUs. The others are OpenAI's (Radford et al. 2019): 124M, 355M, 774M and 1558M parameters.
+# nano and mini are ours, for CPUs. The others are OpenAI's (Radford et al. 2019): 124M, 355M, 774M
+# and 1558M parameters.
 GPT2_SIZES = {
     "nano": {"n_layer": 2, "n_head": 2, "n_embd": 64},
     "mini": {"n_layer": 3, "n_head": 4, "n_embd": 128},
@@ -25,7 +26,8 @@ GPT2_SIZES = {
 }
 
 
-# Google's (Turc et al. 2019, arXiv 1908.08962, and Devlin et al. 2018): 4.4M, 11.3M, 29.1M, 41.7M and 110.1M parameters.
+# Google's (Turc et al. 2019, arXiv 1908.08962, and Devlin et al. 2018): 4.4M, 11.3M, 29.1M, 41.7M
+# and 110.1M parameters.
 BERT_SIZES = {
     "tiny": {"num_hidden_layers": 2, "hidden_size": 128},
     "mini": {"num_hidden_layers": 4, "hidden_size": 256},
@@ -36,10 +38,11 @@ BERT_SIZES = {
 
 
 def gpt2_config(size: str = "mini", **settings: Any) -> GPT2Config:
-    """The configuration of a named size. ``settings`` are GPT2Config's own: ``vocab_size`` (50,257), ``n_positions`` (1,024) …
+    """Return the configuration of a named size, with ``settings`` of GPT2Config's own.
 
-    Dropout is off unless ``settings`` turn it on (GPT-2 was trained with 0.1): without it, the gradient of a batch is
-    the same however many ranks share the batch, and runs can be compared.
+    Such as ``vocab_size`` (50,257) and ``n_positions`` (1,024). Dropout is off unless ``settings``
+    turn it on (GPT-2 was trained with 0.1): without it, the gradient of a batch is the same however
+    many ranks share the batch, and runs can be compared.
 
     Raises ValueError for an unknown size.
     """
@@ -54,12 +57,12 @@ def gpt2_config(size: str = "mini", **settings: Any) -> GPT2Config:
 
 
 def gpt2(size: str | GPT2Config = "mini", seed: int = 0, **settings: Any) -> GPT2LMHeadModel:
-    """A GPT-2 with new random weights: a named size with changed ``settings``, or any GPT2Config.
+    """Return a GPT-2 with new random weights: a named size with ``settings``, or any GPT2Config.
 
-    The weights depend on configuration and ``seed`` alone. Ranks that name the same seed start with equal weights, so
-    nothing needs to be broadcast; torch's own random state is left as it was.
+    The weights depend on configuration and ``seed`` alone. Ranks that name the same seed start with
+    equal weights, so nothing needs to be broadcast; torch's own random state is left as it was.
 
-    Raises ValueError for an unknown size, TypeError for settings beside a GPT2Config.
+    Raises ValueError for an unknown size, TypeError for settings with a GPT2Config.
     """
     import torch
     from transformers import GPT2LMHeadModel
@@ -78,10 +81,11 @@ def gpt2(size: str | GPT2Config = "mini", seed: int = 0, **settings: Any) -> GPT
 
 
 def pretrained_gpt2(name_or_folder: str | os.PathLike[str] = "openai-community/gpt2") -> GPT2LMHeadModel:
-    """A trained GPT-2: a folder that ``save_pretrained`` wrote, or a model's name on the Hugging Face hub.
+    """Return a trained GPT-2: from a folder, or by its name on the Hugging Face hub.
 
-    What was downloaded before is used without asking the hub. Raises FileNotFoundError for a folder without a model,
-    and ConnectionError, within seconds, where the hub is needed and does not answer.
+    The folder is one that ``save_pretrained`` wrote. What was downloaded before is used without
+    asking the hub. Raises FileNotFoundError for a folder without a model, and ConnectionError,
+    within seconds, where the hub is needed and does not answer.
     """
     from transformers import GPT2LMHeadModel
 
@@ -100,50 +104,56 @@ def pretrained_gpt2(name_or_folder: str | os.PathLike[str] = "openai-community/g
 
 
 def parallelize(gpt2: GPT2LMHeadModel, devices: Sequence[str | torch.device]) -> GPT2LMHeadModel:
-    """Share the blocks of a GPT-2 out over ``devices``, in place: the same model, model parallel. Returns it.
+    """Place the blocks of a GPT-2 on ``devices``, in place: model parallel. Returns it.
 
         parallelize(gpt2("gpt2"), ["cuda:0", "cuda:1"])     # six blocks on each
 
-    Neighbouring blocks are together, as many on each device, or one more on the first ones. The embeddings are on the first
-    device, and so is ``lm_head``, which shares its weight with one of them; the last layer norm is on the last. Hidden states
-    are moved where they are needed. The model takes token ids on the first device and gives logits there. On virtual devices
-    (``cpu:0``) nothing moves, but :class:`labkit.pipe.Pipe` knows them apart.
+    Neighbouring blocks are together, as many on each device, or one more on the first ones. The
+    embeddings are on the first device, and so is ``lm_head``, which shares its weight with one of
+    them; the last layer norm is on the last. Hidden states are moved where they are needed. The
+    model takes token ids on the first device and gives logits there. On virtual devices (``cpu:0``)
+    nothing moves, but :class:`labkit.pipe.Pipe` knows them apart.
 
-    Everything else is as ever: training, masks, caches, ``generate``, copies. ``state_dict()`` has the names that it had, so
-    ``save_pretrained`` writes what an unplaced model reads; ``named_parameters()`` has ``module`` in the names of a block.
-    A model that was placed before is placed anew, also one that went through a Pipe, which is closed.
+    Everything else is as ever: training, masks, caches, ``generate``, copies. ``state_dict()`` has
+    the names that it had, so ``save_pretrained`` writes what an unplaced model reads;
+    ``named_parameters()`` has ``module`` in the names of a block. A model that was placed before is
+    placed anew, also one that went through a Pipe, which is closed.
 
-    Raises TypeError for what is no GPT2LMHeadModel, and before anything is moved ValueError for fewer devices than one, for more
-    than there are blocks, and for GPUs where there are none.
+    Raises TypeError for what is no GPT2LMHeadModel, and before anything is moved ValueError for
+    fewer devices than one, for more than there are blocks, and for GPUs where there are none.
     """
-    from labkit import gpt2_parts
+    from labkit.parallel.gpt2 import place_blocks
 
-    return gpt2_parts.place(gpt2, devices)
+    return place_blocks(gpt2, devices)
 
 
 def stages(gpt2: GPT2LMHeadModel, n_stages: int) -> list[GPT2Stage]:
-    """A GPT-2 as ``n_stages`` modules, one after the other, for :class:`labkit.pipe.ScheduledPipeline`.
+    """Return a GPT-2 as ``n_stages`` modules, for :class:`labkit.pipe.ScheduledPipeline`.
 
-    Stage 0 takes token ids (rows, T), the others hidden states (rows, T, n_embd); the last one gives logits (rows, T, vocab).
-    Blocks are shared out as in :func:`parallelize`. The modules are those of ``gpt2``, not copies, and parameters keep the names
-    that they have there. There is no mask, and no cache: padding has to be on the right.
+    Stage 0 takes token ids (rows, T), the others hidden states (rows, T, n_embd); the last one
+    gives logits (rows, T, vocab). Blocks are shared out as in :func:`parallelize`. The modules are
+    those of ``gpt2``, not copies, and parameters keep the names that they have there. There is no
+    mask, and no cache: padding has to be on the right.
 
-    The embedding of the tokens, in the first stage, and the output layer, in the last one, share a weight: each has it as
-    ``tied_weight``. In one process it is one Parameter. Where the two stages are on different ranks these are two copies, and the
-    weight's gradient is the sum of theirs: add them up, or the copies grow apart.
+    The embedding of the tokens, in the first stage, and the output layer, in the last one, share a
+    weight: each has it as ``tied_weight``. In one process it is one Parameter. Where the two stages
+    are on different ranks these are two copies, and the weight's gradient is the sum of theirs: add
+    them up, or the copies grow apart.
 
-    Raises TypeError for what is no GPT2LMHeadModel or no int, ValueError for fewer stages than one or more than blocks.
+    Raises TypeError for what is no GPT2LMHeadModel or no int, ValueError for fewer stages than one
+    or more than blocks.
     """
-    from labkit import gpt2_parts
+    from labkit.parallel.gpt2 import cut_into_stages
 
-    return gpt2_parts.stages(gpt2, n_stages)
+    return cut_into_stages(gpt2, n_stages)
 
 
 def bert(size: str = "small", seed: int = 0, **settings: Any) -> BertForSequenceClassification:
-    """A BERT that tells ``num_labels`` (2) classes of texts apart, with new random weights.
+    """Return a BERT that tells ``num_labels`` (2) classes of texts apart, with new random weights.
 
-    ``settings`` are BertConfig's own. An attention head is 64 wide and a layer's MLP four times the layer, as in all of
-    Google's sizes. Dropout and weights are as for :func:`gpt2`: no dropout unless asked for, and weights by ``seed`` alone.
+    ``settings`` are BertConfig's own. An attention head is 64 wide and a layer's MLP four times the
+    layer, as in all of Google's sizes. Dropout and weights are as for :func:`gpt2`: no dropout
+    unless asked for, and weights by ``seed`` alone.
 
     Raises ValueError for an unknown size.
     """
@@ -162,5 +172,8 @@ def bert(size: str = "small", seed: int = 0, **settings: Any) -> BertForSequence
 
 
 def parameter_count(model: Any) -> int:
-    """How many numbers a model learns. Weights used twice (GPT-2's embedding is its output layer too) count once."""
+    """Return how many numbers a model learns; weights used twice count once.
+
+    GPT-2's embedding, for one, is its output layer too.
+    """
     return sum(parameter.numel() for parameter in model.parameters())

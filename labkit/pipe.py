@@ -1,10 +1,12 @@
-"""Pipeline parallelism by hand: cut a model into stages, and let them work on micro-batches at the same time.
+"""Pipeline parallelism by hand: a model cut into stages that work at the same time.
 
-This is a student file: it holds the tasks pipe.1 to pipe.5. From the top to the bottom: where to cut, who computes what in
-which clock cycle, the pipeline with a worker thread for each stage, GPT-2 in it, and the pipeline with a process for each.
+This is a student file: it holds the tasks pipe.1 to pipe.5. From the top to the bottom: where to
+cut, who computes what in which clock cycle, the pipeline with a worker thread for each stage, GPT-2
+in it, and the pipeline with a process for each.
 """
 
-# ruff: noqa: F401, F841, RUF100  (the student edition keeps the imports and variables that its TODOs will need)
+# ruff: noqa: F401, F841, RUF100  (the student edition keeps the imports and variables that its
+# TODOs will need)
 
 from __future__ import annotations
 
@@ -17,16 +19,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from labkit.gpt2_parts import PipedBlocks, check_ready, take_out_of_pipe
-from labkit.hosting import take_place
-from labkit.mail import Mail
-from labkit.micro_batch import LossFunction, MeanLoss, agreed_rows, check_no_grad, cut
-from labkit.placement import WithDevice, check_modules, placed
-from labkit.schedule import Schedule, check_counts
-from labkit.stage import Stage
-from labkit.stage_node import concatenate, run_stage
+from labkit.base.checks import check_counts
+from labkit.parallel.gpt2 import PipedBlocks, check_ready, take_out_of_pipe
+from labkit.parallel.micro_batch import LossFunction, MeanLoss, agreed_rows, check_no_grad, cut
+from labkit.parallel.p2p import P2P
+from labkit.parallel.placement import WithDevice, check_modules, placed
+from labkit.parallel.stage import Stage
+from labkit.parallel.stage_assignment import assign_stages
+from labkit.parallel.stage_node import concatenate, run_stage
+from labkit.parallel.worker import Task, Worker, create_workers, end_workers, wait_for_end
+from labkit.schedule import Schedule
 from labkit.todo import TodoError
-from labkit.worker import Task, Worker, create_workers, end_workers, wait_for_end
 
 if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel
@@ -35,24 +38,29 @@ if TYPE_CHECKING:
 
 
 def split_module(modules: nn.Sequential) -> tuple[list[nn.Sequential], list[torch.device]]:
-    """Cut ``modules`` wherever the device changes: the partitions, in order, and the device of each.
+    """Cut ``modules`` wherever the device changes: return the partitions and their devices.
 
-    A partition is a run of neighbours on one device. The device of a :class:`WithDevice` is the one it was given, that of
-    another module is where its parameters and buffers are. A module that has none names no device, and one on plain ``cpu``
-    names none beside a virtual ``cpu:0``. It stays with the one before it, and at the front with the first that names one;
-    if none does, all is one partition on ``cpu``. A device may come again: ``cpu:0``, ``cpu:1``, ``cpu:0`` are three
-    partitions. Modules keep the names that they have in ``modules``.
+    A partition is a run of neighbours on one device. The device of a :class:`WithDevice` is the one
+    it was given, that of another module is where its parameters and buffers are. A device may come
+    again: ``cpu:0``, ``cpu:1``, ``cpu:0`` are three partitions. Modules keep the names that they
+    have in ``modules``.
 
-    Raises TypeError for what is no nn.Sequential, ValueError for an empty one and, by its name, for a module whose
-    parameters are on more than one device.
+    A module without parameters and buffers names no device, and one on plain ``cpu`` names none
+    among virtual ones. It stays with the one before it, and at the front with the first that names
+    one; if none does, all is one partition on ``cpu``.
+
+    Raises TypeError for what is no nn.Sequential, ValueError for an empty one and, by its name, for
+    a module whose parameters are on more than one device.
     """
     check_modules(modules)
     partitions: list[nn.Sequential] = []
     devices: list[torch.device] = []
-    ### TODO pipe.1 (15 minutes): Go through the modules in order. Each goes into the last partition, and where its device is
-    ### another one than before, a new partition begins. placed(modules) gives (name, module, device) for each module; the
-    ### device is None where a module names none and stays with the one before it. The first one's is never None. Put
-    ### a module into a partition, which is an nn.Sequential, with add_module(name, module), so that it keeps its name.
+    ### TODO pipe.1 (15 minutes): Go through the modules in order. Each goes into the last
+    ### partition, and where its device is another one than before, a new partition begins.
+    ### placed(modules) gives (name, module, device) for each module; the device is None where a
+    ### module names none and stays with the one before it. The first one's is never None. Put a
+    ### module into a partition, which is an nn.Sequential, with add_module(name, module), so that
+    ### it keeps its name.
     ### BEGIN SOLUTION pipe.1
     for name, module, device in placed(modules):
         if device is not None and (not devices or device != devices[-1]):
@@ -67,18 +75,19 @@ def split_module(modules: nn.Sequential) -> tuple[list[nn.Sequential], list[torc
 
 
 def clock_cycles(num_batches: int, num_partitions: int) -> Iterator[list[tuple[int, int]]]:
-    """The clocks of a forward pass, one after the other: in each, the (micro_batch, partition) pairs that run at once.
+    """Return the clocks of a forward pass: in each, the (micro_batch, partition) pairs that run.
 
-    A partition takes one micro-batch in a clock, and passes it on in the next. With 4 micro-batches and 3 partitions,
+    A partition takes one micro-batch in a clock, and passes it on in the next. With 4 micro-batches
+    and 3 partitions,
 
         clock          0      1      2      3      4      5
         partition 0  (0,0)  (1,0)  (2,0)  (3,0)
         partition 1         (0,1)  (1,1)  (2,1)  (3,1)
         partition 2                (0,2)  (1,2)  (2,2)  (3,2)
 
-    each column is a clock, top down. There are ``num_batches + num_partitions - 1`` of them, none is empty, and the
-    empty corners are the bubble (Huang et al. 2019, GPipe, arXiv 1811.06965; Kim et al. 2020, torchgpipe, arXiv
-    2004.09910).
+    each column is a clock, top down. There are ``num_batches + num_partitions - 1`` of them, none
+    is empty, and the empty corners are the bubble (Huang et al. 2019, GPipe, arXiv 1811.06965; Kim
+    et al. 2020, torchgpipe, arXiv 2004.09910).
 
     Raises ValueError for a count below 1 and TypeError for what is no int, at once.
     """
@@ -87,9 +96,10 @@ def clock_cycles(num_batches: int, num_partitions: int) -> Iterator[list[tuple[i
 
 
 def _clock_cycles(num_batches: int, num_partitions: int) -> Iterator[list[tuple[int, int]]]:
-    ### TODO pipe.2 (10 minutes): Yield one list for each clock, made anew each time, with the pairs in the order of their
-    ### partitions. Look at a column of the table: what do micro-batch and partition add up to in each of its pairs? And which
-    ### partitions have a micro-batch to work on at all?
+    ### TODO pipe.2 (10 minutes): Yield one list for each clock, made anew each time, with the pairs
+    ### in the order of their partitions. Look at a column of the table: what do micro-batch and
+    ### partition add up to in each of its pairs? And which partitions have a micro-batch to work on
+    ### at all?
     ### BEGIN SOLUTION pipe.2
     for clock in range(num_batches + num_partitions - 1):
         yield [(clock - j, j) for j in range(num_partitions) if 0 <= clock - j < num_batches]
@@ -104,27 +114,38 @@ class Pipe(nn.Module):
 
         model = nn.Sequential(WithDevice(first, "cuda:0"), WithDevice(second, "cuda:1"))
         with Pipe(model, split_size=8) as pipe:
-            loss(pipe(x), target).backward()         # target is on the last device, where pipe(x) is
+            loss(pipe(x), target).backward()     # target is on the last device, where pipe(x) is
 
-    ``split_size`` is how many rows a micro-batch has; the last one of a batch may have fewer. ``partitions`` is an
-    nn.ModuleList of nn.Sequential, ``devices`` the list of their devices, as :func:`split_module` cuts them. The modules are
-    those of ``module``, not copies. Between partitions goes one tensor, whose first dimension is the rows.
+    Arguments:
 
-    Output and gradients are those of ``module``, as long as a row's output depends on that row alone. It does not in
-    nn.BatchNorm while training: it normalises each micro-batch by itself, and its running statistics move with each. Dropout
-    draws its masks for each micro-batch, in threads that share one generator, so a seed does not repeat them. In eval mode
-    both are as in ``module``. No second derivatives: see :func:`labkit.stage_node.run_stage`. Backward runs a stage's
-    micro-batches from the last to the first.
+    - ``module``: an nn.Sequential, which :func:`split_module` cuts into ``partitions``, an
+      nn.ModuleList of nn.Sequential, on ``devices``. The modules are those of ``module``, not
+      copies. Between partitions goes one tensor, whose first dimension is the rows.
+    - ``split_size``: how many rows a micro-batch has; the last one of a batch may have fewer.
 
-    There is a thread for each partition until :meth:`close`, the end of the ``with`` block, or the end of the Pipe itself.
-    On GPUs each has a stream of its own, and copies have theirs. CPUs work in parallel in the forward pass alone, as autograd
-    runs their backward in one thread. A copy (copy.deepcopy, pickle) has threads of its own.
+    Output and gradients are those of ``module``, as long as a row's output depends on that row
+    alone. There is a thread for each partition until :meth:`close`, the end of the ``with`` block,
+    or the end of the Pipe itself. A copy (copy.deepcopy, pickle) has threads of its own.
 
-    Raises TypeError and ValueError as :func:`split_module` does, and for a split_size that is no int, 1 or more. After
-    Huang et al. 2019, GPipe, arXiv 1811.06965, and Kim et al. 2020, torchgpipe, arXiv 2004.09910.
+    Raises TypeError and ValueError as :func:`split_module` does, and for a split_size that is no
+    int, 1 or more.
+
+    Caveats:
+
+    - nn.BatchNorm, while training, normalises each micro-batch by itself, and its running
+      statistics move with each.
+    - Dropout, while training, draws its masks for each micro-batch, in threads that share one
+      generator, so a seed does not repeat them.
+    - There are no second derivatives: see :func:`labkit.parallel.stage_node.run_stage`. Backward
+      runs a stage's micro-batches from the last to the first.
+    - CPUs work in parallel in the forward pass alone, as autograd runs their backward in one
+      thread. On GPUs each partition has a stream of its own, and copies have theirs.
+
+    After Huang et al. 2019, GPipe, arXiv 1811.06965, and Kim et al. 2020, torchgpipe, arXiv
+    2004.09910.
     """
 
-    moves_tensors = True  # to its devices and between them: see labkit/placement.py
+    moves_tensors = True  # to its devices and between them: see labkit/parallel/placement.py
 
     def __init__(self, module: nn.Sequential, split_size: int = 1):
         super().__init__()
@@ -135,20 +156,22 @@ class Pipe(nn.Module):
         self._start()
 
     def compute(self, batches: list[torch.Tensor], schedule: Sequence[tuple[int, int]]) -> None:
-        """Do one clock: for each (micro_batch i, partition j) of ``schedule``, all at once in the worker threads, replace
-        ``batches[i]`` by the output of partition j for it.
+        """Do one clock: for each pair (i, j), replace ``batches[i]`` by partition j's output.
 
-        Returns when all are done. If some have failed, it raises the exception of the first of them in ``schedule``, and not
-        before all are done.
+        A pair of ``schedule`` is a micro-batch and a partition; all of them run at once, in the
+        worker threads. Returns when all are done. If some have failed, it raises the exception of
+        the first of them in ``schedule``, and not before all are done.
         """
         self._check_open()
         self._check_clock(batches, schedule)
-        ### TODO pipe.3 (20 minutes): A Task is a call that a worker makes: Task(function, *arguments, **options). Here the
-        ### function is run_stage, in labkit/stage_node.py, which takes a partition, its input, its device, and the numbers
-        ### stage= and micro_batch= to name it by. self._workers[j].put(task) hands it to the thread of partition j, and
-        ### returns at once; task.wait() waits until it is done; task.result() gives the output, or raises what went wrong.
-        ### Hand out all tasks before you wait for one, or they run one after the other. And wait for all before you ask for
-        ### a result, or others are still at work when one that has failed raises.
+        ### TODO pipe.3 (20 minutes): A Task is a call that a worker makes: Task(function,
+        ### *arguments, **options). Here the function is run_stage, in
+        ### labkit/parallel/stage_node.py, which takes a partition, its input, its device, and the
+        ### numbers stage= and micro_batch= to name it by. self._workers[j].put(task) hands it to
+        ### the thread of partition j, and returns at once; task.wait() waits until it is done;
+        ### task.result() gives the output, or raises what went wrong. Hand out all tasks before you
+        ### wait for one, or they run one after the other. And wait for all before you ask for a
+        ### result, or others are still at work when one that has failed raises.
         ### BEGIN SOLUTION pipe.3
         tasks = []
         for i, j in schedule:
@@ -162,17 +185,20 @@ class Pipe(nn.Module):
         ### END SOLUTION
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The model's output for ``x``, whose first dimension is the batch, on the last device.
+        """Return the model's output for ``x``, on the last device. The first dimension is the rows.
 
-        What a partition raises, in forward or backward, is raised with a note that names stage and micro-batch. Raises
-        TypeError for what is no tensor and for a partition that does not give one, ValueError for a batch without rows and
-        for outputs that do not fit together, RuntimeError after :meth:`close`.
+        What a partition raises, in forward or backward, is raised with a note that names stage and
+        micro-batch. Raises TypeError for what is no tensor and for a partition that does not return
+        one, ValueError for a batch without rows and for outputs that do not fit together,
+        RuntimeError after :meth:`close`.
         """
         self._check_open()
         _check_batch(x)
-        ### TODO pipe.3 (10 minutes): Cut x into micro-batches of split_size rows: a list that compute changes. Do the clocks of
-        ### clock_cycles, one after the other, with self.compute. Then the list holds the outputs of the last partition: give
-        ### them as one tensor. concatenate, in labkit/stage_node.py, does that, once it has seen that they fit together.
+        ### TODO pipe.3 (10 minutes): Cut x into micro-batches of split_size rows: a list that
+        ### compute changes. Do the clocks of clock_cycles, one after the other, with self.compute.
+        ### Then the list holds the outputs of the last partition: give them as one tensor.
+        ### concatenate, in labkit/parallel/stage_node.py, does that, once it has seen that they fit
+        ### together.
         ### BEGIN SOLUTION pipe.3
         batches = list(x.split(self.split_size))
         for schedule in clock_cycles(len(batches), len(self.partitions)):
@@ -186,7 +212,7 @@ class Pipe(nn.Module):
         self._ending = weakref.finalize(self, end_workers, self._workers)
 
     def close(self) -> None:
-        """End the worker threads. They finish what they are doing; that is waited for, but not for ever."""
+        """End the worker threads. Waits for what they are doing, but not for ever."""
         self._ending()
         wait_for_end(self._workers)
 
@@ -243,28 +269,32 @@ def _check_batch(x: torch.Tensor) -> None:
 
 
 def prepare_pipeline_parallel(gpt2: GPT2LMHeadModel, split_size: int) -> GPT2LMHeadModel:
-    """Send the blocks of ``gpt2`` through a :class:`Pipe`, in place: the same model, pipeline parallel. Returns it.
+    """Send the blocks of ``gpt2`` through a :class:`Pipe`, in place, and return the model.
 
         gpt2 = models.parallelize(models.gpt2("gpt2"), ["cuda:0", "cuda:1"])
         prepare_pipeline_parallel(gpt2, split_size=8)
         logits = gpt2(tokens, use_cache=False).logits     # as before
 
-    ``split_size`` is how many rows a micro-batch has. Output and gradients are those of the model as it was, and so are the
-    names of its parameters; what is said of :class:`Pipe` holds. Embeddings and output layer see the whole batch. With a cache
-    or a mask, as in generation, the blocks run one after the other. Calling it again takes the blocks out of their Pipe, closes
-    that, and makes a new one.
+    ``split_size`` is how many rows a micro-batch has. Output and gradients are those of the model
+    as it was, and so are the names of its parameters; the caveats of :class:`Pipe` hold. Embeddings
+    and output layer see the whole batch. With a cache or a mask, as in generation, the blocks run
+    one after the other. Calling it again takes the blocks out of their Pipe, closes that, and makes
+    a new one.
 
-    Raises TypeError for what is no GPT2LMHeadModel, ValueError for one that :func:`labkit.models.parallelize` has not placed
-    and for one with an attention that needs a mask (``"eager"``), both for a split_size that is no int, 1 or more.
+    Raises TypeError for what is no GPT2LMHeadModel, ValueError for one that
+    :func:`labkit.models.parallelize` has not placed and for one with an attention that needs a mask
+    (``"eager"``), both for a split_size that is no int, 1 or more.
     """
     check_ready(gpt2)
     check_counts(split_size=split_size)
     take_out_of_pipe(gpt2)
-    ### TODO pipe.4 (15 minutes): gpt2.transformer.h has the blocks, in the order in which they run, each in a WithDevice, as
-    ### models.parallelize has put them. Gather them in an nn.Sequential, as Pipe takes one, and make a Pipe of it. A Pipe takes
-    ### one tensor, but GPT-2 goes through gpt2.transformer.h and calls what it finds with hidden states and some things beside.
-    ### PipedBlocks, in labkit/gpt2_parts.py, is made from a Pipe and stands between the two: look at its __iter__ and its
-    ### forward. Put one where GPT-2 finds it instead of the blocks: as it is, without a list around it.
+    ### TODO pipe.4 (15 minutes): gpt2.transformer.h has the blocks, in the order in which they run,
+    ### each in a WithDevice, as models.parallelize has put them. Gather them in an nn.Sequential,
+    ### as Pipe takes one, and make a Pipe of it. A Pipe takes one tensor, but GPT-2 goes through
+    ### gpt2.transformer.h and calls what it finds with hidden states and some other things.
+    ### PipedBlocks, in labkit/parallel/gpt2.py, is made from a Pipe and stands between the two:
+    ### look at its __iter__ and its forward. Put one where GPT-2 finds it instead of the blocks: as
+    ### it is, without a list around it.
     ### BEGIN SOLUTION pipe.4
     pipe = Pipe(nn.Sequential(*gpt2.transformer.h), split_size)
     gpt2.transformer.h = PipedBlocks(pipe)  # type: ignore[assignment]
@@ -276,31 +306,41 @@ def prepare_pipeline_parallel(gpt2: GPT2LMHeadModel, split_size: int) -> GPT2LMH
 
 
 class ScheduledPipeline:
-    """A model whose stages are on several ranks, each of which does the ops that ``schedule`` has for it, in its order.
+    """A model whose stages are on several ranks, each of which does its ops of ``schedule``.
 
-        pipeline = ScheduledPipeline([stage], one_f_one_b(n_stages=2, n_micro=4), loss_fn)      # on each rank its own stage
-        loss = pipeline.step(x, target)
+        pipeline = ScheduledPipeline([stage], one_f_one_b(n_stages=2, n_micro=4), loss_fn)
+        loss = pipeline.step(x, target)          # on every rank, each with a stage of its own
         optimizer.step()
 
-    ``stages`` are this rank's modules, in ascending order of their stages. Between stages goes one tensor, whose first
-    dimension is the rows. ``loss_fn(output, target)`` is a mean over rows; only the rank of the last stage calls it. The
-    ranks are those of ``process_group``, by default all; a schedule of one rank needs none.
+    Arguments:
 
-    A step leaves in the parameters' ``.grad`` what one process would, added to what is there, as long as a row's output
-    depends on that row alone (see :class:`Pipe`); and zeros where a later stage makes no use of what comes to it. A schedule
-    without backward passes computes the loss under torch.no_grad; to evaluate between steps, make a second ScheduledPipeline
-    with one, of the same stages. In a script of your own on GPUs, call torch.cuda.set_device first; labkit.launch does.
+    - ``stages``: this rank's modules, in ascending order of their stages. Between stages goes one
+      tensor, whose first dimension is the rows.
+    - ``schedule``: who computes what in which order, the same on all ranks. One without backward
+      passes computes the loss under torch.no_grad.
+    - ``loss_fn(output, target)``: a mean over rows; only the rank of the last stage calls it.
+    - ``process_group``: the ranks, by default all; a schedule of one rank needs none.
+    - ``check_nan``: look at every micro-batch's loss, and raise FloatingPointError that names the
+      first that is NaN. On a GPU each look waits for it.
 
-    Each op is a span with the labels step, stage and micro_batch; messages are ``send`` and ``recv``, in the lane comm.
-    ``next_step`` is the number that the next step's spans get; set it where several pipelines take turns.
+    A step adds to the parameters' ``.grad`` what one process would, as long as a row's output
+    depends on that row alone (see :class:`Pipe`). Each op is a span with the labels step, stage and
+    micro_batch; messages are ``send`` and ``recv``, in the lane comm. ``next_step`` is the number
+    that the next step's spans get; set it where several pipelines take turns.
 
-    ``check_nan`` has every micro-batch's loss looked at, for which a GPU must be waited for: FloatingPointError names the
-    first that is NaN.
+    Raises, before anything is sent: ScheduleError for a schedule that cannot run, ValueError for
+    one of another number of ranks or stages than there are, or if the ranks were given different
+    ones, TypeError for what is no module. If one rank raises, all do.
 
-    Raises, before anything is sent: ScheduleError for a schedule that cannot run, ValueError for one of another number of
-    ranks or stages than there are, or if the ranks were given different ones, TypeError for what is no module. If one rank
-    raises, all do. After Huang et al. 2019, GPipe; Narayanan et al. 2021, Megatron-LM, arXiv 2104.04473; Qi et al. 2024,
-    arXiv 2401.10241.
+    Caveats:
+
+    - Where a later stage makes no use of its input, gradients are zeros, not None.
+    - To evaluate between steps, make a second ScheduledPipeline of the same stages, with a schedule
+      without backward passes.
+    - In a script of your own on GPUs, call torch.cuda.set_device first; labkit.launch does.
+
+    After Huang et al. 2019, GPipe; Narayanan et al. 2021, Megatron-LM, arXiv 2104.04473; Qi et al.
+    2024, arXiv 2401.10241.
     """
 
     def __init__(
@@ -312,59 +352,65 @@ class ScheduledPipeline:
         *,
         check_nan: bool = False,
     ):
-        rank, modules = take_place(stages, schedule, loss_fn, process_group)
+        rank, modules = assign_stages(stages, schedule, loss_fn, process_group)
         self.schedule, self.rank = schedule, rank
         self._loss_fn, self._check_nan = loss_fn, check_nan
         self._stages = {number: Stage(module, number) for number, module in modules.items()}
-        self._mail = Mail(schedule, rank, process_group, {n: stage.device for n, stage in self._stages.items()})
+        self._p2p = P2P(schedule, rank, process_group, {n: stage.device for n, stage in self._stages.items()})
         self._trains = any(op.kind != "F" for op in schedule.ops[rank])
         self._rows: int | None = None  # of a batch, from the first step on
         self._loss: MeanLoss | None = None  # of the step, on the rank of the last stage
         self.next_step, self._failed = 0, False
 
     def step(self, x: torch.Tensor | None = None, target: torch.Tensor | None = None) -> torch.Tensor | None:
-        """Forward and backward for all micro-batches of ``x``. Gives the loss, a mean over all rows, on the rank of the last
-        stage; on others None.
+        """Do forward and backward for all micro-batches of ``x``, and return the loss.
 
-        ``x`` is for the rank of stage 0, ``target`` for that of the last one; what other ranks are given does not matter.
-        Rows are shared out evenly, as torch.tensor_split does; in every step there are as many as in the first.
+        It is a mean over all rows, on the rank of the last stage; other ranks get None. ``x`` is
+        for the rank of stage 0, ``target`` for that of the last one; what other ranks are given
+        does not matter. Rows are shared out evenly, as torch.tensor_split does; in every step there
+        are as many as in the first.
 
-        What a stage raises has a note with stage and micro-batch; after that the pipeline is of no use any more. Raises, before
-        anything is sent: TypeError for a missing ``x`` or ``target``, ValueError for fewer rows than micro-batches, another
-        number of rows than in the first step, and an ``x`` that requires grad, as its gradient goes nowhere; RuntimeError if
-        gradients are switched off that the schedule is to compute.
+        What a stage raises has a note with stage and micro-batch; after that the pipeline is of no
+        use. Raises, before anything is sent: TypeError for a missing ``x`` or ``target``,
+        ValueError for fewer rows than micro-batches, another number of rows than in the first step,
+        and an ``x`` that requires grad, as its gradient goes nowhere; RuntimeError if gradients are
+        switched off that the schedule is to compute.
         """
         inputs, last = self._begin(x, target), self.schedule.n_stages - 1
         with self._running():
-            ### TODO pipe.5 (30 minutes): Go through the ops of this rank, self.schedule.ops[self.rank], in their order. An op
-            ### has a kind, a stage and a micro_batch. self._stages[op.stage] is its Stage (labkit/stage.py), which has a method
-            ### for each kind: forward for F, backward for B, input_grad for I, weight_grad for W. self._mail (labkit/mail.py)
-            ### has receive(op), which gives what op takes from another stage, and send(op, tensor) for what it gives to one; it
-            ### knows on which rank that is. F takes inputs[op.micro_batch] on stage 0, and otherwise what it receives; it sends
-            ### its output, but not on the last stage, whose number is last, as there it is the loss. B and I receive the output's
-            ### gradient, but not on the last stage, where backward begins; they send the input's gradient, also if it is None,
-            ### but not on stage 0. W receives and sends nothing. Send before you turn to the next op, as others wait for it; and
-            ### ask for the stage of an op, not for the rank, which may have several stages.
+            ### TODO pipe.5 (30 minutes): Go through the ops of this rank,
+            ### self.schedule.ops[self.rank], in their order. An op has a kind, a stage and a
+            ### micro_batch. self._stages[op.stage] is its Stage (labkit/parallel/stage.py), which
+            ### has a method for each kind: forward for F, backward for B, input_grad for I,
+            ### weight_grad for W. self._p2p (labkit/parallel/p2p.py) has receive(op), which gives
+            ### what op takes from another stage, and send(op, tensor) for what it gives to one; it
+            ### knows on which rank that is. F takes inputs[op.micro_batch] on stage 0, and
+            ### otherwise what it receives; it sends its output, but not on the last stage, whose
+            ### number is last, as there it is the loss. B and I receive the output's gradient, but
+            ### not on the last stage, where backward begins; they send the input's gradient, also
+            ### if it is None, but not on stage 0. W receives and sends nothing. Send before you
+            ### turn to the next op, as others wait for it; and ask for the stage of an op, not for
+            ### the rank, which may have several stages.
             ### BEGIN SOLUTION pipe.5
             for op in self.schedule.ops[self.rank]:
                 stage, i = self._stages[op.stage], op.micro_batch
                 if op.kind == "F":
-                    y = stage.forward(i, inputs[i] if op.stage == 0 else self._mail.receive(op))
+                    y = stage.forward(i, inputs[i] if op.stage == 0 else self._p2p.receive(op))
                     if op.stage != last:
-                        self._mail.send(op, y)
+                        self._p2p.send(op, y)
                 elif op.kind == "W":
                     stage.weight_grad(i)
                 else:
-                    dy = self._mail.receive(op) if op.stage != last else None
+                    dy = self._p2p.receive(op) if op.stage != last else None
                     dx = stage.backward(i, dy) if op.kind == "B" else stage.input_grad(i, dy)
                     if op.stage != 0:
-                        self._mail.send(op, dx)
+                        self._p2p.send(op, dx)
             ### END SOLUTION
-            self._mail.finish()
+            self._p2p.finish()
         return self._loss.total() if self._loss else None
 
     def _begin(self, x: torch.Tensor | None, target: torch.Tensor | None) -> list[torch.Tensor]:
-        """Check what was given, before anything is sent. Gives the micro-batches of ``x``, on the rank of stage 0."""
+        """Check what was given. Return the micro-batches of ``x``, on the rank of stage 0."""
         self._check_ready()
         first, last = self._stages.get(0), self._stages.get(self.schedule.n_stages - 1)
         inputs = cut("x", x, self.schedule.n_micro, self._rows) if first else []
@@ -389,8 +435,8 @@ class ScheduledPipeline:
 
     @contextlib.contextmanager
     def _running(self) -> Iterator[None]:
-        """A step: its spans have its number, and if it fails it is the last one."""
-        self._mail.step = self.next_step
+        """Run a step: its spans have its number, and if it fails it is the last one."""
+        self._p2p.step = self.next_step
         for stage in self._stages.values():
             stage.step = self.next_step
         self._failed = True

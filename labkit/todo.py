@@ -1,10 +1,11 @@
-"""What an unfilled TODO does: raise by name, and let the notebook cells that need it step aside.
+"""Raise by name at an unfilled TODO, and let the notebook cells that need it step aside.
 
-A student file has ``raise TodoError("dp.1")`` wherever something is to be written. :func:`needs` looks for that line in
-the file on disk, so it always speaks of the file as it is now. In a notebook, importing this module brings ``%%needs``:
+A student file has ``raise TodoError("dp.1")`` wherever something is to be written. :func:`needs`
+looks for that line in the file on disk, so it always speaks of the file as it is now. In a
+notebook, importing this module brings ``%%needs``:
 
     %%needs dp.1 dp.4
-    ...the cell: runs as it stands once both are filled in; until then one line says which is missing, and where
+    ...the cell: runs as it stands once both are filled in; until then a line says which is missing
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ _PACKAGE = Path(__file__).parent
 
 
 class TodoError(NotImplementedError):
-    """Something a student is to write is not written yet. The message names task, file and line.
+    """Something a student is to write and has not written yet.
 
-    ``task`` is such as ``"dp.1"``; ``place`` is where it is to be written, by default the line that raises.
+    The message names task, file and line. ``task`` is such as ``"dp.1"``; ``place`` is where it is
+    to be written, by default the line that raises.
     """
 
     def __init__(self, task: str, place: str | None = None):
@@ -51,7 +53,9 @@ class TodoError(NotImplementedError):
 
 
 def needs(task: str) -> bool:
-    """Whether ``task`` (such as ``"dp.1"``) is filled in: its file on disk has no ``raise TodoError("dp.1")`` any more.
+    """Return whether ``task`` (such as ``"dp.1"``) is filled in.
+
+    Then its file on disk has no ``raise TodoError("dp.1")`` any more.
 
     Raises ValueError for an unknown task, with the list of those there are.
     """
@@ -59,28 +63,31 @@ def needs(task: str) -> bool:
 
 
 def missing(task: str) -> str | None:
-    """``"TODO dp.1: labkit/dp.py, line 42"`` while the task is not filled in, else None. Raises ValueError as :func:`needs`."""
+    """Return ``"TODO dp.1: labkit/dp.py, line 42"`` while the task is not filled in, else None.
+
+    Raises ValueError as :func:`needs`.
+    """
     file = task_file(task)
     lines = _todo_lines(file.read_text(encoding="utf-8"), task)
     return f"TODO {task}: {_place(file, lines[0])}" if lines else None
 
 
 def task_file(task: str) -> Path:
-    """The file in which ``task`` is to be written. Raises ValueError for an unknown task."""
+    """Return the file in which ``task`` is to be written. Raises ValueError for an unknown task."""
     if task not in TASKS:
         raise ValueError(f"task is {task!r}, expected one of: {', '.join(TASKS)}")
     return _PACKAGE / f"{task.partition('.')[0]}.py"
 
 
 def _place(file: Path, line: int) -> str:
-    """Where to look, in words that are the same on every machine."""
+    """Return where to look, in words that are the same on every machine."""
     if file.parent == _PACKAGE:
         return f"labkit/{file.name}, line {line}"
     return f"{file.name}, line {line}" if file.is_file() else f"a notebook cell, line {line}"
 
 
 def _todo_lines(source: str, task: str) -> list[int]:
-    """The lines that raise TodoError for ``task``, in order."""
+    """Return the lines that raise TodoError for ``task``, in order."""
     try:
         tree = ast.parse(source)
     except SyntaxError:  # half-written: the lines that look like it
@@ -98,14 +105,14 @@ def _raises_todo(node: ast.Raise, task: str) -> bool:
     return False
 
 
-# --- %%needs ---------------------------------------------------------------------------------------------------------
+# --- %%needs --------------------------------------------------------------------------------------
 
 
 def step_aside(lines: list[str]) -> list[str]:
-    """IPython's input transformation for ``%%needs``: the cell without that line, or one ``print`` of what is missing.
+    """Transform a cell for IPython: without its ``%%needs``, or one ``print`` of what is missing.
 
-    Taking the line away before IPython compiles the cell leaves everything else to IPython: variables, the value of
-    the last line, errors with their cell lines, line numbers.
+    Taking the line away before IPython compiles the cell leaves everything else to IPython:
+    variables, the value of the last line, errors with their cell lines, line numbers.
     """
     if not lines or not re.match(r"%%needs\b", lines[0]):
         return lines
@@ -120,7 +127,7 @@ def step_aside(lines: list[str]) -> list[str]:
 
 
 def needs_magic(line: str, cell: str) -> None:
-    """``%%needs dp.1 dp.4``: run this cell once the tasks are filled in; until then print which is missing, and where."""
+    """Run this cell once the tasks of ``%%needs`` are filled in; until then print which are not."""
     from IPython.core.getipython import get_ipython
 
     shell: Any = get_ipython()
@@ -128,7 +135,7 @@ def needs_magic(line: str, cell: str) -> None:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """What ``%load_ext labkit.todo`` calls; importing this module in a notebook is enough."""
+    """Set ``%%needs`` up: ``%load_ext labkit.todo`` calls this, as importing this module does."""
     transformations = shell.input_transformers_cleanup
     transformations[:] = [t for t in transformations if getattr(t, "__name__", "") != step_aside.__name__]
     transformations.append(step_aside)

@@ -11,16 +11,16 @@ OPS = """
 for op in self.schedule.ops[self.rank]:
     stage, i = self._stages[op.stage], op.micro_batch
     if op.kind == "F":
-        y = stage.forward(i, inputs[i] if op.stage == 0 else self._mail.receive(op))
+        y = stage.forward(i, inputs[i] if op.stage == 0 else self._p2p.receive(op))
         if op.stage != last:
-            self._mail.send(op, y)
+            self._p2p.send(op, y)
     elif op.kind == "W":
         stage.weight_grad(i)
     else:
-        dy = self._mail.receive(op) if op.stage != last else None
+        dy = self._p2p.receive(op) if op.stage != last else None
         dx = stage.backward(i, dy) if op.kind == "B" else stage.input_grad(i, dy)
         if op.stage != 0:
-            self._mail.send(op, dx)
+            self._p2p.send(op, dx)
 """
 
 
@@ -33,7 +33,7 @@ def step(self, x=None, target=None):
     inputs, last = self._begin(x, target), self.schedule.n_stages - 1
     with self._running():
 {textwrap.indent(lines.strip(), "        ")}
-        self._mail.finish()
+        self._p2p.finish()
     return self._loss.total() if self._loss else None
 
 ScheduledPipeline.step = step
@@ -56,18 +56,18 @@ BACKWARD = 'stage.backward(i, dy) if op.kind == "B" else stage.input_grad(i, dy)
 RECEIVE_ALL = """
 for op in self.schedule.ops[self.rank]:
     if op.kind == "F" and op.stage != 0:
-        inputs.append(self._mail.receive(op))
+        inputs.append(self._p2p.receive(op))
 """
-KEEPS = OPS.replace("self._mail.send(op, y)", "kept.append((op, y))").replace(
-    "self._mail.send(op, dx)", "kept.append((op, dx))"
+KEEPS = OPS.replace("self._p2p.send(op, y)", "kept.append((op, y))").replace(
+    "self._p2p.send(op, dx)", "kept.append((op, dx))"
 )
 SEND_KEPT = """
     while len(kept) > 1:
-        self._mail.send(*kept.pop(0))
+        self._p2p.send(*kept.pop(0))
 """
 SEND_REST = """
 for op, tensor in kept:
-    self._mail.send(op, tensor)
+    self._p2p.send(op, tensor)
 """
 LATE = KEEPS.replace("    stage, i =", SEND_KEPT.strip("\n") + "\n    stage, i =")
 GUARDED = "try:" + textwrap.indent(OPS, "    ") + "except Exception as error:\n    "
@@ -84,14 +84,14 @@ OP_BY_OP = (
 LOSSES = "losses = []" + OPS.replace(
     "        if op.stage != last:", "        if op.stage == last:\n            losses.append(y)\n        else:"
 )
-FINISH = "\nself._mail.finish()\n"
+FINISH = "\nself._p2p.finish()\n"
 TOTAL = "return self._loss.total() if self._loss else "
 DIVIDE = """
 for stage in self._stages.values():
     for parameter in stage.module.parameters():
         parameter.grad /= self.schedule.n_micro
 """
-DISTRIBUTED = OPS.replace("self._mail.send(op, y)", "torch.distributed.send(y, self.rank + 1)")
+DISTRIBUTED = OPS.replace("self._p2p.send(op, y)", "torch.distributed.send(y, self.rank + 1)")
 
 WRONG = {
     "does nothing": (
@@ -152,17 +152,17 @@ WRONG = {
     ),
     "the input of stage 0 everywhere": (
         claims.each_rank_runs_its_ops_in_order,
-        changed(("inputs[i] if op.stage == 0 else self._mail.receive(op)", "inputs[i]")),
+        changed(("inputs[i] if op.stage == 0 else self._p2p.receive(op)", "inputs[i]")),
         "GPipe, rank 1 of 3: at the start it took from inputs, which is empty on this rank",
     ),
     "receives on stage 0": (
         claims.each_rank_runs_its_ops_in_order,
-        changed(("inputs[i] if op.stage == 0 else self._mail.receive(op)", "self._mail.receive(op)")),
+        changed(("inputs[i] if op.stage == 0 else self._p2p.receive(op)", "self._p2p.receive(op)")),
         "GPipe, rank 0 of 3: at the start it raised ValueError: 0F0 takes nothing from another stage (labkit/pipe.py, line ",
     ),
     "sends the loss": (
         claims.each_rank_runs_its_ops_in_order,
-        changed(("op.stage != last:\n            self._mail.send(op, y)", "True:\n            self._mail.send(op, y)")),
+        changed(("op.stage != last:\n            self._p2p.send(op, y)", "True:\n            self._p2p.send(op, y)")),
         "GPipe, rank 2 of 3: after 2F0 it raised ValueError: 2F0 gives nothing to another stage (labkit/pipe.py, line ",
     ),
     "waits for a gradient at the end": (
@@ -179,8 +179,8 @@ WRONG = {
         claims.each_rank_runs_its_ops_in_order,
         changed(
             (
-                "stage.forward(i, inputs[i] if op.stage == 0 else self._mail.receive(op))",
-                "stage.forward(inputs[i] if op.stage == 0 else self._mail.receive(op), i)",
+                "stage.forward(i, inputs[i] if op.stage == 0 else self._p2p.receive(op))",
+                "stage.forward(inputs[i] if op.stage == 0 else self._p2p.receive(op), i)",
             )
         ),
         "the first argument of forward was a Tensor, expected the micro-batch's number",
@@ -200,7 +200,7 @@ WRONG = {
     "past the mail": (
         claims.what_others_wait_for_is_sent,
         step(DISTRIBUTED),
-        "GPipe, rank 0 of 3: send of torch.distributed was called. Everything goes through receive and send of self._mail",
+        "GPipe, rank 0 of 3: send of torch.distributed was called. Everything goes through receive and send of self._p2p",
     ),
     "the whole batch": (
         claims.an_op_is_given_what_is_meant_for_it,
@@ -214,7 +214,7 @@ WRONG = {
     ),
     "detaches what it receives": (
         claims.an_op_is_given_what_is_meant_for_it,
-        changed(("else self._mail.receive(op))", "else self._mail.receive(op).detach())")),
+        changed(("else self._p2p.receive(op))", "else self._p2p.receive(op).detach())")),
         "1F0 was given what 0F0 gives, detached, expected what 0F0 gives. Hand it over as receive gives it",
     ),
     "forgets the gradient": (
@@ -236,21 +236,21 @@ WRONG = {
         claims.an_op_is_given_what_is_meant_for_it,
         changed(
             (
-                "self._mail.receive(op) if op.stage != last",
-                "self._mail.receive(op._replace(micro_batch=0)) if op.stage != last",
+                "self._p2p.receive(op) if op.stage != last",
+                "self._p2p.receive(op._replace(micro_batch=0)) if op.stage != last",
             )
         ),
         "0B1 was given what 1B0 gives, expected what 1B1 gives",
     ),
     "sends no activation": (
         claims.what_others_wait_for_is_sent,
-        changed(("            self._mail.send(op, y)", "            pass")),
+        changed(("            self._p2p.send(op, y)", "            pass")),
         "what 0F0 gives was not sent, and 1F0 takes it. Then rank 0 waits at 0B0 for what 1B0 gives, rank 1 waits at 1F0 for "
         "what 0F0 gives, rank 2 waits at 2F0 for what 1F0 gives",
     ),
     "sends no gradient": (
         claims.what_others_wait_for_is_sent,
-        changed(("            self._mail.send(op, dx)", "            pass")),
+        changed(("            self._p2p.send(op, dx)", "            pass")),
         "GPipe, rank 1 of 3: what 1B0 gives was not sent, and 0B0 takes it. Then rank 0 waits at 0B0",
     ),
     "does not send the last micro-batch": (
@@ -262,16 +262,16 @@ WRONG = {
         claims.what_others_wait_for_is_sent,
         changed(
             (
-                "y = stage.forward(i, inputs[i] if op.stage == 0 else self._mail.receive(op))",
-                "x = inputs[i] if op.stage == 0 else self._mail.receive(op)\n        stage.forward(i, x)",
+                "y = stage.forward(i, inputs[i] if op.stage == 0 else self._p2p.receive(op))",
+                "x = inputs[i] if op.stage == 0 else self._p2p.receive(op)\n        stage.forward(i, x)",
             ),
-            ("self._mail.send(op, y)", "self._mail.send(op, x)"),
+            ("self._p2p.send(op, y)", "self._p2p.send(op, x)"),
         ),
         "as what 0F0 gives, micro-batch 0 of x was sent, expected what 0F0 gives",
     ),
     "detaches what it sends": (
         claims.what_others_wait_for_is_sent,
-        changed(("self._mail.send(op, y)", "self._mail.send(op, y.detach())")),
+        changed(("self._p2p.send(op, y)", "self._p2p.send(op, y.detach())")),
         "as what 0F0 gives, what 0F0 gives, detached was sent, expected what 0F0 gives: send what the stage returns, as it is",
     ),
     "sends what was computed before": (
@@ -280,25 +280,25 @@ WRONG = {
             "y = x\n"
             + OPS.replace(
                 "        y = stage.forward",
-                "        if op.stage != last:\n            self._mail.send(op, y)\n        y = stage.forward",
-            ).replace("        if op.stage != last:\n            self._mail.send(op, y)\n    elif", "    elif")
+                "        if op.stage != last:\n            self._p2p.send(op, y)\n        y = stage.forward",
+            ).replace("        if op.stage != last:\n            self._p2p.send(op, y)\n    elif", "    elif")
         ),
         "as what 0F0 gives, a tensor of shape (3, 1) was sent",
     ),
     "sends twice": (
         claims.what_others_wait_for_is_sent,
-        changed(("self._mail.send(op, y)", "self._mail.send(op, y), self._mail.send(op, y)")),
+        changed(("self._p2p.send(op, y)", "self._p2p.send(op, y), self._p2p.send(op, y)")),
         "what 0F0 gives was sent 2 times, expected once",
     ),
     "receives twice": (
         claims.what_others_wait_for_is_sent,
-        changed(("else self._mail.receive(op))", "else (self._mail.receive(op), self._mail.receive(op))[0])")),
+        changed(("else self._p2p.receive(op))", "else (self._p2p.receive(op), self._p2p.receive(op))[0])")),
         "receive(1F0) was called 2 times",
     ),
     "names the op that takes it": (
         claims.what_others_wait_for_is_sent,
         changed(
-            ("self._mail.send(op, dx)", "self._mail.send(op._replace(stage=op.stage - 1), dx) if op.stage > 1 else 0")
+            ("self._p2p.send(op, dx)", "self._p2p.send(op._replace(stage=op.stage - 1), dx) if op.stage > 1 else 0")
         ),
         "was not sent",
     ),
@@ -319,23 +319,23 @@ WRONG = {
     ),
     "receives all first": (
         claims.a_rank_does_not_keep_others_waiting,
-        step(RECEIVE_ALL + OPS.replace("inputs[i] if op.stage == 0 else self._mail.receive(op)", "inputs[i]")),
+        step(RECEIVE_ALL + OPS.replace("inputs[i] if op.stage == 0 else self._p2p.receive(op)", "inputs[i]")),
         "GPipe, rank 1 of 3: it waited for what 1F1 takes before what 1F0 gives was sent",
     ),
     "returns from between": (
         claims.what_is_given_behind_the_ops_still_runs,
         step(OPS + TOTAL + "None"),
-        "GPipe, rank 0 of 3: self._mail.finish() was not called",
+        "GPipe, rank 0 of 3: self._p2p.finish() was not called",
     ),
     "finishes it itself": (
         claims.what_is_given_behind_the_ops_still_runs,
         step(OPS + FINISH),
-        "self._mail.finish() was called 2 times",
+        "self._p2p.finish() was called 2 times",
     ),
     "finishes after every op": (
         claims.what_is_given_behind_the_ops_still_runs,
-        step(OPS + "    self._mail.finish()"),
-        "self._mail.finish() was called 7 times",
+        step(OPS + "    self._p2p.finish()"),
+        "self._p2p.finish() was called 7 times",
     ),
     "B for I": (
         claims.a_split_backward_pass_is_two_ops,
@@ -415,7 +415,7 @@ WRONG = {
     ),
     "finishes after an error": (
         claims.a_stage_that_raises_ends_the_step,
-        step(GUARDED + "self._mail.finish()\n    raise"),
+        step(GUARDED + "self._p2p.finish()\n    raise"),
         "at 1F1: the mail was finished afterwards",
     ),
     "a mean of the losses": (
@@ -455,14 +455,14 @@ WRONG = {
 
 BY_KIND = """
 def taken(self, op, end):
-    return None if op.stage == end else self._mail.receive(op)
+    return None if op.stage == end else self._p2p.receive(op)
 
 def run_F(self, op, stage, inputs):
     last = self.schedule.n_stages - 1
-    x = inputs[op.micro_batch] if op.stage < 1 else self._mail.receive(op)
+    x = inputs[op.micro_batch] if op.stage < 1 else self._p2p.receive(op)
     y = stage.forward(x=x, micro_batch=op.micro_batch)
     if last > op.stage:
-        self._mail.send(tensor=y, op=op)
+        self._p2p.send(tensor=y, op=op)
 
 def run_B(self, op, stage, inputs):
     self._gave(op, stage.backward(op.micro_batch, taken(self, op, self.schedule.n_stages - 1)))
@@ -475,7 +475,7 @@ def run_W(self, op, stage, inputs):
 
 def gave(self, op, gradient):
     if op.stage:
-        self._mail.send(op, gradient)
+        self._p2p.send(op, gradient)
 
 ScheduledPipeline._gave = gave
 """
@@ -486,10 +486,10 @@ for kind, number, i in map(tuple, self.schedule.ops[self.rank]):
     forward = kind == "F"
     takes = kind != "W" and number != (0 if forward else last)
     gives = kind != "W" and number != (last if forward else 0)
-    given = [self._mail.receive(op)] if takes else inputs[i : i + 1] if forward else []
+    given = [self._p2p.receive(op)] if takes else inputs[i : i + 1] if forward else []
     result = getattr(self._stages[number], methods[kind])(i, *given)
     if gives:
-        self._mail.send(op, result)
+        self._p2p.send(op, result)
 """
 RIGHT = {
     "a function for each kind": step(
@@ -500,6 +500,6 @@ RIGHT = {
     "by the name of the method": step(BY_NAME),
     "the loss's gradient is 1": changed(("!= last else None", "!= last else torch.ones_like(y)")),
     "zeros where there is no gradient": changed(
-        ("self._mail.send(op, dx)", "self._mail.send(op, torch.zeros_like(dy) if dx is None else dx)")
+        ("self._p2p.send(op, dx)", "self._p2p.send(op, torch.zeros_like(dy) if dx is None else dx)")
     ),
 }

@@ -18,7 +18,12 @@ matplotlib.use("Agg")  # by hand, not by MPLBACKEND: kernels that a test starts 
 PROJECT = Path(__file__).resolve().parent.parent
 
 
+# Files that take a minute or more. They come first, so that no worker of pytest-xdist is left with one at the end.
+LONGEST = ("test_notebooks", "test_answers", "test_check_answers", "test_other_environments", "test_launch_faults")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: (*LONGEST, item.path.stem).index(item.path.stem))
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:
         return

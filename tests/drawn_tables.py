@@ -1,4 +1,4 @@
-"""Small tables that the tests of labkit.draw, labkit.charts and labkit.picture draw."""
+"""Small tables that the tests of labkit.draw, labkit.draw.charts and labkit.draw.picture draw."""
 
 import pandas as pd
 

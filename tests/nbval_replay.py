@@ -15,10 +15,16 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+import nbval.kernel
 import pytest
+from jupyter_client.manager import KernelManager
 from nbval.plugin import coalesce_streams
 
+from labkit.course.kernels import over_ipc
+
 MOST_TRIALS = 60  # digits tried per text of an output, spread over it
+
+nbval.kernel.KernelManager = lambda **options: over_ipc(KernelManager(**options))
 
 report: dict[str, list[dict[str, Any]]] = {"cells": [], "trials": []}
 

@@ -17,7 +17,7 @@ from labkit.schedule import (
 )
 from labkit.trace import event_table
 
-NAMES = {"F": "forward", "B": "backward", "I": "input_grad", "W": "weight_grad"}
+EVENT_NAMES = {"F": "forward", "B": "backward", "I": "input_grad", "W": "weight_grad"}
 MAKERS = (forward_only, gpipe, one_f_one_b, zero_bubble_h1, zero_bubble_h2, zero_bubble_v)
 
 eighths = st.integers(1, 32).map(lambda n: n / 8)  # seconds that add up without rounding
@@ -37,7 +37,7 @@ def random_schedules(draw, ranks=None, most_stages=6, most_micro_batches=4):
     """Any schedule of so many ``ranks``, or 1 to 4, that can run, however odd: stages on any ranks, backward passes whole or
     split, in any order.
 
-    All ops are put in one random order, in which each comes behind what it needs, and dealt out to the ranks.
+    All ops are put in one random order, in which each comes after what it needs, and dealt out to the ranks.
     """
     chance = Random(draw(st.integers(0, 2**32 - 1)))
     n_ranks = ranks or draw(st.integers(1, 4))
@@ -68,7 +68,7 @@ def random_schedules(draw, ranks=None, most_stages=6, most_micro_batches=4):
 def stage_times(draw, schedule, seconds=eighths):
     """forward, backward, input_grad and weight_grad as simulate takes them: a number, or one a stage."""
     per_stage = st.lists(seconds, min_size=schedule.n_stages, max_size=schedule.n_stages)
-    return {name: draw(st.one_of(seconds, per_stage)) for name in NAMES.values()}
+    return {name: draw(st.one_of(seconds, per_stage)) for name in EVENT_NAMES.values()}
 
 
 def ops_of(schedule):
@@ -92,15 +92,15 @@ def feeder(schedule, op):
 
 
 def at_stage(times, op):
-    value = times[NAMES[op.kind]]
+    value = times[EVENT_NAMES[op.kind]]
     return value[op.stage] if isinstance(value, list) else value
 
 
-def play(schedule, seconds, arrives=lambda op: 0.0, pause=lambda op: 0.0):
+def play(schedule, seconds, transfer=lambda op: 0.0, overhead=lambda op: 0.0):
     """When each op starts and ends: ``{op: (start, end)}``, all in seconds.
 
-    ``seconds(op)`` is how long it takes, ``arrives(op)`` how long what it gets from another rank is under way, and
-    ``pause(op)`` what its rank needs between the op before and this one.
+    ``seconds(op)`` is how long it takes, ``transfer(op)`` how long what it gets from another rank is under way, and
+    ``overhead(op)`` what its rank needs between the op before and this one.
     """
     home, times = rank_of(schedule), {}
     left = [list(ops) for ops in schedule.ops]
@@ -110,10 +110,10 @@ def play(schedule, seconds, arrives=lambda op: 0.0, pause=lambda op: 0.0):
             if not ops or ((source := feeder(schedule, ops[0])) and source not in times):
                 continue
             op = ops.pop(0)
-            start = times[before[rank]][1] + pause(op) if before[rank] else 0.0
+            start = times[before[rank]][1] + overhead(op) if before[rank] else 0.0
             if source:
                 remote = home[source.stage] != rank
-                start = max(start, times[source][1] + (arrives(op) if remote else 0.0))
+                start = max(start, times[source][1] + (transfer(op) if remote else 0.0))
             times[op] = (start, start + seconds(op))
             before[rank] = op
     return times
@@ -123,12 +123,23 @@ def table_of(schedule, times, measured=True, origin=0.0):
     """The event table of ops that ran at ``times``, as :func:`play` gives them."""
     home = rank_of(schedule)
     rows = [
-        (home[op.stage], "compute", NAMES[op.kind], None, op.stage, op.micro_batch, None, None, a + origin, b + origin)
+        (
+            home[op.stage],
+            "compute",
+            EVENT_NAMES[op.kind],
+            None,
+            op.stage,
+            op.micro_batch,
+            None,
+            None,
+            a + origin,
+            b + origin,
+        )
         for op, (a, b) in times.items()
     ]
     return event_table(sorted(rows, key=lambda row: row[-2:]), measured=measured)
 
 
 def op_of_row(row):
-    kind = next(kind for kind, name in NAMES.items() if name == row.name)
+    kind = next(kind for kind, name in EVENT_NAMES.items() if name == row.name)
     return Op(kind, int(row.stage), int(row.micro_batch))

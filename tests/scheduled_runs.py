@@ -1,4 +1,5 @@
-"""What ranks do in the tests of ScheduledPipeline and its mail. Without pytest and hypothesis, which ranks need not import."""
+"""What ranks do in the tests of ScheduledPipeline and its messages. Without pytest and hypothesis,
+which ranks need not import."""
 
 from __future__ import annotations
 
@@ -8,9 +9,10 @@ import signal
 
 import torch
 import torch.distributed as dist
+from small_modules import Do, gradients
 from torch import nn
 
-from labkit.mail import Mail
+from labkit.parallel.p2p import P2P
 from labkit.pipe import ScheduledPipeline
 from labkit.schedule import forward_only, one_f_one_b
 
@@ -19,17 +21,6 @@ mse = nn.functional.mse_loss
 
 
 # --- models and batches ----------------------------------------------------------------------------------------------
-
-
-class Do(nn.Module):
-    """A function as a module."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
 
 
 class Constant(nn.Module):
@@ -92,10 +83,6 @@ def batch(kind="blocks", rows=ROWS, dtype=torch.float64):
     return x.to(dtype), target.to(dtype)
 
 
-def gradients(module):
-    return [None if parameter.grad is None else parameter.grad.clone() for parameter in module.parameters()]
-
-
 # --- one process -----------------------------------------------------------------------------------------------------
 
 
@@ -127,7 +114,8 @@ def pipeline(schedule, modules, loss_fn=mse, group=None, **options):
 
 
 def train(schedule, kind="blocks", steps=2, rows=ROWS, dtype=torch.float64):
-    """The losses of some steps, and the gradients of this rank's stages; nobody sets them back. And ``x`` afterwards."""
+    """The losses of some steps, and the gradients of this rank's stages; nobody sets them back. And
+    ``x`` afterwards."""
     modules, (x, target) = model(kind, schedule.n_stages, dtype), batch(kind, rows, dtype)
     pipe = pipeline(schedule, modules)
     losses = [pipe.step(x, target) for _ in range(steps)]
@@ -148,7 +136,8 @@ def train_with_optimizer(schedule, steps):
 
 
 def train_and_evaluate(schedule, evaluation, switch):
-    """A training step, an evaluation on a batch of another size, a step, an evaluation, with an optimizer step each."""
+    """A training step, an evaluation on a batch of another size, a step, an evaluation, with an
+    optimizer step each."""
     modules = model("blocks", schedule.n_stages)
     pipe, other = pipeline(schedule, modules), pipeline(evaluation, modules)
     mine = [modules[i] for i in numbers_of(schedule, rank())]
@@ -164,7 +153,8 @@ def train_and_evaluate(schedule, evaluation, switch):
 
 
 def train_two_by_two(schedule, rows):
-    """Two pipelines of two ranks, each on half of the batch; ranks of the same stage average its gradients."""
+    """Two pipelines of two ranks, each on half of the batch; ranks of the same stage average its
+    gradients."""
     from labkit.dp import average_gradients
 
     me = dist.get_rank()
@@ -196,7 +186,7 @@ def pipeline_of_two(group):
     return ScheduledPipeline([model("blocks", 2)[mine]], schedule, mse, group)
 
 
-# --- mail ------------------------------------------------------------------------------------------------------------
+# --- point to point --------------------------------------------------------------------------------------------------
 
 
 def all_kinds_of_tensors():
@@ -225,14 +215,14 @@ def send_all_kinds_of_tensors():
     """From rank 0 to rank 1, in two steps. What has arrived."""
     kinds = all_kinds_of_tensors()
     schedule, received = forward_only(2, len(kinds)), []
-    post = Mail(schedule, rank(), None, {rank(): torch.device("cpu")})
+    channel = P2P(schedule, rank(), None, {rank(): torch.device("cpu")})
     for _ in range(2):
         for op in schedule.ops[rank()]:
             if rank() == 0:
-                post.send(op, kinds[op.micro_batch])
+                channel.send(op, kinds[op.micro_batch])
             else:
-                received.append(post.receive(op))
-        post.finish()
+                received.append(channel.receive(op))
+        channel.finish()
     return received
 
 
@@ -240,7 +230,8 @@ def send_all_kinds_of_tensors():
 
 
 class Fails(nn.Module):
-    """Hands its input on, and calls ``fail`` in the forward pass, or in the backward pass, of a micro-batch."""
+    """Hands its input on, and calls ``fail`` in the forward pass, or in the backward pass, of a
+    micro-batch."""
 
     def __init__(self, micro_batch, fail, in_backward=False):
         super().__init__()
@@ -310,7 +301,8 @@ def only_steps(schedule, batches, modules):
 
 
 def begin_twice(arguments, schedule):
-    """First a pipeline of this rank's ``arguments``, a tuple for each rank, and what it has raised; then a step of a good one."""
+    """First a pipeline of this rank's ``arguments``, a tuple for each rank, and what it has raised;
+    then a step of a good one."""
     try:
         ScheduledPipeline(*arguments[rank()], mse)
         raised = None

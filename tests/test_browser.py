@@ -27,6 +27,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this ma
 CELLS = [
     """
 import time, torch, torch.distributed as dist
+from ipykernel.connect import get_connection_info
 from labkit import draw
 from labkit.launch import launch, progress
 from labkit.trace import span
@@ -35,6 +36,7 @@ def fn():
         time.sleep(0.05)
         with span("all_reduce", lane="comm"):
             dist.all_reduce(torch.ones(10))
+print(get_connection_info(unpack=True)["transport"])
 run = launch(fn, world_size=2)
 run
 """,
@@ -65,6 +67,7 @@ def lab(tmp_path):
         f"--port={port}",
         "--ServerApp.port_retries=0",
         f"--IdentityProvider.token={token}",
+        "--KernelManager.transport=ipc",
     ]
     settings = tmp_path / "settings" / "@jupyterlab" / "apputils-extension"
     settings.mkdir(parents=True)
@@ -138,6 +141,7 @@ def test_a_reader_sees_the_table_the_bar_the_picture_and_the_error(lab):
             width = picture.evaluate("e => e.naturalWidth")
         finally:
             browser.close()
+    assert first.startswith("ipc")
     assert "2 ranks [~ gloo" in first or "2 ranks [~ nccl" in first
     assert first.count("all_reduce") == 2 and "rounds" in first and "20/20" in first
     assert width > 500 and alt in (None, "", "Twenty rounds of two ranks.")

@@ -1,4 +1,5 @@
-"""Which gradients travel together: assign_buckets draws the lines where torch's DistributedDataParallel does."""
+"""Which gradients travel together: assign_buckets draws the lines where torch's
+DistributedDataParallel does."""
 
 from __future__ import annotations
 
@@ -118,7 +119,8 @@ def test_every_parameter_is_in_one_bucket_and_only_the_last_one_may_have_room_le
 
 
 def buckets_in_a_running_model(widths: list[int], cap_mb: float | None) -> tuple[list[int], list, list]:
-    """The sizes of a chain of layers in bytes, and the buckets that torch's DDP and our reducer make of them."""
+    """The sizes of a chain of layers in bytes, and the buckets that torch's DDP and our reducer
+    make of them."""
     model = torch.nn.Sequential(*(torch.nn.Linear(a, b, bias=False) for a, b in itertools.pairwise(widths)))
     names = [name for name, _ in model.named_parameters()]
     theirs = torch.nn.parallel.DistributedDataParallel(copy.deepcopy(model), bucket_cap_mb=cap_mb)

@@ -7,50 +7,20 @@ import that copy; the claims are judged here. The answers to each task are in a 
 
 from __future__ import annotations
 
-import answers_buckets
-import answers_clock
-import answers_gpt2
-import answers_gradients
-import answers_pipe
-import answers_processes
-import answers_reducer
-import answers_ring
 import answers_scheduled
-import answers_shards
-import answers_split
 import pytest
 from edited_package import LABKIT
 
-from labkit import check as check_module
 from labkit.check import check
 from labkit.judging import in_ranks
+from labkit.judging.as_before import text_of
 from labkit.judging.trials import TRIALS
 from labkit.todo import task_file
 
 WRONG = {
-    "dp.1": answers_shards.WRONG,
-    "dp.2": answers_processes.WRONG,
-    **answers_gradients.WRONG,
-    "dp.5": answers_ring.WRONG,
-    "dp.6": answers_buckets.WRONG,
-    "dp.7": answers_reducer.WRONG,
-    "pipe.1": answers_split.WRONG,
-    "pipe.2": answers_clock.WRONG,
-    "pipe.3": answers_pipe.WRONG,
-    "pipe.4": answers_gpt2.WRONG,
     "pipe.5": answers_scheduled.WRONG,
 }
 RIGHT = {
-    "dp.1": answers_shards.RIGHT,
-    "dp.2": answers_processes.RIGHT,
-    **answers_gradients.RIGHT,
-    "dp.5": answers_ring.RIGHT,
-    "dp.6": answers_buckets.RIGHT,
-    "dp.7": answers_reducer.RIGHT,
-    "pipe.1": answers_split.RIGHT,
-    "pipe.2": answers_clock.RIGHT,
-    "pipe.3": answers_pipe.RIGHT,
-    "pipe.4": answers_gpt2.RIGHT,
     "pipe.5": answers_scheduled.RIGHT,
 }
 
@@ -68,7 +38,7 @@ def test_a_wrong_answer_is_rejected_and_the_finding_names_the_mistake(task, mist
     result = check(task)
     assert not result.passed
     rejected = {judged.text: judged.wrong for judged in result.claims if judged.wrong}
-    claimed = check_module.text_of(claim) if claim else "It runs to its end"
+    claimed = text_of(claim) if claim else "It runs to its end"
     assert phrase in (rejected.get(claimed) or ""), result
     assert str(LABKIT.parent) not in repr(result)
 
@@ -76,19 +46,6 @@ def test_a_wrong_answer_is_rejected_and_the_finding_names_the_mistake(task, mist
 @pytest.mark.parametrize(
     ("task", "mistake"),
     [
-        ("dp.5", "works on a copy"),
-        ("dp.7", "takes a hook of its own"),
-        ("dp.7", "sends whatever is full"),
-        ("pipe.1", "equal parts"),
-        ("pipe.2", "an empty schedule"),
-        ("pipe.3", "does nothing"),
-        ("pipe.3", "whichever worker"),
-        ("pipe.3", "gives a list"),
-        ("pipe.3", "goes on after an error"),
-        ("pipe.4", "does nothing"),
-        ("pipe.4", "gives a copy back"),
-        ("pipe.4", "copies the blocks"),
-        ("pipe.4", "the other way round"),
         ("pipe.5", "does nothing"),
         ("pipe.5", "sends no activation"),
         ("pipe.5", "forgets W"),
@@ -99,20 +56,12 @@ def test_what_follows_from_a_mistake_is_not_tried_rather_than_wrong(task, mistak
     claim, code, _ = WRONG[task][mistake]
     answer(code, task_file(task).name)
     result = check(task)
-    assert [judged.text for judged in result.claims if judged.wrong] == [check_module.text_of(claim)], result
+    assert [judged.text for judged in result.claims if judged.wrong] == [text_of(claim)], result
     assert any(judged.not_tried for judged in result.claims), result
 
 
 ADVICE_FOR_ANOTHER_CAUSE = {
-    ("pipe.1", "takes None for a device"): ("parameters are on plain cpu",),
-    ("pipe.2", "one task a clock"): ("its input would not be there",),
-    ("pipe.3", "forgets the results"): ("After the last clock",),
-    ("pipe.3", "all on the first device"): ("Leave it where it is",),
     ("pipe.5", "a rank for a stage"): ("Stage 0 takes", "requires_grad"),
-    ("dp.5", "leaves the remainder out"): ("reshape copies", "of the same dtype"),
-    ("dp.7", "takes the sum"): ("last step's gradients", "set it to zero"),
-    ("dp.7", "divides once more"): ("last step's gradients", "set it to zero"),
-    ("dp.7", "collects nothing"): ("last step's gradients", "set it to zero"),
 }
 
 

@@ -1,4 +1,5 @@
-"""The shipped sentences are right German and English; every source is read as it is, and what is malformed is named."""
+"""The shipped sentences are right German and English; every source is read as it is, and what is
+malformed is named."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from types import ModuleType
 import pytest
 from num2words import num2words
 
-from labkit import data, hub
+from labkit import data
+from labkit.base import hub
 
 PROJECT = Path(__file__).resolve().parent.parent
 FILES = [f"{split}.{language}" for split in ("train", "val", "test_2016_flickr") for language in ("de", "en")]

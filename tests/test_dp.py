@@ -1,4 +1,5 @@
-"""Shards lose and repeat nothing, processes start and end together, and averaged gradients are the whole batch's."""
+"""Shards lose and repeat nothing, processes start and end together, and averaged gradients are the
+whole batch's."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ def free_port() -> int:
 
 @pytest.fixture
 def launch():
-    """labkit.launch.launch, not imported above: the processes of dp.2 import this file and have no use for it."""
+    """labkit.launch.launch, not imported above: the processes of dp.2 import this file and have no
+    use for it."""
     from labkit.launch import launch
 
     return launch
@@ -209,7 +211,8 @@ def test_setup_works_in_a_rank_that_launch_started_without_a_group(launch):
 @pytest.mark.skipif(sys.platform != "linux", reason="counts the threads of a process as Linux lists them")
 @pytest.mark.parametrize("module", ["labkit.dp", "labkit.train"])
 def test_no_thread_of_an_ended_group_is_left_after_training(module):
-    """Python aborts in some runs if it ends (as under torchrun, and in run_processes) while gloo's threads still hold tensors."""
+    """Python aborts in some runs if it ends (as under torchrun, and in run_processes) while gloo's
+    threads still hold tensors."""
     program = f"""
 import os, tempfile, torch, torch.distributed as dist
 import {module}
@@ -242,51 +245,3 @@ def test_two_terminals_wait_for_each_other_and_say_so():
             f"rank {number} of 2: waiting until all are there",
             f"rank {number} of 2: all are there, and their ranks add up to 1",
         ]
-
-
-# --- dp.4: gradients -------------------------------------------------------------------------------------------------
-
-
-def loss_of(model: torch.nn.Module, rows: slice) -> torch.Tensor:
-    inputs = torch.linspace(-1, 1, 24 * 5, dtype=torch.float64).reshape(24, 5)
-    return model(inputs[rows]).square().mean()
-
-
-def small_model() -> torch.nn.Module:
-    torch.manual_seed(5)
-    return torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.GELU(), torch.nn.Linear(7, 3)).double()
-
-
-@task("dp.4")
-@pytest.mark.parametrize("world_size", [1, 2, 4])
-def test_the_mean_of_the_shards_gradients_is_the_gradient_of_the_whole_batch(world_size, launch):
-    def in_rank() -> tuple[list, list]:
-        from labkit import dp
-
-        model, rows = small_model(), 24 // dist.get_world_size()
-        loss_of(model, slice(dist.get_rank() * rows, (dist.get_rank() + 1) * rows)).backward()
-        own = [p.grad.clone() for p in model.parameters()]
-        dp.average_gradients(model)
-        return own, [p.grad for p in model.parameters()]
-
-    ranks = launch(in_rank, world_size=world_size, backend="gloo", timeout_s=60, threads=1).values
-    whole = small_model()
-    loss_of(whole, slice(None)).backward()
-    for own, averaged in ranks:
-        for mine, found, parameter in zip(own, averaged, whole.parameters(), strict=True):
-            torch.testing.assert_close(found, parameter.grad, rtol=1e-10, atol=1e-12)
-            assert world_size == 1 or not torch.allclose(mine, parameter.grad)
-
-
-@task("dp.4")
-def test_frozen_and_unused_parameters_are_left_without_a_gradient(launch):
-    def in_rank() -> list[bool]:
-        from labkit import dp
-
-        model = torch.nn.ModuleDict({"used": torch.nn.Linear(2, 2), "unused": torch.nn.Linear(2, 2)})
-        model["used"].bias.requires_grad_(False)
-        model["used"](torch.ones(1, 2)).sum().backward()
-        dp.average_gradients(model)
-        return [parameter.grad is None for parameter in model.parameters()]
-
-    assert launch(in_rank, world_size=2, backend="gloo", timeout_s=60).values == [[False, True, True, True]] * 2

@@ -1,4 +1,5 @@
-"""Through rank 0, around a ring, in buckets: each way to agree on gradients gives the whole batch's, on every rank."""
+"""Through rank 0, around a ring, in buckets: each way to agree on gradients gives the whole
+batch's, on every rank."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from small_modules import gradients
 from to_do import task
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
@@ -39,12 +41,9 @@ def shard_gradients(model: nn.Module) -> None:
     loss_of(model, dist.get_rank(), dist.get_world_size()).backward()
 
 
-def gradients(model: nn.Module) -> list[torch.Tensor]:
-    return [parameter.grad.clone() for parameter in model.parameters()]
-
-
 def messages(call: Callable[[], object]) -> list[tuple[str, Any]]:
-    """What ``call`` has the process group do: (operation, shapes of its tensors), by torch's own profiler."""
+    """What ``call`` has the process group do: (operation, shapes of its tensors), by torch's own
+    profiler."""
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiled:
         call()
     return [
@@ -83,17 +82,25 @@ def test_a_ring_that_one_rank_does_not_join_times_out_with_the_stacks():
     assert caught.value.stacks[1] == "finished"
 
 
-# --- dp.3: through rank 0 --------------------------------------------------------------------------------------------
+# --- dp.3 through rank 0, dp.4 by all_reduce -------------------------------------------------------------------------
+
+both_ways = pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param("gather_scatter_gradients", marks=task("dp.3")),
+        pytest.param("average_gradients", marks=task("dp.4")),
+    ],
+)
 
 
-@task("dp.3")
+@both_ways
 @pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_gathered_and_scattered_gradients_are_the_whole_batchs(world_size, ranks):
+def test_the_mean_of_the_shards_gradients_is_the_gradient_of_the_whole_batch(world_size, way, ranks):
     def in_rank() -> tuple[list, list]:
         model = small_model()
         shard_gradients(model)
         own = gradients(model)
-        dp.gather_scatter_gradients(model)
+        getattr(dp, way)(model)
         return own, gradients(model)
 
     whole = small_model()
@@ -103,13 +110,13 @@ def test_gathered_and_scattered_gradients_are_the_whole_batchs(world_size, ranks
         assert world_size == 1 or not torch.allclose(own[0], averaged[0])
 
 
-@task("dp.3")
-def test_frozen_and_unused_parameters_are_left_without_a_gradient(ranks):
+@both_ways
+def test_frozen_and_unused_parameters_are_left_without_a_gradient(way, ranks):
     def in_rank() -> list[bool]:
         model = nn.ModuleDict({"used": nn.Linear(2, 2), "unused": nn.Linear(2, 2)})
         model["used"].bias.requires_grad_(False)
         model["used"](torch.ones(1, 2)).sum().backward()
-        dp.gather_scatter_gradients(model)
+        getattr(dp, way)(model)
         return [parameter.grad is None for parameter in model.parameters()]
 
     assert ranks(2).run(in_rank).values == [[False, True, True, True]] * 2

@@ -1,4 +1,5 @@
-"""GPT-2 in all three modes, and in stages, has the single device's loss and gradients, and writes the same translations."""
+"""GPT-2 in all three modes, and in stages, has the single device's loss and gradients, and writes
+the same translations."""
 
 from __future__ import annotations
 
@@ -16,12 +17,12 @@ import torch.nn.functional as F
 from transformers import GPT2LMHeadModel
 
 from labkit import models
-from labkit.gpt2_parts import PipedBlocks
+from labkit.parallel.gpt2 import PipedBlocks
+from labkit.parallel.stage import Stage
 from labkit.pipe import ScheduledPipeline, prepare_pipeline_parallel
 from labkit.schedule import gpipe, interleaved, one_f_one_b, zero_bubble_h1
-from labkit.stage import Stage
 from labkit.trace import record
-from labkit.translation import EOS_DE_ID, Example, collate, generate, target_loss
+from labkit.train.translation import EOS_DE_ID, Example, collate, generate, target_loss
 
 VOCABULARY, ROWS = 40, 7
 

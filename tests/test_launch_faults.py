@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from jupyter_client import BlockingKernelClient, KernelManager
 
+from labkit.course.kernels import over_ipc
 from labkit.launch import LaunchTimeout, RankError, launch, workers
 from labkit.ranks import servers
 from labkit.trace import span
@@ -343,7 +344,7 @@ class Kernel:
     """A Jupyter kernel to type cells into."""
 
     def __init__(self):
-        self.manager = KernelManager(kernel_name="python3")
+        self.manager = over_ipc(KernelManager(kernel_name="python3"))
         self.manager.start_kernel(env=os.environ | {"MPLBACKEND": "agg"})
         self.client: BlockingKernelClient = self.manager.client()
         self.client.start_channels()

@@ -1,4 +1,5 @@
-"""GPT-2 and BERT are the published ones in every size, equal on all ranks; a trained one comes from a folder or fails quickly.
+"""GPT-2 and BERT are the published ones in every size, equal on all ranks; a trained one comes from
+a folder or fails quickly.
 
 A GPT-2 on several devices, or in stages, is the same model in other places.
 """
@@ -14,7 +15,8 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from labkit import gpt2_parts, models
+from labkit import models
+from labkit.parallel import gpt2 as gpt2_parts
 
 
 @pytest.mark.parametrize(

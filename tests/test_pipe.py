@@ -1,4 +1,5 @@
-"""split_module, clock_cycles and Pipe: the plain module's output and gradients, at the same time, clear when wrong."""
+"""split_module, clock_cycles and Pipe: the plain module's output and gradients, at the same time,
+clear when wrong."""
 
 from __future__ import annotations
 
@@ -24,11 +25,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_stage_node import Do, Fail
+from small_modules import Do, Fail, output_and_gradients, rows
 from to_do import task
 from torch import nn
 
-from labkit import pipe, schedule, worker
+from labkit import pipe, schedule
+from labkit.parallel import worker
 from labkit.pipe import Pipe, WithDevice, clock_cycles, split_module
 from labkit.trace import record
 
@@ -37,10 +39,6 @@ split_task = task("pipe.1")
 clock_task = task("pipe.2")
 pipe_task = task("pipe.1", "pipe.2", "pipe.3")
 made_task = task("pipe.1")  # a Pipe can be made, if not run
-
-
-def rows(count: int, width: int = 4, seed: int = 0) -> torch.Tensor:
-    return torch.randn(count, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def placed(*stages: nn.Module) -> nn.Sequential:
@@ -54,19 +52,10 @@ def layers(count: int = 3) -> nn.Sequential:
     return placed(*(nn.Sequential(nn.Linear(4, 4), nn.Tanh()).double() for _ in range(count)))
 
 
-def gradients(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor | None]:
-    """The output, and the gradients of its squares by the input and by each parameter."""
-    model.zero_grad()
-    x = x.clone().requires_grad_()
-    output = model(x * 1)
-    output.square().sum().backward()
-    return [output.detach(), x.grad, *(parameter.grad for parameter in model.parameters())]
-
-
 def check_equal(model: nn.Sequential, split_size: int, x: torch.Tensor) -> None:
-    expected = gradients(copy.deepcopy(model), x)
+    expected = output_and_gradients(copy.deepcopy(model), x)
     with Pipe(model, split_size) as piped:
-        torch.testing.assert_close(gradients(piped, x), expected, rtol=1e-10, atol=1e-14)
+        torch.testing.assert_close(output_and_gradients(piped, x), expected, rtol=1e-10, atol=1e-14)
 
 
 def stage_threads() -> list[threading.Thread]:
@@ -134,7 +123,8 @@ def test_a_module_that_is_not_where_its_with_device_says_is_named():
 
 
 def made(kind: str) -> nn.Module:
-    """ "meta", "cpu": a Linear there; "-": a module without parameters; "-@cpu:0" and "cpu@cpu:0": such modules with a device."""
+    """ "meta", "cpu": a Linear there; "-": a module without parameters; "-@cpu:0" and "cpu@cpu:0":
+    such modules with a device."""
     kind, _, device = kind.partition("@")
     module = nn.ReLU() if kind == "-" else nn.Linear(2, 2, device=kind)
     return WithDevice(module, device) if device else module
@@ -248,7 +238,8 @@ def test_every_task_runs_once_as_early_as_it_can_and_alone_on_its_partition(m, n
     done: set[tuple[int, int]] = set()
     for clock in clocks:
         assert clock and [j for _, j in clock] == sorted({j for _, j in clock})
-        # what could run now: the stage before has done it, and the stage is through with the one before
+        # what could run now: the stage before has done it, and the stage is through with the one
+        # before
         able = {(i, j) for i in range(m) for j in range(n) if (i, j) not in done}
         able = {(i, j) for i, j in able if (not j or (i, j - 1) in done) and (not i or (i - 1, j) in done)}
         assert set(clock) == able
@@ -637,7 +628,7 @@ def test_a_pipe_in_a_pipe():
     plain = placed(layers(2), layers(1), layers(2))
     nested = placed(Pipe(layers(2), 1), layers(1), Pipe(layers(2), 3))
     with Pipe(nested, 2) as piped:
-        torch.testing.assert_close(gradients(piped, rows(5)), gradients(plain, rows(5)))
+        torch.testing.assert_close(output_and_gradients(piped, rows(5)), output_and_gradients(plain, rows(5)))
     for stage in (nested[0], nested[2]):
         stage.module.close()
 
@@ -745,7 +736,7 @@ def interrupted_once(inside: threading.Event) -> Iterator[None]:
 @pipe_task
 @pytest.mark.parametrize("use", ["again", "close"])
 def test_a_keyboard_interrupt_while_stages_work_leaves_the_pipe_usable(use, monkeypatch):
-    monkeypatch.setattr(worker, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(worker, "JOIN_TIMEOUT_S", 0.2)
     inside, go, calls = threading.Event(), threading.Event(), iter(range(10**6))
 
     def stuck_at_first(x: torch.Tensor) -> torch.Tensor:

@@ -66,11 +66,34 @@ def test_imports_point_downward():
 
 
 def test_every_module_has_its_place_in_the_layers():
-    (contract,) = PYPROJECT["tool"]["importlinter"]["contracts"]
+    contract, _ = PYPROJECT["tool"]["importlinter"]["contracts"]
     placed = [name.strip(" ()") for layer in contract["layers"] for name in re.split(r"[|:]", layer)]
     there = {f"labkit.{path.stem}" for path in (PROJECT / "labkit").glob("*.py") if path.stem != "__init__"}
     there |= {f"labkit.{path.parent.name}" for path in (PROJECT / "labkit").glob("*/__init__.py")}
     assert sorted(placed) == sorted(there)
+
+
+EVERY_RANK_IMPORTS = ("base.checks", "base.files", "base.machine", "base.rendezvous", "trace", "trace.traffic", "todo")
+NOTHING_HEAVY = {"torch", "pandas", "numpy", "matplotlib"}
+LIGHT = {
+    **dict.fromkeys(EVERY_RANK_IMPORTS, NOTHING_HEAVY),
+    "cost import ETHERNET_1G; ETHERNET_1G.message_s(1)": NOTHING_HEAVY,
+    "schedule import *; validate(zero_bubble_v(4, 8))": NOTHING_HEAVY,
+    "simulate import *; from labkit.schedule import *; simulate(gpipe(2, 2))": {"torch", "matplotlib"},
+    "base.formats": {"torch", "matplotlib"},
+    "draw": {"torch"},
+    "draw.charts": {"torch"},
+}
+
+
+@pytest.mark.parametrize(("use", "heavy"), LIGHT.items(), ids=[use.split()[0] for use in LIGHT])
+def test_what_stays_light_loads_nothing_heavy(use, heavy):
+    use = f"from labkit.{use}" if " import " in use else f"import labkit.{use}"
+    loaded = subprocess.run(
+        [sys.executable, "-c", f"import sys; {use}; print(*sys.modules)"], capture_output=True, text=True
+    )
+    assert loaded.returncode == 0, loaded.stderr
+    assert not heavy & set(loaded.stdout.split())
 
 
 @pytest.mark.parametrize("path", sorted((PROJECT / "labkit").rglob("*.py")), ids=lambda path: path.name)

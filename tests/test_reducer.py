@@ -1,4 +1,5 @@
-"""BucketedDataParallel: torch's DistributedDataParallel step for step, on its way while backward runs, clear when wrong."""
+"""BucketedDataParallel: torch's DistributedDataParallel step for step, on its way while backward
+runs, clear when wrong."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import contextlib
 import copy
 import functools
 import gc
+import inspect
 import time
 import weakref
 from collections.abc import Callable, Iterable
@@ -60,7 +62,8 @@ def gradients(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def own_gradients(model: nn.Module, loss: Callable[[nn.Module], torch.Tensor] = loss_of) -> dict[str, torch.Tensor]:
-    """What this rank alone gets for the model as it is now, with which no other rank has to do; zero where unused."""
+    """What this rank alone gets for the model as it is now, with which no other rank has to do;
+    zero where unused."""
     alone = copy.deepcopy(model)
     alone.zero_grad()
     loss(alone).backward()
@@ -93,10 +96,26 @@ def test_a_bucket_capacity_without_room_is_refused_before_the_ranks_talk(cap_mb)
         dp.BucketedDataParallel(nn.Linear(2, 2), bucket_cap_mb=cap_mb)
 
 
-@pytest.mark.parametrize("cap_mb", ["25", None, True])
+@pytest.mark.parametrize("cap_mb", ["25", True])
 def test_a_bucket_capacity_that_is_no_number_is_refused_by_name(cap_mb):
     with pytest.raises(TypeError, match=f"^bucket_cap_mb is {cap_mb!r}, expected more than 0"):
         dp.BucketedDataParallel(nn.Linear(2, 2), bucket_cap_mb=cap_mb)
+
+
+@task("dp.6")
+def test_a_capacity_makes_the_same_buckets_however_it_came_to_the_rank():
+    assert inspect.signature(dp.BucketedDataParallel).parameters["bucket_cap_mb"].default is None  # as torch's
+
+    def sizes(wrap: Callable[[nn.Module], dp.BucketedDataParallel]) -> list[int]:
+        layers = [nn.Linear(1024, 512, bias=False) for _ in range(3)]  # 2 MiB each: the first cap of 1 MiB tells
+        return [len(bucket.names) for bucket in wrap(nn.Sequential(*layers)).buckets]
+
+    Reducer, default = dp.BucketedDataParallel, dp.DEFAULT_CAP_MB  # noqa: N806
+    given = functools.partial(Reducer, bucket_cap_mb=default)
+    assert launch(sizes, given, world_size=1).values == [[3]]  # the number, pickled on its way
+    assert launch(lambda: sizes(lambda model: Reducer(model, dp.DEFAULT_CAP_MB)), world_size=1).values == [[3]]
+    left_out = [Reducer, functools.partial(Reducer, bucket_cap_mb=None)]
+    assert [launch(sizes, wrap, world_size=1).values for wrap in left_out] == [[[1, 2]]] * 2
 
 
 @pytest.mark.parametrize("model", [nn.Tanh(), nn.Linear(2, 2).requires_grad_(False)], ids=["none", "all frozen"])
@@ -550,7 +569,8 @@ def test_frozen_parameters_are_in_no_bucket_and_stay_without_a_gradient(ranks):
 
 
 def chain(dtype: torch.dtype = torch.float64) -> nn.Sequential:
-    """The same on every rank, and without batch norm: its shards' mean gradient is the whole batch's."""
+    """The same on every rank, and without batch norm: its shards' mean gradient is the whole
+    batch's."""
     torch.manual_seed(11)
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5), nn.Tanh(), nn.Linear(5, 2)).to(dtype)
 
@@ -704,7 +724,8 @@ def test_every_gradient_lies_in_its_bucket_and_stays_there_from_step_to_step(set
 
 
 def copies(work: Callable[[], object]) -> int:
-    """How often ``work`` copies one tensor of at least one dimension into another, by torch's profiler."""
+    """How often ``work`` copies one tensor of at least one dimension into another, by torch's
+    profiler."""
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiled:
         work()
     return sum(event.name == "aten::copy_" and event.input_shapes[0] != [] for event in profiled.events())
@@ -789,7 +810,8 @@ def test_gradients_have_their_parameters_strides(ranks):
 
 
 class Factors(nn.Module):
-    """Four vectors that a row is multiplied with in a given order: the last one's gradient is ready first."""
+    """Four vectors that a row is multiplied with in a given order: the last one's gradient is ready
+    first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -948,7 +970,8 @@ def test_gradients_sent_as_bfloat16_are_those_of_torchs_own_hook(ranks):
         start = chain(torch.float32)
         ours = several_buckets(copy.deepcopy(start), comm_hook=dp.bf16_compress_hook)
         theirs = DistributedDataParallel(copy.deepcopy(start))
-        # By another name: register_comm_hook refuses this hook on gloo by its name, though it works there.
+        # By another name: register_comm_hook refuses this hook on gloo by its name, though it works
+        # there.
         theirs.register_comm_hook(None, lambda state, bucket: default_hooks.bf16_compress_hook(state, bucket))
         loss = functools.partial(loss_of, dtype=torch.float32)
         loss(ours).backward()

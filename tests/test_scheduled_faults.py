@@ -1,4 +1,5 @@
-"""ScheduledPipeline when things go wrong: the right rank says what and where, nobody is waited for, the next launch works."""
+"""ScheduledPipeline when things go wrong: the right rank says what and where, nobody is waited for,
+the next launch works."""
 
 from __future__ import annotations
 
@@ -183,7 +184,8 @@ HINT = "rank 1 cannot take part in the pipeline, so nobody can. What it was give
 
 @pytest.fixture
 def begin_on_two(ranks):
-    """What two ranks raise that make a pipeline of these arguments. And afterwards they train: they are still in step."""
+    """What two ranks raise that make a pipeline of these arguments. And afterwards they train: they
+    are still in step."""
 
     def run(of_rank_0, of_rank_1):
         (first, _), (second, loss) = ranks(2).run(begin_twice, [of_rank_0, of_rank_1], SCHEDULE).values

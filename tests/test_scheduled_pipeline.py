@@ -1,4 +1,5 @@
-"""ScheduledPipeline on real ranks: any schedule gives one process's loss and gradients, and its ops are in the table."""
+"""ScheduledPipeline on real ranks: any schedule gives one process's loss and gradients, and its ops
+are in the table."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipelines import NAMES, feeder, op_of_row, ops_of, random_schedules, rank_of
+from pipelines import EVENT_NAMES, feeder, op_of_row, ops_of, random_schedules, rank_of
 from scheduled_runs import (
     MODELS,
     ROWS,
@@ -66,7 +67,8 @@ def name_of(schedule):
 
 
 def agrees(values, schedule, kind="blocks", steps=2, rows=ROWS, dtype=torch.float64, rtol=1e-9):
-    """The losses are on the rank of the last stage alone, and they and all gradients are those of one process."""
+    """The losses are on the rank of the last stage alone, and they and all gradients are those of
+    one process."""
     trains = any(op.kind != "F" for op in ops_of(schedule))
     loss, expected = in_one_process(kind, schedule.n_stages, steps, trains, rows, dtype)
     home, found = rank_of(schedule), {}
@@ -202,7 +204,7 @@ def test_the_whole_backward_and_the_split_one_may_stand_side_by_side():
 @pytest.mark.parametrize("schedule", [one_f_one_b(2, 4), interleaved(2, 4, 2), zero_bubble_v(2, 3)], ids=name_of)
 def test_every_op_is_a_span_once_a_step_in_the_order_of_the_schedule(schedule, ranks):
     events = ranks(2).run(train, schedule, steps=3).events
-    compute = events[events["name"].isin(NAMES.values())].sort_values("start_s")
+    compute = events[events["name"].isin(EVENT_NAMES.values())].sort_values("start_s")
     assert set(compute["lane"]) == {"compute"}
     for (rank, step), rows in compute.groupby(["rank", "step"]):
         assert [op_of_row(row) for row in rows.itertuples()] == schedule.ops[rank] and step in (0, 1, 2)

@@ -118,7 +118,7 @@ def test_the_error_comes_back_from_a_rank_as_it_was():
     assert (str(again), again.task, again.place) == (str(error), "dp.1", "labkit/dp.py, line 5")
 
 
-# --- %%needs ---------------------------------------------------------------------------------------------------------
+# --- %%needs --------------------------------------------------------------------------------------
 
 
 def test_a_cell_steps_aside_with_one_line_and_nothing_of_it_runs(shell, student_file):

@@ -1,1 +1,7 @@
-"""What a course needs around the lab: the student edition, and a doctor for the machine."""
+"""Serve a course around the lab.
+
+student     the student edition: this repository without the solutions
+notebooks   notebooks as they are committed: executed, in normal form, held to a contract
+kernels     kernels that no other user of the machine can reach
+doctor      whether this machine is ready
+"""

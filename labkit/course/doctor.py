@@ -1,6 +1,7 @@
-"""Is this machine ready for the lab? What it has, each thing ok, a warning or a fault, and what to do about it.
+"""Look whether this machine is ready for the lab: each thing ok, a warning or a fault, and advice.
 
-Everything that differs from machine to machine stands in ``[~ ]``, so the first cell of notebook 00 can be compared.
+Everything that differs from machine to machine stands in ``[~ ]``, so the first cell of notebook 00
+can be compared.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from labkit import hub, limits, show
+from labkit.base import formats, hub, machine
 
 OK, WARNING, FAULT = "ok", "warning", "fault"
 GIB = 1 << 30
@@ -24,7 +25,10 @@ LEAST_PYTHON, LEAST_TORCH = (3, 11), (2, 9)
 
 @dataclass(frozen=True)
 class Fact:
-    """One thing the lab needs: what was found, whether that is ``"ok"``, a ``"warning"`` or a ``"fault"``, and what to do."""
+    """One thing the lab needs: what was found, its status, and what to do.
+
+    The status is ``"ok"``, a ``"warning"`` or a ``"fault"``.
+    """
 
     name: str
     status: str
@@ -38,7 +42,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What :func:`doctor` found, one fact a line. ``healthy`` if none of them is a fault."""
+    """What :func:`doctor` found, one fact a line; ``healthy`` if none of them is a fault."""
 
     facts: tuple[Fact, ...]
 
@@ -55,17 +59,20 @@ class Diagnosis:
         )
 
     def __repr__(self) -> str:
-        lines = [f"{fact.name:<14}{show.fact(fact)}" for fact in self.facts]
-        return "\n".join([*lines, f"{'this machine':<14}{show.fact(self.summary)}"])
+        lines = [f"{fact.name:<14}{formats.fact(fact)}" for fact in self.facts]
+        return "\n".join([*lines, f"{'this machine':<14}{formats.fact(self.summary)}"])
 
 
 def doctor() -> Diagnosis:
-    """Look at this machine: Python, torch, GPUs, cores, memory, Jupyter and what else the lab needs. Takes a few seconds."""
+    """Look at this machine: Python, torch, GPUs, cores, memory, Jupyter and what else is needed.
+
+    It takes a few seconds.
+    """
     looks = (_python, _torch, _gpus, _nccl, _cores, _memory, _shared_memory, _jupyter, _chromium, _hub)
     return Diagnosis(tuple(look() for look in looks))
 
 
-# --- software --------------------------------------------------------------------------------------------------------
+# --- software -------------------------------------------------------------------------------------
 
 
 def _python() -> Fact:
@@ -132,7 +139,7 @@ def _jupyter() -> Fact:
 
 
 def _chromium() -> Fact:
-    """Only the browser tests need one: playwright's own, or one that is installed."""
+    """Look for the browser that only browser tests need: playwright's own, or an installed one."""
     default = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "ms-playwright"
     folder = Path(os.environ.get("PLAYWRIGHT_BROWSERS_PATH") or default)
     installed = next((name for name in ("chromium", "chromium-browser", "google-chrome") if shutil.which(name)), None)
@@ -143,11 +150,11 @@ def _chromium() -> Fact:
     return Fact("Chromium", WARNING, "not found", "only browser tests need it: python -m playwright install chromium")
 
 
-# --- hardware --------------------------------------------------------------------------------------------------------
+# --- hardware -------------------------------------------------------------------------------------
 
 
 def _cores() -> Fact:
-    cores, quota = limits.cores_in_sight(), limits.cpu_quota()
+    cores, quota = machine.visible_cores(), machine.cpu_quota()
     found = f"{cores}" + (f", of which this container may use {quota:g}" if quota < cores else "")
     if min(cores, quota) < 2:
         return Fact("CPU cores", WARNING, found, "two ranks share it: everything runs, but no speed-up can show")
@@ -157,7 +164,7 @@ def _cores() -> Fact:
 def _memory() -> Fact:
     memory = psutil.virtual_memory()
     total, free = memory.total, memory.available
-    if (limit := limits.memory_limit()) < total:
+    if (limit := machine.memory_limit()) < total:
         total, free = int(limit), min(free, int(limit))
     found = f"{total / GIB:.1f} GiB, {free / GIB:.1f} GiB of it free"
     if free < GIB:
@@ -177,7 +184,7 @@ def _shared_memory(folder: str = "/dev/shm") -> Fact:
     return Fact("shared memory", OK, found)
 
 
-# --- the hub ---------------------------------------------------------------------------------------------------------
+# --- the hub --------------------------------------------------------------------------------------
 
 
 def _hub() -> Fact:

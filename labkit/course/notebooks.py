@@ -1,10 +1,13 @@
-"""Notebooks as they are committed: executed by one command, stored in one normal form, held to one contract.
+"""Execute notebooks, store them in one normal form, and hold them to one contract.
 
-    python -m labkit.course.notebooks execute  [NOTEBOOK ...]   run them and store their outputs in place
-    python -m labkit.course.notebooks export   [NOTEBOOK ...]   run them for their figures; the notebooks stay as they are
-    python -m labkit.course.notebooks contract [NOTEBOOK ...]   say where a stored notebook breaks the contract
+    python -m labkit.course.notebooks COMMAND [NOTEBOOK ...]
 
-Without a notebook it is all of ``notebooks/``. Each runs with ``LABKIT_STATIC=1``, in its own folder, in this Python.
+execute    run them and store their outputs in place
+export     run them for their figures; the notebooks stay as they are
+contract   say where a stored notebook breaks the contract
+
+Without a notebook it is all of ``notebooks/``. Each runs with ``LABKIT_STATIC=1``, in its own
+folder, in this Python.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode
 
-from labkit.picture import write_atomically
+from labkit.base.files import write_atomically
+from labkit.course.kernels import over_ipc
 
 MOST_CODE_CELLS = 25
 MEDIAN_LINES = 6
@@ -34,14 +38,17 @@ TAKEN_OUT = "nbval-ignore-output"  # the tag of a cell whose outputs the student
 RAISES = "raises-exception"  # nbclient and nbval both know this tag
 
 _PROJECT = Path(__file__).resolve().parents[2]
-# Folders that are somewhere else on every machine. A path such as /usr/bin says nothing about anyone.
+# Folders that are elsewhere on every machine. A path such as /usr/bin says nothing about anyone.
 _PRIVATE = r"/home/|/root/|/Users/|/tmp/|/private/|/var/folders/|[A-Za-z]:\\\\?Users"
 # What would make nbval look away; the lab compares every output.
 _UNCOMPARED = re.compile(r"nbval-ignore-output|nbval-skip|NBVAL_IGNORE_OUTPUT|NBVAL_SKIP|PYTEST_VALIDATE_IGNORE_OUTPUT")
 
 
 def notebooks_folder() -> Path:
-    """``notebooks`` of the lab that the working directory is in. Raises FileNotFoundError outside a lab."""
+    """Return ``notebooks`` of the lab that the working directory is in.
+
+    Raises FileNotFoundError outside a lab.
+    """
     here = Path.cwd()
     for folder in (here, *here.parents):
         if (folder / "notebooks").is_dir():
@@ -49,17 +56,18 @@ def notebooks_folder() -> Path:
     raise FileNotFoundError(f"no folder notebooks in {here} or above it; go to the lab's folder, or name the notebooks")
 
 
-# --- execute ---------------------------------------------------------------------------------------------------------
+# --- execute --------------------------------------------------------------------------------------
 
 
 class NotebookError(RuntimeError):
-    """A notebook did not run to its end: which one, which cell, and its traceback."""
+    """A notebook that did not run to its end: which one, which cell, and its traceback."""
 
 
 def run(path: Path) -> NotebookNode:
-    """The notebook with fresh outputs. The file stays as it is.
+    """Return the notebook with fresh outputs. The file stays as it is.
 
-    Raises NotebookError if a cell raises that has no tag ``raises-exception``, or takes over five minutes.
+    Raises NotebookError if a cell raises that has no tag ``raises-exception``, or takes over five
+    minutes.
     """
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
@@ -76,7 +84,8 @@ def run(path: Path) -> NotebookNode:
         store_widget_state=False,
         resources={"metadata": {"path": str(path.parent)}},
     )
-    client.create_kernel_manager().kernel_spec_manager.kernel_dirs = []  # no other kernel's, but that of this very Python
+    manager = over_ipc(client.create_kernel_manager())
+    manager.kernel_spec_manager.kernel_dirs = []  # no other kernel's, but that of this very Python
     try:
         client.execute(env=_environment())
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
@@ -91,19 +100,23 @@ def _environment() -> dict[str, str]:
 
 
 def execute(path: Path) -> None:
-    """Run a notebook and store it in place, in normal form. If it raised, the file stays as it is."""
+    """Run a notebook and store it in place, in normal form; where it raises, leave the file."""
     store(path, normalised(run(path)))
 
 
 def store(path: Path, notebook: NotebookNode) -> None:
+    """Write a notebook to ``path``, whole or not at all."""
     write_atomically(path, (nbformat.writes(notebook).rstrip("\n") + "\n").encode())
 
 
-# --- the normal form -------------------------------------------------------------------------------------------------
+# --- the normal form ------------------------------------------------------------------------------
 
 
 def normalised(notebook: NotebookNode) -> NotebookNode:
-    """A copy that is the same for the same sources and outputs: no widget state, times, paths or random ids."""
+    """Return a copy that is the same for the same sources and outputs.
+
+    It has no widget state, times, paths or random ids.
+    """
     notebook = nbformat.from_dict(nbformat.v4.upgrade(notebook))
     notebook.metadata = nbformat.from_dict({"kernelspec": KERNEL, "language_info": {"name": "python"}})
     notebook.nbformat, notebook.nbformat_minor = 4, 5
@@ -121,7 +134,7 @@ def normalised(notebook: NotebookNode) -> NotebookNode:
 
 
 def _id_of(source: str, taken: set[str]) -> str:
-    """An id from the cell's own text, so that a new cell changes no other cell's id."""
+    """Return an id from the cell's own text, so that a new cell changes no other cell's id."""
     for salt in range(len(taken) + 1):
         cell_id = hashlib.sha256(f"{salt}{source}".encode()).hexdigest()[:8]
         if cell_id not in taken:
@@ -131,7 +144,7 @@ def _id_of(source: str, taken: set[str]) -> str:
 
 
 def _joined_streams(outputs: list[NotebookNode]) -> Iterator[NotebookNode]:
-    """How a stream is cut into pieces depends on timing: pieces that follow each other become one."""
+    """Join pieces of a stream that follow each other: how it is cut depends on timing."""
     last: NotebookNode | None = None
     for output in outputs:
         if last is not None and output.output_type == last.output_type == "stream" and output.name == last.name:
@@ -145,7 +158,7 @@ def _joined_streams(outputs: list[NotebookNode]) -> Iterator[NotebookNode]:
 
 
 def _normalised_output(output: NotebookNode, count: int) -> NotebookNode:
-    """Without a trace of this machine in what no test compares: tracebacks and stderr."""
+    """Remove the traces of this machine from what no test compares: tracebacks and stderr."""
     if output.output_type == "execute_result":
         output.execution_count = count
     if output.output_type == "error":
@@ -159,7 +172,7 @@ def _normalised_output(output: NotebookNode, count: int) -> NotebookNode:
 
 
 def _without_paths(text: str) -> str:
-    """Paths that begin with a folder of this machine, cut down to what a reader needs."""
+    """Cut paths that begin with a folder of this machine down to what a reader needs."""
     text = re.sub(r"/(?:tmp|var|private)/\S*?ipykernel_\d+/\d+\.py", "cell", text)
     text = re.sub(r"/[^\s\"':]*/(?=(?:site-packages|dist-packages)/)", "", text)
     text = re.sub(r"/[^\s\"':]*/(?=python\d+\.\d+/)", "", text)
@@ -167,13 +180,14 @@ def _without_paths(text: str) -> str:
     return re.sub(rf"(?:{_PRIVATE})[^\s\"':]*", "…", text)
 
 
-# --- the contract ----------------------------------------------------------------------------------------------------
+# --- the contract ---------------------------------------------------------------------------------
 
 
 def breaches(notebook: NotebookNode, student_edition: bool = False) -> list[str]:
-    """Where a stored notebook breaks the contract of DESIGN.md, a sentence each. An empty list is a good notebook.
+    """Return where a stored notebook breaks the contract of DESIGN.md, a sentence each.
 
-    In the student edition, cells whose outputs were taken out with the solutions need not have any.
+    An empty list is a good notebook. In the student edition, cells whose outputs were taken out
+    with the solutions need not have any.
     """
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     found = [*_breaches_of_text(notebook, code), *_breaches_of_length(code)]
@@ -240,11 +254,11 @@ def _texts(output: NotebookNode) -> Iterator[tuple[str, Any]]:
         yield from ((kind, data) for kind, data in output.data.items() if not kind.startswith("image/"))
 
 
-# --- the command -----------------------------------------------------------------------------------------------------
+# --- the command ----------------------------------------------------------------------------------
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; 0 if all went well, 1 if a notebook raised or broke the contract."""
+    """Run the command; return 0 if all went well, 1 if a notebook raised or broke the contract."""
     parser = argparse.ArgumentParser(
         prog="python -m labkit.course.notebooks", description=(__doc__ or "").split("\n")[0]
     )

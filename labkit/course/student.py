@@ -1,6 +1,7 @@
-"""The student edition: this repository without the solutions.
+"""Write the student edition: this repository without the solutions.
 
-A solution stands in a student file, or in a code cell of a notebook, under a comment that sets the task:
+A solution stands in a student file, or in a code cell of a notebook, under a comment that sets the
+task:
 
     ### TODO dp.1 (15 minutes): Draw an order of the sample numbers with random.Random(seed), and
     ### cut it into one list of numbers for each size.
@@ -14,12 +15,12 @@ In the student edition this becomes
     # TODO dp.1 (about 2 lines, 15 minutes): Draw an order of the sample numbers with …
     raise TodoError("dp.1")
 
-and everything else is copied as it is, except what is for instructors only: ``figures/``, a Python file whose first line
-begins with ``### INSTRUCTORS ONLY``, and in a Markdown file what stands between ``<!-- INSTRUCTORS ONLY -->`` and
-``<!-- END -->``.
+and everything else is copied as it is, except what is for instructors only: ``figures/``, a Python
+file whose first line begins with ``### INSTRUCTORS ONLY``, and in a Markdown file what stands
+between ``<!-- INSTRUCTORS ONLY -->`` and ``<!-- END -->``.
 
-Outputs of notebook cells that show a solution, or what only a solution can compute, are taken out; the tag
-``nbval-ignore-output`` tells the notebook test not to compare them.
+Outputs of notebook cells that show a solution, or what only a solution can compute, are taken out;
+the tag ``nbval-ignore-output`` tells the notebook test not to compare them.
 """
 
 from __future__ import annotations
@@ -63,17 +64,20 @@ _SHOWS_A_SOLUTION = re.compile(r"^%%needs\b|\bcheck\(|\bgetsource\(", re.MULTILI
 
 
 class MarkerError(ValueError):
-    """The markers of a file do not fit together. The message says in which file and line, and what was expected."""
+    """Markers of a file that do not fit together.
+
+    The message says in which file and line, and what was expected.
+    """
 
 
 def write_student_edition(directory: str | os.PathLike[str], repository: Path = REPOSITORY) -> list[str]:
-    """Write the student edition of ``repository`` to ``directory``. Gives the tasks that are left to do in it.
+    """Write the student edition of ``repository`` to ``directory``; return its tasks.
 
-    The edition has the files git tracks; without git, all but caches and environments. Nothing is written before every
-    file has been read and understood, and the directory appears all at once.
+    The edition has the files git tracks; without git, all but caches and environments. Nothing is
+    written before every file has been read and understood, and the directory appears all at once.
 
-    Raises FileExistsError if the directory has something in it, ValueError if it is in the repository, and MarkerError
-    for markers that do not fit together.
+    Raises FileExistsError if the directory has something in it, ValueError if it is in the
+    repository, and MarkerError for markers that do not fit together.
     """
     target = Path(directory).absolute()
     _check_target(target, repository)
@@ -93,13 +97,13 @@ def write_student_edition(directory: str | os.PathLike[str], repository: Path = 
 
 
 def is_student_edition(repository: Path = REPOSITORY) -> bool:
-    """Whether this is a student edition: no student file holds a solution."""
+    """Return whether this is a student edition: no student file holds a solution."""
     files = {repository / "labkit" / task_file(task).name for task in TASKS}
     return not any("### BEGIN SOLUTION" in file.read_text(encoding="utf-8") for file in files)
 
 
 def tracked_files(repository: Path) -> list[str]:
-    """The files of the repository that belong to it, as paths from its root."""
+    """Return the files of the repository that belong to it, as paths from its root."""
     try:
         listing = subprocess.run(["git", "-C", str(repository), "ls-files", "-z"], capture_output=True, text=True)
         names = [name for name in listing.stdout.split("\0") if name]
@@ -130,7 +134,10 @@ def _check_target(target: Path, repository: Path) -> None:
 
 
 def _without_solutions(repository: Path, name: str) -> tuple[str | None, set[str]]:
-    """The text of a file in the student edition, None where it stays as it is, and the tasks that it leaves to do."""
+    """Return the text of a file in the student edition and the tasks that it leaves to do.
+
+    The text is None where the file stays as it is.
+    """
     path = PurePosixPath(name)
     if path.suffix == ".ipynb":
         return student_notebook((repository / name).read_text(encoding="utf-8"), name)
@@ -167,12 +174,15 @@ def _write(target: Path, repository: Path, files: list[str], rewritten: dict[str
         raise
 
 
-# --- a source file ---------------------------------------------------------------------------------------------------
+# --- a source file --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Region:
-    """A solution: ``lines[start:end]``, from the comment that sets the task to the end marker, and what replaces it."""
+    """A solution: ``lines[start:end]``, and what replaces it.
+
+    It goes from the comment that sets the task to the end marker.
+    """
 
     task: str
     start: int
@@ -182,7 +192,10 @@ class Region:
 
 
 def student_source(text: str, name: str) -> tuple[str | None, set[str]]:
-    """A Python file without its solutions (None if it has none), and their tasks. Raises MarkerError."""
+    """Return a Python file without its solutions (None if it has none), and their tasks.
+
+    Raises MarkerError.
+    """
     lines = text.split("\n")
     found = list(regions(lines, name))
     if not found:
@@ -193,7 +206,10 @@ def student_source(text: str, name: str) -> tuple[str | None, set[str]]:
 
 
 def regions(lines: list[str], name: str) -> Iterator[Region]:
-    """The solutions in a file or a cell, in order. ``name`` is for messages. Raises MarkerError."""
+    """Yield the solutions in a file or a cell, in order; ``name`` is for messages.
+
+    Raises MarkerError.
+    """
     begin: tuple[int, re.Match[str]] | None = None
     for number, line in enumerate(lines):
         if not _LIKE_A_MARKER.match(line):
@@ -218,7 +234,7 @@ def regions(lines: list[str], name: str) -> Iterator[Region]:
 
 
 def _region(lines: list[str], begin: int, end: int, marker: re.Match[str], name: str) -> Region:
-    """The solution between two markers, with the comment above it that sets the task."""
+    """Return the solution between two markers, with the comment above it that sets the task."""
     place, task, indent = f"{name}, line {begin + 1}", marker["task"], marker["indent"]
     if task not in TASKS:
         raise MarkerError(f"{place}: task {task!r} is unknown, expected one of: {', '.join(TASKS)} (labkit/todo.py)")
@@ -253,7 +269,7 @@ def _replace(lines: list[str], found: list[Region]) -> list[str]:
 
 
 def _check_result(source: str, name: str) -> None:
-    """The student's file must be one that Python can read, and must know TodoError."""
+    """Raise MarkerError unless Python can read the student's file, and it knows TodoError."""
     try:
         tree = ast.parse(source)
     except SyntaxError as error:
@@ -263,11 +279,14 @@ def _check_result(source: str, name: str) -> None:
         raise MarkerError(f"{name}: the student edition raises TodoError: add 'from labkit.todo import TodoError'")
 
 
-# --- a notebook ------------------------------------------------------------------------------------------------------
+# --- a notebook -----------------------------------------------------------------------------------
 
 
 def student_notebook(text: str, name: str) -> tuple[str | None, set[str]]:
-    """A notebook without its solutions and what they put out (None if nothing changes), and their tasks."""
+    """Return a notebook without its solutions and their outputs (or None), and their tasks.
+
+    None stands for a notebook in which nothing changes.
+    """
     notebook = json.loads(text)
     tasks: set[str] = set()
     sources = []
@@ -294,7 +313,7 @@ def student_notebook(text: str, name: str) -> tuple[str | None, set[str]]:
 
 
 def _clear(cell: dict[str, Any]) -> None:
-    """Take a cell's outputs out, and have the notebook test run the cell without comparing what it puts out."""
+    """Take a cell's outputs out, and have the notebook test run the cell without comparing them."""
     if not cell.get("outputs"):
         return
     cell["outputs"], cell["execution_count"] = [], None

@@ -227,7 +227,7 @@ def _source_advice(op: Op, source: Op | None, found: str) -> str:
 def _sent(step: Step, everyone: list[Step]) -> str | None:
     if step.called:
         called = " and ".join(step.called)
-        return f"{called} of torch.distributed was called. Everything goes through receive and send of self._mail"
+        return f"{called} of torch.distributed was called. Everything goes through receive and send of self._p2p"
     for op in step.ops:
         target = target_of(op, step.schedule)
         places = step.places("send", op)
@@ -257,9 +257,9 @@ def _in_time(step: Step, everyone: list[Step]) -> str | None:
 def _end(step: Step, everyone: list[Step]) -> str | None:
     times = step.notes.count(Note("finish"))
     if times == 0:
-        return f"self._mail.finish() was not called, so the next step would not begin. {BEHIND}"
+        return f"self._p2p.finish() was not called, so the next step would not begin. {BEHIND}"
     if times > 1:
-        return f"self._mail.finish() was called {times} times, and it ends a step. {BEHIND}"
+        return f"self._p2p.finish() was called {times} times, and it ends a step. {BEHIND}"
     if step.failure:
         raise EvidenceMissing(step.failure.what)
     return None

@@ -12,12 +12,12 @@ import torch
 from torch import nn
 
 from labkit import pipe
-from labkit.hosting import hosted
-from labkit.judging.calls import recorded
+from labkit.check.calls import recorded
 from labkit.judging.evidence import Stopped
 from labkit.judging.scheduled_probes import METHODS, NOTHING, ONE, Note, gives, source_of, target_of
+from labkit.parallel.stage import Stage
+from labkit.parallel.stage_assignment import local_stages
 from labkit.schedule import Op, Schedule
-from labkit.stage import Stage
 
 TOLD_TO_FAIL = "this stage was told to fail"
 
@@ -95,9 +95,9 @@ class Alone:
         """A pipeline made inside is this rank's, though there are no other ranks, and has stand-ins."""
         with mock.patch.multiple(
             pipe,
-            take_place=lambda stages, schedule, *_: (self.rank, hosted(stages, schedule, self.rank)),
+            assign_stages=lambda stages, schedule, *_: (self.rank, local_stages(stages, schedule, self.rank)),
             Stage=lambda module, number: _NotingStage(module, number, self),
-            Mail=lambda *_: _NotingMail(self),
+            P2P=lambda *_: _NotingP2P(self),
         ):
             yield
 
@@ -130,7 +130,7 @@ class _NotingStage(Stage):
         return self._alone.ran(Op(kind, self.number, micro_batch), given)
 
 
-class _NotingMail:
+class _NotingP2P:
     def __init__(self, alone: Alone):
         self.step, self._alone = 0, alone
 

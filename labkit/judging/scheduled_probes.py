@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from labkit.bubble import NAMES
 from labkit.judging.evidence import PIPE, Failure, attempt
 from labkit.schedule import (
+    EVENT_NAMES,
     Op,
     Schedule,
     forward_only,
@@ -17,7 +17,7 @@ from labkit.schedule import (
     zero_bubble_v,
 )
 
-METHODS = NAMES  # those of a Stage are called as their events are
+METHODS = EVENT_NAMES  # those of a Stage are called as their events are
 
 ONE_STAGE_A_RANK = {
     "GPipe": gpipe(3, 3),

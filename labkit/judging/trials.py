@@ -6,17 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from labkit.judging import (
-    buckets_claims,
-    clock_claims,
-    gpt2_claims,
-    gradients_claims,
-    pipe_claims,
-    processes_claims,
-    reducer_claims,
-    ring_claims,
     scheduled_claims,
-    shards_claims,
-    split_claims,
 )
 
 Claim = Callable[[Any], str | None]
@@ -30,16 +20,5 @@ class Trial(NamedTuple):
 
 
 TRIALS = {
-    "dp.1": Trial(shards_claims.gather, shards_claims.CLAIMS),
-    "dp.2": Trial(processes_claims.gather, processes_claims.CLAIMS),
-    "dp.3": Trial(gradients_claims.gather_through_rank_0, gradients_claims.THROUGH_RANK_0),
-    "dp.4": Trial(gradients_claims.gather_by_all_reduce, gradients_claims.BY_ALL_REDUCE),
-    "dp.5": Trial(ring_claims.gather, ring_claims.CLAIMS),
-    "dp.6": Trial(buckets_claims.gather, buckets_claims.CLAIMS),
-    "dp.7": Trial(reducer_claims.gather, reducer_claims.CLAIMS),
-    "pipe.1": Trial(split_claims.gather, split_claims.CLAIMS),
-    "pipe.2": Trial(clock_claims.gather, clock_claims.CLAIMS),
-    "pipe.3": Trial(pipe_claims.gather, pipe_claims.CLAIMS),
-    "pipe.4": Trial(gpt2_claims.gather, gpt2_claims.CLAIMS),
     "pipe.5": Trial(scheduled_claims.gather, scheduled_claims.CLAIMS),
 }

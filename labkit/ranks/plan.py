@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from labkit import limits, show
+from labkit.base import formats, machine
+from labkit.base.rendezvous import LOOPBACK_INTERFACE
 from labkit.cost import Link
 from labkit.ranks.place import Place
-from labkit.rendezvous import LOOPBACK_INTERFACE
 
 BACKENDS = ("auto", "gloo", "nccl")
 
@@ -36,8 +36,14 @@ class Plan:
 
     def header(self, seconds: float) -> str:
         ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
-        threads = show.fact(f"{self.threads} CPU thread{'s' * (self.threads > 1)} each", width=20)
-        parts = [ranks, show.fact(f"{self.backend}: {self.why}"), threads, show.measured(seconds, "s"), self.emulated]
+        threads = formats.fact(f"{self.threads} CPU thread{'s' * (self.threads > 1)} each", width=20)
+        parts = [
+            ranks,
+            formats.fact(f"{self.backend}: {self.why}"),
+            threads,
+            formats.measured(seconds, "s"),
+            self.emulated,
+        ]
         return " ".join(filter(None, parts))
 
 
@@ -66,7 +72,7 @@ def decide(
         _network_variables(backend, rank, shared=backend == "nccl" and gpus < world_size) for rank in range(world_size)
     ]
     devices = [f"cuda:{rank % gpus}" if backend == "nccl" else "cpu" for rank in range(world_size)]
-    threads = threads or max(1, limits.cores() // world_size)
+    threads = threads or max(1, machine.cores() // world_size)
     return Plan(world_size, backend, why, devices, threads, bool(init), variables, link)
 
 

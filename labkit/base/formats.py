@@ -1,0 +1,107 @@
+"""Format numbers for a notebook, so that a test knows what may differ from machine to machine.
+
+``[~ 0.034 s]`` is a measurement or a fact about this machine: it differs everywhere, and the
+notebook test hides it. ``[≈ 0.7627]`` depends on a device's arithmetic (a loss): compared exactly
+on CPUs, hidden on a GPU. Everything else in an output is compared to the letter.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+
+FACT_WIDTH = 44
+_ROUND = str.maketrans("[]", "()")
+
+
+def measured(value: float, unit: str = "", width: int = 9) -> str:
+    """Format a measured number at fixed width: ``[~    0.034 s]``.
+
+    It has four significant digits; ``width`` is that of the number, in characters.
+    """
+    number = f"{value:.4g}"
+    if "e" in number and abs(value) >= 1:  # 1.234e+04 is what %g makes of 12340
+        number = f"{value:.0f}"
+    return f"[~ {number:>{width}}{unit and ' ' + unit}]"
+
+
+def fact(text: object, width: int = FACT_WIDTH) -> str:
+    """Format a fact about this machine at fixed width, such as a device: ``[~ gloo on CPU      ]``.
+
+    Longer text is kept. What stands there stays inside: brackets become round and line ends become
+    spaces.
+    """
+    inside = " ".join(str(text).translate(_ROUND).splitlines())
+    return f"[~ {inside:<{width}}]"
+
+
+def loss(value: float) -> str:
+    """Format a number that depends on a device's arithmetic, to four digits: ``[≈ 0.7627]``."""
+    return f"[≈ {value:#.4g}]"
+
+
+def emulated(*tables: pd.DataFrame, note: str = "") -> str:
+    """Return the note under a picture of these tables: ``note``, and what was emulated in them."""
+    emulations = [table.attrs["emulated"] for table in tables if table.attrs.get("emulated")]
+    return (
+        ". ".join(dict.fromkeys([note.removesuffix("."), *emulations] if note else emulations)) if emulations else note
+    )
+
+
+class MeasuredTable(pd.DataFrame):
+    """A DataFrame whose floating-point columns are measurements, printed by :func:`measured`.
+
+    Counts, names and labels print as they are. Selecting, sorting and grouping keep the class. What
+    was emulated while they were measured, ``.attrs["emulated"]``, stands under the table.
+    """
+
+    @property
+    def _constructor(self) -> Callable[..., MeasuredTable]:
+        return MeasuredTable
+
+    @property
+    def _constructor_sliced(self) -> Callable[..., MeasuredSeries]:
+        return MeasuredSeries
+
+    def _formatters(self) -> dict[Any, Callable[[Any], str]]:
+        kinds = {name: kind for name, kind in self.dtypes.items() if _may_be_measured(kind)}
+        return dict.fromkeys(kinds, _measured_if_float)
+
+    def __repr__(self) -> str:
+        text = self.to_string(formatters=self._formatters(), max_rows=60)
+        return "\n".join([text, *self._emulated()])
+
+    def _repr_html_(self) -> str:
+        with pd.option_context("display.max_colwidth", None):  # a cell that is cut off loses its closing bracket
+            table = self.to_html(formatters=self._formatters(), max_rows=60, border=0, notebook=True)
+        return "".join([table, *(f"<p>{html.escape(text)}</p>" for text in self._emulated())])
+
+    def _emulated(self) -> list[str]:
+        return [text for text in [emulated(self)] if text]
+
+
+class MeasuredSeries(pd.Series):
+    """A column or a row of a :class:`MeasuredTable`: its floats print as measurements too."""
+
+    @property
+    def _constructor(self) -> Callable[..., MeasuredSeries]:
+        return MeasuredSeries
+
+    @property
+    def _constructor_expanddim(self) -> Callable[..., MeasuredTable]:
+        return MeasuredTable
+
+    def __repr__(self) -> str:
+        return repr(pd.Series([_measured_if_float(value) for value in self], index=self.index, name=self.name))
+
+
+def _may_be_measured(kind: Any) -> bool:
+    """Return whether a column may hold floats: also a mixed one, as those of a transposed table."""
+    return pd.api.types.is_float_dtype(kind) or pd.api.types.is_object_dtype(kind)
+
+
+def _measured_if_float(value: Any) -> str:
+    return measured(value) if isinstance(value, float) else str(value)

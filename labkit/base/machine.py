@@ -1,0 +1,54 @@
+"""Find out how much of this machine a process may use: cores, and what a container grants."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def visible_cores() -> int:
+    """Return how many cores this process may run on, however little of their time it is granted."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cores() -> int:
+    """Return how many cores this process can keep busy, at least 1.
+
+    Those are the visible ones, or the container's quota if that is less.
+    """
+    return max(1, int(min(visible_cores(), cpu_quota())))
+
+
+def cpu_quota() -> float:
+    """Return how many cores' worth of time the control groups allow; infinity without a limit."""
+    quotas = [math.inf]
+    for text in _control_files("cpu.max"):
+        limit, period = text.split()
+        quotas.append(math.inf if limit == "max" else int(limit) / int(period))
+    return min(quotas)
+
+
+def memory_limit() -> float:
+    """Return how many bytes this process's control groups allow it; infinity without a limit."""
+    return min([math.inf, *(float(text) for text in _control_files("memory.max") if text != "max")])
+
+
+def _control_files(
+    name: str, root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
+) -> Iterator[str]:
+    """Yield what file ``name`` says in this process's control group and in each one above it.
+
+    Linux, control groups of version 2.
+    """
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        if line.startswith("0::"):
+            group = root / line.removeprefix("0::").lstrip("/")
+            for folder in (group, *group.parents):
+                if folder.is_relative_to(root) and (folder / name).is_file():
+                    yield (folder / name).read_text().strip()

@@ -1,0 +1,116 @@
+"""What an answer calls of torch.distributed, seen at the process group: every way to call it comes by there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+NAMES = {  # a process group's method: what a student calls
+    "_allgather_base": "all_gather_into_tensor",
+    "_reduce_scatter_base": "reduce_scatter_tensor",
+    "all_gather_single": "all_gather_into_tensor",
+    "all_to_all_single": "all_to_all_single",
+    "allgather": "all_gather",
+    "allgather_coalesced": "all_gather",
+    "allgather_into_tensor_coalesced": "all_gather_into_tensor",
+    "allreduce": "all_reduce",
+    "allreduce_coalesced": "all_reduce",
+    "alltoall": "all_to_all",
+    "alltoall_base": "all_to_all_single",
+    "broadcast": "broadcast",
+    "gather": "gather",
+    "recv": "recv",
+    "recv_anysource": "recv",
+    "reduce": "reduce",
+    "reduce_scatter": "reduce_scatter",
+    "reduce_scatter_single": "reduce_scatter_tensor",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor",
+    "scatter": "scatter",
+    "send": "send",
+}  # a barrier moves no data, so whoever wants one may have it
+
+
+class Call(NamedTuple):
+    """One call: ``name`` as torch.distributed has it, ``bytes`` of the tensors that this rank gives.
+
+    For scatter they are those that it takes. ``peer`` is the rank that it sends to or receives from,
+    or the root of a collective that has one. ``waits`` counts how often its end was waited for.
+    """
+
+    name: str
+    bytes: int
+    peer: int | None
+    waits: list[None]
+
+
+@contextmanager
+def recorded(carry_out: bool = True) -> Iterator[list[Call]]:
+    """Inside, add every call to a process group in this process to the list.
+
+    All have ended afterwards. Without ``carry_out`` nothing else is done, so no rank waits for another.
+    """
+    from torch.distributed import ProcessGroup
+
+    calls: list[Call] = []
+    works: list[Any] = []
+    originals = {method: vars(ProcessGroup)[method] for method in NAMES if method in vars(ProcessGroup)}
+    try:
+        for method in originals:
+            carried_out = getattr(ProcessGroup, method) if carry_out else _Done
+            setattr(ProcessGroup, method, _noting(calls, works, method, carried_out))
+        yield calls
+        for call, work in zip(calls, works, strict=True):
+            if not call.waits:  # gloo would wait for a second message
+                work.wait()
+    finally:
+        for method, original in originals.items():
+            setattr(ProcessGroup, method, original)
+
+
+class _Done:
+    """What a call that is not carried out gives: work that is done."""
+
+    def __init__(self, _: Any, tensors: Any = None, *rest: Any, **options: Any):
+        self._tensors = tensors
+
+    def wait(self, *_: Any) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+    def get_future(self) -> Any:
+        import torch
+
+        future: Any = torch.futures.Future()
+        future.set_result(self._tensors)
+        return future
+
+
+class _Work:
+    """Work that notes in ``call`` that somebody waits for it, or asks for what tells its end."""
+
+    def __init__(self, call: Call, work: Any):
+        self._call, self._work = call, work
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("wait", "get_future", "is_completed", "synchronize"):
+            self._call.waits.append(None)
+        return getattr(self._work, name)
+
+
+def _noting(calls: list[Call], works: list[Any], method: str, original: Any) -> Any:
+    def call(group: Any, *args: Any, **options: Any) -> Any:
+        tensors = args[1] if method == "gather" else args[0] if args else []
+        peer = args[1] if method in ("send", "recv") else getattr(args[-1] if args else None, "rootRank", None)
+        calls.append(Call(NAMES[method], _bytes(tensors), peer, []))
+        works.append(original(group, *args, **options))
+        return _Work(calls[-1], works[-1])
+
+    return call
+
+
+def _bytes(tensors: Any) -> int:
+    """Return the bytes of a tensor, or of all tensors in a list."""
+    return sum(map(_bytes, tensors)) if isinstance(tensors, list | tuple) else int(getattr(tensors, "nbytes", 0))

@@ -1,0 +1,90 @@
+"""What stopped an answer, in words that are the same on every machine, with the student's line."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from labkit.launch import LaunchTimeout, RankError
+
+SYNTAX_ERRORS = ("SyntaxError", "IndentationError", "TabError")
+WAITS_FOR_RANKS = "a rank that waits for the others while they do something else"
+ENDS_A_PROCESS = (
+    "os._exit, a signal, too much memory, or a message between ranks of another size or dtype than "
+    "the tensor that receives it"
+)
+MOST_OF_A_MESSAGE = 300  # characters
+
+
+@dataclass(frozen=True)
+class Source:
+    """A student's file, and what is ``given`` there: functions, classes, and lines as they read."""
+
+    path: Path
+    given: Sequence[str] = ()
+
+    @property
+    def file(self) -> str:
+        return f"labkit/{self.path.name}"
+
+    def place(self, text: str) -> str:
+        """Return ``labkit/dp.py, line 42``, the student's innermost line in a traceback or stack, or nothing."""
+        given = self._given_lines()
+        lines = map(int, re.findall(rf'File "[^"\n]*{re.escape(self.file)}", line (\d+)', text))
+        own = [line for line in lines if line not in given]
+        return f"{self.file}, line {own[-1]}" if own else ""
+
+    def _given_lines(self) -> set[int]:
+        code = self.path.read_text(encoding="utf-8")
+        lines = {number for number, line in enumerate(code.splitlines(), 1) if line.strip() in self.given}
+        with suppress(SyntaxError):
+            for node in ast.walk(ast.parse(code)):
+                if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in self.given:
+                    lines.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+        return lines
+
+    def fails_on_import(self, error_type: str, text: str) -> bool:
+        """Return whether this is of a file that is no Python, or that raised while it was imported."""
+        return error_type in SYNTAX_ERRORS or bool(re.search(rf'{re.escape(self.file)}", line \d+, in <module>', text))
+
+
+def raised(error_type: str, message: str, text: str, source: Source) -> str:
+    """Return ``it raised ValueError: … (labkit/dp.py, line 42)``, of an exception with this traceback.
+
+    Where it only passes on another process's traceback, it is the exception in there that counts.
+    For a TodoError, return ``dp.6 has to be done first (labkit/dp.py, line 42)``.
+    """
+    if "Traceback (most recent call last)" in message:
+        inner_type, _, message = message.strip().splitlines()[-1].partition(": ")
+        error_type = inner_type.rpartition(".")[2]
+    message = " ".join(message.split()).removesuffix(".")  # torch's go over several lines, and some end in C++
+    message = message if len(message) <= MOST_OF_A_MESSAGE else f"{message[:MOST_OF_A_MESSAGE]} …"
+    if error_type == "TodoError":
+        task, _, place = message.removeprefix("TODO ").partition(": ")
+        return f"{task} has to be done first ({place})"
+    place = source.place(text)
+    if place and error_type in SYNTAX_ERRORS:  # whose message names the place too
+        message = re.sub(r" \([^()]*, line \d+\)$", "", message)
+    return f"it raised {error_type}{message and ': ' + message}{place and f' ({place})'}"
+
+
+def stopped_by(error: RankError | LaunchTimeout, source: Source, waits: str) -> str:
+    """Return why ranks gave no answer: one raised, or never ended (``waits``: for what), or died."""
+    from labkit.launch import LaunchTimeout
+
+    if isinstance(error, LaunchTimeout):
+        places = sorted({source.place(stack) for stack in error.stacks.values()} - {""})
+        at = " and at ".join(places) or "something that it had called"
+        return f"it did not end in time. It was at {at}. Look for a loop without an end{waits and f', or for {waits}'}"
+    first_line = str(error).partition("\n")[0]
+    if error.error_type.startswith(("SIG", "exit status")):
+        place = source.place(error.traceback)
+        return f"{first_line}{place and f' ({place})'}. Look for what ends a process: {ENDS_A_PROCESS}"
+    message = str(error).partition(": ")[2].partition(" (and so did rank")[0]
+    return raised(error.error_type, message, error.traceback, source)

@@ -1,0 +1,277 @@
+"""Try an answer case by case, away from here, and hold what was seen against a task's claims.
+
+A task is one file, such as ``dp_6.py``. It holds cases, and claims:
+
+    @dataclass(frozen=True)
+    class Case:
+        sizes: list[int]
+
+        def __str__(self):              # its name, in front of each finding about it
+            return f"assign_buckets({self.sizes}, 8)"
+
+        def observe(self):              # runs in another process; returns plain data (plain.py)
+            from labkit import dp
+
+            return dp.assign_buckets(self.sizes, 8)
+
+    CASES = [Case([4, 4]), Case([1, 9, 1])]
+    TASK = Task()
+
+    @TASK.claim(CASES)
+    def each_parameter_is_in_one_bucket(case, seen):
+        \"""Every parameter is in exactly one bucket.\"""
+        if lost := set(range(len(case.sizes))) - set(sum(seen, [])):
+            return f"it gave {seen}: parameter {min(lost)} is in no bucket. Do not forget the last"
+
+    @TASK.claim(CASES, after=[each_parameter_is_in_one_bucket])
+    def …
+
+The docstring says what must hold. The claim is asked about one case after the other: None where
+it holds, else what is wrong and what to do. The first case in which it does not hold is its
+finding. It is not tried as long as a claim in ``after`` does not hold. Claims stand in the order
+in which they are tried: causes before what follows from them.
+
+A case is observed once, when a claim first asks for it. So what comes ``after`` may be a case that
+is only safe to try, or only says something, where the earlier claim holds. A case with a
+``world_size`` (a field, a class attribute or a property) is observed in so many ranks on gloo, in a
+process group unless it has ``init = False``; then ``seen`` is a list in rank order. Ranks stay from
+one case to the next, so what a case changes in them it puts back.
+
+Whatever ``observe`` raises is said once, as what keeps the answer from its end; so is a case that
+does not end, or ends its process. Claims about such a case are not tried, unless another case
+shows that they are wrong. Where ranks are lost, no further case is observed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from labkit.check import plain
+from labkit.check.failure import WAITS_FOR_RANKS, Source, raised, stopped_by
+from labkit.check.result import CheckResult, Claim
+from labkit.todo import missing, task_file
+
+TIMEOUT_S = 30.0  # for one case; an answer that is right takes a few seconds at most for all of them
+MOST_PRINTED = 20_000  # characters of what an answer prints that are shown
+IS_IMPORTED, ENDS = "It can be imported", "It runs to its end"
+NOT_SEEN = "not tried, because the answer did not run to its end"
+
+
+class NotTried(Exception):
+    """A claim can be neither right nor wrong. The message says why: ``"not tried, because …"``."""
+
+
+class _Test(NamedTuple):
+    """How a claim is tried."""
+
+    holds: Callable[[Any, Any], str | None]
+    cases: Sequence[Any]
+    after: Sequence[Callable[..., str | None]]
+
+
+class Task:
+    """The claims of one task, each a function, in the order in which they are tried.
+
+    ``given``: functions, classes, and lines as they read, in the student's file that are not the
+    student's to write, so no finding names their lines. ``first``: tasks that have to be right before
+    this one is tried. ``waits``: what an answer that does not end may be waiting for, in words.
+    """
+
+    def __init__(self, given: Sequence[str] = (), first: Sequence[str] = (), waits: str = ""):
+        self.given, self.first, self.waits = given, first, waits
+        self.tests: list[_Test] = []
+
+    def claim(self, cases: Sequence[Any], after: Sequence[Callable[..., str | None]] = ()) -> Callable[[Any], Any]:
+        """Add the decorated function to the claims, to be held against ``cases`` once those in ``after`` hold."""
+
+        def add(holds: Callable[[Any, Any], str | None]) -> Callable[[Any, Any], str | None]:
+            self.tests.append(_Test(holds, cases, after))
+            return holds
+
+        return add
+
+
+_MIGRATED = {f"labkit.check.{file.stem}" for file in Path(__file__).parent.glob("*_?.py")}  # for now
+
+
+def check(task: str) -> CheckResult:
+    """Judge ``task``, such as ``"dp.1"``, by its student file on disk, and say what is right and wrong.
+
+    The answer runs in new processes, so an edit counts at once, and an endless loop or a crash in it
+    is survived. Takes a few seconds at most, longer only where the answer does not end by itself.
+    Raises ValueError for an unknown task, with the list of those there are.
+    """
+    if todo := missing(task):
+        return CheckResult(task, todo=todo)
+    if (name := f"labkit.check.{task.replace('.', '_')}") not in _MIGRATED:
+        return importlib.import_module("labkit.judging.as_before").check_as_before(task)
+    module = importlib.import_module(name)
+    for other in module.TASK.first:
+        if claim := _has_to_come_first(other):
+            return CheckResult(task, (claim,))
+    with _shortened_output():
+        return CheckResult(task, _judge(task, module.TASK))
+
+
+def sentence(claim: Callable[..., str | None]) -> str:
+    """Return what a claim says must hold, in one line without a full stop."""
+    return inspect.cleandoc(claim.__doc__ or "").replace("\n", " ").removesuffix(".")
+
+
+def _has_to_come_first(task: str) -> Claim | None:
+    if todo := missing(task):
+        return Claim(ENDS, f"{task} has to be done first ({todo.partition(': ')[2]})")
+    result = check(task)
+    first = result.claims[0]
+    if first.text == IS_IMPORTED or (
+        first.wrong and " has to be " in first.wrong
+    ):  # the file, or what comes before that
+        return first
+    return None if result.passed else Claim(ENDS, f'{task} has to be right first: check("{task}") says what is wrong')
+
+
+def _judge(name: str, task: Task) -> tuple[Claim, ...]:
+    claims: dict[Any, Claim] = {}
+    with _Observer(name, task) as observer:
+        for test in task.tests:
+            claims[test.holds] = _try(test, observer, claims)
+    if observer.failure is None:
+        return tuple(claims.values())
+    tried = any(claim.not_tried != NOT_SEEN for claim in claims.values())
+    return (observer.failure, *claims.values()) if tried else (observer.failure,)
+
+
+def _try(test: _Test, observer: _Observer, claims: dict[Any, Claim]) -> Claim:
+    text = sentence(test.holds)
+    for cause in test.after:
+        if not claims[cause].holds:
+            reason = claims[cause].not_tried or f"not tried, because this does not hold yet: {claims[cause].text}"
+            return Claim(text, None, reason)
+    unseen = None
+    for case in test.cases:
+        try:
+            wrong = test.holds(case, observer.see(case))
+        except NotTried as error:
+            unseen = str(error)
+            continue
+        if wrong:
+            return Claim(text, _named(case, wrong))
+    return Claim(text, None, unseen)
+
+
+def _named(case: Any, text: str) -> str:
+    return f"{case}: {text}" if str(case) else text
+
+
+# --- seeing what an answer does --------------------------------------------------------------------------------------
+
+
+class _Observer:
+    """Observes each case once, in ranks that stay. ``failure`` is what first kept it from seeing one."""
+
+    def __init__(self, name: str, task: Task):
+        self.failure: Claim | None = None
+        self._source, self._waits = Source(task_file(name), task.given), task.waits
+        self._seen: dict[int, Any] = {}
+        self._lost = False
+        self._stack = contextlib.ExitStack()
+        self._ranks: dict[tuple[int, bool], Any] = {}
+
+    def see(self, case: Any) -> Any:
+        """Return what is seen of ``case``: by each rank, if it has a ``world_size``. Raises NotTried if that failed."""
+        if id(case) not in self._seen:
+            if self._lost:
+                raise NotTried(NOT_SEEN)
+            self._seen[id(case)] = self._observe(case)
+        if self._seen[id(case)] is _FAILED:
+            raise NotTried(NOT_SEEN)
+        return self._seen[id(case)]
+
+    def _observe(self, case: Any) -> Any:
+        from labkit.launch import LaunchTimeout, RankError
+
+        world_size = getattr(case, "world_size", None)
+        alone = world_size is None
+        try:
+            ranks = self._started(world_size or 1, not alone and getattr(case, "init", True))
+            found = ranks.run(_observed, case, alone).values
+        except plain.NotPlain as error:
+            self._lost = True
+            return self._fail(case, f"its process did not send what was observed: {error}", "", "")
+        except (RankError, LaunchTimeout) as error:
+            self._lost = True
+            waits = self._waits or ("" if alone else WAITS_FOR_RANKS)
+            error_type, text = getattr(error, "error_type", ""), getattr(error, "traceback", "")
+            return self._fail(case, stopped_by(error, self._source, waits), error_type, text)
+        if not alone:
+            return found
+        ((value, error_type, message, text),) = found
+        return (
+            self._fail(case, raised(error_type, message, text, self._source), error_type, text) if error_type else value
+        )
+
+    def _started(self, world_size: int, init: bool) -> Any:
+        from labkit.launch import Workers
+        from labkit.ranks.plan import decide
+
+        if (world_size, init) not in self._ranks:
+            plan = decide(world_size, "gloo", TIMEOUT_S, threads=1, link=None, share_gpu=False, init=init)
+            ranks = Workers(plan, TIMEOUT_S, decode=plain.loads)
+            self._ranks[world_size, init] = self._stack.enter_context(ranks)
+        return self._ranks[world_size, init]
+
+    def _fail(self, case: Any, what: str, error_type: str, text: str) -> object:
+        """Keep the first failure, with its case unless it would be the same in any."""
+        if self.failure is None:
+            if self._source.fails_on_import(error_type, text):
+                self.failure = Claim(IS_IMPORTED, what)
+            else:
+                self.failure = Claim(ENDS, what if error_type == "TodoError" else _named(case, what))
+        return _FAILED
+
+    def __enter__(self) -> _Observer:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+
+_FAILED = object()
+
+
+def _observed(case: Any, alone: bool) -> Any:
+    """Observe a case, in a rank. Where no other rank waits, an error is a part of what is seen."""
+    if not alone:
+        return plain.pack(case.observe())
+    try:
+        return plain.pack((case.observe(), None, None, None))
+    except (Exception, KeyboardInterrupt) as error:
+        return plain.pack((None, type(error).__name__, str(error), "".join(traceback.format_exception(error))))
+
+
+@contextlib.contextmanager
+def _shortened_output() -> Iterator[None]:
+    """Show only the first MOST_PRINTED characters of what is printed inside, and say so."""
+    shown, rest = sys.stdout, MOST_PRINTED
+
+    class Shortened:
+        def write(self, text: str) -> int:
+            nonlocal rest
+            if rest > 0:
+                cut = "\nlabkit: what the answer prints beyond this is left out\n" if len(text) > rest else ""
+                shown.write(text[:rest] + cut)
+                rest -= len(text)
+            return len(text)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(shown, name)
+
+    with contextlib.redirect_stdout(Shortened()):
+        yield

@@ -1,0 +1,89 @@
+"""What check says: the claims about an answer, which of them hold, and what is wrong with the others."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Something that must hold of an answer. ``wrong`` is None if it does, else what is wrong and what to do.
+
+    ``not_tried`` is why it could not be tried, because of something else that is wrong; then ``wrong`` is None too.
+    """
+
+    text: str
+    wrong: str | None
+    not_tried: str | None = None
+
+    @property
+    def holds(self) -> bool:
+        return self.wrong is None and self.not_tried is None
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What :func:`labkit.check.check` found. ``claims`` are all that was judged; ``findings`` says what is wrong.
+
+    An unfilled task has no claims: its only finding is ``TODO dp.1: labkit/dp.py, line 42``.
+    """
+
+    task: str
+    claims: tuple[Claim, ...] = ()
+    todo: str | None = None
+
+    @property
+    def passed(self) -> bool:
+        return bool(self.claims) and all(claim.holds for claim in self.claims)
+
+    @property
+    def findings(self) -> list[str]:
+        wrong = [f"{claim.text}: {claim.wrong}" for claim in self.claims if claim.wrong]
+        not_tried = [f"{claim.text}: {claim.not_tried}" for claim in self.claims if claim.not_tried]
+        return [self.todo] if self.todo else wrong or not_tried  # what is not tried follows from what is wrong
+
+    @property
+    def _headline(self) -> str:
+        if self.passed:
+            return f"{self.task} is right"
+        right = sum(claim.holds for claim in self.claims)
+        not_tried = sum(claim.not_tried is not None for claim in self.claims)
+        rest = f", {not_tried} not tried" if not_tried else ""
+        return f"{self.task} is not right yet: {right} of {len(self.claims)} claims hold{rest}"
+
+    def _reasons(self) -> Iterator[tuple[Claim, str]]:
+        """Give each claim with why it does not hold, but why it is not tried only where that was not said already."""
+        said = ""
+        for claim in self.claims:
+            reason = claim.wrong or claim.not_tried or ""
+            yield claim, "" if reason == said else reason
+            said = claim.not_tried or said
+
+    def __repr__(self) -> str:
+        if self.todo:
+            return self.todo
+        lines = [self._headline]
+        for claim, reason in self._reasons():
+            mark = "✓" if claim.holds else "✗" if claim.wrong else "–"
+            lines.append(f"  {mark} {claim.text}")
+            lines += [f"      {line}" for line in reason.splitlines()]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        if self.todo:
+            return f"<p><b>{html.escape(self.todo)}</b></p>"
+        items = "".join(_html_item(claim, reason) for claim, reason in self._reasons())
+        return f'<p><b>{self._headline}</b></p><ul style="list-style: none; padding-left: 1em">{items}</ul>'
+
+
+def _html_item(claim: Claim, reason: str) -> str:
+    text = html.escape(claim.text)
+    if claim.holds:
+        return f'<li><span style="color: #0072b2">✓</span> {text}</li>'
+    why = html.escape(reason).replace("\n", "<br>")
+    below = f'<div style="margin-left: 1.5em">{why}</div>' if why else ""
+    if claim.wrong is None:
+        return f'<li style="color: #767676">– {text}{below}</li>'
+    return f'<li><span style="color: #d55e00">✗</span> <b>{text}</b>{below}</li>'

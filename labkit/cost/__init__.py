@@ -1,0 +1,39 @@
+"""Predict what communication costs: messages, collectives, DDP's buckets; and fit a link to times.
+
+links         a link, and the links that one meets
+collectives   what a collective costs on a link
+ddp           when DDP's buckets run on one channel
+fit           the link that fits measured times
+memory        how big a model fits where
+
+Everything stands on one model of a link, the α–β model: a message takes a fixed time α, its
+latency, and then its bytes at the bandwidth β. N is the world size and B the bytes of the whole
+tensor:
+
+    message      α + B / β
+    all_reduce   2 (N − 1) α + 2 (N − 1) / N · B / β          around a ring
+
+Papers often write β for the inverse, the seconds a byte takes; here it is bytes per second, as on a
+data sheet. Nothing is measured or sent here, and importing this loads neither torch nor numpy,
+since every rank does.
+"""
+
+from labkit.cost.collectives import collective_s, parameter_server_s, ring_all_reduce_s, ring_broadcast_s
+from labkit.cost.ddp import ddp_timeline
+from labkit.cost.fit import LinkFit, fit_link
+from labkit.cost.links import ETHERNET_1G, ETHERNET_10G, INFINIBAND_HDR, NVLINK4, Link
+
+__all__ = [
+    "ETHERNET_1G",
+    "ETHERNET_10G",
+    "INFINIBAND_HDR",
+    "NVLINK4",
+    "Link",
+    "LinkFit",
+    "collective_s",
+    "ddp_timeline",
+    "fit_link",
+    "parameter_server_s",
+    "ring_all_reduce_s",
+    "ring_broadcast_s",
+]

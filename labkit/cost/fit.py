@@ -1,0 +1,134 @@
+"""Fit a link to measured times: latency and bandwidth by least squares."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from labkit.base.checks import check_bytes, check_number, is_whole
+from labkit.cost.collectives import COLLECTIVES, Cost, collective_s
+from labkit.cost.links import Link
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_TIME = "a finite number of seconds, more than 0: leave out what was not measured"
+
+
+@dataclass(frozen=True, repr=False)
+class LinkFit:
+    """The link that fits measured times, with one standard error of each of its two numbers.
+
+    ``world_size`` is None where the times were of single messages, else that of the ring
+    all_reduces. It prints as measurements do (see :mod:`labkit.base.formats`).
+    """
+
+    latency_s: float
+    bytes_per_s: float
+    latency_error_s: float
+    bytes_per_s_error: float
+    world_size: int | None = None
+
+    @property
+    def link(self) -> Link:
+        return Link(self.latency_s, self.bytes_per_s, "fitted")
+
+    def predict_s(self, n_bytes: float) -> float:
+        """Return the seconds for ``n_bytes`` of what was fitted: a message, or an all_reduce."""
+        if self.world_size is None:
+            return self.link.message_s(n_bytes)
+        return collective_s("all_reduce", n_bytes, self.world_size, self.link)
+
+    def __str__(self) -> str:
+        from labkit.base.formats import measured  # here, because it loads pandas
+
+        latency = f"{measured(self.latency_s * 1e6, 'µs')} ± {measured(self.latency_error_s * 1e6, 'µs')}"
+        bandwidth = f"{measured(self.bytes_per_s / 1e6, 'MB/s')} ± {measured(self.bytes_per_s_error / 1e6, 'MB/s')}"
+        return f"latency {latency}, bandwidth {bandwidth}"
+
+    __repr__ = __str__
+
+
+def fit_link(sizes_bytes: Sequence[float], times_s: Sequence[float], world_size: int | None = None) -> LinkFit:
+    """Fit latency + bytes / bandwidth to measured times by least squares, with standard errors.
+
+    ``times_s[i]`` is how long ``sizes_bytes[i]`` took: as one message, or with a ``world_size`` as
+    a ring all_reduce among so many ranks; the latency and bandwidth are those of one link either
+    way. Times of small and large messages are decades apart and err by a part of themselves, so
+    what is made small is the sum of squared *relative* errors. The standard errors come from the
+    scatter of the points about the line. A latency is never below 0: where the best line has a
+    negative one, the fit is the best line with latency 0, and keeps the errors of the line without
+    that bound.
+
+    Raises ValueError for fewer than three points, points of one size, lists of different lengths,
+    sizes that are negative, times that are not positive, a world of one rank, and times that do not
+    grow with the size; TypeError for what is no number.
+    """
+    _check_points(sizes_bytes, times_s)
+    import numpy as np  # here, since every rank imports this package for its Link
+
+    cost = Cost(latencies=1, tensors=1.0)
+    if world_size is not None:
+        expected = "a whole number of ranks, 2 or more (one rank sends nothing), or None for single messages"
+        check_number("world_size", world_size, lambda n: is_whole(n) and n >= 2, expected)
+        cost = COLLECTIVES["all_reduce"](world_size)
+    line = _relative_line(cost.tensors * np.asarray(sizes_bytes, dtype=float), np.asarray(times_s, dtype=float))
+    return LinkFit(
+        latency_s=line.intercept / cost.latencies,
+        bytes_per_s=1 / line.slope,
+        latency_error_s=line.intercept_error / cost.latencies,
+        bytes_per_s_error=line.slope_error / line.slope**2,  # the slope is 1 / bandwidth
+        world_size=world_size,
+    )
+
+
+def _check_points(sizes_bytes: Sequence[float], times_s: Sequence[float]) -> None:
+    if len(sizes_bytes) != len(times_s):
+        raise ValueError(f"{len(sizes_bytes)} sizes and {len(times_s)} times, expected one time for each size")
+    for i, (size, time) in enumerate(zip(sizes_bytes, times_s, strict=True)):
+        check_bytes(f"sizes_bytes[{i}]", size)
+        check_number(f"times_s[{i}]", time, lambda value: 0 < value < math.inf, _TIME)
+    if len(sizes_bytes) < 3:
+        raise ValueError(
+            f"{len(sizes_bytes)} points, expected at least 3: latency and bandwidth are two unknowns, and it takes a "
+            "third point to tell how uncertain they are; measure more sizes"
+        )
+    if len(set(sizes_bytes)) == 1:
+        raise ValueError(
+            f"all {len(sizes_bytes)} points are of one size, {min(sizes_bytes)} bytes, expected at least two sizes: latency "
+            "and bandwidth are two unknowns, and one size cannot tell them apart; measure smaller and larger messages"
+        )
+
+
+class _Line(NamedTuple):
+    intercept: float
+    slope: float
+    intercept_error: float
+    slope_error: float
+
+
+def _relative_line(x: np.ndarray, t: np.ndarray) -> _Line:
+    """Return the line through (x, t) with the least squared relative errors.
+
+    Its intercept is at least 0 and its slope more.
+    """
+    import numpy as np
+
+    weight = t**-2.0
+    x_mean, t_mean = np.average(x, weights=weight), np.average(t, weights=weight)
+    spread = np.sum(weight * (x - x_mean) ** 2)
+    slope = np.sum(weight * (x - x_mean) * (t - t_mean)) / spread
+    intercept = t_mean - slope * x_mean
+    if slope * np.ptp(x) <= 1e-9 * t.max():  # what is less is rounding
+        raise ValueError(
+            f"the times do not grow with the size, so they tell no bandwidth: {x.min():g} to {x.max():g} bytes over the "
+            "link make no difference, expected times that rise; measure larger messages"
+        )
+    variance = np.sum(weight * (t - intercept - slope * x) ** 2) / (len(x) - 2)
+    intercept_error = math.sqrt(variance * (1 / weight.sum() + x_mean**2 / spread))
+    slope_error = math.sqrt(variance / spread)
+    if intercept < 0:
+        intercept, slope = 0.0, np.sum(x / t) / np.sum((x / t) ** 2)
+    return _Line(float(intercept), float(slope), intercept_error, slope_error)

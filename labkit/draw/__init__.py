@@ -1,0 +1,36 @@
+"""Draw tables as pictures: timelines, schedules, bars and curves, each with its data and alt text.
+
+    figure = timeline(run.events)
+    save(figure, "two_ranks", alt="Both ranks compute at once and meet in one all-reduce.")
+
+timelines          an event table as a timeline, or one over another
+schedule_figures   several schedules on one time axis, with their memory
+schedule_tables    a schedule as a table of time slots
+charts             bars next to each other, and measured points with a predicted curve
+picture            a figure as PNG, SVG, CSV and alt text
+layout, artists, memory_strips, palette   what those are made of
+
+Simulated and measured tables have the same columns, so one function draws both.
+"""
+
+from labkit.draw.palette import HATCHES, PALETTE, STYLES, darker, style_of
+from labkit.draw.picture import Picture, new_axes, save, show
+from labkit.draw.schedule_figures import schedules
+from labkit.draw.schedule_tables import schedule_table
+from labkit.draw.timelines import overlay, timeline
+
+__all__ = [
+    "HATCHES",
+    "PALETTE",
+    "STYLES",
+    "Picture",
+    "darker",
+    "new_axes",
+    "overlay",
+    "save",
+    "schedule_table",
+    "schedules",
+    "show",
+    "style_of",
+    "timeline",
+]

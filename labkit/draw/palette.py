@@ -1,0 +1,87 @@
+"""Choose how an event looks: the colour and hatching of its name, the same in every picture.
+
+Colours are those of Okabe and Ito (Color Universal Design, 2008), told apart in every common form
+of colour blindness; each event name also has a hatching, so a picture survives a black and white
+printer.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Collection
+from typing import NamedTuple
+
+from matplotlib.colors import to_hex, to_rgb
+
+
+class Style(NamedTuple):
+    """How the events of a name look: a colour, and a hatching as matplotlib writes it."""
+
+    colour: str
+    hatch: str
+
+
+PALETTE = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#0072B2", "#D55E00", "#999999")
+HATCHES = ("", "///", "...", "xxx", "\\\\\\", "---", "|||", "+++", "ooo")
+_SKY, _ORANGE, _GREEN, _PURPLE, _YELLOW, _BLUE, _RED, _GREY = PALETTE
+
+# The names that the lab itself uses. Any other name gets a colour from its own letters: see
+# style_of.
+STYLES: dict[str, Style] = {
+    "forward": Style(_SKY, ""),
+    "backward": Style(_ORANGE, "///"),
+    "input_grad": Style(_YELLOW, "\\\\\\"),
+    "weight_grad": Style(_GREEN, "..."),
+    "optimizer": Style(_GREY, ""),
+    "all_reduce": Style(_PURPLE, "xxx"),
+    "broadcast": Style(_PURPLE, "..."),
+    "gather": Style(_RED, "///"),
+    "scatter": Style(_RED, "..."),
+    "send": Style(_BLUE, "---"),
+    "recv": Style(_RED, "|||"),
+    "wait": Style(_GREY, "///"),
+}
+_LIGHTEST = 0.6  # how far the last stage of a rank goes towards white
+
+
+def style_of(name: str) -> Style:
+    """Return colour and hatching of an event name: always the same ones, for any name."""
+    if name in STYLES:
+        return STYLES[name]
+    number = zlib.crc32(name.encode())
+    return Style(PALETTE[number % len(PALETTE)], HATCHES[number // len(PALETTE) % len(HATCHES)])
+
+
+def styles_of(names: Collection[str]) -> dict[str, Style]:
+    """Return style_of each name; where two look alike, the later one takes another hatching."""
+    order = [*STYLES, *sorted(set(names) - set(STYLES))]
+    styles: dict[str, Style] = {}
+    for name in (name for name in order if name in names):
+        colour, hatch = style_of(name)
+        first = HATCHES.index(hatch)
+        turned = HATCHES[first:] + HATCHES[:first]
+        hatch = next((other for other in turned if (colour, other) not in styles.values()), hatch)
+        styles[name] = Style(colour, hatch)
+    return styles
+
+
+def mixed(colour: str, other: str, share: float) -> str:
+    """Return the colour on the way to the other one: 0 is the colour, 1 the other one."""
+    red, green, blue = ((1 - share) * a + share * b for a, b in zip(to_rgb(colour), to_rgb(other), strict=True))
+    return to_hex((red, green, blue))
+
+
+def darker(colour: str, share: float = 0.4) -> str:
+    """Return the colour on the way to black."""
+    return mixed(colour, "black", share)
+
+
+def shade(colour: str, chunk: int, n_chunks: int) -> str:
+    """Return the colour for the ``chunk``-th of a rank's ``n_chunks`` stages: ever lighter."""
+    return mixed(colour, "white", _LIGHTEST * chunk / (n_chunks - 1)) if chunk else colour
+
+
+def text_colour(colour: str) -> str:
+    """Return black or white, whichever reads better on this colour."""
+    red, green, blue = to_rgb(colour)
+    return "white" if 0.3 * red + 0.59 * green + 0.11 * blue < 0.45 else "black"

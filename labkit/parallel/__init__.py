@@ -1,0 +1,1 @@
+"""Given code under the students' dp.py and pipe.py."""

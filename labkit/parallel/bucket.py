@@ -1,0 +1,174 @@
+"""Given code under BucketedDataParallel: buckets of gradients, and hooks that send them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from labkit.trace import span
+
+MIB = 2**20
+
+# Takes a buffer of gradients, 1-D, and starts replacing it by its sum over all ranks, in place. Its
+# future is done, and gives an error if there was one, when the sum is there.
+CommHook = Callable[[torch.Tensor], "torch.futures.Future[Any]"]
+
+
+class Bucket:
+    """Parameters whose gradients travel in one message.
+
+    ``buffer`` is 1-D. Once collected, the gradient of each parameter is a view of a part of it, so
+    it is sent as it is. ``names`` and ``parameters`` are lists in the same order; ``missing`` holds
+    the numbers, in these lists, of those whose gradient is not ready yet in this step; ``future``
+    is set while the buffer is on its way.
+    """
+
+    def __init__(self, number: int, names: list[str], parameters: list[torch.nn.Parameter]):
+        self.number, self.names, self.parameters = number, names, parameters
+        first, sizes = parameters[0], [parameter.numel() for parameter in parameters]
+        self.buffer = torch.zeros(sum(sizes), dtype=first.dtype, device=first.device)
+        self.views = [_as(p, part) for p, part in zip(parameters, self.buffer.split(sizes), strict=True)]
+        self.share = 1 / dist.get_world_size()
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin a step: every gradient is missing, and nothing is on its way."""
+        self.missing = set(range(len(self.parameters)))
+        self.future: torch.futures.Future[Any] | None = None
+
+    @torch.no_grad()
+    def collect(self, position: int) -> None:
+        """Put this rank's share of a parameter's gradient, an N-th, into the buffer; none is zero.
+
+        The sum of the shares over N ranks is the mean. To divide here, where the gradient is read
+        anyway, costs nothing.
+        """
+        parameter, view = self.parameters[position], self.views[position]
+        if parameter.grad is None:
+            view.zero_()
+        elif parameter.grad.is_sparse:
+            raise ValueError(
+                f"the gradient of {self.names[position]} is sparse, expected a dense one, which has its place in a bucket: "
+                "build the embedding with sparse=False"
+            )
+        else:
+            torch.mul(parameter.grad, self.share, out=view)
+        parameter.grad = view
+
+    def send(self, comm_hook: CommHook) -> None:
+        """Start summing the buffer over all ranks: a span in the event table until it is done.
+
+        Its ``bytes`` are the buffer's, whatever the hook makes of them on the way.
+        """
+        timing = span("all_reduce", lane="comm", bucket=self.number, bytes=self.buffer.nbytes).__enter__()
+
+        def arrived(future: torch.futures.Future[Any]) -> Any:
+            timing.end()
+            return future.value()  # raises what went wrong on the way
+
+        future = comm_hook(self.buffer)
+        if not hasattr(future, "then"):
+            raise TypeError(
+                f"comm_hook returned {future!r}, expected a torch.futures.Future: start the collective with async_op=True "
+                "and return its get_future()"
+            )
+        self.future = future.then(arrived)
+
+    def wait(self) -> None:
+        """Wait until the buffer holds the sum. Raises what went wrong on the way."""
+        if self.future is not None:
+            self.future.wait()
+
+    def unused(self) -> list[str]:
+        """Return the names of parameters without a gradient in this step, and none from no_sync."""
+        missing = {self.names[i]: self.parameters[i].grad for i in sorted(self.missing)}
+        return [name for name, gradient in missing.items() if gradient is None or not gradient.any()]
+
+    def __repr__(self) -> str:
+        return f"Bucket({self.number}: {len(self.names)} parameters, {self.buffer.nbytes / MIB:.3g} MiB {self.buffer.dtype})"
+
+
+def _as(parameter: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
+    """Return ``part``, 1-D, as a view of the parameter's shape.
+
+    Its strides are the parameter's too (channels_last), unless they leave gaps.
+    """
+    strides = torch.empty_like(parameter, device="meta").stride()
+    return part.as_strided(parameter.shape, strides)
+
+
+# --- communication hooks: how a bucket travels -----------------------------------------------------------------------
+
+
+def all_reduce_hook(buffer: torch.Tensor) -> torch.futures.Future[Any]:
+    """Sum ``buffer`` over all ranks, in place, asynchronously: the default communication hook."""
+    return dist.all_reduce(buffer, async_op=True).get_future()
+
+
+def bf16_compress_hook(buffer: torch.Tensor) -> torch.futures.Future[Any]:
+    """Sum ``buffer`` over all ranks in bfloat16: half the bytes, two to three digits."""
+    compressed = buffer.bfloat16()
+
+    def decompress(arrived: torch.futures.Future[Any]) -> torch.Tensor:
+        arrived.value()  # raises what went wrong on the way
+        return buffer.copy_(compressed)
+
+    return dist.all_reduce(compressed, async_op=True).get_future().then(decompress)
+
+
+# --- ranks start with the same model ---------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def take_from_rank_0(tensor: torch.Tensor) -> None:
+    """Replace a parameter or a buffer by rank 0's."""
+    contiguous = tensor.contiguous()
+    dist.broadcast(contiguous, src=0)
+    if contiguous is not tensor:
+        tensor.copy_(contiguous)
+
+
+class _Tensor(NamedTuple):
+    """A parameter or buffer of a model, as ranks compare them."""
+
+    name: str
+    form: str
+
+
+class _Layout(NamedTuple):
+    """What must be the same on all ranks: parameters and buffers, and how many parameters a bucket has."""
+
+    tensors: list[_Tensor]
+    bucket_sizes: list[int]
+
+
+def check_same_model(module: torch.nn.Module, buckets: list[Bucket]) -> None:
+    """Raise ValueError, on every rank, where a rank has another model or buckets than rank 0.
+
+    The order counts too: what has the same position in two ranks is added up.
+    """
+    tensors = [
+        _Tensor(name, f"{tuple(t.shape)} {t.dtype}, strides {t.stride()}{', trained' * t.requires_grad}")
+        for name, t in [*module.named_parameters(), *module.named_buffers()]
+    ]
+    own = _Layout(tensors, [len(bucket.names) for bucket in buckets])
+    layouts: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(layouts, own)
+    first, nothing = layouts[0], _Tensor("nothing", "no further parameter or buffer")
+    for rank, layout in enumerate(layouts):
+        for there, here in itertools.zip_longest(layout.tensors, first.tensors, fillvalue=nothing):
+            if there != here:
+                raise ValueError(
+                    f"rank {rank} has another model than rank 0: it has {there.name} ({there.form}) where rank 0 has "
+                    f"{here.name} ({here.form}). Build the same model on every rank"
+                )
+    for rank, layout in enumerate(layouts):
+        if layout.bucket_sizes != first.bucket_sizes:
+            raise ValueError(
+                f"rank {rank} has other buckets than rank 0: of {layout.bucket_sizes} parameters where rank 0 has "
+                f"{first.bucket_sizes}. Give every rank the same bucket_cap_mb"
+            )

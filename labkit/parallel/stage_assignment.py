@@ -1,0 +1,152 @@
+"""Given code under ScheduledPipeline: assign a rank and stages, and check that all ranks agree."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch.distributed as dist
+from torch import nn
+
+from labkit.schedule import Schedule, validate
+
+
+def assign_stages(
+    stages: Sequence[nn.Module], schedule: Schedule, loss_fn: object, process_group: Any = None
+) -> tuple[int, dict[int, nn.Module]]:
+    """Return this process's rank in ``schedule``, and its modules by their stages' numbers.
+
+    All ranks call it together, and it returns on all of them or raises on all of them: one that
+    went on alone would wait for ever. Raises what :func:`rank_of` and :func:`local_stages` raise,
+    TypeError for a ``loss_fn`` that cannot be called on the rank of the last stage, and ValueError
+    where another rank has raised or has another schedule.
+    """
+    mistake: Exception | None = None
+    _check_group(process_group)
+    try:
+        rank = rank_of(schedule, process_group)
+        modules = local_stages(stages, schedule, rank)
+        if schedule.n_stages - 1 in modules and not callable(loss_fn):
+            raise TypeError(
+                f"loss_fn is {loss_fn!r}, expected a function of output and target, such as torch.nn.functional.mse_loss"
+            )
+    except Exception as error:
+        mistake = error
+    _agree(schedule, process_group, mistake)
+    return rank, modules
+
+
+def rank_of(schedule: Schedule, process_group: Any = None) -> int:
+    """Return this process's rank in ``schedule``: that in ``process_group``, or among all ranks.
+
+    Without a process group it is 0, and the schedule must be of one rank.
+
+    Raises TypeError for what is no Schedule, ScheduleError for one that cannot run, and ValueError
+    for one of another number of ranks than the group has.
+    """
+    if not isinstance(schedule, Schedule):
+        raise TypeError(
+            f"schedule is a {type(schedule).__name__}, expected a Schedule, such as one_f_one_b(n_stages=2, n_micro=4)"
+        )
+    validate(schedule)
+    rank, n_ranks = _rank_and_size(process_group)
+    if n_ranks != schedule.n_ranks:
+        where = "in this process_group" if process_group is not None else "here"
+        raise ValueError(
+            f"the schedule {schedule.name} is for {schedule.n_ranks} ranks, and there are {n_ranks} {where}: make it for "
+            f"{n_ranks}, or launch with world_size={schedule.n_ranks}, or give the process_group of the ranks it is for"
+        )
+    return rank
+
+
+def local_stages(stages: Sequence[nn.Module], schedule: Schedule, rank: int) -> dict[int, nn.Module]:
+    """Return ``stages``, the modules of this rank, by the numbers of their stages.
+
+    Raises TypeError for what is no module, and ValueError for more or fewer than the schedule has
+    on this rank.
+    """
+    alone = isinstance(stages, nn.Module) and not isinstance(stages, nn.ModuleList)
+    modules: list[Any] = [stages] if alone or not isinstance(stages, Iterable) else list(stages)
+    for module in modules:
+        if not isinstance(module, nn.Module):
+            raise TypeError(
+                f"stages has a {type(module).__name__} in it, expected a list with an nn.Module for each stage of this rank"
+            )
+    numbers = sorted({op.stage for op in schedule.ops[rank]})
+    if len(modules) != len(numbers):
+        raise ValueError(
+            f"rank {rank} was given {len(modules)} stages, expected {len(numbers)}: of the {schedule.n_stages} stages of the "
+            f"schedule {schedule.name}, it has {', '.join(map(str, numbers))}. Give it the modules of these, in this order"
+        )
+    return dict(zip(numbers, modules, strict=True))
+
+
+def _check_group(process_group: Any) -> None:
+    """Raise TypeError for what is no process group, ValueError where this process is not in it.
+
+    At once, without the others: they can do without a rank that is not in their group.
+    """
+    if process_group is dist.GroupMember.NON_GROUP_MEMBER:
+        raise ValueError(
+            f"rank {dist.get_rank()} is not in the process_group that it was given: give each rank the group of its pipeline, "
+            "and make no ScheduledPipeline on a rank that is in none"
+        )
+    if process_group is not None and not isinstance(process_group, dist.ProcessGroup):
+        raise TypeError(
+            f"process_group is a {type(process_group).__name__}, expected what torch.distributed.new_group gives, or None for "
+            "all ranks"
+        )
+
+
+def _rank_and_size(process_group: Any) -> tuple[int, int]:
+    if not dist.is_initialized():
+        return 0, 1
+    return dist.get_rank(process_group), dist.get_world_size(process_group)
+
+
+# --- do all agree? ---------------------------------------------------------------------------------------------------
+
+HEAD_START_S = 0.1  # launch reports the rank that raises first, which should be the one with the mistake
+
+
+class _Answer(NamedTuple):
+    """What a rank tells the others: the fingerprint of its schedule, or its mistake."""
+
+    fingerprint: str = ""
+    mistake: str = ""
+
+
+def _agree(schedule: Schedule, process_group: Any, mistake: Exception | None) -> None:
+    """Raise this rank's ``mistake``, or ValueError for another rank's mistake or other schedule."""
+    _, size = _rank_and_size(process_group)
+    if size > 1:
+        text = f"{type(mistake).__name__}: {mistake}"
+        own = _Answer(mistake=text) if mistake else _Answer(_fingerprint(schedule))
+        everyone = [own] * size
+        dist.all_gather_object(everyone, own, group=process_group)
+        if not mistake:
+            _check_others(everyone)
+    if mistake:
+        raise mistake
+
+
+def _check_others(everyone: list[_Answer]) -> None:
+    """Raise ValueError if a rank has made a mistake or has another schedule than rank 0."""
+    for rank, answer in enumerate(everyone):
+        if answer.mistake:
+            time.sleep(HEAD_START_S)
+            raise ValueError(
+                f"rank {rank} cannot take part in the pipeline, so nobody can. What it was given raised {answer.mistake}"
+            )
+    schedules = [answer.fingerprint for answer in everyone]
+    if others := [rank for rank, one in enumerate(schedules) if one != schedules[0]]:
+        raise ValueError(
+            f"rank {', '.join(map(str, others))} has another schedule than rank 0: give all ranks the same one, "
+            "which has the ops of all of them"
+        )
+
+
+def _fingerprint(schedule: Schedule) -> str:
+    return hashlib.sha256(schedule.to_csv().encode()).hexdigest()

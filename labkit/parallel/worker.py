@@ -1,0 +1,284 @@
+"""Given code under Pipe: worker threads, one for each partition, that take tasks from a queue.
+
+    (worker,) = create_workers([torch.device("cpu")])
+    task = Task(torch.add, 1, 2)
+    worker.put(task)                             # returns at once
+    task.result()                                # waits for it
+
+torch releases Python's global lock while it computes, so threads of one process do compute at the
+same time.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from labkit.trace import span
+
+JOIN_TIMEOUT_S = 2.0  # for the end of a worker that is still busy; it ends after its task in any case
+
+# --- tasks: a call, and how it went ----------------------------------------------------------------------------------
+
+
+class Task:
+    """A call for a worker, ``function(*arguments, **options)``, under the caller's modes.
+
+    Grad mode, inference mode and autocast belong to a thread, so a worker would otherwise not know
+    of the ``no_grad`` around the caller. Other contexts, such as
+    torch.autograd.graph.saved_tensors_hooks, do not come along. A task holds its own result: one
+    that nobody fetches is in nobody's way.
+    """
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any, **options: Any):
+        self._call: Any = (function, arguments, options)
+        self._modes = _modes()
+        self._done = threading.Event()
+        self._value: Any = None
+        self._error: BaseException | None = None
+        for argument in arguments:
+            if isinstance(argument, torch.Tensor) and not hasattr(argument, "ready"):
+                mark_ready(argument)  # the caller has queued what computes it
+
+    def run(self) -> None:
+        """Make the call. What it raises, be it SystemExit, is kept for the caller."""
+        function, arguments, options = self._call
+        self._call = None  # what a task has used is not kept for as long as its result
+        try:
+            with _under(self._modes):
+                self._value = function(*arguments, **options)
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._done.set()
+            del self  # the traceback has this frame, and so would keep the task, which keeps the traceback
+
+    def wait(self) -> None:
+        """Wait until a worker has done the task. An interrupt ends the waiting, not the task."""
+        self._done.wait()
+
+    def result(self) -> Any:
+        """Wait for the task, and return what the function returned, or raise what it raised.
+
+        That is raised once, with the traceback from the worker.
+        """
+        self.wait()
+        if self._error is None:
+            return self._value
+        # Whoever called this has the task, and is in the traceback: it would all be kept until a
+        # garbage collection.
+        error, self._error = self._error, RuntimeError("what this task raised has been raised already")
+        try:
+            raise error
+        finally:
+            del error
+
+
+class Modes(NamedTuple):
+    """The modes of a thread; ``casts`` are arguments of torch.autocast."""
+
+    inference: bool
+    grad: bool
+    casts: list[dict[str, Any]]
+
+
+def _modes() -> Modes:
+    """Return the modes of this thread that change what an operation does."""
+    casts = [
+        {
+            "device_type": kind,
+            "dtype": torch.get_autocast_dtype(kind),
+            "cache_enabled": torch.is_autocast_cache_enabled(),
+        }
+        for kind in ("cpu", "cuda")
+        if torch.is_autocast_enabled(kind)
+    ]
+    return Modes(torch.is_inference_mode_enabled(), torch.is_grad_enabled(), casts)
+
+
+@contextlib.contextmanager
+def _under(modes: Modes) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(modes.inference))
+        stack.enter_context(torch.set_grad_enabled(modes.grad))  # after inference_mode, which sets it too
+        for cast in modes.casts:
+            stack.enter_context(torch.autocast(**cast))
+        yield
+
+
+# --- workers: threads that do tasks ----------------------------------------------------------------------------------
+
+
+class Worker(threading.Thread):
+    """A thread that does tasks for one device, in the order in which they were put.
+
+    On a GPU it has a stream of its own, so that what it queues there does not wait for the other
+    workers' kernels. It ends after :meth:`end`, once the tasks before that are done.
+    """
+
+    def __init__(self, name: str, device: torch.device, num_threads: int):
+        super().__init__(name=name, daemon=True)  # a stage that never returns must not keep Python from exiting
+        self.device = device
+        self.started = threading.Event()
+        self._num_threads = num_threads
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # here, where an error is heard
+        self._tasks: queue.SimpleQueue[tuple[Task, Any] | None] = queue.SimpleQueue()
+        self._ending = False
+        # No task may be put after the end. R, as a garbage collection may end a worker in the
+        # middle of a put.
+        self._lock = threading.RLock()
+
+    def put(self, task: Task) -> None:
+        """Have the task done, and return at once. Raises RuntimeError if the thread has ended."""
+        with self._lock:
+            if self._ending or not self.is_alive():
+                raise RuntimeError(
+                    f"the worker thread {self.name!r} has ended: it was closed, or it stayed behind in the process that "
+                    "this one was forked from. Make new workers here"
+                )
+            # What the caller has queued on the GPU so far, such as an optimizer's step, comes
+            # first.
+            self._tasks.put((task, torch.cuda.current_stream(self.device).record_event() if self._stream else None))
+
+    def end(self) -> None:
+        """Have the thread end after what was put before. Returns at once; may be called again."""
+        with self._lock:
+            self._ending = True
+            self._tasks.put(None)
+
+    def run(self) -> None:
+        with self._on_device():
+            self.started.set()
+            while (item := self._tasks.get()) is not None:
+                task, before = item
+                if self._stream:
+                    self._stream.wait_event(before)
+                task.run()
+                del item, task, before  # else an idle worker keeps the last micro-batch
+
+    @contextlib.contextmanager
+    def _on_device(self) -> Iterator[None]:
+        """Give the thread its stream on a GPU, or its share of the cores."""
+        if self._stream:
+            with torch.cuda.stream(self._stream):  # and its device
+                yield
+        else:
+            torch.get_num_threads()  # a thread's first look sets its number to the process's default, so look before
+            torch.set_num_threads(self._num_threads)
+            yield
+
+
+_creating = threading.Lock()
+
+
+def create_workers(devices: Sequence[torch.device]) -> list[Worker]:
+    """Start one worker for each of ``devices``, which may repeat.
+
+    Workers of one device have a thread each. Workers on the CPU share the caller's threads: of n
+    that torch uses for one operation here (torch.get_num_threads()), each of w workers uses n // w,
+    at least 1. That number is every thread's own, but torch.set_num_threads also sets the default
+    of threads that are yet to look for theirs. So the caller sets its own again, afterwards.
+    """
+    num_threads = torch.get_num_threads()
+    share = max(1, num_threads // max(1, sum(device.type != "cuda" for device in devices)))
+    workers = [Worker(f"stage {j} on {device}", device, share) for j, device in enumerate(devices)]
+    running: list[Worker] = []
+    with _creating:
+        try:
+            for worker in workers:
+                worker.start()
+                running.append(worker)
+        except BaseException:  # there is a limit to how many threads a process may have
+            end_workers(running)
+            raise
+        finally:
+            for worker in running:
+                worker.started.wait()
+            torch.set_num_threads(num_threads)
+    return workers
+
+
+def end_workers(workers: Iterable[Worker]) -> None:
+    """Have the workers end, and do not wait. Safe also during garbage collection."""
+    for worker in workers:
+        worker.end()
+
+
+def wait_for_end(workers: Iterable[Worker]) -> None:
+    """Wait until workers told to end have ended, for JOIN_TIMEOUT_S at most.
+
+    A busy one ends later, after its task.
+    """
+    until = time.monotonic() + JOIN_TIMEOUT_S
+    for worker in workers:
+        if worker is not threading.current_thread():
+            worker.join(max(0.0, until - time.monotonic()))
+
+
+@atexit.register
+def _at_exit() -> None:
+    """End all workers: threads that compute while Python is taken apart can crash it."""
+    workers = [thread for thread in threading.enumerate() if isinstance(thread, Worker)]
+    end_workers(workers)
+    wait_for_end(workers)
+
+
+# --- tensors that go from one device or stream to another ------------------------------------------------------------
+
+
+def mark_ready(tensor: torch.Tensor) -> torch.Tensor:
+    """Note that ``tensor`` is computed by what this thread has queued on its stream so far.
+
+    On the CPU it is there already.
+    """
+    if tensor.is_cuda:
+        tensor.ready = torch.cuda.current_stream(tensor.device).record_event()  # type: ignore[attr-defined]
+    return tensor
+
+
+def wait_until_ready(tensor: torch.Tensor) -> torch.Tensor:
+    """Have this thread's stream, not the thread, wait for a tensor from another stream."""
+    if tensor.is_cuda and hasattr(tensor, "ready"):
+        stream = torch.cuda.current_stream(tensor.device)
+        stream.wait_event(tensor.ready)
+        tensor.record_stream(stream)  # so that its memory is not given away while this stream still reads it
+    return tensor
+
+
+def move(x: torch.Tensor, device: torch.device, **labels: int) -> torch.Tensor:
+    """Return ``x`` on ``device``, to be used on this thread's stream; virtual devices are the CPU.
+
+    Between devices it is copied on streams that do nothing else: neither device's computing waits
+    for the copy, and only what needs the copy does. Autograd runs an operation's backward on the
+    stream of its forward, so the gradient travels back during the computing too. A copy is a span,
+    with ``labels``.
+    """
+    here, there = x.device, torch.device("cpu") if device.type == "cpu" else device
+    if here == there:
+        return wait_until_ready(x)
+    with contextlib.ExitStack() as copying:
+        for end in (here, there):
+            if end.type == "cuda":
+                copying.enter_context(torch.cuda.stream(_copy_stream(end)))
+        wait_until_ready(x)
+        with span("copy", lane="comm", bytes=x.nbytes, **labels):
+            y = x.to(there, non_blocking=there.type == "cuda")  # to the CPU it blocks: nothing there waits for an event
+        mark_ready(y)
+    return wait_until_ready(y)
+
+
+_streams = threading.local()
+
+
+def _copy_stream(device: torch.device) -> Any:
+    """Return the stream on which this thread copies from and to ``device``."""
+    if device not in _streams.__dict__.setdefault("of", {}):
+        _streams.of[device] = torch.cuda.Stream(device)
+    return _streams.of[device]

@@ -1,0 +1,90 @@
+"""Hold a schedule as data: for each rank its ops in order; its CSV, and whether it can run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from labkit.schedule.dependencies import Dependencies
+from labkit.schedule.ops import Op, check_types
+from labkit.schedule.torch_csv import read_csv, write_csv
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """For each rank its ops, in the order in which it runs them. ``name`` is shown with it.
+
+    A stage is on the rank that has its ops. Whether everything fits together is for
+    :func:`validate` to say; only what is no Op is refused here, with a TypeError.
+    """
+
+    ops: list[list[Op]]
+    name: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        check_types(self.ops)
+
+    @property
+    def n_ranks(self) -> int:
+        return len(self.ops)
+
+    @property
+    def n_stages(self) -> int:
+        return 1 + max((op.stage for ops in self.ops for op in ops), default=-1)
+
+    @property
+    def n_micro(self) -> int:
+        return 1 + max((op.micro_batch for ops in self.ops for op in ops), default=-1)
+
+    def __str__(self) -> str:
+        lines = (f"rank {rank}: {' '.join(map(str, ops))}" for rank, ops in enumerate(self.ops))
+        return "\n".join([*([self.name] if self.name else []), *lines])
+
+    def to_csv(self, path: str | Path | None = None) -> str:
+        """Return the schedule as torch's runtime reads it, and write it to ``path`` if given.
+
+        There is a row per rank, such as ``0F0,0F1,0B0,0B1``. torch reads it by ``_load_csv(path)``
+        of a ``_PipelineScheduleRuntime(stages, n_micro, loss_fn)``, which wants a backward pass in
+        it.
+        """
+        text = write_csv(self.ops)
+        if path is not None:
+            Path(path).write_text(text, encoding="utf-8")
+        return text
+
+    @classmethod
+    def from_csv(cls, text_or_path: str | Path) -> Schedule:
+        """Read a schedule that :meth:`to_csv` or torch has written.
+
+        torch writes it by ``_dump_csv``, with or without communication. Cells that compute nothing
+        are skipped: empty ones, and actions such as ``1RECV_F0`` and ``0UNSHARD``. torch's
+        ``(0F1;1B0)OVERLAP_F_B`` becomes its ops, one after the other. A str is text if it has a
+        line break or a cell that is an action; otherwise it is a path, as every Path is.
+
+        Raises ValueError with row and column for a cell that is no action, ScheduleError for a
+        schedule that cannot run (see :func:`validate`; its position counts ops, not cells), and
+        FileNotFoundError.
+        """
+        schedule = cls(read_csv(text_or_path))
+        validate(schedule)
+        return schedule
+
+
+def validate(schedule: Schedule) -> None:
+    """Check that ``schedule`` can run.
+
+    It has every op once, on the rank of its stage, after what it needs, and no deadlock. Either no
+    micro-batch has a backward pass, or every one has it in every stage, whole (B) or split (I and
+    later W).
+
+    Raises ScheduleError for the first thing that is wrong, TypeError for what is no Schedule or no
+    Op.
+    """
+    find_dependencies(schedule)
+
+
+def find_dependencies(schedule: Schedule) -> Dependencies:
+    """Find what waits for what in ``schedule``. Raises as :func:`validate` does."""
+    if not isinstance(schedule, Schedule):
+        raise TypeError(f"schedule is a {type(schedule).__name__}, expected a Schedule, such as one_f_one_b(4, 8)")
+    return Dependencies.of(schedule.ops)

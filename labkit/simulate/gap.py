@@ -1,0 +1,93 @@
+"""Find where the time went that a pipeline took longer than it should: by cause and by stage."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from labkit.base.formats import MeasuredTable
+from labkit.schedule.dependencies import earliest_times
+from labkit.simulate.replay import Replay, attribute_delays, replay_events, schedule_from_events
+
+CAUSES = ("imbalance_s", "communication_s", "overhead_s", "core_s")
+_ROUNDING = 1e-12  # of the makespan
+
+
+def explain_gap(ideal: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
+    """Return why ``measured`` took longer than ``ideal``: cells that add up to the difference.
+
+    The difference is that of their makespans.
+
+    The pipeline of ``ideal`` becomes that of ``measured`` in steps, and each cell is by how much
+    one step changes the makespan. The steps go cause by cause, and within a cause stage by stage:
+
+    ===============  ===============================================================================
+    imbalance_s      the stage's ops take as long as when nothing disturbs them: as its fastest
+                     forward, its fastest …
+    communication_s  what the stage's ops get from other ranks takes as long to arrive as it did
+    overhead_s       between two ops of the stage's rank passes as much time as it did
+    core_s           the stage's ops take as long as they did: beyond the fastest, they waited for a
+                     core (or a clock)
+    ===============  ===============================================================================
+
+    **The order matters.** A second that is lost twice, because a slow stage hides a slow hop, is
+    counted once, with the cause that comes first; and what makes a stage faster, or fills time that
+    was idle anyway, is negative or nothing. How communication and overhead are told apart:
+    :func:`labkit.simulate.replay.attribute_delays`.
+
+    Both are event tables of the same ops, one step each, with the same order on every rank. Only
+    ops count, so the makespan is from the first op to the last; two ranks' clocks agree to some µs,
+    and a delay can come out below 0 by as much.
+
+    Columns: stage, imbalance_s, communication_s, overhead_s, core_s, total_s (their sum); a row per
+    stage. It prints as measured where ``measured`` does, and carries its ``.attrs``. Raises
+    ValueError naming the op where the two differ.
+    """
+    schedule = schedule_from_events(ideal, "ideal")
+    predicted = replay_events(schedule, ideal, "ideal", "ideal")
+    happened = replay_events(schedule, measured, "measured", "ideal")
+    cells = _differences(predicted, happened)
+    table = pd.DataFrame({"stage": np.arange(len(cells))} | dict(zip(CAUSES, cells.T, strict=True)))
+    table["total_s"] = cells.sum(axis=1)
+    result = MeasuredTable(table) if isinstance(measured, MeasuredTable) else table
+    result.attrs = dict(measured.attrs)
+    return result
+
+
+def _differences(ideal: Replay, happened: Replay) -> np.ndarray:
+    """Return by how much each step changes the makespan on the way to ``happened``.
+
+    It is an array of stages × causes.
+    """
+    stage = np.array([op.stage for op in ideal.dependencies.ops])
+    was, became = attribute_delays(ideal), attribute_delays(happened)
+    now = {"duration_s": ideal.duration_s, "transfer_s": was.transfer_s, "overhead_s": was.overhead_s}
+    steps = (
+        ("duration_s", ideal.duration_s + _undisturbed(happened) - _undisturbed(ideal)),
+        ("transfer_s", became.transfer_s),
+        ("overhead_s", became.overhead_s),
+        ("duration_s", happened.duration_s),
+    )
+    cells = np.zeros((stage.max() + 1, len(steps)))
+    makespan = _makespan(ideal, **now)
+    for column, (what, goal) in enumerate(steps):
+        for number in range(len(cells)):
+            now[what] = np.where(stage == number, goal, now[what])
+            changed = _makespan(ideal, **now)
+            cells[number, column], makespan = changed - makespan, changed
+    cells[abs(cells) < _ROUNDING * makespan] = 0.0
+    return cells
+
+
+def _undisturbed(run: Replay) -> np.ndarray:
+    """Return for each op how long the fastest of its stage and kind took, in seconds."""
+    kinds = pd.Series([(op.stage, op.kind) for op in run.dependencies.ops])
+    return pd.Series(run.duration_s).groupby(kinds).transform("min").to_numpy()
+
+
+def _makespan(run: Replay, duration_s: np.ndarray, transfer_s: np.ndarray, overhead_s: np.ndarray) -> float:
+    """Return the makespan of ``run`` with other times, each op starting as soon as it can."""
+    across_ranks = replace(run.dependencies, input_op=run.dependencies.remote_input)
+    return max(earliest_times(across_ranks, duration_s.tolist(), transfer_s.tolist(), overhead_s.tolist()).end_s)

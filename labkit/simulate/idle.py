@@ -1,0 +1,178 @@
+"""Explain why a pipeline takes as long as it does: its critical path, what idle ranks wait for.
+
+Both read an event table with the schedule that it is of, and hold for what was simulated and for
+what was measured.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pandas as pd
+
+from labkit.base.checks import check_number, is_whole
+from labkit.base.formats import MeasuredTable, measured
+from labkit.schedule import Op, Schedule
+from labkit.simulate.replay import Replay, attribute_delays, replay_events
+
+
+def critical_path(schedule: Schedule, events: pd.DataFrame) -> pd.DataFrame:
+    """Return the ops that set the makespan, as rows of ``events`` in order of time.
+
+    To finish earlier, one of these has to get shorter. The path goes from the op that ends last
+    back to the first, each time to the one that the op waited for: the op before on its rank or the
+    one whose output it takes, whichever became available later. In a simulated table nothing lies
+    between them but the hops, so the makespan is their durations plus those hops. In a measured one
+    there are delays too, and which of the two an op waited for is read off as in
+    :func:`labkit.simulate.replay.attribute_delays`.
+
+    Raises ValueError where ``events`` is not one step of ``schedule``, ScheduleError for a schedule
+    that cannot run.
+    """
+    run = replay_events(schedule, events)
+    waited_for = attribute_delays(run).waited_for
+    path = [int(run.end_s.argmax())]
+    while (op := waited_for[path[-1]]) is not None:
+        path.append(op)
+    return events.iloc[run.row[path[::-1]]]
+
+
+# --- why a rank is idle ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Idle:
+    """What a rank does or waits for at one time. Printed, it is its ``sentence``.
+
+    ``op`` is the op that the rank runs or runs next, ``waits_for`` the one on another rank whose
+    output is not there yet. Codes are those of :func:`explain_idle`.
+    """
+
+    code: str
+    sentence: str
+    op: Op | None = None
+    waits_for: Op | None = None
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+def explain_idle(schedule: Schedule, events: pd.DataFrame, rank: int, time: float) -> Idle:
+    """Return why ``rank`` is idle at ``time``, on the clock of ``events``: a code and a sentence.
+
+    ==========  ===================================================================================
+    activation  the forward pass that comes next waits for the one of the stage before, still to end
+    gradient    the backward pass that comes next waits for the one of the stage after, still to end
+    hop         what comes next waits for an activation or gradient that is under way
+    overhead    what comes next has all it needs, and has not begun (in measured tables only)
+    done        nothing comes next
+    busy        the rank is not idle
+    ==========  ===================================================================================
+
+    Of an op that is late the sentence also says why: what its rank is busy with, or waits for in
+    turn. An op that begins late after its input has left the other rank waited for a hop or for
+    overhead: see :func:`labkit.simulate.replay.attribute_delays`.
+
+    Raises ValueError for a rank that is not there, a time outside the run and ``events`` that are
+    not one step of ``schedule``, TypeError for what is no number, ScheduleError for a schedule that
+    cannot run.
+    """
+    run = replay_events(schedule, events)
+    if not is_whole(rank) or not 0 <= rank < schedule.n_ranks:
+        raise ValueError(f"rank is {rank!r}, expected one of the {schedule.n_ranks} ranks of the schedule, from 0 on")
+    first, last = run.origin_s, run.origin_s + run.makespan_s
+    check_number("time", time, lambda time: first <= time <= last, f"a time in the run, from {first!r} to {last!r} s")
+    as_text = (lambda time: measured(time, "s")) if isinstance(events, MeasuredTable) else (lambda time: f"{time:g} s")
+    return _Moment(run, attribute_delays(run).waited_for, time - run.origin_s, as_text).explain(int(rank))
+
+
+class _State(NamedTuple):
+    """What a rank does: a code of :func:`explain_idle`, its op, and the one it waits for."""
+
+    code: str
+    op: int
+    waits_for: int | None = None
+
+
+@dataclass(frozen=True)
+class _Moment:
+    """A pipeline at one ``time``, in seconds since its first op began; ``as_text`` writes it."""
+
+    run: Replay
+    waited_for: list[int | None]
+    time: float
+    as_text: Callable[[float], str]
+
+    def state(self, rank: int) -> _State:
+        """Return what ``rank`` does now."""
+        first, last = bisect_left(self.run.dependencies.rank, rank), bisect_right(self.run.dependencies.rank, rank) - 1
+        comes_next = first + int(self.run.start_s[first : last + 1].searchsorted(self.time, side="right"))
+        if comes_next > first and self.run.end_s[comes_next - 1] > self.time:
+            return _State("busy", comes_next - 1)
+        if comes_next > last:
+            return _State("done", last)
+        needed = self.run.dependencies.remote_input[comes_next]
+        if needed is not None and self.run.end_s[needed] > self.time:
+            return _State("activation" if self._op(needed).kind == "F" else "gradient", comes_next, needed)
+        if needed is not None and self.waited_for[comes_next] == needed:
+            return _State("hop", comes_next, needed)
+        return _State("overhead", comes_next)
+
+    def explain(self, rank: int) -> Idle:
+        """Return the state of ``rank`` with a sentence to read."""
+        code, op, waits_for = self.state(rank)
+        if code == "busy":
+            sentence = f"rank {rank} is not idle: it is busy with {self._op(op)} until {self._ends(op)}"
+        elif code == "done":
+            sentence = f"rank {rank} has nothing left to do: its last op, {self._op(op)}, ended at {self._ends(op)}"
+        elif waits_for is None:
+            sentence = f"rank {rank} has all that {self._op(op)} needs, and begins it only at {self._begins(op)}"
+        else:
+            why = f"under way until {self._begins(op)}" if code == "hop" else f"late because {self._why(waits_for)}"
+            sentence = f"rank {rank} waits for {self._op(waits_for)}, {self._output(waits_for)}; it is {why}"
+        return Idle(
+            code,
+            sentence,
+            op=None if code == "done" else self._op(op),
+            waits_for=None if waits_for is None else self._op(waits_for),
+        )
+
+    def _why(self, late: int) -> str:
+        """Return why op ``late`` has not ended: the ranks that wait in turn, and why."""
+        chain = []
+        rank = self.run.dependencies.rank[late]
+        code, op, waits_for = self.state(rank)
+        while waits_for is not None and code != "hop":
+            chain.append(f"rank {rank} waits for {self._op(waits_for)}")
+            rank = self.run.dependencies.rank[waits_for]
+            code, op, waits_for = self.state(rank)
+        if waits_for is not None:
+            root = f"{self._output(waits_for)} is under way to rank {rank} until {self._begins(op)}"
+        elif code == "busy":
+            name = "it" if op == late else str(self._op(op))
+            root = f"rank {rank} is busy with {name} until {self._ends(op)}"
+        else:
+            root = f"rank {rank} begins {self._op(op)} only at {self._begins(op)}"
+        if len(chain) > 3:
+            chain[1:-1] = [f"{len(chain) - 2} more ranks wait likewise"]
+        return f"{', '.join(chain)} and {root}" if chain else root
+
+    def _output(self, number: int) -> str:
+        op = self._op(number)
+        what = "activation" if op.kind == "F" else "gradient"
+        return f"the {what} of micro-batch {op.micro_batch} from rank {self.run.dependencies.rank[number]}"
+
+    def _op(self, number: int) -> Op:
+        return self.run.dependencies.ops[number]
+
+    def _begins(self, number: int) -> str:
+        return self._clock(self.run.start_s[number])
+
+    def _ends(self, number: int) -> str:
+        return self._clock(self.run.end_s[number])
+
+    def _clock(self, time: float) -> str:
+        return self.as_text(float(time) + self.run.origin_s)

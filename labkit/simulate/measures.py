@@ -1,0 +1,180 @@
+"""Measure what the event table of a pipeline says: its makespan, its bubble, its activations.
+
+Everything here follows from the events alone, so it holds for what was simulated and for what was
+measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from labkit.schedule import EVENT_NAMES
+
+
+def check_events(events: pd.DataFrame, what: str, columns: Sequence[str]) -> pd.DataFrame:
+    """Return ``events`` if it has ``columns``, rows, and times that run forwards.
+
+    ``what`` names it. Raises TypeError for what is no DataFrame, and ValueError for the rest.
+    """
+    if not isinstance(events, pd.DataFrame):
+        given = type(events).__name__
+        raise TypeError(
+            f"{what} is of type {given}, expected an event table (a DataFrame), such as simulate(...) or run.events"
+        )
+    if missing := [name for name in columns if name not in events.columns]:
+        raise ValueError(
+            f"{what} lacks the columns {', '.join(missing)}, expected an event table, such as simulate(...) or run.events"
+        )
+    if events.empty:
+        raise ValueError(f"{what} is empty, expected spans in it: with span(...) records one")
+    start, end = (events[name].to_numpy(dtype=float, na_value=np.nan) for name in ("start_s", "end_s"))
+    if (wrong := ~(np.isfinite(start) & np.isfinite(end) & (start <= end))).any():
+        row = int(wrong.argmax())
+        raise ValueError(f"{what}: row {row} is from {start[row]:g} to {end[row]:g} s, expected a start, then an end")
+    return events
+
+
+def _compute(events: pd.DataFrame, columns: Sequence[str] = ()) -> pd.DataFrame:
+    """Return the spans of the compute lane.
+
+    Raises as :func:`check_events` does, and ValueError where there is none.
+    """
+    events = check_events(events, "events", ["rank", "lane", "start_s", "end_s", *columns])
+    spans = events[(events["lane"] == "compute").to_numpy()]
+    if spans.empty:
+        lanes = ", ".join(sorted(set(events["lane"])))
+        raise ValueError(f"events has no spans in the lane compute, expected some: its lanes are {lanes}")
+    return spans
+
+
+def op_rows(events: pd.DataFrame, what: str = "events") -> pd.DataFrame:
+    """Return the rows that are a pipeline's ops: computed, named in EVENT_NAMES, fully labelled.
+
+    An op has a stage and a micro-batch. What else a table may hold (sends, the optimizer, the
+    host's work) is left out. Errors are those of :func:`check_events`.
+    """
+    columns = ["rank", "lane", "name", "stage", "micro_batch", "start_s", "end_s"]
+    events = check_events(events, what, columns)
+    is_op = (events["lane"] == "compute") & events["name"].isin(list(EVENT_NAMES.values()))
+    is_op &= events["stage"].notna() & events["micro_batch"].notna()
+    if not is_op.any():
+        names = ", ".join(EVENT_NAMES.values())
+        raise ValueError(
+            f"{what} has no op of a pipeline, expected spans in the lane compute named {names}, each with its stage and "
+            'micro_batch: span("forward", stage=0, micro_batch=3)'
+        )
+    ops = events[is_op.to_numpy(dtype=bool)]
+    for column in ("rank", "stage", "micro_batch"):
+        numbers = pd.to_numeric(ops[column], errors="coerce").to_numpy(dtype=float, na_value=np.nan)
+        if (wrong := ~((numbers >= 0) & (numbers == np.floor(numbers)))).any():
+            value = ops[column].iloc[int(wrong.argmax())]
+            raise ValueError(f"{what} has {value!r} in the column {column}, expected whole numbers from 0 on")
+    return ops
+
+
+# --- time -----------------------------------------------------------------------------------------
+
+
+def makespan(events: pd.DataFrame) -> float:
+    """Return the seconds from the first start to the last end of what was computed.
+
+    The lanes comm and host do not count.
+
+    Raises ValueError for a table without compute spans, TypeError for what is no table.
+    """
+    spans = _compute(events)
+    return float(spans["end_s"].max() - spans["start_s"].min())
+
+
+def bubble_fraction(events: pd.DataFrame) -> float:
+    """Return idle time ÷ (ranks × makespan): how much of the ranks' time no op filled, 0 to 1.
+
+    A rank works while at least one of its compute spans is open: spans inside one another count
+    once, and the lanes comm and host do not count. Megatron's bubble is another one, idle ÷ ideal
+    time (Narayanan et al. 2021, arXiv 2104.04473).
+
+    Raises as :func:`makespan` does, and ValueError if all that was computed took no time.
+    """
+    spans, ranks = _compute(events), events["rank"].nunique()
+    if not (total := ranks * makespan(events)):
+        raise ValueError("all compute spans of events take 0 s, so there is no time of which a part could be idle")
+    return (total - sum(_covered_s(of_rank) for _, of_rank in spans.groupby("rank"))) / total
+
+
+def _covered_s(spans: pd.DataFrame) -> float:
+    """Return the seconds in which at least one of the spans is open."""
+    spans = spans.sort_values("start_s", kind="stable")
+    start, end = spans["start_s"].to_numpy(), spans["end_s"].to_numpy()
+    covered_until = np.maximum.accumulate(end)
+    from_s = np.maximum(start[1:], covered_until[:-1])  # what an earlier span covers is not counted again
+    return float(end[0] - start[0] + np.maximum(end[1:] - from_s, 0.0).sum())
+
+
+def by_stage(events: pd.DataFrame) -> pd.DataFrame:
+    """Return the events of stages with ``rank`` = ``stage``: for stages that are threads.
+
+    There every span has the rank of the process. Rows without a stage are left out. Raises
+    ValueError if no row has one.
+    """
+    events = check_events(events, "events", ["rank", "stage", "start_s", "end_s"])
+    with_stage = events[events["stage"].notna().to_numpy()]
+    if with_stage.empty:
+        raise ValueError('events has no row with a stage, expected spans that name theirs: span("forward", stage=0)')
+    moved = with_stage.assign(rank=with_stage["stage"].astype("int64"))
+    return moved.sort_values(["rank", "start_s"], kind="stable", ignore_index=True)
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+_ACTIVATION = ["rank", "step", "stage", "micro_batch"]
+
+
+def activations(events: pd.DataFrame) -> pd.DataFrame:
+    """Return how many activations each rank keeps: ``count`` from ``time_s`` to its next row.
+
+    A forward pass adds one when it starts, and the end of its backward pass (B, or W where that is
+    split) frees it. Where both fall on one time, the free comes first. Each stage and micro-batch
+    counts as one, so a rank with two stages counts chunks. What no backward pass frees is kept
+    until the rank begins its next step, where the table has several.
+
+    Columns: rank, time_s, count; by rank, then time. Raises ValueError for a table without the ops
+    of a pipeline.
+    """
+    ops = op_rows(events)
+    step = ops["step"].fillna(-1) if "step" in ops else -1
+    ops = pd.DataFrame(ops).assign(step=step).sort_values("start_s", kind="stable")
+    forwards, frees = (
+        _with_nth(ops[ops["name"].isin(names).to_numpy()]) for names in (["forward"], ["backward", "weight_grad"])
+    )
+    kept = forwards.merge(frees[[*_ACTIVATION, "nth", "end_s"]], on=[*_ACTIVATION, "nth"], how="left")
+    kept = kept.merge(_next_steps(ops), on=["rank", "step"])
+    ends = pd.DataFrame({"rank": kept["rank"], "time_s": kept["end_s_y"].fillna(kept["next_step_s"]), "change": -1})
+    starts = pd.DataFrame({"rank": kept["rank"], "time_s": kept["start_s"], "change": 1})
+    changes = pd.concat([ends.dropna(), starts]).sort_values(["rank", "time_s", "change"], ignore_index=True)
+    changes["count"] = changes.groupby("rank")["change"].cumsum()
+    table = type(events)(changes[["rank", "time_s", "count"]])
+    table.attrs = dict(events.attrs)
+    return table
+
+
+def _with_nth(ops: pd.DataFrame) -> pd.DataFrame:
+    """Add ``nth``: where steps have no number, the n-th forward goes with the n-th backward."""
+    return ops.assign(nth=ops.groupby(_ACTIVATION).cumcount())
+
+
+def _next_steps(ops: pd.DataFrame) -> pd.DataFrame:
+    """Return for each rank and step when the rank begins its next step, NaN for the last one."""
+    steps = ops.groupby(["rank", "step"])["start_s"].min().reset_index().sort_values(["rank", "start_s"])
+    return steps.assign(next_step_s=steps.groupby("rank")["start_s"].shift(-1)).drop(columns="start_s")
+
+
+def peak_activations(events: pd.DataFrame) -> dict[int, int]:
+    """Return the most activations that each rank keeps at one time, by rank.
+
+    See :func:`activations`, also for its errors.
+    """
+    peaks = activations(events).groupby("rank")["count"].max()
+    return dict(zip(peaks.index.tolist(), peaks.tolist(), strict=True))

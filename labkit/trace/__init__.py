@@ -1,0 +1,31 @@
+"""Record what did happen: spans timed in any thread of any rank, as rows of the one event table.
+
+spans     time a block of code, and record such spans
+table     the event table, and the timings of its spans
+chrome    the table as a file for Perfetto
+traffic   bytes that this process's sockets moved
+
+The simulator (what *should* happen) makes rows of the same table, so everything that reads or draws
+one reads the other.
+"""
+
+from labkit.trace.chrome import to_chrome_trace
+from labkit.trace.spans import Recorder, Recording, note_emulated, pause, record, span
+from labkit.trace.table import EVENT_COLUMNS, LANES, TIMING_COLUMNS, Row, event_table, rank_events, timings
+
+__all__ = [
+    "EVENT_COLUMNS",
+    "LANES",
+    "TIMING_COLUMNS",
+    "Recorder",
+    "Recording",
+    "Row",
+    "event_table",
+    "note_emulated",
+    "pause",
+    "rank_events",
+    "record",
+    "span",
+    "timings",
+    "to_chrome_trace",
+]

@@ -1,0 +1,211 @@
+"""Time spans in any thread of any rank, and record them.
+
+with span("all_reduce", lane="comm", bucket=2, bytes=tensor.nbytes):
+    dist.all_reduce(tensor)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from labkit.trace.table import LANES, Row, event_table, rank_events, timings
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_sinks: tuple[list[Row], ...] = ()  # every recording in progress; replaced, never mutated, so threads need no lock
+
+_paused = 0  # blocks of pause() that are running
+
+_notes: tuple[list[str], ...] = ()  # of the same recordings: what was not real while they ran
+
+_clock = time.perf_counter_ns  # on Linux and macOS one clock for all processes of a machine
+
+
+class span:  # noqa: N801  (a context manager that reads as a verb)
+    """Time the block under it. Usable in a rank, in its threads, nested, and under :func:`record`.
+
+    ``lane`` is one of ``"compute"``, ``"comm"``, ``"host"``. Labels are integers: ``step``,
+    ``stage``, ``micro_batch``, ``bucket``, ``bytes``. Outside a recording it does nothing. A block
+    that raises is recorded and raises on.
+
+    On a rank whose device is a GPU, spans of ``"compute"`` and ``"comm"`` are timed by CUDA events
+    on the current stream, and read after the rank's function is done: a span never synchronises.
+    ``"host"`` is always the CPU's clock.
+
+    Raises ValueError for an unknown lane and TypeError for an unknown label.
+    """
+
+    __slots__ = ("_labels", "_lane", "_start")
+
+    def __init__(
+        self,
+        name: str,
+        lane: str = "compute",
+        *,
+        step: int | None = None,
+        stage: int | None = None,
+        micro_batch: int | None = None,
+        bucket: int | None = None,
+        bytes: int | None = None,
+    ):
+        if lane not in LANES:
+            raise ValueError(f"span({name!r}): lane is {lane!r}, expected one of {', '.join(LANES)}")
+        self._lane = lane
+        self._labels = (name, step, stage, micro_batch, bucket, bytes)
+
+    def __enter__(self) -> span:
+        if _sinks:
+            self._start = _cuda_mark() if _cuda and self._lane != "host" else _clock()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """End what ``__enter__`` began, where the work ends elsewhere: in a thread that waits."""
+        if _sinks and not _paused and hasattr(self, "_start"):
+            end = _clock() if isinstance(self._start, int) else _cuda_mark()
+            row = (self._lane, *self._labels, self._start, end)
+            for sink in _sinks:
+                sink.append(row)
+
+
+@contextlib.contextmanager
+def pause() -> Iterator[None]:
+    """Record nothing of the block, in any thread: for what is not to be measured."""
+    global _paused
+    _paused += 1
+    try:
+        yield
+    finally:
+        _paused -= 1
+
+
+def note_emulated(what: str) -> None:
+    """Note in every recording in progress that ``what`` was not real.
+
+    Say it as in ``"emulated compute: …"``; once is enough. It stands under the tables and pictures
+    that come of them, as an emulated link does.
+    """
+    for notes in _notes:
+        if what not in notes:
+            notes.append(what)
+
+
+# --- CUDA: events on the stream instead of the CPU's clock ----------------------------------------
+
+_cuda: Any = None  # torch.cuda while spans are timed on the device's stream
+
+
+def _cuda_mark() -> tuple[int, Any]:
+    """Return the current device and an event on its current stream.
+
+    Events of two devices cannot be compared with each other.
+    """
+    event = _cuda.Event(enable_timing=True)
+    event.record()
+    return _cuda.current_device(), event
+
+
+class Recorder:
+    """Collects the spans that end while it is running.
+
+    ``rows`` are as :data:`Row`; ``finish`` makes both times readings.
+
+    ``notes`` say what was emulated meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.notes: list[str] = []
+        self._anchors: dict[int, tuple[Any, int]] = {}  # of each device an event, and the CPU's clock when it was done
+
+    def start(self, device_type: str = "cpu") -> None:
+        """Begin. With ``device_type="cuda"``, tie the device's clock to the CPU's.
+
+        That takes one synchronisation.
+        """
+        global _sinks, _notes, _cuda
+        if device_type == "cuda":
+            import torch
+
+            _cuda = torch.cuda
+            self._anchor(torch.cuda.current_device())
+        _sinks, _notes = (*_sinks, self.rows), (*_notes, self.notes)
+
+    def finish(self) -> list[Row]:
+        """End, wait for events still on their way, and return the rows, timed in nanoseconds.
+
+        The times are readings of time.perf_counter_ns.
+        """
+        global _sinks, _notes, _cuda
+        _sinks = tuple(sink for sink in _sinks if sink is not self.rows)
+        _notes = tuple(notes for notes in _notes if notes is not self.notes)
+        try:
+            return [(*labels, self._read(start), self._read(end)) for *labels, start, end in self.rows]
+        finally:
+            if not _sinks:
+                _cuda = None
+
+    def _anchor(self, device: int) -> None:
+        """Tie the clock of ``device`` to the CPU's."""
+        with _cuda.device(device):
+            _cuda.synchronize()
+            _, event = _cuda_mark()
+            event.synchronize()
+            self._anchors[device] = event, _clock()
+
+    def _read(self, mark: Any) -> int:
+        if isinstance(mark, int):
+            return mark
+        device, event = mark
+        event.synchronize()
+        if device not in self._anchors:  # not the one on which the recording began: then the anchor comes last
+            self._anchor(device)
+        anchor, anchor_ns = self._anchors[device]
+        return anchor_ns + round(anchor.elapsed_time(event) * 1e6)  # in milliseconds, negative before the anchor
+
+
+class Recording:
+    """What :func:`record` gives: ``.events`` is the event table once the block is over."""
+
+    def __init__(self) -> None:
+        self._events: pd.DataFrame | None = None
+
+    @property
+    def events(self) -> pd.DataFrame:
+        if self._events is None:
+            raise RuntimeError("record(): .events is there once the with block is over")
+        return self._events
+
+    @property
+    def timings(self) -> pd.DataFrame:
+        return timings(self.events)
+
+
+@contextlib.contextmanager
+def record() -> Iterator[Recording]:
+    """Record the spans of code that runs right here, in the notebook.
+
+    ``with record() as recording: …``, and then ``recording.events``.
+
+    Times are seconds since the block began. Spans are timed on the GPU's stream if this process
+    uses one already.
+    """
+    torch = sys.modules.get("torch")
+    on_gpu = torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized()
+    recording, recorder = Recording(), Recorder()
+    recorder.start("cuda" if on_gpu else "cpu")
+    origin = _clock()
+    try:
+        yield recording
+    finally:
+        rank = int(os.environ.get("RANK", 0))
+        rows, emulated = rank_events(recorder.finish(), rank, origin), ". ".join(recorder.notes)
+        recording._events = event_table(rows, measured=True, emulated=emulated)

@@ -1,0 +1,14 @@
+"""The training tasks, in all modes: in notebooks, by command line, and under torchrun.
+
+    python -m labkit.train translate --world-size 2 --batch-size 128 --epochs 2
+    python -m labkit.train translate --mode 1f1b --n-micro 4 --world-size 2
+    torchrun --nproc-per-node 2 -m labkit.train translate --batch-size 128 --epochs 2
+
+In a notebook: ``launch(translate, TranslateConfig(epochs=2), world_size=2)``, then
+``metrics.merge(run.values)``.
+"""
+
+from labkit.train.command import main
+from labkit.train.translation_task import TranslateConfig, load, translate
+
+__all__ = ["TranslateConfig", "load", "main", "translate"]

@@ -1,0 +1,211 @@
+"""The training loop: forward, backward, averaging of gradients, optimizer, each in a span.
+
+Every rank of a process group runs it on its own shard. Without a process group it is plain training
+on one device, or on several if the model is spread over them. :mod:`labkit.train.pipeline_trainer`
+has the ranks of a pipeline run it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from labkit import dp, launch, models
+from labkit.parallel.devices import training_device
+from labkit.trace import pause, span
+from labkit.train.metrics import EpochMetrics
+
+LossFunction = Callable[[torch.nn.Module, Any], torch.Tensor]
+RAMP_STEPS = 20  # the learning rate rises for so many steps
+
+
+class World(NamedTuple):
+    """This process among those that train."""
+
+    rank: int
+    size: int
+
+
+def world() -> World:
+    """Return rank and world size; 0 and 1 without a process group."""
+    return World(dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else World(0, 1)
+
+
+def device() -> torch.device:
+    """Return where this rank trains."""
+    return training_device(launch.device())
+
+
+def sum_over_ranks(*values: float) -> list[float]:
+    """Return each value's sum over all ranks, in float64."""
+    total = torch.tensor(values, dtype=torch.float64, device=device())
+    if world().size > 1:
+        dist.all_reduce(total)
+    return total.tolist()
+
+
+def targets_per_step(batches: Sequence[Any]) -> list[int]:
+    """Return how many targets all ranks have together in each step, a list as long on all ranks.
+
+    Shards may differ in length by one sample, so a rank may have one batch fewer than another: it
+    counts none there.
+    """
+    steps = torch.tensor([len(batches)], device=device())
+    if world().size > 1:
+        dist.all_reduce(steps, dist.ReduceOp.MAX)
+    targets = torch.zeros(int(steps), dtype=torch.int64, device=device())
+    targets[: len(batches)] = torch.tensor([batch.n_targets for batch in batches], dtype=torch.int64)
+    if world().size > 1:
+        dist.all_reduce(targets)
+    return targets.tolist()
+
+
+class Trainer:
+    """Trains ``model`` on this rank's device and batches, together with the other ranks.
+
+    - ``loss_fn(model, batch)``: the loss summed over the batch's targets. A batch has
+      ``n_targets``, ``n_tokens``, ``len`` and ``to(device)``.
+    - ``learning_rate``: the highest. It rises over the first steps and falls to 0 at
+      ``total_steps``, both linearly, as ``lr_scheduler`` has it.
+    - ``synchronize(model)``: make every rank's gradients their mean over ranks.
+    - ``keep_gradients``: copy those of the first step into ``kept_gradients``: ``"local"`` (this
+      rank's own) and ``"averaged"``.
+    - ``devices``: those over which the model is spread already, and then it is not moved.
+    - ``spans=False``: leave the spans of forward and backward to a model that has its own, such as
+      one with a :class:`labkit.pipe.Pipe` in it.
+    """
+
+    counts_samples = True  # whether this rank counts its batches' samples, tokens and losses
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        loss_fn: LossFunction,
+        learning_rate: float,
+        total_steps: int,
+        synchronize: Callable[[torch.nn.Module], None] = dp.average_gradients,
+        keep_gradients: bool = False,
+        devices: Sequence[torch.device] | None = None,
+        spans: bool = True,
+    ):
+        self.devices, self.world_size = devices or [device()], world().size
+        self.model = model if devices else model.to(self.devices[0])
+        self.device = next(model.parameters()).device  # a virtual device is plain cpu to torch
+        self.loss_fn, self.synchronize, self.spans = loss_fn, synchronize, spans
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=learning_rate)
+        self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(
+            self.optimizer, lambda step: min((step + 1) / RAMP_STEPS, 1) * (1 - step / max(total_steps, 1))
+        )
+        self.step = 0
+        self.n_parameters = models.parameter_count(model)  # of the whole model
+        self.kept_gradients: dict[str, list[torch.Tensor]] | None = {} if keep_gradients else None
+
+    def gradients(self, batch: Any | None, targets: int) -> torch.Tensor:
+        """Compute the gradient of the whole batch's mean loss per target.
+
+        ``targets`` is how many the batch has on all ranks together. The local loss, a sum, is
+        scaled by world size / ``targets``, so that the *mean* over ranks is that gradient however
+        unevenly the batch is shared out. A rank without a ``batch`` (None) takes part with zeros:
+        nobody waits for it, and no sample is left out. Gives the local loss, a sum over targets.
+        """
+        self.model.zero_grad()
+        loss = torch.zeros((), device=self.device)
+        if batch is None:
+            for parameter in self.model.parameters():
+                parameter.grad = torch.zeros_like(parameter)
+        else:
+            with self._span("forward"):
+                loss = self.loss_fn(self.model, batch.to(self.device))
+            with self._span("backward"):
+                (loss * (self.world_size / targets)).backward()
+        self._keep("local")
+        if self.world_size > 1:
+            n_bytes = sum(p.grad.nbytes for p in self.model.parameters() if p.grad is not None)
+            with span("all_reduce", lane="comm", step=self.step, bytes=n_bytes):
+                self.synchronize(self.model)
+        self._keep("averaged")
+        return loss.detach()
+
+    def _span(self, name: str) -> AbstractContextManager[Any]:
+        return span(name, step=self.step) if self.spans else contextlib.nullcontext()
+
+    def _keep(self, name: str) -> None:
+        if self.kept_gradients is not None and self.step == 0:
+            self.kept_gradients[name] = [
+                p.grad.detach().cpu().clone() for p in self.model.parameters() if p.grad is not None
+            ]
+
+    def train_step(self, batch: Any | None, targets: int) -> torch.Tensor:
+        """Do one step of all ranks. Return the local loss, summed over targets."""
+        loss = self.gradients(batch, targets)
+        with span("optimizer", step=self.step):
+            self.optimizer.step()
+        self.lr_scheduler.step()
+        self.step += 1
+        return loss
+
+    def train_epoch(self, batches: Sequence[Any], validation: Sequence[Any], epoch: int, skip: int = 0) -> EpochMetrics:
+        """Train on this rank's ``batches`` once, then take the validation loss.
+
+        The first ``skip`` steps are warm-up, which the counted times leave out.
+        """
+        self.model.train()
+        counted = batches if self.counts_samples else []
+        targets = targets_per_step(counted)
+        skip = min(skip, len(targets) - 1)  # at least one step counts
+        loss = torch.zeros((), device=self.device)
+        start = counting_from = self.now()
+        steps = list(zip_longest(batches, targets))
+        for i, (batch, n) in enumerate(launch.progress(steps, desc=f"epoch {epoch}")):
+            if i == skip:
+                counting_from = self.now()
+            loss += self.train_step(batch, n)
+        end = self.now()
+        return EpochMetrics(
+            epoch=epoch,
+            steps=len(steps),
+            samples=sum(map(len, counted)),
+            tokens=sum(batch.n_tokens for batch in counted),
+            seconds=end - start,
+            counted_steps=len(steps) - skip,
+            counted_tokens=sum(batch.n_tokens for batch in counted[skip:]),
+            counted_seconds=end - counting_from,
+            training_loss=sum_over_ranks(loss.item())[0] / sum(targets),
+            validation_loss=self.validation_loss(validation),
+        )
+
+    @torch.no_grad()
+    def validation_loss(self, batches: Sequence[Any]) -> float:
+        """Return the mean loss per target over all ranks' batches: each target weighs the same."""
+        self.model.eval()
+        with pause():
+            losses = [self._loss(batch).item() for batch in batches]
+        loss, targets = sum_over_ranks(
+            sum(losses), sum(batch.n_targets for batch in batches) if self.counts_samples else 0
+        )
+        return loss / targets
+
+    def _loss(self, batch: Any) -> torch.Tensor:
+        """Return the batch's loss, summed over targets, where it is computed."""
+        return self.loss_fn(self.model, batch.to(self.device))
+
+    def whole_model(self) -> Any:
+        """Return the trained model, all of it."""
+        return self.model
+
+    def close(self) -> None:
+        """Free what training needed in addition to the model: here nothing."""
+
+    def now(self) -> float:
+        """Return the time in seconds, once the devices have done what they were given."""
+        for each in self.devices:
+            if each.type == "cuda":
+                torch.cuda.synchronize(each)
+        return time.perf_counter()

@@ -1,0 +1,118 @@
+"""labkit.base.formats: what a measured number, a machine's fact and a loss look like in a notebook."""
+
+import re
+
+import pandas as pd
+import pytest
+
+from labkit.base.formats import MeasuredTable, emulated, fact, loss, measured
+
+BARE_NUMBER = re.compile(r"\d+\.\d+")
+
+
+def outside_brackets(text: str) -> str:
+    """An oracle of its own, with no regular expression of the sanitizer: what is left when each [~ …] is cut out."""
+    kept, inside = "", False
+    for i, letter in enumerate(text):
+        inside = inside or text[i : i + 2] == "[~"
+        kept += "" if inside else letter
+        inside = inside and letter != "]"
+    return kept
+
+
+@pytest.mark.parametrize("value", [0.0, 3.2e-7, 1.234e-5, 0.0344, 1.0, 17, 1234.5, 12345.6, 999999999.0])
+def test_a_measured_number_has_the_same_width_whatever_its_size(value):
+    assert len(measured(value, "s")) == len("[~ 123456789 s]")
+    assert float(measured(value, "s").strip("[]~s ")) == pytest.approx(value, rel=5e-4)
+
+
+def test_a_measured_number_below_ten_thousand_keeps_four_digits():
+    assert measured(1.23456, "s") == "[~     1.235 s]"
+    assert measured(12340.0) == "[~     12340]"  # and not 1.234e+04
+
+
+@pytest.mark.parametrize("text", ["gloo on CPU", "cuda:0 [NVIDIA H200]", "two\nlines", "a ]] b", ""])
+def test_a_fact_stays_inside_its_brackets_at_fixed_width(text):
+    shown = fact(text)
+    assert len(shown) == len(fact("x"))
+    assert outside_brackets(shown) == ""
+    assert shown.count("[") == shown.count("]") == 1 and "\n" not in shown
+
+
+@pytest.mark.parametrize(("value", "shown"), [(0.76271, "[≈ 0.7627]"), (0.75, "[≈ 0.7500]"), (12.3456, "[≈ 12.35]")])
+def test_a_loss_shows_four_significant_digits(value, shown):
+    assert loss(value) == shown
+
+
+TABLE = MeasuredTable({"rank": [0, 1], "name": ["a", "b"], "mean_s": [0.5, 0.000123456], "total_s": [1.5, 2e3]})
+VIEWS = {
+    "the table": lambda table: table,
+    "some columns": lambda table: table[["rank", "mean_s"]],
+    "one column": lambda table: table["mean_s"],
+    "one row": lambda table: table.iloc[0],
+    "chosen rows": lambda table: table[table["rank"] == 1],
+    "sorted": lambda table: table.sort_values("mean_s"),
+    "turned": lambda table: table.T,
+    "summed by rank": lambda table: table.groupby("rank")[["mean_s", "total_s"]].sum(),
+    "with a computed column": lambda table: table.assign(share=table["mean_s"] / table["total_s"]),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
+def test_no_view_of_a_measured_table_prints_a_bare_measurement(view):
+    shown = view(TABLE)
+    assert not BARE_NUMBER.search(outside_brackets(repr(shown)))
+    assert "[~" in repr(shown)
+    if hasattr(shown, "_repr_html_"):
+        assert not BARE_NUMBER.search(outside_brackets(shown._repr_html_()))
+
+
+def test_counts_and_labels_of_a_measured_table_are_printed_in_the_open():
+    events = MeasuredTable({"rank": [3], "micro_batch": pd.array([7], dtype="Int64"), "start_s": [0.25]})
+    assert "3" in outside_brackets(repr(events)) and "7" in outside_brackets(repr(events))
+
+
+def test_a_long_fact_in_a_table_keeps_its_closing_bracket_in_html():
+    html = MeasuredTable({"device": [fact("x" * 200)]})._repr_html_()
+    assert "x" * 200 + "]" in html
+
+
+def test_a_measured_table_still_computes_like_a_table():
+    assert TABLE["mean_s"].sum() == pytest.approx(0.500123456)
+    assert list(TABLE.merge(pd.DataFrame({"rank": [1], "device": ["cpu:1"]}), on="rank")["device"]) == ["cpu:1"]
+
+
+# --- what was emulated ----------------------------------------------------------------------------
+
+SAID = "emulated link: SLOW (10 MB/s, 1 ms)"
+
+
+def on_a_link(text: str = SAID) -> MeasuredTable:
+    table = TABLE.copy()
+    table.attrs["emulated"] = text
+    return table
+
+
+@pytest.mark.parametrize(
+    "view", ["the table", "some columns", "chosen rows", "sorted", "turned", "with a computed column"]
+)
+def test_every_view_of_a_table_says_below_it_what_was_emulated(view):
+    shown = VIEWS[view](on_a_link())
+    assert repr(shown).splitlines()[-1] == SAID
+    assert shown._repr_html_().endswith(f"<p>{SAID}</p>")
+
+
+def test_a_table_of_which_nothing_was_emulated_says_nothing_of_it():
+    assert "emulated" not in repr(TABLE) and "emulated" not in TABLE._repr_html_()
+    assert repr(on_a_link()).replace(f"\n{SAID}", "") == repr(TABLE)
+
+
+def test_what_was_emulated_is_text_and_no_html():
+    assert on_a_link("link <b> & co")._repr_html_().endswith("<p>link &lt;b&gt; &amp; co</p>")
+
+
+def test_the_note_under_a_picture_has_the_given_words_first_and_names_each_emulation_once():
+    plain, slow, other = TABLE, on_a_link(), on_a_link("emulated link: OTHER")
+    assert emulated(plain) == "" and emulated(slow) == SAID and emulated(plain, note="Two ranks") == "Two ranks"
+    assert emulated(plain, slow, slow, other, note="Two ranks.") == f"Two ranks. {SAID}. emulated link: OTHER"
+    assert emulated(slow, note=SAID) == SAID  # the caller has said it already

@@ -1,0 +1,110 @@
+### INSTRUCTORS ONLY: this file holds answers, so it is not in the student edition
+"""Wrong and right answers to dp.2; test_answers.py says how they are written."""
+
+from __future__ import annotations
+
+from labkit.check import dp_2 as claims
+
+LOOP = """        while not context.join():
+            pass
+"""
+END = """    finally:
+        for process in context.processes:
+            process.kill()
+            process.join()
+"""
+WAIT = f"    try:\n{LOOP}{END}"
+ENDED = "    finally:\n        pass\n"
+RAISES_AND_LEAVES = """    import time
+    while any(process.is_alive() for process in context.processes):
+        if any(process.exitcode for process in context.processes):
+            raise RuntimeError("this rank was told to fail")
+        time.sleep(0.05)
+"""
+NOT_THE_LAST = """
+def _run_rank(rank, fn, world_size, backend):
+    import time
+    fn(rank, world_size, backend)
+    time.sleep(20 * (rank == 2))
+"""
+HIDES_ALL = "    except Exception:\n        pass\n"
+OWN_ERROR = "    except Exception as error:\n        raise RuntimeError('a rank failed') from None\n"
+ONE_BY_ONE = "    for process in context.processes:\n        process.join()\n"
+STORE = "store = loopback_store(rank, world_size, master_addr, master_port)"
+GROUP = "dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)"
+AFTER_AN_ERROR = """    try:
+        while not context.join(timeout=0.1):
+            pass
+    except BaseException:
+        for process in context.processes:
+            process.terminate()
+        for process in context.processes:
+            process.join()
+        raise
+"""
+
+WRONG = {
+    "does not wait": (
+        claims.a_process_for_each_rank,
+        "run_processes returned after fn was done on 0 of them. Wait for all",
+        (WAIT, ""),
+    ),
+    "waits for the first to end": (
+        claims.a_process_for_each_rank,
+        "with 3 ranks, of which rank 0 ends first: run_processes returned after fn was done on 1 of them",
+        (LOOP, "        context.join()\n"),
+    ),
+    "two ranks, whatever is asked for": (
+        claims.a_process_for_each_rank,
+        "fn was called with [[0, 2, 'gloo'], [1, 2, 'gloo']], expected [[0, 3, 'gloo']",
+        ("arguments = ", "world_size = min(world_size, 2)\n    arguments = "),
+    ),
+    "a group for each rank": (
+        claims.ranks_form_a_group,
+        "found itself (0, 1, 'gloo')",
+        (STORE, ""),
+        (GROUP, "dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)"),
+    ),
+    "listens on every interface": (
+        claims.nothing_listens_to_others,
+        "connections from other machines",
+        (STORE, "method = f'tcp://127.0.0.1:{master_port}'"),
+        (GROUP, "dist.init_process_group(backend, init_method=method, rank=rank, world_size=world_size)"),
+    ),
+    "leaves processes running": (
+        claims.no_process_is_left,
+        "1 of 3 were still running",
+        (WAIT, ONE_BY_ONE.replace("processes:", "processes[:2]:")),
+        NOT_THE_LAST,
+    ),
+    "hides a failure": (claims.failure_is_raised, "as if all were well", (END, HIDES_ALL + END)),
+    "raises an error of its own": (
+        claims.failure_is_raised,
+        "does not say why: let the error of context.join() through",
+        (END, OWN_ERROR + END),
+    ),
+    "waits for one after the other": (
+        claims.failure_ends_the_others,
+        "went on to its end all the same",
+        (WAIT, ONE_BY_ONE),
+    ),
+    "raises and leaves the others": (
+        claims.failure_ends_the_others,
+        "rank 0 was still running",
+        (WAIT, RAISES_AND_LEAVES),
+    ),
+    "is not ready for an interrupt": (claims.an_interrupt_ends_the_ranks, "in its finally block", (END, ENDED)),
+    "raises in a rank": (
+        None,
+        "with 3 ranks, of which rank 0 ends first: it raised KeyError: 'MASTER' (labkit/dp.py, line ",
+        (STORE, "store = {}['MASTER']"),
+    ),
+    "gives the ranks a function without a name": (
+        None,
+        "Can't pickle local object 'run_processes.<locals>.<lambda>' (labkit/dp.py, line ",
+        ("mp.start_processes(_run_rank", "mp.start_processes(lambda *given: _run_rank(*given)"),
+    ),
+}
+FOLLOWS = ["does not wait", "waits for the first to end"]
+OTHER_CAUSE: dict[str, tuple[str, ...]] = {}
+RIGHT = {"ends the others only after an error": [(WAIT, AFTER_AN_ERROR)]}

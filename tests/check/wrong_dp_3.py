@@ -1,0 +1,161 @@
+### INSTRUCTORS ONLY: this file holds answers, so it is not in the student edition
+"""Wrong and right answers to dp.3; test_answers.py says how they are written."""
+
+from __future__ import annotations
+
+from labkit.check import dp_3 as claims
+from labkit.check import gradients
+
+GRADIENT = "gradient = parameter.grad.contiguous()"
+LIST = "[torch.empty_like(gradient) for _ in range(world_size)]"
+GATHER = "dist.gather(gradient, gathered)"
+MEANS = "[torch.stack(gathered).mean(dim=0)] * world_size"
+SCATTER = "dist.scatter(gradient, means)"
+KEEP = "parameter.grad.copy_(gradient)"
+IN_ONE_MESSAGE = """
+def gather_scatter_gradients(model):
+    from torch.distributed import gather, get_rank, get_world_size, scatter
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+    if get_rank() == 0:
+        rows = torch.empty(get_world_size(), flat.numel(), dtype=flat.dtype)
+        gather(flat, list(rows))
+        scatter(flat, list((rows.sum(0) / get_world_size()).expand_as(rows).contiguous()))
+    else:
+        gather(flat)
+        scatter(flat)
+    for gradient, mean in zip(gradients, flat.split([gradient.numel() for gradient in gradients])):
+        gradient.copy_(mean.view_as(gradient))
+"""
+ROOT_BY_ROOT = """
+def gather_scatter_gradients(model):
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    for gradient in [p.grad for p in model.parameters() if p.grad is not None]:
+        if rank == 0:
+            rows = torch.empty(world_size, gradient.numel(), dtype=gradient.dtype)
+            dist.gather(gradient.reshape(-1).clone(), list(rows))
+            rows[:] = rows.sum(0) / world_size
+        mean = torch.empty(gradient.numel(), dtype=gradient.dtype)
+        if rank:
+            dist.gather(gradient.flatten())
+        dist.scatter(mean, list(rows) if rank == 0 else None)
+        gradient[:] = mean.view(gradient.shape)
+"""
+
+WRONG = {
+    "scatters what it gathered": (
+        gradients.mean_is_the_gradient_of_the_batch,
+        "still that of the rank's own shard: gather on rank 0, take the mean there",
+        (MEANS, "gathered"),
+    ),
+    "scatters the sum": (
+        gradients.mean_is_the_gradient_of_the_batch,
+        "3 times too large",
+        (".mean(dim=0)", ".sum(dim=0)"),
+    ),
+    "does not keep what it scattered": (
+        gradients.mean_is_the_gradient_of_the_batch,
+        "put what arrives into the gradient",
+        (GRADIENT, "gradient = parameter.grad.clone()"),
+        (KEEP, "pass"),
+    ),
+    "gathers into one tensor": (
+        gradients.mean_is_the_gradient_of_the_batch,
+        "'s shard, on every rank: take the mean over a list that has a tensor of its own for each rank",
+        (LIST, "[torch.empty_like(gradient)] * world_size"),
+    ),
+    "averages on rank 0 only": (
+        gradients.all_ranks_agree,
+        "rank 0 and rank 1 differ",
+        (SCATTER, "gradient = means[0] if means else gradient"),
+    ),
+    "does not wait": (
+        gradients.calls_have_ended,
+        "rank 0 began scatter with async_op=True and never called wait()",
+        (SCATTER, "dist.scatter(gradient, means, async_op=True)"),
+    ),
+    "puts a new tensor in place": (
+        gradients.gradients_change_in_place,
+        "on rank 0, the grad of first.weight is another tensor than before",
+        (GRADIENT, "gradient = parameter.grad.clone()"),
+        (KEEP, "parameter.grad = gradient"),
+    ),
+    "zeros for None": (
+        gradients.no_gradient_stays_none,
+        "parameters without a gradient (grad is None): frozen.weight was given one",
+        ("if parameter.grad is not None:", "if True:"),
+        (
+            GRADIENT,
+            "parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad; " + GRADIENT,
+        ),
+    ),
+    "forgets None": (
+        None,
+        "parameters without a gradient (grad is None): it raised AttributeError: 'NoneType' object has no attribute 'contiguous'",
+        ("if parameter.grad is not None:", "if True:"),
+    ),
+    "averages the weights": (
+        gradients.weights_stay,
+        "average parameter.grad, not the parameter",
+        (GRADIENT, "gradient = parameter.data + rank"),
+        (KEEP, "parameter.data.copy_(gradient)"),
+    ),
+    "uses all_reduce": (
+        claims.everything_goes_through_rank_0,
+        "rank 0 called all_reduce: gather on rank 0",
+        (GATHER, "dist.all_reduce(gradient)"),
+        (MEANS, "None"),
+        (SCATTER, "gradient = gradient / world_size"),
+    ),
+    "broadcasts": (
+        claims.everything_goes_through_rank_0,
+        "rank 0 called broadcast: gather on rank 0",
+        (SCATTER, "rank or gradient.copy_(means[0]); dist.broadcast(gradient, 0)"),
+    ),
+    "does not scatter": (
+        claims.everything_goes_through_rank_0,
+        "did not call dist.scatter",
+        (SCATTER, "gradient = means[0] if means else gradient"),
+    ),
+    "goes through the last rank": (
+        claims.everything_goes_through_rank_0,
+        "gathered on or scattered from rank 2",
+        ("if rank == 0", "if rank == 2"),
+        (GATHER, "dist.gather(gradient, gathered, dst=2)"),
+        (SCATTER, "dist.scatter(gradient, means, src=2)"),
+    ),
+    "scatters everything to everyone": (
+        claims.each_gradient_travels_once,
+        "rank 0 took [96, 96, 384, 384] bytes in 4 calls of scatter, and its gradients have [32, 32, 128, 128]",
+        (MEANS, "[torch.stack(gathered)] * world_size"),
+        (
+            SCATTER,
+            "parts = gradient.new_empty(world_size, *gradient.shape); dist.scatter(parts, means); gradient = parts.mean(0)",
+        ),
+    ),
+    "all gradients in one message": (
+        claims.each_gradient_travels_once,
+        "rank 0 gave [320] bytes in 1 calls of gather, and its gradients have [32, 32, 128, 128]",
+        IN_ONE_MESSAGE,
+    ),
+    "forgets that reshape may copy": (
+        claims.any_strides_do,
+        "gradients that lie transposed in memory: on rank 0, the gradient of first.weight is not the mean",
+        (GRADIENT, "gradient = parameter.grad.reshape(-1)"),
+        (KEEP, "pass"),
+    ),
+    "ignores strides": (
+        claims.any_strides_do,
+        "gradients that lie transposed in memory: on rank ",
+        (GRADIENT, "gradient = parameter.grad"),
+    ),
+    "turns round what lies transposed": (
+        claims.any_strides_do,
+        "gradients that lie transposed in memory on rank 0 alone: on rank ",
+        (GRADIENT, "gradient = parameter.grad if parameter.grad.is_contiguous() else parameter.grad.t()"),
+        (KEEP, "pass"),
+    ),
+}
+FOLLOWS = ["uses all_reduce"]
+OTHER_CAUSE = {"gathers into one tensor": ("take the mean there",)}
+RIGHT = {"row by row": ROOT_BY_ROOT}

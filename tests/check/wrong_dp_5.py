@@ -1,0 +1,148 @@
+### INSTRUCTORS ONLY: this file holds answers, so it is not in the student edition
+"""Wrong and right answers to dp.5; test_answers.py says how they are written."""
+
+from __future__ import annotations
+
+from labkit.check import dp_5 as claims
+
+FLAT = "tensor.contiguous().view(-1)"
+CHUNKS = "flat.tensor_split(world_size)"
+GATHER = "_exchange(chunks[(rank + 1 - step) % world_size], chunks[(rank - step) % world_size])"
+WRITE_BACK = "if not tensor.is_contiguous():\n        tensor.copy_(flat.view(tensor.shape))"
+
+
+def instead(body: str) -> str:
+    """A ring_all_reduce that does something else altogether."""
+    return f"def ring_all_reduce(tensor):\n    rank, n = dist.get_rank(), dist.get_world_size()\n    {body.strip()}\n"
+
+
+WHOLE_TENSOR_ROUND = """
+    passing, own = tensor.clone(memory_format=torch.contiguous_format), tensor.clone()
+    total = own
+    for _ in range(n - 1):
+        incoming = torch.empty_like(passing)
+        _exchange(passing, incoming)
+        total = total + incoming
+        passing = incoming
+    tensor.copy_(total)
+"""
+STAR = """
+    flat = tensor.contiguous().view(-1)
+    if rank == 0:
+        for other in range(1, n):
+            incoming = torch.empty_like(flat)
+            dist.recv(incoming, other)
+            flat += incoming
+        for other in range(1, n):
+            dist.send(flat, other)
+    else:
+        dist.send(flat, 0)
+        dist.recv(flat, 0)
+    tensor.copy_(flat.view(tensor.shape))
+"""
+SEND_THEN_RECEIVE = """dist.send(outgoing, (rank + 1) % world_size)
+        dist.recv(incoming, (rank - 1) % world_size)"""
+OTHER_WAY_ROUND = """
+def ring_all_reduce(tensor):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    flat = tensor.detach().flatten().clone()
+    edges = [len(flat) * chunk // n for chunk in range(n + 1)]
+    part = lambda chunk: slice(edges[chunk % n], edges[chunk % n + 1])
+    for step in range(2 * (n - 1)):
+        there = flat[part(rank + step)].clone()
+        here = torch.empty_like(flat[part(rank + step + 1)])
+        receiving, sending = dist.irecv(here, (rank + 1) % n), dist.isend(there, (rank - 1) % n)
+        receiving.wait()
+        sending.wait()
+        flat[part(rank + step + 1)] = here + (flat[part(rank + step + 1)] if step < n - 1 else 0)
+    tensor.detach().copy_(flat.reshape(tensor.shape))
+    return tensor
+"""
+
+WRONG = {
+    "works on a copy": (
+        claims.the_sum_is_everywhere,
+        "as it was before: change the tensor itself",
+        (FLAT, "tensor.clone(memory_format=torch.contiguous_format).view(-1)"),
+    ),
+    "gives the mean": (
+        claims.the_sum_is_everywhere,
+        "is the mean: ring_all_reduce gives the sum",
+        (WRITE_BACK, "tensor.copy_(flat.view(tensor.shape) / world_size)"),
+    ),
+    "stops after reduce-scatter": (
+        claims.the_sum_is_everywhere,
+        "on rank 0 of 3, only chunk 1 is the sum",
+        (GATHER, "break"),
+    ),
+    "adds during all-gather": (
+        claims.the_sum_is_everywhere,
+        "replace the others rather than add to them",
+        (
+            GATHER,
+            "incoming = torch.empty_like(chunks[(rank - step) % world_size])\n        "
+            + GATHER.replace("chunks[(rank - step) % world_size])", "incoming)")
+            + "\n        chunks[(rank - step) % world_size].add_(incoming)",
+        ),
+    ),
+    "always sends its own chunk": (
+        claims.the_sum_is_everywhere,
+        "of 3 chunks are the sum. Write down for three ranks",
+        ("outgoing, mine = chunks[(rank - step) % world_size]", "outgoing, mine = chunks[rank]"),
+    ),
+    "leaves the remainder out": (
+        claims.any_size_does,
+        "chunks may differ by one element",
+        (CHUNKS, "list(flat[: len(flat) // world_size * world_size].view(world_size, -1))"),
+    ),
+    "does not write the copy back": (
+        claims.any_strides_do,
+        "with a transposed matrix, 3 ranks: rank 0 has something else than the sum: its elements do not lie side by side",
+        (WRITE_BACK, ""),
+    ),
+    "adds up in float32": (
+        claims.any_dtype_does,
+        "with 17 elements of float64, 3 ranks: rank 0",
+        (FLAT, FLAT + ".float()"),
+        (WRITE_BACK, "tensor.copy_(flat.view(tensor.shape))"),
+    ),
+    "adds up in bfloat16": (
+        claims.any_dtype_does,
+        "with 17 elements of float32, 3 ranks: rank 0",
+        (FLAT, FLAT + ".bfloat16()"),
+        (WRITE_BACK, "tensor.copy_(flat.view(tensor.shape))"),
+    ),
+    "each rank adds up for itself": (
+        claims.ranks_agree,
+        "they added up in different orders",
+        instead(WHOLE_TENSOR_ROUND),
+    ),
+    "calls all_reduce": (
+        claims.only_point_to_point,
+        "called all_reduce: make it of sending and receiving alone",
+        instead("flat = tensor.contiguous(); dist.all_reduce(flat); tensor.copy_(flat)"),
+    ),
+    "sends to rank 0": (
+        claims.only_neighbours_talk,
+        "4 ranks: rank 0 talked to rank 2, expected its neighbours, 1 and 3",
+        instead(STAR),
+    ),
+    "sends the whole tensor": (
+        claims.a_rank_sends_its_share,
+        "sent 8000 bytes of a tensor of 4000, expected 5333",
+        instead(WHOLE_TENSOR_ROUND),
+    ),
+    "sends before it receives": (
+        None,
+        "it did not end in time. It was at labkit/dp.py",
+        ("_exchange(outgoing, incoming)", SEND_THEN_RECEIVE),
+    ),
+    "has fewer chunks than ranks": (
+        None,
+        "with one element more than ranks, 3 ranks: it raised IndexError: list index out of range (labkit/dp.py, line ",
+        (CHUNKS, "list(flat.chunk(world_size))"),
+    ),
+}
+FOLLOWS = ["works on a copy", "leaves the remainder out"]  # so what follows from it is not tried
+OTHER_CAUSE = {"leaves the remainder out": ("side by side", "of the same dtype")}  # advice that must not be given
+RIGHT = {"the other way round, without _exchange": OTHER_WAY_ROUND}

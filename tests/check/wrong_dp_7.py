@@ -1,0 +1,182 @@
+### INSTRUCTORS ONLY: this file holds answers, so it is not in the student edition
+"""Wrong and right answers to dp.7; test_answers.py says how they are written."""
+
+from __future__ import annotations
+
+from labkit.check import dp_7 as claims
+
+COLLECT, MARK = "        bucket.collect(position)\n        bucket.missing", "bucket.missing.remove(position)\n"
+SEND_FULL = """        while self._sent < len(self.buckets) and not self.buckets[self._sent].missing:
+            self.buckets[self._sent].send(self.comm_hook)
+            self._sent += 1
+"""
+REST = "for bucket in self.buckets[self._sent :]:\n"
+COLLECT_REST = "            for position in bucket.missing:\n                bucket.collect(position)\n"
+SEND_REST = f"        {REST}{COLLECT_REST}            bucket.send(self.comm_hook)\n"
+PAST_THE_HOOK = (SEND_REST, SEND_REST.replace("self.comm_hook", "all_reduce_hook"))
+WAIT = "        for bucket in self.buckets:\n            bucket.wait()\n"
+TAKE_THE_VIEW = "bucket.parameters[position].grad = bucket.views[position]"
+IN_ANY_ORDER = """        if not bucket.missing:
+            bucket.send(self.comm_hook)
+            self._sent += 1
+"""
+COLLECT_AS_IT_LEAVES = SEND_FULL.replace(
+    "            self.buckets[self._sent].send",
+    "            for each in range(len(self.buckets[self._sent].parameters)):\n"
+    "                self.buckets[self._sent].collect(each)\n"
+    "            self.buckets[self._sent].send",
+)
+READY_NOW = """        for bucket in self.buckets:
+            for position in sorted(bucket.missing):
+                self._gradient_is_ready(bucket, position)
+"""
+
+
+def rest(collect: str) -> tuple[str, str]:
+    """Something else for each gradient that is missing in the end."""
+    return COLLECT_REST, COLLECT_REST.replace("bucket.collect(position)", collect)
+
+
+WRONG = {
+    "marks nothing": (
+        claims.ready_gradients_are_marked,
+        "where all ranks do the same: rank 0, step 0: nothing was taken out of bucket.missing in the backward pass",
+        (MARK, "pass\n"),
+    ),
+    "sends nothing": (
+        claims.each_bucket_is_sent_once,
+        "bucket 0 was not sent, and the other ranks would wait for it",
+        (SEND_FULL, ""),
+        (SEND_REST, ""),
+    ),
+    "forgets the unused": (
+        claims.each_bucket_is_sent_once,
+        "where each rank leaves out another layer: rank 0, step 0: bucket 0 was not sent",
+        (SEND_REST, ""),
+    ),
+    "forgets what is full but had to wait": (
+        claims.each_bucket_is_sent_once,
+        "where each rank leaves out another layer: rank 0, step 0: bucket 1 was not sent",
+        (REST, "for bucket in self.buckets:\n            if not bucket.missing: continue\n"),
+    ),
+    "takes a hook of its own": (
+        claims.each_bucket_is_sent_once,
+        "where all ranks do the same: rank 0, step 0: all_reduce was called, but not by self.comm_hook",
+        (SEND_FULL, SEND_FULL.replace("self.comm_hook", "all_reduce_hook")),
+        PAST_THE_HOOK,
+    ),
+    "takes a hook of its own in the end": (
+        claims.each_bucket_is_sent_once,
+        "leaves out another layer: rank 0, step 0: all_reduce was called, but not by self.comm_hook",
+        PAST_THE_HOOK,
+    ),
+    "sends everything again": (
+        claims.each_bucket_is_sent_once,
+        "bucket 0 was sent 2 times",
+        (REST, "for bucket in self.buckets:\n"),
+    ),
+    "sends a gradient at a time": (
+        claims.each_bucket_is_sent_once,
+        "something else than a bucket's whole buffer",
+        (SEND_FULL, "        self.comm_hook(bucket.views[position].reshape(-1)[1:])\n"),
+    ),
+    "sends whatever is full": (
+        claims.buckets_leave_in_order,
+        "in different orders: rank 0, step 1: buckets were sent in the order 2, 1, 0",
+        (SEND_FULL, IN_ANY_ORDER),
+        (REST, "for bucket in self.buckets:\n            if bucket.future is not None: continue\n"),
+    ),
+    "sends the next one too": (
+        claims.no_bucket_leaves_unfinished,
+        "A bucket may go once nothing of it is missing",
+        ("not self.buckets[self._sent].missing", "not self.buckets[max(0, self._sent - 1)].missing"),
+    ),
+    "sends inside no_sync": (
+        claims.nothing_is_sent_inside_no_sync,
+        "a bucket was sent inside no_sync",
+        "_ready = BucketedDataParallel._gradient_is_ready\n"
+        "def _send_always(self, bucket, position):\n"
+        "    if not self._synchronize: self.comm_hook(bucket.buffer)\n"
+        "    _ready(self, bucket, position)\n"
+        "BucketedDataParallel._gradient_is_ready = _send_always\n",
+    ),
+    "collects nothing": (
+        claims.gradients_are_averaged,
+        "is still the rank's own: collect it into its bucket",
+        (COLLECT, "        bucket.missing"),
+    ),
+    "divides once more": (
+        claims.gradients_are_averaged,
+        "is 3 times too small: it was divided by the world size twice",
+        (WAIT, WAIT + "            bucket.buffer /= dist.get_world_size()\n"),
+    ),
+    "takes the sum": (
+        claims.gradients_are_averaged,
+        "is 3 times too large",
+        (WAIT, WAIT + "            bucket.buffer *= dist.get_world_size()\n"),
+    ),
+    "sends the rest as it is": (
+        claims.unused_parameters_count_as_zero,
+        "is None, and should be the part of the buffer in which the mean is: collect it",
+        (COLLECT_REST, ""),
+    ),
+    "takes the buffer as it is": (
+        claims.unused_parameters_count_as_zero,
+        "the buffer may still hold the last step's gradients",
+        rest(TAKE_THE_VIEW),
+    ),
+    "zeros in the buffer alone": (
+        claims.accumulated_gradients_are_averaged,
+        "is still the rank's own: collect it into its bucket",
+        rest("bucket.views[position].zero_()"),
+    ),
+    "zeros for all that is missing": (
+        claims.accumulated_gradients_are_averaged,
+        "collect what is missing, rather than set it to zero: a gradient may be there from inside no_sync",
+        rest(TAKE_THE_VIEW + ".zero_()"),
+    ),
+    "puts new tensors in place": (
+        claims.gradients_stay_in_their_buckets,
+        "is a tensor of its own",
+        (WAIT, WAIT + "            for p in bucket.parameters: p.grad = p.grad.clone()\n"),
+    ),
+    "sends only in the end": (
+        claims.a_bucket_leaves_at_once,
+        "nothing was sent before the backward pass was over, so nothing overlaps",
+        (SEND_FULL, ""),
+    ),
+    "sends before it marks": (
+        claims.a_bucket_leaves_at_once,
+        "1 of the buckets could have gone, and 0 had. Mark the gradient as ready first",
+        (MARK + SEND_FULL, SEND_FULL.lstrip() + "        " + MARK),
+    ),
+    "sends one at a time": (
+        claims.a_bucket_leaves_at_once,
+        "3 of the buckets could have gone, and 1 had",
+        (SEND_FULL, SEND_FULL.replace("while", "if")),
+    ),
+    "waits as soon as it has sent": (
+        claims.backward_does_not_wait,
+        "the backward pass stood still until a bucket had arrived",
+        ("self._sent += 1", "self.buckets[self._sent].wait(); self._sent += 1"),
+    ),
+    "does not wait for buckets": (claims.finish_waits, "of the buckets were still on their way", (WAIT, "")),
+    "waits for the last bucket": (
+        claims.finish_waits,
+        "of the buckets were still on their way",
+        (WAIT, "        self.buckets[-1].wait()\n"),
+    ),
+}
+FOLLOWS = ["marks nothing", "takes a hook of its own", "sends nothing", "takes the sum", "sends whatever is full"]
+OTHER_CAUSE = dict.fromkeys(
+    ("takes the sum", "divides once more", "collects nothing"), ("last step's gradients", "set it to zero")
+)
+RIGHT = {
+    "collects a bucket as it leaves": [
+        (COLLECT, "        bucket.missing"),
+        (SEND_FULL, COLLECT_AS_IT_LEAVES),
+        (COLLECT_REST, COLLECT_REST.replace("bucket.missing", "range(len(bucket.parameters))")),
+        (WAIT, "        for bucket in reversed(self.buckets):\n            bucket.future.wait()\n"),
+    ],
+    "takes what is missing for ready": [(SEND_REST, READY_NOW)],
+}

@@ -1,0 +1,182 @@
+### INSTRUCTORS ONLY: this file holds answers, so it is not in the student edition
+"""Wrong and right answers to pipe.1; test_answers.py says how they are written."""
+
+from __future__ import annotations
+
+from labkit.check.pipe_1 import (
+    a_module_without_a_device_stays,
+    a_partition_begins_where_the_device_changes,
+    devices_belong_to_partitions,
+    each_module_is_in_one_partition,
+    modules_keep_their_names,
+    modules_stay_in_order,
+    partitions_are_sequential,
+    with_device_decides,
+)
+
+PLACED, NEW = "placed(modules):", "device is not None and (not devices or device != devices[-1])"
+BEGIN, ADD = "partitions.append(nn.Sequential())", "partitions[-1].add_module(name, module)"
+BODY = f"""for name, module, device in {PLACED}
+        if {NEW}:
+            {BEGIN}
+            devices.append(device)
+        {ADD}
+"""
+OPEN_GROUP = """group, before = nn.Sequential(), None
+    for name, module, device in placed(modules):
+        if len(group) and device not in (before, None):
+            partitions.append(group)
+            devices.append(before)
+            group = nn.Sequential()
+        group.add_module(name, module)
+        before = device or before
+    partitions, devices = [*partitions, group], [*devices, before]
+"""
+OPEN = "if len(group) and device"
+BY_DEVICE = """groups = {}
+    for name, module, device in placed(modules):
+        device = device or list(groups)[-1]
+        groups.setdefault(device, nn.Sequential()).add_module(name, module)
+    partitions, devices = list(groups.values()), list(groups)
+"""
+HALVES = "devices = [device for _, _, device in placed(modules)]\n    half = len(modules) // 2\n    "
+HALVES += "partitions, devices = [modules[:half], modules[half:]], devices[::half]\n"
+GROUPBY = """import itertools
+    from collections import OrderedDict
+    runs, last = [], None
+    for name, module, device in placed(modules):
+        last = device or last
+        runs.append((last, (name, module)))
+    runs = [(device, [named for _, named in run]) for device, run in itertools.groupby(runs, lambda each: each[0])]
+    devices, groups = zip(*runs)
+    partitions = nn.ModuleList([nn.Sequential(OrderedDict(group)) for group in groups])
+"""
+SLICES = """where = [device for _, _, device in placed(modules)]
+    starts = [i for i in range(len(where)) if where[i] is not None and (not i or where[i] != where_before(where, i))]
+    partitions = [modules[start:end] for start, end in zip(starts, [*starts[1:], len(where)])]
+    devices = [where[start] for start in starts]
+"""
+WHERE_BEFORE = "def where_before(where, i):\n    return next(d for d in reversed(where[:i]) if d is not None)\n"
+
+
+def by_parameters(device: str) -> str:
+    """Where each module is, by this expression; the first is where the first one is that names a device."""
+    return f"""
+def placed(modules):
+    named = [(name, module, {device}) for name, module in modules.named_children()]
+    first = next(device for _, _, device in named if device)
+    return [(*named[0][:2], named[0][2] or first), *named[1:]]
+"""
+
+
+OF_PARAMETERS = "next((parameter.device for parameter in module.parameters()), None)"
+OR_WITH_DEVICE = f"module.device if isinstance(module, WithDevice) else {OF_PARAMETERS}"
+
+BY_CLAIM = {
+    each_module_is_in_one_partition: {
+        "gives the partitions only": (
+            "it gave [a Sequential, a Sequential], expected two lists",
+            "_cut = split_module\ndef split_module(modules): return _cut(modules)[0]\n",
+        ),
+        "fills nothing in": ("it gave []: module 0 is in no partition", (BODY, "")),
+        "loses the last group": (
+            "module 1 is in no partition. Do not forget",
+            (BODY, OPEN_GROUP.replace("[*partitions, group], [*devices, before]", "partitions, devices")),
+        ),
+        "begins a partition with the module before": (
+            "is there twice",
+            (BODY, OPEN_GROUP.replace("group = nn.Sequential()\n        group", "group = group[-1:]\n        group")),
+        ),
+        "takes them out of the model": ("it left 0 in the model", (PLACED, f"{PLACED}\n        del modules[0]")),
+        "copies": (
+            "None is a module that is not the model's",
+            ("(name, module)", "(name, __import__('copy').deepcopy(module))"),
+        ),
+    },
+    modules_stay_in_order: {
+        "from the last to the first within a partition": (
+            "it gave [[0], [3, 2, 1]]: the partitions",
+            (ADD, "partitions[-1] = nn.Sequential(module, *partitions[-1])"),
+        ),
+    },
+    partitions_are_sequential: {
+        "plain lists": (
+            "it gave a list as a partition. Make an nn.Sequential",
+            (BEGIN, "partitions.append([])"),
+            (ADD, "partitions[-1].append(module)"),
+        ),
+        "the modules themselves": (
+            "it gave a Linear as a partition. Make an nn.Sequential",
+            (BODY, "partitions = list(modules)\n    devices = [device for _, _, device in placed(modules)]\n"),
+        ),
+    },
+    a_partition_begins_where_the_device_changes: {
+        "equal parts": ("it gave [[0, 1], [2, 3]], expected [[0], [1, 2, 3]]", (BODY, HALVES)),
+        "a partition for each module": ("[[0], [1], [2], [3]], expected [[0], [1, 2, 3]]", (NEW, "device is not None")),
+        "an empty partition at the start": (
+            "it gave [[], [0], [1, 2, 3]], expected [[0], [1, 2, 3]]",
+            (BODY, OPEN_GROUP.replace(OPEN, "if device")),
+        ),
+        "collects by device": ("expected [[0], [1], [2]]: compare with the device", (BODY, BY_DEVICE)),
+        "begins a partition for a new device only": (
+            "it gave [[0], [1, 2]], expected [[0], [1], [2]]",
+            (NEW, "device is not None and device not in devices"),
+        ),
+    },
+    with_device_decides: {
+        "looks at parameters only": ("ask WithDevice for its .device, or see placed", by_parameters(OF_PARAMETERS)),
+        "compares the types": (
+            "cpu:0 and cpu:1 are two devices",
+            (NEW, NEW.replace("device != devices[-1]", "device.type != devices[-1].type")),
+        ),
+        "takes modules out of WithDevice": (
+            "module 0 was taken out of its WithDevice",
+            ("(name, module)", "(name, module.module if isinstance(module, WithDevice) else module)"),
+        ),
+    },
+    a_module_without_a_device_stays: {
+        "takes None for a device": ("nothing says where a ReLU is", (NEW, "not devices or device != devices[-1]")),
+        "compares with None": (
+            "compared with the last device that is not None",
+            (PLACED, f"{PLACED}\n        before, last = locals().get('last'), device"),
+            (NEW, "device is not None and device != before"),
+        ),
+        "a module without parameters is on the CPU": (
+            "it gave [[0], [1], [2, 3, 4, 5, 6]]",
+            by_parameters(OR_WITH_DEVICE.replace("None", "torch.device('cpu')")),
+        ),
+        "leaves modules without parameters out": (
+            "it gave [[1], [3, 6]], expected [[0, 1, 2]",
+            (ADD, f"if any(True for _ in module.parameters()): {ADD}"),
+        ),
+        "plain cpu is one more device": ("parameters are on plain cpu wherever", by_parameters(OR_WITH_DEVICE)),
+    },
+    None: {
+        "takes for granted that there are parameters": (
+            "6 Linear on cpu): it raised StopIteration (labkit/pipe.py, line ",
+            by_parameters(OR_WITH_DEVICE.replace(OF_PARAMETERS, "next(module.parameters()).device")),
+        ),
+    },
+    devices_belong_to_partitions: {
+        "the devices of parameters": (
+            "it gave the devices [cpu, cpu, cpu], expected [cpu:0, cpu:1, cpu:2]",
+            (ADD, f"{ADD}\n    devices = [next(partition.parameters()).device for partition in partitions]"),
+        ),
+        "devices as text": ("it gave a device as a str,", (ADD, f"{ADD}\n    devices = list(map(str, devices))")),
+        "a device for each module": (
+            "it gave the devices [cpu, meta, meta, meta], expected [cpu, meta]",
+            (ADD, f"{ADD}\n    devices = [device for _, _, device in placed(modules)]"),
+        ),
+    },
+    modules_keep_their_names: {
+        "gives new names": ("names [['0'], ['0', '1', '2']], expected", (ADD, "partitions[-1].append(module)")),
+    },
+}
+WRONG = {name: (claim, *answer) for claim, answers in BY_CLAIM.items() for name, answer in answers.items()}
+FOLLOWS = ["fills nothing in", "equal parts", "looks at parameters only"]
+OTHER_CAUSE = {"takes None for a device": ("parameters are on plain cpu",)}
+RIGHT = {
+    "a group that is closed when the device changes": [(BODY, OPEN_GROUP)],
+    "groupby, a ModuleList and a tuple": [(BODY, GROUPBY)],
+    "slices": [(BODY, SLICES), WHERE_BEFORE],
+}

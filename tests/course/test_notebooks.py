@@ -1,0 +1,421 @@
+"""Every notebook of the lab reproduces what is stored in it, and a stored output that is wrong by one digit is noticed.
+
+Each notebook is executed once: nbval compares it, and the same execution serves the trials with changed digits.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from nbval.plugin import get_sanitize_patterns
+
+from labkit.course import notebooks as machinery
+from labkit.course.student import is_student_edition
+
+TESTS = Path(__file__).resolve().parents[1]
+PROJECT = TESTS.parent
+NOTEBOOKS = PROJECT / "notebooks"
+# a new notebook is added here, so a lost one is noticed
+EXPECTED = (
+    "00_start_here",
+    "01_shards",
+    "02_collectives",
+    "04_data_parallel",
+    "05_overlap",
+    "06_clock_cycles",
+    "07_pipe",
+    "08_gpt2_pipeline",
+)
+CPU_RULES, GPU_RULES = TESTS / "nbval_sanitize.cfg", TESTS / "nbval_sanitize_gpu.cfg"
+
+# pytest with this folder to import the plugin from; PYTHONPATH would reach the kernels and the ranks as well
+PYTEST = "import sys, pytest; sys.path.insert(0, sys.argv.pop(1)); sys.exit(pytest.main(sys.argv[1:]))"
+
+
+def rules_of_this_machine() -> Path:
+    import torch
+
+    return GPU_RULES if torch.cuda.is_available() else CPU_RULES
+
+
+def replay(notebooks: list[Path], rules: Path) -> dict:
+    """What nbval says about each cell, and about each changed digit. Raises if pytest itself went wrong."""
+    with tempfile.TemporaryDirectory() as scratch:
+        report = Path(scratch) / "report.json"
+        environment = os.environ | {
+            "LABKIT_STATIC": "1",
+            "LABKIT_FIGURES": str(Path(scratch) / "figures"),  # those of the project stay as they are
+            "LABKIT_NBVAL_REPORT": str(report),
+        }
+        environment.pop("MPLBACKEND", None)
+        options = ["--nbval", "--nbval-current-env", f"--nbval-sanitize-with={rules}", "--nbval-cell-timeout=200"]
+        plugins = ["-p", "nbval_replay", "-p", "no:cacheprovider", "-c", os.devnull, f"--rootdir={PROJECT}", "-q"]
+        command = [sys.executable, "-c", PYTEST, str(TESTS), *options, *plugins, *map(str, notebooks)]
+        done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=290)
+        assert done.returncode in (0, 1), done.stdout + done.stderr  # 5 would be: nothing collected
+        return json.loads(report.read_text())
+
+
+@functools.cache
+def replay_of(name: str) -> dict:
+    return replay([NOTEBOOKS / f"{name}.ipynb"], rules_of_this_machine())
+
+
+# --- the notebooks of the lab ---------------------------------------------------------------------
+
+
+def test_the_lab_has_the_notebooks_that_are_tested_here():
+    assert sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb")) == sorted(EXPECTED)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_notebook_keeps_the_contract(name):
+    notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
+    assert machinery.breaches(notebook, student_edition=is_student_edition(PROJECT)) == []
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_every_cell_of_a_notebook_reproduces_its_stored_output(name):
+    cells = json.loads((NOTEBOOKS / f"{name}.ipynb").read_text())["cells"]
+    results = replay_of(name)["cells"]
+    assert "\n\n".join(cell["message"] for cell in results if cell["outcome"] != "passed") == ""
+    assert len(results) == sum(cell["cell_type"] == "code" for cell in cells) >= 5
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_changed_digit_is_noticed_exactly_where_it_is_compared(name):
+    hidden = ("~", "≈") if rules_of_this_machine() == GPU_RULES else ("~",)
+    trials = replay_of(name)["trials"]
+    assert [trial for trial in trials if trial["accepted"] != (trial["brackets"] in hidden)] == []
+    kinds = Counter(trial["brackets"] in hidden for trial in trials)
+    assert kinds[False] >= 5  # the notebook states something
+    assert kinds[True] >= 5 or is_student_edition(PROJECT)  # and measures something, unless all of that takes an answer
+
+
+# --- the two rules --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("path", "n_rules"), [(CPU_RULES, 1), (GPU_RULES, 2)])
+def test_nbval_loads_every_rule_of_the_file(path, n_rules):
+    text = path.read_text(encoding="ascii")
+    assert len(get_sanitize_patterns(text)) == n_rules == text.count("\nregex:") == text.count("\nreplace:")
+
+
+def test_a_rule_that_replaces_by_nothing_would_be_lost_in_silence():
+    assert get_sanitize_patterns("regex: a\nreplace:\n") == []
+
+
+def sanitized(text: str, path: Path) -> str:
+    for pattern, replacement in get_sanitize_patterns(path.read_text()):
+        text = re.sub(pattern, replacement, text)
+    return text
+
+
+MEASURED = [
+    "[~ 1.5 s]",
+    "[~    0.034 s]",
+    "[~ gloo on CPU     ]",
+    "[~&nbsp;&nbsp;&nbsp; 0.5]",
+    "[~\u00a01]",
+    "[~ &lt;2 &amp; 3]",
+]
+DEVICE = ["[≈ 0.7627]", "[&asymp; 0.76]", "[&#8776; 0.76]", "[&#x2248; 0.76]", json.dumps("[≈ 0.76]")[1:-1]]
+
+
+@pytest.mark.parametrize("text", MEASURED)
+def test_measurements_are_hidden_with_and_without_a_gpu(text):
+    for rules in (CPU_RULES, GPU_RULES):
+        assert sanitized(f"a {text} b", rules) == "a [measured] b"
+
+
+@pytest.mark.parametrize("text", DEVICE)
+def test_device_arithmetic_is_hidden_only_where_there_is_a_gpu(text):
+    assert sanitized(f"a {text} b", CPU_RULES) == f"a {text} b"
+    assert sanitized(f"a {text} b", GPU_RULES) == "a [device] b"
+
+
+@pytest.mark.parametrize(
+    "text", ["1.5 s", "[1.5]", "~ 1.5", "[~1.5]", "[~ 1.5\n]", "[~ 1.5", "(~ 1.5)", "≈ 0.76", "[≈0.76]"]
+)
+def test_nothing_else_is_hidden(text):
+    assert sanitized(text, GPU_RULES) == text
+
+
+def test_a_rule_ends_with_its_bracket_and_with_its_line():
+    text = "[~ 1] 2 [~ 3] 4\n[~ 5\n6 [≈ 7] 8] [9 [~ 10]]"
+    assert sanitized(text, GPU_RULES) == "[measured] 2 [measured] 4\n[~ 5\n6 [device] 8] [9 [measured]]"
+
+
+# --- execution and tampering, on a small notebook -------------------------------------------------
+
+AUTORELOAD = "%load_ext autoreload\n%autoreload 2"
+SMALL = [
+    AUTORELOAD,
+    "import os, sys, time\nfrom labkit.base.formats import MeasuredTable, loss, measured",
+    "print('3 ranks took', measured(time.perf_counter(), 's'), 'for step 7')\nprint(os.getpid(), file=sys.stderr)",
+    "MeasuredTable({'rank': [0, 1], 'mean_s': [time.perf_counter(), 0.5]})",
+    "loss(0.7627)",
+    "import psutil\nfrom ipykernel.connect import get_connection_info\n"
+    "listening = [each for each in psutil.Process().net_connections('tcp') if each.status == 'LISTEN']\n"
+    "print(get_connection_info(unpack=True)['transport'], len(listening))",
+    "assert os.environ['LABKIT_STATIC'] == '1'\nraise ValueError('shard 4 is empty')",
+]
+
+
+def make(path: Path, cells: list[str], raises: tuple[int, ...] = ()) -> Path:
+    notebook = new_notebook(cells=[new_markdown_cell("# How long does it take?"), *map(new_code_cell, cells)])
+    for i in raises:
+        notebook.cells[i + 1].metadata["tags"] = ["raises-exception"]
+    nbformat.write(notebook, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory) -> Path:
+    path = make(tmp_path_factory.mktemp("small") / "small.ipynb", SMALL, raises=(6,))
+    machinery.execute(path)
+    return path
+
+
+TAMPERED = {
+    "untouched": ("", "", True, True),
+    "text": ("3 ranks took", "4 ranks took", False, False),
+    "text_after_a_bracket": ("for step 7", "for step 8", False, False),
+    "html": (r"<td>1</td>", r"<td>2</td>", False, False),
+    "measured": (r"\[~ +\d+", "[~ 99", True, True),
+    "measured_in_html": (r"\[~&nbsp;", "[~&nbsp;9", True, True),
+    "stderr": (r'"\d+\\n"', r'"1\\n"', True, True),
+    "error": ("shard 4 is", "shard 5 is", False, False),
+    "loss": (r"0\.7627(?!\))", "0.7628", False, True),
+}
+
+
+@pytest.mark.parametrize(
+    ("rules", "names"), [(CPU_RULES, list(TAMPERED)), (GPU_RULES, ["untouched", "text", "loss"])], ids=["cpu", "gpu"]
+)
+def test_nbval_fails_where_a_compared_digit_was_changed_and_only_there(small, tmp_path, rules, names):
+    """One notebook has the cells of the small one once for each name, each time with outputs of that name's."""
+    first, *others = [cell for cell in json.loads(small.read_text())["cells"] if cell["cell_type"] == "code"]
+    cells = [first]
+    for number, name in enumerate(names):
+        old, new, *_ = TAMPERED[name]
+        stored = [json.dumps(cell["outputs"], ensure_ascii=False) for cell in others]
+        changed = [re.sub(old, new, outputs) if old else outputs for outputs in stored]
+        assert (changed != stored) == bool(old), name
+        for cell, outputs in zip(others, changed, strict=True):
+            cells.append(cell | {"outputs": json.loads(outputs), "id": f"{cell['id']}-{number}"})
+    (tmp_path / "tampered.ipynb").write_text(json.dumps(json.loads(small.read_text()) | {"cells": cells}))
+    report = replay([tmp_path / "tampered.ipynb"], rules)
+    assert len(report["cells"]) == 1 + len(names) * len(others)
+    name_of = {place: names[(place - 1) // len(others)] for place in range(1, len(cells))}
+    assert report["cells"][0]["outcome"] == "passed"
+    failed = {name_of[cell["cell"]] for cell in report["cells"] if cell["outcome"] != "passed"}
+    passes = {name: on_cpu if rules == CPU_RULES else on_gpu for name, (*_, on_cpu, on_gpu) in TAMPERED.items()}
+    assert failed == {name for name in names if not passes[name]}
+    untouched = [trial for trial in report["trials"] if name_of[trial["cell"]] == "untouched"]
+    hidden = ("~",) if rules == CPU_RULES else ("~", "≈")
+    assert all(trial["accepted"] == (trial["brackets"] in hidden) for trial in untouched)
+    assert {trial["brackets"] for trial in untouched} == {"", "~", "≈"}
+
+
+def test_an_executed_notebook_is_in_normal_form_and_keeps_the_contract(small):
+    notebook = nbformat.read(small, as_version=4)
+    assert machinery.breaches(notebook) == []
+    assert [cell.execution_count for cell in notebook.cells if cell.cell_type == "code"] == [1, 2, 3, 4, 5, 6, 7]
+    assert notebook.metadata == {"kernelspec": machinery.KERNEL, "language_info": {"name": "python"}}
+    assert "0.7627" in notebook.cells[5].outputs[0].data["text/plain"]
+
+
+def test_no_kernel_can_be_reached_through_a_tcp_port(small):
+    """Not the one that executed this notebook; and if nbval's could, the test above would find another output.
+
+    The one port is ipykernel's own: forked processes print through it, each message with a secret of the kernel's.
+    """
+    assert nbformat.read(small, as_version=4).cells[6].outputs[0].text == "ipc 1\n"
+
+
+def test_executing_again_gives_the_same_bytes_outside_the_brackets(tmp_path):
+    cells = [AUTORELOAD, "from labkit.draw import show, timeline\nfrom labkit.trace import event_table"]
+    cells += ["row = (0, 'compute', 'forward', None, None, 0, None, None, 0.0, 1.0)"]
+    cells += ["show(timeline(event_table([row])), alt='One bar.')", "print('a')\nprint('b', flush=True)\nprint('c')"]
+    path = make(tmp_path / "same.ipynb", cells)
+    machinery.execute(path)
+    first = path.read_bytes()
+    machinery.execute(path)
+    assert path.read_bytes() == first
+    notebook = nbformat.read(path, as_version=4)
+    assert machinery.breaches(notebook) == []
+    outputs = notebook.cells[4].outputs  # the picture once, not a second time by matplotlib
+    assert [output.metadata["image/png"]["alt"] for output in outputs] == ["One bar."]
+    assert notebook.cells[5].outputs[0].text == "a\nb\nc\n"
+
+
+def test_a_notebook_that_raises_is_not_stored_and_named(tmp_path, capsys):
+    path = make(tmp_path / "broken.ipynb", [AUTORELOAD, "1 / 0"])
+    before = path.read_bytes()
+    assert machinery.main(["execute", str(path)]) == 1
+    assert path.read_bytes() == before
+    error = capsys.readouterr().err
+    assert "broken.ipynb" in error and "ZeroDivisionError" in error
+
+
+def test_export_writes_figures_and_leaves_the_notebook_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_FIGURES", str(tmp_path / "out"))
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    saving = "import matplotlib.pyplot as plt\nfrom labkit.draw import save\nax = plt.subplots()[1]\nax.plot([1, 2])"
+    path = make(tmp_path / "figure.ipynb", [AUTORELOAD, saving, "save(ax, 'line', alt='A line.')"])
+    before = path.read_bytes()
+    assert machinery.main(["export", str(path)]) == 0
+    assert path.read_bytes() == before
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {"line.png", "line.svg", "line.csv", "line.alt.txt"}
+
+
+def test_a_notebook_that_is_not_there_is_named_before_anything_runs(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        machinery.main(["execute", str(tmp_path / "none.ipynb")])
+    assert "none.ipynb" in capsys.readouterr().err
+
+
+# --- the normal form and the contract -------------------------------------------------------------
+
+
+def good_notebook() -> nbformat.NotebookNode:
+    cells = [new_markdown_cell("# How many ranks?"), new_code_cell(AUTORELOAD)]
+    cells += [
+        new_code_cell(f"print({i})", outputs=[new_output("stream", name="stdout", text=f"{i}\n")]) for i in range(3)
+    ]
+    picture = new_output("display_data", data={"image/png": "iVBORw0KGgo="}, metadata={"image/png": {"alt": "A bar."}})
+    cells += [
+        new_code_cell("picture", outputs=[picture]),
+        new_code_cell("1 / 0", metadata={"tags": ["raises-exception"]}),
+    ]
+    cells[-1].outputs = [new_output("error", ename="ZeroDivisionError", evalue="division by zero", traceback=["…"])]
+    for count, cell in enumerate(cells[1:], start=1):
+        cell.execution_count = count
+    return machinery.normalised(new_notebook(cells=cells))
+
+
+def cell_of(notebook, text, /, **changes):
+    cell = next(cell for cell in notebook.cells if cell.source == text)
+    for name, value in changes.items():
+        cell[name] = value
+
+
+def add_cells(notebook, n, source="pass"):
+    notebook.cells += [new_code_cell(source, execution_count=99) for _ in range(n)]
+
+
+def output(text, kind="text/plain"):
+    return [new_output("display_data", data={kind: text})]
+
+
+WRONG = {
+    "no question": (lambda n: cell_of(n, "# How many ranks?", source="# Ranks"), "asks no question"),
+    "no text": (lambda n: n.cells.pop(0), "asks no question"),
+    "no autoreload": (
+        lambda n: cell_of(n, AUTORELOAD, source="%load_ext autoreload"),
+        "lacks %load_ext autoreload and",
+    ),
+    "autoreload later": (lambda n: n.cells.append(n.cells.pop(1)), "the first code cell lacks"),
+    "too many cells": (lambda n: add_cells(n, 20), "26 code cells, at most 25"),
+    "a long cell": (lambda n: add_cells(n, 1, "\n".join(["pass"] * 21)), "code cell 7: 21 lines, at most 20"),
+    "long cells": (lambda n: add_cells(n, 8, "\n".join(["pass"] * 7)), "median code cell has 7 lines"),
+    "no alt text": (lambda n: cell_of(n, "picture", outputs=output("iVBORw0KGgo=", "image/png")), "without alt text"),
+    "blank alt text": (lambda n: n.cells[5].outputs[0].metadata["image/png"].update(alt=" "), "without alt text"),
+    "widget state": (lambda n: n.metadata.update(widgets={"state": {}}), "metadata.widgets"),
+    "an error": (lambda n: cell_of(n, "1 / 0", metadata={}), "a stored ZeroDivisionError without the tag"),
+    "not executed": (lambda n: cell_of(n, "print(1)", execution_count=None), "code cell 3: was not executed"),
+    "looks away": (lambda n: cell_of(n, "print(1)", source="# NBVAL_IGNORE_OUTPUT\nprint(1)"), "not to be compared"),
+    "looks away by tag": (lambda n: cell_of(n, "print(1)", metadata={"tags": ["nbval-skip"]}), "not to be compared"),
+    "home": (
+        lambda n: cell_of(n, "print(1)", outputs=output("in /home/ada/lab/x.py")),
+        "path of this machine in its text/plain",
+    ),
+    "project": (
+        lambda n: cell_of(n, "print(1)", outputs=output(f"{PROJECT}/labkit", "text/html")),
+        "path of this machine",
+    ),
+    "temporary": (lambda n: cell_of(n, "print(1)", outputs=output('"/tmp/abc"')), "path of this machine"),
+    "home on Windows": (lambda n: cell_of(n, "print(1)", outputs=output(r"C:\Users\ada")), "path of this machine"),
+    "in a traceback": (lambda n: n.cells[6].outputs[0].update(traceback=["File /root/x.py"]), "path of this machine"),
+    "JSON": (lambda n: cell_of(n, "print(1)", outputs=output({"a": 1}, "application/json")), "cannot hide"),
+    "random ids": (lambda n: n.cells[0].update(id="12ab34cd"), "normal form"),
+    "timestamps": (lambda n: n.cells[2].metadata.update(execution={"iopub.status.busy": "2025"}), "normal form"),
+    "another kernel": (lambda n: n.metadata.kernelspec.update(name="my-env"), "normal form"),
+    "counts with gaps": (lambda n: cell_of(n, "print(2)", execution_count=40), "normal form"),
+}
+
+
+def test_a_good_notebook_breaks_nothing():
+    assert machinery.breaches(good_notebook()) == []
+
+
+@pytest.mark.parametrize(("spoil", "breach"), WRONG.values(), ids=WRONG.keys())
+def test_a_wrong_notebook_is_rejected_with_its_fault(spoil, breach):
+    notebook = good_notebook()
+    spoil(notebook)
+    assert breach in "\n".join(machinery.breaches(notebook))
+
+
+def test_the_contract_command_names_notebook_and_breach(tmp_path, capsys):
+    good, bad = good_notebook(), good_notebook()
+    bad.metadata["widgets"] = {}
+    machinery.store(tmp_path / "good.ipynb", good)
+    machinery.store(tmp_path / "bad.ipynb", bad)
+    assert machinery.main(["contract", str(tmp_path / "good.ipynb")]) == 0
+    assert machinery.main(["contract", str(tmp_path / "good.ipynb"), str(tmp_path / "bad.ipynb")]) == 1
+    assert capsys.readouterr().err.startswith("bad.ipynb: metadata.widgets")
+
+
+@pytest.mark.parametrize(
+    "address", ["https://example.org/home/ada", "/usr/bin/chromium", "./tmp/x", "notebooks/home/x"]
+)
+def test_an_address_or_a_system_path_is_no_path_of_this_machine(address):
+    notebook = good_notebook()
+    cell_of(notebook, "print(1)", outputs=output(address))
+    assert machinery.breaches(notebook) == []
+
+
+def test_a_new_cell_changes_no_other_cells_id():
+    before = good_notebook()
+    ids = [cell.id for cell in before.cells]
+    before.cells.insert(2, new_code_cell("new", execution_count=1))
+    after = [cell.id for cell in machinery.normalised(before).cells]
+    assert after[:2] + after[3:] == ids
+    assert len(set(after)) == len(after)
+
+
+def test_cells_with_the_same_text_have_different_ids():
+    notebook = machinery.normalised(new_notebook(cells=[new_code_cell("same") for _ in range(5)]))
+    assert len({cell.id for cell in notebook.cells}) == 5
+    nbformat.validate(notebook)
+
+
+def test_tracebacks_and_stderr_are_stored_without_paths_of_this_machine():
+    trace = [
+        f"File {PROJECT}/labkit/dp.py:3, in f",
+        f'File "{sys.prefix}/lib/python3.11/site-packages/torch/x.py", line 1',
+    ]
+    trace += ["/tmp/ipykernel_12/345.py:1: UserWarning", "File /home/ada/secret.py:7"]
+    outputs = [new_output("error", ename="E", evalue="e", traceback=trace)]
+    outputs += [new_output("stream", name="stderr", text="\n".join(trace))]
+    cell = machinery.normalised(new_notebook(cells=[new_code_cell("x", outputs=outputs)])).cells[0]
+    cleaned = [
+        "File labkit/dp.py:3, in f",
+        'File "site-packages/torch/x.py", line 1',
+        "cell:1: UserWarning",
+        "File …:7",
+    ]
+    assert cell.outputs[0].traceback == cleaned
+    assert cell.outputs[1].text == "\n".join(cleaned)

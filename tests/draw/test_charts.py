@@ -1,0 +1,70 @@
+"""labkit.draw.charts: bars and curves show the numbers of their table."""
+
+from itertools import pairwise
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import pytest
+from drawn_tables import RESULTS, SWEEP
+
+from labkit.draw.charts import bars, curve
+
+
+@pytest.fixture(autouse=True)
+def _close_figures():
+    yield
+    plt.close("all")
+
+
+def test_bars_stand_as_high_as_their_values_and_each_series_has_a_legend_entry():
+    ax = bars(RESULTS, group="setting", series="source", value="time_s", error="spread_s", label="time (s)")
+    assert [[bar.get_height() for bar in container] for container in ax.containers if len(container) == 2] == [
+        [12.0, 15.0],
+        [3.5, 2.25],
+    ]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["measured", "published"]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["1 device", "2 devices"]
+    assert ax.get_ylabel() == "time (s)"
+    sides = sorted((bar.get_x(), bar.get_x() + bar.get_width()) for bar in ax.patches)
+    assert all(right <= left for (_, right), (left, _) in pairwise(sides))
+    segments = ax.collections[0].get_segments()
+    assert [tuple(segment[:, 1]) for segment in segments] == [(11.5, 12.5), (14.0, 16.0)]
+
+
+def test_bars_of_a_series_without_one_of_the_groups_leave_a_gap():
+    ax = bars(RESULTS[:3], group="setting", series="source", value="time_s")
+    assert [len(container) for container in ax.containers] == [2, 1]
+
+
+def test_a_curve_has_measured_points_in_order_and_a_dashed_prediction():
+    ax = curve(SWEEP, x="batch", y="time_s", predicted="model_s", log="xy")
+    measured, predicted = ax.lines
+    assert list(measured.get_xdata()) == list(predicted.get_xdata()) == [1, 2, 4]
+    assert list(measured.get_ydata()) == [0.1, 0.2, 0.4] and list(predicted.get_ydata()) == [0.11, 0.21, 0.41]
+    assert (measured.get_linestyle(), predicted.get_linestyle()) == ("-", "--")
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["measured", "predicted"]
+    assert ax.get_xscale() == ax.get_yscale() == "log"
+
+
+def test_what_was_emulated_stands_under_bars_and_curves_and_only_there():
+    results, sweep = RESULTS.copy(), SWEEP.copy()
+    for say, slow in ((False, (results, sweep)), (True, (results, sweep))):
+        for table in slow:
+            table.attrs = {"emulated": "emulated link: SLOW"} if say else {}
+        axes = bars(results, group="setting", series="source", value="time_s", note="By hand.")
+        drawn = axes.get_xlabel(), curve(sweep, x="batch", y="time_s").get_xlabel()
+        assert ["emulated link: SLOW" in label for label in drawn] == [say, say]
+        assert "By hand" in drawn[0]
+
+
+def test_charts_refuse_tables_that_they_cannot_draw():
+    with pytest.raises(ValueError, match=r"no column seconds; the table has setting, source, time_s, spread_s"):
+        bars(RESULTS, group="setting", series="source", value="seconds")
+    with pytest.raises(ValueError, match="two rows for one bar"):
+        bars(pd.concat([RESULTS, RESULTS]), group="setting", series="source", value="time_s")
+    with pytest.raises(ValueError, match="column time_s has entries that are no finite numbers"):
+        curve(SWEEP.assign(time_s=[1.0, None, 2.0]), x="batch", y="time_s")
+    with pytest.raises(ValueError, match="the table is empty"):
+        curve(SWEEP[:0], x="batch", y="time_s")
+    with pytest.raises(ValueError, match="not positive"):
+        bars(RESULTS.assign(time_s=[1.0, 2.0, 0.0, 1.0]), group="setting", series="source", value="time_s", log=True)

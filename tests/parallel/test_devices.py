@@ -1,0 +1,57 @@
+"""devices: which a process computes on, by what launch or torchrun gave it, its group, and what the
+machine has."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from labkit.launch import launch
+from labkit.parallel.devices import process_device, sending_device, training_device, training_devices
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+
+
+@pytest.mark.parametrize(
+    ("assigned", "gpus", "environment", "expected"),
+    [
+        ("cuda:3", 0, {}, "cuda:3"),
+        (None, 0, {}, "cpu"),
+        (None, 1, {}, "cuda:0"),
+        (None, 2, {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, "cuda:1"),
+        (None, 1, {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, "cpu"),
+    ],
+    ids=["launch says", "no GPU", "alone with a GPU", "torchrun, a GPU a rank", "torchrun, too few GPUs"],
+)
+def test_a_process_has_the_device_it_was_given_or_a_gpu_of_its_own(monkeypatch, assigned, gpus, environment, expected):
+    for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    assert process_device(assigned) == torch.device(expected)
+
+
+def test_a_process_trains_where_its_group_sends_and_without_a_group_on_its_own_device():
+    assert training_device(GPU) == GPU
+
+    def over_gloo() -> list[str]:
+        assert dist.get_backend() == "gloo"
+        return [str(sending_device()), str(training_device(torch.device("cuda", 0)))]
+
+    assert launch(over_gloo, backend="gloo").values == [["cpu", "cpu"]] * 2
+
+
+@pytest.mark.parametrize(
+    ("own", "gpus", "expected"),
+    [
+        (CPU, 8, ["cpu:0", "cpu:1", "cpu:2"]),
+        (GPU, 2, ["cpu:0", "cpu:1", "cpu:2"]),
+        (GPU, 3, ["cuda:0", "cuda:1", "cuda:2"]),
+    ],
+    ids=["on the CPU", "too few GPUs", "GPUs"],
+)
+def test_devices_of_one_process_are_gpus_if_there_are_so_many_and_else_virtual(monkeypatch, own, gpus, expected):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    assert [str(device) for device in training_devices(own, 3)] == expected

@@ -1,0 +1,171 @@
+"""Emulated compute: a stage sleeps as long as told, lets real gradients through, and all that is
+shown says so."""
+
+import functools
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from labkit.cost import Link
+from labkit.draw import overlay, timeline
+from labkit.parallel import emulated
+from labkit.parallel.emulated import EmulatedStage
+from labkit.parallel.stage import Stage
+from labkit.pipe import ScheduledPipeline
+from labkit.schedule import gpipe, zero_bubble_h1
+from labkit.simulate import simulate
+from labkit.simulate.measures import makespan
+from labkit.trace import record, span
+
+SAID = emulated.NOTE
+mse = torch.nn.functional.mse_loss
+
+
+# --- what it computes ---
+
+
+def test_output_and_gradients_are_those_of_a_multiplication():
+    stage, x = EmulatedStage(0, 0, 0), torch.randn(3, 5, requires_grad=True)
+    with torch.no_grad():
+        stage.weight.fill_(2.5)
+    weight, plain = stage.weight.detach().clone().requires_grad_(), x.detach().clone().requires_grad_()
+    y, expected = stage(x), plain * weight
+    torch.testing.assert_close(y, expected)
+    y.square().mean().backward()
+    expected.square().mean().backward()
+    torch.testing.assert_close([x.grad, stage.weight.grad], [plain.grad, weight.grad])
+
+
+@pytest.mark.parametrize("name", ["forward_s", "input_grad_s", "weight_grad_s"])
+@pytest.mark.parametrize(("value", "error"), [(-0.1, ValueError), (float("inf"), ValueError), ("1", TypeError)])
+def test_a_time_that_is_no_number_of_seconds_is_refused_by_name(name, value, error):
+    times = {"forward_s": 0.0, "input_grad_s": 0.0, "weight_grad_s": 0.0} | {name: value}
+    with pytest.raises(error, match=f"{name} is {value!r}, expected a finite number of seconds"):
+        EmulatedStage(**times)
+
+
+# --- how long it takes ---
+
+
+class Clock:
+    """Stands for the module time: asking takes 1 µs, and a sleep is 60 µs late, as on Linux."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def perf_counter(self):
+        self.now += 1e-6
+        return self.now
+
+    def sleep(self, seconds):
+        assert seconds > 0
+        self.now += seconds + 60e-6
+
+    def of(self, function, *arguments):
+        before = self.now
+        function(*arguments)
+        return pytest.approx(self.now - before, abs=20e-6)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    monkeypatch.setattr(emulated, "time", clock := Clock())
+    return clock
+
+
+def test_forward_input_gradient_weight_gradient_and_the_whole_backward_take_as_long_as_told(clock):
+    stage, x, dy = Stage(EmulatedStage(0.1, 0.02, 0.003), 1), torch.ones(2, 2, requires_grad=True), torch.ones(2, 2)
+    assert clock.of(stage.forward, 0, x) == 0.1
+    assert clock.of(stage.backward, 0, dy) == 0.023
+    stage.forward(1, x)
+    assert clock.of(stage.input_grad, 1, dy) == 0.02
+    assert clock.of(stage.weight_grad, 1) == 0.003
+
+
+def test_where_the_input_needs_no_gradient_the_weights_takes_as_long_as_both(clock):
+    stage, x, dy = Stage(EmulatedStage(0.1, 0.02, 0.003), 0), torch.ones(2, 2), torch.ones(2, 2)
+    stage.forward(0, x)
+    assert clock.of(stage.backward, 0, dy) == 0.023
+    stage.forward(1, x)
+    assert clock.of(stage.input_grad, 1, dy) == 0.0
+    assert clock.of(stage.weight_grad, 1) == 0.023
+
+
+# --- in ranks ---
+
+
+def step(schedule, times):
+    """A step of a pipeline of emulated stages, the second time it is run. Gives the loss and this
+    rank's gradient."""
+    stage = EmulatedStage(*times)
+    pipeline = ScheduledPipeline([stage], schedule, mse)
+    x = torch.ones(16, 4)
+    for _ in range(2):
+        stage.zero_grad()
+        dist.barrier()
+        loss = pipeline.step(x, torch.zeros(16, 4))
+    return loss, stage.weight.grad
+
+
+@pytest.mark.parametrize(("make", "backward"), [(gpipe, True), (zero_bubble_h1, False)])
+def test_more_ranks_than_cores_work_at_the_same_time_and_their_gradients_are_right(ranks, make, backward):
+    """Closed forms: the loss of x·w⁴ against 0 is w⁸ at w = 1, and its derivative by each stage's w
+    is 2."""
+    n, m, times = 4, 8, (0.005, 0.005, 0.005)
+    run = ranks(4).run(step, make(n, m), times)
+    assert [loss if loss is None else loss.item() for loss, _ in run.values] == [None, None, None, pytest.approx(1.0)]
+    assert [gradient.item() for _, gradient in run.values] == [pytest.approx(2.0)] * 4
+    measured = run.events[(run.events.step == 1) & (run.events.lane == "compute")]
+    ideal = simulate(make(n, m), 0.005, 0.01, 0.005, 0.005)
+    assert ideal.end_s.max() <= makespan(measured) < n * m * sum(times)
+
+
+def all_that_is_shown(run):
+    """In text and HTML, and under pictures."""
+    import matplotlib.pyplot as plt
+
+    ideal = simulate(gpipe(2, 2))
+    pictures = [timeline(run.events).get_xlabel(), overlay(ideal, run.events).get_xlabel()]
+    plt.close("all")
+    return [*pictures, *(text for each in (run.events, run.timings) for text in (repr(each), each._repr_html_()))]
+
+
+def one_line(text):
+    return " ".join(text.split())
+
+
+def test_all_that_is_shown_of_a_run_with_emulated_compute_says_so_once_and_the_next_run_says_nothing(ranks):
+    def plain():
+        with span("forward"):
+            pass
+
+    run = ranks(2).run(step, gpipe(2, 2), (0.0, 0.0, 0.0))
+    shown = [run.header, repr(run).removeprefix(run.header), *all_that_is_shown(run)]
+    assert [one_line(text).count(SAID) for text in shown] == [1] * len(shown)
+    after = ranks(2).run(plain)
+    assert not [text for text in [repr(after), after._repr_html_(), *all_that_is_shown(after)] if "emulated" in text]
+
+
+def test_one_emulated_rank_among_real_ones_is_enough(ranks):
+    def only_rank_1():
+        stage = EmulatedStage(0, 0, 0) if dist.get_rank() else torch.nn.Identity()
+        with span("forward"):
+            stage(torch.ones(1))
+
+    assert ranks(2).run(only_rank_1).events.attrs == {"emulated": SAID}
+
+
+def test_an_emulated_link_is_named_beside_emulated_compute(ranks):
+    link = Link(1e-3, 1e7, "SLOW")
+    run = ranks(2, link=link).run(functools.partial(step, gpipe(2, 2), (0.0, 0.0, 0.0)))
+    for said in (f"emulated link: {link}", SAID):
+        assert said in run.header and said in run.timings.attrs["emulated"]
+
+
+def test_what_is_recorded_in_the_notebook_says_so_too():
+    with record() as recording, span("forward"):
+        EmulatedStage(0, 0, 0)(torch.ones(1))
+    with record() as later, span("forward"):
+        torch.ones(1)
+    assert recording.events.attrs == recording.timings.attrs == {"emulated": SAID} and later.events.attrs == {}

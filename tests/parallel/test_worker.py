@@ -1,0 +1,277 @@
+"""Workers: tasks in order, under the caller's modes, at the same time as other workers'; errors
+come back; threads end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+from labkit.parallel import worker
+from labkit.parallel.worker import Task, Worker, create_workers, end_workers, wait_for_end
+
+CPU = torch.device("cpu")
+SECONDS = 20.0  # more than anything here takes; waiting that long is a failure
+
+
+@contextmanager
+def working(count: int = 1) -> Iterator[list[Worker]]:
+    workers = create_workers([torch.device("cpu", j) for j in range(count)])
+    try:
+        yield workers
+    finally:
+        end_workers(workers)
+        wait_for_end(workers)
+
+
+def done_by(a_worker: Worker, function: Callable[..., Any], *arguments: Any) -> Any:
+    task = Task(function, *arguments)
+    a_worker.put(task)
+    return task.result()
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """Let torch use two threads for an operation here, however many it does elsewhere in the
+    tests."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [ValueError("bad"), KeyboardInterrupt(), SystemExit(3), RecursionError()])
+def test_whatever_a_task_raises_is_raised_by_result_and_the_worker_goes_on(error):
+    def fails():
+        raise error
+
+    with working() as (only,):
+        with pytest.raises(type(error)) as caught:
+            done_by(only, fails)
+        assert caught.value is error
+        assert "fails" in [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+        assert done_by(only, threading.current_thread) is only
+
+
+def test_wait_does_not_raise_what_the_task_raised():
+    with working() as (only,):
+        task = Task(lambda: 1 / 0)
+        only.put(task)
+        task.wait()
+        with pytest.raises(ZeroDivisionError):
+            task.result()
+
+
+def test_a_worker_that_has_ended_takes_no_task():
+    with working() as (only,):
+        pass
+    with pytest.raises(RuntimeError, match=r"the worker thread 'stage 0 on cpu:0' has ended: .*Make new workers"):
+        only.put(Task(int))
+
+
+# --- tasks -----------------------------------------------------------------------------------------------------------
+
+
+def test_tasks_of_one_worker_run_in_its_thread_one_after_the_other_in_order():
+    ran = []
+    with working() as (only,):
+        tasks = [Task(lambda i=i: ran.append((i, threading.current_thread()))) for i in range(20)]
+        for task in tasks:
+            only.put(task)
+        tasks[-1].wait()
+    assert ran == [(i, only) for i in range(20)]
+
+
+def test_workers_run_at_the_same_time():
+    meeting = threading.Barrier(3, timeout=SECONDS)  # whoever comes alone breaks it
+    with working(3) as workers:
+        tasks = [Task(meeting.wait) for _ in workers]
+        for each, task in zip(workers, tasks, strict=True):
+            each.put(task)
+        assert sorted(task.result() for task in tasks) == [0, 1, 2]
+
+
+def test_put_returns_before_the_task_is_done_and_a_result_nobody_fetches_disturbs_no_one():
+    go = threading.Event()
+    with working() as (only,):
+        only.put(Task(go.wait, SECONDS))
+        later = Task(lambda: "later")
+        only.put(later)
+        go.set()
+        assert later.result() == "later" and later.result() == "later"
+
+
+MODES: dict[str, Callable[[], Any]] = {
+    "plain": torch.enable_grad,
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "autocast, no cache": lambda: torch.autocast("cpu", torch.float16, cache_enabled=False),
+}
+
+
+def modes() -> tuple[Any, ...]:
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled("cpu"),
+        torch.is_autocast_enabled("cpu") and (torch.get_autocast_dtype("cpu"), torch.is_autocast_cache_enabled()),
+    )
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_task_runs_under_the_modes_of_the_thread_that_made_it_and_they_end_with_it(mode):
+    plain = modes()
+    with working() as (only,):
+        with MODES[mode]():
+            here, task = modes(), Task(modes)
+        only.put(task)
+        assert task.result() == here and (here == plain) == (mode == "plain")
+        assert done_by(only, modes) == plain
+
+
+def test_operations_in_a_task_do_as_they_would_under_the_callers_autocast():
+    a = torch.ones(2, 2)
+    with working() as (only,), torch.autocast("cpu", torch.bfloat16):
+        assert done_by(only, torch.mm, a, a).dtype == torch.mm(a, a).dtype == torch.bfloat16
+
+
+class Big:
+    """Stands for an activation."""
+
+
+def gone(reference: weakref.ref[Any]) -> bool:
+    """Soon: a worker lets go of a task just after its result is there."""
+    until = time.monotonic() + SECONDS
+    while reference() is not None and time.monotonic() < until:
+        time.sleep(0.001)
+    return reference() is None
+
+
+def test_an_idle_worker_keeps_nothing_of_its_last_task():
+    with working() as (only,):
+        result = weakref.ref(done_by(only, Big))  # not inside the assert, which keeps what it looks at
+        assert gone(result)
+
+
+def test_a_task_that_is_done_keeps_its_result_alone():
+    with working() as (only,):
+        big = Big()
+        task = Task(id, big)
+        only.put(task)
+        task.wait()
+        used = weakref.ref(big)
+        del big
+        assert gone(used) and task.result()
+
+
+# --- threads of torch ------------------------------------------------------------------------------------------------
+
+
+def fresh_threads_number() -> int:
+    """How many threads an operation would use in a thread that has not done one yet."""
+    found: list[int] = []
+    thread = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+@pytest.mark.parametrize(("count", "share"), [(1, 2), (2, 1), (3, 1)])
+def test_workers_share_the_callers_threads_and_leave_everybody_elses_number_alone(two_threads, count, share):
+    with working(count) as workers:
+        assert [done_by(each, torch.get_num_threads) for each in workers] == [share] * count
+        assert (torch.get_num_threads(), fresh_threads_number()) == (2, 2)
+        assert [done_by(each, torch.get_num_threads) for each in workers] == [share] * count
+
+
+# --- the end ---------------------------------------------------------------------------------------------------------
+
+
+def test_threads_end_once_what_was_put_before_is_done():
+    go = threading.Event()
+    with working() as (only,):
+        task = Task(go.wait, SECONDS)
+        only.put(task)
+        only.end()
+        assert only.is_alive()
+        with pytest.raises(RuntimeError, match="has ended"):  # else this one would be waited for for ever
+            only.put(Task(int))
+        go.set()
+        assert task.result() is True
+        only.join(SECONDS)
+        assert not only.is_alive()
+
+
+def test_waiting_for_a_worker_that_is_stuck_ends_and_the_thread_ends_when_it_is_free(monkeypatch):
+    monkeypatch.setattr(worker, "JOIN_TIMEOUT_S", 0.05)
+    go = threading.Event()
+    with working() as (only,):
+        only.put(Task(go.wait, SECONDS))
+    assert only.is_alive()  # and here we are
+    go.set()
+    only.join(SECONDS)
+    assert not only.is_alive()
+
+
+def test_a_worker_may_end_its_own_kind():
+    with working() as workers:
+        assert done_by(workers[0], lambda: (end_workers(workers), wait_for_end(workers))) == (None, None)
+
+
+def test_workers_that_nobody_ended_are_gone_when_python_exits_and_a_busy_one_may_finish_its_task():
+    code = """
+import threading, time, torch
+from labkit.parallel.worker import Task, create_workers
+busy, idle = create_workers([torch.device("cpu")] * 2)
+go = threading.Event()
+busy.put(Task(lambda: (go.wait(), time.sleep(0.2), print("end of the task", flush=True))))
+idle.put(Task(int))
+print("end of the script", flush=True)
+go.set()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end of the script\nend of the task\n", "")
+
+
+def test_a_task_that_never_ends_does_not_keep_python_from_exiting():
+    code = """
+import threading, torch
+from labkit.parallel import worker
+worker.JOIN_TIMEOUT_S = 0.1
+(only,) = worker.create_workers([torch.device("cpu")])
+only.put(worker.Task(threading.Event().wait))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_forked_process_is_told_that_the_threads_stayed_behind():
+    code = """
+import os, torch
+from labkit.parallel.worker import Task, create_workers
+(only,) = create_workers([torch.device("cpu")])
+if os.fork() == 0:
+    try:
+        only.put(Task(int))
+    except RuntimeError as error:
+        print(error, flush=True)
+    os._exit(0)
+os.wait()
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "it stayed behind in the process that this one was forked from" in done.stdout

@@ -1,0 +1,584 @@
+"""labkit.schedule: the orders are the papers', what cannot run is refused by place, and CSV goes both ways."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from labkit.schedule import (
+    Op,
+    Schedule,
+    ScheduleError,
+    find_dependencies,
+    forward_only,
+    gpipe,
+    interleaved,
+    one_f_one_b,
+    validate,
+    zero_bubble_h1,
+    zero_bubble_h2,
+    zero_bubble_v,
+)
+
+ONE_STAGE_A_RANK = [forward_only, gpipe, one_f_one_b, zero_bubble_h1, zero_bubble_h2]
+BY_COUNTS = [*ONE_STAGE_A_RANK, zero_bubble_v, lambda n, m: interleaved(n, m, 2)]
+SPLIT = [zero_bubble_h1, zero_bubble_h2, zero_bubble_v]
+
+small = st.integers(1, 5)
+micro = st.integers(1, 14)
+
+
+def ranks_of(*rows: str) -> list[list[Op]]:
+    return [[Op.parse(op) for op in row.split()] for row in rows]
+
+
+def texts(schedule: Schedule) -> list[list[str]]:
+    return [list(map(str, ops)) for ops in schedule.ops]
+
+
+@st.composite
+def generated(draw) -> Schedule:
+    """A schedule of any of the generators."""
+    n, m = draw(small), draw(micro)
+    make = draw(st.sampled_from([*ONE_STAGE_A_RANK, zero_bubble_v, interleaved]))
+    if make is not interleaved:
+        return make(n, m)
+    assume(m % max(1, m // n) == 0)
+    return interleaved(n, m, draw(st.integers(1, 3)))
+
+
+# --- an executor that shares nothing with the code under test -------------------------------------
+
+
+def executed(ranks: list[list[Op]], **times: float) -> dict[Op, tuple[float, float]] | None:
+    """When every op starts and ends, each rank running what is next on its list as soon as it can; None if one never can.
+
+    What is needed is looked for among what has run, over and over. ``times`` are those of F, B, I and W, 1 unless given.
+    """
+    n_stages = 1 + max((op.stage for ops in ranks for op in ops), default=-1)
+    spans: dict[Op, tuple[float, float]] = {}
+    home: dict[int, int] = {}
+    left, free = [list(ops) for ops in ranks], [0.0] * len(ranks)
+    going = True
+    while going:
+        going = False
+        for rank, ops in enumerate(left):
+            if not ops or ops[0] in spans or home.setdefault(ops[0].stage, rank) != rank:
+                continue
+            if (ready := _ready_at(ops[0], n_stages, spans)) is not None:
+                start = max(free[rank], ready)
+                free[rank] = start + times.get(ops[0].kind, 1)
+                spans[ops.pop(0)] = (start, free[rank])
+                going = True
+    return None if any(left) or not all(ranks) or not _is_whole(set(spans)) else spans
+
+
+def _ready_at(op: Op, n_stages: int, spans: dict[Op, tuple[float, float]]) -> float | None:
+    """When ``op`` has what it needs; None while it has not."""
+
+    def end(kind: str, stage: int) -> float | None:
+        ends = [spans[found][1] for k in kind if (found := Op(k, stage, op.micro_batch)) in spans]
+        return ends[0] if ends else None
+
+    if op.kind == "F":
+        return end("F", op.stage - 1) if op.stage else 0
+    if op.kind == "W":
+        return end("I", op.stage)
+    own = end("F", op.stage)
+    if op.stage == n_stages - 1 or own is None:
+        return own
+    return end("BI", op.stage + 1)
+
+
+def _is_whole(ops: set[Op]) -> bool:
+    """Every stage has every forward, and nothing more, or with it B, or with it I and W."""
+    stages, micro_batches = {op.stage for op in ops}, {op.micro_batch for op in ops}
+    if not ops or stages != set(range(len(stages))) or micro_batches != set(range(len(micro_batches))):
+        return False
+    places = list(itertools.product(stages, micro_batches))
+    kinds = ["".join(k for k in "FBIW" if Op(k, stage, i) in ops) for stage, i in places]
+    return set(kinds) <= {"F"} or set(kinds) <= {"FB", "FIW"}
+
+
+def peaks(schedule: Schedule, spans: dict[Op, tuple[float, float]]) -> list[int]:
+    """By rank, the most forwards at once whose B or W has not ended."""
+    counts = []
+    for ops in schedule.ops:
+        kept, most = 0, 0
+        for op in sorted(ops, key=lambda op: spans[op][0]):
+            kept += {"F": 1, "I": 0, "B": -1, "W": -1}[op.kind]
+            most = max(most, kept)
+        counts.append(most)
+    return counts
+
+
+def idle_inside(schedule: Schedule, spans: dict[Op, tuple[float, float]]) -> list[float]:
+    """By rank, the idle time between its first op and its last."""
+    return [
+        spans[ops[-1]][1] - spans[ops[0]][0] - sum(spans[op][1] - spans[op][0] for op in ops) for ops in schedule.ops
+    ]
+
+
+def makespan(spans: dict[Op, tuple[float, float]]) -> float:
+    return max(end for _, end in spans.values())
+
+
+# --- bad input ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", BY_COUNTS)
+@pytest.mark.parametrize(
+    ("count", "error"), [(0, ValueError), (-3, ValueError), (2.0, TypeError), (True, TypeError), ("4", TypeError)]
+)
+def test_a_count_that_is_no_whole_number_from_one_on_is_refused_by_name(make, count, error):
+    says = rf"is {re.escape(repr(count))}, expected a whole number, 1 or more$"
+    with pytest.raises(error, match=rf"^n_(stages|ranks) {says}"):
+        make(count, 4)
+    with pytest.raises(error, match=rf"^n_micro {says}"):
+        make(4, count)
+    with pytest.raises(error, match=rf"^n_chunks {says}"):
+        interleaved(4, 8, count)
+
+
+@pytest.mark.parametrize(
+    ("n_ranks", "n_micro", "instead"),
+    [
+        (4, 9, "8, 10, or any multiple of 4"),
+        (4, 14, "12, 15, or any multiple of 4"),
+        (2, 5, "4, 6, or any multiple of 2"),
+    ],
+)
+def test_interleaved_names_the_micro_batches_that_would_divide_into_rounds(n_ranks, n_micro, instead):
+    with pytest.raises(
+        ValueError, match=rf"^n_micro is {n_micro}, expected one that divides.* {n_ranks} ranks take {instead}$"
+    ):
+        interleaved(n_ranks, n_micro, 2)
+    for count in re.findall(r"\d+", instead):
+        validate(interleaved(n_ranks, int(count), 2))
+
+
+@pytest.mark.parametrize(
+    ("kind", "stage", "micro_batch", "error", "says"),
+    [
+        ("X", 0, 0, ValueError, "kind is 'X', expected one of F, B, I, W"),
+        ("", 0, 0, ValueError, "kind is ''"),
+        ("FB", 0, 0, ValueError, "kind is 'FB'"),
+        (None, 0, 0, ValueError, "kind is None"),
+        ("F", -1, 0, ValueError, "stage is -1 and micro_batch 0; both count from 0"),
+        ("F", 0, -1, ValueError, "stage is 0 and micro_batch -1"),
+        ("F", 0.0, 0, TypeError, "stage is 0.0 and micro_batch 0, expected two ints"),
+        ("F", 0, "1", TypeError, "micro_batch '1'"),
+        ("F", True, 0, TypeError, "stage is True"),
+    ],
+)
+def test_an_op_of_no_known_kind_or_place_is_refused(kind, stage, micro_batch, error, says):
+    with pytest.raises(error, match=says):
+        Op(kind, stage, micro_batch)
+
+
+@pytest.mark.parametrize("text", ["", "F", "2F", "F0", "2X0", "2f0", "2FB0", "-2F0", "2F0 2F1", "2F0x", "1SEND_F0"])
+def test_text_that_is_no_op_does_not_parse(text):
+    with pytest.raises(ValueError, match=rf"^{re.escape(repr(text))} is no op, expected .* such as 2F0$"):
+        Op.parse(text)
+
+
+@pytest.mark.parametrize("other", ["0B0", ("B", 0, 0), None, 3])
+def test_what_is_no_op_is_refused_where_it_stands_and_also_if_it_comes_later(other):
+    says = rf"^rank 1, position 2: {re.escape(repr(other))} is no Op; .*Op\.parse\(\"2F0\"\)"
+    good = ranks_of("0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1")
+    with pytest.raises(TypeError, match=says):
+        Schedule([good[0], [*good[1][:2], other, good[1][3]]])
+    schedule = Schedule(good)
+    schedule.ops[1][2] = other
+    with pytest.raises(TypeError, match=says):
+        validate(schedule)
+
+
+# --- what validate refuses ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        ([], "rank 0, position 0: the schedule has no ranks"),
+        ([""], "rank 0, position 0: the rank has nothing to do"),
+        (["0F0 0B0", ""], "rank 1, position 0: the rank has nothing to do"),
+        (["0F0 0F0 0B0"], "rank 0, position 1, 0F0: it is there twice"),
+        (["0F0 0B0 0B0"], "rank 0, position 2, 0B0: it is there twice"),
+        (["0F0 0B0", "1F0 1B0 0F0"], "rank 1, position 2, 0F0: it is there twice"),
+        (["0F0 0B0", "0F1 0B1"], "rank 1, position 0, 0F1: stage 0 is on rank 0 already"),
+        (["0B0 0F0"], "rank 0, position 0, 0B0: it needs 0F0, which does not come before it"),
+        (["0I0 0F0 0W0"], "rank 0, position 0, 0I0: it needs 0F0, which does not come before it"),
+        (["0F0 0W0 0I0"], "rank 0, position 1, 0W0: it needs 0I0, which does not come before it"),
+        (["0F0 0W0"], "rank 0, position 1, 0W0: it needs 0I0, which does not come before it"),
+        (["0F0 0B0 0W0"], "rank 0, position 2, 0W0: it needs 0I0, which does not come before it"),
+        (["0F0 0B0 0F1"], "rank 0, position 3, 0B1: it is missing (or I and W in its place)"),
+        (["0F0 0F1 0I0 0W0"], "rank 0, position 4, 0B1: it is missing (or I and W in its place)"),
+        (["0F0 0I0"], "rank 0, position 2, 0W0: it is missing"),
+        (["0F0 0F2"], "rank 0, position 2, 0F1: it is missing"),
+        (["0F0 0F1 0B0 0B1", "1F0 1B0"], "rank 1, position 2, 1F1: it is missing"),
+        (["0F0 0B0", "1F0"], "rank 1, position 1, 1B0: it is missing (or I and W in its place)"),
+        (["0F0", "2F0"], "rank 1, position 0, 2F0: stage 1 comes before its stage, and no rank has it"),
+        (["0F0", "5F0 4F0"], "rank 1, position 1, 4F0: stage 1 comes before its stage, and no rank has it"),
+        (["1F0 1B0"], "rank 0, position 0, 1F0: stage 0 comes before its stage, and no rank has it"),
+        (
+            ["0F0 0I0 0B0 0W0"],
+            "rank 0, position 2, 0B0: the backward pass is there whole (B) and split (I, W), expected one of the two",
+        ),
+        (
+            ["0F0 0B0 0I0 0W0"],
+            "rank 0, position 2, 0I0: the backward pass is there whole (B) and split (I, W), expected one of the two",
+        ),
+    ],
+)
+def test_validate_says_rank_position_op_and_reason_of_what_is_wrong(rows, says):
+    ranks = ranks_of(*rows)
+    with pytest.raises(ScheduleError) as caught:
+        validate(Schedule(ranks))
+    error = caught.value
+    assert str(error) == says
+    named = re.fullmatch(r"rank (\d+), position (\d+)(?:, (\w+))?: (.*)", says)
+    assert (str(error.rank), str(error.position), error.op and str(error.op), error.reason) == named.groups()
+    assert executed(ranks) is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "rank", "position", "waits"),
+    [
+        (["1F0 0F0"], 0, 0, ["1F0 on rank 0 waits for 0F0, which rank 0 runs later"]),
+        (
+            ["0F0 0B0 0F1 0B1", "1F0 1F1 1B0 1B1"],
+            *(0, 1),
+            [
+                "0B0 on rank 0 waits for 1B0, which rank 1 runs later",
+                "1F1 on rank 1 waits for 0F1, which rank 0 runs later",
+            ],
+        ),
+        (
+            ["3F0 0F0", "1F0", "2F0"],
+            *(0, 0),
+            [
+                "3F0 on rank 0 waits for 2F0, which rank 2 runs later",
+                "2F0 on rank 2 waits for 1F0, which rank 1 runs later",
+                "1F0 on rank 1 waits for 0F0, which rank 0 runs later",
+            ],
+        ),
+        (["1F0 0F0", "3F0 2F0"], 0, 0, ["1F0 on rank 0 waits for 0F0, which rank 0 runs later"]),  # and so does rank 1
+        (  # rank 0 waits too, but for the two that wait for each other
+            ["0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1B1", "2F0 2F1 2B0 2B1"],
+            *(1, 1),
+            [
+                "1B0 on rank 1 waits for 2B0, which rank 2 runs later",
+                "2F1 on rank 2 waits for 1F1, which rank 1 runs later",
+            ],
+        ),
+    ],
+)
+def test_a_deadlock_is_told_as_the_circle_of_ranks_that_wait(rows, rank, position, waits):
+    ranks = ranks_of(*rows)
+    with pytest.raises(ScheduleError) as caught:
+        validate(Schedule(ranks))
+    assert (caught.value.rank, caught.value.position) == (rank, position)
+    assert caught.value.op == ranks[rank][position]
+    assert caught.value.reason == "a deadlock: " + "; ".join(waits)
+    assert executed(ranks) is None
+
+
+def test_a_gap_of_a_million_micro_batches_is_refused_as_fast_as_a_gap_of_one():
+    with pytest.raises(ScheduleError, match=r"^rank 0, position 2, 0F1: it is missing$"):
+        validate(Schedule(ranks_of("0F0 0F1000000000000")))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        ["0F0 1F0 1B0 0B0"],  # two stages on one rank
+        ["1F0 1B0", "0F0 0B0"],  # ranks against the order of stages
+        ["0F0 0F1 0B1 0I0 0W0", "1F0 1F1 1I1 1B0 1W1"],  # whole and split side by side, backwards out of order
+    ],
+)
+def test_orders_that_no_generator_makes_are_valid_if_they_can_run(rows):
+    ranks = ranks_of(*rows)
+    validate(Schedule(ranks))
+    assert executed(ranks) is not None
+
+
+@settings(max_examples=300, deadline=None)
+@given(schedule=generated(), data=st.data())
+def test_a_changed_schedule_is_refused_exactly_where_it_can_no_longer_run(schedule, data):
+    ranks = [list(ops) for ops in schedule.ops]
+    for _ in range(data.draw(st.integers(1, 2))):
+        rank = data.draw(st.integers(0, len(ranks) - 1))
+        i, j = (data.draw(st.integers(0, len(ranks[rank]) - 1)) for _ in range(2)) if ranks[rank] else (0, 0)
+        change = data.draw(st.sampled_from(["drop", "repeat", "swap", "move", "split", "merge"])) if ranks[rank] else ""
+        if change == "drop":
+            del ranks[rank][i]
+        elif change == "repeat":
+            ranks[rank].insert(j, ranks[rank][i])
+        elif change == "swap":
+            ranks[rank][i], ranks[rank][j] = ranks[rank][j], ranks[rank][i]
+        elif change == "move":
+            data.draw(st.sampled_from(ranks)).append(ranks[rank].pop(i))
+        elif change == "split" and ranks[rank][i].kind == "B":
+            _, stage, micro_batch = ranks[rank][i]
+            ranks[rank][i : i + 1] = [Op("I", stage, micro_batch), Op("W", stage, micro_batch)]
+        elif change == "merge" and ranks[rank][i].kind == "I":
+            ranks[rank][i] = Op("B", *ranks[rank][i][1:])
+    try:
+        validate(Schedule(ranks))
+        runs = True
+    except ScheduleError:
+        runs = False
+    assert runs == (executed(ranks) is not None)
+
+
+# --- what the generators make ---------------------------------------------------------------------
+
+
+@settings(max_examples=200, deadline=None)
+@given(schedule=generated())
+def test_every_generated_schedule_is_valid_and_runs(schedule):
+    validate(schedule)
+    assert executed(schedule.ops) is not None
+
+
+@pytest.mark.parametrize("n", [1, 2, 4])
+@pytest.mark.parametrize("m", [1, 2, 3, 6, 8])
+def test_every_op_is_there_once_on_the_rank_of_its_stage(n, m):
+    kinds = {forward_only: "F", gpipe: "FB", one_f_one_b: "FB", zero_bubble_h1: "FIW", zero_bubble_h2: "FIW"}
+    for make, of in kinds.items():
+        expected = [sorted(Op(kind, rank, i) for kind in of for i in range(m)) for rank in range(n)]
+        assert [sorted(ops) for ops in make(n, m).ops] == expected
+        assert (make(n, m).n_ranks, make(n, m).n_stages, make(n, m).n_micro) == (n, n, m)
+    v = [sorted(Op(k, s, i) for k in "FIW" for s in (rank, 2 * n - 1 - rank) for i in range(m)) for rank in range(n)]
+    assert [sorted(ops) for ops in zero_bubble_v(n, m).ops] == v
+    for chunks in (1, 2, 3):
+        looped = [
+            sorted(Op(k, rank + n * chunk, i) for k in "FB" for chunk in range(chunks) for i in range(m))
+            for rank in range(n)
+        ]
+        assert [sorted(ops) for ops in interleaved(n, m, chunks).ops] == looped
+
+
+def test_the_names_are_those_of_the_papers():
+    names = [make(2, 4).name for make in BY_COUNTS]
+    assert names == ["forward only", "GPipe", "1F1B", "ZB-H1", "ZB-H2", "ZB-V", "interleaved 1F1B"]
+    assert str(gpipe(2, 1)) == "GPipe\nrank 0: 0F0 0B0\nrank 1: 1F0 1B0"
+
+
+def test_the_split_schedules_of_four_stages_start_as_drawn_in_the_paper():
+    h1, h2 = texts(zero_bubble_h1(4, 8)), texts(zero_bubble_h2(4, 8))
+    assert h1[0][:9] == ["0F0", "0F1", "0F2", "0F3", "0I0", "0W0", "0F4", "0I1", "0W1"]
+    assert h1[3][:10] == ["3F0", "3I0", "3F1", "3I1", "3F2", "3I2", "3F3", "3I3", "3W0", "3F4"]
+    assert h2[0][:9] == ["0F0", "0F1", "0F2", "0F3", "0F4", "0F5", "0F6", "0I0", "0W0"]
+    assert h2[3][12:] == ["3F6", "3I6", "3W0", "3F7", "3I7", "3W1", "3W2", "3W3", "3W4", "3W5", "3W6", "3W7"]
+
+
+# --- how long they take and what they keep: the closed forms of the papers ------------------------
+
+
+@pytest.mark.parametrize(("forward", "backward"), [(1, 1), (1, 2), (3, 2)])
+@settings(max_examples=30, deadline=None)
+@given(n=small, m=micro)
+def test_gpipe_and_1f1b_take_equally_long_and_differ_in_what_they_keep(n, m, forward, backward):
+    for schedule, kept in [(gpipe(n, m), [m] * n), (one_f_one_b(n, m), [min(n - r, m) for r in range(n)])]:
+        spans = executed(schedule.ops, F=forward, B=backward)
+        assert makespan(spans) == (m + n - 1) * (forward + backward)
+        assert peaks(schedule, spans) == kept
+
+
+@pytest.mark.parametrize(("forward", "backward"), [(1, 1), (1, 2), (3, 2)])
+@settings(max_examples=30, deadline=None)
+@given(n=small, m=micro, v=st.integers(1, 3))
+def test_interleaving_idles_for_one_stage_and_keeps_more(n, m, v, forward, backward):
+    assume(m >= n and m % (m // n) == 0)
+    k = m // (m // n)  # micro-batches a round
+    schedule = interleaved(n, m, v)
+    spans = executed(schedule.ops, F=forward, B=backward)
+    assert makespan(spans) - m * v * (forward + backward) == (n - 1) * (forward + backward)
+    assert peaks(schedule, spans) == [min(m * v, (v - 1) * k + 2 * (n - 1 - r) + 1) for r in range(n)]
+
+
+TIMES = [(1, 1, 1), (2, 2, 1), (2, 3, 2), (3, 2, 2), (5, 4, 3)]  # F, I, W; W no longer than F and I
+
+
+@pytest.mark.parametrize("times", TIMES)
+@settings(max_examples=30, deadline=None)
+@given(n=small, more=st.integers(0, 8))
+def test_h1_idles_for_f_and_i_without_w_in_the_memory_of_1f1b(n, more, times):
+    forward, input_grad, weight_grad = times
+    m = n + more
+    schedule = zero_bubble_h1(n, m)
+    spans = executed(schedule.ops, F=forward, I=input_grad, W=weight_grad)
+    hop = forward + input_grad - weight_grad
+    assert makespan(spans) - m * sum(times) == (n - 1) * hop
+    assert idle_inside(schedule, spans) == [(n - 1 - r) * hop for r in range(n)]
+    assert peaks(schedule, spans) == [n] * n
+
+
+@pytest.mark.parametrize("times", TIMES)
+@settings(max_examples=30, deadline=None)
+@given(n=small, more=st.integers(0, 8))
+def test_h2_idles_for_f_and_i_without_two_w_in_twice_the_memory(n, more, times):
+    forward, input_grad, weight_grad = times
+    schedule = zero_bubble_h2(n, 2 * n - 1 + more)
+    spans = executed(schedule.ops, F=forward, I=input_grad, W=weight_grad)
+    assert idle_inside(schedule, spans) == [(n - 1 - r) * (forward + input_grad - 2 * weight_grad) for r in range(n)]
+    assert peaks(schedule, spans) == [2 * n - 1] * n
+
+
+@pytest.mark.parametrize(("make", "peak"), [(zero_bubble_h1, 4), (zero_bubble_h2, 7)])
+def test_four_stages_and_eight_micro_batches_take_27_units(make, peak):
+    spans = executed(make(4, 8).ops)
+    assert makespan(spans) == 27
+    assert max(peaks(make(4, 8), spans)) == peak
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 6])
+def test_with_fewer_micro_batches_h2_goes_over_into_h1(n):
+    for m in range(1, n + 1):
+        assert zero_bubble_h2(n, m) == zero_bubble_h1(n, m)
+    for m in range(n, 2 * n):
+        schedule = zero_bubble_h2(n, m)
+        spans = executed(schedule.ops)
+        assert idle_inside(schedule, spans)[0] == 2 * n - 1 - m
+        assert peaks(schedule, spans) == [m] * n
+        assert makespan(spans) == 3 * m + n - 1
+
+
+@settings(max_examples=30, deadline=None)
+@given(n=small, more=st.integers(0, 8))
+def test_v_leaves_no_gap_in_the_memory_of_1f1b(n, more):
+    schedule = zero_bubble_v(n, 2 * n - 1 + more)
+    spans = executed(schedule.ops)
+    assert idle_inside(schedule, spans) == [0] * n
+    assert peaks(schedule, spans) == [2 * n] * n
+
+
+# --- CSV, as torch writes it ----------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(schedule=generated())
+def test_a_schedule_comes_back_from_its_csv(schedule):
+    assert Schedule.from_csv(schedule.to_csv()) == schedule
+
+
+def test_the_csv_is_a_row_for_each_rank_and_the_file_holds_what_is_returned(tmp_path):
+    text = one_f_one_b(2, 2).to_csv(tmp_path / "schedule.csv")
+    assert text == "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
+    assert (tmp_path / "schedule.csv").read_text() == text == one_f_one_b(2, 2).to_csv()
+
+
+def test_what_computes_nothing_is_skipped_and_overlapped_ops_come_one_after_the_other():
+    first = " ,0UNSHARD, 0F0 , 0SEND_F0 ,0F1,,(0B0; 0B1)OVERLAP_F_B,0REDUCE_GRAD,0RESHARD\n"
+    text = first + "1RECV_F0,1F0,1B0,(1F1;1B1)OVERLAP_F_B,\n"
+    expected = ranks_of("0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1B1")
+    assert Schedule.from_csv(text).ops == expected
+    assert Schedule.from_csv(text.replace("\n", "\r\n")).ops == expected
+    assert Schedule.from_csv('"0F0","0B0"\n').ops == ranks_of("0F0 0B0")
+
+
+@pytest.mark.parametrize(
+    ("text", "row", "column", "cell"),
+    [
+        ("0F0,0X0", 1, 2, "0X0"),
+        ("0F0,0B0\n1F0,,1B\n", 2, 3, "1B"),
+        ("0F0;0B0\n", 1, 1, "0F0;0B0"),
+        ("stage,kind,micro\n", 1, 1, "stage"),
+        ("0F0,(0B0;0Q1)OVERLAP_F_B\n", 1, 2, "(0B0;0Q1)OVERLAP_F_B"),
+        ("0F0,0B0x\n", 1, 2, "0B0x"),
+        ("0F0,0SEND_Q0\n", 1, 2, "0SEND_Q0"),
+        (f"0F0,0F{'9' * 5000}\n", 1, 2, f"0F{'9' * 5000}"),
+    ],
+)
+def test_a_cell_that_is_no_action_is_named_by_row_and_column(text, row, column, cell):
+    with pytest.raises(
+        ValueError, match=rf"^row {row}, column {column}: {re.escape(repr(cell))} is no action, expected"
+    ):
+        Schedule.from_csv(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("0F0,0F1,0B0,0F1,0B1\n", "rank 0, position 3, 0F1: it is there twice"),
+        ("0F0,0F1,,0B0\n", "rank 0, position 3, 0B1: it is missing (or I and W in its place)"),
+        ("0F0,0B1,0F1,0B0\n", "rank 0, position 1, 0B1: it needs 0F1, which does not come before it"),
+        ("0F0,0B0\n,0UNSHARD\n", "rank 1, position 0: the rank has nothing to do"),
+        ("0F0\n\n1F0\n", "rank 1, position 0: the rank has nothing to do"),
+        ("", "rank 0, position 0: the schedule has no ranks"),
+    ],
+)
+def test_a_file_with_an_op_twice_missing_or_out_of_order_is_refused_where_it_is(text, says, tmp_path):
+    (tmp_path / "schedule.csv").write_text(text)
+    for given_as in (text, tmp_path / "schedule.csv", str(tmp_path / "schedule.csv")):
+        with pytest.raises(ScheduleError) as caught:
+            Schedule.from_csv(given_as)
+        assert str(caught.value) == says
+
+
+def test_a_str_is_a_path_unless_it_has_lines_or_an_action(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    forward_only(1, 2).to_csv("1F1B, v2.csv")
+    assert Schedule.from_csv("1F1B, v2.csv") == Schedule.from_csv("0F0,0F1") == forward_only(1, 2)
+    Path("0F0").write_text("0F0,0F1,0F2")
+    assert Schedule.from_csv(Path("0F0")) == forward_only(1, 3)
+    assert Schedule.from_csv("0F0") == forward_only(1, 1)
+
+
+@pytest.mark.parametrize("nowhere", ["no/such.csv", Path("no/such.csv"), ".", "0F0 0F1", "x" * 5000])
+def test_a_path_to_nowhere_is_said_to_be_no_schedule_either(nowhere):
+    with pytest.raises(FileNotFoundError, match=rf"^there is no file {re.escape(repr(str(nowhere)))}, and as text"):
+        Schedule.from_csv(nowhere)
+
+
+def test_a_spreadsheets_mark_before_the_first_cell_is_passed_over(tmp_path):
+    (tmp_path / "sheet.csv").write_bytes(b"\xef\xbb\xbf0F0,0B0\r\n")
+    assert texts(Schedule.from_csv(tmp_path / "sheet.csv")) == [["0F0", "0B0"]]
+
+
+# --- what waits for what --------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(schedule=generated())
+def test_dependencies_know_what_each_op_comes_after_and_whose_output_it_takes(schedule):
+    found = find_dependencies(schedule)
+    ops = [op for rank in schedule.ops for op in rank]
+    assert found.ops == ops
+    assert found.rank == [rank for rank, listed in enumerate(schedule.ops) for _ in listed]
+    comes_after = {op: before for listed in schedule.ops for before, op in itertools.pairwise(listed)}
+    assert [None if i is None else ops[i] for i in found.previous_op] == [comes_after.get(op) for op in ops]
+    for op, i in zip(ops, found.input_op, strict=True):
+        needed = "" if i is None else str(ops[i])
+        kind, stage, micro_batch = op
+        if kind == "F":
+            assert needed == (f"{stage - 1}F{micro_batch}" if stage else "")
+        elif kind == "W":
+            assert needed == f"{stage}I{micro_batch}"
+        elif stage == schedule.n_stages - 1:
+            assert needed == f"{stage}F{micro_batch}"
+        else:
+            assert needed == f"{stage + 1}{kind}{micro_batch}"
+    assert sorted(found.order) == list(range(len(ops)))
+    place = {i: k for k, i in enumerate(found.order)}
+    assert all(place[j] < place[i] for i in place for j in (found.previous_op[i], found.input_op[i]) if j is not None)
+
+
+# --- what travels to a rank -----------------------------------------------------------------------
+
+
+def test_ops_schedules_and_errors_reach_another_process_whole():
+    schedule = zero_bubble_v(2, 3)
+    copy = pickle.loads(pickle.dumps(schedule))
+    assert copy == schedule and type(copy.ops[0][0]) is Op and copy.name == "ZB-V"
+    error = pickle.loads(pickle.dumps(ScheduleError(2, 3, Op("F", 1, 0), "it is missing")))
+    assert str(error) == "rank 2, position 3, 1F0: it is missing"
+    assert (error.rank, error.position, error.op, error.reason) == (2, 3, Op("F", 1, 0), "it is missing")

@@ -1,0 +1,154 @@
+"""labkit.schedule beside torch.distributed.pipelining: the orders are torch's, and each reads the CSV that the other writes."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from labkit.schedule import (
+    Schedule,
+    gpipe,
+    interleaved,
+    one_f_one_b,
+    zero_bubble_h1,
+    zero_bubble_h2,
+    zero_bubble_v,
+)
+
+pytest.importorskip("torch")
+from torch.distributed.pipelining import schedules as torch_schedules
+
+small = st.integers(1, 5)
+micro = st.integers(1, 14)
+
+
+def texts(schedule: Schedule) -> list[list[str]]:
+    return [list(map(str, ops)) for ops in schedule.ops]
+
+
+# --- orders ----------------------------------------------------------------------------------------------------------
+
+
+def stages_of_torch(n_ranks: int, n_stages: int, rank: int = 0) -> list:
+    """Stands in for torch's stages, whose order does not depend on what they compute."""
+    place = {"group_size": n_ranks, "group_rank": rank, "num_stages": n_stages, "submod": None}
+    return [SimpleNamespace(stage_index=stage, **place) for stage in range(rank, n_stages, n_ranks)]
+
+
+def order_of_torch(name: str, n_ranks: int, n_micro: int, n_chunks: int = 1):
+    return getattr(torch_schedules, name)(stages_of_torch(n_ranks, n_ranks * n_chunks), n_micro, loss_fn=print)
+
+
+def compute_only(order: dict) -> list[list[str]]:
+    """What torch's order computes; an overlapped pair is what is in it."""
+    cells = [[part for a in order[rank] if a is not None for part in (a.sub_actions or [a])] for rank in sorted(order)]
+    return [[str(action) for action in rank if action.is_compute_op] for rank in cells]
+
+
+def run_by_torch(name: str, n_stages: int, n_micro: int) -> list[list[str]]:
+    """What torch's single-stage runtime does on every rank, as recorded by a stage that neither computes nor sends."""
+    ranks = []
+    for rank in range(n_stages):
+        done: list[str] = []
+        messages = [f"get_{pass_}_{way}_ops" for pass_ in ("fwd", "bwd") for way in ("recv", "send")]
+        stage = SimpleNamespace(
+            **dict.fromkeys(messages, lambda i: []),
+            **{"stage_index": rank, "num_stages": n_stages, "is_last": False},
+            forward_one_chunk=lambda i, *args, done=done, rank=rank, **kwargs: done.append(f"{rank}F{i}"),
+            backward_one_chunk=lambda i, *args, done=done, rank=rank, **kwargs: done.append(f"{rank}B{i}"),
+            perform_reduce_grad=lambda *args: None,
+        )
+        # 1F1B refuses to be made for fewer micro-batches than stages, yet knows how to run them
+        schedule = getattr(torch_schedules, name)(stage, max(n_micro, n_stages), loss_fn=print)
+        schedule._n_microbatches = n_micro
+        schedule._initialize_stage = lambda *args: None
+        schedule._step_microbatches()
+        ranks.append(done)
+    return ranks
+
+
+@settings(max_examples=40, deadline=None)
+@given(n=small, m=micro)
+def test_gpipe_and_1f1b_run_in_the_order_of_torchs_runtime(n, m):
+    assert texts(gpipe(n, m)) == run_by_torch("ScheduleGPipe", n, m)
+    assert texts(one_f_one_b(n, m)) == run_by_torch("Schedule1F1B", n, m)
+
+
+@settings(max_examples=60, deadline=None)
+@given(n=small, m=micro, v=st.integers(1, 4))
+def test_interleaved_has_torchs_order_and_refuses_what_torch_refuses(n, m, v):
+    try:
+        theirs = compute_only(order_of_torch("ScheduleInterleaved1F1B", n, m, v).pipeline_order)
+    except ValueError:
+        with pytest.raises(ValueError, match="divides into rounds"):
+            interleaved(n, m, v)
+    else:
+        assert texts(interleaved(n, m, v)) == theirs
+
+
+@settings(max_examples=40, deadline=None)
+@given(n=small, m=micro)
+def test_h1_has_the_order_of_torchs_interleaved_zero_bubble_of_one_chunk(n, m):
+    assume(m % max(1, m // n) == 0)
+    theirs = order_of_torch("ScheduleInterleavedZeroBubble", n, m).pipeline_order
+    assert texts(zero_bubble_h1(n, m)) == compute_only(theirs)
+
+
+@settings(max_examples=40, deadline=None)
+@given(n=small, m=micro)
+def test_zero_bubble_v_has_torchs_order_also_with_few_micro_batches(n, m):
+    assert texts(zero_bubble_v(n, m)) == compute_only(order_of_torch("ScheduleZBVZeroBubble", n, m, 2).pipeline_order)
+
+
+# --- CSV -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "make", [gpipe, one_f_one_b, zero_bubble_h1, zero_bubble_h2, zero_bubble_v, lambda n, m: interleaved(n, m, 3)]
+)
+@pytest.mark.parametrize("name", ["PipelineScheduleMulti", "_PipelineScheduleRuntime"])
+def test_torch_reads_our_csv_and_its_runtime_finds_a_way_to_send_and_receive(make, name, tmp_path):
+    schedule = make(4, 8)
+    schedule.to_csv(tmp_path / "ours.csv")
+    runtime = getattr(torch_schedules, name)
+    if name == "PipelineScheduleMulti":  # an abstract class; what reads the file is all its own
+        runtime = type("Multi", (runtime,), {"_step_microbatches": None})
+    theirs = runtime(stages_of_torch(4, schedule.n_stages), 8, loss_fn=print)
+    theirs._load_csv(str(tmp_path / "ours.csv"))
+    assert compute_only(theirs.pipeline_order) == texts(schedule)
+    if name == "_PipelineScheduleRuntime":
+        assert compute_only(theirs.pipeline_order_with_comms) == texts(schedule)
+
+
+@pytest.mark.parametrize(
+    ("name", "chunks"),
+    [
+        ("ScheduleInterleaved1F1B", 2),
+        ("ScheduleInterleavedZeroBubble", 2),
+        ("ScheduleLoopedBFS", 3),
+        ("ScheduleZBVZeroBubble", 2),
+        ("ScheduleDualPipeV", 2),
+    ],
+)
+@pytest.mark.parametrize("form", ["compute_only", "compute_comms"])
+def test_we_read_what_torch_dumps(name, chunks, form, tmp_path):
+    theirs = order_of_torch(name, 4, 8, chunks)
+    theirs._dump_csv(str(tmp_path / "theirs.csv"), format=form)
+    ours = Schedule.from_csv(tmp_path / "theirs.csv")
+    assert texts(ours) == compute_only(theirs.pipeline_order)
+    assert ours == Schedule.from_csv((tmp_path / "theirs.csv").read_text())
+
+
+def test_the_torch_dumps_do_hold_idle_slots_messages_and_overlapped_pairs(tmp_path):
+    """What the test above would otherwise not have seen."""
+    order_of_torch("ScheduleDualPipeV", 4, 8, 2)._dump_csv(str(tmp_path / "pairs.csv"), format="compute_comms")
+    order_of_torch("ScheduleZBVZeroBubble", 4, 8, 2)._dump_csv(str(tmp_path / "idle.csv"), format="compute_only")
+    assert re.search(r"\(\d+F\d+;\d+B\d+\)OVERLAP_F_B", (tmp_path / "pairs.csv").read_text())
+    assert {"UNSHARD", "RESHARD", "SEND_F", "RECV_F", "SEND_B", "RECV_B"} <= set(
+        re.findall("[A-Z_]{2,}", (tmp_path / "pairs.csv").read_text())
+    )
+    assert (tmp_path / "idle.csv").read_text().splitlines()[3].startswith(",,,3F0")

@@ -1,0 +1,249 @@
+"""labkit.simulate.gap and labkit.simulate.replay: what was lost is found where it was put, and all of it adds up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pipelines import at_stage, ops_of, play, schedules, stage_times, table_of
+
+from labkit.base.formats import MeasuredTable
+from labkit.schedule import Op, ScheduleError, gpipe, interleaved, one_f_one_b, zero_bubble_h1
+from labkit.simulate import explain_gap, makespan, simulate
+from labkit.simulate.replay import attribute_delays, replay_events
+from labkit.trace import event_table
+
+CAUSES = ["imbalance_s", "communication_s", "overhead_s", "core_s"]
+UNIT = {"forward": 1.0, "backward": 2.0, "input_grad": 1.0, "weight_grad": 1.0}
+
+# --- bad input ------------------------------------------------------------------------------------
+
+IDEAL = simulate(one_f_one_b(2, 2))
+
+
+@pytest.mark.parametrize(
+    "measured, message",
+    [
+        (simulate(gpipe(2, 2)), "measured has 0F1 before 0B0 on rank 0|measured has 1F1 before 1B0 on rank 1"),
+        (simulate(one_f_one_b(2, 3)), "measured has 0F2, which is not in ideal"),
+        (simulate(one_f_one_b(3, 2)), "measured has 2F0, which is not in ideal"),
+        (simulate(zero_bubble_h1(2, 2)), "measured has 0I0, which is not in ideal"),
+        (IDEAL.iloc[1:], "measured lacks 0F0, which is in ideal: give all ops of one step"),
+        (IDEAL.assign(rank=0), "measured has 1F0 on rank 0, and ideal has it on rank 1; .*by_stage"),
+        (pd.concat([IDEAL, IDEAL]), "measured has 0F0 twice, expected one step .*record each step by itself"),
+        (
+            pd.concat([IDEAL.assign(step=step) for step in (0, 1)]),
+            r"measured has 0F0 twice, expected one step .*events\[events.step == 0\]",
+        ),
+        (event_table([]), "measured is empty"),
+    ],
+)
+def test_a_measured_table_of_other_ops_is_refused_by_op(measured, message):
+    with pytest.raises(ValueError, match=message):
+        explain_gap(IDEAL, measured)
+
+
+def test_an_ideal_table_that_is_no_whole_pipeline_is_refused():
+    with pytest.raises(ScheduleError, match="0F0"):
+        explain_gap(IDEAL.iloc[1:], IDEAL)
+    with pytest.raises(ValueError, match="ideal has 0F0 twice"):
+        explain_gap(pd.concat([IDEAL, IDEAL]), IDEAL)
+    with pytest.raises(TypeError, match="ideal is of type Schedule"):
+        explain_gap(one_f_one_b(2, 2), IDEAL)  # type: ignore[arg-type]
+
+
+# --- it adds up -----------------------------------------------------------------------------------
+
+
+def disturbed(schedule, times, random, most=1.0):
+    """A run in which everything takes as much longer than ``times`` as chance will have it."""
+    drawn = {op: [random.uniform(0.0, most) for _ in range(3)] for op in ops_of(schedule)}
+    durations = {op: at_stage(times, op) * (0.7 + drawn[op][0]) for op in drawn}
+    return play(schedule, durations.get, lambda op: drawn[op][1], lambda op: 0.3 * drawn[op][2])
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.data())
+def test_the_cells_add_up_to_the_difference_of_the_makespans(data):
+    schedule, random = data.draw(schedules()), data.draw(st.randoms(use_true_random=False))
+    ideal = simulate(schedule, **data.draw(stage_times(schedule)), hop=data.draw(st.sampled_from([0.0, 0.25])))
+    measured = table_of(schedule, disturbed(schedule, UNIT, random), origin=random.uniform(0.0, 100.0))
+    gap = explain_gap(ideal, measured)
+    assert gap.columns.tolist() == ["stage", *CAUSES, "total_s"]
+    assert gap["stage"].tolist() == list(range(schedule.n_stages))
+    assert gap["total_s"].sum() == pytest.approx(makespan(measured) - makespan(ideal), abs=1e-9)
+    assert gap["total_s"].tolist() == pytest.approx(gap[CAUSES].sum(axis=1).tolist(), abs=1e-9)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.data())
+def test_between_two_equal_runs_there_is_no_gap(data):
+    schedule, random = data.draw(schedules()), data.draw(st.randoms(use_true_random=False))
+    uniform = simulate(schedule, **data.draw(stage_times(schedule)), hop=0.25)
+    assert not explain_gap(uniform, uniform)[[*CAUSES, "total_s"]].any(axis=None)
+    run = disturbed(schedule, UNIT, random)
+    earlier, later = (table_of(schedule, run, origin=origin) for origin in (0.0, 5.0))
+    assert explain_gap(earlier, later)[[*CAUSES, "total_s"]].abs().max(axis=None) < 1e-9
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.data())
+def test_every_start_follows_from_what_is_said_to_have_held_it_up_and_no_delay_is_negative(data):
+    schedule, random = data.draw(schedules()), data.draw(st.randoms(use_true_random=False))
+    run = replay_events(schedule, table_of(schedule, disturbed(schedule, UNIT, random), origin=3.0))
+    delays, previous_op, remote = attribute_delays(run), run.dependencies.previous_op, run.dependencies.remote_input
+    assert delays.waited_for.count(None) == 1  # all but the very first op waited for another
+    for i, (previous, needed) in enumerate(zip(previous_op, remote, strict=True)):
+        free = (0.0 if previous is None else run.end_s[previous]) + delays.overhead_s[i]
+        arrived = 0.0 if needed is None else run.end_s[needed] + delays.transfer_s[i]
+        assert max(free, arrived) == pytest.approx(run.start_s[i], abs=1e-9)
+    assert min(delays.overhead_s.min(), delays.transfer_s.min()) > -1e-9
+
+
+# --- what was lost is found where it was put ------------------------------------------------------
+
+FOUR = [gpipe(4, 8), one_f_one_b(4, 8), interleaved(2, 4, 2), zero_bubble_h1(4, 8)]
+every_schedule = pytest.mark.parametrize("schedule", FOUR, ids=lambda schedule: schedule.name)
+
+
+def losses(gap):
+    """The cells that are not 0, as {(stage, cause): seconds}."""
+    table = gap.set_index("stage")[CAUSES]
+    return {
+        (stage, cause): table.loc[stage, cause] for stage in table.index for cause in CAUSES if table.loc[stage, cause]
+    }
+
+
+@every_schedule
+@pytest.mark.parametrize("stage", range(4))
+def test_a_stage_that_is_twice_as_slow_is_imbalance_of_that_stage(schedule, stage):
+    slow = {name: [time * (2 if s == stage else 1) for s in range(4)] for name, time in UNIT.items()}
+    ideal, measured = simulate(schedule), simulate(schedule, **slow)
+    assert losses(explain_gap(ideal, measured)) == {(stage, "imbalance_s"): makespan(measured) - makespan(ideal)}
+
+
+@every_schedule
+def test_times_that_do_not_add_up_exactly_leave_no_crumbs_in_other_cells(schedule):
+    expected = {"forward": 0.1, "backward": 0.7, "input_grad": 0.3, "weight_grad": 0.2, "hop": 0.3}
+    slow = expected | {"forward": [0.1, 1.3, 0.1, 0.1]}
+    assert set(losses(explain_gap(simulate(schedule, **expected), simulate(schedule, **slow)))) == {(1, "imbalance_s")}
+
+
+@every_schedule
+def test_hops_alone_are_communication(schedule):
+    ideal, measured = simulate(schedule), simulate(schedule, hop=0.5)
+    lost = losses(explain_gap(ideal, measured))
+    assert {cause for _, cause in lost} == {"communication_s"} and min(lost.values()) > 0
+    assert sum(lost.values()) == pytest.approx(makespan(measured) - makespan(ideal))
+
+
+@every_schedule
+@pytest.mark.parametrize("kinds", ["F", "BI"])
+def test_a_link_that_is_slow_one_way_only_is_communication_too(schedule, kinds):
+    times = play(schedule, lambda op: at_stage(UNIT, op), transfer=lambda op: 0.75 * (op.kind in kinds))
+    ideal, measured = simulate(schedule), table_of(schedule, times)
+    lost = losses(explain_gap(ideal, measured))
+    assert {cause for _, cause in lost} == {"communication_s"}
+    assert sum(lost.values()) == pytest.approx(makespan(measured) - makespan(ideal))
+
+
+def test_what_an_op_waited_for_is_told_from_the_usual_way_of_its_own_kind():
+    schedule = one_f_one_b(3, 6)
+    times = play(schedule, lambda op: 1.0, transfer=lambda op: 0.75 * (op.kind == "B"), overhead=lambda op: 0.125)
+    run = replay_events(schedule, table_of(schedule, times))
+    waited_for, previous_op = attribute_delays(run).waited_for, run.dependencies.previous_op
+    for i, (op, needed) in enumerate(zip(run.dependencies.ops, run.dependencies.remote_input, strict=True)):
+        if needed is not None and previous_op[i] is not None:
+            free, arrived = run.end_s[previous_op[i]] + 0.125, run.end_s[needed] + 0.75 * (op.kind == "B")
+            assert free == arrived or (waited_for[i] == needed) == (arrived > free), op
+
+
+def test_the_first_op_of_a_rank_waited_for_its_input_however_long_the_pauses_are():
+    schedule = gpipe(2, 3)
+    times = play(schedule, lambda op: 0.125, overhead=lambda op: 2.0 * op.stage)
+    run = replay_events(schedule, table_of(schedule, times))
+    ops = run.dependencies.ops
+    assert ops[attribute_delays(run).waited_for[ops.index(Op("F", 1, 0))]] == Op("F", 0, 0)
+
+
+@every_schedule
+def test_hops_that_were_expected_are_no_loss(schedule):
+    assert losses(explain_gap(simulate(schedule, hop=0.3), simulate(schedule, hop=0.3))) == {}
+
+
+@every_schedule
+@pytest.mark.parametrize("stage", range(4))
+def test_a_pause_before_every_op_of_a_stage_is_overhead_of_that_stage(schedule, stage):
+    times = play(schedule, lambda op: at_stage(UNIT, op), overhead=lambda op: 0.125 * (op.stage == stage))
+    ideal, measured = simulate(schedule), table_of(schedule, times)
+    assert losses(explain_gap(ideal, measured)) == {(stage, "overhead_s"): makespan(measured) - makespan(ideal)}
+
+
+@every_schedule
+@pytest.mark.parametrize("stage", range(4))
+def test_one_op_that_is_disturbed_is_time_that_its_stage_waited_for_a_core(schedule, stage):
+    late = Op("F", stage, 0)  # the first micro-batch holds everything up
+    times = play(schedule, lambda op: at_stage(UNIT, op) + 3.0 * (op == late))
+    ideal, measured = simulate(schedule), table_of(schedule, times)
+    assert losses(explain_gap(ideal, measured)) == {
+        (stage, "core_s"): pytest.approx(makespan(measured) - makespan(ideal))
+    }
+
+
+def test_a_disturbed_op_that_nobody_waits_for_is_no_loss():
+    schedule = one_f_one_b(3, 2)
+    times = play(schedule, lambda op: at_stage(UNIT, op) + 0.5 * (op == Op("F", 0, 1)))
+    assert losses(explain_gap(simulate(schedule), table_of(schedule, times))) == {}
+
+
+@every_schedule
+def test_each_cause_is_what_it_adds_to_those_before_it(schedule):
+    """Imbalance, then hops, then pauses, then a disturbance: each makespan is played by hand."""
+    slow = UNIT | {"forward": [1.0, 1.5, 1.0, 1.0]}
+    late = Op("F", 2, 0)
+    runs = [
+        play(schedule, lambda op: at_stage(UNIT, op)),
+        play(schedule, lambda op: at_stage(slow, op)),
+        play(schedule, lambda op: at_stage(slow, op), lambda op: 0.25),
+        play(schedule, lambda op: at_stage(slow, op), lambda op: 0.25, lambda op: 0.125),
+        play(schedule, lambda op: at_stage(slow, op) + 2.0 * (op == late), lambda op: 0.25, lambda op: 0.125),
+    ]
+    spans = [max(end for _, end in run.values()) for run in runs]
+    gap = explain_gap(table_of(schedule, runs[0]), table_of(schedule, runs[-1]))
+    assert gap[CAUSES].sum().tolist() == pytest.approx(np.diff(spans).tolist())
+
+
+def test_a_stage_that_is_faster_than_expected_is_a_negative_loss():
+    schedule = one_f_one_b(3, 6)
+    ideal, measured = simulate(schedule, backward=[2.0, 3.0, 2.0]), simulate(schedule)
+    assert losses(explain_gap(ideal, measured)) == {(1, "imbalance_s"): makespan(measured) - makespan(ideal)}
+
+
+def test_seconds_that_two_stages_lose_side_by_side_count_once_with_the_earlier_stage():
+    schedule = one_f_one_b(2, 50)
+    gap = explain_gap(simulate(schedule), simulate(schedule, forward=2.0, backward=4.0)).set_index("stage")
+    assert gap.loc[0, "imbalance_s"] > 40 * 3 and gap.loc[1, "imbalance_s"] < 3 * 3
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def test_what_a_run_also_measures_does_not_count_and_rows_may_stand_in_any_order():
+    schedule = one_f_one_b(2, 3)
+    times = play(schedule, lambda op: at_stage(UNIT, op), transfer=lambda op: 0.5)
+    rows = [(0, "compute", "optimizer", 0, 0, None, None, None, 30.0, 40.0)]
+    rows += [(1, "comm", "recv", 0, 1, 0, None, None, 0.0, 1.5), (1, "host", "forward", 0, 1, 0, None, None, 0.0, 1.5)]
+    measured = table_of(schedule, times)
+    more = pd.concat([event_table(rows, measured=True), measured]).sample(frac=1, random_state=3)
+    pd.testing.assert_frame_equal(explain_gap(simulate(schedule), more), explain_gap(simulate(schedule), measured))
+
+
+def test_a_measured_gap_prints_as_measured_and_says_what_was_emulated():
+    schedule = gpipe(2, 2)
+    measured = table_of(schedule, play(schedule, lambda op: 1.0))
+    measured.attrs["emulated"] = "emulated link: slow"
+    gap = explain_gap(simulate(schedule), measured)
+    assert isinstance(gap, MeasuredTable) and "[~" in repr(gap) and "emulated link: slow" in repr(gap)
+    assert type(explain_gap(simulate(schedule), simulate(schedule))) is pd.DataFrame

@@ -1,0 +1,295 @@
+"""labkit.simulate.idle: the critical path is as long as the run, and what an idle rank waits for is really late."""
+
+from __future__ import annotations
+
+import math
+import re
+from itertools import pairwise
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pipelines import (
+    at_stage,
+    eighths,
+    feeder,
+    op_of_row,
+    ops_of,
+    play,
+    rank_of,
+    schedules,
+    stage_times,
+    table_of,
+)
+
+from labkit.base.formats import MeasuredTable
+from labkit.schedule import Op, Schedule, ScheduleError, gpipe, interleaved, one_f_one_b, zero_bubble_h1, zero_bubble_v
+from labkit.simulate import Idle, critical_path, explain_idle, makespan, simulate
+from labkit.trace import event_table
+
+# --- bad input ------------------------------------------------------------------------------------
+
+SCHEDULE = gpipe(2, 2)
+EVENTS = simulate(SCHEDULE)
+
+
+def swapped(events, name):
+    """The table with the times of micro-batches 0 and 1 of ``name`` on rank 0 exchanged."""
+    rows = events[(events["name"] == name) & (events["rank"] == 0)].index
+    changed = events.copy()
+    changed.loc[rows, ["start_s", "end_s"]] = events.loc[rows[::-1], ["start_s", "end_s"]].to_numpy()
+    return changed
+
+
+@pytest.mark.parametrize("explain", [critical_path, lambda schedule, events: explain_idle(schedule, events, 0, 0.0)])
+@pytest.mark.parametrize(
+    "events, message",
+    [
+        (EVENTS.drop(index=3), "events lacks 0B1, which is in the schedule"),
+        (EVENTS.iloc[:4], "events lacks 1F0"),
+        (simulate(gpipe(2, 3)), "events has 0F2, which is not in the schedule"),
+        (simulate(zero_bubble_h1(2, 2)), "events has 0I0, which is not in the schedule"),
+        (
+            pd.concat([EVENTS, EVENTS.assign(step=1)]),
+            r"events has 0F0 twice, .*: record each step by itself",
+        ),
+        (EVENTS.assign(rank=0), r"events has 1F0 on rank 0, and the schedule has it on rank 1; .*by_stage"),
+        (EVENTS.assign(rank=1 - EVENTS["rank"]), "events has 0F0 on rank 1, and the schedule has it on rank 0"),
+        (swapped(EVENTS, "forward"), "events has 0F1 before 0F0 on rank 0, and the schedule has 0F0 first"),
+        (EVENTS.assign(end_s=EVENTS["end_s"] + 0.5), "0F1 on rank 0 begin before 0F0 has ended"),
+        (EVENTS.drop(columns="stage"), "events lacks the columns stage"),
+        (event_table([]), "events is empty"),
+        (EVENTS.assign(lane="comm"), "events has no op of a pipeline"),
+    ],
+)
+def test_events_that_are_not_one_step_of_the_schedule_are_refused_by_op(explain, events, message):
+    with pytest.raises(ValueError, match=message):
+        explain(SCHEDULE, events)
+
+
+def test_a_schedule_that_cannot_run_is_refused():
+    with pytest.raises(ScheduleError):
+        critical_path(Schedule([[Op("B", 0, 0), Op("F", 0, 0)]]), EVENTS)
+
+
+@pytest.mark.parametrize("rank", [-1, 2, 1.0, True, "0", None])
+def test_a_rank_that_is_not_there_is_refused(rank):
+    with pytest.raises(ValueError, match=r"^rank is .*, expected one of the 2 ranks of the schedule, from 0 on"):
+        explain_idle(SCHEDULE, EVENTS, rank, 0.0)
+
+
+@pytest.mark.parametrize(
+    "time, error", [(-0.1, ValueError), (9.1, ValueError), (math.nan, ValueError), ("1", TypeError)]
+)
+def test_a_time_outside_the_run_is_refused_and_the_run_named(time, error):
+    with pytest.raises(error, match=r"^time is .*, expected a time in the run, from 0.0 to 9.0 s"):
+        explain_idle(SCHEDULE, EVENTS, 0, time)
+
+
+# --- the critical path ----------------------------------------------------------------------------
+
+
+def path_of(schedule, events):
+    """The ops of the critical path, the seconds they take, and the number of hops between ranks on it."""
+    rows = list(critical_path(schedule, events).itertuples(index=False))
+    hops = sum(a.rank != b.rank for a, b in pairwise(rows))
+    return [op_of_row(row) for row in rows], sum(row.end_s - row.start_s for row in rows), hops
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_a_simulated_makespan_is_the_length_of_its_critical_path(data):
+    schedule = data.draw(schedules())
+    seconds = st.one_of(eighths, st.floats(0.01, 10.0))  # with rounding and without
+    hop = data.draw(st.one_of(st.just(0.0), seconds))
+    events = simulate(schedule, **data.draw(stage_times(schedule, seconds)), hop=hop)
+    _, length, hops = path_of(schedule, events)
+    assert length + hops * hop == pytest.approx(makespan(events), rel=1e-9)
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_the_path_goes_from_op_to_op_that_wait_for_one_another_and_is_never_longer_than_the_run(data):
+    schedule, seconds = data.draw(schedules()), data.draw(st.randoms())
+    draw = {op: [seconds.uniform(0.0, 1.0) for _ in range(3)] for op in ops_of(schedule)}
+    times = play(schedule, lambda op: 0.1 + draw[op][0], lambda op: draw[op][1], lambda op: 0.1 * draw[op][2])
+    events = table_of(schedule, times, origin=7.0)
+    ops, length, _ = path_of(schedule, events)
+    assert length <= makespan(events) + 1e-9
+    assert times[ops[-1]][1] == max(end for _, end in times.values())
+    assert feeder(schedule, ops[0]) is None and schedule.ops[rank_of(schedule)[0]][0] == ops[0]
+    for op, following in pairwise(ops):
+        on_rank = schedule.ops[rank_of(schedule)[following.stage]]
+        previous = on_rank[on_rank.index(following) - 1] if on_rank.index(following) else None
+        assert op in (feeder(schedule, following), previous)
+
+
+def test_the_critical_path_goes_through_the_slow_stage():
+    ops, _, _ = path_of(one_f_one_b(3, 4), simulate(one_f_one_b(3, 4), forward=[1, 4, 1], backward=[1, 4, 1]))
+    assert [op for op in ops if op.stage == 1] == one_f_one_b(3, 4).ops[1]
+
+
+def test_the_path_is_rows_of_the_table_as_they_are():
+    schedule = gpipe(2, 2)
+    events = table_of(schedule, play(schedule, lambda op: 1.0)).sample(frac=1, random_state=0)
+    path = critical_path(schedule, events)
+    assert isinstance(path, MeasuredTable) and path["start_s"].is_monotonic_increasing
+    pd.testing.assert_frame_equal(path, events.loc[path.index])
+
+
+# --- why a rank is idle ---------------------------------------------------------------------------
+
+SCHEDULES = [
+    gpipe(3, 4),
+    one_f_one_b(4, 5),
+    interleaved(2, 4, 2),
+    zero_bubble_h1(3, 5),
+    zero_bubble_v(3, 5),
+]
+UNEVEN = {"forward": 1.0, "backward": 2.25, "input_grad": 1.25, "weight_grad": 0.75}
+
+
+def instants(times, ops):
+    """When each time between two ops of a rank begins, has its middle, and is nearly over; with the op that comes next."""
+    edges = [0.0] + [edge for op in ops for edge in times[op]] + [max(end for _, end in times.values())]
+    for i, (a, b) in enumerate(zip(edges[::2], edges[1::2], strict=True)):
+        if a < b:
+            yield from ((time, ops[i] if i < len(ops) else None) for time in (a, (a + b) / 2, b - 1 / 64))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: schedule.name)
+@pytest.mark.parametrize("hop", [0.0, 0.5])
+def test_at_every_idle_instant_the_op_that_is_waited_for_is_late_and_feeds_the_one_that_comes_next(schedule, hop):
+    events = simulate(schedule, **UNEVEN, hop=hop)
+    times = play(schedule, lambda op: at_stage(UNEVEN, op), transfer=lambda op: hop)
+    codes = set()
+    for rank, ops in enumerate(schedule.ops):
+        for time, op in instants(times, ops):
+            idle = explain_idle(schedule, events, rank, time)
+            codes.add(idle.code)
+            assert idle.op == op and str(idle) == idle.sentence
+            assert idle.waits_for == (op and feeder(schedule, op))
+            if op is None:
+                assert idle.code == "done"
+            elif times[idle.waits_for][1] > time:
+                assert idle.code == ("activation" if op.kind == "F" else "gradient")
+                check_reason(schedule, times, idle, time, hop)
+            else:
+                assert idle.code == "hop" and f"under way until {times[op][0]:g} s" in idle.sentence
+    assert codes == {"activation", "gradient", "done"} | ({"hop"} if hop else set())
+
+
+def check_reason(schedule, times, idle, time, hop):
+    """What a late op is said to be late for is what happens at that time."""
+    home = rank_of(schedule)
+    link, last = r"rank (\d+) waits for (\w+)", idle.waits_for
+    assert idle.sentence.startswith(f"rank {home[idle.op.stage]} waits for {last}, the {idle.code} of micro-batch")
+    reason = idle.sentence.split("it is late because ")[1]
+    for rank, name in re.findall(link, reason):
+        op = Op.parse(name)
+        assert times[op][1] > time and home[op.stage] != int(rank)
+        if "wait likewise" not in reason:
+            assert int(rank) == home[last.stage]
+            last = op
+    if busy := re.search(r"rank (\d+) is busy with (\w+) until (\S+) s$", reason):
+        op = idle.waits_for if busy[2] == "it" else Op.parse(busy[2])
+        assert times[op][0] <= time < times[op][1] == float(busy[3]) and home[op.stage] == int(busy[1])
+    else:
+        under_way = re.search(r"of micro-batch (\d+) from rank (\d+) is under way to rank (\d+) until (\S+) s$", reason)
+        arrived = [op for op, (start, _) in times.items() if start == float(under_way[4])]
+        assert hop and any(home[op.stage] == int(under_way[3]) for op in arrived)
+
+
+def test_a_rank_that_computes_is_said_to_be_busy():
+    schedule = zero_bubble_v(2, 3)
+    events = simulate(schedule, hop=0.5)
+    for row in events.itertuples(index=False):
+        for time in (row.start_s, (row.start_s + row.end_s) / 2):
+            idle = explain_idle(schedule, events, row.rank, time)
+            assert (idle.code, idle.op, idle.waits_for) == ("busy", op_of_row(row), None)
+
+
+def why(schedule, rank, time, **times):
+    return str(explain_idle(schedule, simulate(schedule, **times), rank, time))
+
+
+def test_sentences_name_the_op_that_is_waited_for_and_why_it_is_late():
+    assert why(one_f_one_b(2, 3), 0, 2.0) == (
+        "rank 0 waits for 1B0, the gradient of micro-batch 0 from rank 1; it is late because rank 1 is busy with it until 4 s"
+    )
+    assert why(gpipe(2, 3), 0, 3.0) == (
+        "rank 0 waits for 1B0, the gradient of micro-batch 0 from rank 1; it is late because rank 1 is busy with 1F2 until 4 s"
+    )
+    assert why(gpipe(3, 2), 2, 0.0) == (
+        "rank 2 waits for 1F0, the activation of micro-batch 0 from rank 1; it is late because rank 1 waits for 0F0 and rank 0 "
+        "is busy with 0F0 until 1 s"
+    )
+    assert why(gpipe(3, 2), 2, 1.25, hop=0.5) == (
+        "rank 2 waits for 1F0, the activation of micro-batch 0 from rank 1; it is late because the activation of micro-batch 0 "
+        "from rank 0 is under way to rank 1 until 1.5 s"
+    )
+    assert why(gpipe(2, 1), 1, 1.0, hop=0.5) == (
+        "rank 1 waits for 0F0, the activation of micro-batch 0 from rank 0; it is under way until 1.5 s"
+    )
+    assert why(gpipe(2, 1), 1, 4.0) == "rank 1 has nothing left to do: its last op, 1B0, ended at 4 s"
+    assert why(gpipe(2, 1), 1, 1.0) == "rank 1 is not idle: it is busy with 1F0 until 2 s"
+
+
+def test_a_long_chain_of_ranks_that_wait_for_each_other_is_cut_short():
+    assert why(gpipe(9, 1), 8, 0.0) == (
+        "rank 8 waits for 7F0, the activation of micro-batch 0 from rank 7; it is late because rank 7 waits for 6F0, "
+        "5 more ranks wait likewise, rank 1 waits for 0F0 and rank 0 is busy with 0F0 until 1 s"
+    )
+
+
+def late_start():
+    """1F1B as it might be measured: 0F1 begins 0.25 s after its rank is free, everything else at once."""
+    schedule = one_f_one_b(2, 3)
+    late = Op("F", 0, 1)
+    return schedule, table_of(
+        schedule, play(schedule, lambda op: 1.0, overhead=lambda op: 0.25 * (op == late)), origin=10.0
+    )
+
+
+def test_a_rank_that_has_all_it_needs_and_does_not_begin_shows_overhead():
+    schedule, events = late_start()
+    idle = explain_idle(schedule, events, 0, 11.125)
+    assert (idle.code, idle.op, idle.waits_for) == ("overhead", Op("F", 0, 1), None)
+    assert idle.sentence == "rank 0 has all that 0F1 needs, and begins it only at [~     11.25 s]"
+
+
+def test_an_op_whose_input_came_long_ago_shows_overhead_and_no_hop():
+    schedule = gpipe(2, 3)
+    times = play(schedule, lambda op: 1.0 + op.stage, transfer=lambda op: 0.125, overhead=lambda op: 0.25 * op.stage)
+    (_, ended), (begins, _) = times[Op("F", 1, 1)], times[Op("F", 1, 2)]
+    assert ended < begins and times[Op("F", 0, 2)][1] < ended - 1.0
+    idle = explain_idle(schedule, table_of(schedule, times), 1, ended)
+    assert (idle.code, idle.op, idle.waits_for) == ("overhead", Op("F", 1, 2), None)
+
+
+def test_an_op_may_be_late_because_of_overhead_elsewhere():
+    schedule = gpipe(2, 2)
+    late = Op("F", 0, 1)
+    times = play(schedule, lambda op: 1.0 - 0.75 * op.stage, overhead=lambda op: 0.5 * (op == late))
+    idle = explain_idle(schedule, table_of(schedule, times, measured=False), 1, 1.5 - 1 / 64)
+    assert (idle.code, idle.op, idle.waits_for) == ("activation", Op("F", 1, 1), late)
+    assert idle.sentence.endswith("; it is late because rank 0 begins 0F1 only at 1.5 s")
+
+
+def test_measured_times_in_a_sentence_print_as_measurements():
+    schedule, events = late_start()
+    assert re.search(r"until \[~ +\S+ s\]$", str(explain_idle(schedule, events, 1, 10.5)))
+
+
+def test_the_clock_is_that_of_the_table():
+    schedule, events = late_start()
+    with pytest.raises(ValueError, match=r"time is 0\.0, expected a time in the run, from 10.0 to "):
+        explain_idle(schedule, events, 0, 0.0)
+
+
+def test_idle_is_data():
+    idle = explain_idle(SCHEDULE, EVENTS, 1, 0.0)
+    assert idle == Idle("activation", idle.sentence, Op("F", 1, 0), Op("F", 0, 0))
+    with pytest.raises(AttributeError):
+        idle.code = "done"  # type: ignore[misc]

@@ -1,0 +1,208 @@
+"""labkit.simulate.measures: makespan, bubble and activations of any event table, simulated or measured."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pipelines import EVENT_NAMES, eighths, op_of_row, schedules, stage_times
+
+from labkit.base.formats import MeasuredTable
+from labkit.schedule import forward_only, gpipe, interleaved, one_f_one_b, zero_bubble_h1
+from labkit.simulate import activations, bubble_fraction, by_stage, makespan, peak_activations, simulate
+from labkit.trace import event_table
+
+# --- bad input ------------------------------------------------------------------------------------
+
+READERS = [makespan, bubble_fraction, activations, peak_activations, by_stage]
+
+
+@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize(
+    "events, error, message",
+    [
+        (event_table([]), ValueError, "events is empty, expected spans in it"),
+        (
+            pd.DataFrame({"time": [1.0]}),
+            ValueError,
+            "events lacks the columns rank, .*start_s, end_s, expected an event",
+        ),
+        (simulate(gpipe(2, 2)).drop(columns="end_s"), ValueError, "events lacks the columns end_s"),
+        (simulate(gpipe(2, 2)).assign(end_s=math.nan), ValueError, "row 0 is from 0 to nan s, expected a start, then"),
+        (simulate(gpipe(2, 2)).assign(end_s=0.5), ValueError, "row 1 is from 1 to 0.5 s"),
+        (gpipe(2, 2), TypeError, "events is of type Schedule, expected an event table"),
+        (None, TypeError, "events is of type NoneType"),
+    ],
+)
+def test_what_is_no_event_table_is_refused(read, events, error, message):
+    with pytest.raises(error, match=message):
+        read(events)
+
+
+def test_a_table_in_which_nothing_is_computed_has_no_makespan_and_no_bubble():
+    comm = event_table([(0, "comm", "all_reduce", None, None, None, 0, 8, 0.0, 1.0)])
+    for read in (makespan, bubble_fraction):
+        with pytest.raises(ValueError, match="no spans in the lane compute, expected some: its lanes are comm"):
+            read(comm)
+    with pytest.raises(ValueError, match="take 0 s"):
+        bubble_fraction(spans((0, 1.0, 1.0)))
+
+
+def test_a_table_without_stages_says_what_it_needs():
+    events = spans((0, 0.0, 1.0))
+    for read, message in ((activations, "no op of a pipeline, expected spans"), (by_stage, "no row with a stage")):
+        with pytest.raises(ValueError, match=message):
+            read(events)
+
+
+# --- time -----------------------------------------------------------------------------------------
+
+
+def spans(*computed, lane="compute"):
+    """An event table of spans (rank, start, end)."""
+    return event_table([(rank, lane, "work", None, None, None, None, None, a, b) for rank, a, b in computed])
+
+
+@pytest.mark.parametrize(
+    "computed, expected",
+    [
+        ([(0, 0, 4)], 0.0),
+        ([(0, 0, 2), (0, 2, 4)], 0.0),
+        ([(0, 0, 1), (0, 3, 4)], 1 / 2),
+        ([(0, 0, 4), (0, 1, 2)], 0.0),  # nested
+        ([(0, 0, 3), (0, 1, 2), (0, 2, 4)], 0.0),  # nested, then overlapping the outer one
+        ([(0, 0, 4), (1, 0, 1), (1, 0, 1), (1, 3, 4)], 1 / 4),  # the same twice
+        ([(0, 5, 9), (1, 7, 9)], 1 / 4),  # from the first start, not from 0
+    ],
+)
+def test_a_rank_works_while_any_of_its_compute_spans_is_open(computed, expected):
+    assert bubble_fraction(spans(*computed)) == pytest.approx(expected)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 20), st.integers(1, 6)), min_size=1))
+def test_the_bubble_is_what_one_counts_second_by_second(drawn):
+    computed = [(rank, start, start + length) for rank, start, length in drawn]
+    busy = {(rank, second) for rank, start, end in computed for second in range(start, end)}
+    ranks, seconds = {rank for rank, _, _ in computed}, range(min(c[1] for c in computed), max(c[2] for c in computed))
+    assert makespan(spans(*computed)) == len(seconds)
+    assert bubble_fraction(spans(*computed)) == pytest.approx(1 - len(busy) / (len(ranks) * len(seconds)))
+
+
+def test_waiting_and_the_hosts_work_are_no_work():
+    both = pd.concat(
+        [spans((0, 2, 4), (1, 3, 4)), spans((0, 0, 9), (1, 0, 3), lane="comm"), spans((1, 0, 9), lane="host")]
+    )
+    assert makespan(both) == 2 and bubble_fraction(both) == 1 / 4
+
+
+def test_a_rank_that_computes_nothing_is_idle_all_the_time():
+    assert bubble_fraction(pd.concat([spans((0, 0, 4)), spans((1, 0, 4), lane="comm")])) == 1 / 2
+
+
+# --- activations ----------------------------------------------------------------------------------
+
+
+def kept_at(events, rank, time):
+    """The activations that ``rank`` keeps just after ``time``, counted op by op."""
+    kept = set()
+    for row in events[events["rank"] == rank].sort_values("start_s").itertuples(index=False):
+        op = op_of_row(row)
+        if op.kind == "F" and row.start_s <= time:
+            kept.add((op.stage, op.micro_batch))
+        if op.kind in "BW" and row.end_s <= time:
+            kept.discard((op.stage, op.micro_batch))
+    return len(kept)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.data())
+def test_between_two_changes_a_rank_keeps_what_one_counts(data):
+    schedule = data.draw(schedules())
+    events = simulate(schedule, **data.draw(stage_times(schedule)), hop=data.draw(eighths))
+    steps = activations(events)
+    assert steps.columns.tolist() == ["rank", "time_s", "count"]
+    for rank, of_rank in steps.groupby("rank"):
+        assert of_rank["time_s"].is_monotonic_increasing
+        for time, count in of_rank.groupby("time_s")["count"].last().items():
+            assert count == kept_at(events, rank, time)
+        assert peak_activations(events)[rank] == of_rank["count"].max()
+
+
+def test_where_a_free_and_a_forward_fall_on_one_time_the_free_comes_first():
+    steps = activations(simulate(one_f_one_b(1, 2), forward=1.0, backward=2.0))
+    assert list(steps.itertuples(index=False, name=None)) == [(0, 0.0, 1), (0, 3.0, 0), (0, 3.0, 1), (0, 6.0, 0)]
+
+
+def test_what_has_no_backward_pass_is_kept():
+    assert peak_activations(simulate(forward_only(2, 5))) == {0: 5, 1: 5}
+
+
+def test_a_split_backward_frees_at_its_end_that_of_the_weights():
+    events = simulate(zero_bubble_h1(1, 1), forward=1.0, input_grad=2.0, weight_grad=4.0)
+    assert activations(events)["time_s"].tolist() == [0.0, 7.0]
+
+
+def test_every_chunk_of_a_rank_counts():
+    assert peak_activations(simulate(interleaved(1, 1, 3))) == {0: 3}
+
+
+def in_steps(schedule, n_steps, numbered):
+    """The same run several times, one after the other, in steps with a number or without one."""
+    once = simulate(schedule)
+    runs = []
+    for step in range(n_steps):
+        shift = 100.0 * step
+        shifted = once.assign(start_s=once["start_s"] + shift, end_s=once["end_s"] + shift)
+        runs.append(shifted.assign(step=pd.array([step if numbered else None] * len(once), dtype="Int64")))
+    return pd.concat(runs, ignore_index=True)
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+@pytest.mark.parametrize("make", [gpipe, one_f_one_b, zero_bubble_h1])
+def test_a_second_step_keeps_as_much_as_the_first_and_no_more(make, numbered):
+    once, thrice = simulate(make(3, 4)), in_steps(make(3, 4), 3, numbered)
+    assert peak_activations(thrice) == peak_activations(once)
+    assert len(activations(thrice)) == 3 * len(activations(once))
+
+
+def test_forwards_without_a_backward_are_gone_when_the_next_step_begins():
+    assert peak_activations(in_steps(forward_only(2, 5), 3, numbered=True)) == {0: 5, 1: 5}
+
+
+def test_what_a_run_of_a_pipeline_also_measures_does_not_count():
+    events = simulate(gpipe(2, 3))
+    extra = event_table(
+        [
+            (0, "compute", "optimizer", 0, 0, None, None, None, 20.0, 30.0),
+            (0, "comm", "forward", 0, 0, 9, None, None, 0.0, 1.0),
+            (0, "compute", "forward", 0, None, None, None, None, 0.0, 1.0),
+        ]
+    )
+    assert peak_activations(pd.concat([extra, events])) == peak_activations(events)
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def test_stages_that_are_threads_of_one_process_are_seen_as_ranks():
+    events = simulate(gpipe(3, 2))
+    threads = pd.concat([events, spans((0, 0.0, 50.0), lane="host")]).assign(rank=0).sample(frac=1, random_state=1)
+    apart = by_stage(threads)
+    pd.testing.assert_frame_equal(apart, events)
+    assert bubble_fraction(apart) == 1 / 2 and threads["rank"].eq(0).all()
+
+
+def test_measured_tables_stay_measured_and_say_what_was_emulated():
+    rows = simulate(gpipe(2, 2)).itertuples(index=False, name=None)
+    events = event_table(rows, measured=True, emulated="emulated link: slow")
+    for table in (by_stage(events), activations(events)):
+        assert isinstance(table, MeasuredTable) and table.attrs == {"emulated": "emulated link: slow"}
+    assert type(activations(simulate(gpipe(2, 2)))) is pd.DataFrame
+
+
+def test_ops_have_the_names_of_the_events():
+    assert set(simulate(gpipe(2, 2))["name"]) | set(simulate(zero_bubble_h1(2, 2))["name"]) == set(EVENT_NAMES.values())

@@ -1,0 +1,246 @@
+"""labkit.simulate: every op starts as soon as it can, and the closed forms of the papers come out of it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pipelines import EVENT_NAMES, at_stage, eighths, op_of_row, ops_of, play, rank_of, schedules, stage_times
+
+from labkit.schedule import (
+    Op,
+    Schedule,
+    ScheduleError,
+    forward_only,
+    gpipe,
+    interleaved,
+    one_f_one_b,
+    zero_bubble_h1,
+    zero_bubble_h2,
+    zero_bubble_v,
+)
+from labkit.simulate import bubble_fraction, makespan, peak_activations, simulate
+from labkit.trace import EVENT_COLUMNS, event_table
+
+# --- bad input ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", EVENT_NAMES.values())
+@pytest.mark.parametrize(
+    "time, error",
+    [
+        *[(time, ValueError) for time in (0, 0.0, -1.0, math.nan, math.inf, np.float64(-2), np.array(0.0))],
+        *[(time, TypeError) for time in (True, "1.0", b"12", None, {0: 1.0}, {1.0, 2.0}, np.True_, iter([1.0]), 1j)],
+        *[([1.0, time], ValueError) for time in (0, -1.0, math.nan, math.inf)],
+        *[([1.0, time], TypeError) for time in (True, "1", None, [1.0])],
+        (np.array([1.0, math.nan]), ValueError),
+        (np.array([[1.0, 1.0], [1.0, 1.0]]), TypeError),
+        (np.array([True, True]), TypeError),
+    ],
+)
+def test_a_time_that_is_no_positive_number_is_refused_by_its_name(name, time, error):
+    with pytest.raises(error, match=rf"^{name}(\[\d\])? is .*, expected a finite number of seconds, more than 0"):
+        simulate(gpipe(2, 2), **{name: time})
+
+
+@pytest.mark.parametrize("times", [[], [1.0], [1.0, 2.0], [1.0] * 4, (1.0,) * 2, np.ones(5)])
+def test_times_for_more_or_fewer_stages_than_there_are_are_refused_and_the_stages_counted(times):
+    with pytest.raises(ValueError, match=rf"^backward has {len(times)} times, expected one for each of the 3 stages"):
+        simulate(gpipe(3, 2), backward=times)
+
+
+def test_with_several_stages_a_rank_times_are_per_stage_not_per_rank():
+    with pytest.raises(ValueError, match="forward has 2 times, expected one for each of the 4 stages"):
+        simulate(interleaved(2, 2, 2), forward=[1.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    "hop, error",
+    [(-0.5, ValueError), (math.nan, ValueError), (math.inf, ValueError), (True, TypeError), ([0.1, 0.2], TypeError)],
+)
+def test_a_hop_that_is_no_number_from_0_on_is_refused(hop, error):
+    with pytest.raises(error, match=r"^hop is .*, expected a finite number of seconds, 0 or more"):
+        simulate(gpipe(2, 2), hop=hop)
+
+
+def test_a_schedule_that_cannot_run_is_refused_and_so_is_what_is_no_schedule():
+    deadlock = Schedule([[Op("F", 0, 0), Op("B", 0, 0)], [Op("B", 1, 0), Op("F", 1, 0)]])
+    with pytest.raises(ScheduleError, match="1B0"):
+        simulate(deadlock)
+    with pytest.raises(ScheduleError):
+        simulate(Schedule([]))
+    with pytest.raises(TypeError, match="schedule is a list, expected a Schedule"):
+        simulate(gpipe(2, 2).ops)  # type: ignore[arg-type]
+
+
+# --- when ops run ---------------------------------------------------------------------------------
+
+
+def times_of(events):
+    return {op_of_row(row): (row.start_s, row.end_s) for row in events.itertuples(index=False)}
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_every_op_starts_at_the_first_time_at_which_its_rank_is_free_and_its_input_there(data):
+    schedule = data.draw(schedules())
+    times, hop = data.draw(stage_times(schedule)), data.draw(st.sampled_from([0.0, 0.125, 2.5]))
+    by_hand = play(schedule, lambda op: at_stage(times, op), transfer=lambda op: hop)
+    assert times_of(simulate(schedule, **times, hop=hop)) == by_hand
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.data())
+def test_work_is_conserved_and_no_rank_finishes_before_it_is_done(data):
+    schedule = data.draw(schedules())
+    times, hop = data.draw(stage_times(schedule)), data.draw(eighths)
+    events = simulate(schedule, **times, hop=hop)
+    spent = (events["end_s"] - events["start_s"]).groupby(events["rank"]).sum()
+    for rank, ops in enumerate(schedule.ops):
+        assert spent[rank] == sum(at_stage(times, op) for op in ops) <= makespan(events)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.data())
+def test_nothing_that_takes_longer_makes_the_pipeline_faster(data):
+    schedule = data.draw(schedules())
+    n_stages = schedule.n_stages
+    times = {name: data.draw(st.lists(eighths, min_size=n_stages, max_size=n_stages)) for name in EVENT_NAMES.values()}
+    base = makespan(simulate(schedule, **times, hop=0.5))
+    assert makespan(simulate(schedule, **times, hop=0.5 + data.draw(eighths))) >= base
+    name, stage = data.draw(st.sampled_from(sorted(times))), data.draw(st.integers(0, n_stages - 1))
+    times[name][stage] += data.draw(eighths)
+    assert makespan(simulate(schedule, **times, hop=0.5)) >= base
+
+
+def test_what_stays_on_a_rank_makes_no_hop():
+    assert makespan(simulate(interleaved(1, 3, 3), hop=100.0)) == makespan(simulate(interleaved(1, 3, 3)))
+    # one micro-batch of ZB-V: three hops down four ranks, and up again; forwards, then backwards; none at the turn
+    free, slow = (makespan(simulate(zero_bubble_v(4, 1), hop=hop)) for hop in (0.0, 10.0))
+    assert slow - free == 12 * 10.0
+
+
+@pytest.mark.parametrize(
+    "times", [(1.0, 2.0, 3.0), np.array([1, 2, 3]), np.array([1, 2, 3], "float32"), pd.Series([1.0, 2, 3], [7, 8, 9])]
+)
+def test_a_time_per_stage_may_be_any_sequence_of_numbers(times):
+    schedule = one_f_one_b(3, 4)
+    pd.testing.assert_frame_equal(simulate(schedule, backward=times), simulate(schedule, backward=[1.0, 2.0, 3.0]))
+
+
+def test_a_simulated_table_is_an_event_table_with_a_row_per_op_in_the_order_of_the_lists():
+    schedule = zero_bubble_v(2, 3)
+    events = simulate(schedule)
+    assert tuple(events.columns) == EVENT_COLUMNS and type(events) is pd.DataFrame
+    assert events.dtypes.equals(event_table([]).dtypes)
+    assert [op_of_row(row) for row in events.itertuples(index=False)] == ops_of(schedule)
+    assert events["rank"].tolist() == [rank_of(schedule)[op.stage] for op in ops_of(schedule)]
+    assert set(events["lane"]) == {"compute"} and events[["step", "bucket", "bytes"]].isna().all(axis=None)
+
+
+def test_columns_make_the_table_that_their_rows_make():
+    columns = {"rank": [0, 1], "lane": "compute", "name": ["forward", "send"], "stage": [3, None]}
+    columns |= {"start_s": [0.0, 1], "end_s": [1.0, 2]}
+    rows = [
+        (0, "compute", "forward", None, 3, None, None, None, 0.0, 1.0),
+        (1, "compute", "send", None, None, None, None, None, 1.0, 2.0),
+    ]
+    for options in ({}, {"measured": True, "emulated": "slow"}):
+        table = event_table(columns, **options)
+        pd.testing.assert_frame_equal(table, event_table(rows, **options))
+        assert type(table) is type(event_table(rows, **options)) and table.attrs == event_table(rows, **options).attrs
+
+
+# --- closed forms: n equal stages, m micro-batches ------------------------------------------------
+
+SIZES = [(1, 1), (1, 5), (2, 1), (2, 2), (3, 7), (4, 8), (4, 2), (5, 5), (8, 3)]
+
+
+def idle_s(events):
+    """Idle seconds of each rank from the first op of the run to the last."""
+    spent = (events["end_s"] - events["start_s"]).groupby(events["rank"]).sum()
+    return (makespan(events) - spent).tolist()
+
+
+def gaps_s(events):
+    """Idle seconds of each rank between its own first op and its last."""
+    ranks = events.groupby("rank")
+    spent = (events["end_s"] - events["start_s"]).groupby(events["rank"]).sum()
+    return (ranks["end_s"].max() - ranks["start_s"].min() - spent).tolist()
+
+
+@pytest.mark.parametrize("n, m", SIZES)
+@pytest.mark.parametrize("f, b", [(1.0, 1.0), (1.0, 2.0), (0.5, 3.0)])
+def test_gpipe_and_1f1b_take_m_plus_n_minus_1_times_f_plus_b_and_differ_in_memory(n, m, f, b):
+    peaks = {gpipe: [m] * n, one_f_one_b: [min(n - r, m) for r in range(n)]}
+    for make, peak in peaks.items():
+        events = simulate(make(n, m), forward=f, backward=b)
+        assert makespan(events) == (m + n - 1) * (f + b)
+        assert bubble_fraction(events) == pytest.approx((n - 1) / (m + n - 1), abs=1e-15)
+        assert peak_activations(events) == dict(enumerate(peak))
+
+
+@pytest.mark.parametrize("n, m", SIZES)
+def test_forward_only_takes_m_plus_n_minus_1_clocks(n, m):
+    assert makespan(simulate(forward_only(n, m), forward=0.25)) == (m + n - 1) * 0.25
+
+
+@pytest.mark.parametrize("n, m", [(2, 3), (3, 5), (4, 8), (6, 24)])
+@pytest.mark.parametrize("hop", [0.125, 1.0, 4.0])
+def test_a_hop_costs_gpipe_its_way_there_and_back_and_1f1b_more(n, m, hop):
+    without = {make: makespan(simulate(make(n, m))) for make in (gpipe, one_f_one_b)}
+    assert without[gpipe] == without[one_f_one_b]
+    assert makespan(simulate(gpipe(n, m), hop=hop)) == without[gpipe] + 2 * (n - 1) * hop
+    assert makespan(simulate(one_f_one_b(n, m), hop=hop)) > without[gpipe] + 2 * (n - 1) * hop
+
+
+@pytest.mark.parametrize("n, m, v", [(2, 2, 2), (2, 6, 3), (4, 8, 2), (4, 4, 4), (3, 9, 1)])
+def test_interleaving_divides_the_idle_time_by_the_chunks_of_a_rank(n, m, v):
+    f, b = 1.5, 3.0  # of all chunks of a rank
+    events = simulate(interleaved(n, m, v), forward=f / v, backward=b / v)
+    assert idle_s(events) == pytest.approx([(n - 1) * (f + b) / v] * n)
+
+
+@pytest.mark.parametrize("n, m", [(1, 1), (2, 2), (2, 5), (3, 4), (4, 8), (5, 20)])
+@pytest.mark.parametrize("f, i, w", [(1.0, 1.0, 1.0), (1.0, 1.5, 0.5), (2.0, 1.0, 1.0)])
+def test_zb_h1_leaves_n_minus_1_times_f_plus_i_minus_w_idle_in_the_memory_of_1f1b(n, m, f, i, w):
+    events = simulate(zero_bubble_h1(n, m), forward=f, input_grad=i, weight_grad=w)
+    assert idle_s(events) == [(n - 1) * (f + i - w)] * n
+    assert max(peak_activations(events).values()) <= n
+
+
+@pytest.mark.parametrize("n, m", [(1, 1), (2, 3), (3, 5), (4, 8), (5, 20)])
+@pytest.mark.parametrize("f, i, w", [(1.0, 1.0, 1.0), (1.0, 1.5, 0.5), (2.0, 1.0, 1.0)])
+def test_zb_h2_leaves_n_minus_1_times_f_plus_i_minus_2w_between_the_ops_of_rank_0_in_twice_the_memory(n, m, f, i, w):
+    events = simulate(zero_bubble_h2(n, m), forward=f, input_grad=i, weight_grad=w)
+    assert gaps_s(events)[0] == (n - 1) * (f + i - 2 * w)
+    assert max(peak_activations(events).values()) <= 2 * n - 1
+
+
+@pytest.mark.parametrize("n, m", [(1, 1), (2, 3), (4, 8)])
+def test_zb_v_leaves_no_gap_between_equal_ops(n, m):
+    assert gaps_s(simulate(zero_bubble_v(n, m))) == [0.0] * n
+
+
+@pytest.mark.parametrize("b, expected", [(1.0, 22.0), (2.0, 33.0)])
+@pytest.mark.parametrize("make, peaks", [(one_f_one_b, [4, 3, 2, 1]), (gpipe, [8, 8, 8, 8])])
+def test_four_stages_and_eight_micro_batches(make, peaks, b, expected):
+    events = simulate(make(4, 8), forward=1.0, backward=b)
+    assert (makespan(events), bubble_fraction(events)) == (expected, 3 / 11)
+    assert list(peak_activations(events).values()) == peaks
+
+
+@pytest.mark.parametrize("make, most", [(zero_bubble_h1, 4), (zero_bubble_h2, 7)])
+def test_four_stages_and_eight_micro_batches_with_a_split_backward(make, most):
+    events = simulate(make(4, 8), forward=1.0, input_grad=1.0, weight_grad=1.0)
+    assert makespan(events) == 27.0 and max(peak_activations(events).values()) == most
+
+
+def test_gpipe_on_two_stages_takes_m_plus_1_of_2m_of_the_time():
+    # as measured for ResNet50 in pytorch/examples#749: 16.45, 12.33, 10.16, 9.08 s for m = 1, 2, 4, 8
+    of_the_time = [makespan(simulate(gpipe(2, m), forward=1 / m, backward=2 / m)) / 6 for m in (1, 2, 4, 8)]
+    assert of_the_time == pytest.approx([(m + 1) / (2 * m) for m in (1, 2, 4, 8)])

@@ -1,0 +1,328 @@
+"""Training on several ranks is training on one: same gradients, every sample, no rank left waiting,
+results on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pandas as pd
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from to_do import task
+
+from labkit import dp, models, train
+from labkit import launch as launch_module
+from labkit.launch import RankError, launch
+from labkit.trace import EVENT_COLUMNS
+from labkit.train import TranslateConfig, command, metrics, trainer, translate, translation, translation_task
+from labkit.train.translation import Example
+
+needs_answers = task("dp.1", "dp.4")
+SMALL = ["--source", "shipped", "--size", "nano", "--limit", "120", "--limit-eval", "20", "--batch-size", "16"]
+
+
+def examples(n: int) -> list[Example]:
+    """Of very different lengths, so that shards of as many samples have far from as many tokens."""
+    return [Example([3 + i % 7] * (1 + i % 3) + [1], [4 + i % 5] * (1 + 3 * (i % 4)) + [2]) for i in range(n)]
+
+
+def small_model() -> torch.nn.Module:
+    return models.gpt2("nano", seed=2, vocab_size=12, n_positions=32)
+
+
+def flat_gradient(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+def gradient_of_whole_batch(batch: list[Example]) -> torch.Tensor:
+    """One process, plain torch, one example at a time: the gradient of the mean loss per target
+    token."""
+    model, losses = small_model(), []
+    for example in batch:
+        tokens = torch.tensor(example.source + example.target)
+        logits = model(tokens[None, :-1]).logits[0, len(example.source) - 1 :]
+        losses.append(F.cross_entropy(logits, tokens[len(example.source) :], reduction="none"))
+    torch.cat(losses).mean().backward()
+    return flat_gradient(model)
+
+
+# --- gradients -------------------------------------------------------------------------------------------------------
+
+
+def one_step(shards: list[list[Example]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """In a rank: this rank's own mean-loss gradient, and what Trainer.gradients makes of all
+    ranks'."""
+    own, alone = shards[dist.get_rank()], small_model()
+    if own:
+        batch = translation.collate(own)
+        (translation.target_loss(alone, batch) / batch.n_targets).backward()
+    else:
+        for parameter in alone.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+    batches = [translation.collate(own)] if own else []
+    shared = trainer.Trainer(small_model(), translation.target_loss, 0.1, 1)
+    shared.gradients(batches[0] if own else None, trainer.targets_per_step(batches)[0])
+    return flat_gradient(alone), flat_gradient(shared.model)
+
+
+@needs_answers
+@pytest.mark.parametrize("cut", [6, 9, 12], ids=["equal shards", "unequal shards", "one rank without a batch"])
+def test_averaged_gradients_are_those_of_one_process_on_the_whole_batch(cut: int) -> None:
+    batch = examples(12)
+    (local_0, shared_0), (local_1, shared_1) = launch(one_step, [batch[:cut], batch[cut:]]).values
+    whole = gradient_of_whole_batch(batch)
+    assert torch.equal(shared_0, shared_1)
+    torch.testing.assert_close(shared_0, whole, rtol=1e-4, atol=1e-6)
+    assert not torch.allclose(local_0, local_1, rtol=1e-2)
+    # What would be wrong: a mean over ranks that does not know how many targets each had.
+    assert not torch.allclose((local_0 + local_1) / 2, whole, rtol=1e-2, atol=1e-4)
+
+
+def uneven_epoch(n: int) -> tuple[metrics.EpochMetrics, list[int], torch.Tensor]:
+    loader = dp.partition_dataset(dist.get_rank(), dist.get_world_size(), examples(n), 2, translation.collate)
+    batches = list(loader)
+    learner = trainer.Trainer(small_model(), translation.target_loss, 0.01, 10)
+    result = learner.train_epoch(batches, batches[:1], epoch=1)
+    weights = torch.cat([p.detach().flatten() for p in learner.model.parameters()])
+    return result, trainer.targets_per_step(batches), weights
+
+
+@needs_answers
+def test_ranks_with_shards_of_different_length_take_every_sample_and_end_equal() -> None:
+    run = launch(uneven_epoch, 5, timeout_s=60)
+    (first, targets_0, weights_0), (second, targets_1, weights_1) = run.values
+    assert {first.samples, second.samples} == {2, 3} and first.steps == second.steps == 3
+    assert first.tokens + second.tokens == sum(map(len, examples(5)))
+    assert targets_0 == targets_1 and sum(targets_0) == sum(len(example.target) for example in examples(5))
+    assert torch.equal(weights_0, weights_1)
+    assert first.training_loss == second.training_loss and first.validation_loss == second.validation_loss
+    counts = run.timings.pivot(index="rank", columns="name", values="count")
+    assert (counts["all_reduce"] == 3).all() and sorted(counts["forward"]) == [2, 3]
+
+
+def test_the_validation_loss_weighs_every_target_alike_on_any_number_of_ranks() -> None:
+    def validate(data: list[Example]) -> float:
+        rank, world_size = trainer.world()
+        own = [translation.collate([example]) for example in data[rank::world_size]]
+        return trainer.Trainer(small_model(), translation.target_loss, 0.1, 1).validation_loss(own)
+
+    whole = translation.collate(examples(11))
+    expected = translation.target_loss(small_model(), whole).item() / whole.n_targets
+    assert validate(examples(11)) == pytest.approx(expected, rel=1e-5)
+    assert launch(validate, examples(11)).values == pytest.approx([expected, expected], rel=1e-5)
+
+
+# --- the task --------------------------------------------------------------------------------------------------------
+
+
+@needs_answers
+def test_training_learns_and_runs_alone_in_a_process_without_a_group() -> None:
+    config = TranslateConfig("shipped", "nano", 400, limit=256, limit_eval=32, epochs=8, batch_size=16)
+    result = translate(config)
+    assert result.epochs[-1].training_loss < 0.5 * result.epochs[0].training_loss
+    assert result.epochs[-1].validation_loss < 0.6 * result.epochs[0].validation_loss
+    assert result.bleu is not None and result.bleu > 4  # 0.0 before training
+    assert (result.world_size, result.backend, len(result.samples)) == (1, "none", 3)
+    assert result.samples[0]["source"] == "Ben wohnt im Haus Nummer dreiunddreißig."
+    assert result.samples[0]["reference"] == "Ben lives in house number thirty-three."
+
+
+@needs_answers
+def test_two_ranks_bring_home_one_result_from_a_notebook_cell() -> None:
+    config = TranslateConfig(
+        "shipped", "nano", 300, limit=33, limit_eval=9, epochs=2, batch_size=8, save_gradients=True
+    )
+    run = launch(translate, config)
+    merged = metrics.merge(run.values)
+    assert merged["samples_per_epoch"] == [33, 33]
+    assert run.values[0].bleu == run.values[1].bleu
+    first, second = (result.gradients for result in run.values)
+    assert first and second
+    for a, b, own_a, own_b in zip(first["averaged"], second["averaged"], first["local"], second["local"], strict=True):
+        assert torch.equal(a, b)
+        torch.testing.assert_close(a, (own_a + own_b) / 2)
+    assert not torch.equal(first["local"][0], second["local"][0])
+    steps = run.events[run.events["name"] == "optimizer"]["step"]
+    assert sorted(set(steps)) == list(range(10))  # 17 and 16 samples in fours: 5 steps, twice
+    all_reduce = run.events[run.events["name"] == "all_reduce"]
+    assert set(all_reduce["lane"]) == {"comm"}
+    assert set(all_reduce["bytes"]) == {4 * merged["parameters"]}
+
+
+def test_data_that_cannot_be_loaded_is_told_by_rank_0_and_nobody_waits() -> None:
+    with pytest.raises(RankError, match="FileNotFoundError: source is 'nowhere at all'"):
+        launch(translate, TranslateConfig(source="nowhere at all"), timeout_s=60)
+
+
+class Unpicklable(Exception):
+    """Neither goes through pickle nor says what it is."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError("not through pickle")
+
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+def told_in_each_rank(result: Any) -> str:
+    """In a rank: what translate raises where reading gives ``result``, or raises it."""
+    reading = mock.Mock(side_effect=[result() if isinstance(result, type) else result])
+    with mock.patch.object(translation_task, "load", reading), pytest.raises(BaseException) as caught:
+        translate(TranslateConfig())
+    return "".join(traceback.format_exception_only(caught.value)).strip()
+
+
+@pytest.mark.parametrize(
+    ("result", "first", "others"),
+    [
+        (KeyError("de"), "KeyError: 'de'", "KeyError: 'de'"),
+        (MemoryError("no room"), "MemoryError: no room", "MemoryError: no room"),
+        (SystemExit("enough"), "SystemExit: enough", "SystemExit: enough"),
+        (Unpicklable, "Unpicklable: <exception str() failed>", "Unpicklable: <exception str() failed>"),
+        (threading.Event, "TypeError: cannot pickle", "TypeError: cannot pickle"),
+    ],
+    ids=["KeyError", "MemoryError", "SystemExit", "an error that cannot be pickled", "data that cannot be pickled"],
+)
+def test_whatever_rank_0_raises_while_it_reads_every_rank_raises(result: Any, first: str, others: str) -> None:
+    told = launch(told_in_each_rank, result, timeout_s=20).values
+    assert told[0].removeprefix(f"{__name__}.").startswith(first)
+    assert told[1].startswith("RuntimeError: rank 0 could not read the data, so no rank can train: ")
+    assert others in told[1]
+
+
+def test_the_rank_that_failed_to_read_is_the_one_that_is_reported() -> None:
+    def fn() -> None:
+        with mock.patch.object(translation_task, "load", side_effect=KeyError("de")):
+            translate(TranslateConfig())
+
+    with pytest.raises(RankError, match="KeyError: 'de'") as caught:
+        launch(fn, timeout_s=20)
+    assert (caught.value.rank, caught.value.error_type) == (0, "KeyError")
+
+
+@needs_answers
+def test_a_batch_that_ranks_cannot_share_equally_is_said(capfd: pytest.CaptureFixture[str]) -> None:
+    config = TranslateConfig("shipped", "nano", 300, limit=20, limit_eval=4, epochs=1, batch_size=7, bleu=False)
+    run = launch(translate, config)
+    assert run.values[0].bleu is None
+    assert "batch size 7 over 2 ranks: 6 samples in a step" in capfd.readouterr().out
+
+
+# --- the command line ------------------------------------------------------------------------------------------------
+
+
+def without_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@needs_answers
+def test_own_processes_and_torchrun_train_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    without_torchrun(monkeypatch)
+    train.main(
+        ["translate", *SMALL, "--world_size=2", "--n_epochs", "2", "--save_gradients", "--out", str(tmp_path / "a")]
+    )
+    out = capfd.readouterr().out
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    command = [*torchrun, "labkit.train", "translate", *SMALL, "--epochs", "2", "--out", str(tmp_path / "b")]
+    threads = str(json.loads((tmp_path / "a" / "merged.json").read_text())["threads_per_rank"])
+    interface = "lo" if sys.platform == "linux" else "lo0"
+    env = os.environ | {"OMP_NUM_THREADS": threads, "GLOO_SOCKET_IFNAME": interface}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+    ours, theirs = (json.loads((tmp_path / name / "merged.json").read_text()) for name in "ab")
+    assert ours["validation_loss"] == pytest.approx(theirs["validation_loss"], rel=1e-4)
+    assert ours["samples_per_epoch"] == theirs["samples_per_epoch"] == [120, 120]
+    for text, merged in ((out, ours), (done.stdout, theirs)):
+        assert "4,000 sentence pairs from data/translation, which ships with the lab" in text
+        for line in metrics.report(merged).splitlines():
+            assert line in text
+    for name in "ab":
+        events = pd.read_csv(tmp_path / name / "events.csv")
+        assert tuple(events.columns) == EVENT_COLUMNS and set(events["rank"]) == {0, 1}
+        reduced = events[events["name"] == "all_reduce"].pivot(
+            index="step", columns="rank", values=["start_s", "end_s"]
+        )
+        # On one clock, no rank has averaged its gradients before the last rank has begun to.
+        assert (reduced["end_s"].min(axis=1) > reduced["start_s"].max(axis=1)).all()
+    gradients = [torch.load(tmp_path / "a" / f"model{rank}_gradients.pth") for rank in (0, 1)]
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+    assert {path.name for path in (tmp_path / "b").iterdir()} == {
+        "merged.json",
+        "rank0.json",
+        "rank1.json",
+        "events.csv",
+    }
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        ("--batch-size 1 --world-size 2", "batch_size is 1 and world_size 2"),
+        ("--world-size 0", "world_size is 0, expected 1 or more"),
+        ("--epochs 0", "epochs is 0, expected a whole number, 1 or more"),
+        ("--epochs -3", "epochs is -3"),
+        ("--limit 0", "limit is 0, expected a whole number, 1 or more"),
+        ("--max-length 3", "max_length is 3, expected a whole number, 4 or more"),
+        ("--vocab-size 100", "vocab_size is 100, expected a whole number, 259 or more"),
+        ("--lr 0", "learning_rate is 0.0, expected a number above 0"),
+        ("--size huge", "size is 'huge', expected one of nano, mini"),
+        ("--source /no/such/folder", "source is '/no/such/folder', which is not a folder"),
+        ("--backend mpi", "invalid choice: 'mpi'"),
+        ("--epochs many", "invalid int value: 'many'"),
+    ],
+)
+def test_bad_flags_are_refused_before_anything_starts(
+    flags: str, complaint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without_torchrun(monkeypatch)
+    monkeypatch.setattr(command.launch, "launch", lambda *_, **__: pytest.fail("processes were started"))
+    with pytest.raises(SystemExit) as stop:
+        train.main(["translate", "--source", "shipped", *flags.split()])
+    assert stop.value.code == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_an_empty_data_set_is_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without_torchrun(monkeypatch)
+    for name in ("train.de", "train.en"):
+        (tmp_path / name).write_text("")
+    monkeypatch.setattr(command.launch, "launch", lambda *_, **__: pytest.fail("processes were started"))
+    monkeypatch.setenv("LABKIT_DATA", str(tmp_path))
+    with pytest.raises(SystemExit):
+        train.main(["translate"])
+    assert "the train split is empty, expected at least one sentence pair" in capsys.readouterr().err
+
+
+def test_a_world_size_that_torchrun_did_not_start_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit):
+        train.main(["translate", "--world-size", "4"])
+    assert "--world-size is 4, but torchrun started 2 ranks; leave it out" in capsys.readouterr().err
+
+
+def test_an_unfilled_task_is_named_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        command, "missing", lambda task: f"TODO {task}: labkit/dp.py, line 7" if task == "dp.4" else None
+    )
+    monkeypatch.setattr(launch_module, "launch", lambda *_, **__: pytest.fail("ranks were started"))
+    with pytest.raises(SystemExit, match=r"TODO dp\.4: labkit/dp\.py, line 7"):
+        train.main(["translate", *SMALL, "--world-size", "2"])

@@ -1,0 +1,167 @@
+"""From text to BLEU: batches by hand, the loss by plain torch, greedy decoding by transformers' own
+generate."""
+
+from __future__ import annotations
+
+import pytest
+import sacrebleu
+import torch
+from transformers import GPT2LMHeadModel
+
+from labkit import models
+from labkit.train import translation
+from labkit.train.translation import EOS_DE_ID, EOS_EN_ID, NO_LOSS, PAD_ID, Example
+
+PAIRS = [{"de": f"Das ist Satz Nummer {n}, nicht {n + 1}.", "en": f"This is sentence {n}."} for n in range(60)]
+
+
+@pytest.fixture(scope="module")
+def model() -> GPT2LMHeadModel:
+    """Large random weights: its greedy choices vary, and some of them are <eos_en>."""
+    return models.gpt2("nano", seed=5, vocab_size=12, n_positions=40, initializer_range=0.6).eval()
+
+
+def random_examples(n: int, seed: int = 0) -> list[Example]:
+    draw = torch.Generator().manual_seed(seed)
+
+    def tokens(mark: int) -> list[int]:
+        length = int(torch.randint(1, 9, (1,), generator=draw))
+        return [*torch.randint(3, 12, (length,), generator=draw).tolist(), mark]
+
+    return [Example(tokens(EOS_DE_ID), tokens(EOS_EN_ID)) for _ in range(n)]
+
+
+# --- tokens and batches ----------------------------------------------------------------------------------------------
+
+
+def test_the_tokenizer_gives_back_any_text_even_of_scripts_it_never_saw() -> None:
+    tokenizer = translation.train_tokenizer(PAIRS, 300)
+    for text in ("Das ist neu!", "  zwei  Leerzeichen", "日本語 und Ωmega 🚂"):
+        assert tokenizer.decode(tokenizer.encode(text).ids) == text
+
+
+def test_the_marks_are_the_first_three_tokens_and_the_vocabulary_keeps_to_its_size() -> None:
+    tokenizer = translation.train_tokenizer(PAIRS, 280)
+    assert [tokenizer.token_to_id(mark) for mark in ("<pad>", "<eos_de>", "<eos_en>")] == [0, 1, 2]
+    assert tokenizer.get_vocab_size() == 280
+
+
+def test_training_the_tokenizer_twice_gives_the_same_tokenizer() -> None:
+    assert translation.train_tokenizer(PAIRS, 320).to_str() == translation.train_tokenizer(PAIRS, 320).to_str()
+
+
+def test_a_vocabulary_without_room_for_all_bytes_is_refused() -> None:
+    with pytest.raises(ValueError, match="vocab_size is 258, expected at least 259: 256 bytes and 3 marks"):
+        translation.train_tokenizer(PAIRS, 258)
+
+
+def test_an_example_is_source_mark_target_mark() -> None:
+    tokenizer = translation.train_tokenizer(PAIRS, 300)
+    (example,) = translation.encode(PAIRS[:1], tokenizer)
+    assert example.source == [*tokenizer.encode(PAIRS[0]["de"]).ids, EOS_DE_ID]
+    assert example.target == [*tokenizer.encode(PAIRS[0]["en"]).ids, EOS_EN_ID]
+
+
+def test_a_batch_is_shifted_padded_and_labelled_on_target_tokens_only() -> None:
+    batch = translation.collate([Example([5, 6, 1], [7, 8, 2]), Example([9, 1], [4, 2])])
+    assert batch.inputs.tolist() == [[5, 6, 1, 7, 8], [9, 1, 4, PAD_ID, PAD_ID]]
+    assert batch.labels.tolist() == [
+        [NO_LOSS, NO_LOSS, 7, 8, 2],
+        [NO_LOSS, 4, 2, NO_LOSS, NO_LOSS],
+    ]
+    assert (len(batch), batch.n_tokens, batch.n_targets) == (2, 10, 5)
+
+
+# --- the loss --------------------------------------------------------------------------------------------------------
+
+
+def loss_by_hand(model: GPT2LMHeadModel, examples: list[Example], first: int = 0) -> float:
+    """Minus the log-probability of each target token, one example at a time, without padding.
+    ``first`` tokens less."""
+    total = 0.0
+    for example in examples:
+        tokens = example.source + example.target
+        log_p = model(torch.tensor([tokens])).logits[0].log_softmax(-1)
+        for place in range(len(example.source) - first, len(tokens)):
+            total -= log_p[place - 1, tokens[place]].item()
+    return total
+
+
+def test_the_loss_is_that_of_the_target_tokens_alone(model: GPT2LMHeadModel) -> None:
+    examples = random_examples(20)
+    loss = translation.target_loss(model, translation.collate(examples)).item()
+    assert loss == pytest.approx(loss_by_hand(model, examples), rel=1e-5)
+    assert loss != pytest.approx(loss_by_hand(model, examples, first=1), rel=1e-2)  # with <eos_de>, it is another
+
+
+def test_the_loss_of_a_batch_is_the_sum_of_its_parts_losses(model: GPT2LMHeadModel) -> None:
+    examples = random_examples(9)
+    parts = [translation.target_loss(model, translation.collate(part)) for part in (examples[:2], examples[2:])]
+    whole = translation.target_loss(model, translation.collate(examples))
+    assert sum(parts).item() == pytest.approx(whole.item(), rel=1e-5)
+
+
+# --- greedy decoding and BLEU ----------------------------------------------------------------------------------------
+
+
+def test_greedy_translations_are_those_of_transformers_generate(model: GPT2LMHeadModel) -> None:
+    prompts = [example.source for example in random_examples(40, seed=1)]
+    ours = translation.generate(model, prompts, max_length=24, batch_size=7)
+    for prompt, translated in zip(prompts, ours, strict=True):
+        tokens = torch.tensor([prompt])
+        theirs = model.generate(
+            tokens,
+            attention_mask=torch.ones_like(tokens),
+            max_length=24,
+            do_sample=False,
+            eos_token_id=EOS_EN_ID,
+            pad_token_id=PAD_ID,
+        )[0, len(prompt) :].tolist()
+        assert translated == (theirs[:-1] if theirs[-1] == EOS_EN_ID else theirs)
+    lengths = {len(prompt) + len(translated) for prompt, translated in zip(prompts, ours, strict=True)}
+    assert 24 in lengths and min(lengths) < 24  # some were stopped by max_length, some by their <eos_en>
+    assert len({tuple(translated) for translated in ours}) > 5
+
+
+def test_a_prompt_that_leaves_no_room_is_translated_to_nothing(model: GPT2LMHeadModel) -> None:
+    assert translation.generate(model, [[5, 6, 7, 1], [5, 1]], max_length=4)[0] == []
+    assert translation.generate(model, [[5, 6, 7, 1]], max_length=4) == [[]]
+
+
+def test_bleu_is_sacrebleus() -> None:
+    references = ["The train leaves at half past two.", "Anna is twenty-three years old today."]
+    written = ["The train leaves at half past three.", "Anna is thirty-two years old today."]
+    assert translation.bleu(references, references) == pytest.approx(100)
+    assert translation.bleu(written, references) == pytest.approx(sacrebleu.corpus_bleu(written, [references]).score)
+    assert 20 < translation.bleu(written, references) < 90
+    with pytest.raises(ValueError, match="1 translations and 2 references"):
+        translation.bleu(written[:1], references)
+
+
+# --- the corpus ------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_left_out_is_counted_aloud(capsys: pytest.CaptureFixture[str]) -> None:
+    corpus = translation.load_corpus("shipped", vocab_size=600, max_length=40, limit=500, limit_eval=50)
+    out = capsys.readouterr().out
+    assert "train: the first 500 of 4,000 pairs are used" in out
+    assert "test: the first 50 of 400 pairs are used" in out
+    assert f"train: {500 - len(corpus.train)} of 500 pairs have more than 40 tokens: left out" in out
+    assert 0 < len(corpus.train) < 500 and max(map(len, corpus.train)) <= 40
+    assert "of 50 sources have more than 20 tokens: cut, to leave room to translate" in out
+    assert len(corpus.test) == len(corpus.references) == 50  # a test sentence is never left out
+    assert all(len(example.source) <= 20 and example.source[-1] == EOS_DE_ID for example in corpus.test)
+
+
+def test_a_corpus_that_fits_says_nothing_but_its_source(capsys: pytest.CaptureFixture[str]) -> None:
+    corpus = translation.load_corpus("shipped", vocab_size=600, max_length=128, limit_eval=400)
+    assert len(capsys.readouterr().out.splitlines()) == 3
+    assert len(corpus.train) == 4000
+    assert corpus.decode([example.target[:-1] for example in corpus.test]) == corpus.references
+
+
+def test_a_max_length_that_nothing_keeps_to_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"train: none of 100 examples has at most 5 tokens; raise max_length \(the sho"
+    ):
+        translation.load_corpus("shipped", vocab_size=300, max_length=5, limit=100)
