@@ -84,7 +84,7 @@ class Rank:
             ) from None
 
     def _prepare_torch(self) -> None:
-        """Set threads, device, store and process group: what a rank has before its function runs."""
+        """Set threads, device, store and process group: what its function finds."""
         import torch
         import torch.distributed as dist
 
