@@ -6,29 +6,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-NAMES = {  # a process group's method: what a student calls
-    "_allgather_base": "all_gather_into_tensor",
-    "_reduce_scatter_base": "reduce_scatter_tensor",
-    "all_gather_single": "all_gather_into_tensor",
-    "all_to_all_single": "all_to_all_single",
-    "allgather": "all_gather",
-    "allgather_coalesced": "all_gather",
-    "allgather_into_tensor_coalesced": "all_gather_into_tensor",
-    "allreduce": "all_reduce",
-    "allreduce_coalesced": "all_reduce",
-    "alltoall": "all_to_all",
-    "alltoall_base": "all_to_all_single",
+_METHODS = {  # what a student calls: a process group's methods. A barrier moves no data, so it may be had
+    "all_gather_into_tensor": "_allgather_base all_gather_single allgather_into_tensor_coalesced",
+    "reduce_scatter_tensor": "_reduce_scatter_base reduce_scatter_single reduce_scatter_tensor_coalesced",
+    "all_to_all_single": "all_to_all_single alltoall_base",
+    "all_gather": "allgather allgather_coalesced",
+    "all_reduce": "allreduce allreduce_coalesced",
+    "all_to_all": "alltoall",
     "broadcast": "broadcast",
     "gather": "gather",
-    "recv": "recv",
-    "recv_anysource": "recv",
+    "recv": "recv recv_anysource",
     "reduce": "reduce",
     "reduce_scatter": "reduce_scatter",
-    "reduce_scatter_single": "reduce_scatter_tensor",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor",
     "scatter": "scatter",
     "send": "send",
-}  # a barrier moves no data, so whoever wants one may have it
+}
+NAMES = {method: name for name, methods in _METHODS.items() for method in methods.split()}
 
 
 class Call(NamedTuple):
@@ -66,6 +59,17 @@ def recorded(carry_out: bool = True) -> Iterator[list[Call]]:
     finally:
         for method, original in originals.items():
             setattr(ProcessGroup, method, original)
+
+
+def calls_have_ended(case: Any, seen: Any) -> str | None:
+    """Whatever it calls of torch.distributed has ended before it goes on."""
+    for rank, found in enumerate(seen):
+        if begun := sorted({name for name, _, _, waits in found["calls"] if not waits}):
+            return (
+                f"rank {rank} began {begun[0]} and never called wait() on what that returns (async_op=True, isend, irecv), so "
+                "tensors may be read before the numbers are there, or changed before they have left"
+            )
+    return None
 
 
 class _Done:

@@ -51,7 +51,7 @@ def work(folder: Path, port: int, rank: int, world_size: int, backend: str) -> N
     }
     if rank:
         _wait_for(lambda: not any(map(_is_running, _process_ids(folder, "0"))))
-        time.sleep(0.1)  # whoever does not wait for all ranks has had the time to go on
+        time.sleep(0.3)  # whoever does not wait for all ranks has had the time to go on
         _wait_for(lambda: rank == world_size - 1 or (folder / f"{rank + 1}.json").exists())
     _report(folder, rank, report)
 

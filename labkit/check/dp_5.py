@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from labkit.check.calls import recorded
+from labkit.check.calls import calls_have_ended, recorded
 from labkit.check.harness import Task
 
 WORLD_SIZES = (3, 2, 4, 1)
@@ -104,7 +104,10 @@ COUNTED_CASES = _cases([COUNTED])
 TASK = Task(given=["_exchange"])
 
 
-@TASK.claim(_cases([EQUAL]))
+TASK.claim(_cases([EQUAL]))(calls_have_ended)
+
+
+@TASK.claim(_cases([EQUAL]), after=[calls_have_ended])
 def the_sum_is_everywhere(case: Case, seen: Any) -> str | None:
     """Every rank's tensor becomes the sum of all ranks' tensors, in place."""
     for rank, found in enumerate(seen):

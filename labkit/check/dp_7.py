@@ -37,38 +37,33 @@ Events = list[Any]
 class Situation(NamedTuple):
     """Steps of training, of ``layers`` registered in that order. ``what`` says in words what is special.
 
-    ``steps``: for each step its backward passes; for each pass the layers that each rank's rows go
-    through, in that order. All passes of a step but the last run inside no_sync.
+    A step is passes, all but the last inside no_sync; a pass is the layers that the rows of each
+    rank go through, in that order, or of all ranks, if they do the same.
     """
 
     what: str
     layers: str
-    steps: list[list[tuple[str, str, str]]]
+    steps: list[str]
 
-
-def _alike(route: str) -> tuple[str, str, str]:
-    return (route, route, route)
+    def routes(self, step: int) -> list[list[str]]:
+        """Return for each pass of a step the layers of each rank."""
+        passes = [each.split() for each in self.steps[step].split(" | ")]
+        return [routes * (WORLD_SIZE // len(routes)) for routes in passes]
 
 
 SITUATIONS = {
-    "plain": Situation("where all ranks do the same", "abfc", [[_alike("abfc")]] * 3),
-    "order": Situation(
-        "where ranks use their layers in different orders", "abc", [[("abc", "cab", "bca")], [("cba", "abc", "bac")]]
-    ),
-    "unused": Situation(
-        "where each rank leaves out another layer",
-        "abc",
-        [[("ab", "ac", "abc")], [("ac", "ab", "bc")], [("a", "b", "c")]],
-    ),
+    "plain": Situation("where all ranks do the same", "abfc", ["abfc"] * 3),
+    "order": Situation("where ranks use their layers in different orders", "abc", ["abc cab bca", "cba abc bac"]),
+    "unused": Situation("where each rank leaves out another layer", "abc", ["ab ac abc", "ac ab bc", "a b c"]),
     "accumulated": Situation(
-        "where two backward passes inside no_sync come first", "abc", [[_alike("abc")] * 3, [_alike("abc")] * 3]
+        "where two backward passes inside no_sync come first", "abc", ["abc | abc | abc", "abc | abc | abc"]
     ),
     "used earlier": Situation(
         "where layers are used inside no_sync, and not in the last backward pass",
         "abc",
-        [[("ab", "ac", "abc"), _alike("a")], [("abc", "ab", "c"), _alike("b")]],
+        ["ab ac abc | a", "abc ab c | b"],
     ),
-    "mixed": Situation("with a tied weight and a layer in bfloat16", "atfh", [[_alike("hatf")]] * 2),
+    "mixed": Situation("with a tied weight and a layer in bfloat16", "atfh", ["hatf"] * 2),
 }
 
 
@@ -108,7 +103,7 @@ def gradients(model: nn.Module) -> dict[str, Any]:
 def of_a_single_process(situation: str, step: int, *ranks: int) -> dict[str, Any]:
     """Return the gradient of the mean of these ranks' losses, summed over the passes of one step."""
     model = Layers(SITUATIONS[situation].layers)
-    for number, routes in enumerate(SITUATIONS[situation].steps[step]):
+    for number, routes in enumerate(SITUATIONS[situation].routes(step)):
         for rank in ranks:
             (loss(model, routes[rank], rank, step, number) / len(ranks)).backward()
     return gradients(model)
@@ -135,7 +130,7 @@ class Silent(Case):
         """Return the parameters' names in each bucket, and for each step its events, and what else was called to send."""
         tried = _Tried(self.situation, _keep)
         steps = []
-        for number in range(len(tried.steps)):
+        for number in range(len(tried.situation.steps)):
             with recorded(carry_out=False) as calls:
                 events = tried.step(number)
             all_given = set(range(len(tried.numbers))).issubset(_sent(events))
@@ -150,7 +145,7 @@ class Summed(Case):
         """Return for each step the gradients after it, and the names of those that are no part of a bucket's buffer."""
         tried = _Tried(self.situation, lambda buffer: dist.all_reduce(buffer, async_op=True).get_future())
         found = []
-        for number in range(len(tried.steps)):
+        for number in range(len(tried.situation.steps)):
             tried.step(number)
             buffers = {bucket.buffer.untyped_storage().data_ptr() for bucket in tried.reducer.buckets}
             given = {name: p.grad for name, p in tried.model.named_parameters() if p.grad is not None}
@@ -169,7 +164,7 @@ class Late(Case):
             tried.backward(0)
             held_up = late.gave_up
             late.released.set()
-            tried.finish()
+            tried.finish(0)
             return {"backward waited": held_up, "on their way": late.on_their_way()}
         finally:
             late.join()
@@ -181,8 +176,8 @@ class _Tried:
     def __init__(self, name: str, comm_hook: Callable[[Any], Any]):
         from labkit import dp
 
-        self.steps, self.rank = SITUATIONS[name].steps, dist.get_rank()
-        self.model = Layers(SITUATIONS[name].layers)
+        self.situation, self.rank = SITUATIONS[name], dist.get_rank()
+        self.model = Layers(self.situation.layers)
         self.events: Events = []
         self._note_each_gradient("ready")  # autograd calls hooks in the order in which they came
         self.reducer = dp.BucketedDataParallel(self.model, CAP_MB, self._noting(comm_hook))
@@ -192,31 +187,29 @@ class _Tried:
     def step(self, number: int) -> dict[str, Events]:
         """Take one step, and return the events inside no_sync, of the last backward pass, and of its finish."""
         self.reducer.zero_grad(set_to_none=number % 2 == 0)  # both ways must do
-        before = self._during(lambda: self.backward_inside_no_sync(number))
-        backward = self._during(lambda: self.backward(number))
-        return {"no_sync": before, "backward": backward, "finish": self._during(self.finish)}
+        found: dict[str, Events] = {}
+        for phase in (self.backward_inside_no_sync, self.backward, self.finish):
+            self.events = found[phase.__name__] = []
+            phase(number)
+        return found
 
     def backward_inside_no_sync(self, step: int) -> None:
-        for number in range(len(self.steps[step]) - 1):
+        for number in range(len(self.situation.routes(step)) - 1):
             with self.reducer.no_sync():
                 self._pass(step, number)
 
     def backward(self, step: int) -> None:
-        self._pass(step, len(self.steps[step]) - 1)
+        self._pass(step, len(self.situation.routes(step)) - 1)
 
-    def finish(self) -> None:
+    def finish(self, _: int) -> None:
         if all(len(bucket.missing) == len(bucket.parameters) for bucket in self.reducer.buckets):
             self.events.append(("unmarked", None))  # it would raise that there is no gradient
         else:
             self.reducer.finish_gradient_synchronization()
 
     def _pass(self, step: int, number: int) -> None:
-        loss(self.reducer, self.steps[step][number][self.rank], self.rank, step, number).backward()
-
-    def _during(self, phase: Callable[[], None]) -> Events:
-        self.events = []
-        phase()
-        return self.events
+        route = self.situation.routes(step)[number][self.rank]
+        loss(self.reducer, route, self.rank, step, number).backward()
 
     def _note_each_gradient(self, kind: str) -> None:
         for name, parameter in self.model.named_parameters():
@@ -239,7 +232,10 @@ def _keep(buffer: Any) -> Any:
 
 
 class _Late:
-    """A communication hook whose sums arrive some time after they are released; or by themselves, lest someone wait for ever."""
+    """A communication hook whose sums arrive some time after they are released.
+
+    They arrive by themselves after HELD_S, lest someone wait for ever.
+    """
 
     def __init__(self) -> None:
         self.released, self.gave_up = threading.Event(), False
@@ -247,8 +243,7 @@ class _Late:
         self._threads: list[threading.Thread] = []
 
     def __call__(self, buffer: Any) -> Any:
-        total = buffer.clone()
-        future: Any = torch.futures.Future()
+        total, future = buffer.clone(), torch.futures.Future()  # type: ignore[var-annotated]
         work = dist.all_reduce(total, async_op=True)
         delay = LATE_S * max(0, 3 - len(self._threads))  # the first one of three arrives last
 
@@ -378,7 +373,7 @@ def no_bucket_leaves_unfinished(step: Step) -> str | None:
 @_step_claim(after=[ready_gradients_are_marked])
 def nothing_is_sent_inside_no_sync(step: Step) -> str | None:
     """Inside no_sync nothing is sent."""
-    if any(kind == "sent" for kind, _ in step.events["no_sync"]):
+    if any(kind == "sent" for kind, _ in step.events["backward_inside_no_sync"]):
         return "a bucket was sent inside no_sync. Leave the gradients alone while self._synchronize is False"
     return None
 
@@ -437,26 +432,18 @@ def _compare(found: Any, own: Any, expected: Any, advice: str) -> str | None:
         nothing = found is None or not bool(found.any())
         return None if nothing else f"is not zero, although no rank used it: {advice}"
     if found is None:
-        return (
-            "is None, and should be the part of the buffer in which the mean is: collect it, whether it was used or not"
-        )
-    for numbers, how in (
-        (expected, None),
-        (own, "is still the rank's own: collect it into its bucket, send the bucket, and wait for it"),
-        (_times(own, 1 / n), f"is the rank's own divided by {n}, which is its share of the mean: wait for the bucket"),
-        (expected * n, f"is {n} times too large: nobody has divided it by the world size, or it was added up twice"),
-        (
-            expected / n,
-            f"is {n} times too small: it was divided by the world size twice. Bucket.collect has divided it",
-        ),
-    ):
-        if numbers is not None and _close(found, numbers):
-            return how
+        return "is None, and should be the part of the buffer in which the mean is: collect it, used or not"
+    if _close(found, expected):
+        return None
+    if own is not None and _close(found, own):
+        return "is still the rank's own: collect it into its bucket, send the bucket, and wait for it"
+    if own is not None and _close(found, own / n):
+        return f"is the rank's own divided by {n}, which is its share of the mean: wait for the bucket"
+    if _close(found, expected * n):
+        return f"is {n} times too large: nobody has divided it by the world size, or it was added up twice"
+    if _close(found, expected / n):
+        return f"is {n} times too small: it was divided by the world size twice. Bucket.collect has done it"
     return f"is neither the mean over the ranks, nor their sum, nor its own: {advice}"
-
-
-def _times(gradient: Any, factor: float) -> Any:
-    return None if gradient is None else gradient * factor
 
 
 def _close(found: Any, expected: Any) -> bool:

@@ -15,10 +15,8 @@ if TYPE_CHECKING:
 
 SYNTAX_ERRORS = ("SyntaxError", "IndentationError", "TabError")
 WAITS_FOR_RANKS = "a rank that waits for the others while they do something else"
-ENDS_A_PROCESS = (
-    "os._exit, a signal, too much memory, or a message between ranks of another size or dtype than "
-    "the tensor that receives it"
-)
+ENDS_A_PROCESS = "Look for what ends a process: os._exit, a signal, too much memory"
+OTHER_SIZE = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")  # gloo's last words
 MOST_OF_A_MESSAGE = 300  # characters
 
 
@@ -82,9 +80,14 @@ def stopped_by(error: RankError | LaunchTimeout, source: Source, waits: str) -> 
         places = sorted({source.place(stack) for stack in error.stacks.values()} - {""})
         at = " and at ".join(places) or "something that it had called"
         return f"it did not end in time. It was at {at}. Look for a loop without an end{waits and f', or for {waits}'}"
-    first_line = str(error).partition("\n")[0]
     if error.error_type.startswith(("SIG", "exit status")):
         place = source.place(error.traceback)
-        return f"{first_line}{place and f' ({place})'}. Look for what ends a process: {ENDS_A_PROCESS}"
+        where = str(error).partition("\n")[0] + (place and f" ({place})")
+        if sizes := OTHER_SIZE.search("\n".join(error.last_lines)):
+            return (
+                f"{where}: a message of {sizes[1]} bytes came for a tensor of {sizes[2]}. What a rank sends must have the size "
+                "and dtype of what the other one receives it in"
+            )
+        return f"{where}. {ENDS_A_PROCESS}"
     message = str(error).partition(": ")[2].partition(" (and so did rank")[0]
     return raised(error.error_type, message, error.traceback, source)

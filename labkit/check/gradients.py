@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.check.calls import recorded
+from labkit.check.calls import calls_have_ended, recorded
 from labkit.check.harness import Task
 
 BATCH, WORLD_SIZE = 12, 3
@@ -130,17 +130,6 @@ def add_claims(task: Task, function: str) -> None:
     task.claim([plain], after=[mean_is_the_gradient_of_the_batch])(gradients_change_in_place)
     task.claim([none])(no_gradient_stays_none)
     task.claim([plain])(weights_stay)
-
-
-def calls_have_ended(case: Case, seen: Any) -> str | None:
-    """Whatever it calls of torch.distributed has ended before it goes on."""
-    for rank, found in enumerate(seen):
-        if begun := sorted({name for name, _, _, waits in found["calls"] if not waits}):
-            return (
-                f"rank {rank} began {begun[0]} with async_op=True and never called wait() on what that returns, so the "
-                "numbers may be read before they are there, and changed after"
-            )
-    return None
 
 
 def mean_is_the_gradient_of_the_batch(case: Case, seen: Any) -> str | None:

@@ -102,35 +102,26 @@ TASK = Task(given=["check_modules"])
 
 @TASK.claim(PLAIN)
 def each_module_is_in_one_partition(case: Case, seen: Any) -> str | None:
-    """Every module of the model, not a copy of it, is in exactly one partition, and in the model still."""
+    """Every module of the model, not a copy of it, is in exactly one partition, in their order."""
     if not isinstance(seen, dict):
         return f"it gave {seen}, expected two lists: the partitions, and their devices"
-    numbers, wanted = list(chain(*seen["partitions"])), range(len(case.modules))
+    numbers, wanted = list(chain(*seen["partitions"])), list(range(len(case.modules)))
     gave = f"it gave {seen['partitions']}"
     if None in numbers:
-        return (
-            f"{gave}, where None is a module that is not the model's. An optimizer has the parameters of the model, so put "
-            "the modules themselves into the partitions"
-        )
+        why = "An optimizer has the parameters of the model, so put the modules themselves into the partitions"
+        return f"{gave}, where None is a module that is not the model's. {why}"
     if lost := [number for number in wanted if number not in numbers]:
         return f"{gave}: module {lost[0]} is in no partition. Do not forget the partition that is open when the modules end"
     if twice := [number for number in wanted if numbers.count(number) > 1]:
         return f"{gave}: module {twice[0]} is there twice"
-    if seen["left"] < len(case.modules):
-        return f"of {len(case.modules)} modules it left {seen['left']} in the model, which is the caller's: take none out of it"
+    if numbers != wanted:
+        return f"{gave}: the partitions one after the other have to compute what the model computes"
+    if (left := seen["left"]) < len(case.modules):
+        return f"it left {left} modules in the model, which is the caller's: take none out of it"
     return None
 
 
 COMPLETE = [each_module_is_in_one_partition]
-
-
-@TASK.claim(PLAIN, after=COMPLETE)
-def modules_stay_in_order(case: Case, seen: Any) -> str | None:
-    """The modules keep their order."""
-    numbers = list(chain(*seen["partitions"]))
-    if numbers == sorted(numbers):
-        return None
-    return f"it gave {seen['partitions']}: the partitions one after the other have to compute what the model computes"
 
 
 @TASK.claim(PLAIN, after=COMPLETE)
@@ -141,7 +132,7 @@ def partitions_are_sequential(case: Case, seen: Any) -> str | None:
     return f"it gave a {seen['others'][0]} as a partition. Make an nn.Sequential of the modules of each partition"
 
 
-@TASK.claim([*PLAIN, AGAIN], after=[modules_stay_in_order])
+@TASK.claim([*PLAIN, AGAIN], after=COMPLETE)
 def a_partition_begins_where_the_device_changes(case: Case, seen: Any) -> str | None:
     """A partition begins where the device changes, and nowhere else."""
     return _cut(case, seen)

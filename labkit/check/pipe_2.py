@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterable
 from itertools import chain, islice, zip_longest
@@ -25,7 +26,7 @@ class Case(NamedTuple):
 
     @property
     def most(self) -> int:
-        """The most clocks that it may take, one for each pair, and as many empty ones; more are not asked for."""
+        """Return after how many clocks no more are asked for: one for each pair, and as many empty ones."""
         return 2 * self.num_batches * self.num_partitions
 
     def observe(self) -> Any:
@@ -38,11 +39,15 @@ class Case(NamedTuple):
         one_by_one = [_copied(clock) for clock in islice(clocks, self.most + 1)]
         return one_by_one, [_copied(clock) for clock in list(islice(pipe.clock_cycles(*self), self.most + 1))]
 
+    @functools.cache  # noqa: B019  (there are as many as there are cases)
     def expected(self) -> list[Clock]:
-        """Return the clocks: the numbers of a pair add up to that of its clock."""
-        m, n = self
-        pairs = [(i, j) for j in range(n) for i in range(m)]
-        return [[(i, j) for i, j in pairs if i + j == k] for k in range(m + n - 1)]
+        """Return what starts at the same time in a simulated pipeline, each task of which takes as long."""
+        from labkit.schedule import forward_only
+        from labkit.simulate import simulate
+
+        events = simulate(forward_only(self.num_partitions, self.num_batches)).sort_values("stage")
+        starting = events.groupby("start_s")[["micro_batch", "stage"]]
+        return [[(int(i), int(j)) for i, j in clock.to_numpy()] for _, clock in starting]
 
 
 def _copied(clock: Any) -> Any:

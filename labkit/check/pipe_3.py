@@ -31,7 +31,7 @@ class Case(NamedTuple):
     slow: int | None = None  # the partition that takes its time; those that fail do so once it runs
     meets: tuple[Schedule, ...] = ()  # clocks whose tasks wait for each other
     devices: tuple[str, ...] = ("cpu:0", "cpu:1", "cpu:2")
-    uneven: bool = False  # whether the last partition gives float32 for the first row
+    uneven: bool = False  # whether the last partition gives float64 for the first row
 
     def __str__(self) -> str:
         rows = f"{self.rows} row{'s' * (self.rows > 1)} with split_size={self.split_size}"
@@ -60,12 +60,9 @@ class Case(NamedTuple):
                 seen = self._tried(stages, bool(self.fails or self.uneven or "meta" in self.devices))
             finally:
                 spans = recorder.finish()
-            seen |= {
-                "calls": sorted(stages.calls, key=itemgetter("partition")),
-                "running": stages.running,
-                "missed": stages.missed,
-            }
             seen["spans"] = sorted((stage, i) for _, name, _, stage, i, *_ in spans if name == "forward")
+            seen["calls"] = sorted(stages.calls, key=itemgetter("partition"))
+            seen["missed"] = stages.missed
             stages.case = self._replace(fails=(), slow=None)
             return seen | {"again": self._tried(stages, True, shift=1)}
 
@@ -74,15 +71,16 @@ class Case(NamedTuple):
             numbers = self.numbers(shift, done=False)
             return self._compute(stages.pipe, numbers) if self.schedule else self._forward(stages, numbers)
         except Exception as error:
+            what = {"error": type(error).__name__, "message": str(error), "running": stages.running}
             if not may_raise:
                 raise
-            leads = any(frame.name == "called" for frame in traceback.extract_tb(error.__traceback__))
-            return {"error": type(error).__name__, "message": str(error), "leads to the stage": leads}
+            frames = traceback.extract_tb(error.__traceback__)
+            return what | {"leads to the stage": any(frame.name == Stages.called.__name__ for frame in frames)}
 
     def _compute(self, pipe: Any, numbers: list[float]) -> dict[str, Any]:
         import torch
 
-        batches = [torch.tensor([[each]], dtype=torch.float64) for each in numbers]
+        batches = [torch.tensor([[each]]) for each in numbers]
         with torch.no_grad():
             pipe.compute(batches, list(self.schedule or ()))
         kept = any(getattr(batch, "requires_grad", False) for batch in batches)
@@ -91,19 +89,18 @@ class Case(NamedTuple):
     def _forward(self, stages: Stages, numbers: list[float]) -> dict[str, Any]:
         import torch
 
-        x = torch.tensor([[each] for each in numbers], dtype=torch.float64, requires_grad=True)
+        x = torch.tensor([[each] for each in numbers], requires_grad=True)
         y = stages.pipe(x)
-        if not isinstance(y, torch.Tensor) or y.shape != x.shape or y.is_meta:
-            return {
-                "error": None,
-                "output": f"a Tensor of the shape {tuple(y.shape)}" if isinstance(y, torch.Tensor) else y,
-            }
+        if not isinstance(y, torch.Tensor):
+            return {"error": None, "output": "a list" if isinstance(y, list) else y}
+        if y.shape != x.shape or y.is_meta:
+            return {"error": None, "output": f"a Tensor of the shape {tuple(y.shape)}"}
         if y.requires_grad:
             (y * torch.arange(1.0, 1.0 + len(y))[:, None]).sum().backward()  # each row has another weight
         leaves = {f"the weight of partition {j}": module.weight for j, module in enumerate(stages.modules)}
         grads = {name: leaf.grad for name, leaf in (leaves | {"the input": x}).items()}
         gradients = {name: None if grad is None else grad.flatten().tolist() for name, grad in grads.items()}
-        return {"error": None, "output": None, "result": y.flatten().tolist(), "gradients": gradients}
+        return {"error": None, "result": y.flatten().tolist(), "gradients": gradients}
 
 
 class Stages:
@@ -117,14 +114,14 @@ class Stages:
         self.missed: list[Schedule] = []  # clocks whose tasks did not run at the same time
         self.running = 0  # calls of the slow stage that have not come to their end
         self.pipe: Any = None
-        self.modules = [torch.nn.Linear(1, 1, dtype=torch.float64) for _ in case.devices]
+        self.modules = [torch.nn.Linear(1, 1) for _ in case.devices]
         for j, module in enumerate(self.modules):
-            torch.nn.init.constant_(module.weight, 10.0)
-            torch.nn.init.constant_(module.bias, j + 1.0)
+            module.weight.data.fill_(10)
+            module.bias.data.fill_(j + 1)
             module.to(case.devices[j].partition(":")[0])
             module.register_forward_pre_hook(lambda _, inputs, j=j: self.called(j, *inputs))
         if case.uneven:
-            self.modules[-1].register_forward_hook(lambda _, inputs, y: y.float() if _value(inputs[0]) < 200 else y)
+            self.modules[-1].register_forward_hook(lambda _, inputs, y: y.double() if inputs[0] < 200 else y)
         self._caller = threading.current_thread()
         self._slow_one_runs = threading.Event()
         barriers = [(clock, threading.Barrier(len(clock))) for clock in case.meets]
@@ -132,13 +129,13 @@ class Stages:
 
     def called(self, j: int, x: Any) -> None:
         """Note that partition j is called with x, and do as told."""
-        places = {worker: f"the worker of partition {k}" for k, worker in enumerate(self.pipe._workers)}
-        places[self._caller] = "the thread that called compute"
+        places = {self._caller: "the thread that called compute"}
+        places |= {worker: f"the worker of partition {k}" for k, worker in enumerate(self.pipe._workers)}
         place = places.get(threading.current_thread(), "a new thread")
         self.calls.append({"partition": j, "given": _value(x), "rows": len(x), "device": x.device.type, "place": place})
         if j in self.case.fails:
             if self.case.slow is not None:
-                self._slow_one_runs.wait(SLOW_S)
+                self._slow_one_runs.wait(MEET_S)
             raise ValueError(TOLD_TO_FAIL.format(j))
         if j == self.case.slow:
             self.running += 1
@@ -201,10 +198,8 @@ def compute_does_its_schedule(case: Case, seen: Any) -> str | None:
     found = sorted((call["partition"], call["given"]) for call in seen["calls"])
     for partition, given in found:
         if (partition, given) not in expected:
-            return (
-                f"it called partition {partition} with {_described(given)}. For each pair (i, j), partition j gets "
-                "batches[i], and nothing else is to be done"
-            )
+            why = "For each pair (i, j), partition j gets batches[i], and nothing else is to be done"
+            return f"it called partition {partition} with {_described(given)}. {why}"
     if missing := [call for call in expected if call not in found]:
         return f"it did not call partition {missing[0][0]} with {_described(missing[0][1])}"
     return None if len(found) == len(expected) else f"it called partitions {len(found)} times, expected {len(expected)}"
@@ -242,10 +237,8 @@ def tasks_have_their_numbers(case: Case, seen: Any) -> str | None:
     found, expected = list(map(tuple, seen["spans"])), sorted((j, i) for i, j in case.schedule or ())
     if found == expected:
         return None
-    return (
-        f"it was recorded as (stage, micro_batch) {found}, expected {expected}. Timelines are drawn of what is "
-        "recorded: give run_stage both numbers"
-    )
+    why = "Timelines are drawn of what is recorded: give run_stage both numbers"
+    return f"it was recorded as (stage, micro_batch) {found}, expected {expected}. {why}"
 
 
 @TASK.claim(CLOCKS, after=[results_take_their_places, a_partition_has_its_worker])
@@ -253,14 +246,11 @@ def no_grad_holds_in_the_workers(case: Case, seen: Any) -> str | None:
     """Inside torch.no_grad() nothing is kept for a backward pass."""
     if not seen["kept"]:
         return None
-    return (
-        "inside torch.no_grad() it gave a result that requires gradients. Grad mode belongs to a thread: a Task takes that of "
-        "the thread in which it is made along to the worker"
-    )
+    why = "Grad mode belongs to a thread: a Task takes that of the thread in which it is made along to the worker"
+    return f"inside torch.no_grad() it gave a result that requires gradients. {why}"
 
 
 # --- forward ---------------------------------------------------------------------------------------------------------
-
 
 CYCLES = "Do all clocks of clock_cycles(number of micro-batches, number of partitions), one after the other"
 
@@ -286,8 +276,7 @@ TOGETHER = "After the last clock, put the results together in the order of the m
 def output_is_that_of_the_module(case: Case, seen: Any) -> str | None:
     """The output is that of the plain module: all rows, in their order, after all partitions."""
     if "result" not in seen:
-        output = "a list" if isinstance(seen["output"], list) else seen["output"]
-        return f"the output is {output}, expected a Tensor of the shape {(case.rows, 1)}. {TOGETHER}"
+        return f"the output is {seen['output']}, expected a Tensor of the shape {(case.rows, 1)}. {TOGETHER}"
     for row, (found, expected) in enumerate(zip(seen["result"], case.numbers(0, done=True), strict=True)):
         if found != expected:
             what = f"row {row} of the output is {_described(found, 'row')}, expected {_described(expected, 'row')}"
@@ -328,16 +317,12 @@ def each_partition_works_on_its_device(case: Case, seen: Any) -> str | None:
     for call in seen["calls"]:
         expected = case.devices[call["partition"]].partition(":")[0]
         if call["device"] != expected:
-            return (
-                f"partition {call['partition']} is on the {expected} device, and was given a micro-batch on the {call['device']} "
-                "device. Give run_stage the device of the partition"
-            )
-    if seen["error"]:
-        return (
-            "the last partition is on the meta device, and the output was put on another one. Leave it where it is: the loss "
-            "and the backward pass begin there"
-        )
-    return None
+            was = f"partition {call['partition']} is on the {expected} device, and was given a micro-batch on {call['device']}"
+            return f"{was}. Give run_stage the device of the partition"
+    if not seen["error"]:
+        return None
+    why = "Leave it where it is: the loss and the backward pass begin there"
+    return f"the last partition is on the meta device, and the output was put on another one. {why}"
 
 
 @TASK.claim([Case(rows=2, uneven=True)], after=OUTPUT)
@@ -345,10 +330,8 @@ def concatenate_puts_the_results_together(case: Case, seen: Any) -> str | None:
     """The results are put together by concatenate, which sees whether they fit, and waits for those that GPUs still compute."""
     if seen["error"] == "ValueError":
         return None
-    return (
-        f"results of float32 and of float64 gave {seen['error'] or 'an output'}, expected a ValueError. torch.cat does not look, "
-        "and does not wait: take concatenate(batches)"
-    )
+    gave = f"results of float32 and of float64 gave {seen['error'] or 'an output'}, expected a ValueError"
+    return f"{gave}. torch.cat does not look, and does not wait: take concatenate(batches)"
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------
@@ -357,35 +340,25 @@ LET_THROUGH = "Let the error itself through, as task.result() raises it, so that
 
 
 @TASK.claim(FAILS, after=[a_partition_has_its_worker, *OUTPUT])
-def an_error_is_raised_again(case: Case, seen: Any) -> str | None:
-    """The error of a partition, the first in the schedule, is raised again, with the traceback that leads to its cause."""
+def the_first_error_is_raised(case: Case, seen: Any) -> str | None:
+    """The error of a partition, the first in the schedule, is raised itself, once all tasks of the clock have ended."""
     if not seen["error"]:
         return "nothing was raised. Ask every task for its result, which raises what went wrong"
     messages = {TOLD_TO_FAIL.format(j): j for j in case.fails}
     if seen["error"] != "ValueError" or seen["message"] not in messages:
         return f"{seen['error']} came out instead. {LET_THROUGH}"
-    if (came := messages[seen["message"]]) != case.fails[0]:
-        return (
-            f"that of partition {came} came out, expected that of partition {case.fails[0]}, which comes first in the schedule. "
-            "Ask the tasks for their results in this order, and let the first error through"
-        )
     if not seen["leads to the stage"]:
         return f"the traceback of what came out does not lead to the partition. {LET_THROUGH}"
+    if (came := messages[seen["message"]]) != case.fails[0]:
+        why = "Ask the tasks for their results in the order of the schedule, and let the first error through"
+        return f"that of partition {came} came out, expected that of partition {case.fails[0]}, the first. {why}"
+    if seen["running"]:
+        why = "on tensors that the caller may go on to change. Wait for all tasks before you ask for a result"
+        return f"the error came out while partition {case.slow} was still running, {why}"
     return None
 
 
-@TASK.claim(FAILS, after=[an_error_is_raised_again])
-def compute_raises_once_all_have_ended(case: Case, seen: Any) -> str | None:
-    """compute raises only once all tasks of the clock have ended."""
-    if not seen["running"]:
-        return None
-    return (
-        f"the error came out while partition {case.slow} was still running, on tensors that the caller may go on to change. "
-        "Wait for all tasks before you ask for a result"
-    )
-
-
-@TASK.claim([*BATCHES, *FAILS], after=[an_error_is_raised_again])
+@TASK.claim([*BATCHES, *FAILS], after=[the_first_error_is_raised])
 def all_is_right_the_next_time(case: Case, seen: Any) -> str | None:
     """The next clock and the next forward are right too, also after an error."""
     again = seen["again"]

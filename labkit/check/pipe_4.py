@@ -126,50 +126,28 @@ def gpt2_can_call_what_it_finds(case: Case, seen: Any) -> str | None:
 
 
 @TASK.claim(CALLED, after=[gpt2_can_call_what_it_finds])
-def the_blocks_are_not_copied(case: Case, seen: Any) -> str | None:
-    """The blocks that run are the model's own, not copies."""
-    if not (copies := [call for call in seen["calls"] if call["block"] is None]):
-        return None
-    return (
-        f"{len(copies)} times a block was called that is not the model's. An optimizer has the parameters of the model, so put "
-        "the blocks themselves into the nn.Sequential"
-    )
-
-
-@TASK.claim(CALLED, after=[the_blocks_are_not_copied])
-def the_blocks_run_in_workers(case: Case, seen: Any) -> str | None:
-    """The blocks run in the worker threads of a Pipe."""
-    if not (here := [call["block"] for call in seen["calls"] if call["thread"] == 0]):
-        return None
-    return (
-        f"block {here[0]} ran in the thread that called the model, not in that of a worker. GPT-2 calls what it finds in "
-        "gpt2.transformer.h: that has to lead to the Pipe"
-    )
-
-
-@TASK.claim(CALLED, after=[the_blocks_run_in_workers])
-def micro_batches_have_split_size_rows(case: Case, seen: Any) -> str | None:
-    """The blocks are given micro-batches of split_size rows."""
-    for number in BLOCKS:
-        rows = [call["rows"] for call in seen["calls"] if call["block"] == number]
-        if rows and set(rows) != set(MICRO_BATCHES):
-            return (
-                f"block {number} was given {rows} rows, expected {MICRO_BATCHES}. Pipe takes split_size, the number of rows of a "
-                "micro-batch"
-            )
+def its_own_blocks_run_in_workers(case: Case, seen: Any) -> str | None:
+    """The model's own blocks run, not copies, in the worker threads of a Pipe."""
+    if copies := [call for call in seen["calls"] if call["block"] is None]:
+        why = "An optimizer has the parameters of the model, so put the blocks themselves into the nn.Sequential"
+        return f"{len(copies)} times a block was called that is not the model's. {why}"
+    if here := [call["block"] for call in seen["calls"] if call["thread"] == 0]:
+        why = "GPT-2 calls what it finds in gpt2.transformer.h: that has to lead to the Pipe"
+        return f"block {here[0]} ran in the thread that called the model, not in that of a worker. {why}"
     return None
 
 
-@TASK.claim(CALLED, after=[micro_batches_have_split_size_rows])
+@TASK.claim(CALLED, after=[its_own_blocks_run_in_workers])
 def each_block_runs_once_for_each_micro_batch(case: Case, seen: Any) -> str | None:
-    """Each block is called once for each micro-batch."""
+    """Each block is called once for each micro-batch, of split_size rows."""
     for number in BLOCKS:
-        times = sum(call["block"] == number for call in seen["calls"])
-        if times != len(MICRO_BATCHES):
-            return (
-                f"block {number} was called {times} times for {len(MICRO_BATCHES)} micro-batches. All blocks go into the Pipe, "
-                "each once; and GPT-2 is to find one thing in gpt2.transformer.h, which stands for all of them"
-            )
+        rows = [call["rows"] for call in seen["calls"] if call["block"] == number]
+        if rows and set(rows) != set(MICRO_BATCHES):
+            why = "Pipe takes split_size, the number of rows of a micro-batch"
+            return f"block {number} was given {rows} rows, expected {MICRO_BATCHES}. {why}"
+        if (times := len(rows)) != len(MICRO_BATCHES):
+            why = "All blocks go into the Pipe, each once; and gpt2.transformer.h has one thing, which stands for them all"
+            return f"block {number} was called {times} times for {len(MICRO_BATCHES)} micro-batches. {why}"
     return None
 
 
@@ -181,10 +159,8 @@ def each_device_has_a_worker(case: Case, seen: Any) -> str | None:
         by_thread.setdefault(call["thread"], set()).add(call["block"])
     if (found := sorted(map(sorted, by_thread.values()))) == SHARES:
         return None
-    return (
-        f"the workers had the blocks {found}, expected {SHARES}. A block's device is in the WithDevice around it: put what is in "
-        "gpt2.transformer.h into the nn.Sequential as it is"
-    )
+    why = "A block's device is in the WithDevice around it: put that into the nn.Sequential as it is"
+    return f"the workers had the blocks {found}, expected {SHARES}. {why}"
 
 
 @TASK.claim(CALLED, after=[each_block_runs_once_for_each_micro_batch])
@@ -199,12 +175,10 @@ def output_and_gradients_stay(case: Case, seen: Any) -> str | None:
     """Output and gradients are what they were before."""
     if not seen["differs"]:
         return None
+    why = "Embeddings, layer norm and output layer are GPT-2's own business: into the Pipe go the blocks, and nothing else"
     if "gradient" in seen["differs"]:
-        return f"{seen['differs']}. Let autograd follow the hidden states into the Pipe"
-    return (
-        f"{seen['differs']}. Embeddings, layer norm and output layer are GPT-2's own business: into the Pipe go the blocks, and "
-        "nothing else"
-    )
+        why = "Let autograd follow the hidden states into the Pipe"
+    return f"{seen['differs']}. {why}"
 
 
 @TASK.claim(CALLED, after=[output_and_gradients_stay])
@@ -215,8 +189,8 @@ def parameters_keep_their_names(case: Case, seen: Any) -> str | None:
         return None
     other, was = min(found - expected, default="nothing"), min(expected - found, default="nothing")
     return (
-        f"it has {other} in its state dict, where there was {was}. PipedBlocks keeps names: put it into gpt2.transformer.h as it "
-        "is, without a list around it; and modules without names into nn.Sequential, which numbers them"
+        f"it has {other} in its state dict, where there was {was}. PipedBlocks keeps names: put it into gpt2.transformer.h "
+        "as it is, without a list around it; and modules without names into nn.Sequential, which numbers them"
     )
 
 
@@ -225,7 +199,5 @@ def generation_stays(case: Case, seen: Any) -> str | None:
     """With a mask and a cache, as in generation, the output is what it was before."""
     if not seen["differs"]:
         return None
-    return (
-        f"{seen['differs']}. A Pipe takes hidden states alone, and would leave out what else GPT-2 gives to its blocks. "
-        "PipedBlocks looks after that"
-    )
+    why = "A Pipe takes hidden states alone, and leaves out what else GPT-2 gives to its blocks"
+    return f"{seen['differs']}. {why}. PipedBlocks looks after that"

@@ -20,108 +20,77 @@ BY_EDGES = """edges, share = [0], 0.0
             edges.append(int(share * len(data) + 0.5))
         self.shards = [order[a:b] for a, b in zip(edges, edges[1:])]"""
 
-WRONG = {
-    "ignores the index": (
-        claims.partition_follows_its_index,
-        "expected data[4], data[9], data[0], data[4]",
-        ("self.data[self.index[i]]", "self.data[i]"),
-    ),
-    "rounds every size down": (claims.each_sample_is_in_one_shard, "1 is in no shard", (CUTS, ROUNDED_DOWN)),
-    "rounds every size up": (claims.each_sample_is_in_one_shard, "there more than once", (SHARDS, ROUNDED_UP)),
-    "keeps its shards to itself": (
-        claims.each_sample_is_in_one_shard,
-        "self.shards has 0 lists, expected 3, one for each size",
-        ("self.shards =", "shards ="),
-    ),
-    "empty shards": (
-        claims.each_sample_is_in_one_shard,
-        "10 are in no shard",
-        (SHARDS, "self.shards = [[] for _ in sizes]"),
-    ),
-    "everything to every rank": (
-        claims.each_sample_is_in_one_shard,
-        "10 are there more than once",
-        (SHARDS, "self.shards = [order for _ in sizes]"),
-    ),
-    "the rest to the last shard": (
-        claims.shards_have_their_sizes,
-        "103 samples cut by [0.25, 0.25, 0.25, 0.25]: it gave shards of [25, 25, 25, 28]",
-        (CUTS, ROUNDED_DOWN + "; cuts[-1] = len(data)"),
-    ),
-    "not shuffled": (claims.samples_are_shuffled, "order of the data set", (SHUFFLE, "")),
-    "shuffled within each shard": (
-        claims.samples_are_shuffled,
-        "shuffle before the cut",
-        (SHUFFLE, ""),
-        (SHARDS, SHARDS + "\n        for shard in self.shards: random.Random(seed).shuffle(shard)"),
-    ),
-    "shuffled by the state of the process": (
-        claims.ranks_cut_alike,
-        "two ranks cut different shards",
-        (SHUFFLE, "drawn = random.getstate(); random.shuffle(order); random.setstate(drawn)"),
-    ),
-    "shuffled without a seed": (
-        claims.ranks_cut_alike,
-        "the second time it gave different shards",
-        (SHUFFLE, "random.shuffle(order)"),
-    ),
-    "always the same seed": (
-        claims.seed_decides,
-        "seed=99 gave the same shards",
-        (SHUFFLE, "random.Random(1234).shuffle(order)"),
-    ),
-    "shuffles the data in place": (
-        claims.data_stays,
-        "10 samples cut by [0.333, 0.333, 0.333]: the data set was changed in place",
-        (SHUFFLE, "random.Random(seed).shuffle(data)"),
-    ),
-    "drops the last batch": (
-        claims.loaders_cover_the_data,
-        "drop_last",
-        ("collate_fn=collate_fn", "collate_fn=collate_fn, drop_last=True"),
-    ),
-    "loads everything on every rank": (
-        claims.loaders_cover_the_data,
-        "103 are there more than once",
-        ("DataLoader(shard", "DataLoader(dataset"),
-    ),
-    "shuffles again in the loader": (
-        claims.loaders_keep_the_order,
-        "103 samples on 4 ranks with batch_size=32: rank 0 loaded its shard in another order each time",
-        ("collate_fn=collate_fn", "collate_fn=collate_fn, shuffle=True"),
-    ),
-    "sorts in the loader": (
-        claims.loaders_keep_the_order,
-        "rank 0 loaded its shard in another order. The shard is shuffled already",
-        ("return DataLoader(shard", "shard.index.sort(); return DataLoader(shard"),
-    ),
-    "takes the global batch on each rank": (
-        claims.batch_size_is_global,
-        "rank 0 took 26 at once, expected 8",
-        ("batch_size // world_size", "batch_size"),
-    ),
-    "rounds the batch up": (
-        claims.batch_size_is_global,
-        "took 11 at once, expected 10",
-        ("batch_size // world_size", "-(-batch_size // world_size)"),
-    ),
-    "forgets collate_fn": (
-        claims.batches_are_collated,
-        "pass collate_fn on",
-        (", collate_fn=collate_fn", ""),
-    ),
-    "gives lists": (
-        claims.batches_are_collated,
-        "with batch_size=32: batches were of type ['list'], expected Tensor",
-        ("collate_fn=collate_fn", "collate_fn=collate_fn or list"),
-    ),
-    "raises": (
-        None,
-        "10 samples cut by [0.333, 0.333, 0.333]: it raised TypeError: list indices must be integers or slices, not float "
-        "(labkit/dp.py, line ",
-        (SHARDS, "self.shards = order[len(data) / 2]"),
-    ),
+BY_CLAIM = {
+    claims.partition_follows_its_index: {
+        "ignores the index": ("expected data[4], data[9], data[0],", ("self.data[self.index[i]]", "self.data[i]")),
+    },
+    claims.each_sample_is_in_one_shard: {
+        "rounds every size down": ("1 is in no shard", (CUTS, ROUNDED_DOWN)),
+        "rounds every size up": ("there more than once", (SHARDS, ROUNDED_UP)),
+        "keeps its shards to itself": ("self.shards has 0 lists, expected 3, one for", ("self.shards =", "shards =")),
+        "empty shards": ("10 are in no shard", (SHARDS, "self.shards = [[] for _ in sizes]")),
+        "everything to every rank": ("10 are there more than once", (SHARDS, "self.shards = [order for _ in sizes]")),
+    },
+    claims.shards_have_their_sizes: {
+        "the rest to the last shard": (
+            "gave shards of [25, 25, 25, 28]",
+            (CUTS, ROUNDED_DOWN + "; cuts[-1] = len(data)"),
+        ),
+    },
+    claims.samples_are_shuffled: {
+        "not shuffled": ("order of the data set", (SHUFFLE, "")),
+        "shuffled within each shard": (
+            "shuffle before the cut",
+            (SHUFFLE, ""),
+            (SHARDS, SHARDS + "\n        for shard in self.shards: random.Random(seed).shuffle(shard)"),
+        ),
+    },
+    claims.ranks_cut_alike: {
+        "shuffled by the state of the process": (
+            "two ranks cut different shards",
+            (SHUFFLE, "drawn = random.getstate(); random.shuffle(order); random.setstate(drawn)"),
+        ),
+        "shuffled without a seed": ("the second time it gave different shards", (SHUFFLE, "random.shuffle(order)")),
+    },
+    claims.seed_decides: {
+        "always the same seed": ("seed=99 gave the same shards", (SHUFFLE, "random.Random(1234).shuffle(order)")),
+    },
+    claims.data_stays: {
+        "shuffles the data in place": ("the data set was changed", (SHUFFLE, "random.Random(seed).shuffle(data)")),
+    },
+    claims.loaders_cover_the_data: {
+        "drops the last batch": ("drop_last", ("collate_fn=collate_fn", "collate_fn=collate_fn, drop_last=True")),
+        "loads everything on every rank": ("103 are there more than once", ("DataLoader(shard", "DataLoader(dataset")),
+    },
+    claims.loaders_keep_the_order: {
+        "shuffles again in the loader": (
+            "103 samples on 4 ranks with batch_size=32: rank 0 loaded its shard in another order each time",
+            ("collate_fn=collate_fn", "collate_fn=collate_fn, shuffle=True"),
+        ),
+        "sorts in the loader": (
+            "rank 0 loaded its shard in another order. The shard is shuffled already",
+            ("return DataLoader(shard", "shard.index.sort(); return DataLoader(shard"),
+        ),
+    },
+    claims.batch_size_is_global: {
+        "takes the global batch on each rank": ("rank 0 took 26 at once,", ("batch_size // world_size", "batch_size")),
+        "rounds the batch up": (
+            "took 11 at once, expected 10",
+            ("batch_size // world_size", "-(-batch_size // world_size)"),
+        ),
+    },
+    claims.batches_are_collated: {
+        "forgets collate_fn": ("pass collate_fn on", (", collate_fn=collate_fn", "")),
+        "gives lists": (
+            "of type ['list'], expected Tensor",
+            ("collate_fn=collate_fn", "collate_fn=collate_fn or list"),
+        ),
+    },
+    None: {
+        "raises": ("it raised TypeError: list indices must be", (SHARDS, "self.shards = order[len(data) / 2]")),
+    },
 }
+WRONG = {name: (claim, *rest) for claim, answers in BY_CLAIM.items() for name, rest in answers.items()}
 FOLLOWS = ["ignores the index", "everything to every rank"]
 OTHER_CAUSE = {"shuffled without a seed": ("seed=99", "shuffle off")}
 RIGHT = {

@@ -43,68 +43,56 @@ AFTER_AN_ERROR = """    try:
         raise
 """
 
-WRONG = {
-    "does not wait": (
-        claims.a_process_for_each_rank,
-        "run_processes returned after fn was done on 0 of them. Wait for all",
-        (WAIT, ""),
-    ),
-    "waits for the first to end": (
-        claims.a_process_for_each_rank,
-        "with 3 ranks, of which rank 0 ends first: run_processes returned after fn was done on 1 of them",
-        (LOOP, "        context.join()\n"),
-    ),
-    "two ranks, whatever is asked for": (
-        claims.a_process_for_each_rank,
-        "fn was called with [[0, 2, 'gloo'], [1, 2, 'gloo']], expected [[0, 3, 'gloo']",
-        ("arguments = ", "world_size = min(world_size, 2)\n    arguments = "),
-    ),
-    "a group for each rank": (
-        claims.ranks_form_a_group,
-        "found itself (0, 1, 'gloo')",
-        (STORE, ""),
-        (GROUP, "dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)"),
-    ),
-    "listens on every interface": (
-        claims.nothing_listens_to_others,
-        "connections from other machines",
-        (STORE, "method = f'tcp://127.0.0.1:{master_port}'"),
-        (GROUP, "dist.init_process_group(backend, init_method=method, rank=rank, world_size=world_size)"),
-    ),
-    "leaves processes running": (
-        claims.no_process_is_left,
-        "1 of 3 were still running",
-        (WAIT, ONE_BY_ONE.replace("processes:", "processes[:2]:")),
-        NOT_THE_LAST,
-    ),
-    "hides a failure": (claims.failure_is_raised, "as if all were well", (END, HIDES_ALL + END)),
-    "raises an error of its own": (
-        claims.failure_is_raised,
-        "does not say why: let the error of context.join() through",
-        (END, OWN_ERROR + END),
-    ),
-    "waits for one after the other": (
-        claims.failure_ends_the_others,
-        "went on to its end all the same",
-        (WAIT, ONE_BY_ONE),
-    ),
-    "raises and leaves the others": (
-        claims.failure_ends_the_others,
-        "rank 0 was still running",
-        (WAIT, RAISES_AND_LEAVES),
-    ),
-    "is not ready for an interrupt": (claims.an_interrupt_ends_the_ranks, "in its finally block", (END, ENDED)),
-    "raises in a rank": (
-        None,
-        "with 3 ranks, of which rank 0 ends first: it raised KeyError: 'MASTER' (labkit/dp.py, line ",
-        (STORE, "store = {}['MASTER']"),
-    ),
-    "gives the ranks a function without a name": (
-        None,
-        "Can't pickle local object 'run_processes.<locals>.<lambda>' (labkit/dp.py, line ",
-        ("mp.start_processes(_run_rank", "mp.start_processes(lambda *given: _run_rank(*given)"),
-    ),
+BY_CLAIM = {
+    claims.a_process_for_each_rank: {
+        "does not wait": ("run_processes returned after fn was done on 0 of them. Wait for all", (WAIT, "")),
+        "waits for the first to end": ("after fn was done on 1 of them", (LOOP, "        context.join()\n")),
+        "two ranks, whatever is asked for": (
+            "fn was called with [[0, 2, 'gloo'], [1, 2, 'gloo']], expected [[0, 3, 'gloo']",
+            ("arguments = ", "world_size = min(world_size, 2)\n    arguments = "),
+        ),
+    },
+    claims.ranks_form_a_group: {
+        "a group for each rank": (
+            "found itself (0, 1, 'gloo')",
+            (STORE, ""),
+            (GROUP, "dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)"),
+        ),
+    },
+    claims.nothing_listens_to_others: {
+        "listens on every interface": (
+            "connections from other machines",
+            (STORE, "method = f'tcp://127.0.0.1:{master_port}'"),
+            (GROUP, "dist.init_process_group(backend, init_method=method, rank=rank, world_size=world_size)"),
+        ),
+    },
+    claims.no_process_is_left: {
+        "leaves processes running": (
+            "1 of 3 were still running",
+            (WAIT, ONE_BY_ONE.replace("processes:", "processes[:2]:")),
+            NOT_THE_LAST,
+        ),
+    },
+    claims.failure_is_raised: {
+        "hides a failure": ("as if all were well", (END, HIDES_ALL + END)),
+        "raises an error of its own": ("does not say why: let the error of context.join()", (END, OWN_ERROR + END)),
+    },
+    claims.failure_ends_the_others: {
+        "waits for one after the other": ("went on to its end all the same", (WAIT, ONE_BY_ONE)),
+        "raises and leaves the others": ("rank 0 was still running", (WAIT, RAISES_AND_LEAVES)),
+    },
+    claims.an_interrupt_ends_the_ranks: {
+        "is not ready for an interrupt": ("in its finally block", (END, ENDED)),
+    },
+    None: {
+        "raises in a rank": ("ends first: it raised KeyError: 'MASTER' (labkit/dp", (STORE, "store = {}['MASTER']")),
+        "gives the ranks a function without a name": (
+            "Can't pickle local object 'run_processes.<locals>.<lambda>' (labkit/dp.py, line ",
+            ("mp.start_processes(_run_rank", "mp.start_processes(lambda *given: _run_rank(*given)"),
+        ),
+    },
 }
+WRONG = {name: (claim, *rest) for claim, answers in BY_CLAIM.items() for name, rest in answers.items()}
 FOLLOWS = ["does not wait", "waits for the first to end"]
 OTHER_CAUSE: dict[str, tuple[str, ...]] = {}
 RIGHT = {"ends the others only after an error": [(WAIT, AFTER_AN_ERROR)]}

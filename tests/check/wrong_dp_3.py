@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from labkit.check import dp_3 as claims
 from labkit.check import gradients
+from labkit.check.calls import calls_have_ended
 
 GRADIENT = "gradient = parameter.grad.contiguous()"
 LIST = "[torch.empty_like(gradient) for _ in range(world_size)]"
@@ -42,120 +43,102 @@ def gather_scatter_gradients(model):
         gradient[:] = mean.view(gradient.shape)
 """
 
-WRONG = {
-    "scatters what it gathered": (
-        gradients.mean_is_the_gradient_of_the_batch,
-        "still that of the rank's own shard: gather on rank 0, take the mean there",
-        (MEANS, "gathered"),
-    ),
-    "scatters the sum": (
-        gradients.mean_is_the_gradient_of_the_batch,
-        "3 times too large",
-        (".mean(dim=0)", ".sum(dim=0)"),
-    ),
-    "does not keep what it scattered": (
-        gradients.mean_is_the_gradient_of_the_batch,
-        "put what arrives into the gradient",
-        (GRADIENT, "gradient = parameter.grad.clone()"),
-        (KEEP, "pass"),
-    ),
-    "gathers into one tensor": (
-        gradients.mean_is_the_gradient_of_the_batch,
-        "'s shard, on every rank: take the mean over a list that has a tensor of its own for each rank",
-        (LIST, "[torch.empty_like(gradient)] * world_size"),
-    ),
-    "averages on rank 0 only": (
-        gradients.all_ranks_agree,
-        "rank 0 and rank 1 differ",
-        (SCATTER, "gradient = means[0] if means else gradient"),
-    ),
-    "does not wait": (
-        gradients.calls_have_ended,
-        "rank 0 began scatter with async_op=True and never called wait()",
-        (SCATTER, "dist.scatter(gradient, means, async_op=True)"),
-    ),
-    "puts a new tensor in place": (
-        gradients.gradients_change_in_place,
-        "on rank 0, the grad of first.weight is another tensor than before",
-        (GRADIENT, "gradient = parameter.grad.clone()"),
-        (KEEP, "parameter.grad = gradient"),
-    ),
-    "zeros for None": (
-        gradients.no_gradient_stays_none,
-        "parameters without a gradient (grad is None): frozen.weight was given one",
-        ("if parameter.grad is not None:", "if True:"),
-        (
-            GRADIENT,
-            "parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad; " + GRADIENT,
+BY_CLAIM = {
+    gradients.mean_is_the_gradient_of_the_batch: {
+        "scatters what it gathered": ("still that of the rank's own shard: gather on rank 0,", (MEANS, "gathered")),
+        "scatters the sum": ("3 times too large", (".mean(dim=0)", ".sum(dim=0)")),
+        "does not keep what it scattered": (
+            "put what arrives into the gradient",
+            (GRADIENT, "gradient = parameter.grad.clone()"),
+            (KEEP, "pass"),
         ),
-    ),
-    "forgets None": (
-        None,
-        "parameters without a gradient (grad is None): it raised AttributeError: 'NoneType' object has no attribute 'contiguous'",
-        ("if parameter.grad is not None:", "if True:"),
-    ),
-    "averages the weights": (
-        gradients.weights_stay,
-        "average parameter.grad, not the parameter",
-        (GRADIENT, "gradient = parameter.data + rank"),
-        (KEEP, "parameter.data.copy_(gradient)"),
-    ),
-    "uses all_reduce": (
-        claims.everything_goes_through_rank_0,
-        "rank 0 called all_reduce: gather on rank 0",
-        (GATHER, "dist.all_reduce(gradient)"),
-        (MEANS, "None"),
-        (SCATTER, "gradient = gradient / world_size"),
-    ),
-    "broadcasts": (
-        claims.everything_goes_through_rank_0,
-        "rank 0 called broadcast: gather on rank 0",
-        (SCATTER, "rank or gradient.copy_(means[0]); dist.broadcast(gradient, 0)"),
-    ),
-    "does not scatter": (
-        claims.everything_goes_through_rank_0,
-        "did not call dist.scatter",
-        (SCATTER, "gradient = means[0] if means else gradient"),
-    ),
-    "goes through the last rank": (
-        claims.everything_goes_through_rank_0,
-        "gathered on or scattered from rank 2",
-        ("if rank == 0", "if rank == 2"),
-        (GATHER, "dist.gather(gradient, gathered, dst=2)"),
-        (SCATTER, "dist.scatter(gradient, means, src=2)"),
-    ),
-    "scatters everything to everyone": (
-        claims.each_gradient_travels_once,
-        "rank 0 took [96, 96, 384, 384] bytes in 4 calls of scatter, and its gradients have [32, 32, 128, 128]",
-        (MEANS, "[torch.stack(gathered)] * world_size"),
-        (
-            SCATTER,
-            "parts = gradient.new_empty(world_size, *gradient.shape); dist.scatter(parts, means); gradient = parts.mean(0)",
+        "gathers into one tensor": (
+            "a tensor of its own for each rank",
+            (LIST, "[torch.empty_like(gradient)] * world_size"),
         ),
-    ),
-    "all gradients in one message": (
-        claims.each_gradient_travels_once,
-        "rank 0 gave [320] bytes in 1 calls of gather, and its gradients have [32, 32, 128, 128]",
-        IN_ONE_MESSAGE,
-    ),
-    "forgets that reshape may copy": (
-        claims.any_strides_do,
-        "gradients that lie transposed in memory: on rank 0, the gradient of first.weight is not the mean",
-        (GRADIENT, "gradient = parameter.grad.reshape(-1)"),
-        (KEEP, "pass"),
-    ),
-    "ignores strides": (
-        claims.any_strides_do,
-        "gradients that lie transposed in memory: on rank ",
-        (GRADIENT, "gradient = parameter.grad"),
-    ),
-    "turns round what lies transposed": (
-        claims.any_strides_do,
-        "gradients that lie transposed in memory on rank 0 alone: on rank ",
-        (GRADIENT, "gradient = parameter.grad if parameter.grad.is_contiguous() else parameter.grad.t()"),
-        (KEEP, "pass"),
-    ),
+    },
+    gradients.all_ranks_agree: {
+        "averages on rank 0 only": (
+            "rank 0 and rank 1 differ",
+            (SCATTER, "gradient = means[0] if means else gradient"),
+        ),
+    },
+    calls_have_ended: {
+        "does not wait": ("and never called wait()", (SCATTER, "dist.scatter(gradient, means, async_op=True)")),
+    },
+    gradients.gradients_change_in_place: {
+        "puts a new tensor in place": (
+            "on rank 0, the grad of first.weight is another tensor than before",
+            (GRADIENT, "gradient = parameter.grad.clone()"),
+            (KEEP, "parameter.grad = gradient"),
+        ),
+    },
+    gradients.no_gradient_stays_none: {
+        "zeros for None": (
+            "parameters without a gradient (grad is None): frozen.weight was given one",
+            ("if parameter.grad is not None:", "if True:"),
+            (
+                GRADIENT,
+                "parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad; "
+                + GRADIENT,
+            ),
+        ),
+    },
+    None: {
+        "forgets None": ("None): it raised AttributeError", ("if parameter.grad is not None:", "if True:")),
+    },
+    gradients.weights_stay: {
+        "averages the weights": (
+            "average parameter.grad, not the parameter",
+            (GRADIENT, "gradient = parameter.data + rank"),
+            (KEEP, "parameter.data.copy_(gradient)"),
+        ),
+    },
+    claims.everything_goes_through_rank_0: {
+        "uses all_reduce": (
+            "rank 0 called all_reduce: gather on rank 0",
+            (GATHER, "dist.all_reduce(gradient)"),
+            (MEANS, "None"),
+            (SCATTER, "gradient = gradient / world_size"),
+        ),
+        "broadcasts": (
+            "rank 0 called broadcast: gather on rank 0",
+            (SCATTER, "rank or gradient.copy_(means[0]); dist.broadcast(gradient, 0)"),
+        ),
+        "does not scatter": ("did not call dist.scatter", (SCATTER, "gradient = means[0] if means else gradient")),
+        "goes through the last rank": (
+            "gathered on or scattered from rank 2",
+            ("if rank == 0", "if rank == 2"),
+            (GATHER, "dist.gather(gradient, gathered, dst=2)"),
+            (SCATTER, "dist.scatter(gradient, means, src=2)"),
+        ),
+    },
+    claims.each_gradient_travels_once: {
+        "scatters everything to everyone": (
+            "rank 0 took [96, 96, 384, 384] bytes in 4 calls of scatter, and its gradients have [32, 32, 128, 128]",
+            (MEANS, "[torch.stack(gathered)] * world_size"),
+            (
+                SCATTER,
+                "parts = gradient.new_empty(3, *gradient.shape); dist.scatter(parts, means); gradient = parts.mean(0)",
+            ),
+        ),
+        "all gradients in one message": ("rank 0 gave [320] bytes in 1 calls of gather, and its", IN_ONE_MESSAGE),
+    },
+    claims.any_strides_do: {
+        "forgets that reshape may copy": (
+            "gradients that lie transposed in memory: on rank 0, the gradient of first.weight is not the mean",
+            (GRADIENT, "gradient = parameter.grad.reshape(-1)"),
+            (KEEP, "pass"),
+        ),
+        "ignores strides": ("gradients that lie transposed in memory: on", (GRADIENT, "gradient = parameter.grad")),
+        "turns round what lies transposed": (
+            "gradients that lie transposed in memory on rank 0 alone: on rank ",
+            (GRADIENT, "gradient = parameter.grad if parameter.grad.is_contiguous() else parameter.grad.t()"),
+            (KEEP, "pass"),
+        ),
+    },
 }
+WRONG = {name: (claim, *rest) for claim, answers in BY_CLAIM.items() for name, rest in answers.items()}
 FOLLOWS = ["uses all_reduce"]
 OTHER_CAUSE = {"gathers into one tensor": ("take the mean there",)}
 RIGHT = {"row by row": ROOT_BY_ROOT}

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from labkit.check import dp_5 as claims
+from labkit.check.calls import calls_have_ended
 
 FLAT = "tensor.contiguous().view(-1)"
 CHUNKS = "flat.tensor_split(world_size)"
@@ -40,6 +41,9 @@ STAR = """
         dist.recv(flat, 0)
     tensor.copy_(flat.view(tensor.shape))
 """
+EXCHANGE = "_exchange(outgoing, incoming)"
+FORGETS_WHAT_IT_SENDS = """dist.isend(outgoing, (rank + 1) % world_size)
+        dist.irecv(incoming, (rank - 1) % world_size).wait()"""
 SEND_THEN_RECEIVE = """dist.send(outgoing, (rank + 1) % world_size)
         dist.recv(incoming, (rank - 1) % world_size)"""
 OTHER_WAY_ROUND = """
@@ -59,90 +63,80 @@ def ring_all_reduce(tensor):
     return tensor
 """
 
-WRONG = {
-    "works on a copy": (
-        claims.the_sum_is_everywhere,
-        "as it was before: change the tensor itself",
-        (FLAT, "tensor.clone(memory_format=torch.contiguous_format).view(-1)"),
-    ),
-    "gives the mean": (
-        claims.the_sum_is_everywhere,
-        "is the mean: ring_all_reduce gives the sum",
-        (WRITE_BACK, "tensor.copy_(flat.view(tensor.shape) / world_size)"),
-    ),
-    "stops after reduce-scatter": (
-        claims.the_sum_is_everywhere,
-        "on rank 0 of 3, only chunk 1 is the sum",
-        (GATHER, "break"),
-    ),
-    "adds during all-gather": (
-        claims.the_sum_is_everywhere,
-        "replace the others rather than add to them",
-        (
-            GATHER,
-            "incoming = torch.empty_like(chunks[(rank - step) % world_size])\n        "
-            + GATHER.replace("chunks[(rank - step) % world_size])", "incoming)")
-            + "\n        chunks[(rank - step) % world_size].add_(incoming)",
+BY_CLAIM = {
+    calls_have_ended: {
+        "does not wait for what it sends": ("began send and never called wait()", (EXCHANGE, FORGETS_WHAT_IT_SENDS)),
+    },
+    claims.the_sum_is_everywhere: {
+        "works on a copy": (
+            "as it was before: change the tensor itself",
+            (FLAT, "tensor.clone(memory_format=torch.contiguous_format).view(-1)"),
         ),
-    ),
-    "always sends its own chunk": (
-        claims.the_sum_is_everywhere,
-        "of 3 chunks are the sum. Write down for three ranks",
-        ("outgoing, mine = chunks[(rank - step) % world_size]", "outgoing, mine = chunks[rank]"),
-    ),
-    "leaves the remainder out": (
-        claims.any_size_does,
-        "chunks may differ by one element",
-        (CHUNKS, "list(flat[: len(flat) // world_size * world_size].view(world_size, -1))"),
-    ),
-    "does not write the copy back": (
-        claims.any_strides_do,
-        "with a transposed matrix, 3 ranks: rank 0 has something else than the sum: its elements do not lie side by side",
-        (WRITE_BACK, ""),
-    ),
-    "adds up in float32": (
-        claims.any_dtype_does,
-        "with 17 elements of float64, 3 ranks: rank 0",
-        (FLAT, FLAT + ".float()"),
-        (WRITE_BACK, "tensor.copy_(flat.view(tensor.shape))"),
-    ),
-    "adds up in bfloat16": (
-        claims.any_dtype_does,
-        "with 17 elements of float32, 3 ranks: rank 0",
-        (FLAT, FLAT + ".bfloat16()"),
-        (WRITE_BACK, "tensor.copy_(flat.view(tensor.shape))"),
-    ),
-    "each rank adds up for itself": (
-        claims.ranks_agree,
-        "they added up in different orders",
-        instead(WHOLE_TENSOR_ROUND),
-    ),
-    "calls all_reduce": (
-        claims.only_point_to_point,
-        "called all_reduce: make it of sending and receiving alone",
-        instead("flat = tensor.contiguous(); dist.all_reduce(flat); tensor.copy_(flat)"),
-    ),
-    "sends to rank 0": (
-        claims.only_neighbours_talk,
-        "4 ranks: rank 0 talked to rank 2, expected its neighbours, 1 and 3",
-        instead(STAR),
-    ),
-    "sends the whole tensor": (
-        claims.a_rank_sends_its_share,
-        "sent 8000 bytes of a tensor of 4000, expected 5333",
-        instead(WHOLE_TENSOR_ROUND),
-    ),
-    "sends before it receives": (
-        None,
-        "it did not end in time. It was at labkit/dp.py",
-        ("_exchange(outgoing, incoming)", SEND_THEN_RECEIVE),
-    ),
-    "has fewer chunks than ranks": (
-        None,
-        "with one element more than ranks, 3 ranks: it raised IndexError: list index out of range (labkit/dp.py, line ",
-        (CHUNKS, "list(flat.chunk(world_size))"),
-    ),
+        "gives the mean": ("is the mean: ring_all", (WRITE_BACK, "tensor.copy_(flat.view(tensor.shape) / world_size)")),
+        "stops after reduce-scatter": ("on rank 0 of 3, only chunk 1 is the sum", (GATHER, "break")),
+        "adds during all-gather": (
+            "replace the others rather than add to them",
+            (
+                GATHER,
+                "incoming = torch.empty_like(chunks[(rank - step) % world_size])\n        "
+                + GATHER.replace("chunks[(rank - step) % world_size])", "incoming)")
+                + "\n        chunks[(rank - step) % world_size].add_(incoming)",
+            ),
+        ),
+        "always sends its own chunk": (
+            "of 3 chunks are the sum. Write down for three ranks",
+            ("outgoing, mine = chunks[(rank - step) % world_size]", "outgoing, mine = chunks[rank]"),
+        ),
+    },
+    claims.any_size_does: {
+        "leaves the remainder out": (
+            "chunks may differ by one element",
+            (CHUNKS, "list(flat[: len(flat) // world_size * world_size].view(world_size, -1))"),
+        ),
+    },
+    claims.any_strides_do: {
+        "does not write the copy back": ("its elements do not lie side by side", (WRITE_BACK, "")),
+    },
+    claims.any_dtype_does: {
+        "adds up in float32": (
+            "with 17 elements of float64, 3 ranks: rank 0",
+            (FLAT, FLAT + ".float()"),
+            (WRITE_BACK, "tensor.copy_(flat.view(tensor.shape))"),
+        ),
+        "adds up in bfloat16": (
+            "with 17 elements of float32, 3 ranks: rank 0",
+            (FLAT, FLAT + ".bfloat16()"),
+            (WRITE_BACK, "tensor.copy_(flat.view(tensor.shape))"),
+        ),
+    },
+    claims.ranks_agree: {
+        "each rank adds up for itself": ("they added up in different orders", instead(WHOLE_TENSOR_ROUND)),
+    },
+    claims.only_point_to_point: {
+        "calls all_reduce": (
+            "called all_reduce: make it of sending and receiving alone",
+            instead("flat = tensor.contiguous(); dist.all_reduce(flat); tensor.copy_(flat)"),
+        ),
+    },
+    claims.only_neighbours_talk: {
+        "sends to rank 0": ("4 ranks: rank 0 talked to rank 2, expected its neighbours, 1 and 3", instead(STAR)),
+    },
+    claims.a_rank_sends_its_share: {
+        "sends the whole tensor": ("sent 8000 bytes of a tensor of 4000, expected 5333", instead(WHOLE_TENSOR_ROUND)),
+    },
+    None: {
+        "receives in half precision": (
+            "a message of 4 bytes came for a tensor of 2. What a rank sends must have the size",
+            ("incoming = torch.empty_like(mine)", "incoming = torch.empty_like(mine, dtype=torch.float16)"),
+        ),
+        "sends before it receives": (
+            "it did not end in time. It was at labkit/dp.py",
+            (EXCHANGE, SEND_THEN_RECEIVE),
+        ),
+        "has fewer chunks than ranks": ("it raised IndexError: list index", (CHUNKS, "list(flat.chunk(world_size))")),
+    },
 }
+WRONG = {name: (claim, *rest) for claim, answers in BY_CLAIM.items() for name, rest in answers.items()}
 FOLLOWS = ["works on a copy", "leaves the remainder out"]  # so what follows from it is not tried
 OTHER_CAUSE = {"leaves the remainder out": ("side by side", "of the same dtype")}  # advice that must not be given
 RIGHT = {"the other way round, without _exchange": OTHER_WAY_ROUND}

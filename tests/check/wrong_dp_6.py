@@ -29,83 +29,67 @@ def assign_buckets(sizes_bytes, cap_bytes, first_cap_bytes=None):
     return buckets
 """
 
-WRONG = {
-    "forgets the bucket that is open": (
-        claims.each_parameter_is_in_one_bucket,
-        "is in no bucket. Do not forget the last bucket",
-        ("return buckets", "return buckets if room <= 0 else buckets[:-1]"),
-    ),
-    "splits what is too large": (
-        claims.each_parameter_is_in_one_bucket,
-        "parameter 0 is there twice. A parameter is never split",
-        (TAKE, TAKE + "        if sizes_bytes[index] > cap_bytes:\n            buckets.append([index])\n"),
-    ),
-    "counts from 1": (
-        claims.each_parameter_is_in_one_bucket,
-        "parameter 0 is in no bucket",
-        ("append(index)", "append(index + 1)"),
-    ),
-    "gives nothing": (
-        claims.each_parameter_is_in_one_bucket,
-        "assign_buckets([4, 4, 4, 4], 8): it gave None, expected a list of buckets",
-        ("return buckets", "return None"),
-    ),
-    "gives numbers, not lists": (
-        claims.each_parameter_is_in_one_bucket,
-        "it gave [3, 2, 1, 0], expected a list of buckets, each a list of parameter numbers",
-        ("return buckets", "return sum(buckets, [])"),
-    ),
-    "from the first to the last": (
-        claims.from_the_last_to_the_first,
-        "gave [[0, 1], [2, 3]], expected numbers that go down",
-        ("in reversed(range(len(sizes_bytes)))", "in range(len(sizes_bytes))"),
-    ),
-    "ascending within a bucket": (
-        claims.from_the_last_to_the_first,
-        "gave [[2, 3], [0, 1]], expected numbers that go down",
-        ("append(index)", "insert(0, index)"),
-    ),
-    "closes before it would be too full": (
-        claims.a_bucket_closes_only_once_full,
-        "bucket 0 was closed at 5 bytes, before it had reached 6",
-        (OPEN, ANEW),
-    ),
-    "closes once it is beyond": (
-        claims.a_full_bucket_takes_no_more,
-        "bucket 0 had reached 8 bytes before it took parameter 1",
-        ("if room <= 0", "if not buckets or room < 0"),
-    ),
-    "opens a bucket for nothing": (
-        claims.a_full_bucket_takes_no_more,
-        "bucket 2 is empty",
-        ("return buckets", "return buckets + ([[]] if room <= 0 else [])"),
-    ),
-    "first capacity for all": (
-        claims.first_cap_is_for_the_first,
-        "bucket 1 has 4 bytes, and its capacity is 8",
-        ("if buckets or first_cap_bytes", "if first_cap_bytes"),
-    ),
-    "no first capacity": (
-        claims.first_cap_is_for_the_first,
-        "bucket 0 has 8 bytes, and its capacity is 4",
-        ("cap_bytes if buckets or first_cap_bytes is None else first_cap_bytes", "cap_bytes"),
-    ),
-    "empties the list": (
-        claims.sizes_stay,
-        "left the list as []. Go through it backwards without changing it",
-        ("room -= sizes_bytes[index]", "room -= sizes_bytes.pop()"),
-    ),
-    "a capacity in whole bytes": (
-        claims.as_torch_does,
-        "2.5): it gave [[4, 3], [2, 1], [0]], torch gives [[4, 3, 2], [1, 0]]",
-        ("room = cap_bytes if", "room = int(cap_bytes) if"),
-    ),
-    "raises where there is nothing": (
-        None,
-        "assign_buckets([], 4): it raised IndexError: list index out of range (labkit/dp.py, line ",
-        ("return buckets", "return buckets if buckets[-1] else []"),
-    ),
+BY_CLAIM = {
+    claims.each_parameter_is_in_one_bucket: {
+        "forgets the bucket that is open": (
+            "is in no bucket. Do not forget the last bucket",
+            ("return buckets", "return buckets if room <= 0 else buckets[:-1]"),
+        ),
+        "splits what is too large": (
+            "parameter 0 is there twice. A parameter is never split",
+            (TAKE, TAKE + "        if sizes_bytes[index] > cap_bytes:\n            buckets.append([index])\n"),
+        ),
+        "counts from 1": ("parameter 0 is in no bucket", ("append(index)", "append(index + 1)")),
+        "gives nothing": ("assign_buckets([4, 4, 4, 4], 8): it gave None, expected", ("return buckets", "return None")),
+        "gives numbers, not lists": ("it gave [3, 2, 1, 0], expected a", ("return buckets", "return sum(buckets, [])")),
+    },
+    claims.from_the_last_to_the_first: {
+        "from the first to the last": (
+            "gave [[0, 1], [2, 3]], expected numbers that go down",
+            ("in reversed(range(len(sizes_bytes)))", "in range(len(sizes_bytes))"),
+        ),
+        "ascending within a bucket": ("gave [[2, 3], [0, 1]], expected numbers", ("append(index)", "insert(0, index)")),
+    },
+    claims.a_bucket_closes_only_once_full: {
+        "closes before it would be too full": ("bucket 0 was closed at 5 bytes, before it had reached 6", (OPEN, ANEW)),
+    },
+    claims.a_full_bucket_takes_no_more: {
+        "closes once it is beyond": (
+            "8 bytes before it took parameter 1",
+            ("if room <= 0", "if not buckets or room < 0"),
+        ),
+        "opens a bucket for nothing": (
+            "bucket 2 is empty",
+            ("return buckets", "return buckets + ([[]] if room <= 0 else [])"),
+        ),
+    },
+    claims.first_cap_is_for_the_first: {
+        "first capacity for all": (
+            "bucket 1 has 4 bytes, and its capacity is 8",
+            ("if buckets or first_cap_bytes", "if first_cap_bytes"),
+        ),
+        "no first capacity": (
+            "bucket 0 has 8 bytes, and its capacity is 4",
+            ("cap_bytes if buckets or first_cap_bytes is None else first_cap_bytes", "cap_bytes"),
+        ),
+    },
+    claims.sizes_stay: {
+        "empties the list": ("left the list as []. Go", ("room -= sizes_bytes[index]", "room -= sizes_bytes.pop()")),
+    },
+    claims.as_torch_does: {
+        "a capacity in whole bytes": (
+            "2.5): it gave [[4, 3], [2, 1], [0]], torch gives [[4, 3, 2], [1, 0]]",
+            ("room = cap_bytes if", "room = int(cap_bytes) if"),
+        ),
+    },
+    None: {
+        "raises where there is nothing": (
+            "assign_buckets([], 4): it raised IndexError: list index out of range (labkit/dp.py, line ",
+            ("return buckets", "return buckets if buckets[-1] else []"),
+        ),
+    },
 }
+WRONG = {name: (claim, *rest) for claim, answers in BY_CLAIM.items() for name, rest in answers.items()}
 FOLLOWS = ["gives nothing", "forgets the bucket that is open"]  # so what follows from it is not tried
 OTHER_CAUSE: dict[str, tuple[str, ...]] = {}  # advice that must not be given
 RIGHT = {"by slices": BY_SLICES}

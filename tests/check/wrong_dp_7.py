@@ -37,136 +37,100 @@ def rest(collect: str) -> tuple[str, str]:
     return COLLECT_REST, COLLECT_REST.replace("bucket.collect(position)", collect)
 
 
-WRONG = {
-    "marks nothing": (
-        claims.ready_gradients_are_marked,
-        "where all ranks do the same: rank 0, step 0: nothing was taken out of bucket.missing in the backward pass",
-        (MARK, "pass\n"),
-    ),
-    "sends nothing": (
-        claims.each_bucket_is_sent_once,
-        "bucket 0 was not sent, and the other ranks would wait for it",
-        (SEND_FULL, ""),
-        (SEND_REST, ""),
-    ),
-    "forgets the unused": (
-        claims.each_bucket_is_sent_once,
-        "where each rank leaves out another layer: rank 0, step 0: bucket 0 was not sent",
-        (SEND_REST, ""),
-    ),
-    "forgets what is full but had to wait": (
-        claims.each_bucket_is_sent_once,
-        "where each rank leaves out another layer: rank 0, step 0: bucket 1 was not sent",
-        (REST, "for bucket in self.buckets:\n            if not bucket.missing: continue\n"),
-    ),
-    "takes a hook of its own": (
-        claims.each_bucket_is_sent_once,
-        "where all ranks do the same: rank 0, step 0: all_reduce was called, but not by self.comm_hook",
-        (SEND_FULL, SEND_FULL.replace("self.comm_hook", "all_reduce_hook")),
-        PAST_THE_HOOK,
-    ),
-    "takes a hook of its own in the end": (
-        claims.each_bucket_is_sent_once,
-        "leaves out another layer: rank 0, step 0: all_reduce was called, but not by self.comm_hook",
-        PAST_THE_HOOK,
-    ),
-    "sends everything again": (
-        claims.each_bucket_is_sent_once,
-        "bucket 0 was sent 2 times",
-        (REST, "for bucket in self.buckets:\n"),
-    ),
-    "sends a gradient at a time": (
-        claims.each_bucket_is_sent_once,
-        "something else than a bucket's whole buffer",
-        (SEND_FULL, "        self.comm_hook(bucket.views[position].reshape(-1)[1:])\n"),
-    ),
-    "sends whatever is full": (
-        claims.buckets_leave_in_order,
-        "in different orders: rank 0, step 1: buckets were sent in the order 2, 1, 0",
-        (SEND_FULL, IN_ANY_ORDER),
-        (REST, "for bucket in self.buckets:\n            if bucket.future is not None: continue\n"),
-    ),
-    "sends the next one too": (
-        claims.no_bucket_leaves_unfinished,
-        "A bucket may go once nothing of it is missing",
-        ("not self.buckets[self._sent].missing", "not self.buckets[max(0, self._sent - 1)].missing"),
-    ),
-    "sends inside no_sync": (
-        claims.nothing_is_sent_inside_no_sync,
-        "a bucket was sent inside no_sync",
-        "_ready = BucketedDataParallel._gradient_is_ready\n"
-        "def _send_always(self, bucket, position):\n"
-        "    if not self._synchronize: self.comm_hook(bucket.buffer)\n"
-        "    _ready(self, bucket, position)\n"
-        "BucketedDataParallel._gradient_is_ready = _send_always\n",
-    ),
-    "collects nothing": (
-        claims.gradients_are_averaged,
-        "is still the rank's own: collect it into its bucket",
-        (COLLECT, "        bucket.missing"),
-    ),
-    "divides once more": (
-        claims.gradients_are_averaged,
-        "is 3 times too small: it was divided by the world size twice",
-        (WAIT, WAIT + "            bucket.buffer /= dist.get_world_size()\n"),
-    ),
-    "takes the sum": (
-        claims.gradients_are_averaged,
-        "is 3 times too large",
-        (WAIT, WAIT + "            bucket.buffer *= dist.get_world_size()\n"),
-    ),
-    "sends the rest as it is": (
-        claims.unused_parameters_count_as_zero,
-        "is None, and should be the part of the buffer in which the mean is: collect it",
-        (COLLECT_REST, ""),
-    ),
-    "takes the buffer as it is": (
-        claims.unused_parameters_count_as_zero,
-        "the buffer may still hold the last step's gradients",
-        rest(TAKE_THE_VIEW),
-    ),
-    "zeros in the buffer alone": (
-        claims.accumulated_gradients_are_averaged,
-        "is still the rank's own: collect it into its bucket",
-        rest("bucket.views[position].zero_()"),
-    ),
-    "zeros for all that is missing": (
-        claims.accumulated_gradients_are_averaged,
-        "collect what is missing, rather than set it to zero: a gradient may be there from inside no_sync",
-        rest(TAKE_THE_VIEW + ".zero_()"),
-    ),
-    "puts new tensors in place": (
-        claims.gradients_stay_in_their_buckets,
-        "is a tensor of its own",
-        (WAIT, WAIT + "            for p in bucket.parameters: p.grad = p.grad.clone()\n"),
-    ),
-    "sends only in the end": (
-        claims.a_bucket_leaves_at_once,
-        "nothing was sent before the backward pass was over, so nothing overlaps",
-        (SEND_FULL, ""),
-    ),
-    "sends before it marks": (
-        claims.a_bucket_leaves_at_once,
-        "1 of the buckets could have gone, and 0 had. Mark the gradient as ready first",
-        (MARK + SEND_FULL, SEND_FULL.lstrip() + "        " + MARK),
-    ),
-    "sends one at a time": (
-        claims.a_bucket_leaves_at_once,
-        "3 of the buckets could have gone, and 1 had",
-        (SEND_FULL, SEND_FULL.replace("while", "if")),
-    ),
-    "waits as soon as it has sent": (
-        claims.backward_does_not_wait,
-        "the backward pass stood still until a bucket had arrived",
-        ("self._sent += 1", "self.buckets[self._sent].wait(); self._sent += 1"),
-    ),
-    "does not wait for buckets": (claims.finish_waits, "of the buckets were still on their way", (WAIT, "")),
-    "waits for the last bucket": (
-        claims.finish_waits,
-        "of the buckets were still on their way",
-        (WAIT, "        self.buckets[-1].wait()\n"),
-    ),
+BY_CLAIM = {
+    claims.ready_gradients_are_marked: {
+        "marks nothing": ("nothing was taken out of bucket.missing in the backward pass", (MARK, "pass\n")),
+    },
+    claims.each_bucket_is_sent_once: {
+        "sends nothing": ("bucket 0 was not sent, and the other ranks would wait", (SEND_FULL, ""), (SEND_REST, "")),
+        "forgets the unused": ("another layer: rank 0, step 0: bucket 0 was not sent", (SEND_REST, "")),
+        "forgets what is full but had to wait": (
+            "where each rank leaves out another layer: rank 0, step 0: bucket 1 was not sent",
+            (REST, "for bucket in self.buckets:\n            if not bucket.missing: continue\n"),
+        ),
+        "takes a hook of its own": (
+            "where all ranks do the same: rank 0, step 0: all_reduce was called, but not by self.comm_hook",
+            (SEND_FULL, SEND_FULL.replace("self.comm_hook", "all_reduce_hook")),
+            PAST_THE_HOOK,
+        ),
+        "takes a hook of its own in the end": ("all_reduce was called, but not by self.comm_hook", PAST_THE_HOOK),
+        "sends everything again": ("bucket 0 was sent 2 times", (REST, "for bucket in self.buckets:\n")),
+        "sends a gradient at a time": (
+            "something else than a bucket's whole buffer",
+            (SEND_FULL, "        self.comm_hook(bucket.views[position].reshape(-1)[1:])\n"),
+        ),
+    },
+    claims.buckets_leave_in_order: {
+        "sends whatever is full": (
+            "in different orders: rank 0, step 1: buckets were sent in the order 2, 1, 0",
+            (SEND_FULL, IN_ANY_ORDER),
+            (REST, "for bucket in self.buckets:\n            if bucket.future is not None: continue\n"),
+        ),
+    },
+    claims.no_bucket_leaves_unfinished: {
+        "sends the next one too": (
+            "A bucket may go once nothing of it is missing",
+            ("not self.buckets[self._sent].missing", "not self.buckets[max(0, self._sent - 1)].missing"),
+        ),
+    },
+    claims.nothing_is_sent_inside_no_sync: {
+        "sends inside no_sync": (
+            "a bucket was sent inside no_sync",
+            "_ready = BucketedDataParallel._gradient_is_ready\n"
+            "def _send_always(self, bucket, position):\n"
+            "    if not self._synchronize: self.comm_hook(bucket.buffer)\n"
+            "    _ready(self, bucket, position)\n"
+            "BucketedDataParallel._gradient_is_ready = _send_always\n",
+        ),
+    },
+    claims.gradients_are_averaged: {
+        "collects nothing": ("is still the rank's own: collect it into its", (COLLECT, "        bucket.missing")),
+        "divides once more": (
+            "is 3 times too small: it was divided by the world size twice",
+            (WAIT, WAIT + "            bucket.buffer /= dist.get_world_size()\n"),
+        ),
+        "takes the sum": (
+            "is 3 times too large",
+            (WAIT, WAIT + "            bucket.buffer *= dist.get_world_size()\n"),
+        ),
+    },
+    claims.unused_parameters_count_as_zero: {
+        "sends the rest as it is": ("is None, and should be the part of the buffer in which the", (COLLECT_REST, "")),
+        "takes the buffer as it is": ("the buffer may still hold the last step's gradients", rest(TAKE_THE_VIEW)),
+    },
+    claims.accumulated_gradients_are_averaged: {
+        "zeros in the buffer alone": ("is still the rank's own: collect it", rest("bucket.views[position].zero_()")),
+        "zeros for all that is missing": (
+            "a gradient may be there from inside no_sync",
+            rest(TAKE_THE_VIEW + ".zero_()"),
+        ),
+    },
+    claims.gradients_stay_in_their_buckets: {
+        "puts new tensors in place": (
+            "is a tensor of its own",
+            (WAIT, WAIT + "            for p in bucket.parameters: p.grad = p.grad.clone()\n"),
+        ),
+    },
+    claims.a_bucket_leaves_at_once: {
+        "sends only in the end": ("nothing was sent before the backward pass was over, so nothing", (SEND_FULL, "")),
+        "sends before it marks": (
+            "1 of the buckets could have gone, and 0 had. Mark the gradient as ready first",
+            (MARK + SEND_FULL, SEND_FULL.lstrip() + "        " + MARK),
+        ),
+        "sends one at a time": ("could have gone, and 1 had", (SEND_FULL, SEND_FULL.replace("while", "if"))),
+    },
+    claims.backward_does_not_wait: {
+        "waits as soon as it has sent": (
+            "the backward pass stood still until a bucket had arrived",
+            ("self._sent += 1", "self.buckets[self._sent].wait(); self._sent += 1"),
+        ),
+    },
+    claims.finish_waits: {
+        "does not wait for buckets": ("of the buckets were still on their way", (WAIT, "")),
+        "waits for the last bucket": ("of the buckets were still on", (WAIT, "        self.buckets[-1].wait()\n")),
+    },
 }
+WRONG = {name: (claim, *rest) for claim, answers in BY_CLAIM.items() for name, rest in answers.items()}
 FOLLOWS = ["marks nothing", "takes a hook of its own", "sends nothing", "takes the sum", "sends whatever is full"]
 OTHER_CAUSE = dict.fromkeys(
     ("takes the sum", "divides once more", "collects nothing"), ("last step's gradients", "set it to zero")

@@ -3,16 +3,7 @@
 
 from __future__ import annotations
 
-from labkit.check.pipe_1 import (
-    a_module_without_a_device_stays,
-    a_partition_begins_where_the_device_changes,
-    devices_belong_to_partitions,
-    each_module_is_in_one_partition,
-    modules_keep_their_names,
-    modules_stay_in_order,
-    partitions_are_sequential,
-    with_device_decides,
-)
+from labkit.check import pipe_1 as claims
 
 PLACED, NEW = "placed(modules):", "device is not None and (not devices or device != devices[-1])"
 BEGIN, ADD = "partitions.append(nn.Sequential())", "partitions[-1].add_module(name, module)"
@@ -51,12 +42,6 @@ GROUPBY = """import itertools
     devices, groups = zip(*runs)
     partitions = nn.ModuleList([nn.Sequential(OrderedDict(group)) for group in groups])
 """
-SLICES = """where = [device for _, _, device in placed(modules)]
-    starts = [i for i in range(len(where)) if where[i] is not None and (not i or where[i] != where_before(where, i))]
-    partitions = [modules[start:end] for start, end in zip(starts, [*starts[1:], len(where)])]
-    devices = [where[start] for start in starts]
-"""
-WHERE_BEFORE = "def where_before(where, i):\n    return next(d for d in reversed(where[:i]) if d is not None)\n"
 
 
 def by_parameters(device: str) -> str:
@@ -73,7 +58,7 @@ OF_PARAMETERS = "next((parameter.device for parameter in module.parameters()), N
 OR_WITH_DEVICE = f"module.device if isinstance(module, WithDevice) else {OF_PARAMETERS}"
 
 BY_CLAIM = {
-    each_module_is_in_one_partition: {
+    claims.each_module_is_in_one_partition: {
         "gives the partitions only": (
             "it gave [a Sequential, a Sequential], expected two lists",
             "_cut = split_module\ndef split_module(modules): return _cut(modules)[0]\n",
@@ -87,19 +72,20 @@ BY_CLAIM = {
             "is there twice",
             (BODY, OPEN_GROUP.replace("group = nn.Sequential()\n        group", "group = group[-1:]\n        group")),
         ),
-        "takes them out of the model": ("it left 0 in the model", (PLACED, f"{PLACED}\n        del modules[0]")),
+        "takes them out of the model": (
+            "it left 0 modules in the model",
+            (PLACED, f"{PLACED}\n        del modules[0]"),
+        ),
         "copies": (
             "None is a module that is not the model's",
             ("(name, module)", "(name, __import__('copy').deepcopy(module))"),
         ),
-    },
-    modules_stay_in_order: {
         "from the last to the first within a partition": (
             "it gave [[0], [3, 2, 1]]: the partitions",
             (ADD, "partitions[-1] = nn.Sequential(module, *partitions[-1])"),
         ),
     },
-    partitions_are_sequential: {
+    claims.partitions_are_sequential: {
         "plain lists": (
             "it gave a list as a partition. Make an nn.Sequential",
             (BEGIN, "partitions.append([])"),
@@ -110,7 +96,7 @@ BY_CLAIM = {
             (BODY, "partitions = list(modules)\n    devices = [device for _, _, device in placed(modules)]\n"),
         ),
     },
-    a_partition_begins_where_the_device_changes: {
+    claims.a_partition_begins_where_the_device_changes: {
         "equal parts": ("it gave [[0, 1], [2, 3]], expected [[0], [1, 2, 3]]", (BODY, HALVES)),
         "a partition for each module": ("[[0], [1], [2], [3]], expected [[0], [1, 2, 3]]", (NEW, "device is not None")),
         "an empty partition at the start": (
@@ -123,7 +109,7 @@ BY_CLAIM = {
             (NEW, "device is not None and device not in devices"),
         ),
     },
-    with_device_decides: {
+    claims.with_device_decides: {
         "looks at parameters only": ("ask WithDevice for its .device, or see placed", by_parameters(OF_PARAMETERS)),
         "compares the types": (
             "cpu:0 and cpu:1 are two devices",
@@ -134,7 +120,7 @@ BY_CLAIM = {
             ("(name, module)", "(name, module.module if isinstance(module, WithDevice) else module)"),
         ),
     },
-    a_module_without_a_device_stays: {
+    claims.a_module_without_a_device_stays: {
         "takes None for a device": ("nothing says where a ReLU is", (NEW, "not devices or device != devices[-1]")),
         "compares with None": (
             "compared with the last device that is not None",
@@ -157,7 +143,7 @@ BY_CLAIM = {
             by_parameters(OR_WITH_DEVICE.replace(OF_PARAMETERS, "next(module.parameters()).device")),
         ),
     },
-    devices_belong_to_partitions: {
+    claims.devices_belong_to_partitions: {
         "the devices of parameters": (
             "it gave the devices [cpu, cpu, cpu], expected [cpu:0, cpu:1, cpu:2]",
             (ADD, f"{ADD}\n    devices = [next(partition.parameters()).device for partition in partitions]"),
@@ -168,7 +154,7 @@ BY_CLAIM = {
             (ADD, f"{ADD}\n    devices = [device for _, _, device in placed(modules)]"),
         ),
     },
-    modules_keep_their_names: {
+    claims.modules_keep_their_names: {
         "gives new names": ("names [['0'], ['0', '1', '2']], expected", (ADD, "partitions[-1].append(module)")),
     },
 }
@@ -178,5 +164,4 @@ OTHER_CAUSE = {"takes None for a device": ("parameters are on plain cpu",)}
 RIGHT = {
     "a group that is closed when the device changes": [(BODY, OPEN_GROUP)],
     "groupby, a ModuleList and a tuple": [(BODY, GROUPBY)],
-    "slices": [(BODY, SLICES), WHERE_BEFORE],
 }

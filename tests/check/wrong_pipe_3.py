@@ -46,7 +46,7 @@ for thread in threads:
 """
 OWN_TASKS = """class Task(Task):
     def run(self):
-        self._modes = (False, True, [])
+        self._modes = self._modes._replace(grad=True)
         super().run()
 """
 LAST_FAILURE = "failed = error\n        if 'failed' in locals(): raise failed"
@@ -166,7 +166,7 @@ BY_CLAIM = {
     },
     claims.each_partition_works_on_its_device: {
         "all on the first device": (
-            "was given a micro-batch on the cpu",
+            "and was given a micro-batch on cpu",
             (TASK, TASK.replace("devices[j]", "devices[0]")),
         ),
         "brings the output back": ("the output was put on another one. Leave", (OUTPUT, f"{OUTPUT}.to(x.device)")),
@@ -174,7 +174,7 @@ BY_CLAIM = {
     claims.concatenate_puts_the_results_together: {
         "torch.cat": ("results of float32 and of float64 gave an output, expected a", (OUTPUT, "torch.cat(batches)")),
     },
-    claims.an_error_is_raised_again: {
+    claims.the_first_error_is_raised: {
         "goes on after an error": ("raised a ValueError: nothing was raised. Ask every task", where_it_fails("pass")),
         "an error of another type": (
             "RuntimeError came out instead",
@@ -183,8 +183,6 @@ BY_CLAIM = {
         "a new error": ("does not lead to the partition", where_it_fails("raise type(error)(str(error)) from None")),
         "raises in another order": ("partition 2 came out, expected that of partition 1", other("sorted(schedule)")),
         "raises the last failure": ("0 came out, expected that of partition 1", where_it_fails(LAST_FAILURE)),
-    },
-    claims.compute_raises_once_all_have_ended: {
         "raises before all have ended": ("came out while partition 1 was still running", (block(WAIT), "pass\n")),
         "waits for the last task only": ("came out while partition 2 was still", (block(WAIT), "tasks[-1].wait()\n")),
     },
@@ -195,14 +193,7 @@ BY_CLAIM = {
     },
 }
 WRONG = {name: (claim, *answer) for claim, answers in BY_CLAIM.items() for name, answer in answers.items()}
-FOLLOWS = [
-    "does nothing",
-    "whichever worker",
-    "threads of its own",
-    "gives a list",
-    "goes on after an error",
-    "knows one partition",
-]
+FOLLOWS = ["does nothing", "threads of its own", "gives a list", "goes on after an error", "knows one partition"]
 OTHER_CAUSE = {
     "forgets the results": ("After the last clock",),
     "all on the first device": ("Leave it where it is",),
