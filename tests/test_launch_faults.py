@@ -301,6 +301,17 @@ def test_a_start_that_fails_half_way_leaves_nothing(monkeypatch):
     assert psutil.Process().num_fds() == before
 
 
+def test_warm_ranks_that_a_script_leaves_open_end_with_it_in_silence(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os\nfrom labkit.launch import workers\nranks = workers(2)\nprint(*ranks.run(os.getpid).values)\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=100)
+    pids = [int(pid) for pid in done.stdout.split()]
+    assert len(pids) == 2 and done.stderr == ""
+    assert gone([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], RANK_GONE_S)
+
+
 def test_a_fork_of_the_notebook_keeps_no_rank_alive():
     fork = multiprocessing.get_context("fork")
     stop, ranks = fork.Event(), workers(world_size=1)

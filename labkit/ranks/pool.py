@@ -8,6 +8,7 @@ import pickle
 import selectors
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -210,7 +211,8 @@ class Ranks:
     # --- the end ----------------------------------------------------------------------------------
 
     def __del__(self) -> None:
-        if self.members and self._owner == os.getpid():  # nobody has closed them, and now nobody can
+        # Nobody has closed them, and now nobody can. (When Python ends, their server sees to it.)
+        if self.members and self._owner == os.getpid() and not sys.is_finalizing():
             self.close(kill=True)
 
     def close(self, kill: bool = False, wait: bool = True) -> None:
