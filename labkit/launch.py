@@ -1,6 +1,6 @@
-"""Run a function on N ranks from a notebook cell, a test or a script, and get their values and timings back.
+"""Run a function on N ranks from a notebook cell, and get their values and timings back.
 
-    def fn():
+def fn():
         x = torch.ones(1000) * dist.get_rank()
         with span("all_reduce", lane="comm", bytes=x.nbytes):
             dist.all_reduce(x)
@@ -8,8 +8,9 @@
 
     launch(fn, world_size=2)
 
-The function is an ordinary one that would run under torchrun as well: each rank is a process of its own with RANK,
-LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT set and the process group up.
+The function is an ordinary one that would run under torchrun as well: each rank is a process of its
+own with RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT set and the
+process group up.
 """
 
 from __future__ import annotations
@@ -46,19 +47,20 @@ __all__ = ["BACKENDS", "LaunchTimeout", "RankError", "Run", "device", "launch", 
 T = TypeVar("T")
 
 
-# --- what comes back -------------------------------------------------------------------------------------------------
+# --- what comes back ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Run:
     """What one function did on every rank.
 
-    ``values``: what it returned, a list in rank order, tensors on the CPU. ``backend``: ``"gloo"`` or ``"nccl"``.
-    ``devices``: each rank's device, a list of str. ``seconds``: from the call until every rank had answered.
-    ``events``: every span of every rank as an event table, in seconds since the call. ``timings``: one row per rank and
-    span name. As the last line of a cell it shows a header line and the timings. What was emulated stands in the header
-    and in ``.attrs["emulated"]`` of both tables, so it is said wherever they are shown or drawn; pd.concat of tables
-    that differ in it loses it.
+    ``values``: what it returned, a list in rank order, tensors on the CPU. ``backend``: ``"gloo"``
+    or ``"nccl"``. ``devices``: each rank's device, a list of str. ``seconds``: from the call until
+    every rank had answered. ``events``: every span of every rank as an event table, in seconds
+    since the call. ``timings``: one row per rank and span name. As the last line of a cell it shows
+    a header line and the timings. What was emulated stands in the header and in
+    ``.attrs["emulated"]`` of both tables, so it is said wherever they are shown or drawn; pd.concat
+    of tables that differ in it loses it.
     """
 
     values: list[Any]
@@ -86,23 +88,30 @@ class Run:
         return f"<p><code>{html.escape(self.header)}</code></p>{table}"
 
 
-# --- launch and workers ----------------------------------------------------------------------------------------------
+# --- launch and workers ---------------------------------------------------------------------------
 
 
 class Workers:
-    """Warm ranks: started once, then one function after another runs on them within milliseconds. See :func:`workers`."""
+    """Warm ranks: started once, then one function after another runs on them within milliseconds.
+
+    See :func:`workers`.
+    """
 
     def __init__(self, plan: Plan, timeout_s: float, decode: Callable[[bytes | bytearray], Any] = pickling.loads):
-        """``decode`` makes a value of the bytes that a rank has sent: by default any, so a rank's code may run here."""
+        """``decode`` makes a value of the bytes that a rank has sent: by default any, so a rank's
+        code may run here.
+        """
         self._plan, self._timeout_s, self._decode = plan, timeout_s, decode
         self._ranks: Ranks | None = None
         self._open = True
 
     def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Run:
-        """Run ``fn(*args, **kwargs)`` on every rank. A rank keeps its modules and globals from one run to the next.
+        """Run ``fn(*args, **kwargs)`` on every rank.
 
-        Raises what :func:`launch` raises. After a RankError or a LaunchTimeout, and after a function that left the
-        process group out of step, the next run has new ranks.
+        A rank keeps its modules and globals from one run to the next.
+
+        Raises what :func:`launch` raises. After a RankError or a LaunchTimeout, and after a
+        function that left the process group out of step, the next run has new ranks.
         """
         __tracebackhide__ = True  # IPython shows the reader's frames, not this one
         if not self._open:
@@ -163,7 +172,9 @@ def workers(
     share_gpu: bool = False,
     init: bool = True,
 ) -> Workers:
-    """Start ranks that stay: ``with workers(world_size=2) as ranks: ranks.run(fn, *args) …``. Options as for launch.
+    """Start ranks that stay: ``with workers(world_size=2) as ranks: ranks.run(fn, *args) …``.
+
+    Options as for launch.
 
     ``timeout_s`` is per run. Options are checked at once, before these ranks start.
     """
@@ -188,18 +199,20 @@ def launch(
     init: bool = True,
     **kwargs: Any,
 ) -> Run:
-    """Run ``fn(*args, **kwargs)`` on ``world_size`` new ranks, each a process of its own, and wait for all of them.
+    """Run ``fn(*args, **kwargs)`` on ``world_size`` new ranks, each a process, and wait for all.
 
-    ``backend``: ``"auto"`` takes NCCL where each rank has a GPU of its own, otherwise gloo on the CPU; ``share_gpu=True``
-    puts several NCCL ranks on one GPU, for correctness only. ``threads``: CPU threads a rank, by default the cores
-    shared out. ``link``: a :class:`labkit.cost.Link`, such as ``ETHERNET_1G``: all communication takes at least as long as it
-    would there (see :mod:`labkit.link`). It must have less bandwidth than gloo, which is measured once per world size.
-    ``init=False`` leaves ``init_process_group`` to ``fn``. ``timeout_s``: seconds from the call until every rank has
-    answered.
+    ``backend``: ``"auto"`` takes NCCL where each rank has a GPU of its own, otherwise gloo on the
+    CPU; ``share_gpu=True`` puts several NCCL ranks on one GPU, for correctness only. ``threads``:
+    CPU threads a rank, by default the cores shared out. ``link``: a :class:`labkit.cost.Link`, such
+    as ``ETHERNET_1G``: all communication takes at least as long as it would there (see
+    :mod:`labkit.link`). It must have less bandwidth than gloo, which is measured once per world
+    size. ``init=False`` leaves ``init_process_group`` to ``fn``. ``timeout_s``: seconds from the
+    call until every rank has answered.
 
-    Raises TypeError or ValueError before anything starts if the call cannot work (only gloo is measured before a link
-    that is too fast is refused); RankError if a rank raises or dies;
-    LaunchTimeout, with every rank's stack, if they are not done in time. No rank is left in any of these cases.
+    Raises TypeError or ValueError before anything starts if the call cannot work (only gloo is
+    measured before a link that is too fast is refused); RankError if a rank raises or dies;
+    LaunchTimeout, with every rank's stack, if they are not done in time. No rank is left in any of
+    these cases.
     """
     __tracebackhide__ = True
     _check_call(fn, args, kwargs)
@@ -240,7 +253,7 @@ def _check_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
 
 
 def _hint(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """What was perhaps meant by a call that does not fit: a misspelt option, or a number of ranks given by position."""
+    """Return what was perhaps meant by a call that does not fit: a misspelt option, or ranks."""
     for name in kwargs.keys() - signature.parameters.keys():
         if close := difflib.get_close_matches(name, _OPTIONS, n=1):
             return f". Did you mean {close[0]}=...?"
@@ -249,14 +262,17 @@ def _hint(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str,
     return ""
 
 
-# --- a link must be slower than what it is emulated over --------------------------------------------------------------
+# --- a link must be slower than what it is emulated over ------------------------------------------
 
 _transport: dict[int, float] = {}  # world size -> bytes per second that gloo moves, once it was measured
 TRANSPORT_TIMEOUT_S = 60.0
 
 
 def _check_slower(plan: Plan) -> None:
-    """Refuse a link faster than gloo is between these ranks. It is measured again before that: it may have been busy."""
+    """Refuse a link faster than gloo is between these ranks.
+
+    It is measured again before that: it may have been busy.
+    """
     __tracebackhide__ = True
     from labkit import link as emulation  # which imports torch
 
@@ -276,11 +292,13 @@ def _check_slower(plan: Plan) -> None:
         )
 
 
-# --- in a rank, and under torchrun -----------------------------------------------------------------------------------
+# --- in a rank, and under torchrun ----------------------------------------------------------------
 
 
 def device() -> torch.device:
-    """Return this rank's device: under launch, under torchrun (see :func:`labkit.parallel.devices.process_device`), or alone."""
+    """Return this rank's device: under launch, under torchrun (see
+    :func:`labkit.parallel.devices.process_device`), or alone.
+    """
     from labkit.parallel.devices import process_device
 
     return process_device(rank.current.place.device if rank.current is not None else None)
@@ -290,7 +308,10 @@ PROGRESS_EVERY_S = 0.1
 
 
 def progress(iterable: Iterable[T], desc: str = "") -> Iterator[T]:
-    """Go through ``iterable`` and show a bar. In ranks: one bar in the cell, as far as the slowest rank."""
+    """Go through ``iterable`` and show a bar.
+
+    In ranks: one bar in the cell, as far as the slowest rank.
+    """
     total = len(iterable) if isinstance(iterable, Sized) else None
     if rank.current is None:
         from tqdm.auto import tqdm
@@ -313,7 +334,8 @@ def progress(iterable: Iterable[T], desc: str = "") -> Iterator[T]:
 if sys.platform == "win32":
     raise ImportError("labkit.launch needs Linux or macOS; on Windows use WSL (see README)")
 if servers.forks.usable and "RANK" not in os.environ and multiprocessing.parent_process() is None:
-    # It imports torch in the background, so that the first cell need not wait. A process that multiprocessing spawned and
-    # that is still importing its main module may not start another (RuntimeError), and has no need to.
+    # It imports torch in the background, so that the first cell need not wait. A process that
+    # multiprocessing spawned and that is still importing its main module may not start another
+    # (RuntimeError), and has no need to.
     with contextlib.suppress(OSError, RuntimeError):
         servers.forks.ensure_running()

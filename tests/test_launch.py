@@ -453,6 +453,20 @@ def test_what_ranks_print_from_python_and_c_appears_line_by_line_with_their_rank
         ]
 
 
+def test_what_gloo_says_of_every_group_is_left_out(capsys):
+    """torch 2.9's gloo prints such a line whenever a group is formed."""
+
+    def chatter():
+        print("[Gloo] Rank 0 is connected to 1 peer ranks. Expected number of connected peer ranks is : 1")
+        dist.new_group([0, 1])
+        print("[Gloo] is the reader's own")
+
+    launch(chatter, world_size=2, backend="gloo")
+    assert sorted(capsys.readouterr().out.splitlines()) == [
+        f"[rank {rank}] [Gloo] is the reader's own" for rank in (0, 1)
+    ]
+
+
 def test_a_line_appears_while_the_rank_is_still_running(capsys):
     seen = []
 

@@ -46,6 +46,7 @@ def all_reduce_works():
 
 @pytest.fixture(autouse=True)
 def nobody_is_left_and_the_next_launch_works():
+    launch(all_reduce_works, world_size=1)  # the very first waits for imports
     yield
     assert gone(rank_processes(), RANK_GONE_S)
     assert launch(all_reduce_works, world_size=2).values == [2.0, 2.0]
@@ -267,7 +268,7 @@ def test_an_argument_that_a_rank_does_not_take_ends_in_a_timeout():
 
 
 def test_a_launch_from_a_directory_that_was_deleted_says_so_and_leaves_nothing(tmp_path):
-    code = """
+    script = """
         import os, shutil, sys
         os.chdir(sys.argv[1])
         shutil.rmtree(sys.argv[1])
@@ -281,7 +282,8 @@ def test_a_launch_from_a_directory_that_was_deleted_says_so_and_leaves_nothing(t
         print(launch(lambda: 7, world_size=1).values)
     """
     (tmp_path / "gone").mkdir()
-    command = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path / "gone")]
+    (tmp_path / "script.py").write_text(textwrap.dedent(script))
+    command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "gone")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)  # until everybody has closed the pipes
     said = "launch: the working directory of this notebook has been deleted"
     assert [line[: len(said)] for line in done.stdout.splitlines()] == [said, said, "[7]"]
@@ -297,6 +299,17 @@ def test_a_start_that_fails_half_way_leaves_nothing(monkeypatch):
         with pytest.raises(StopIteration):
             workers(world_size=3)
     assert psutil.Process().num_fds() == before
+
+
+def test_warm_ranks_that_a_script_leaves_open_end_with_it_in_silence(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os\nfrom labkit.launch import workers\nranks = workers(2)\nprint(*ranks.run(os.getpid).values)\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=100)
+    pids = [int(pid) for pid in done.stdout.split()]
+    assert len(pids) == 2 and done.stderr == ""
+    assert gone([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], RANK_GONE_S)
 
 
 def test_a_fork_of_the_notebook_keeps_no_rank_alive():

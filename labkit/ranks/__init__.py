@@ -1,1 +1,15 @@
-"""Behind launch: how ranks are planned, started, talked to and ended. Imported by every rank, so it imports nothing."""
+"""Behind launch: how ranks are planned, started, talked to and ended.
+
+plan           what is decided before any of them starts
+pool, member   the notebook's side: a set of ranks, and one of them
+servers        the notebook's side of the processes that ranks come from
+fork_server    those processes
+rank_process   becoming a rank: session, signals, descriptors
+rank           being one: run what is sent
+place          where a rank stands, and what it takes over from the notebook
+channel        the connection, and protocol: the messages on it
+pickling       how functions and values travel
+errors, tracebacks, cell_output   what the reader sees
+
+Every rank imports this file, so it imports nothing.
+"""

@@ -9,12 +9,12 @@ from typing import Any
 
 
 def static() -> bool:
-    """Whether outputs are meant for keeping (LABKIT_STATIC=1): no bars, and what ranks print in rank order."""
+    """Return whether outputs are for keeping (LABKIT_STATIC=1): no bars, prints in rank order."""
     return os.environ.get("LABKIT_STATIC", "0") not in ("", "0")
 
 
 class CellOutput:
-    """What ranks print, kept until the end and shown in rank order (LABKIT_STATIC=1), or shown as it comes."""
+    """What ranks print: shown as it comes, or held until the end and shown in rank order."""
 
     def __init__(self, held: bool):
         self.held = held
@@ -35,7 +35,7 @@ class CellOutput:
 
 
 class CellBars:
-    """The progress bars of one run in the notebook: one for each description, as far as the slowest rank."""
+    """The progress bars of one run: one for each description, as far as the slowest rank."""
 
     def __init__(self) -> None:
         self._bars: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""The connection between the notebook and a rank: messages, each with a payload, and their two lengths in front."""
+"""The connection between the notebook and a rank: messages with payloads, two lengths in front."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ def send(connection: socket.socket, message: Buffer, payload: Buffer = b"") -> N
 
 
 def receive(connection: socket.socket) -> tuple[bytearray, bytearray]:
-    """Return the next message and its payload, waiting for them. EOFError once the other end is closed."""
+    """Return the next message and its payload, waiting for them.
+
+    EOFError once the other end is closed.
+    """
     lengths = _LENGTHS.unpack(_exactly(connection, _LENGTHS.size))
     return _exactly(connection, lengths[0]), _exactly(connection, lengths[1])
 
@@ -36,7 +39,10 @@ def _exactly(connection: socket.socket, size: int) -> bytearray:
 
 
 class Channel:
-    """The notebook's end of the connection. It waits for nothing: it sends what fits and receives what has come."""
+    """The notebook's end of the connection.
+
+    It waits for nothing: it sends what fits and receives what has come.
+    """
 
     def __init__(self, connection: socket.socket):
         connection.setblocking(False)
@@ -50,7 +56,7 @@ class Channel:
 
     @property
     def sending(self) -> bool:
-        """Whether there is something left to send: call :meth:`flush` when the connection can be written to."""
+        """Return whether something is left to send: call :meth:`flush` when there is room."""
         return bool(self._unsent)
 
     def send(self, message: Buffer, payload: Buffer = b"") -> None:
@@ -60,7 +66,10 @@ class Channel:
         self.flush()
 
     def flush(self) -> None:
-        """Send as much as fits of what is left. If the other end is closed, :meth:`receive` will say so."""
+        """Send as much as fits of what is left.
+
+        If the other end is closed, :meth:`receive` will say so.
+        """
         while self._unsent:
             try:
                 count = self.connection.send(self._unsent[0])
@@ -74,7 +83,10 @@ class Channel:
                 self._unsent.popleft()
 
     def receive(self) -> tuple[bytearray, bytearray] | None:
-        """Return the next message and its payload if all of them has come. EOFError once the other end is closed."""
+        """Return the next message and its payload if all of them has come.
+
+        EOFError once the other end is closed.
+        """
         while self._filled():
             self._received.append(self._part)
             if len(self._received) == 3:
@@ -105,7 +117,7 @@ class Channel:
         return not self._missing
 
     def close(self) -> None:
-        """Close the connection, also if a fork of this process, such as a data loader's, holds a copy of it."""
+        """Close the connection, also if a fork of this process (a data loader's) holds a copy."""
         hang_up(self.connection)
 
 

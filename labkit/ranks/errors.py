@@ -1,4 +1,4 @@
-"""What launch raises once ranks have started: one of them failed, or they did not finish in time."""
+"""What launch raises once ranks have started: one has failed, or they did not finish in time."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from collections.abc import Sequence
 
 
 class RankError(RuntimeError):
-    """A rank raised, or died. ``.rank``, ``.error_type`` (the exception's name, or such as ``"SIGKILL"``), ``.traceback``.
+    """A rank raised, or died.
 
-    The message is one line; the rank's traceback, with source lines, is shown below it. For a rank that died, so are the
-    last lines that it printed (``.last_lines``), since C++ code gives its reason there.
+    ``.rank``, ``.error_type`` (the exception's name, or such as ``"SIGKILL"``), ``.traceback``.
+
+    The message is one line; the rank's traceback, with source lines, is shown below it. For a rank
+    that died, so are the last lines that it printed (``.last_lines``), since C++ code gives its
+    reason there.
     """
 
     def __init__(self, rank: int, error_type: str, message: str, traceback: str = "", last_lines: Sequence[str] = ()):
@@ -28,7 +31,10 @@ class RankError(RuntimeError):
 
 
 class LaunchTimeout(RuntimeError):
-    """The ranks did not finish in time. ``.stacks`` is ``{rank: text}``: where each one was when the time was up."""
+    """The ranks did not finish in time.
+
+    ``.stacks`` is ``{rank: text}``: where each one was when the time was up.
+    """
 
     def __init__(self, timeout_s: float, stacks: dict[int, str]):
         super().__init__(

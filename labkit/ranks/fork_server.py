@@ -1,14 +1,15 @@
-"""The processes that ranks come from: they have imported what takes long, and fork a rank in milliseconds.
+"""The processes that ranks come from: they have imported what takes long, and fork.
+There are two, one behind the other. The *package server* imports third-party packages, which takes
+seconds; it is kept for as long as they would be imported in the same way. The *rank server*, forked
+by it, imports the lab's own modules that every rank needs, as they are on disk at that moment,
+which takes milliseconds; once they have changed, a new one takes its place. Of the student's code
+neither imports anything. Neither is the notebook, so CUDA used there is no obstacle, and `__main__`
+is not imported again, so scripts need no guard.
 
-There are two, one behind the other. The *package server* imports third-party packages, which takes seconds; it is kept for as
-long as they would be imported in the same way. The *rank server*, forked by it, imports the lab's own modules that every rank
-needs, as they are on disk at that moment, which takes milliseconds; once they have changed, a new one takes its place. Of the
-student's code neither imports anything. Neither is the notebook, so CUDA used there is no obstacle, and `__main__` is not
-imported again, so scripts need no guard.
-
-The rank server looks after its ranks until the last of them has gone, whatever becomes of the notebook. For each it has a
-*leash*, a socket whose other end the notebook holds. On it the server tells the rank's process id, then its exit status. The
-notebook may send numbers of signals. When it closes the leash, or dies, the rank gets a moment to leave by itself.
+The rank server looks after its ranks until the last of them has gone, whatever becomes of the
+notebook. For each it has a *leash*, a socket whose other end the notebook holds. On it the server
+tells the rank's process id, then its exit status. The notebook may send numbers of signals. When
+it closes the leash, or dies, the rank gets a moment to leave by itself.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ MOST_DESCRIPTORS = 8  # in one request
 
 
 class Setup(NamedTuple):
-    """What a rank server is told: where the lab's modules are found, and whether ranks are forks of it or fresh interpreters."""
+    """What a rank server is told: where the lab is found, and whether it forks ranks or spawns
+    them.
+    """
 
     sys_path: list[str]
     directory: str
@@ -46,14 +49,17 @@ class Setup(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What a rank server tells: what it has imported of the lab, and whether CUDA is in use in it, which no fork survives."""
+    """What a rank server tells: what it has imported of the lab, and whether it may not fork."""
 
     files: dict[str, tuple[int, int]]  # path -> stamp()
-    cuda_is_open: bool
+    cuda_is_open: bool  # which no fork survives
 
 
 def stamp(path: str) -> tuple[int, int]:
-    """Return what changes when a file is changed: its time of modification and its size. Zeros if it is not there."""
+    """Return what changes when a file is changed: its time of modification and its size.
+
+    Zeros if it is not there.
+    """
     try:
         status = os.stat(path)
     except OSError:
@@ -61,11 +67,11 @@ def stamp(path: str) -> tuple[int, int]:
     return status.st_mtime_ns, status.st_size
 
 
-# --- the package server ----------------------------------------------------------------------------------------------
+# --- the package server ---------------------------------------------------------------------------
 
 
 def serve_packages(control: int, tracker: int, preload: list[str]) -> None:
-    """Import ``preload``, then fork a rank server for every socket that comes over ``control``, until that is closed."""
+    """Import ``preload``, then fork a rank server for every socket that comes over ``control``."""
     resource_tracker._resource_tracker._fd = tracker  # type: ignore[attr-defined]  # the notebook's, for all ranks
     for name in preload:
         with contextlib.suppress(ImportError):
@@ -85,9 +91,10 @@ def serve_packages(control: int, tracker: int, preload: list[str]) -> None:
 
 
 def _take_huge_pages() -> None:
-    """Have the memory of the imported packages in pages of 2 MiB: a fork copies an entry for each page, and so is done sooner.
+    """Put the memory of the imported packages into pages of 2 MiB.
 
-    Linux 6.1 and newer do so when asked; others refuse, and no harm is done.
+    A fork copies an entry for each page, and so is done sooner. Linux 6.1 and newer do so when
+    asked; others refuse, and no harm is done.
     """
     import ctypes
 
@@ -136,11 +143,11 @@ def _become_rank_server(control: socket.socket) -> None:
     importlib.import_module(__name__).serve_ranks(control, setup.fork)  # this file, too, as it is on disk now
 
 
-# --- the rank server -------------------------------------------------------------------------------------------------
+# --- the rank server ------------------------------------------------------------------------------
 
 
 def serve_ranks(control: socket.socket, fork: bool) -> None:
-    """Start a rank for every handful of descriptors that comes over ``control``, until that is closed and all have gone."""
+    """Start ranks until ``control`` is closed, and look after them until the last has gone."""
     started_ns = time.time_ns()
     if fork:
         importlib.import_module("labkit.ranks.rank_process")
@@ -153,7 +160,7 @@ def serve_ranks(control: socket.socket, fork: bool) -> None:
 
 
 def _lab_files(started_ns: int) -> dict[str, tuple[int, int]]:
-    """Return the stamps of the lab's files that were imported; none for one that changed meanwhile, since who knows."""
+    """Return the stamps of the lab's imported files; a wrong one if a file changed meanwhile."""
     files = {
         module.__file__: stamp(module.__file__)
         for name, module in list(sys.modules.items())
@@ -163,7 +170,10 @@ def _lab_files(started_ns: int) -> dict[str, tuple[int, int]]:
 
 
 def _cuda_is_open() -> bool:
-    """Whether CUDA is in use in this process, which no fork survives. The device files tell, whoever opened them."""
+    """Return whether CUDA is in use in this process, which no fork survives.
+
+    The device files tell, whoever opened them.
+    """
     with contextlib.suppress(OSError):
         for fd in os.listdir("/proc/self/fd"):
             with contextlib.suppress(OSError):
@@ -174,7 +184,7 @@ def _cuda_is_open() -> bool:
 
 
 class _RankServer:
-    """Starts ranks, passes signals on, tells how they ended, and ends those that nobody holds any more."""
+    """Starts ranks, passes signals on, tells how they ended, and ends those that are let go of."""
 
     def __init__(self, control: socket.socket, fork: bool):
         self.control, self.fork = control, fork
@@ -229,7 +239,7 @@ class _RankServer:
         return pid
 
     def _obey(self, pid: int) -> bool:
-        """Send the rank the signals that the notebook asks for; see to its end once the notebook has let go of it."""
+        """Send the rank the signals that the notebook asks for, or note that it has let go."""
         if (leash := self.leashes.get(pid)) is None:  # it ended a moment ago
             return True
         try:
@@ -244,7 +254,7 @@ class _RankServer:
         return True
 
     def _signal(self, pid: int, number: int) -> None:
-        """Send a signal to a rank; with SIGKILL to every process that it started, too, which share its session."""
+        """Send a signal to a rank; SIGKILL to every process that it started, too: its session."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
         if number == signal.SIGKILL:
@@ -282,7 +292,7 @@ def _is_closed(leash: socket.socket) -> bool:
 
 
 def _start_fresh(fds: list[int]) -> int:
-    """Start a rank as an interpreter of its own, which imports everything itself. Return its process id."""
+    """Start a rank as an interpreter of its own. Return its process id."""
     for fd in fds:
         os.set_inheritable(fd, True)
     code = f"from labkit.ranks import rank_process; sys.exit(rank_process.run(*{fds!r}))"
@@ -290,6 +300,6 @@ def _start_fresh(fds: list[int]) -> int:
 
 
 def python(code: str, path: list[str]) -> list[str]:
-    """Return the command that runs ``code`` in an interpreter like this one, with ``path`` as its sys.path."""
+    """Return the command that runs ``code`` in an interpreter like this one, on this path."""
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     return [sys.executable, *flags, "-c", f"import sys; sys.path[:] = {path!r}; {code}"]

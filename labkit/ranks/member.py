@@ -1,4 +1,4 @@
-"""One rank as the notebook sees it: its process, the channel to it, what it prints, and what it has answered."""
+"""One rank as the notebook sees it: its process, its channel, its output, its answer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CHATTER = re.compile(rb"\[Gloo\] Rank \d+ is connected to \d+ peer ranks\..*")
 
 
 class Member:
-    """One rank as the notebook sees it: its process, its channel, its output, and what it has answered."""
+    """One rank as the notebook sees it: its process, its channel, its output, its answer."""
 
     def __init__(self, rank: int, listener: int, server: Server):
         self.rank = rank
@@ -54,7 +54,7 @@ class Member:
         self.channel.send(surroundings, call)
 
     def receive(self) -> Progress | None:
-        """Take the next message if all of it has come: return what is progress, keep what is an answer.
+        """Take the next message if all of it has come: return progress, keep an answer.
 
         EOFError once the rank has closed its end. RankError if it sends what is no message.
         """
@@ -78,7 +78,10 @@ class Member:
         self.answer = self.answer or self.gone
 
     def read_output(self) -> tuple[list[str], bool]:
-        """Return the lines printed since the last call, and whether there is more. An unfinished line is kept for later."""
+        """Return the lines printed since the last call, and whether there is more.
+
+        An unfinished line is kept for later.
+        """
         data, more = [self.partial_line], True
         while more and len(data) <= MOST_CHUNKS:
             try:

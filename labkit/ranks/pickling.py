@@ -1,4 +1,4 @@
-"""How functions and values travel between the notebook and its ranks: cloudpickle, tensors on the CPU, culprits named."""
+"""How functions and values travel: cloudpickle, tensors on the CPU, culprits named."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from labkit.base.tensors import as_bytes, laid_out
 
 
 class _Pickler(cloudpickle.Pickler):
-    """cloudpickle, with tensors of any device sent as CPU tensors, and each as the bytes it shows, not its whole storage."""
+    """cloudpickle; tensors travel as CPU tensors, as the bytes they show, not their storage."""
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, types.ModuleType) and type(obj) is not types.ModuleType and _has_a_name(obj):
-            # Such as torch.ops. cloudpickle sends it along with a function that uses torch and .ops of anything, and takes
-            # modules of a class of their own for objects.
+            # Such as torch.ops. cloudpickle sends it along with a function that uses torch and .ops
+            # of anything, and takes modules of a class of their own for objects.
             return pkgutil.resolve_name, (obj.__name__,)
         torch = sys.modules.get("torch")
         if torch is None or not isinstance(obj, torch.Tensor) or obj.device.type == "meta":
@@ -38,7 +38,9 @@ class _Pickler(cloudpickle.Pickler):
 
 
 def _tensor(content: bytearray, dtype: Any, shape: Any, requires_grad: bool) -> Any:
-    """The tensor that was sent as its bytes; it lives in those bytes. (torch's own way copies them four times.)"""
+    """Return the tensor that was sent as its bytes, and lives in them. (torch copies them four
+    times.)
+    """
     import torch
 
     tensor = torch.frombuffer(content, dtype=torch.uint8).view(dtype).reshape(shape)
@@ -46,7 +48,7 @@ def _tensor(content: bytearray, dtype: Any, shape: Any, requires_grad: bool) -> 
 
 
 def _has_a_name(module: types.ModuleType) -> bool:
-    """Whether it is found by its name, here and so in a rank: imported, or as an attribute of what is."""
+    """Return whether it is found by its name, here and so in a rank."""
     try:
         return pkgutil.resolve_name(module.__name__) is module
     except (ImportError, AttributeError, ValueError):
@@ -54,9 +56,12 @@ def _has_a_name(module: types.ModuleType) -> bool:
 
 
 def dumps(obj: Any) -> bytes:
-    """Pickled bytes of anything cloudpickle takes. Tensors arrive on the CPU, whatever device they were on.
+    """Return pickled bytes of anything cloudpickle takes.
 
-    Two tensors that share memory arrive as two that do not; one tensor, however often it occurs, arrives as one.
+    Tensors arrive on the CPU, whatever device they were on.
+
+    Two tensors that share memory arrive as two that do not; one tensor, however often it occurs,
+    arrives as one.
     """
     buffer = io.BytesIO()
     _Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(obj)
@@ -67,7 +72,10 @@ loads = pickle.loads
 
 
 def dumps_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    """Return the call as bytes. A function of a module that no rank could import travels by value, like one typed in a cell."""
+    """Return the call as bytes.
+
+    A function of a module that no rank could import travels by value, like one typed in a cell.
+    """
     module = sys.modules.get(getattr(fn, "__module__", None) or "")
     by_value = module is not None and not _importable(module)
     if by_value:
@@ -91,12 +99,13 @@ def _importable(module: types.ModuleType) -> bool:
     if module.__name__ == "__main__" or getattr(module, "__file__", None) is None:
         return True  # cloudpickle sends what is defined in __main__ by value anyway; a built-in module is everywhere
     package = module.__name__.partition(".")[0]
-    # Ask the finders anew: importlib's own find_spec takes the word of sys.modules, where this module is already.
+    # Ask the finders anew: importlib's own find_spec takes the word of sys.modules, where this
+    # module is already.
     return any(finder.find_spec(package, None) for finder in sys.meta_path)
 
 
 def explain(parts: dict[str, Any], error: Exception) -> str:
-    """Return which of the named objects cannot be pickled, down to the innermost attribute or item at fault, and why."""
+    """Return which of the named objects cannot be pickled, down to the innermost part, and why."""
     for name, obj in parts.items():
         if (reason := _failure(obj)) is not None:
             path, culprit, reason = _descend(name, obj, reason, seen=set())

@@ -12,7 +12,10 @@ if TYPE_CHECKING:  # a rank without an emulated link need not wait for this impo
 
 
 class Place(NamedTuple):
-    """Where this rank stands among the others, and what it runs on. ``device`` is such as ``"cpu"`` or ``"cuda:0"``."""
+    """Where this rank stands among the others, and what it runs on.
+
+    ``device`` is such as ``"cpu"`` or ``"cuda:0"``.
+    """
 
     rank: int
     world_size: int
@@ -53,7 +56,7 @@ class Surroundings(NamedTuple):
 
     @classmethod
     def here(cls) -> Surroundings:
-        """Return this process's own. FileNotFoundError if its working directory has been deleted."""
+        """Return this process's own. FileNotFoundError if its directory has been deleted."""
         cells = {
             name: entry[2] for name, entry in linecache.cache.items() if len(entry) == 4 and not os.path.exists(name)
         }
@@ -73,7 +76,7 @@ class Surroundings(NamedTuple):
 
 
 def working_directory() -> str:
-    """Return this process's working directory. FileNotFoundError that says what to do if it has been deleted."""
+    """Return this process's working directory. FileNotFoundError if it has been deleted."""
     __tracebackhide__ = True
     try:
         return os.getcwd()

@@ -1,4 +1,4 @@
-"""What is decided about a set of ranks before any of them starts: how many, where, on which backend, over which link."""
+"""What is decided about ranks before any starts: how many, where, on which backend and link."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ class Plan:
 def decide(
     world_size: int, backend: str, timeout_s: float, threads: int | None, link: Link | None, share_gpu: bool, init: bool
 ) -> Plan:
-    """Check every option of launch and decide. Raises TypeError or ValueError that says what was given and what was expected."""
+    """Check every option of launch and decide.
+
+    Raises TypeError or ValueError that says what was given and what was expected.
+    """
     __tracebackhide__ = True
     if isinstance(world_size, bool) or not isinstance(world_size, int):
         raise TypeError(f"launch: world_size is {world_size!r}, expected a whole number of ranks, 1 or more")
@@ -89,7 +92,7 @@ def _check_link(link: Any, backend: str, init: bool) -> None:
 
 
 def _choose_backend(world_size: int, backend: str, share_gpu: bool, link: Link | None) -> tuple[str, str, int]:
-    """(backend, why, number of GPUs): NCCL where each rank has a GPU of its own, or may share one, otherwise gloo."""
+    """Return (backend, why, number of GPUs): NCCL where each rank has a GPU, otherwise gloo."""
     __tracebackhide__ = True
     if link is not None and backend == "auto":
         return "gloo", "CPU, as a link is emulated over it", 0
@@ -119,7 +122,7 @@ def _gpu_count() -> int:
 
 
 def _network_variables(backend: str, rank: int, shared: bool) -> dict[str, str]:
-    """Variables that keep the ranks' traffic on this machine, and let ranks share a GPU if they must."""
+    """Return variables that keep traffic on this machine, and let ranks share a GPU."""
     variables = {"GLOO_SOCKET_IFNAME": LOOPBACK_INTERFACE, "NCCL_SOCKET_IFNAME": LOOPBACK_INTERFACE}
     if shared:
         import torch

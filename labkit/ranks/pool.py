@@ -1,4 +1,4 @@
-"""The notebook's side of a set of running ranks: start them, hand them a call, listen, and end them whatever happens."""
+"""The notebook's side of a set of ranks: start them, hand them calls, listen, and end them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pickle
 import selectors
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -30,11 +31,11 @@ NO_STACK_YET = "no Python stack: still starting"
 
 
 class ServerUnusable(Exception):
-    """The fork server died, or CUDA is in use in it: ranks must be fresh interpreters instead."""
+    """The fork server died, or CUDA is in use in it: ranks must be fresh interpreters."""
 
 
 class Call(NamedTuple):
-    """What ranks are to run, and until when: ``timeout_s`` counts from ``since``, a reading of ``time.monotonic``."""
+    """What ranks are to run, and until when: ``timeout_s`` from ``since`` (time.monotonic)."""
 
     surroundings: Surroundings
     function: bytes  # pickled, with its arguments
@@ -43,14 +44,17 @@ class Call(NamedTuple):
 
 
 class Screen(NamedTuple):
-    """Where to show what comes of ranks while they run: the lines they print, and their progress."""
+    """Where to show what ranks do while they run: the lines they print, and their progress."""
 
     lines: Callable[[int, list[str]], None]
     progress: Callable[..., None]
 
 
 class Ranks:
-    """``world_size`` running ranks. ``place(rank, port)`` says where each one stands. Always close()."""
+    """``world_size`` running ranks.
+
+    ``place(rank, port)`` says where each one stands. Always close().
+    """
 
     def __init__(self, world_size: int, place: Callable[[int, int], Place]):
         self.world_size, self.place = world_size, place
@@ -66,9 +70,10 @@ class Ranks:
                 for rank in range(self.world_size):
                     self.members.append(Member(rank, listener.fileno(), server))
                 port = listener.getsockname()[1]
-            # Functions, not methods: in a circle with their selector, ranks would outlive who used them.
             for member in self.members:
                 member.channel.send(pickle.dumps(self.place(member.rank, port)))
+                # Functions, not methods: in a circle with their selector, ranks would outlive who
+                # used them.
                 self._selector.register(member.output, selectors.EVENT_READ, (Ranks._hear_output, member))
                 self._selector.register(member.channel, selectors.EVENT_READ, (Ranks._hear_messages, member))
                 self._selector.register(member.process, selectors.EVENT_READ, (Ranks._hear_end, member))
@@ -76,10 +81,12 @@ class Ranks:
             self.close(kill=True)
             raise
 
-    # --- one call ----------------------------------------------------------------------------------------------------
+    # --- one call ---------------------------------------------------------------------------------
 
     def run(self, call: Call, screen: Screen) -> list[Done]:
-        """Run a call on every rank. Return what each has answered, in rank order; values stay pickled.
+        """Run a call on every rank.
+
+        Return what each has answered, in rank order; values stay pickled.
 
         Raises RankError or LaunchTimeout; the ranks are unusable then, and close(kill=True) is due.
         """
@@ -115,7 +122,7 @@ class Ranks:
         return [member for member in self.members if member.answer is None]
 
     def _listen_until(self, deadline: float, screen: Screen) -> None:
-        """Listen until all have answered, or the time is up, or one has failed and who caused it had a moment to say so."""
+        """Listen until all have answered, or the time is up; a moment longer after a failure."""
         failed = False
         while self._unanswered() and (left_s := deadline - time.monotonic()) > 0:
             for key, _ in self._selector.select(left_s):
@@ -155,13 +162,14 @@ class Ranks:
     def _hear_end(self, member: Member, screen: Screen) -> None:
         if (status := member.process.poll()) is None:  # the news was that it has begun
             return
-        if status == servers.NEVER_STARTED and all(member.process.pid is None for member in self.members):
+        nobody_has_started = status == servers.NEVER_STARTED and all(m.process.pid is None for m in self.members)
+        if nobody_has_started and self._server.fork:
             raise ServerUnusable
         self._selector.unregister(member.process)
         member.has_gone(status)
 
     def _first_failure(self) -> RankError | None:
-        """Return the failure that caused the others: a death, since peers raise when a rank dies, or the first exception."""
+        """Return the failure that caused the others: a death, before the first exception."""
         for member in self.members:
             if isinstance(member.answer, Died):
                 error_type, sentence = how_it_ended(member.answer.status)
@@ -200,16 +208,18 @@ class Ranks:
             if lines:
                 screen.lines(member.rank, lines)
 
-    # --- the end -----------------------------------------------------------------------------------------------------
+    # --- the end ----------------------------------------------------------------------------------
 
     def __del__(self) -> None:
-        if self.members and self._owner == os.getpid():  # nobody has closed them, and now nobody can
+        # Nobody has closed them, and now nobody can. (When Python ends, their server sees to it.)
+        if self.members and self._owner == os.getpid() and not sys.is_finalizing():
             self.close(kill=True)
 
     def close(self, kill: bool = False, wait: bool = True) -> None:
-        """End the ranks: by themselves if they can within a moment, otherwise, or with ``kill``, at once.
+        """End the ranks: by themselves if they can soon, otherwise, or with ``kill``, at once.
 
-        ``wait=False`` leaves that to their server, which sees to it whatever becomes of the notebook.
+        ``wait=False`` leaves that to their server, which sees to it whatever becomes of the
+        notebook.
         """
         with uninterrupted():
             members, self.members = self.members, []
@@ -238,7 +248,7 @@ def _where(member: Member) -> str:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Hold a keyboard interrupt back until the block is done, so that nothing half-started or half-ended is left."""
+    """Hold a keyboard interrupt back until the block is done: nothing is left half-started."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""The messages that a rank sends to the notebook, and how they are read there without running any of the rank's code."""
+"""The messages from a rank to the notebook, and how to read them without running its code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ class Progress(NamedTuple):
 
 
 class Done(NamedTuple):
-    """The function has returned. ``value`` is what it returned, pickled; only who wants it unpickles it."""
+    """The function has returned.
+
+    ``value`` is what it returned, pickled; only who wants it unpickles it.
+    """
 
     rows: list[tuple[Any, ...]]  # of spans, see labkit.trace
     notes: list[str]  # what was emulated
@@ -27,7 +30,7 @@ class Done(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """The function, or the way to it, has raised: the exception as text, with the time at which it was caught."""
+    """The function, or the way to it, has raised: the exception as text, and when it was caught."""
 
     at_ns: int
     error_type: str
@@ -36,7 +39,10 @@ class Failed(NamedTuple):
 
 
 class Died(NamedTuple):
-    """The rank's process has ended before it answered. ``status`` is as waitpid gives it: negative for a signal."""
+    """The rank's process has ended before it answered.
+
+    ``status`` is as waitpid gives it: negative for a signal.
+    """
 
     status: int
 
@@ -47,7 +53,7 @@ _PLAIN = {cls.__name__: cls for cls in (int, float, str)}
 
 
 class _PlainPickler(pickle.Pickler):
-    """Turns numbers and texts of other libraries, such as a numpy integer for a span's step, into Python's own."""
+    """Turns other libraries' numbers and texts, such as a numpy integer, into Python's own."""
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, str):
@@ -60,7 +66,10 @@ class _PlainPickler(pickle.Pickler):
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Knows plain data only. A pickle may name any callable; this one calls none but those of _PLAIN."""
+    """Knows plain data only.
+
+    A pickle may name any callable; this one calls none but those of _PLAIN.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
         if module == "builtins" and name in _PLAIN:
@@ -80,7 +89,10 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes | bytearray) -> Message:
-    """Return the message that these bytes are; nothing of them is executed. Raises NoMessage if they are something else."""
+    """Return the message that these bytes are; nothing of them is executed.
+
+    Raises NoMessage if they are something else.
+    """
     try:
         name, fields = _PlainUnpickler(io.BytesIO(data)).load()
         return _CLASSES[name](*fields)

@@ -1,4 +1,4 @@
-"""A rank at work: run what the notebook sends, on the place it was given, and send back what that gives."""
+"""A rank at work: run what the notebook sends, and send back what that gives."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ class Rank:
         self._groups = self._messages = 0
 
     def send(self, message: Message) -> None:
-        """Send a message to the notebook, from any thread. The value of a Done goes after it, uncopied."""
+        """Send a message to the notebook, from any thread.
+
+        The value of a Done goes after it, uncopied.
+        """
         value: bytes | bytearray = b""
         if isinstance(message, Done):
             value, message = message.value, message._replace(value=b"")
@@ -81,7 +84,7 @@ class Rank:
             ) from None
 
     def _prepare_torch(self) -> None:
-        """Threads, device, store and process group: what a rank has before its function is called."""
+        """Set threads, device, store and process group: what its function finds."""
         import torch
         import torch.distributed as dist
 
@@ -97,14 +100,15 @@ class Rank:
             self._groups += 1
             store = dist.PrefixStore(f"labkit/{self._groups}", self.store)
             dist.init_process_group(self._backend(), store=store, rank=place.rank, world_size=place.world_size)
+            self._wait_for_all(store)
             self._messages = 0
             if self._groups == 1 and place.backend == "gloo":  # NCCL numbers them apart
                 self._count_messages()
 
     def _meet(self) -> Any:
-        """Return the store through which the ranks find each other; rank 0 serves it, on the loopback interface only.
-
-        Nobody waits for the others here: torch would look for them every 10 ms. The process group waits for them.
+        """Return the store through which the ranks meet; rank 0 serves it, on loopback only.
+        Nobody waits for the others here: torch would look for them every 10 ms. The process group
+                waits for them.
         """
         from torch.distributed import TCPStore
 
@@ -114,10 +118,19 @@ class Rank:
             "127.0.0.1", port, world_size, rank == 0, timeout, wait_for_workers=False, master_listen_fd=listener
         )
 
+    def _wait_for_all(self, store: Any) -> None:
+        """Wait until every rank has its process group.
+
+        gloo before torch 2.13 fails to form one whose peers have destroyed it already.
+        """
+        store.set(f"joined/{self.place.rank}", "")
+        store.wait([f"joined/{rank}" for rank in range(self.place.world_size)])
+
     def _count_messages(self) -> None:
         """Keep count of the sends and receives in the number of :meth:`_group_state`.
 
-        gloo numbers them like collectives, and in a pipeline the ranks in the middle have more of them than the others.
+        gloo numbers them like collectives, and in a pipeline the ranks in the middle have more of
+        them than the others.
         """
         from torch.distributed import GroupMember
 
@@ -138,7 +151,7 @@ class Rank:
             setattr(kind, name, counting(getattr(kind, name)))
 
     def _backend(self) -> str:
-        """Return the name by which torch.distributed knows what this rank's process group runs on."""
+        """Return the name by which torch.distributed knows what this rank's group runs on."""
         if self.place.link is not None:
             from labkit import link
 
@@ -146,8 +159,7 @@ class Rank:
         return "cpu:gloo,cuda:nccl" if self.place.backend == "nccl" else self.place.backend
 
     def _group_state(self) -> int | None:
-        """Return how many collectives the process group has begun; None where there is no group any more.
-
+        """Return how many collectives the process group has begun; None if it is gone.
         Equal on all ranks exactly if the function left the group in step.
         """
         import torch.distributed as dist
@@ -164,7 +176,10 @@ current: Rank | None = None  # set in a rank, None everywhere else
 
 
 def serve(connection: socket.socket, listener: int) -> None:
-    """Be the rank of the place that the notebook sends, until it closes the connection. ``listener`` is rank 0's to keep."""
+    """Be the rank of the place that the notebook sends, until it closes the connection.
+
+    ``listener`` is rank 0's to keep.
+    """
     global current
     place = pickling.loads(channel.receive(connection)[0])
     if place.rank != 0:

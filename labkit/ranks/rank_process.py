@@ -1,4 +1,4 @@
-"""Becoming a rank: a session of its own, signals, where prints and stacks go, and an end no later than its server's."""
+"""Becoming a rank: a session, signals, where prints and stacks go, an end with its server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ HELD_BACK = (
 
 
 def run(connection: int, output: int, stacks: int, listener: int) -> int:
-    """Be a rank until the notebook closes the connection. The arguments are file descriptors. Return an exit status."""
+    """Be a rank until the notebook closes the connection.
+
+    The arguments are file descriptors. Return an exit status.
+    """
     with contextlib.suppress(PermissionError):  # leads a session already
         os.setsid()  # an interrupt of the notebook's process group must not reach the ranks
     _die_with_parent()
@@ -39,7 +42,7 @@ def run(connection: int, output: int, stacks: int, listener: int) -> int:
 
 
 def _die_with_parent() -> None:
-    """Have the kernel (Linux) end this process with the server that started it, even if Python never gets to run again."""
+    """Have Linux end this process with its server, even if Python never gets to run again."""
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
         _libc.prctl(pr_set_pdeathsig, signal.SIGKILL)

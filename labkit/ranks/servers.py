@@ -1,4 +1,4 @@
-"""The notebook's side of the fork servers: have them running, replace one that is out of date, ask for a rank."""
+"""The notebook's side of the fork servers: keep them running and up to date, ask for ranks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from labkit.ranks.rank_process import HELD_BACK
 
 PRELOAD = ["cloudpickle", "numpy", "pandas", "torch", "torch.distributed", "transformers.models.gpt2.modeling_gpt2"]
 
-# What the preloaded packages read only once, while they are imported: if one of these changes, so must the server.
+# What the preloaded packages read only once, while they are imported: if one of these changes, so
+# must the server.
 _READ_AT_IMPORT = ("HF_", "TRANSFORMERS_", "TORCH_", "PYTORCH_", "OMP_", "MKL_", "KMP_")
 _SET_IN_RANKS = ("OMP_NUM_THREADS",)  # each rank gets its own, so the notebook's does not matter
 _SEND_S = 10.0  # how long a server may take to take a request
@@ -29,7 +30,10 @@ NEVER_STARTED = 255  # the exit status of a rank whose server ended before it co
 
 
 class RankProcess:
-    """One rank's process: asked for, perhaps not yet running. It is ready to be read when there is news; see :meth:`poll`."""
+    """One rank's process: asked for, perhaps not yet running.
+
+    It is ready to be read when there is news; see :meth:`poll`.
+    """
 
     def __init__(self, leash: socket.socket):
         self._leash = leash
@@ -63,15 +67,14 @@ class RankProcess:
             self._leash.send(bytes([number]))
 
     def close(self) -> None:
-        """Let go of the rank: its server sees to it that it leaves soon, with everything it has started."""
+        """Let go of the rank: its server sees to it that it leaves, with all it has started."""
         channel.hang_up(self._leash)
 
 
 class Server:
-    """A package server and the rank server before it, started anew whenever they would import something else.
-
-    ``start`` asks for a rank and waits for nothing. Ranks that run are no concern of a server's replacement: the old one
-    lives until the last of them has gone.
+    """A package server and its rank server, started anew whenever they would import something else.
+    ``start`` asks for a rank and waits for nothing. Ranks that run are no concern of a server's
+        replacement: the old one lives until the last of them has gone.
     """
 
     def __init__(self, preload: list[str], fork: bool):
@@ -107,7 +110,10 @@ class Server:
             self._keep_running()
 
     def has_died(self) -> None:
-        """Take note that it ended before it could start a rank. It gets one more try; what broke it would break it again."""
+        """Take note that it ended before it could start a rank.
+
+        It gets one more try; what broke it would break it again.
+        """
         with self._lock:
             self._deaths += 1
             self._listen()
@@ -143,7 +149,8 @@ class Server:
                 resource_tracker.ensure_running()  # first, because its own start clears the mask again
                 tracker = resource_tracker.getfd() or 0
                 call = f"fork_server.serve_packages({theirs.fileno()}, {tracker}, {self.preload!r})"
-                # The mask is inherited: an interrupt of the notebook's process group must not end the server.
+                # The mask is inherited: an interrupt of the notebook's process group must not end
+                # the server.
                 mask = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
                 try:
                     self._packages = subprocess.Popen(
@@ -170,7 +177,10 @@ class Server:
         self._to_ranks, self._lab = mine, _lab()
 
     def _is_current(self) -> bool:
-        """Whether the rank server would import the same files again. One that has not imported them yet will."""
+        """Whether the rank server would import the same files again.
+
+        One that has not imported them yet will.
+        """
         if self._to_ranks is None or self._lab != _lab():
             return False
         self._listen()
@@ -213,7 +223,7 @@ class Server:
 
 
 def _lab() -> str | None:
-    """Return where a rank would find the lab now: another folder may have come to stand first in sys.path."""
+    """Return where a rank would find the lab now: sys.path may have changed."""
     for finder in sys.meta_path:
         if (find := getattr(finder, "find_spec", None)) and (spec := find("labkit", None)):
             return spec.origin

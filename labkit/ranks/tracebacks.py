@@ -1,4 +1,4 @@
-"""What a reader sees of an exception or of a stack in a rank: the code that was launched, without the lab's own way to it."""
+"""What a reader sees of a rank's exception or stack: the launched code, not the lab's way to it."""
 
 from __future__ import annotations
 
@@ -31,9 +31,8 @@ def _skip_own_frames(tb: TracebackType | None) -> TracebackType | None:
 
 
 def readable_stacks(dump: str) -> str:
-    """Return a faulthandler dump as Python's own tracebacks are: most recent call last, with source lines (a cell's too).
-
-    The lab's own threads and frames are left out.
+    """Return a faulthandler dump in the form of Python's tracebacks: source lines, recent call
+    last. The lab's own threads and frames are left out.
     """
     threads = dump.split("Extension modules:")[0].split("\n\n")
     return "\n\n".join(text for text in map(_readable_stack, threads) if text)
