@@ -62,7 +62,7 @@ def build(name: str) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
     return models.bert(name.removeprefix("bert-")), {"input_ids": tokens, "labels": labels}
 
 
-# --- in the ranks ----------------------------------------------------------------------------------------------------
+# --- in the ranks ---------------------------------------------------------------------------------
 
 
 def step(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> float:
@@ -132,7 +132,7 @@ def alone(name: str, count: int) -> list[int]:
     return [parameter.nbytes for parameter in trained(model)]
 
 
-# --- what happened in them -------------------------------------------------------------------------------------------
+# --- what happened in them ------------------------------------------------------------------------
 
 
 @dataclass
@@ -158,7 +158,7 @@ def steps(events: pd.DataFrame, rank: int) -> list[Step]:
     return ([each for each in found if not math.isnan(each.arrived_s)] or found)[WARM_UP:]
 
 
-# --- the three tables ------------------------------------------------------------------------------------------------
+# --- the three tables -----------------------------------------------------------------------------
 
 
 def ratio_row(name: str, link: str, cap: float, values: list[dict[str, list[float]]]) -> dict[str, Any]:

@@ -1,10 +1,12 @@
-"""How long until two gloo ranks have done one all_reduce: labkit.launch beside what a user would pick instead.
+"""How long until two gloo ranks have done one all_reduce: labkit.launch beside what a user would
+pick instead.
 
     python benchmarks/bench_launch.py [--rounds 5]
 
-Each round runs all of them one after the other; the table gives medians and each one's ratio to labkit.launch in the
-same round. The function is defined in ``__main__``, so the peers do what they do for a script. The fork server is up,
-as it is by the time a reader runs a second cell; the first line says what the first launch cost.
+Each round runs all of them one after the other; the table gives medians and each one's ratio to
+labkit.launch in the same round. The function is defined in ``__main__``, so the peers do what they
+do for a script. The fork server is up, as it is by the time a reader runs a second cell; the first
+line says what the first launch cost.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ GPT2_WIDTH = 768  # that of the 124M one; a narrow block has little to compute, 
 Row = dict[str, Any]
 
 
-# --- steps, from the spans of a run ----------------------------------------------------------------------------------
+# --- steps, from the spans of a run ---------------------------------------------------------------
 
 
 def steps(run: Run, way: str) -> pd.DataFrame:
@@ -88,7 +88,7 @@ def median_s(run: Run, way: str) -> float:
     return steps(run, way).seconds.median()
 
 
-# --- the tables ------------------------------------------------------------------------------------------------------
+# --- the tables -----------------------------------------------------------------------------------
 
 
 def ratio_row(kind: str, n_micro: int, run: Run) -> Row:

@@ -1,10 +1,13 @@
-"""All that waits for a GPU, in one call: the tests marked gpu, and the numbers that RESULTS.md does not have yet.
+"""All that waits for a GPU, in one call: the tests marked gpu, and the numbers that RESULTS.md does
+not have yet.
 
-    make gpu                          or, from any folder: python benchmarks/on_gpu.py [--out FOLDER] [--minutes 9]
+    make gpu
+    python benchmarks/on_gpu.py [--out FOLDER] [--minutes 9]      the same, from any folder
 
-It needs torch, transformers, pytest and other plain packages, and nothing installed of this folder; no Jupyter. After every test
-it writes what there is to gpu.json and gpu.md in FOLDER (``runs``): device, versions, date, each test, each number. What
-the minutes do not suffice for is skipped, and said to be. Without a GPU every test is collected, and skipped.
+It needs torch, transformers, pytest and other plain packages, and nothing installed of this folder;
+no Jupyter. After every test it writes what there is to gpu.json and gpu.md in FOLDER (``runs``):
+device, versions, date, each test, each number. What the minutes do not suffice for is skipped, and
+said to be. Without a GPU every test is collected, and skipped.
 """
 
 from __future__ import annotations
@@ -45,7 +48,8 @@ def machine() -> dict[str, Any]:
 
 
 class Recorder:
-    """A pytest plugin that keeps what became of every test, with what it measured, in two files that are always whole."""
+    """A pytest plugin that keeps what became of every test, with what it measured, in two files
+    that are always whole."""
 
     def __init__(self, folder: Path, ends_at: float):
         self.folder, self.ends_at = folder, ends_at

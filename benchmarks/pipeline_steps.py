@@ -45,7 +45,7 @@ def take_turns(ways: dict[str, Step], stages: list[nn.Module], count: int) -> No
                 ways[way]()
 
 
-# --- two ranks of GPT-2 blocks: labkit's ScheduledPipeline, torch's pipelining, and none -----------------------------
+# --- two ranks of GPT-2 blocks: labkit's ScheduledPipeline, torch's pipelining, and none ----------
 
 
 def compared_with_torch(kind: str, n_micro: int, count: int, alone: bool) -> None:
@@ -108,7 +108,7 @@ def check_equal_gradients(ways: dict[str, Step], stage: nn.Module) -> None:
     torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-7)
 
 
-# --- many ranks of stages that sleep: schedules compared -------------------------------------------------------------
+# --- many ranks of stages that sleep: schedules compared ------------------------------------------
 
 
 def emulated(

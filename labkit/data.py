@@ -115,7 +115,7 @@ def _translation_from_folder(split: str, folder: Path) -> Pairs:
     return _load_dataset(str(folder), split)
 
 
-# --- parallel text files ---------------------------------------------------------------------------------------------
+# --- parallel text files --------------------------------------------------------------------------
 
 
 def _from_parallel_files(split: str, folder: Path) -> Pairs:
@@ -174,7 +174,7 @@ def _read_sentences(path: Path) -> list[str]:
     return sentences
 
 
-# --- the hub ---------------------------------------------------------------------------------------------------------
+# --- the hub --------------------------------------------------------------------------------------
 
 
 def _translation_from_hub(split: str) -> tuple[Pairs, str]:

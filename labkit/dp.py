@@ -42,7 +42,7 @@ from labkit.parallel.bucket import (
 )
 from labkit.todo import TodoError
 
-# --- shards: every rank gets its own part of the data ----------------------------------------------------------------
+# --- shards: every rank gets its own part of the data ---------------------------------------------
 
 
 class Partition(Dataset[Any]):
@@ -144,7 +144,7 @@ def _check_rank(rank: int, world_size: int) -> None:
         )
 
 
-# --- processes: one for each rank ------------------------------------------------------------------------------------
+# --- processes: one for each rank -----------------------------------------------------------------
 
 
 def setup(rank: int, world_size: int, backend: str, master_addr: str = "127.0.0.1", master_port: int = 11868) -> None:
@@ -214,7 +214,7 @@ def _check_backend(backend: str) -> None:
         raise ValueError(f'backend is {backend!r}, but this torch was built without it; use "gloo"')
 
 
-# --- gradients: every rank ends up with the mean ---------------------------------------------------------------------
+# --- gradients: every rank ends up with the mean --------------------------------------------------
 
 
 def gather_scatter_gradients(model: torch.nn.Module) -> None:
@@ -261,7 +261,7 @@ def average_gradients(model: torch.nn.Module, process_group: Any = None) -> None
     ### END SOLUTION
 
 
-# --- the ring: what an all_reduce is made of -------------------------------------------------------------------------
+# --- the ring: what an all_reduce is made of ------------------------------------------------------
 
 
 @torch.no_grad()
@@ -305,7 +305,7 @@ def _exchange(outgoing: torch.Tensor, incoming: torch.Tensor) -> None:
         work.wait()
 
 
-# --- buckets: many small messages become a few large ones ------------------------------------------------------------
+# --- buckets: many small messages become a few large ones -----------------------------------------
 
 DEFAULT_CAP_MB, FIRST_CAP_MB = 25.0, 1.0  # torch's
 
@@ -354,7 +354,7 @@ def _check_capacity(name: str, capacity: float) -> None:
     check_number(name, capacity, lambda capacity: capacity > 0, "more than 0: a bucket must have room for a parameter")
 
 
-# --- overlap: send a bucket while the backward pass makes the next one -----------------------------------------------
+# --- overlap: send a bucket while the backward pass makes the next one ----------------------------
 
 
 class BucketedDataParallel(torch.nn.Module):
@@ -549,7 +549,7 @@ def _make_buckets(module: torch.nn.Module, cap_mb: float | None) -> list[Bucket]
     ]
 
 
-# --- two terminals: processes that wait for each other ---------------------------------------------------------------
+# --- two terminals: processes that wait for each other --------------------------------------------
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -42,7 +42,7 @@ def register(link: Link) -> str:
     return BACKEND
 
 
-# --- what it must be slower than -------------------------------------------------------------------------------------
+# --- what it must be slower than ------------------------------------------------------------------
 
 _TRANSPORT_BYTES, _TRANSPORT_REPEATS = 4 * 2**20, 7
 
@@ -59,7 +59,7 @@ def measure_transport() -> float:
     return 2 * (n - 1) / n * tensor.nbytes / statistics.median(seconds)
 
 
-# --- time on the link ------------------------------------------------------------------------------------------------
+# --- time on the link -----------------------------------------------------------------------------
 
 _now = time.perf_counter_ns  # one clock for all ranks of a machine
 
@@ -169,7 +169,7 @@ def _sleep_until(end: int) -> None:
         time.sleep(remaining * 1e-9)
 
 
-# --- how many bytes a collective moves --------------------------------------------------------------------------------
+# --- how many bytes a collective moves ------------------------------------------------------------
 
 
 def _n_bytes(tensors: torch.Tensor | Iterable[Any]) -> int:
@@ -222,7 +222,7 @@ def _timed(method: str, name: str, size: Callable[..., int]) -> Any:
     return run
 
 
-# --- the process group -----------------------------------------------------------------------------------------------
+# --- the process group ----------------------------------------------------------------------------
 
 
 class LinkGroup(dist.ProcessGroup):

@@ -34,7 +34,7 @@ from labkit.todo import TodoError
 if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel
 
-# --- stages: where the model is cut ----------------------------------------------------------------------------------
+# --- stages: where the model is cut ---------------------------------------------------------------
 
 
 def split_module(modules: nn.Sequential) -> tuple[list[nn.Sequential], list[torch.device]]:
@@ -71,7 +71,7 @@ def split_module(modules: nn.Sequential) -> tuple[list[nn.Sequential], list[torc
     return partitions, devices
 
 
-# --- clock cycles: who computes what at the same time ----------------------------------------------------------------
+# --- clock cycles: who computes what at the same time ---------------------------------------------
 
 
 def clock_cycles(num_batches: int, num_partitions: int) -> Iterator[list[tuple[int, int]]]:
@@ -106,7 +106,7 @@ def _clock_cycles(num_batches: int, num_partitions: int) -> Iterator[list[tuple[
     ### END SOLUTION
 
 
-# --- the pipeline: a worker thread for each partition ----------------------------------------------------------------
+# --- the pipeline: a worker thread for each partition ---------------------------------------------
 
 
 class Pipe(nn.Module):
@@ -265,7 +265,7 @@ def _check_batch(x: torch.Tensor) -> None:
         )
 
 
-# --- GPT-2 in it -----------------------------------------------------------------------------------------------------
+# --- GPT-2 in it ----------------------------------------------------------------------------------
 
 
 def prepare_pipeline_parallel(gpt2: GPT2LMHeadModel, split_size: int) -> GPT2LMHeadModel:
@@ -302,7 +302,7 @@ def prepare_pipeline_parallel(gpt2: GPT2LMHeadModel, split_size: int) -> GPT2LMH
     return gpt2
 
 
-# --- the pipeline of processes: any schedule, over send and receive --------------------------------------------------
+# --- the pipeline of processes: any schedule, over send and receive -------------------------------
 
 
 class ScheduledPipeline:

@@ -1,4 +1,5 @@
-"""What all tests share: no window, few threads, GPU tests only where there is a GPU, and the data beside the project."""
+"""What all tests share: no window, few threads, GPU tests only where there is a GPU, and the data
+beside the project."""
 
 from __future__ import annotations
 
@@ -18,12 +19,14 @@ matplotlib.use("Agg")  # by hand, not by MPLBACKEND: kernels that a test starts 
 PROJECT = Path(__file__).resolve().parent.parent
 
 
-# Files that take a minute or more. They come first, so that no worker of pytest-xdist is left with one at the end.
+# Files that take a minute or more. They come first, so that no worker of pytest-xdist is left with
+# one at the end.
 LONGEST = ("test_notebooks", "test_answers", "test_check_answers", "test_other_environments", "test_launch_faults")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """``pytest -m gpu`` imports the tests on a GPU alone: where it runs there may be no Jupyter, which others import."""
+    """``pytest -m gpu`` imports the tests on a GPU alone: where it runs there may be no Jupyter,
+    which others import."""
     others = collection_path.is_file() and collection_path.parent.name != "gpu"
     return True if config.option.markexpr == "gpu" and others else None
 
@@ -42,7 +45,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _few_threads() -> None:
-    """Tests share the machine's cores. Only where a test has torch anyway: importing it takes seconds."""
+    """Tests share the machine's cores. Only where a test has torch anyway: importing it takes
+    seconds."""
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
 
@@ -58,7 +62,8 @@ def shared_data() -> Path:
 
 @pytest.fixture(scope="module")
 def ranks() -> Iterator[Callable[..., Any]]:
-    """ranks(n, **options): n warm ranks on gloo, a thread each, the same ones for all tests of a file that ask alike."""
+    """ranks(n, **options): n warm ranks on gloo, a thread each, the same ones for all tests of a
+    file that ask alike."""
     from labkit.launch import workers
 
     with contextlib.ExitStack() as stack:
@@ -74,7 +79,8 @@ def ranks() -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture
 def answer(tmp_path, monkeypatch):
-    """answer(code, file): let ranks import a labkit whose student ``file`` ends with ``code``, or, with ``whole=True``, is it."""
+    """answer(code, file): let ranks import a labkit whose student ``file`` ends with ``code``, or,
+    with ``whole=True``, is it."""
 
     def put(code: str, file: str = "dp.py", whole: bool = False) -> None:
         from labkit import todo

@@ -1,4 +1,5 @@
-"""Other Pythons and packages than this environment's: where an interpreter is, and folders of packages, installed once."""
+"""Other Pythons and packages than this environment's: where an interpreter is, and folders of
+packages, installed once."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ OFFLINE = ("connection", "timed out", "from versions: none", "name resolution", 
 
 
 def interpreter(version: str) -> str | None:
-    """Return the path of a Python of this version, such as ``"3.12"``: on PATH, or one of pyenv's. None if there is none."""
+    """Return the path of a Python of this version, such as ``"3.12"``: on PATH, or one of pyenv's.
+    None if there is none."""
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
     found = [shutil.which(f"python{version}"), *sorted(pyenv.glob(f"{version}.*/bin/python"), reverse=True)]
     for path in filter(None, found):
@@ -32,9 +34,11 @@ class Offline(RuntimeError):
 
 
 def packages(name: str, requirements: list[str], python: str = sys.executable) -> Path:
-    """Return a folder that has these packages for ``python``, to be put on its PYTHONPATH. pip fills it the first time.
+    """Return a folder that has these packages for ``python``, to be put on its PYTHONPATH. pip
+    fills it the first time.
 
-    Raises Offline where pip reaches no registry, and RuntimeError, with what pip says, where it fails otherwise.
+    Raises Offline where pip reaches no registry, and RuntimeError, with what pip says, where it
+    fails otherwise.
     """
     key = hashlib.sha256("\n".join([python, *requirements]).encode()).hexdigest()[:8]
     folder = FOLDER / f"{name}-{key}"
@@ -47,7 +51,8 @@ def packages(name: str, requirements: list[str], python: str = sys.executable) -
 
 
 def install(arguments: list[str], python: str) -> None:
-    """Run ``pip install`` with this environment's pip, for another Python. Raises as :func:`packages` does."""
+    """Run ``pip install`` with this environment's pip, for another Python. Raises as
+    :func:`packages` does."""
     command = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--disable-pip-version-check"]
     done = subprocess.run([*command, *arguments], capture_output=True, text=True)
     if done.returncode:

@@ -2,8 +2,9 @@
 
     python tests/matrix.py [py312-torch2.9 ...]
 
-Each has an environment of its own in .venv-matrix, made the first time: two minutes, and 5 to 7 GB with torch's CUDA packages. It
-is no part of CI. An interpreter that is neither on PATH nor pyenv's is named, and left out.
+Each has an environment of its own in .venv-matrix, made the first time: two minutes, and 5 to 7 GB
+with torch's CUDA packages. It is no part of CI. An interpreter that is neither on PATH nor pyenv's
+is named, and left out.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def main(names: list[str]) -> int:
 
 
 def run(name: str, python: str, requirements: list[str]) -> str:
-    """Make the environment if it is not there, and run the tests in it. Returns how that went, in a few words."""
+    """Make the environment if it is not there, and run the tests in it. Returns how that went, in a
+    few words."""
     folder = FOLDER / name
     if not (folder / "ready").exists():
         print(f"{name}: pip installs {', '.join(requirements)}", flush=True)
@@ -75,7 +77,8 @@ def run(name: str, python: str, requirements: list[str]) -> str:
 
 
 def tests() -> list[str]:
-    """Return the files of tests that need ranks, models or pipelines, wherever in tests/ they are."""
+    """Return the files of tests that need ranks, models or pipelines, wherever in tests/ they
+    are."""
     there = PROJECT / "tests"
     found = [path for pattern in FILES for path in there.rglob(f"{pattern}.py")]
     found += [path for room in ROOMS for path in (there / room).glob("test_*.py")]

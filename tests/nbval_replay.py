@@ -1,10 +1,12 @@
-"""A pytest plugin for nbval: run notebooks, report each cell, and change every stored digit to see that it is noticed.
+"""A pytest plugin for nbval: run notebooks, report each cell, and change every stored digit to see
+that it is noticed.
 
     LABKIT_STATIC=1 PYTHONPATH=tests python -m pytest -p nbval_replay \\
         --nbval --nbval-current-env --nbval-sanitize-with tests/nbval_sanitize.cfg notebooks
 
-A cell that passed is compared again, by nbval's own comparison, with its stored outputs changed by one digit; so one
-execution serves all these trials. The report goes as JSON to the file that LABKIT_NBVAL_REPORT names.
+A cell that passed is compared again, by nbval's own comparison, with its stored outputs changed by
+one digit; so one execution serves all these trials. The report goes as JSON to the file that
+LABKIT_NBVAL_REPORT names.
 """
 
 from __future__ import annotations
@@ -59,7 +61,8 @@ def pytest_sessionfinish() -> None:
 
 
 def trials(item: Any) -> Iterator[dict[str, Any]]:
-    """Each compared digit changed by one: where it stood, between which brackets if any, and whether nbval accepted it."""
+    """Each compared digit changed by one: where it stood, between which brackets if any, and
+    whether nbval accepted it."""
     for holder, key in texts(item.stored, item.parent.skip_compare):
         original = holder[key]
         digits = [i for i, letter in enumerate(original) if letter in "0123456789"]
@@ -72,7 +75,8 @@ def trials(item: Any) -> Iterator[dict[str, Any]]:
 
 
 def texts(outputs: list[Any], skipped: tuple[str, ...]) -> Iterator[tuple[Any, str]]:
-    """Every text of the outputs that is compared, as the dictionary that holds it and its key there."""
+    """Every text of the outputs that is compared, as the dictionary that holds it and its key
+    there."""
     for output in outputs:
         if output.output_type == "stream":
             found = [] if output.name in skipped else [(output, "text")]
@@ -84,7 +88,8 @@ def texts(outputs: list[Any], skipped: tuple[str, ...]) -> Iterator[tuple[Any, s
 
 
 def brackets(text: str, i: int) -> str:
-    """``"~"`` or ``"≈"`` if position i of the text stands in such brackets, else nothing. Says it without a pattern."""
+    """``"~"`` or ``"≈"`` if position i of the text stands in such brackets, else nothing. Says it
+    without a pattern."""
     line_start, line_end = text.rfind("\n", 0, i) + 1, (text + "\n").find("\n", i)
     opening, closing = text.rfind("[", line_start, i), text.find("]", i, line_end)
     if opening < 0 or closing < 0 or "]" in text[opening:i] or "[" in text[i:closing]:

@@ -20,7 +20,7 @@ ROWS, WIDTH = 11, 6
 mse = nn.functional.mse_loss
 
 
-# --- models and batches ----------------------------------------------------------------------------------------------
+# --- models and batches ---------------------------------------------------------------------------
 
 
 class Constant(nn.Module):
@@ -83,7 +83,7 @@ def batch(kind="blocks", rows=ROWS, dtype=torch.float64):
     return x.to(dtype), target.to(dtype)
 
 
-# --- one process -----------------------------------------------------------------------------------------------------
+# --- one process ----------------------------------------------------------------------------------
 
 
 def in_one_process(kind, n_stages, steps=1, backward=True, rows=ROWS, dtype=torch.float64):
@@ -96,7 +96,7 @@ def in_one_process(kind, n_stages, steps=1, backward=True, rows=ROWS, dtype=torc
     return loss.detach(), dict(enumerate(map(gradients, stages)))
 
 
-# --- in a rank -------------------------------------------------------------------------------------------------------
+# --- in a rank ------------------------------------------------------------------------------------
 
 
 def rank():
@@ -186,7 +186,7 @@ def pipeline_of_two(group):
     return ScheduledPipeline([model("blocks", 2)[mine]], schedule, mse, group)
 
 
-# --- point to point --------------------------------------------------------------------------------------------------
+# --- point to point -------------------------------------------------------------------------------
 
 
 def all_kinds_of_tensors():
@@ -226,7 +226,7 @@ def send_all_kinds_of_tensors():
     return received
 
 
-# --- faults ----------------------------------------------------------------------------------------------------------
+# --- faults ---------------------------------------------------------------------------------------
 
 
 class Fails(nn.Module):

@@ -40,10 +40,12 @@ def rows(count: int = 5, width: int = 4, seed: int = 0) -> torch.Tensor:
 
 
 def output_and_gradients(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor | None]:
-    """Return the output, and the gradients of its squares by the input, if it is of floats, and by each parameter."""
+    """Return the output, and the gradients of its squares by the input, if it is of floats, and by
+    each parameter."""
     model.zero_grad()
     x = x.clone() if not x.is_floating_point() else x.clone().requires_grad_()
-    # In place on an input that requires grad is not allowed, so the model gets what was computed from one.
+    # In place on an input that requires grad is not allowed, so the model gets what was computed
+    # from one.
     output = model(x * 1)
     output.square().sum().backward()
     return [output.detach(), x.grad, *(parameter.grad for parameter in model.parameters())]

@@ -1,4 +1,5 @@
-"""JupyterLab in a real browser: a cell that launches ranks shows its table, its bar and its picture to the reader."""
+"""JupyterLab in a real browser: a cell that launches ranks shows its table, its bar and its picture
+to the reader."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ run
 
 @pytest.fixture
 def lab(tmp_path):
-    """(URL, token) of a JupyterLab that has one notebook with the cells above, on loopback, ended afterwards."""
+    """(URL, token) of a JupyterLab that has one notebook with the cells above, on loopback, ended
+    afterwards."""
     cells = [new_code_cell(source.strip()) for source in CELLS]
     kernel = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
     nbformat.write(new_notebook(cells=cells, metadata={"kernelspec": kernel}), tmp_path / "lab.ipynb")
@@ -101,8 +103,9 @@ def wait_until_it_answers(url: str, log: Path) -> None:
 def run_all_cells(page: Any) -> None:
     """Click Run All Cells until a cell has begun.
 
-    JupyterLab says idle a moment before its kernel is connected: what it is asked to run then is lost, or it asks in a
-    dialog which kernel to take, as it may ask other things (news). Every dialog is accepted, and the click repeated.
+    JupyterLab says idle a moment before its kernel is connected: what it is asked to run then is
+    lost, or it asks in a dialog which kernel to take, as it may ask other things (news). Every
+    dialog is accepted, and the click repeated.
     """
     from playwright.sync_api import TimeoutError as NotClickable
 

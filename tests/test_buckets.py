@@ -20,7 +20,7 @@ MIB = 2**20
 NAN = float("nan")
 
 
-# --- bad input -------------------------------------------------------------------------------------------------------
+# --- bad input ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_what_is_no_number_is_refused_by_name(sizes, cap, first_cap, says):
         dp.assign_buckets(sizes, cap, first_cap)
 
 
-# --- the rule --------------------------------------------------------------------------------------------------------
+# --- the rule -------------------------------------------------------------------------------------
 
 
 @task("dp.6")
@@ -115,7 +115,7 @@ def test_every_parameter_is_in_one_bucket_and_only_the_last_one_may_have_room_le
         assert sum(filled) >= room or number == len(buckets) - 1
 
 
-# --- in a running model ----------------------------------------------------------------------------------------------
+# --- in a running model ---------------------------------------------------------------------------
 
 
 def buckets_in_a_running_model(widths: list[int], cap_mb: float | None) -> tuple[list[int], list, list]:

@@ -40,7 +40,7 @@ def no_source_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets-cache")
 
 
-# --- the sentences that ship -----------------------------------------------------------------------------------------
+# --- the sentences that ship ----------------------------------------------------------------------
 
 
 def test_the_script_makes_the_committed_files_byte_for_byte(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_training_shows_each_unit_and_each_ten_of_the_held_out_numbers(maker: Mo
     assert not shown & maker.HELD_OUT
 
 
-# --- where the pairs come from ---------------------------------------------------------------------------------------
+# --- where the pairs come from --------------------------------------------------------------------
 
 
 def write_pairs(folder: Path, stem: str, pairs: list[tuple[str, str]], packed: bool = False) -> None:
@@ -231,7 +231,7 @@ def test_a_local_folder_in_the_hubs_json_form_is_read(tmp_path: Path) -> None:
     assert data.translation("val", str(tmp_path)) == ROWS
 
 
-# --- what cannot be read ---------------------------------------------------------------------------------------------
+# --- what cannot be read --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -44,7 +44,7 @@ def launch():
     return launch
 
 
-# --- dp.1: shards ----------------------------------------------------------------------------------------------------
+# --- dp.1: shards ---------------------------------------------------------------------------------
 
 
 def shards(data: list, sizes: list[float], **seed: int) -> list[list]:
@@ -127,7 +127,7 @@ def test_bad_input_is_refused_with_what_was_given_and_what_was_expected(call, sa
         call()
 
 
-# --- dp.2: processes -------------------------------------------------------------------------------------------------
+# --- dp.2: processes ------------------------------------------------------------------------------
 
 
 def add_up(port: int, folder: str, rank: int, world_size: int, backend: str) -> None:

@@ -20,7 +20,7 @@ from labkit.launch import LaunchTimeout, launch
 ROWS = 24  # of the whole batch
 
 
-# --- a small model and its shards ------------------------------------------------------------------------------------
+# --- a small model and its shards -----------------------------------------------------------------
 
 
 def small_model(dtype: torch.dtype = torch.float64) -> nn.Sequential:
@@ -53,7 +53,7 @@ def messages(call: Callable[[], object]) -> list[tuple[str, Any]]:
     ]
 
 
-# --- faults ----------------------------------------------------------------------------------------------------------
+# --- faults ---------------------------------------------------------------------------------------
 
 
 @task("dp.3")
@@ -82,7 +82,7 @@ def test_a_ring_that_one_rank_does_not_join_times_out_with_the_stacks():
     assert caught.value.stacks[1] == "finished"
 
 
-# --- dp.3 through rank 0, dp.4 by all_reduce -------------------------------------------------------------------------
+# --- dp.3 through rank 0, dp.4 by all_reduce ------------------------------------------------------
 
 both_ways = pytest.mark.parametrize(
     "way",
@@ -148,7 +148,7 @@ def test_one_gather_and_one_scatter_a_parameter_stand_against_one_all_reduce(ran
     assert ranks(2).run(in_rank).values == [(["gather", "scatter"] * parameters, ["all_reduce"] * parameters)] * 2
 
 
-# --- dp.5: around the ring -------------------------------------------------------------------------------------------
+# --- dp.5: around the ring ------------------------------------------------------------------------
 
 
 @task("dp.5")
@@ -248,7 +248,7 @@ def test_one_ring_after_another_does_not_mix_their_messages(ranks):
     assert ranks(3).run(in_rank).values == [[3.0 * i for i in range(20)]] * 3
 
 
-# --- all of them agree -----------------------------------------------------------------------------------------------
+# --- all of them agree ----------------------------------------------------------------------------
 
 
 def averaged_in_each_way(dtype: torch.dtype) -> dict[str, list[torch.Tensor]]:

@@ -72,7 +72,7 @@ def check_equal(found: object, expected: object) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
 
 
-# --- loss and gradients ----------------------------------------------------------------------------------------------
+# --- loss and gradients ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n_devices", [1, 2, 3, 5])
@@ -127,7 +127,7 @@ def test_a_mask_that_pads_nothing_and_labels_of_transformers_own_change_nothing(
     check_equal(prepared()(tokens, **options).loss, single()(tokens, **options).loss)
 
 
-# --- where there is nothing to pipeline ------------------------------------------------------------------------------
+# --- where there is nothing to pipeline -----------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_an_attention_that_needs_a_mask_is_refused_by_name_and_may_be_changed():
     check_equal(loss_and_gradients(prepare_pipeline_parallel(gpt2, 2)), loss_and_gradients(single()))
 
 
-# --- one mode after another ------------------------------------------------------------------------------------------
+# --- one mode after another -----------------------------------------------------------------------
 
 
 def test_preparing_again_takes_another_split_size_and_ends_the_threads_of_before():
@@ -248,7 +248,7 @@ def test_a_model_can_be_printed_and_dropout_and_modes_reach_the_blocks():
         check_equal(gpt2(tokens, use_cache=False).logits, single().eval()(tokens).logits)
 
 
-# --- wrong models and sizes ------------------------------------------------------------------------------------------
+# --- wrong models and sizes -----------------------------------------------------------------------
 
 
 def test_a_model_that_is_not_placed_is_told_what_to_call_first():
@@ -280,7 +280,7 @@ def test_importing_pipe_does_not_load_transformers():
     assert done.stdout.strip() == "False"
 
 
-# --- in stages -------------------------------------------------------------------------------------------------------
+# --- in stages ------------------------------------------------------------------------------------
 
 
 def mean_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

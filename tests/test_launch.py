@@ -29,7 +29,7 @@ def rank_and_sum():
     return dist.get_rank(), x
 
 
-# --- refused before anything starts ----------------------------------------------------------------------------------
+# --- refused before anything starts ---------------------------------------------------------------
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_auto_takes_nccl_exactly_where_each_rank_has_a_gpu(
         assert set(hosts) == {None}
 
 
-# --- what a rank is --------------------------------------------------------------------------------------------------
+# --- what a rank is -------------------------------------------------------------------------------
 
 
 def test_ranks_are_up_with_their_environment_and_their_values_come_back_in_order():
@@ -354,7 +354,7 @@ def test_device_is_the_ranks_and_right_under_torchrun_too(monkeypatch):
     assert device() == torch.device("cpu")
 
 
-# --- where it can be called from -------------------------------------------------------------------------------------
+# --- where it can be called from ------------------------------------------------------------------
 
 
 def test_a_script_needs_no_main_guard(tmp_path):
@@ -431,7 +431,7 @@ def test_a_server_that_dies_while_starting_is_not_used(monkeypatch, tmp_path):
     assert launch(lambda: 7, world_size=1).values == [7]
 
 
-# --- what they print -------------------------------------------------------------------------------------------------
+# --- what they print ------------------------------------------------------------------------------
 
 
 def test_what_ranks_print_from_python_and_c_appears_line_by_line_with_their_rank(capsys):
@@ -534,7 +534,7 @@ def test_one_bar_goes_as_far_as_the_slowest_rank(capsys):
     assert "items" in last and "4/10" in last
 
 
-# --- what they return ------------------------------------------------------------------------------------------------
+# --- what they return -----------------------------------------------------------------------------
 
 
 def test_a_value_of_500_mb_arrives():
@@ -641,7 +641,7 @@ def test_a_tensor_that_occurs_twice_arrives_as_one_and_can_be_written_to():
     assert a.sum() == 3 and x.sum() == 0
 
 
-# --- warm ranks ------------------------------------------------------------------------------------------------------
+# --- warm ranks -----------------------------------------------------------------------------------
 
 
 def test_warm_ranks_stay_the_same_processes():
@@ -700,7 +700,7 @@ def test_warm_ranks_stay_although_some_send_and_receive_more_than_others(capsys)
     assert "anew" not in capsys.readouterr().out
 
 
-# --- what the notebook reads -----------------------------------------------------------------------------------------
+# --- what the notebook reads ----------------------------------------------------------------------
 
 
 def test_nothing_that_a_rank_sends_runs_in_the_notebook_where_values_are_decoded_as_plain_data(tmp_path):

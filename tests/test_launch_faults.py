@@ -348,7 +348,7 @@ def test_a_rank_that_cpp_aborts_gives_the_reason_that_was_printed_last():
     assert "enforce fail" in "".join(traceback.format_exception(error))
 
 
-# --- in a real kernel ------------------------------------------------------------------------------------------------
+# --- in a real kernel -----------------------------------------------------------------------------
 
 
 class Kernel:

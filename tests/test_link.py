@@ -60,7 +60,7 @@ def timed(call: Callable[[], object], late_s: float = 0.0) -> tuple[float, float
     return start, clock()
 
 
-# --- links that cannot be, and links that need not be ----------------------------------------------------------------
+# --- links that cannot be, and links that need not be ---------------------------------------------
 
 
 @pytest.mark.parametrize("numbers", [(0.0, 0.0), (0.0, -1e6), (-1e-3, 1e6), (0.0, math.nan)])
@@ -136,7 +136,7 @@ def test_everything_shown_of_a_run_on_an_emulated_link_says_so(ranks):
     assert not [text for text in everything_shown(run) if said not in text.replace("\n", " ")]
 
 
-# --- collectives -----------------------------------------------------------------------------------------------------
+# --- collectives ----------------------------------------------------------------------------------
 
 Case = tuple[Callable[[], object], Any]  # what to call, and where its result will be
 
@@ -339,7 +339,7 @@ def test_a_subgroup_has_its_own_ranks_and_its_own_time(ranks):
     assert of_two <= min(times) < of_three
 
 
-# --- one channel -----------------------------------------------------------------------------------------------------
+# --- one channel ----------------------------------------------------------------------------------
 
 
 def all_reduces_at_once(count: int) -> tuple[float, list[float]]:
@@ -544,7 +544,7 @@ def test_a_sender_need_not_wait_until_a_receiver_from_anyone_asks(ranks):
     assert [ranks(2, link).run(receive_after_a_barrier).values for link in (None, LINK)] == [[1.0, 0.0]] * 2
 
 
-# --- works -----------------------------------------------------------------------------------------------------------
+# --- works ----------------------------------------------------------------------------------------
 
 
 def test_a_work_is_completed_when_the_link_is_done_and_not_before(ranks):
@@ -691,7 +691,7 @@ def test_collectives_that_nobody_waits_for_happen_and_leave_nothing_behind(ranks
     assert [left for _, left in many] == [left for _, left in none]
 
 
-# --- the CPU stays free, and training overlaps -----------------------------------------------------------------------
+# --- the CPU stays free, and training overlaps ----------------------------------------------------
 
 
 def test_a_rank_that_waits_for_the_link_leaves_its_cpu_free():
@@ -810,7 +810,7 @@ def test_data_parallel_training_sends_buckets_while_the_backward_pass_goes_on(ra
     assert min(steps) < 0.8 * LAYERS * (SLOW_S + LAYER_S)
 
 
-# --- faults ----------------------------------------------------------------------------------------------------------
+# --- faults ---------------------------------------------------------------------------------------
 
 
 def test_a_collective_that_one_rank_does_not_join_ends_after_the_timeout_with_stacks():
@@ -883,7 +883,7 @@ def test_an_interrupt_ends_ranks_that_wait_for_the_link():
     assert not {process.pid for process in psutil.Process().children(recursive=True)} - before
 
 
-# --- groups come and go ----------------------------------------------------------------------------------------------
+# --- groups come and go ---------------------------------------------------------------------------
 
 
 def reopen_and_reduce() -> tuple[str, float, float, float]:

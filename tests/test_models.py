@@ -119,7 +119,7 @@ def test_an_unknown_bert_is_refused_by_name() -> None:
         models.bert("huge")
 
 
-# --- on several devices ----------------------------------------------------------------------------------------------
+# --- on several devices ---------------------------------------------------------------------------
 
 
 def small_gpt2(n_layer: int = 5) -> GPT2LMHeadModel:
@@ -252,7 +252,7 @@ def test_what_is_no_gpt2_with_an_output_layer_is_refused(cut: Callable[[object],
         cut(small_gpt2().transformer)
 
 
-# --- in stages -------------------------------------------------------------------------------------------------------
+# --- in stages ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n_stages", [1, 2, 3, 5])

@@ -1,4 +1,5 @@
-"""make gpu: it needs no Jupyter, it waits for nothing but a GPU, and what tests measured is in its two files."""
+"""make gpu: it needs no Jupyter, it waits for nothing but a GPU, and what tests measured is in its
+two files."""
 
 from __future__ import annotations
 

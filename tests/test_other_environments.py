@@ -1,7 +1,9 @@
-"""What pyproject.toml promises of other environments: newer Pythons, and the oldest packages that it allows.
+"""What pyproject.toml promises of other environments: newer Pythons, and the oldest packages that
+it allows.
 
-Each test runs others of these tests, with another Python or a folder of packages ahead of this environment's. pip fills
-such a folder once, in .venv-matrix. `make matrix` runs more, with torch, in environments of its own.
+Each test runs others of these tests, with another Python or a folder of packages ahead of this
+environment's. pip fills such a folder once, in .venv-matrix. `make matrix` runs more, with torch,
+in environments of its own.
 """
 
 from __future__ import annotations
@@ -23,14 +25,16 @@ OF_MODELS = ["test_models.py", "test_gpt2_pipeline.py", "train/test_translation.
 
 
 def oldest(name: str) -> str:
-    """Return the requirement of the oldest version that pyproject.toml allows of a package: ``"numpy==1.26"``."""
+    """Return the requirement of the oldest version that pyproject.toml allows of a package:
+    ``"numpy==1.26"``."""
     (requirement,) = (each for each in REQUIREMENTS if each.name == name)
     (specifier,) = requirement.specifier
     return f"{name}=={specifier.version}"
 
 
 def packages(*arguments):
-    """Return a folder that :func:`environments.packages` fills, or skip the test where there is no registry."""
+    """Return a folder that :func:`environments.packages` fills, or skip the test where there is no
+    registry."""
     try:
         return environments.packages(*arguments)
     except environments.Offline as error:
@@ -38,7 +42,8 @@ def packages(*arguments):
 
 
 def check_tests_pass(python, folder, tests, *options):
-    """Run tests of this folder in a process of their own, with other packages ahead of those of this environment."""
+    """Run tests of this folder in a process of their own, with other packages ahead of those of
+    this environment."""
     path = os.pathsep.join([str(folder), str(PROJECT)])
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_"))}
     command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, *(f"tests/{name}" for name in tests)]

@@ -73,7 +73,7 @@ def _no_thread_is_left() -> Iterator[None]:
     assert not stage_threads()
 
 
-# --- split_module: what is refused -----------------------------------------------------------------------------------
+# --- split_module: what is refused ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("model", [nn.Linear(2, 2), nn.ModuleList([nn.Linear(2, 2)]), [nn.Linear(2, 2)]], ids=str)
@@ -119,7 +119,7 @@ def test_a_module_that_is_not_where_its_with_device_says_is_named():
         split_module(nn.Sequential(wrapped))
 
 
-# --- split_module: where it cuts -------------------------------------------------------------------------------------
+# --- split_module: where it cuts ------------------------------------------------------------------
 
 
 def made(kind: str) -> nn.Module:
@@ -205,7 +205,7 @@ def test_with_device_moves_its_module_to_a_real_device():
     assert WithDevice(nn.Linear(3, 2), "meta").module.weight.is_meta
 
 
-# --- clock_cycles ----------------------------------------------------------------------------------------------------
+# --- clock_cycles ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("counts", [(0, 1), (1, 0), (-1, 2), (3, -2)])
@@ -259,7 +259,7 @@ def test_the_clocks_come_one_by_one_from_an_iterator():
     assert iter(clocks) is clocks and next(clocks) == [(0, 0)] and next(clocks) == [(1, 0), (0, 1)]
 
 
-# --- Pipe: what is refused -------------------------------------------------------------------------------------------
+# --- Pipe: what is refused ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -402,7 +402,7 @@ def test_outputs_that_do_not_fit_together_are_named(function, message):
         piped(rows(5))
 
 
-# --- Pipe: the plain module's output and gradients -------------------------------------------------------------------
+# --- Pipe: the plain module's output and gradients ------------------------------------------------
 
 
 @pipe_task
@@ -510,7 +510,7 @@ def test_the_names_of_parameters_say_partition_and_module():
         assert [str(device) for device in piped.devices] == ["cpu:0", "cpu:1"]
 
 
-# --- what differs: batch normalisation and dropout -------------------------------------------------------------------
+# --- what differs: batch normalisation and dropout ------------------------------------------------
 
 
 def normalised() -> nn.Sequential:
@@ -553,7 +553,7 @@ def test_dropout_has_the_same_mask_in_backward_as_in_forward():
     assert x.grad.equal(output)
 
 
-# --- at the same time ------------------------------------------------------------------------------------------------
+# --- at the same time -----------------------------------------------------------------------------
 
 
 @pipe_task
@@ -642,7 +642,7 @@ def test_an_error_in_a_nested_pipe_names_both_places():
     inner.close()
 
 
-# --- copies ----------------------------------------------------------------------------------------------------------
+# --- copies ---------------------------------------------------------------------------------------
 
 
 def pickled(piped: Pipe) -> Pipe:
@@ -676,7 +676,7 @@ def test_weights_go_from_one_pipe_to_another():
         torch.testing.assert_close(two(rows(5)), one(rows(5)))
 
 
-# --- threads end -----------------------------------------------------------------------------------------------------
+# --- threads end ----------------------------------------------------------------------------------
 
 
 @made_task
@@ -758,7 +758,7 @@ def test_a_keyboard_interrupt_while_stages_work_leaves_the_pipe_usable(use, monk
     go.set()
 
 
-# --- without a sound -------------------------------------------------------------------------------------------------
+# --- without a sound ------------------------------------------------------------------------------
 
 
 @pipe_task
@@ -772,7 +772,7 @@ def test_the_student_file_names_what_it_uses_from_the_given_code():
     assert {"run_stage", "concatenate", "Task"} <= set(vars(pipe))
 
 
-# --- what a new user's code does -------------------------------------------------------------------------------------
+# --- what a new user's code does ------------------------------------------------------------------
 
 
 @pipe_task

@@ -34,7 +34,7 @@ MIB = 2**20
 reducer_task = task("dp.6", "dp.7")
 
 
-# --- small models and what to do with them ---------------------------------------------------------------------------
+# --- small models and what to do with them --------------------------------------------------------
 
 
 def net(dtype: torch.dtype = torch.float64) -> nn.Sequential:
@@ -87,7 +87,7 @@ def collectives_begun() -> int:
     return group._get_sequence_number_for_group()
 
 
-# --- bad input -------------------------------------------------------------------------------------------------------
+# --- bad input ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("cap_mb", [0, -1, float("nan")])
@@ -184,7 +184,7 @@ def test_a_rank_with_another_bucket_capacity_is_an_error_on_every_rank(ranks):
         assert error.startswith("ValueError: rank 1 has other buckets than rank 0: of [") and "bucket_cap_mb" in error
 
 
-# --- calls in the wrong order ----------------------------------------------------------------------------------------
+# --- calls in the wrong order ---------------------------------------------------------------------
 
 
 @reducer_task
@@ -259,7 +259,7 @@ def test_a_backward_pass_inside_no_sync_before_the_last_one_is_finished_is_refus
         assert error.startswith("RuntimeError: ") and "finish_gradient_synchronization()" in error
 
 
-# --- faults ----------------------------------------------------------------------------------------------------------
+# --- faults ---------------------------------------------------------------------------------------
 
 
 @reducer_task
@@ -376,7 +376,7 @@ def test_a_hook_that_forgets_to_be_asynchronous_is_told_what_to_return(ranks):
         assert "async_op=True" in error
 
 
-# --- at the start: rank 0's model ------------------------------------------------------------------------------------
+# --- at the start: rank 0's model -----------------------------------------------------------------
 
 
 class Mixed(nn.Module):
@@ -435,7 +435,7 @@ def test_the_wrapper_passes_everything_on_and_the_model_stays_what_it_is(ranks):
     ranks(2).run(in_rank)
 
 
-# --- the same as torch's DistributedDataParallel ---------------------------------------------------------------------
+# --- the same as torch's DistributedDataParallel --------------------------------------------------
 
 
 Step = Callable[[nn.Module, int], torch.Tensor]
@@ -593,7 +593,7 @@ def test_ranks_together_train_as_one_process_does_on_the_whole_batch(world_size,
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
 
 
-# --- gradient accumulation -------------------------------------------------------------------------------------------
+# --- gradient accumulation ------------------------------------------------------------------------
 
 
 @reducer_task
@@ -693,7 +693,7 @@ def test_a_forward_pass_talks_to_other_ranks_only_where_it_is_for_training(ranks
         assert talk == {"no_grad": 0, "no_sync": 0, "evaluation": 0, "inference": 0}
 
 
-# --- buckets ---------------------------------------------------------------------------------------------------------
+# --- buckets --------------------------------------------------------------------------------------
 
 
 def lies_in(part: torch.Tensor, whole: torch.Tensor) -> bool:
@@ -806,7 +806,7 @@ def test_gradients_have_their_parameters_strides(ranks):
         torch.testing.assert_close(found, mean(own for *_, own in values))
 
 
-# --- order and overlap -----------------------------------------------------------------------------------------------
+# --- order and overlap ----------------------------------------------------------------------------
 
 
 class Factors(nn.Module):
@@ -935,7 +935,7 @@ def test_the_event_table_has_each_bucket_of_each_step_with_its_number_and_bytes(
             assert inside.bytes.tolist() == run.values[rank]
 
 
-# --- communication hooks ---------------------------------------------------------------------------------------------
+# --- communication hooks --------------------------------------------------------------------------
 
 
 @reducer_task
@@ -1004,7 +1004,7 @@ def test_bfloat16_halves_the_bytes_on_their_way(ranks):
     assert ranks(2).run(in_rank).values == [[size, size // 2]] * 2
 
 
-# --- one wrapper after another ---------------------------------------------------------------------------------------
+# --- one wrapper after another --------------------------------------------------------------------
 
 
 @reducer_task

@@ -54,7 +54,7 @@ def fails(ranks):
     return run
 
 
-# --- a stage ---------------------------------------------------------------------------------------------------------
+# --- a stage --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_rank_that_is_killed_in_a_step_is_named_with_the_signal(in_backward, f
     assert (error.rank, error.error_type) == (1, "SIGKILL")
 
 
-# --- batches ---------------------------------------------------------------------------------------------------------
+# --- batches --------------------------------------------------------------------------------------
 
 
 def lengths(*sizes):
@@ -175,7 +175,7 @@ def test_a_target_with_another_number_of_rows_is_found_by_the_rank_of_the_last_s
     assert "in the loss of stage 1, micro-batch 2" in error.traceback
 
 
-# --- pipelines that cannot begin -------------------------------------------------------------------------------------
+# --- pipelines that cannot begin ------------------------------------------------------------------
 
 STAGE = [nn.ReLU()]
 CIRCLE = Schedule([list(map(Op.parse, ops.split())) for ops in ("0F0 0B0 0F1 0B1", "1F1 1B1 1F0 1B0")])
@@ -251,7 +251,7 @@ def test_launch_says_what_was_wrong_whichever_rank_it_hears_first(fails):
     assert error.error_type == "ValueError" and "rank 1 was given 2 stages, expected 1" in str(error)
 
 
-# --- in a cell -------------------------------------------------------------------------------------------------------
+# --- in a cell ------------------------------------------------------------------------------------
 
 
 def test_functions_and_stages_that_ranks_cannot_import_travel_with_the_call(ranks):

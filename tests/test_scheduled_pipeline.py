@@ -89,7 +89,7 @@ def none_or_zero(gradient):
     assert gradient is None or not gradient.any()
 
 
-# --- the same as in one process --------------------------------------------------------------------------------------
+# --- the same as in one process -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=name_of)
@@ -198,7 +198,7 @@ def test_the_whole_backward_and_the_split_one_may_stand_side_by_side():
     agrees([train(schedule)], schedule)
 
 
-# --- the table -------------------------------------------------------------------------------------------------------
+# --- the table ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("schedule", [one_f_one_b(2, 4), interleaved(2, 4, 2), zero_bubble_v(2, 3)], ids=name_of)
@@ -242,7 +242,7 @@ def test_over_an_emulated_link_nothing_arrives_before_it_could_have(ranks):
         assert row.end_s - start[row.rank, row.micro_batch, row.step] >= ETHERNET_1G.latency_s
 
 
-# --- refused before anything is sent ---------------------------------------------------------------------------------
+# --- refused before anything is sent --------------------------------------------------------------
 #
 # What a rank finds by itself is tried on a schedule of one rank, which needs no other process.
 
@@ -324,7 +324,7 @@ def test_stages_come_in_a_list_a_tuple_or_a_modulelist(stages):
     assert ScheduledPipeline(stages, ONE_RANK, mse).step(x, x) == pytest.approx(mse(x.relu(), x).item())
 
 
-# --- the loss --------------------------------------------------------------------------------------------------------
+# --- the loss -------------------------------------------------------------------------------------
 
 
 @given(st.integers(1, 5), st.integers(0, 6))

@@ -101,7 +101,7 @@ def _as(parameter: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
     return part.as_strided(parameter.shape, strides)
 
 
-# --- communication hooks: how a bucket travels -----------------------------------------------------------------------
+# --- communication hooks: how a bucket travels ----------------------------------------------------
 
 
 def all_reduce_hook(buffer: torch.Tensor) -> torch.futures.Future[Any]:
@@ -120,7 +120,7 @@ def bf16_compress_hook(buffer: torch.Tensor) -> torch.futures.Future[Any]:
     return dist.all_reduce(compressed, async_op=True).get_future().then(decompress)
 
 
-# --- ranks start with the same model ---------------------------------------------------------------------------------
+# --- ranks start with the same model --------------------------------------------------------------
 
 
 @torch.no_grad()
@@ -140,7 +140,7 @@ class _Tensor(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """What must be the same on all ranks: parameters and buffers, and how many parameters a bucket has."""
+    """What must be the same on all ranks: the tensors, and how many parameters a bucket has."""
 
     tensors: list[_Tensor]
     bucket_sizes: list[int]

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 PLAIN_CPU = torch.device("cpu")
 
-# --- which device ----------------------------------------------------------------------------------------------------
+# --- which device ---------------------------------------------------------------------------------
 
 
 def process_device(assigned: str | None = None) -> torch.device:
@@ -48,7 +48,7 @@ def training_devices(own: torch.device, n: int) -> list[torch.device]:
     return [torch.device("cuda" if on_gpus else "cpu", number) for number in range(n)]
 
 
-# --- real and virtual ------------------------------------------------------------------------------------------------
+# --- real and virtual -----------------------------------------------------------------------------
 
 
 def check_device(device: str | torch.device) -> torch.device:

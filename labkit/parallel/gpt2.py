@@ -21,7 +21,7 @@ from labkit.parallel.placement import WithDevice
 if TYPE_CHECKING:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-# --- on devices ------------------------------------------------------------------------------------------------------
+# --- on devices -----------------------------------------------------------------------------------
 
 
 def place_blocks(gpt2: GPT2LMHeadModel, devices: Sequence[str | torch.device]) -> GPT2LMHeadModel:
@@ -96,7 +96,7 @@ def _put_module_in(module: nn.Module, state: dict[str, Any], prefix: str, *_: An
         state[f"{prefix}module.{name.removeprefix(prefix)}"] = state.pop(name)
 
 
-# --- through a Pipe --------------------------------------------------------------------------------------------------
+# --- through a Pipe -------------------------------------------------------------------------------
 
 
 class PipedBlocks(nn.Module):
@@ -196,7 +196,7 @@ def take_out_of_pipe(gpt2: GPT2LMHeadModel) -> None:
         gpt2.transformer.h = nn.ModuleList(piped.blocks)
 
 
-# --- in stages -------------------------------------------------------------------------------------------------------
+# --- in stages ------------------------------------------------------------------------------------
 
 
 class GPT2Stage(nn.Module):
@@ -244,7 +244,7 @@ def cut_into_stages(gpt2: GPT2LMHeadModel, n_stages: int) -> list[GPT2Stage]:
     return [GPT2Stage(gpt2, share) for share in _block_ranges(len(plain_blocks(gpt2)), n_stages, "stages")]
 
 
-# --- the model -------------------------------------------------------------------------------------------------------
+# --- the model ------------------------------------------------------------------------------------
 
 
 def check_gpt2(gpt2: Any) -> None:

@@ -19,7 +19,7 @@ from labkit.schedule import Op, Schedule
 from labkit.schedule.p2p_order import Message, p2p_order
 from labkit.trace import span
 
-# --- what is sent ----------------------------------------------------------------------------------------------------
+# --- what is sent ---------------------------------------------------------------------------------
 
 
 class Item(NamedTuple):
@@ -95,7 +95,7 @@ class _Receive(NamedTuple):
     tensor: torch.Tensor
 
 
-# --- sending and receiving -------------------------------------------------------------------------------------------
+# --- sending and receiving ------------------------------------------------------------------------
 
 
 class P2P:
@@ -195,7 +195,7 @@ class P2P:
         self._next = 0
         self._formats_are_known = True
 
-    # --- one message after the other ---
+    # --- one message after the other --------------------------------------------------------------
 
     def _advance(self, through: int) -> None:
         """Begin all messages up to number ``through``, and later ones that can go already."""
@@ -255,7 +255,7 @@ class P2P:
                 + ("was received already" if item in self._number or item in self._sent else "was not sent yet")
             )
 
-    # --- formats ---
+    # --- formats ----------------------------------------------------------------------------------
 
     def _format_of(self, item: Item) -> Format:
         """Return an activation's format, or for a gradient that of the activation it belongs to."""

@@ -106,7 +106,7 @@ def _rank_and_size(process_group: Any) -> tuple[int, int]:
     return dist.get_rank(process_group), dist.get_world_size(process_group)
 
 
-# --- do all agree? ---------------------------------------------------------------------------------------------------
+# --- do all agree? --------------------------------------------------------------------------------
 
 HEAD_START_S = 0.1  # launch reports the rank that raises first, which should be the one with the mistake
 

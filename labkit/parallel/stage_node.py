@@ -58,7 +58,7 @@ def run_stage(module: nn.Module, x: torch.Tensor, device: torch.device, stage: i
         return mark_ready(y)
 
 
-# --- a graph of its own ----------------------------------------------------------------------------------------------
+# --- a graph of its own ---------------------------------------------------------------------------
 
 
 class _InnerGraph:
@@ -142,7 +142,7 @@ def _without_hooks(leaves: Sequence[torch.Tensor]) -> Iterator[None]:
             kept.update(before)
 
 
-# --- the end of the pipeline -----------------------------------------------------------------------------------------
+# --- the end of the pipeline ----------------------------------------------------------------------
 
 
 def concatenate(outputs: Sequence[torch.Tensor]) -> torch.Tensor:

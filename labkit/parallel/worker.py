@@ -25,7 +25,7 @@ from labkit.trace import span
 
 JOIN_TIMEOUT_S = 2.0  # for the end of a worker that is still busy; it ends after its task in any case
 
-# --- tasks: a call, and how it went ----------------------------------------------------------------------------------
+# --- tasks: a call, and how it went ---------------------------------------------------------------
 
 
 class Task:
@@ -113,7 +113,7 @@ def _under(modes: Modes) -> Iterator[None]:
         yield
 
 
-# --- workers: threads that do tasks ----------------------------------------------------------------------------------
+# --- workers: threads that do tasks ---------------------------------------------------------------
 
 
 class Worker(threading.Thread):
@@ -230,7 +230,7 @@ def _at_exit() -> None:
     wait_for_end(workers)
 
 
-# --- tensors that go from one device or stream to another ------------------------------------------------------------
+# --- tensors that go from one device or stream to another -----------------------------------------
 
 
 def mark_ready(tensor: torch.Tensor) -> torch.Tensor:

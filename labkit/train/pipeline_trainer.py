@@ -28,7 +28,7 @@ from labkit.train.translation import NO_LOSS, PAD_ID, Batch
 if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel
 
-# --- a process for each rank -----------------------------------------------------------------------------------------
+# --- a process for each rank ----------------------------------------------------------------------
 
 
 class PipelineTrainer(Trainer):
@@ -159,7 +159,7 @@ def _ranks_of_stages(schedule: Schedule) -> list[int]:
     return [ranks[stage] for stage in range(schedule.n_stages)]
 
 
-# --- one process for all devices -------------------------------------------------------------------------------------
+# --- one process for all devices ------------------------------------------------------------------
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ PAD_ID, EOS_DE_ID, EOS_EN_ID = 0, 1, 2  # special tokens come first in a trained
 NO_LOSS = -100  # the label that cross_entropy passes over
 
 
-# --- text to token numbers -------------------------------------------------------------------------------------------
+# --- text to token numbers ------------------------------------------------------------------------
 
 
 def train_tokenizer(pairs: Sequence[dict[str, str]], vocab_size: int) -> Tokenizer:
@@ -69,7 +69,7 @@ def encode(pairs: Sequence[dict[str, str]], tokenizer: Tokenizer) -> list[Exampl
     return [Example([*de, EOS_DE_ID], [*en, EOS_EN_ID]) for de, en in zip(*sides, strict=True)]
 
 
-# --- token numbers to batches ----------------------------------------------------------------------------------------
+# --- token numbers to batches ---------------------------------------------------------------------
 
 
 @dataclass
@@ -119,7 +119,7 @@ def summed_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=NO_LOSS, reduction="sum")
 
 
-# --- writing translations, and judging them --------------------------------------------------------------------------
+# --- writing translations, and judging them -------------------------------------------------------
 
 
 @torch.no_grad()
@@ -180,7 +180,7 @@ def bleu(translations: Sequence[str], references: Sequence[str]) -> float:
     return BLEU().corpus_score(list(translations), [list(references)]).score
 
 
-# --- all of it, ready for training -----------------------------------------------------------------------------------
+# --- all of it, ready for training ----------------------------------------------------------------
 
 
 @dataclass(frozen=True)

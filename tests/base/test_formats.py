@@ -1,4 +1,5 @@
-"""labkit.base.formats: what a measured number, a machine's fact and a loss look like in a notebook."""
+"""labkit.base.formats: what a measured number, a machine's fact and a loss look like in a
+notebook."""
 
 import re
 

@@ -478,7 +478,8 @@ def test_the_fit_and_its_errors_are_those_of_numpys_weighted_polyfit(seed):
 
 
 def test_the_truth_is_within_the_errors_as_often_as_students_t_says():
-    """Six degrees of freedom: 64 % within one standard error, 91 % within two, 97.6 % within three."""
+    """Six degrees of freedom: 64 % within one standard error, 91 % within two, 97.6 % within
+    three."""
     n_seeds, off = 300, {"latency": [], "bandwidth": []}
     for seed in range(n_seeds):
         fit = fit_link(SIZES, noisy_times(seed, noise=0.03))

@@ -1,6 +1,8 @@
-"""Every notebook of the lab reproduces what is stored in it, and a stored output that is wrong by one digit is noticed.
+"""Every notebook of the lab reproduces what is stored in it, and a stored output that is wrong by
+one digit is noticed.
 
-Each notebook is executed once: nbval compares it, and the same execution serves the trials with changed digits.
+Each notebook is executed once: nbval compares it, and the same execution serves the trials with
+changed digits.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ EXPECTED = (
 )
 CPU_RULES, GPU_RULES = TESTS / "nbval_sanitize.cfg", TESTS / "nbval_sanitize_gpu.cfg"
 
-# pytest with this folder to import the plugin from; PYTHONPATH would reach the kernels and the ranks as well
+# pytest with this folder to import the plugin from; PYTHONPATH would reach the kernels and the
+# ranks as well
 PYTEST = "import sys, pytest; sys.path.insert(0, sys.argv.pop(1)); sys.exit(pytest.main(sys.argv[1:]))"
 
 
@@ -50,7 +53,8 @@ def rules_of_this_machine() -> Path:
 
 
 def replay(notebooks: list[Path], rules: Path) -> dict:
-    """What nbval says about each cell, and about each changed digit. Raises if pytest itself went wrong."""
+    """What nbval says about each cell, and about each changed digit. Raises if pytest itself went
+    wrong."""
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.json"
         environment = os.environ | {
@@ -205,7 +209,8 @@ TAMPERED = {
     ("rules", "names"), [(CPU_RULES, list(TAMPERED)), (GPU_RULES, ["untouched", "text", "loss"])], ids=["cpu", "gpu"]
 )
 def test_nbval_fails_where_a_compared_digit_was_changed_and_only_there(small, tmp_path, rules, names):
-    """One notebook has the cells of the small one once for each name, each time with outputs of that name's."""
+    """One notebook has the cells of the small one once for each name, each time with outputs of
+    that name's."""
     first, *others = [cell for cell in json.loads(small.read_text())["cells"] if cell["cell_type"] == "code"]
     cells = [first]
     for number, name in enumerate(names):
@@ -238,9 +243,11 @@ def test_an_executed_notebook_is_in_normal_form_and_keeps_the_contract(small):
 
 
 def test_no_kernel_can_be_reached_through_a_tcp_port(small):
-    """Not the one that executed this notebook; and if nbval's could, the test above would find another output.
+    """Not the one that executed this notebook; and if nbval's could, the test above would find
+    another output.
 
-    The one port is ipykernel's own: forked processes print through it, each message with a secret of the kernel's.
+    The one port is ipykernel's own: forked processes print through it, each message with a secret
+    of the kernel's.
     """
     assert nbformat.read(small, as_version=4).cells[6].outputs[0].text == "ipc 1\n"
 

@@ -1,4 +1,5 @@
-"""labkit.draw: timelines show every event, none covers another, and a name always looks the same."""
+"""labkit.draw: timelines show every event, none covers another, and a name always looks the
+same."""
 
 import random
 import time

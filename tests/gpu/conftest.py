@@ -9,7 +9,8 @@ import pytest
 
 @pytest.fixture
 def measured(record_property: Callable[[str, object], None]) -> Callable[[str, float, str], None]:
-    """measured(what, value, unit): a number for benchmarks/RESULTS.md. benchmarks/on_gpu.py collects them."""
+    """measured(what, value, unit): a number for benchmarks/RESULTS.md. benchmarks/on_gpu.py
+    collects them."""
 
     def note(what: str, value: float, unit: str) -> None:
         record_property("measured", {"what": what, "value": float(value), "unit": unit})

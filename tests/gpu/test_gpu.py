@@ -1,4 +1,5 @@
-"""On real GPUs: NCCL, several ranks on one GPU, CUDA used before, spans on the stream, gradients averaged, pipelines."""
+"""On real GPUs: NCCL, several ranks on one GPU, CUDA used before, spans on the stream, gradients
+averaged, pipelines."""
 
 import copy
 import statistics
@@ -123,7 +124,7 @@ def test_on_a_gpu_a_big_batch_costs_far_less_than_its_rows_one_by_one(measured):
     assert ms[sizes[-1]] < 0.1 * sizes[-1] * ms[1]
 
 
-# --- training --------------------------------------------------------------------------------------------------------
+# --- training -------------------------------------------------------------------------------------
 
 
 def test_gpt2_124m_trains_on_one_gpu(measured):
@@ -136,7 +137,7 @@ def test_gpt2_124m_trains_on_one_gpu(measured):
     measured("GPT-2 124M on one rank, batches of 64 sentences", rate, "tokens/s")
 
 
-# --- gradients -------------------------------------------------------------------------------------------------------
+# --- gradients ------------------------------------------------------------------------------------
 
 
 def small_model():
@@ -153,7 +154,8 @@ def gradients_of(model, rows, size):
 
 
 def averaged_in_every_way():
-    """The gradients of this rank's shard of a batch, averaged per tensor, through rank 0, around the ring, flat, in buckets."""
+    """The gradients of this rank's shard of a batch, averaged per tensor, through rank 0, around
+    the ring, flat, in buckets."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     mine, size = slice(4 * rank, 4 * rank + 4), 4 * world_size
 
@@ -188,7 +190,8 @@ def test_every_way_to_average_gives_the_gradient_of_the_whole_batch_on_nccl(worl
 
 
 def memory_after_a_step(wrap):
-    """Bytes in use on the device once the gradients are averaged, without the model's own; and the gradients' bytes."""
+    """Bytes in use on the device once the gradients are averaged, without the model's own; and the
+    gradients' bytes."""
     model = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048) for _ in range(8))).to(device())
     own = torch.cuda.memory_allocated()
     wrapped = wrap(model)
@@ -225,7 +228,7 @@ def test_a_buckets_span_lasts_until_its_sum_is_there_on_the_stream():
     assert sent.start_s.min() >= whole.start_s and sent.end_s.max() <= whole.end_s + 1e-4
 
 
-# --- pipelines -------------------------------------------------------------------------------------------------------
+# --- pipelines ------------------------------------------------------------------------------------
 
 
 def two_stages():
@@ -238,7 +241,8 @@ def two_stages():
 
 @pytest.fixture
 def both_on_one_gpu(monkeypatch):
-    """Have a Pipe take each module of its model as a partition on GPU 0, which split_module would take as one."""
+    """Have a Pipe take each module of its model as a partition on GPU 0, which split_module would
+    take as one."""
 
     def split(modules):
         return [torch.nn.Sequential(module) for module in modules], [torch.device("cuda", 0)] * len(modules)
@@ -247,7 +251,8 @@ def both_on_one_gpu(monkeypatch):
 
 
 def steps_of(model, count=5):
-    """Outputs and gradients of some steps of training, whose optimizer is queued just before the next forward pass."""
+    """Outputs and gradients of some steps of training, whose optimizer is queued just before the
+    next forward pass."""
     optimizer, found = torch.optim.SGD(model.parameters(), lr=0.1), []
     for step in range(count):
         generator = torch.Generator(device="cuda").manual_seed(step)
@@ -319,7 +324,7 @@ def test_autocast_on_the_gpu_holds_in_the_stages(both_on_one_gpu):
         assert piped(torch.ones(128, 512, device="cuda")).dtype == torch.bfloat16
 
 
-# --- GPT-2, model parallel and through a Pipe ------------------------------------------------------------------------
+# --- GPT-2, model parallel and through a Pipe -----------------------------------------------------
 
 
 def gpt2_devices():
@@ -359,7 +364,7 @@ def test_gpt2_on_two_real_devices_has_one_devices_loss_gradients_and_translation
     torch.testing.assert_close(gpt2_loss_and_gradients(gpt2), expected, rtol=1e-9, atol=1e-12)
 
 
-# --- pipelines of processes ------------------------------------------------------------------------------------------
+# --- pipelines of processes -----------------------------------------------------------------------
 
 
 def four_stages(where):
@@ -374,7 +379,8 @@ def batch_of_32(where, rows=13):
 
 
 def scheduled_steps(schedule, where=None, count=3):
-    """Some steps with this rank's stages on ``where``, by default its device. Gives the losses, and each stage's gradients."""
+    """Some steps with this rank's stages on ``where``, by default its device. Gives the losses, and
+    each stage's gradients."""
     where = where or device()
     own = sorted({op.stage for op in schedule.ops[dist.get_rank()]})
     stages, (x, target) = [four_stages(where)[number] for number in own], batch_of_32(where)
@@ -431,9 +437,11 @@ def test_a_scheduled_pipeline_on_two_gpus_has_one_processs_loss_and_gradients(sc
 
 
 def passes_of_a_block(rows, tokens, count=12):
-    """A GPT-2 block's forward pass, and backward whole and in two parts. Gives the gradients of both: input and weights.
+    """A GPT-2 block's forward pass, and backward whole and in two parts. Gives the gradients of
+    both: input and weights.
 
-    Nothing here waits for the GPU, so what is timed is its work, and not how quickly Python hands it out.
+    Nothing here waits for the GPU, so what is timed is its work, and not how quickly Python hands
+    it out.
     """
     block = models.gpt2("gpt2", n_layer=1).transformer.h[0].to(device())
     whole, split = Stage(block, 1), Stage(copy.deepcopy(block), 1)
@@ -466,7 +474,8 @@ def on_one_rank(schedule):
 
 
 def memory_of_a_step(schedule, width=768, rows=4, tokens=256):
-    """What a step takes beside the model and its gradients, and what a stage keeps of a micro-batch, in bytes."""
+    """What a step takes beside the model and its gradients, and what a stage keeps of a
+    micro-batch, in bytes."""
     blocks = models.gpt2("gpt2", n_embd=width, n_layer=schedule.n_stages).transformer.h.to(device())
     pipeline = pipe.ScheduledPipeline(list(blocks), schedule, torch.nn.functional.mse_loss)
     x, target = torch.randn(2, rows * schedule.n_micro, tokens, width, device=device())

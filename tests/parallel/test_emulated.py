@@ -22,7 +22,7 @@ SAID = emulated.NOTE
 mse = torch.nn.functional.mse_loss
 
 
-# --- what it computes ---
+# --- what it computes -----------------------------------------------------------------------------
 
 
 def test_output_and_gradients_are_those_of_a_multiplication():
@@ -45,7 +45,7 @@ def test_a_time_that_is_no_number_of_seconds_is_refused_by_name(name, value, err
         EmulatedStage(**times)
 
 
-# --- how long it takes ---
+# --- how long it takes ----------------------------------------------------------------------------
 
 
 class Clock:
@@ -92,7 +92,7 @@ def test_where_the_input_needs_no_gradient_the_weights_takes_as_long_as_both(clo
     assert clock.of(stage.weight_grad, 1) == 0.023
 
 
-# --- in ranks ---
+# --- in ranks -------------------------------------------------------------------------------------
 
 
 def step(schedule, times):

@@ -24,7 +24,7 @@ any_schedule = st.one_of(schedules(), random_schedules())
 CPU = torch.device("cpu")
 
 
-# --- a network that does no more than it must ------------------------------------------------------------------------
+# --- a network that does no more than it must -----------------------------------------------------
 
 
 class WaitsForEver(Exception):
@@ -200,7 +200,7 @@ def test_on_such_a_network_ranks_that_send_and_receive_as_it_comes_do_wait_for_e
         run(Network(2, LANES["a lane for each pair of ranks"], patient=False), 2, as_it_comes)
 
 
-# --- memory ----------------------------------------------------------------------------------------------------------
+# --- memory ---------------------------------------------------------------------------------------
 
 
 def most_kept(schedule, rank):
@@ -237,7 +237,7 @@ def test_in_1f1b_the_first_rank_keeps_no_more_sent_activations_than_are_in_fligh
     assert most_kept(gpipe(n, 8), rank=0) == 8  # nothing comes back before all is sent
 
 
-# --- what can be sent ------------------------------------------------------------------------------------------------
+# --- what can be sent -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("link", [None, ETHERNET_1G], ids=["gloo", "emulated link"])
@@ -262,7 +262,7 @@ def test_what_cannot_be_sent_is_refused_before_anything_is_sent(given, error, me
         P2P(forward_only(2, 1), 0, None, {0: CPU}).send(Op("F", 0, 0), given)
 
 
-# --- used the wrong way ----------------------------------------------------------------------------------------------
+# --- used the wrong way ---------------------------------------------------------------------------
 
 
 def alone():

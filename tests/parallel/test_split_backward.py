@@ -62,7 +62,7 @@ def linear(out: int = 4, seed: int = 1) -> nn.Linear:
     return nn.Linear(4, out).double()
 
 
-# --- three ways to go back -------------------------------------------------------------------------------------------
+# --- three ways to go back ------------------------------------------------------------------------
 
 
 def plain(module: nn.Module, inputs: list[torch.Tensor]) -> list[torch.Tensor | None]:
@@ -108,7 +108,7 @@ def check(module: nn.Module, inputs: list[torch.Tensor] | None = None, tolerance
     assert any(gradient is not None for gradient in found[plain])
 
 
-# --- random modules --------------------------------------------------------------------------------------------------
+# --- random modules -------------------------------------------------------------------------------
 
 POOL = 3  # weights of which several layers of one module may use the same
 
@@ -163,7 +163,7 @@ def test_input_gradient_and_weight_gradient_together_are_the_whole_backward_pass
     check(built(plan, [weight(4, 4, seed=seed) for seed in range(POOL)]))
 
 
-# --- special cases ---------------------------------------------------------------------------------------------------
+# --- special cases --------------------------------------------------------------------------------
 
 
 class Lstm(nn.Module):
@@ -282,7 +282,7 @@ def test_under_autocast_the_gradients_are_those_of_one_process():
         check(layers, [rows(seed=seed).float() for seed in range(MICRO_BATCHES)], tolerance=1e-5)
 
 
-# --- hooks -----------------------------------------------------------------------------------------------------------
+# --- hooks ----------------------------------------------------------------------------------------
 
 Log = list[tuple[str, torch.Tensor]]
 
@@ -361,7 +361,7 @@ def test_a_weights_whole_gradient_is_there_when_its_hooks_run(monkeypatch):
     assert len(seen) == 1 and seen[0].equal(layer.weight.grad)
 
 
-# --- work and memory -------------------------------------------------------------------------------------------------
+# --- work and memory ------------------------------------------------------------------------------
 
 
 def test_no_product_is_computed_twice_however_deep_the_stage():

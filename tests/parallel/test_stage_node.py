@@ -1,4 +1,5 @@
-"""A stage as one node of the autograd graph: what the plain module gives, spans, and notes on what goes wrong in it."""
+"""A stage as one node of the autograd graph: what the plain module gives, spans, and notes on what
+goes wrong in it."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ def check_equal(*modules: nn.Module, x: torch.Tensor | None = None) -> None:
     assert any(gradient is not None for gradient in expected[1:])
 
 
-# --- what goes wrong -------------------------------------------------------------------------------------------------
+# --- what goes wrong ------------------------------------------------------------------------------
 
 
 def test_what_a_stage_raises_in_forward_gets_a_note_with_stage_and_micro_batch():
@@ -124,7 +125,7 @@ def test_a_value_that_backward_needs_and_a_later_stage_has_changed_is_noticed_as
             output.sum().backward()
 
 
-# --- the plain module's output and gradients -------------------------------------------------------------------------
+# --- the plain module's output and gradients ------------------------------------------------------
 
 
 def test_output_and_gradients_are_the_plain_modules():
@@ -332,7 +333,7 @@ def test_a_graph_from_outside_that_several_micro_batches_use_has_to_be_retained(
                 loss.backward()
 
 
-# --- memory ----------------------------------------------------------------------------------------------------------
+# --- memory ---------------------------------------------------------------------------------------
 
 
 def test_what_is_kept_for_backward_is_let_go_as_backward_passes_even_while_the_loss_is_there():
@@ -384,7 +385,7 @@ def test_a_graph_that_is_dropped_is_gone_without_the_garbage_collector():
         gc.enable()
 
 
-# --- spans -----------------------------------------------------------------------------------------------------------
+# --- spans ----------------------------------------------------------------------------------------
 
 
 def test_forward_and_backward_of_each_stage_are_spans():
@@ -401,7 +402,7 @@ def test_forward_and_backward_of_each_stage_are_spans():
     assert (events.end_s[:-1].to_numpy() <= events.start_s[1:].to_numpy()).all()
 
 
-# --- the end of the pipeline -----------------------------------------------------------------------------------------
+# --- the end of the pipeline ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def two_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-# --- errors ----------------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("error", [ValueError("bad"), KeyboardInterrupt(), SystemExit(3), RecursionError()])
@@ -81,7 +81,7 @@ def test_a_worker_that_has_ended_takes_no_task():
         only.put(Task(int))
 
 
-# --- tasks -----------------------------------------------------------------------------------------------------------
+# --- tasks ----------------------------------------------------------------------------------------
 
 
 def test_tasks_of_one_worker_run_in_its_thread_one_after_the_other_in_order():
@@ -177,7 +177,7 @@ def test_a_task_that_is_done_keeps_its_result_alone():
         assert gone(used) and task.result()
 
 
-# --- threads of torch ------------------------------------------------------------------------------------------------
+# --- threads of torch -----------------------------------------------------------------------------
 
 
 def fresh_threads_number() -> int:
@@ -197,7 +197,7 @@ def test_workers_share_the_callers_threads_and_leave_everybody_elses_number_alon
         assert [done_by(each, torch.get_num_threads) for each in workers] == [share] * count
 
 
-# --- the end ---------------------------------------------------------------------------------------------------------
+# --- the end --------------------------------------------------------------------------------------
 
 
 def test_threads_end_once_what_was_put_before_is_done():

@@ -151,7 +151,8 @@ UNEVEN = {"forward": 1.0, "backward": 2.25, "input_grad": 1.25, "weight_grad": 0
 
 
 def instants(times, ops):
-    """Yield when each idle time of a rank begins, has its middle, and is nearly over; with its next op."""
+    """Yield when each idle time of a rank begins, has its middle, and is nearly over; with its next
+    op."""
     edges = [0.0] + [edge for op in ops for edge in times[op]] + [max(end for _, end in times.values())]
     for i, (a, b) in enumerate(zip(edges[::2], edges[1::2], strict=True)):
         if a < b:

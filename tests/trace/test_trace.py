@@ -293,7 +293,8 @@ def test_nested_spans_of_a_lane_share_a_thread_of_the_chrome_trace_in_whatever_o
 
 
 class TwoGpus:
-    """A stand-in for torch.cuda with two devices, whose events refuse to be compared across them."""
+    """A stand-in for torch.cuda with two devices, whose events refuse to be compared across
+    them."""
 
     def __init__(self, monkeypatch):
         import torch

@@ -1,4 +1,5 @@
-"""labkit.trace.traffic: a process's own bytes are counted exactly and at once, and nobody else's."""
+"""labkit.trace.traffic: a process's own bytes are counted exactly and at once, and nobody
+else's."""
 
 from __future__ import annotations
 
@@ -361,7 +362,8 @@ def test_a_default_timeout_is_not_forced_on_sockets_that_wait(pair):
 
 
 class Meeting:
-    """The ranks wait for each other by way of the store, so that nothing passes between themselves."""
+    """The ranks wait for each other by way of the store, so that nothing passes between
+    themselves."""
 
     def __init__(self):
         self.store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), is_master=False)
@@ -375,7 +377,8 @@ class Meeting:
 
 
 def observed(collective) -> Traffic:
-    """Return what this rank moved for one collective, without a byte of what came before or after."""
+    """Return what this rank moved for one collective, without a byte of what came before or
+    after."""
     meeting = Meeting()
     dist.barrier()  # a stream is in order: once this has arrived, so has all that came before it
     meeting.meet()

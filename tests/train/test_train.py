@@ -56,7 +56,7 @@ def gradient_of_whole_batch(batch: list[Example]) -> torch.Tensor:
     return flat_gradient(model)
 
 
-# --- gradients -------------------------------------------------------------------------------------------------------
+# --- gradients ------------------------------------------------------------------------------------
 
 
 def one_step(shards: list[list[Example]]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -122,7 +122,7 @@ def test_the_validation_loss_weighs_every_target_alike_on_any_number_of_ranks() 
     assert launch(validate, examples(11)).values == pytest.approx([expected, expected], rel=1e-5)
 
 
-# --- the task --------------------------------------------------------------------------------------------------------
+# --- the task -------------------------------------------------------------------------------------
 
 
 @needs_answers
@@ -218,7 +218,7 @@ def test_a_batch_that_ranks_cannot_share_equally_is_said(capfd: pytest.CaptureFi
     assert "batch size 7 over 2 ranks: 6 samples in a step" in capfd.readouterr().out
 
 
-# --- the command line ------------------------------------------------------------------------------------------------
+# --- the command line -----------------------------------------------------------------------------
 
 
 def without_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:

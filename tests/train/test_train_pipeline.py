@@ -76,7 +76,7 @@ def assert_same_losses(result: metrics.RankResult, alone: metrics.RankResult) ->
         assert ours == pytest.approx(expected, rel=1e-4), name
 
 
-# --- the same training -----------------------------------------------------------------------------------------------
+# --- the same training ----------------------------------------------------------------------------
 
 
 @needs_answers
@@ -157,7 +157,7 @@ def test_ranks_hold_their_stages_only_and_put_them_together_as_the_model_that_on
     assert sum(own for _, own, _ in values) == n_parameters + twice
 
 
-# --- what is recorded ------------------------------------------------------------------------------------------------
+# --- what is recorded -----------------------------------------------------------------------------
 
 
 @needs_answers
@@ -205,7 +205,7 @@ def test_a_virtual_device_has_its_share_of_the_threads_and_they_come_back() -> N
         torch.set_num_threads(threads)
 
 
-# --- the command line ------------------------------------------------------------------------------------------------
+# --- the command line -----------------------------------------------------------------------------
 
 SMALL = "--source shipped --size nano --limit 120 --limit-eval 20 --batch-size 16 --epochs 2"
 

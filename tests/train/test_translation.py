@@ -31,7 +31,7 @@ def random_examples(n: int, seed: int = 0) -> list[Example]:
     return [Example(tokens(EOS_DE_ID), tokens(EOS_EN_ID)) for _ in range(n)]
 
 
-# --- tokens and batches ----------------------------------------------------------------------------------------------
+# --- tokens and batches ---------------------------------------------------------------------------
 
 
 def test_the_tokenizer_gives_back_any_text_even_of_scripts_it_never_saw() -> None:
@@ -72,7 +72,7 @@ def test_a_batch_is_shifted_padded_and_labelled_on_target_tokens_only() -> None:
     assert (len(batch), batch.n_tokens, batch.n_targets) == (2, 10, 5)
 
 
-# --- the loss --------------------------------------------------------------------------------------------------------
+# --- the loss -------------------------------------------------------------------------------------
 
 
 def loss_by_hand(model: GPT2LMHeadModel, examples: list[Example], first: int = 0) -> float:
@@ -101,7 +101,7 @@ def test_the_loss_of_a_batch_is_the_sum_of_its_parts_losses(model: GPT2LMHeadMod
     assert sum(parts).item() == pytest.approx(whole.item(), rel=1e-5)
 
 
-# --- greedy decoding and BLEU ----------------------------------------------------------------------------------------
+# --- greedy decoding and BLEU ---------------------------------------------------------------------
 
 
 def test_greedy_translations_are_those_of_transformers_generate(model: GPT2LMHeadModel) -> None:
@@ -138,7 +138,7 @@ def test_bleu_is_sacrebleus() -> None:
         translation.bleu(written[:1], references)
 
 
-# --- the corpus ------------------------------------------------------------------------------------------------------
+# --- the corpus -----------------------------------------------------------------------------------
 
 
 def test_what_is_left_out_is_counted_aloud(capsys: pytest.CaptureFixture[str]) -> None:
