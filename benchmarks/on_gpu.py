@@ -109,7 +109,7 @@ def main() -> int:
     selected = [
         "-m",
         "gpu",
-        str(PROJECT / "tests" / "gpu"),
+        str(PROJECT / "tests"),
         f"--rootdir={PROJECT}",
         "-c",
         str(PROJECT / "pyproject.toml"),

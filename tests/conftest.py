@@ -22,6 +22,12 @@ PROJECT = Path(__file__).resolve().parent.parent
 LONGEST = ("test_notebooks", "test_answers", "test_check_answers", "test_other_environments", "test_launch_faults")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """``pytest -m gpu`` imports the tests on a GPU alone: where it runs there may be no Jupyter, which others import."""
+    others = collection_path.is_file() and collection_path.parent.name != "gpu"
+    return True if config.option.markexpr == "gpu" and others else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (*LONGEST, item.path.stem).index(item.path.stem))
     marked = [item for item in items if item.get_closest_marker("gpu")]

@@ -1,4 +1,4 @@
-"""Pipelines to test with: schedules of all kinds, and when their ops run, worked out rank by rank in the plainest way."""
+"""Pipelines to test with: schedules of all kinds, and when their ops run, in the plainest way."""
 
 from random import Random
 
@@ -34,10 +34,12 @@ def schedules(draw, most_ranks=4, most_micro_batches=6):
 
 @st.composite
 def random_schedules(draw, ranks=None, most_stages=6, most_micro_batches=4):
-    """Any schedule of so many ``ranks``, or 1 to 4, that can run, however odd: stages on any ranks, backward passes whole or
-    split, in any order.
+    """Draw any schedule of so many ``ranks``, or 1 to 4, that can run, however odd.
 
-    All ops are put in one random order, in which each comes after what it needs, and dealt out to the ranks.
+    Stages are on any ranks, backward passes whole or split, in any order.
+
+    All ops are put in one random order, in which each comes after what it needs, and dealt out to
+    the ranks.
     """
     chance = Random(draw(st.integers(0, 2**32 - 1)))
     n_ranks = ranks or draw(st.integers(1, 4))
@@ -66,7 +68,7 @@ def random_schedules(draw, ranks=None, most_stages=6, most_micro_batches=4):
 
 @st.composite
 def stage_times(draw, schedule, seconds=eighths):
-    """forward, backward, input_grad and weight_grad as simulate takes them: a number, or one a stage."""
+    """Draw forward, backward, input_grad and weight_grad: each a number, or one a stage."""
     per_stage = st.lists(seconds, min_size=schedule.n_stages, max_size=schedule.n_stages)
     return {name: draw(st.one_of(seconds, per_stage)) for name in EVENT_NAMES.values()}
 
@@ -99,8 +101,8 @@ def at_stage(times, op):
 def play(schedule, seconds, transfer=lambda op: 0.0, overhead=lambda op: 0.0):
     """When each op starts and ends: ``{op: (start, end)}``, all in seconds.
 
-    ``seconds(op)`` is how long it takes, ``transfer(op)`` how long what it gets from another rank is under way, and
-    ``overhead(op)`` what its rank needs between the op before and this one.
+    ``seconds(op)`` is how long it takes, ``transfer(op)`` how long what it gets from another rank
+    is under way, and ``overhead(op)`` what its rank needs between the op before and this one.
     """
     home, times = rank_of(schedule), {}
     left = [list(ops) for ops in schedule.ops]

@@ -1,4 +1,4 @@
-"""The labkit command does what its subcommand says, says no with its exit status, and loads only what it needs."""
+"""The labkit command does what its subcommand says, and loads only what it needs."""
 
 from __future__ import annotations
 

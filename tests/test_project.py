@@ -1,4 +1,4 @@
-"""The project as a whole: what is installed is pinned, modules lie in layers, and no borrowed data is in it."""
+"""The project as a whole: pinned, in layers, light where it must be, and with no borrowed data."""
 
 from __future__ import annotations
 

@@ -50,7 +50,6 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from labkit.check import plain
@@ -98,9 +97,6 @@ class Task:
         return add
 
 
-_MIGRATED = {f"labkit.check.{file.stem}" for file in Path(__file__).parent.glob("*_?.py")}  # for now
-
-
 def check(task: str) -> CheckResult:
     """Judge ``task``, such as ``"dp.1"``, by its student file on disk, and say what is right and wrong.
 
@@ -110,9 +106,7 @@ def check(task: str) -> CheckResult:
     """
     if todo := missing(task):
         return CheckResult(task, todo=todo)
-    if (name := f"labkit.check.{task.replace('.', '_')}") not in _MIGRATED:
-        return importlib.import_module("labkit.judging.as_before").check_as_before(task)
-    module = importlib.import_module(name)
+    module = importlib.import_module(f"labkit.check.{task.replace('.', '_')}")
     for other in module.TASK.first:
         if claim := _has_to_come_first(other):
             return CheckResult(task, (claim,))
@@ -130,9 +124,7 @@ def _has_to_come_first(task: str) -> Claim | None:
         return Claim(ENDS, f"{task} has to be done first ({todo.partition(': ')[2]})")
     result = check(task)
     first = result.claims[0]
-    if first.text == IS_IMPORTED or (
-        first.wrong and " has to be " in first.wrong
-    ):  # the file, or what comes before that
+    if first.text == IS_IMPORTED or " has to be " in (first.wrong or ""):  # it is the file, or what comes before that
         return first
     return None if result.passed else Claim(ENDS, f'{task} has to be right first: check("{task}") says what is wrong')
 
@@ -215,9 +207,9 @@ class _Observer:
         if not alone:
             return found
         ((value, error_type, message, text),) = found
-        return (
-            self._fail(case, raised(error_type, message, text, self._source), error_type, text) if error_type else value
-        )
+        if not error_type:
+            return value
+        return self._fail(case, raised(error_type, message, text, self._source), error_type, text)
 
     def _started(self, world_size: int, init: bool) -> Any:
         from labkit.launch import Workers

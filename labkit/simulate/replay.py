@@ -12,6 +12,7 @@ the time between, and the other is taken to be what it is elsewhere in that stag
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,21 +73,20 @@ def replay_events(schedule: Schedule, events: pd.DataFrame, what: str = "events"
     dependencies = find_dependencies(schedule)
     ops = _one_step(events, what)
     number = {op: i for i, op in enumerate(dependencies.ops)}
-    found: dict[int, int] = {}
+    rows: list[int | None] = [None] * len(number)
     for row, rank, op in zip(ops.index.tolist(), ops["rank"].tolist(), _ops_of_rows(ops), strict=True):
         if (i := number.get(op)) is None:
             raise ValueError(f"{what} has {op}, which is not in {of}: the two do not belong together")
         if rank != (home := dependencies.rank[i]):
             hint = "; if its stages are threads of one process, use by_stage(...)" if ops["rank"].nunique() == 1 else ""
             raise ValueError(f"{what} has {op} on rank {rank}, and {of} has it on rank {home}{hint}")
-        found[i] = row
-    for i, op in enumerate(dependencies.ops):
-        if i not in found:
-            raise ValueError(f"{what} lacks {op}, which is in {of}: give all ops of one step")
-    rows = np.array([found[i] for i in range(len(found))])
-    times = ops.loc[rows, ["start_s", "end_s"]].to_numpy(dtype=float)
+        rows[i] = row
+    if None in rows:
+        op = dependencies.ops[rows.index(None)]
+        raise ValueError(f"{what} lacks {op}, which is in {of}: give all ops of one step")
+    times = ops.loc[np.array(rows), ["start_s", "end_s"]].to_numpy(dtype=float)
     origin = float(times[:, 0].min())
-    replay = Replay(dependencies, rows, times[:, 0] - origin, times[:, 1] - origin, origin)
+    replay = Replay(dependencies, np.array(rows), times[:, 0] - origin, times[:, 1] - origin, origin)
     _check_order(replay, what, of)
     return replay
 
@@ -114,30 +114,25 @@ def _ops_of_rows(rows: pd.DataFrame) -> list[Op]:
 
 def _check_order(replay: Replay, what: str, of: str) -> None:
     """Raise ValueError unless every rank ran its ops one after the other, in order of its list."""
-    ops, rank = replay.dependencies.ops, replay.dependencies.rank
-    start_s, end_s = replay.start_s.tolist(), replay.end_s.tolist()
-    slack_s = _ROUNDING * replay.makespan_s
-    pairs = [(first, then) for then, first in enumerate(replay.dependencies.previous_op) if first is not None]
-    for first, then in pairs:
-        if start_s[then] < start_s[first]:
-            turned = ops[first].kind == ops[then].kind == "B" and ops[first].micro_batch < ops[then].micro_batch
-            hint = "; a Pipe runs the backward passes of a stage from the last micro-batch to the first"
-            raise ValueError(
-                f"{what} has {ops[then]} before {ops[first]} on rank {rank[then]}, and {of} has {ops[first]} first"
-                f"{hint if turned else ''}"
-            )
-    for first, then in pairs:
-        if end_s[first] - start_s[then] > slack_s:
-            raise ValueError(
-                f"{what} has {ops[then]} on rank {rank[then]} begin before {ops[first]} has ended, expected one op of a "
-                "rank at a time"
-            )
+    ops, rank, previous_op = replay.dependencies.ops, replay.dependencies.rank, replay.dependencies.previous_op
+    first = np.array([op for op in previous_op if op is not None], dtype=int)
+    then = np.array([i for i, op in enumerate(previous_op) if op is not None], dtype=int)
+    for i in np.flatnonzero(replay.start_s[then] < replay.start_s[first]):
+        one, other = ops[first[i]], ops[then[i]]
+        turned = one.kind == other.kind == "B" and one.micro_batch < other.micro_batch
+        hint = "; a Pipe runs the backward passes of a stage from the last micro-batch to the first" if turned else ""
+        raise ValueError(f"{what} has {other} before {one} on rank {rank[then[i]]}, and {of} has {one} first{hint}")
+    for i in np.flatnonzero(replay.end_s[first] - replay.start_s[then] > _ROUNDING * replay.makespan_s):
+        one, other = ops[first[i]], ops[then[i]]
+        raise ValueError(
+            f"{what} has {other} on rank {rank[then[i]]} begin before {one} has ended, expected one op of a rank at a time"
+        )
 
 
-def _end_times(replay: Replay, ops: list[int | None], otherwise: float) -> np.ndarray:
-    """Return when each of ``ops`` ended, and ``otherwise`` where there is no op."""
+def _end_times(replay: Replay, ops: list[int | None]) -> np.ndarray:
+    """Return when each of ``ops`` ended, long ago where there is no op."""
     end_s = replay.end_s.tolist()
-    return np.array([otherwise if op is None else end_s[op] for op in ops])
+    return np.array([-math.inf if op is None else end_s[op] for op in ops])
 
 
 # --- what each op waited for, and for how long ----------------------------------------------------
@@ -165,10 +160,9 @@ def attribute_delays(replay: Replay) -> Delays:
     second, it is nothing.
     """
     ops, previous, remote = replay.dependencies.ops, replay.dependencies.previous_op, replay.dependencies.remote_input
-    has_previous = np.array([op is not None for op in previous])
-    has_input = np.array([op is not None for op in remote])
-    free_s = _end_times(replay, previous, 0.0)  # before its first op a rank is free from the beginning
-    sent_s = _end_times(replay, remote, -np.inf)
+    free_s, sent_s = _end_times(replay, previous), _end_times(replay, remote)
+    has_previous, has_input = np.isfinite(free_s), np.isfinite(sent_s)
+    free_s = np.where(has_previous, free_s, 0.0)  # before its first op a rank is free from the beginning
     since_free, since_sent = replay.start_s - free_s, replay.start_s - sent_s
     stage = np.array([op.stage for op in ops])
     kind = [list(EVENT_NAMES).index(op.kind) for op in ops]
@@ -181,7 +175,7 @@ def attribute_delays(replay: Replay) -> Delays:
     return Delays(
         overhead_s=np.where(for_input, np.minimum(overhead, since_free), since_free),
         transfer_s=np.where(for_input, since_sent, of_the_other),
-        waited_for=[remote[i] if waited else previous[i] for i, waited in enumerate(for_input)],
+        waited_for=[remote[i] if waited else previous[i] for i, waited in enumerate(for_input.tolist())],
     )
 
 

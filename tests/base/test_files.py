@@ -1,4 +1,4 @@
-"""labkit.base.files: a reader sees the file before or the file after, and nothing is left of a failure."""
+"""labkit.base.files: a reader sees the old file or the new one, and a failure leaves nothing."""
 
 import pytest
 

@@ -11,7 +11,7 @@ BARE_NUMBER = re.compile(r"\d+\.\d+")
 
 
 def outside_brackets(text: str) -> str:
-    """An oracle of its own, with no regular expression of the sanitizer: what is left when each [~ …] is cut out."""
+    """Return what is left when each [~ …] is cut out, without the sanitizer's own expressions."""
     kept, inside = "", False
     for i, letter in enumerate(text):
         inside = inside or text[i : i + 2] == "[~"

@@ -1,4 +1,4 @@
-"""What a container grants, read from control groups as the kernel writes them, and what ranks make of it."""
+"""What a container grants, read from control groups as the kernel writes them."""
 
 import math
 

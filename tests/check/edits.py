@@ -1,3 +1,4 @@
+### INSTRUCTORS ONLY: this file is of use with answers alone, so it is not in the student edition
 """Wrong answers as edits of the reference: the text between the markers of a task, with some of it replaced."""
 
 from __future__ import annotations

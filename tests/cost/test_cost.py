@@ -1,4 +1,4 @@
-"""labkit.cost: what it says a collective costs is what its messages cost one by one; what it fits is what was there."""
+"""labkit.cost: a collective costs what its messages cost one by one; a fit finds what was there."""
 
 from __future__ import annotations
 
@@ -226,8 +226,11 @@ Message = tuple[int, int, float]  # source, destination, bytes
 
 
 def seconds_until_all_have_arrived(rounds: list[list[Message]], link: Link, latency_holds_port: bool = True) -> float:
-    """Send message by message: each waits for its sender's port, its receiver's port, and what its sender received in
-    earlier rounds. A port is held for the bytes, and for the latency too unless that is spent on the way."""
+    """Send message by message, and return the seconds until all have arrived.
+
+    Each waits for its sender's port, its receiver's port, and what its sender received in earlier
+    rounds. A port is held for the bytes, and for the latency too unless that is spent on the way.
+    """
     out_free: dict[int, float] = {}
     in_free: dict[int, float] = {}
     arrived: dict[int, float] = {}
@@ -244,7 +247,7 @@ def seconds_until_all_have_arrived(rounds: list[list[Message]], link: Link, late
 
 
 def ring_rounds(n: int, n_rounds: int, n_bytes: float) -> list[list[Message]]:
-    """In every round each rank sends its right neighbour a part: what it has received in the round before."""
+    """Have each rank send its right neighbour what it received in the round before."""
     return [[(rank, (rank + 1) % n, n_bytes / n) for rank in range(n)] for _ in range(n_rounds)]
 
 
@@ -370,8 +373,11 @@ def gradients_in_buckets(draw):
 
 
 def watched_second_by_second(ready: list[int], sizes: list[int], buckets: list[list[int]]) -> list[tuple[int, int]]:
-    """(start, end) of every bucket, found by looking at the channel once a second. Two ranks, 1 s of latency and 1
-    byte a second: an all_reduce lasts two latencies and a second for each byte."""
+    """Return (start, end) of every bucket, found by looking at the channel once a second.
+
+    Two ranks, 1 s of latency and 1 byte a second: an all_reduce lasts two latencies and a second
+    for each byte.
+    """
     times: list[tuple[int, int]] = []
     second, left, began = 0, 0, 0
     while len(times) < len(buckets):
@@ -521,7 +527,7 @@ def test_a_latency_that_would_be_negative_is_zero_and_the_line_starts_at_the_ori
 
 
 def test_small_messages_count_as_much_as_large_ones():
-    """A large message that is 10 % late by chance must not drown a latency that 3 small ones show clearly."""
+    """A large message that is 10 % late must not drown a latency that 3 small ones show."""
     sizes = [1e3, 2e3, 4e3, 1e8]
     times = [50e-6 + size / 125e6 for size in sizes]
     times[-1] *= 1.1

@@ -28,7 +28,10 @@ def test_the_largest_model_takes_16_bytes_a_parameter_and_its_activations():
 
 
 def test_activations_agree_with_the_paper_that_gave_the_formula():
-    """Korthikanti et al.: 175B, sequence 2048, batch 1 keeps about 275 GB without attention's 5as/h, which is 80/34 of it."""
+    """Korthikanti et al.: 175B, sequence 2048, batch 1 keeps 275 GB without attention's 5as/h.
+
+    That is 80/34 of it.
+    """
     linear, attention = 34, 5 * 96 * 2048 / 12288
     assert attention == 80
     assert activation_bytes(96, 12288, 96) == pytest.approx(96 * 2048 * 12288 * (linear + attention))

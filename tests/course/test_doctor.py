@@ -1,4 +1,4 @@
-"""The doctor says of each thing whether it is ok, what to do if not, and hides what differs from machine to machine."""
+"""The doctor says of each thing whether it is ok, and hides what differs between machines."""
 
 from __future__ import annotations
 

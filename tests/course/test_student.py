@@ -362,8 +362,8 @@ def test_what_is_for_instructors_only_stays_with_them(tmp_path: Path) -> None:
 @in_the_marked_source
 def test_no_test_of_the_student_edition_holds_an_answer(tmp_path: Path) -> None:
     write_student_edition(tmp_path / "student")
-    tests = {file.name for file in (tmp_path / "student" / "tests").glob("*.py")}
+    tests = {file.name for file in (tmp_path / "student" / "tests").rglob("*.py")}
     assert "test_check.py" in tests
-    assert "test_check_answers.py" not in tests
-    assert not [name for name in tests if name.startswith("answers_")]
+    assert "test_answers.py" not in tests
+    assert not [name for name in tests if name.startswith("wrong_")]
     assert "## For instructors" not in (tmp_path / "student" / "README.md").read_text()

@@ -1,4 +1,4 @@
-"""labkit.draw.schedule_figures: several schedules on one time axis compare at a glance, in time and in memory."""
+"""labkit.draw.schedule_figures: several schedules compare at a glance, in time and in memory."""
 
 from itertools import combinations, pairwise
 
@@ -26,7 +26,7 @@ def _close_figures():
 
 @pytest.fixture(scope="module")
 def five_tables():
-    """Five schedules of one model on four ranks: where a rank has two stages, each takes half as long."""
+    """Return five schedules of one model on four ranks; each of two stages takes half as long."""
     return {
         "GPipe": simulate(gpipe(4, 8)),
         "1F1B": simulate(one_f_one_b(4, 8)),
@@ -92,7 +92,8 @@ def test_panels_stand_below_each_other_in_the_order_given_and_only_the_last_name
 
 def test_each_panel_says_its_makespan_and_bubble(five_tables):
     figure = schedules(five_tables, time_label="time (forward passes)")
-    # closed forms of ANCHORS.md, n = 4 and m = 8: (m + n - 1)(F + B) = 33 and 3/11; 24 + 3·3/2 for two chunks; 27 for ZB-H1
+    # closed forms of ANCHORS.md, n = 4 and m = 8: (m + n - 1)(F + B) = 33 and 3/11; 24 + 3·3/2 for
+    # two chunks; 27 for ZB-H1
     said = {words(ax)[-4]: words(ax)[-3:-1] for ax in figure.axes}
     assert said["GPipe"] == said["1F1B"] == ["makespan 33", "bubble 27.3 %"]
     assert said["Interleaved 1F1B"] == ["makespan 28.5", "bubble 15.8 %"]

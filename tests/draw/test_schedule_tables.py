@@ -22,7 +22,8 @@ def _close_figures():
 
 LETTERS = {to_hex(STYLES[name].colour): letter for name, letter in zip(STYLES, "FBIW", strict=False)}
 
-# Written by hand: with unit times rank 1 waits a slot for its first input, rank 0 a hop and back for its first gradient.
+# Written by hand: with unit times rank 1 waits a slot for its first input, rank 0 a hop and back
+# for its first gradient.
 PAPER = {
     "GPipe": """
         F0 F1 .. .. B0 B1

@@ -1,4 +1,4 @@
-"""labkit.draw: timelines show every event, none covers another, and a name looks the same everywhere."""
+"""labkit.draw: timelines show every event, none covers another, and a name always looks the same."""
 
 import random
 import time
@@ -303,7 +303,8 @@ def test_a_wrong_table_is_refused_with_its_fault(table, error, message):
 
 # --- colours --------------------------------------------------------------------------------------
 
-# Linear light to what an eye without red, green or blue cones sees (Machado, Oliveira and Fernandes 2009, severity 1).
+# Linear light to what an eye without red, green or blue cones sees (Machado, Oliveira and Fernandes
+# 2009, severity 1).
 COLOUR_VISION = {
     "normal": np.eye(3),
     "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],

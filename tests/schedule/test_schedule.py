@@ -1,4 +1,4 @@
-"""labkit.schedule: the orders are the papers', what cannot run is refused by place, and CSV goes both ways."""
+"""labkit.schedule: orders are the papers', errors say the place, and CSV goes both ways."""
 
 from __future__ import annotations
 
@@ -57,9 +57,10 @@ def generated(draw) -> Schedule:
 
 
 def executed(ranks: list[list[Op]], **times: float) -> dict[Op, tuple[float, float]] | None:
-    """When every op starts and ends, each rank running what is next on its list as soon as it can; None if one never can.
+    """Return when every op starts and ends, as soon as its rank can; None if one never can.
 
-    What is needed is looked for among what has run, over and over. ``times`` are those of F, B, I and W, 1 unless given.
+    What is needed is looked for among what has run, over and over. ``times`` are those of F, B, I
+    and W, 1 unless given.
     """
     n_stages = 1 + max((op.stage for ops in ranks for op in ops), default=-1)
     spans: dict[Op, tuple[float, float]] = {}

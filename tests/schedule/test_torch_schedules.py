@@ -1,4 +1,4 @@
-"""labkit.schedule beside torch.distributed.pipelining: the orders are torch's, and each reads the CSV that the other writes."""
+"""labkit.schedule and torch.distributed.pipelining: the same orders, the same CSV both ways."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def texts(schedule: Schedule) -> list[list[str]]:
     return [list(map(str, ops)) for ops in schedule.ops]
 
 
-# --- orders ----------------------------------------------------------------------------------------------------------
+# --- orders ---------------------------------------------------------------------------------------
 
 
 def stages_of_torch(n_ranks: int, n_stages: int, rank: int = 0) -> list:
@@ -50,7 +50,10 @@ def compute_only(order: dict) -> list[list[str]]:
 
 
 def run_by_torch(name: str, n_stages: int, n_micro: int) -> list[list[str]]:
-    """What torch's single-stage runtime does on every rank, as recorded by a stage that neither computes nor sends."""
+    """Return what torch's single-stage runtime does on every rank.
+
+    A stage that neither computes nor sends records it.
+    """
     ranks = []
     for rank in range(n_stages):
         done: list[str] = []
@@ -104,7 +107,7 @@ def test_zero_bubble_v_has_torchs_order_also_with_few_micro_batches(n, m):
     assert texts(zero_bubble_v(n, m)) == compute_only(order_of_torch("ScheduleZBVZeroBubble", n, m, 2).pipeline_order)
 
 
-# --- CSV -------------------------------------------------------------------------------------------------------------
+# --- CSV ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

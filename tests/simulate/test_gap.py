@@ -1,4 +1,4 @@
-"""labkit.simulate.gap and labkit.simulate.replay: what was lost is found where it was put, and all of it adds up."""
+"""labkit.simulate.gap and replay: what was lost is found where it was put, and all of it adds up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""labkit.simulate.idle: the critical path is as long as the run, and what an idle rank waits for is really late."""
+"""labkit.simulate.idle: the critical path is as long as the run, and what is waited for is late."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_time_outside_the_run_is_refused_and_the_run_named(time, error):
 
 
 def path_of(schedule, events):
-    """The ops of the critical path, the seconds they take, and the number of hops between ranks on it."""
+    """Return the ops of the critical path, the seconds they take, and its hops between ranks."""
     rows = list(critical_path(schedule, events).itertuples(index=False))
     hops = sum(a.rank != b.rank for a, b in pairwise(rows))
     return [op_of_row(row) for row in rows], sum(row.end_s - row.start_s for row in rows), hops
@@ -151,7 +151,7 @@ UNEVEN = {"forward": 1.0, "backward": 2.25, "input_grad": 1.25, "weight_grad": 0
 
 
 def instants(times, ops):
-    """When each time between two ops of a rank begins, has its middle, and is nearly over; with the op that comes next."""
+    """Yield when each idle time of a rank begins, has its middle, and is nearly over; with its next op."""
     edges = [0.0] + [edge for op in ops for edge in times[op]] + [max(end for _, end in times.values())]
     for i, (a, b) in enumerate(zip(edges[::2], edges[1::2], strict=True)):
         if a < b:
@@ -244,7 +244,7 @@ def test_a_long_chain_of_ranks_that_wait_for_each_other_is_cut_short():
 
 
 def late_start():
-    """1F1B as it might be measured: 0F1 begins 0.25 s after its rank is free, everything else at once."""
+    """Return 1F1B as it might be measured: 0F1 begins 0.25 s late, all else at once."""
     schedule = one_f_one_b(2, 3)
     late = Op("F", 0, 1)
     return schedule, table_of(

@@ -1,4 +1,4 @@
-"""labkit.simulate.measures: makespan, bubble and activations of any event table, simulated or measured."""
+"""labkit.simulate.measures: makespan, bubble and activations, simulated or measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""labkit.simulate: every op starts as soon as it can, and the closed forms of the papers come out of it."""
+"""labkit.simulate: every op starts as soon as it can, which gives the papers' closed forms."""
 
 from __future__ import annotations
 
@@ -119,7 +119,8 @@ def test_nothing_that_takes_longer_makes_the_pipeline_faster(data):
 
 def test_what_stays_on_a_rank_makes_no_hop():
     assert makespan(simulate(interleaved(1, 3, 3), hop=100.0)) == makespan(simulate(interleaved(1, 3, 3)))
-    # one micro-batch of ZB-V: three hops down four ranks, and up again; forwards, then backwards; none at the turn
+    # one micro-batch of ZB-V: three hops down four ranks, and up again; forwards, then backwards;
+    # none at the turn
     free, slow = (makespan(simulate(zero_bubble_v(4, 1), hop=hop)) for hop in (0.0, 10.0))
     assert slow - free == 12 * 10.0
 
@@ -241,6 +242,7 @@ def test_four_stages_and_eight_micro_batches_with_a_split_backward(make, most):
 
 
 def test_gpipe_on_two_stages_takes_m_plus_1_of_2m_of_the_time():
-    # as measured for ResNet50 in pytorch/examples#749: 16.45, 12.33, 10.16, 9.08 s for m = 1, 2, 4, 8
+    # as measured for ResNet50 in pytorch/examples#749: 16.45, 12.33, 10.16, 9.08 s for m = 1, 2, 4,
+    # 8
     of_the_time = [makespan(simulate(gpipe(2, m), forward=1 / m, backward=2 / m)) / 6 for m in (1, 2, 4, 8)]
     assert of_the_time == pytest.approx([(m + 1) / (2 * m) for m in (1, 2, 4, 8)])

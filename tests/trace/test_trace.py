@@ -194,7 +194,7 @@ def test_a_table_keeps_what_was_emulated_and_its_timings_do_too(measured):
 
 
 def rows_of_two_ranks() -> list[tuple]:
-    """Durations 1, 2, 4 s of forward and 0.5 s of backward on rank 1, another backward on rank 0; rank 1 comes first."""
+    """Return 1, 2, 4 s of forward and 0.5 s of backward on rank 1, then a backward on rank 0."""
     label = (None,) * 5
     return [
         (1, "compute", "forward", *label, 0.0, 1.0),
@@ -293,7 +293,7 @@ def test_nested_spans_of_a_lane_share_a_thread_of_the_chrome_trace_in_whatever_o
 
 
 class TwoGpus:
-    """A stand-in for torch.cuda with two devices, whose events refuse to be compared across devices, as CUDA's do."""
+    """A stand-in for torch.cuda with two devices, whose events refuse to be compared across them."""
 
     def __init__(self, monkeypatch):
         import torch

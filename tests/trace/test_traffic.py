@@ -164,7 +164,7 @@ def test_what_was_sent_again_because_it_was_lost_counts_once(pair):
 
 
 def drop_everything(sock: socket.socket) -> None:
-    """Have the kernel lose what arrives for the socket: a packet filter of one instruction, which keeps 0 bytes."""
+    """Have the kernel lose what arrives for the socket, by a packet filter that keeps 0 bytes."""
     bpf_ret = 0x06
     program = ctypes.create_string_buffer(struct.pack("HBBI", bpf_ret, 0, 0, 0))
     sock.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HP", 1, ctypes.addressof(program)))
@@ -375,7 +375,7 @@ class Meeting:
 
 
 def observed(collective) -> Traffic:
-    """What this rank moved for one collective, without a byte of what came before or after on any rank."""
+    """Return what this rank moved for one collective, without a byte of what came before or after."""
     meeting = Meeting()
     dist.barrier()  # a stream is in order: once this has arrived, so has all that came before it
     meeting.meet()
