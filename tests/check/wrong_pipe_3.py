@@ -45,9 +45,8 @@ for thread in threads:
     thread.join()
 """
 OWN_TASKS = """class Task(Task):
-    def run(self):
-        self._modes = self._modes._replace(grad=True)
-        super().run()
+    def __init__(self, function, *arguments, **options):
+        super().__init__(torch.enable_grad()(function), *arguments, **options)
 """
 LAST_FAILURE = "failed = error\n        if 'failed' in locals(): raise failed"
 KEEPS_TASKS = f"""waiting = self.__dict__.setdefault("_waiting", [])

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 from labkit.check import pipe_4 as claims
+from labkit.todo import task_file
 
 BLOCKS, PIPE, PUT = "*gpt2.transformer.h", "Pipe(nn.Sequential(*gpt2.transformer.h), split_size)", "PipedBlocks(pipe)"
 PLACE = "gpt2.transformer.h = PipedBlocks(pipe)"
+LINE = task_file("pipe.4").read_text().partition("pipe = Pipe(")[0].count("\n") + 1  # the student's own
 AGAIN = "_in_place = prepare_pipeline_parallel\n\ndef prepare_pipeline_parallel(gpt2, split_size):\n    "
 ADAPTER = """
 class Adapter(nn.Module):
@@ -51,7 +53,7 @@ BY_CLAIM = {
     },
     None: {
         "makes a Pipe of a ModuleList": (
-            "put the modules into one (labkit/pipe.py, line ",
+            f"put the modules into one (labkit/pipe.py, line {LINE})",
             (PIPE, "Pipe(gpt2.transformer.h, split_size)"),
         ),
     },
