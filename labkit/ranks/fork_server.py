@@ -39,9 +39,7 @@ MOST_DESCRIPTORS = 8  # in one request
 
 
 class Setup(NamedTuple):
-    """What a rank server is told: where the lab is found, and whether it forks ranks or spawns
-    them.
-    """
+    """What a rank server is told: where the lab is found, and whether to fork ranks."""
 
     sys_path: list[str]
     directory: str

@@ -107,8 +107,9 @@ class Rank:
 
     def _meet(self) -> Any:
         """Return the store through which the ranks meet; rank 0 serves it, on loopback only.
-        Nobody waits for the others here: torch would look for them every 10 ms. The process group
-                waits for them.
+
+        Nobody waits for the others here, where torch would look for them every 10 ms: the process
+        group does.
         """
         from torch.distributed import TCPStore
 
@@ -160,6 +161,7 @@ class Rank:
 
     def _group_state(self) -> int | None:
         """Return how many collectives the process group has begun; None if it is gone.
+
         Equal on all ranks exactly if the function left the group in step.
         """
         import torch.distributed as dist

@@ -73,8 +73,9 @@ class RankProcess:
 
 class Server:
     """A package server and its rank server, started anew whenever they would import something else.
-    ``start`` asks for a rank and waits for nothing. Ranks that run are no concern of a server's
-        replacement: the old one lives until the last of them has gone.
+
+    ``start`` asks for a rank and waits for nothing. A server that is replaced lives until the last
+    of its ranks has gone.
     """
 
     def __init__(self, preload: list[str], fork: bool):

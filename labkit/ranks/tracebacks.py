@@ -31,8 +31,9 @@ def _skip_own_frames(tb: TracebackType | None) -> TracebackType | None:
 
 
 def readable_stacks(dump: str) -> str:
-    """Return a faulthandler dump in the form of Python's tracebacks: source lines, recent call
-    last. The lab's own threads and frames are left out.
+    """Return a faulthandler dump as Python's tracebacks are: source lines, recent call last.
+
+    The lab's own threads and frames are left out.
     """
     threads = dump.split("Extension modules:")[0].split("\n\n")
     return "\n\n".join(text for text in map(_readable_stack, threads) if text)
