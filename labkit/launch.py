@@ -98,7 +98,7 @@ class Workers:
     """
 
     def __init__(self, plan: Plan, timeout_s: float, decode: Callable[[bytes | bytearray], Any] = pickling.loads):
-        """``decode`` makes a value of what a rank has sent. Unpickling, the default, may run code."""
+        """``decode`` makes a value of what a rank sent; unpickling, the default, may run code."""
         self._plan, self._timeout_s, self._decode = plan, timeout_s, decode
         self._ranks: Ranks | None = None
         self._open = True

@@ -38,7 +38,7 @@ class _Pickler(cloudpickle.Pickler):
 
 
 def _tensor(content: bytearray, dtype: Any, shape: Any, requires_grad: bool) -> Any:
-    """Return the tensor that was sent as its bytes. It lives in them; torch copies them four times."""
+    """Return the tensor that was sent as its bytes, and lives in them: torch makes four copies."""
     import torch
 
     tensor = torch.frombuffer(content, dtype=torch.uint8).view(dtype).reshape(shape)
