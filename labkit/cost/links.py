@@ -39,7 +39,7 @@ class Link:
 
     @property
     def is_free(self) -> bool:
-        """Whether every message takes no time at all, so that nothing is left to emulate."""
+        """Tell whether every message takes no time at all, so nothing is left to emulate."""
         return self.latency_s == 0 and self.bytes_per_s == math.inf
 
     def __str__(self) -> str:

@@ -29,7 +29,7 @@ class Place(NamedTuple):
 
     @property
     def environment(self) -> dict[str, str]:
-        """What torchrun would set, for one machine, and this launch's own variables."""
+        """Return what torchrun would set, for one machine, and this launch's own variables."""
         rank, world_size = str(self.rank), str(self.world_size)
         return {
             "RANK": rank,
