@@ -20,7 +20,11 @@ class Claim:
 
     @property
     def holds(self) -> bool:
-        return self.wrong is None and self.not_tried is None
+        return self.mark == "✓"
+
+    @property
+    def mark(self) -> str:
+        return "–" if self.not_tried else "✓" if self.wrong is None else "✗"
 
 
 @dataclass(frozen=True)
@@ -48,8 +52,7 @@ class CheckResult:
     def _headline(self) -> str:
         if self.passed:
             return f"{self.task} is right"
-        right = sum(claim.holds for claim in self.claims)
-        not_tried = sum(claim.not_tried is not None for claim in self.claims)
+        right, not_tried = (sum(mark == claim.mark for claim in self.claims) for mark in "✓–")
         rest = f", {not_tried} not tried" if not_tried else ""
         return f"{self.task} is not right yet: {right} of {len(self.claims)} claims hold{rest}"
 
@@ -66,9 +69,7 @@ class CheckResult:
             return self.todo
         lines = [self._headline]
         for claim, reason in self._reasons():
-            mark = "✓" if claim.holds else "✗" if claim.wrong else "–"
-            lines.append(f"  {mark} {claim.text}")
-            lines += [f"      {line}" for line in reason.splitlines()]
+            lines += [f"  {claim.mark} {claim.text}", *(f"      {line}" for line in reason.splitlines())]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -79,11 +80,10 @@ class CheckResult:
 
 
 def _html_item(claim: Claim, reason: str) -> str:
-    text = html.escape(claim.text)
+    why = html.escape(reason).replace("\n", "<br>")
+    text = html.escape(claim.text) + (why and f'<div style="margin-left: 1.5em">{why}</div>')
+    if claim.not_tried:
+        return f'<li style="color: #767676">– {text}</li>'
     if claim.holds:
         return f'<li><span style="color: #0072b2">✓</span> {text}</li>'
-    why = html.escape(reason).replace("\n", "<br>")
-    below = f'<div style="margin-left: 1.5em">{why}</div>' if why else ""
-    if claim.wrong is None:
-        return f'<li style="color: #767676">– {text}{below}</li>'
-    return f'<li><span style="color: #d55e00">✗</span> <b>{text}</b>{below}</li>'
+    return f'<li><span style="color: #d55e00">✗</span> <b>{text}</b></li>'
