@@ -69,8 +69,6 @@ class NotTried(Exception):
 
 
 class _Test(NamedTuple):
-    """How a claim is tried."""
-
     holds: Holds
     cases: Sequence[Any]
     after: Sequence[Holds]
@@ -211,8 +209,7 @@ class _Observer(contextlib.ExitStack):
 
         if (world_size, init) not in self._ranks:
             plan = decide(world_size, "gloo", TIMEOUT_S, threads=1, link=None, share_gpu=False, init=init)
-            ranks = Workers(plan, TIMEOUT_S, decode=plain.loads)
-            self._ranks[world_size, init] = self.enter_context(ranks)
+            self._ranks[world_size, init] = self.enter_context(Workers(plan, TIMEOUT_S, decode=plain.loads))
         return self._ranks[world_size, init]
 
     def _fail(self, case: Any, what: str, error_type: str, text: str) -> object:

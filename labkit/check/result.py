@@ -44,17 +44,18 @@ class CheckResult:
 
     @property
     def findings(self) -> list[str]:
+        if self.todo:
+            return [self.todo]
         wrong = [f"{claim.text}: {claim.wrong}" for claim in self.claims if claim.wrong]
-        not_tried = [f"{claim.text}: {claim.not_tried}" for claim in self.claims if claim.not_tried]
-        return [self.todo] if self.todo else wrong or not_tried  # what is not tried follows from what is wrong
+        return wrong or [f"{claim.text}: {claim.not_tried}" for claim in self.claims if claim.not_tried]
 
     @property
     def _headline(self) -> str:
         if self.passed:
             return f"{self.task} is right"
-        right, not_tried = (sum(mark == claim.mark for claim in self.claims) for mark in "✓–")
-        rest = f", {not_tried} not tried" if not_tried else ""
-        return f"{self.task} is not right yet: {right} of {len(self.claims)} claims hold{rest}"
+        marks = [claim.mark for claim in self.claims]
+        rest = f", {marks.count('–')} not tried" if "–" in marks else ""
+        return f"{self.task} is not right yet: {marks.count('✓')} of {len(marks)} claims hold{rest}"
 
     def _reasons(self) -> Iterator[tuple[Claim, str]]:
         """Give each claim with why it does not hold, but why it is not tried only where that was not said already."""
