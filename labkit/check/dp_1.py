@@ -79,13 +79,18 @@ def each_sample_is_in_one_shard(case: Case, seen: Any) -> Finding:
     if (count := len(seen["shards"])) != len(case.sizes):
         return f"self.shards has {count} lists, expected {len(case.sizes)}, one for each size"
     wrong = _not_each_once(case, seen["shards"])
-    return wrong and f"{wrong}. Cut at the sum of the sizes so far, rounded once, so that a shard begins where one ends"
+    return wrong and (
+        f"{wrong}. Cut at the sum of the sizes so far, rounded once, so that each shard begins where the one before ends, "
+        "and the last ends with the data set"
+    )
 
 
 def _not_each_once(case: Case, shards: list[list[int]]) -> str:
-    times = Counter(chain(*shards))
-    if lost := len(set(case.data()) - set(times)):
+    times, wanted = Counter(chain(*shards)), set(case.data())
+    if lost := len(wanted - set(times)):
         return f"it left out {lost} of {case.count}"
+    if set(times) - wanted:
+        return "it gave samples that are not in the data set"
     repeated = sum(count > 1 for count in times.values())
     return f"it gave {repeated} of {case.count} more than once" if repeated else ""
 
@@ -117,7 +122,8 @@ def seed_alone_decides(case: Case, seen: Any) -> Finding:
     if not mine["shards"] == mine["again"] == other["shards"]:
         return (
             f"{'two ranks' if mine['shards'] == mine['again'] else 'the same rank, asked twice,'} cut different shards, so "
-            "ranks would share some samples and miss others. Draw the order from a random.Random(seed) of your own"
+            "ranks would share some samples and miss others. Draw the order from a random.Random(seed) of your own, "
+            "not from the random state of the process"
         )
     return mine["seed 99"] == mine["shards"] and (
         "seed=99 gave the same shards as the default seed: give the seed that was passed to random.Random"
@@ -138,12 +144,11 @@ def loaders_give_their_shards(case: Case, seen: Any) -> Finding:
     first, second = seen["epochs"]
     if wrong := _not_each_once(case, first):
         return f"{wrong}. Each rank loads its own shard, the last batch too, even if it is not full (drop_last)"
-    for rank, (shard, loaded) in enumerate(zip(seen["shards"], first, strict=True)):
-        differs = " each time" if loaded != second[rank] else ""
-        if differs or (loaded != shard and sorted(loaded) == sorted(shard)):
+    for rank, (shard, loaded, again) in enumerate(zip(seen["shards"], first, second, strict=True)):
+        if loaded != again or (loaded != shard and sorted(loaded) == sorted(shard)):
+            order = f"another order{' each time' if loaded != again else ''}"
             return (
-                f"rank {rank} loaded its shard in another order{differs}. The shard is shuffled already, and by its seed "
-                "alone: leave the DataLoader's shuffle off"
+                f"rank {rank} loaded its shard in {order}. It is shuffled already: leave the DataLoader's shuffle off"
             )
     return None
 
@@ -154,8 +159,7 @@ def batches_are_as_asked_for(case: Case, seen: Any) -> Finding:
     share, expected = case.batch_size // len(case.sizes), "tuple" if case.collate_fn else "Tensor"
     for rank, lengths in enumerate(seen["lengths"]):
         if lengths != [min(share, sum(lengths) - start) for start in range(0, sum(lengths), share)]:
-            together = f"so that the ranks together take no more than {case.batch_size}"
-            return f"rank {rank} took {max(lengths)} at once, expected {share}, {together}"
+            return f"rank {rank} took {max(lengths)} at once, expected {share}: all together take {case.batch_size}"
     return seen["types"] != [expected] and (
         f"batches were of type {seen['types']}, expected {expected}: pass collate_fn on to the DataLoader, None too"
     )

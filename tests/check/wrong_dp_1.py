@@ -55,7 +55,7 @@ BY_CLAIM = {
             (COLLATE, COLLATE + ", shuffle=True"),
         ),
         "sorts in the loader": (
-            "rank 0 loaded its shard in another order. The shard is shuffled already",
+            "rank 0 loaded its shard in another order. It is shuffled already",
             ("return DataLoader(shard", "shard.index.sort(); return DataLoader(shard"),
         ),
     },
