@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit.check.harness import Task
+from labkit.check.harness import Finding, Task
 
 SLEEP_S = 6.0  # how long a rank goes on that somebody should end
 TOLD_TO_FAIL = "this rank was told to fail"
@@ -29,24 +29,19 @@ TOLD_TO_FAIL = "this rank was told to fail"
 
 
 def work(folder: Path, port: int, rank: int, world_size: int, backend: str) -> None:
-    """Join the group, add something up, report. Rank 0 ends first; the others follow from the last one on."""
+    """Join the group, meet all ranks, report. Rank 0 ends first; the others follow from the last one on."""
     import psutil
-    import torch
     import torch.distributed as dist
 
     from labkit import dp
 
     (folder / f"{os.getpid()}.pid").write_text(str(rank))
-    torch.set_num_threads(1)
     dp.setup(rank, world_size, backend, master_port=port)
-    total = torch.tensor([10**rank])
-    dist.all_reduce(total)
+    dist.barrier()
     listening = {c.laddr.ip for c in psutil.Process().net_connections("inet") if c.status == psutil.CONN_LISTEN}
     report = {
-        "process": os.getpid(),
         "given": [rank, world_size, backend],
         "group": [dist.get_rank(), dist.get_world_size(), dist.get_backend()],
-        "total": total.item(),
         "open to others": any(not ip.startswith("127.") and ip != "::1" for ip in listening),
     }
     if rank:
@@ -56,20 +51,14 @@ def work(folder: Path, port: int, rank: int, world_size: int, backend: str) -> N
     _report(folder, rank, report)
 
 
-def fail_or_sleep(folder: Path, port: int, rank: int, world_size: int, backend: str) -> None:
-    """Raise on the last rank, once the first is there, which would sleep on and then report that nobody ended it."""
+def sleep(folder: Path, port: int, rank: int, world_size: int, backend: str) -> None:
+    """Go on until somebody ends this rank, or report that nobody did. Rank 1 fails once all are there."""
     (folder / f"{os.getpid()}.pid").write_text(str(rank))
-    if rank == world_size - 1:
+    if rank == 1:
         _wait_for(lambda: len(_process_ids(folder)) == world_size)
         raise RuntimeError(TOLD_TO_FAIL)
     time.sleep(SLEEP_S)
     _report(folder, rank, {"slept to the end": True})
-
-
-def sleep(folder: Path, port: int, rank: int, world_size: int, backend: str) -> None:
-    """Wait for somebody to end this rank."""
-    (folder / f"{os.getpid()}.pid").write_text(str(rank))
-    time.sleep(SLEEP_S)
 
 
 def _report(folder: Path, rank: int, report: dict[str, Any]) -> None:
@@ -93,10 +82,9 @@ def _process_ids(folder: Path, rank: str = "") -> list[int]:
 def _is_running(process: int) -> bool:
     import psutil
 
-    try:
+    with contextlib.suppress(psutil.NoSuchProcess):
         return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    return False
 
 
 # --- what is seen of them --------------------------------------------------------------------------------------------
@@ -104,37 +92,47 @@ def _is_running(process: int) -> bool:
 
 @dataclass(frozen=True)
 class Case:
-    """``run_processes(fn, world_size, "gloo")``."""
+    """``run_processes(fn, ranks, "gloo")``, and whether it is interrupted from the keyboard meanwhile."""
 
-    what: str
+    name: str
     fn: Callable[..., None]
     ranks: int
+    interrupted: bool = False
 
     def __str__(self) -> str:
-        return self.what
+        return self.name
 
     def observe(self) -> Any:
         from labkit import dp
 
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
         with _quick_and_mute(), tempfile.TemporaryDirectory() as name:
             folder, error, returned = Path(name), None, threading.Event()
-            if self.fn is sleep:
-                _interrupt_once_started(folder, returned)
+            if self.interrupted:
+                threading.Thread(target=_interrupt, args=(folder, returned), daemon=True).start()
             try:
-                dp.run_processes(functools.partial(self.fn, folder, _free_port()), self.ranks, "gloo")
+                dp.run_processes(functools.partial(self.fn, folder, port), self.ranks, "gloo")
             except (Exception, KeyboardInterrupt) as raised:
                 if self.fn is work:
                     raise
                 error = str(raised)
             finally:
                 returned.set()
-                started = _process_ids(folder)
+                started = {*_process_ids(folder)} - {os.getpid()}
                 left = [process for process in started if _is_running(process)]
                 reports = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
                 for process in left:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(process, signal.SIGKILL)
-        return {"error": error, "left": len(left), "reports": reports, "own process": os.getpid()}
+        return {"error": error, "processes": len(started), "left": len(left), "reports": reports}
+
+
+def _interrupt(folder: Path, returned: threading.Event) -> None:
+    """Interrupt this process, and not its children, as soon as one of them runs, unless run_processes has returned."""
+    _wait_for(lambda: bool(_process_ids(folder)) or returned.is_set())
+    if _process_ids(folder) and not returned.is_set():
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 @contextlib.contextmanager
@@ -148,54 +146,33 @@ def _quick_and_mute() -> Iterator[None]:
 
     context = multiprocessing.get_context
     multiprocessing.set_forkserver_preload(["torch", "torch.distributed.nn"])
-    outputs = [(fd, os.dup(fd)) for fd in (1, 2)]
-    null = os.open(os.devnull, os.O_WRONLY)
+    null, *copies = os.open(os.devnull, os.O_WRONLY), os.dup(1), os.dup(2)
     for module in (multiprocessing, torch.multiprocessing):
         module.get_context = lambda method=None: context("forkserver" if method == "spawn" else method)  # type: ignore
     try:
-        for fd, _ in outputs:
-            os.dup2(null, fd)
+        os.dup2(null, 1)
+        os.dup2(null, 2)
         yield
     finally:
         multiprocessing.get_context = torch.multiprocessing.get_context = context
-        for fd, copy in outputs:
-            os.dup2(copy, fd)
-            os.close(copy)
-        os.close(null)
-
-
-def _interrupt_once_started(folder: Path, returned: threading.Event) -> None:
-    """Interrupt this process, and not its children, as soon as one of them runs, unless run_processes has returned."""
-
-    def interrupt() -> None:
-        while not _process_ids(folder) and not returned.is_set():
-            time.sleep(0.02)
-        if not returned.is_set():
-            os.kill(os.getpid(), signal.SIGINT)
-
-    threading.Thread(target=interrupt, daemon=True).start()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
+        for output, copy in enumerate(copies, 1):
+            os.dup2(copy, output)
+        for opened in (null, *copies):
+            os.close(opened)
 
 
 # --- what must hold --------------------------------------------------------------------------------------------------
 
 RANKS = 3
-WORKING = [Case(f"with {RANKS} ranks, of which rank 0 ends first", work, RANKS)]
-FAILING = [Case("with 2 ranks, of which rank 1 fails", fail_or_sleep, 2)]
-INTERRUPTED = [Case("with 1 rank, interrupted from the keyboard", sleep, 1)]
-GIVEN = (
-    *("_run_rank", "_check_backend", "_check_rank"),
-    *("_check_backend(backend)", "_check_rank(rank, world_size)"),
-)
-TASK = Task(given=GIVEN, waits="a process that nobody ends")
+WORKING = Case(f"with {RANKS} ranks, of which rank 0 ends first", work, RANKS)
+FAILING = Case("with 2 ranks, of which rank 1 fails", sleep, 2)
+INTERRUPTED = Case("with 1 rank, interrupted from the keyboard", sleep, 1, interrupted=True)
+CALLS = ["_check_backend(backend)", "_check_rank(rank, world_size)"]
+TASK = Task(given=["_run_rank", "_check_backend", "_check_rank", *CALLS], waits="a process that nobody ends")
 
 
-@TASK.claim(WORKING)
-def a_process_for_each_rank(case: Case, seen: Any) -> str | None:
+@TASK.claim([WORKING])
+def a_process_for_each_rank(case: Case, seen: Any) -> Finding:
     """Each rank runs once, in a process of its own, and is told its rank, world size and backend."""
     given = sorted(report["given"] for report in seen["reports"])
     expected = [[rank, RANKS, "gloo"] for rank in range(RANKS)]
@@ -206,71 +183,42 @@ def a_process_for_each_rank(case: Case, seen: Any) -> str | None:
         )
     if given != expected:
         return f"fn was called with {given}, expected {expected}: start one process for each rank"
-    if len({report["process"] for report in seen["reports"]} | {seen["own process"]}) <= RANKS:
-        return "two ranks ran in the same process: each needs one of its own"
-    return None
+    return seen["processes"] < RANKS and "two ranks ran in the same process: each needs one of its own"
 
 
-EACH = [a_process_for_each_rank]
-
-
-@TASK.claim(WORKING, after=EACH)
-def ranks_form_a_group(case: Case, seen: Any) -> str | None:
-    """setup makes one process group of all ranks, in which each has its rank."""
+@TASK.claim([WORKING], after=[a_process_for_each_rank])
+def ranks_form_a_group(case: Case, seen: Any) -> Finding:
+    """setup makes one process group of all ranks, in which each has its rank, within this machine."""
     for report in seen["reports"]:
         if report["group"] != report["given"]:
             return (
                 f"a rank told (rank, world size, backend) = {tuple(report['given'])} found itself {tuple(report['group'])} in "
                 "the process group: pass on what setup is given"
             )
-        if report["total"] != int("1" * RANKS):
-            return f"an all_reduce of 1, 10, 100 gave {report['total']}, expected 111: the ranks are not in one group"
-    return None
+    return any(report["open to others"] for report in seen["reports"]) and (
+        "a rank accepted connections from other machines: form the group through a loopback_store"
+    )
 
 
-@TASK.claim(WORKING, after=EACH)
-def nothing_listens_to_others(case: Case, seen: Any) -> str | None:
-    """Nothing listens beyond this machine."""
-    if any(report["open to others"] for report in seen["reports"]):
-        return "a rank accepted connections from other machines: form the group through a loopback_store"
-    return None
-
-
-@TASK.claim(WORKING, after=EACH)
-def no_process_is_left(case: Case, seen: Any) -> str | None:
-    """When run_processes is done, so are its processes."""
-    return f"{seen['left']} of {RANKS} were still running: join every process" if seen["left"] else None
-
-
-@TASK.claim(FAILING, after=EACH)
-def failure_is_raised(case: Case, seen: Any) -> str | None:
-    """A rank that fails makes run_processes raise what it raised."""
-    if seen["error"] is None:
-        return "run_processes returned as if all were well: look at how each process ended"
-    if TOLD_TO_FAIL not in seen["error"]:
-        return (
-            "what run_processes raised does not say why: let the error of context.join() through, it has the traceback"
-        )
-    return None
-
-
-@TASK.claim(FAILING, after=EACH)
-def failure_ends_the_others(case: Case, seen: Any) -> str | None:
-    """A rank that fails ends the others, at once."""
+@TASK.claim([FAILING], after=[a_process_for_each_rank])
+def a_failure_ends_all(case: Case, seen: Any) -> Finding:
+    """A rank that fails ends the others, at once, and makes run_processes raise what it raised."""
     if seen["reports"]:
         return (
             "rank 0 went on to its end all the same. Joined one after the other, rank 0 is waited for first: wait for "
             "whichever ends first (context.join does), then end the rest"
         )
-    return "rank 0 was still running when run_processes was done: end it, and join it" if seen["left"] else None
+    if seen["error"] is None:
+        return "run_processes returned as if all were well: look at how each process ended"
+    return TOLD_TO_FAIL not in seen["error"] and (
+        "what run_processes raised does not say why: let the error of context.join() through, it has the traceback"
+    )
 
 
-@TASK.claim(INTERRUPTED, after=EACH)
-def an_interrupt_ends_the_ranks(case: Case, seen: Any) -> str | None:
-    """A keyboard interrupt ends the ranks."""
-    if not seen["left"]:
-        return None
-    return (
-        "the rank was left running. Wait in a try block, and end and join every process in its finally block, which is "
-        "carried out whatever happens"
+@TASK.claim([WORKING, FAILING, INTERRUPTED], after=[a_process_for_each_rank])
+def no_process_is_left(case: Case, seen: Any) -> Finding:
+    """However run_processes comes to its end, none of its processes is left."""
+    return seen["left"] and (
+        f"{seen['left']} of {case.ranks} were still running. Wait in a try block, and end and join every process in its "
+        "finally block, which is carried out whatever happens"
     )

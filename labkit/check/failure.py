@@ -8,16 +8,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from labkit.launch import LaunchTimeout, RankError
+from labkit.check.plain import NotPlain
 
 SYNTAX_ERRORS = ("SyntaxError", "IndentationError", "TabError")
 WAITS_FOR_RANKS = "a rank that waits for the others while they do something else"
-ENDS_A_PROCESS = "Look for what ends a process: os._exit, a signal, too much memory"
 OTHER_SIZE = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")  # gloo's last words
-MOST_OF_A_MESSAGE = 300  # characters
 
 
 @dataclass(frozen=True)
@@ -62,7 +58,7 @@ def raised(error_type: str, message: str, text: str, source: Source) -> str:
         inner_type, _, message = message.strip().splitlines()[-1].partition(": ")
         error_type = inner_type.rpartition(".")[2]
     message = " ".join(message.split()).removesuffix(".")  # torch's go over several lines, and some end in C++
-    message = message if len(message) <= MOST_OF_A_MESSAGE else f"{message[:MOST_OF_A_MESSAGE]} …"
+    message = message[:300] + " …" * (len(message) > 300)
     if error_type == "TodoError":
         task, _, place = message.removeprefix("TODO ").partition(": ")
         return f"{task} has to be done first ({place})"
@@ -72,22 +68,25 @@ def raised(error_type: str, message: str, text: str, source: Source) -> str:
     return f"it raised {error_type}{message and ': ' + message}{place and f' ({place})'}"
 
 
-def stopped_by(error: RankError | LaunchTimeout, source: Source, waits: str) -> str:
+def stopped_by(error: Exception, source: Source, waits: str) -> str:
     """Return why ranks gave no answer: one raised, or never ended (``waits``: for what), or died."""
-    from labkit.launch import LaunchTimeout
+    from labkit.launch import LaunchTimeout, RankError
 
+    if isinstance(error, NotPlain):
+        return f"its process did not send what was observed: {error}"
     if isinstance(error, LaunchTimeout):
         places = sorted({source.place(stack) for stack in error.stacks.values()} - {""})
         at = " and at ".join(places) or "something that it had called"
         return f"it did not end in time. It was at {at}. Look for a loop without an end{waits and f', or for {waits}'}"
-    if error.error_type.startswith(("SIG", "exit status")):
-        place = source.place(error.traceback)
-        where = str(error).partition("\n")[0] + (place and f" ({place})")
-        if sizes := OTHER_SIZE.search("\n".join(error.last_lines)):
-            return (
-                f"{where}: a message of {sizes[1]} bytes came for a tensor of {sizes[2]}. What a rank sends must have the size "
-                "and dtype of what the other one receives it in"
-            )
-        return f"{where}. {ENDS_A_PROCESS}"
-    message = str(error).partition(": ")[2].partition(" (and so did rank")[0]
-    return raised(error.error_type, message, error.traceback, source)
+    assert isinstance(error, RankError)
+    if not error.error_type.startswith(("SIG", "exit status")):
+        message = str(error).partition(": ")[2].partition(" (and so did rank")[0]
+        return raised(error.error_type, message, error.traceback, source)
+    place = source.place(error.traceback)
+    where = str(error).partition("\n")[0] + (place and f" ({place})")
+    if sizes := OTHER_SIZE.search("\n".join(error.last_lines)):
+        return (
+            f"{where}: a message of {sizes[1]} bytes came for a tensor of {sizes[2]}. What a rank sends must have the size "
+            "and dtype of what the other one receives it in"
+        )
+    return f"{where}. Look for what ends a process: os._exit, a signal, too much memory"

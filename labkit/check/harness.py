@@ -20,15 +20,15 @@ A task is one file, such as ``dp_6.py``. It holds cases, and claims:
     @TASK.claim(CASES)
     def each_parameter_is_in_one_bucket(case, seen):
         \"""Every parameter is in exactly one bucket.\"""
-        if lost := set(range(len(case.sizes))) - set(sum(seen, [])):
-            return f"it gave {seen}: parameter {min(lost)} is in no bucket. Do not forget the last"
+        lost = set(range(len(case.sizes))) - set(sum(seen, []))
+        return lost and f"it gave {seen}: parameter {min(lost)} is in no bucket. Do not forget the last"
 
     @TASK.claim(CASES, after=[each_parameter_is_in_one_bucket])
     def …
 
-The docstring says what must hold. The claim is asked about one case after the other: None where
-it holds, else what is wrong and what to do. The first case in which it does not hold is its
-finding. It is not tried as long as a claim in ``after`` does not hold. Claims stand in the order
+The docstring says what must hold. The claim is asked about one case after the other: it gives what
+is wrong and what to do, or something falsy where it holds. The first case in which it does not hold
+is its finding. It is not tried as long as a claim in ``after`` does not hold. Claims stand in the order
 in which they are tried: causes before what follows from them.
 
 A case is observed once, when a claim first asks for it. So what comes ``after`` may be a case that
@@ -46,10 +46,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from labkit.check import plain
@@ -61,6 +60,8 @@ TIMEOUT_S = 30.0  # for one case; an answer that is right takes a few seconds at
 MOST_PRINTED = 20_000  # characters of what an answer prints that are shown
 IS_IMPORTED, ENDS = "It can be imported", "It runs to its end"
 NOT_SEEN = "not tried, because the answer did not run to its end"
+Finding = str | bool | None  # of a claim: what is wrong and what to do, or something falsy
+Holds = Callable[[Any, Any], Finding]  # a claim: given a case, and what was seen of it
 
 
 class NotTried(Exception):
@@ -68,11 +69,9 @@ class NotTried(Exception):
 
 
 class _Test(NamedTuple):
-    """How a claim is tried."""
-
-    holds: Callable[[Any, Any], str | None]
+    holds: Holds
     cases: Sequence[Any]
-    after: Sequence[Callable[..., str | None]]
+    after: Sequence[Holds]
 
 
 class Task:
@@ -87,10 +86,10 @@ class Task:
         self.given, self.first, self.waits = given, first, waits
         self.tests: list[_Test] = []
 
-    def claim(self, cases: Sequence[Any], after: Sequence[Callable[..., str | None]] = ()) -> Callable[[Any], Any]:
+    def claim(self, cases: Sequence[Any], after: Sequence[Holds] = ()) -> Callable[[Any], Any]:
         """Add the decorated function to the claims, to be held against ``cases`` once those in ``after`` hold."""
 
-        def add(holds: Callable[[Any, Any], str | None]) -> Callable[[Any, Any], str | None]:
+        def add(holds: Holds) -> Holds:
             self.tests.append(_Test(holds, cases, after))
             return holds
 
@@ -110,13 +109,13 @@ def check(task: str) -> CheckResult:
     for other in module.TASK.first:
         if claim := _has_to_come_first(other):
             return CheckResult(task, (claim,))
-    with _shortened_output():
+    with contextlib.redirect_stdout(_Shortened()):
         return CheckResult(task, _judge(task, module.TASK))
 
 
-def sentence(claim: Callable[..., str | None]) -> str:
+def sentence(claim: Holds) -> str:
     """Return what a claim says must hold, in one line without a full stop."""
-    return inspect.cleandoc(claim.__doc__ or "").replace("\n", " ").removesuffix(".")
+    return " ".join((claim.__doc__ or "").split()).removesuffix(".")
 
 
 def _has_to_come_first(task: str) -> Claim | None:
@@ -130,26 +129,24 @@ def _has_to_come_first(task: str) -> Claim | None:
 
 
 def _judge(name: str, task: Task) -> tuple[Claim, ...]:
-    claims: dict[Any, Claim] = {}
+    tried: dict[Holds, Claim] = {}
     with _Observer(name, task) as observer:
         for test in task.tests:
-            claims[test.holds] = _try(test, observer, claims)
+            tried[test.holds] = _try(test, observer, tried)
+    claims = tuple(tried.values())
     if observer.failure is None:
-        return tuple(claims.values())
-    tried = any(claim.not_tried != NOT_SEEN for claim in claims.values())
-    return (observer.failure, *claims.values()) if tried else (observer.failure,)
+        return claims
+    return (observer.failure, *(claims if any(claim.not_tried != NOT_SEEN for claim in claims) else ()))
 
 
-def _try(test: _Test, observer: _Observer, claims: dict[Any, Claim]) -> Claim:
-    text = sentence(test.holds)
-    for cause in test.after:
-        if not claims[cause].holds:
-            reason = claims[cause].not_tried or f"not tried, because this does not hold yet: {claims[cause].text}"
-            return Claim(text, None, reason)
-    unseen = None
+def _try(test: _Test, observer: _Observer, tried: dict[Holds, Claim]) -> Claim:
+    text, unseen = sentence(test.holds), None
+    for cause in (tried[claim] for claim in test.after):
+        if not cause.holds:
+            return Claim(text, None, cause.not_tried or f"not tried, because this does not hold yet: {cause.text}")
     for case in test.cases:
         try:
-            wrong = test.holds(case, observer.see(case))
+            wrong: Any = test.holds(case, observer.see(case))
         except NotTried as error:
             unseen = str(error)
             continue
@@ -167,26 +164,24 @@ def _named(case: Any, text: str) -> str:
 # --- seeing what an answer does --------------------------------------------------------------------------------------
 
 
-class _Observer:
+class _Observer(contextlib.ExitStack):
     """Observes each case once, in ranks that stay. ``failure`` is what first kept it from seeing one."""
 
     def __init__(self, name: str, task: Task):
+        super().__init__()
         self.failure: Claim | None = None
         self._source, self._waits = Source(task_file(name), task.given), task.waits
         self._seen: dict[int, Any] = {}
-        self._lost = False
-        self._stack = contextlib.ExitStack()
         self._ranks: dict[tuple[int, bool], Any] = {}
+        self._lost = False
 
     def see(self, case: Any) -> Any:
         """Return what is seen of ``case``: by each rank, if it has a ``world_size``. Raises NotTried if that failed."""
-        if id(case) not in self._seen:
-            if self._lost:
-                raise NotTried(NOT_SEEN)
+        if id(case) not in self._seen and not self._lost:
             self._seen[id(case)] = self._observe(case)
-        if self._seen[id(case)] is _FAILED:
+        if (seen := self._seen.get(id(case), _FAILED)) is _FAILED:
             raise NotTried(NOT_SEEN)
-        return self._seen[id(case)]
+        return seen
 
     def _observe(self, case: Any) -> Any:
         from labkit.launch import LaunchTimeout, RankError
@@ -196,10 +191,7 @@ class _Observer:
         try:
             ranks = self._started(world_size or 1, not alone and getattr(case, "init", True))
             found = ranks.run(_observed, case, alone).values
-        except plain.NotPlain as error:
-            self._lost = True
-            return self._fail(case, f"its process did not send what was observed: {error}", "", "")
-        except (RankError, LaunchTimeout) as error:
+        except (plain.NotPlain, RankError, LaunchTimeout) as error:
             self._lost = True
             waits = self._waits or ("" if alone else WAITS_FOR_RANKS)
             error_type, text = getattr(error, "error_type", ""), getattr(error, "traceback", "")
@@ -217,24 +209,15 @@ class _Observer:
 
         if (world_size, init) not in self._ranks:
             plan = decide(world_size, "gloo", TIMEOUT_S, threads=1, link=None, share_gpu=False, init=init)
-            ranks = Workers(plan, TIMEOUT_S, decode=plain.loads)
-            self._ranks[world_size, init] = self._stack.enter_context(ranks)
+            self._ranks[world_size, init] = self.enter_context(Workers(plan, TIMEOUT_S, decode=plain.loads))
         return self._ranks[world_size, init]
 
     def _fail(self, case: Any, what: str, error_type: str, text: str) -> object:
         """Keep the first failure, with its case unless it would be the same in any."""
-        if self.failure is None:
-            if self._source.fails_on_import(error_type, text):
-                self.failure = Claim(IS_IMPORTED, what)
-            else:
-                self.failure = Claim(ENDS, what if error_type == "TodoError" else _named(case, what))
+        on_import = self._source.fails_on_import(error_type, text)
+        same = on_import or error_type == "TodoError"
+        self.failure = self.failure or Claim(IS_IMPORTED if on_import else ENDS, what if same else _named(case, what))
         return _FAILED
-
-    def __enter__(self) -> _Observer:
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._stack.__exit__(*error)
 
 
 _FAILED = object()
@@ -250,22 +233,18 @@ def _observed(case: Any, alone: bool) -> Any:
         return plain.pack((None, type(error).__name__, str(error), "".join(traceback.format_exception(error))))
 
 
-@contextlib.contextmanager
-def _shortened_output() -> Iterator[None]:
-    """Show only the first MOST_PRINTED characters of what is printed inside, and say so."""
-    shown, rest = sys.stdout, MOST_PRINTED
+class _Shortened:
+    """Standard output, of which the first MOST_PRINTED characters are shown."""
 
-    class Shortened:
-        def write(self, text: str) -> int:
-            nonlocal rest
-            if rest > 0:
-                cut = "\nlabkit: what the answer prints beyond this is left out\n" if len(text) > rest else ""
-                shown.write(text[:rest] + cut)
-                rest -= len(text)
-            return len(text)
+    def __init__(self) -> None:
+        self._shown, self._rest = sys.stdout, MOST_PRINTED
 
-        def __getattr__(self, name: str) -> Any:
-            return getattr(shown, name)
+    def write(self, text: str) -> int:
+        if self._rest > 0:
+            cut = "\nlabkit: what the answer prints beyond this is left out\n" if len(text) > self._rest else ""
+            self._shown.write(text[: self._rest] + cut)
+            self._rest -= len(text)
+        return len(text)
 
-    with contextlib.redirect_stdout(Shortened()):
-        yield
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._shown, name)

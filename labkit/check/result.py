@@ -20,7 +20,11 @@ class Claim:
 
     @property
     def holds(self) -> bool:
-        return self.wrong is None and self.not_tried is None
+        return self.mark == "✓"
+
+    @property
+    def mark(self) -> str:
+        return "–" if self.not_tried else "✓" if self.wrong is None else "✗"
 
 
 @dataclass(frozen=True)
@@ -40,18 +44,18 @@ class CheckResult:
 
     @property
     def findings(self) -> list[str]:
+        if self.todo:
+            return [self.todo]
         wrong = [f"{claim.text}: {claim.wrong}" for claim in self.claims if claim.wrong]
-        not_tried = [f"{claim.text}: {claim.not_tried}" for claim in self.claims if claim.not_tried]
-        return [self.todo] if self.todo else wrong or not_tried  # what is not tried follows from what is wrong
+        return wrong or [f"{claim.text}: {claim.not_tried}" for claim in self.claims if claim.not_tried]
 
     @property
     def _headline(self) -> str:
         if self.passed:
             return f"{self.task} is right"
-        right = sum(claim.holds for claim in self.claims)
-        not_tried = sum(claim.not_tried is not None for claim in self.claims)
-        rest = f", {not_tried} not tried" if not_tried else ""
-        return f"{self.task} is not right yet: {right} of {len(self.claims)} claims hold{rest}"
+        marks = [claim.mark for claim in self.claims]
+        rest = f", {marks.count('–')} not tried" if "–" in marks else ""
+        return f"{self.task} is not right yet: {marks.count('✓')} of {len(marks)} claims hold{rest}"
 
     def _reasons(self) -> Iterator[tuple[Claim, str]]:
         """Give each claim with why it does not hold, but why it is not tried only where that was not said already."""
@@ -66,9 +70,7 @@ class CheckResult:
             return self.todo
         lines = [self._headline]
         for claim, reason in self._reasons():
-            mark = "✓" if claim.holds else "✗" if claim.wrong else "–"
-            lines.append(f"  {mark} {claim.text}")
-            lines += [f"      {line}" for line in reason.splitlines()]
+            lines += [f"  {claim.mark} {claim.text}", *(f"      {line}" for line in reason.splitlines())]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -79,11 +81,10 @@ class CheckResult:
 
 
 def _html_item(claim: Claim, reason: str) -> str:
-    text = html.escape(claim.text)
+    why = html.escape(reason).replace("\n", "<br>")
+    text = html.escape(claim.text) + (why and f'<div style="margin-left: 1.5em">{why}</div>')
+    if claim.not_tried:
+        return f'<li style="color: #767676">– {text}</li>'
     if claim.holds:
         return f'<li><span style="color: #0072b2">✓</span> {text}</li>'
-    why = html.escape(reason).replace("\n", "<br>")
-    below = f'<div style="margin-left: 1.5em">{why}</div>' if why else ""
-    if claim.wrong is None:
-        return f'<li style="color: #767676">– {text}{below}</li>'
-    return f'<li><span style="color: #d55e00">✗</span> <b>{text}</b>{below}</li>'
+    return f'<li><span style="color: #d55e00">✗</span> <b>{text}</b></li>'
