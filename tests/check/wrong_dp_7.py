@@ -30,6 +30,13 @@ READY_NOW = """        for bucket in self.buckets:
             for position in sorted(bucket.missing):
                 self._gradient_is_ready(bucket, position)
 """
+N = "dist.get_world_size()"
+DIVIDE = f"        for bucket in self.buckets: bucket.buffer /= {N}\n"
+
+
+def then(change: str) -> tuple[str, str]:
+    """Change each bucket after it has arrived."""
+    return WAIT, f"{WAIT}            bucket.{change}\n"
 
 
 def rest(collect: str) -> tuple[str, str]:
@@ -38,10 +45,8 @@ def rest(collect: str) -> tuple[str, str]:
 
 
 BY_CLAIM = {
-    claims.ready_gradients_are_marked: {
+    claims.each_bucket_is_sent_once_and_in_order: {
         "marks nothing": ("nothing was taken out of bucket.missing in the backward pass", (MARK, "pass\n")),
-    },
-    claims.each_bucket_is_sent_once: {
         "sends nothing": ("bucket 0 was not sent, and the other ranks would wait", (SEND_FULL, ""), (SEND_REST, "")),
         "forgets the unused": ("another layer: rank 0, step 0: bucket 0 was not sent", (SEND_REST, "")),
         "forgets what is full but had to wait": (
@@ -57,23 +62,13 @@ BY_CLAIM = {
         "sends everything again": ("bucket 0 was sent 2 times", (REST, "for bucket in self.buckets:\n")),
         "sends a gradient at a time": (
             "something else than a bucket's whole buffer",
-            (SEND_FULL, "        self.comm_hook(bucket.views[position].reshape(-1)[1:])\n"),
+            (SEND_FULL, "        self.comm_hook(bucket.views[position].reshape(-1))\n"),
         ),
-    },
-    claims.buckets_leave_in_order: {
         "sends whatever is full": (
             "in different orders: rank 0, step 1: buckets were sent in the order 2, 1, 0",
             (SEND_FULL, IN_ANY_ORDER),
             (REST, "for bucket in self.buckets:\n            if bucket.future is not None: continue\n"),
         ),
-    },
-    claims.no_bucket_leaves_unfinished: {
-        "sends the next one too": (
-            "A bucket may go once nothing of it is missing",
-            ("not self.buckets[self._sent].missing", "not self.buckets[max(0, self._sent - 1)].missing"),
-        ),
-    },
-    claims.nothing_is_sent_inside_no_sync: {
         "sends inside no_sync": (
             "a bucket was sent inside no_sync",
             "_ready = BucketedDataParallel._gradient_is_ready\n"
@@ -83,35 +78,11 @@ BY_CLAIM = {
             "BucketedDataParallel._gradient_is_ready = _send_always\n",
         ),
     },
-    claims.gradients_are_averaged: {
-        "collects nothing": ("is still the rank's own: collect it into its", (COLLECT, "        bucket.missing")),
-        "divides once more": (
-            "is 3 times too small: it was divided by the world size twice",
-            (WAIT, WAIT + "            bucket.buffer /= dist.get_world_size()\n"),
+    claims.a_bucket_leaves_once_it_is_full: {
+        "sends the next one too": (
+            "A bucket may go once nothing of it is missing",
+            ("not self.buckets[self._sent].missing", "not self.buckets[max(0, self._sent - 1)].missing"),
         ),
-        "takes the sum": (
-            "is 3 times too large",
-            (WAIT, WAIT + "            bucket.buffer *= dist.get_world_size()\n"),
-        ),
-    },
-    claims.unused_parameters_count_as_zero: {
-        "sends the rest as it is": ("is None, and should be the part of the buffer in which the", (COLLECT_REST, "")),
-        "takes the buffer as it is": ("the buffer may still hold the last step's gradients", rest(TAKE_THE_VIEW)),
-    },
-    claims.accumulated_gradients_are_averaged: {
-        "zeros in the buffer alone": ("is still the rank's own: collect it", rest("bucket.views[position].zero_()")),
-        "zeros for all that is missing": (
-            "a gradient may be there from inside no_sync",
-            rest(TAKE_THE_VIEW + ".zero_()"),
-        ),
-    },
-    claims.gradients_stay_in_their_buckets: {
-        "puts new tensors in place": (
-            "is a tensor of its own",
-            (WAIT, WAIT + "            for p in bucket.parameters: p.grad = p.grad.clone()\n"),
-        ),
-    },
-    claims.a_bucket_leaves_at_once: {
         "sends only in the end": ("nothing was sent before the backward pass was over, so nothing", (SEND_FULL, "")),
         "sends before it marks": (
             "1 of the buckets could have gone, and 0 had. Mark the gradient as ready first",
@@ -119,22 +90,33 @@ BY_CLAIM = {
         ),
         "sends one at a time": ("could have gone, and 1 had", (SEND_FULL, SEND_FULL.replace("while", "if"))),
     },
-    claims.backward_does_not_wait: {
+    claims.finish_waits_and_backward_does_not: {
         "waits as soon as it has sent": (
             "the backward pass stood still until a bucket had arrived",
             ("self._sent += 1", "self.buckets[self._sent].wait(); self._sent += 1"),
         ),
+        "does not wait for buckets": ("while 3 of the buckets were still on their way", (WAIT, "")),
+        "waits for the last bucket": ("while 2 of the buckets were", (WAIT, "        self.buckets[-1].wait()\n")),
+        "asks whether they have arrived": ("were still on their way", (".wait()", ".future.done()")),
     },
-    claims.finish_waits: {
-        "does not wait for buckets": ("of the buckets were still on their way", (WAIT, "")),
-        "waits for the last bucket": ("of the buckets were still on", (WAIT, "        self.buckets[-1].wait()\n")),
+    claims.gradients_are_averaged: {
+        "collects nothing": ("is still the rank's own: collect it into its", (COLLECT, "        bucket.missing")),
+        "divides once more": ("is 3 times too small: it was divided by the world size twice", then(f"buffer /= {N}")),
+        "takes the sum": ("is 3 times too large", then(f"buffer *= {N}")),
+        "divides what is on its way": ("is neither the mean", (WAIT, DIVIDE + WAIT)),
+        "sends the rest as it is": ("is None, and should be the part of the buffer in which the", (COLLECT_REST, "")),
+        "zeros in the buffer alone": ("is None, and should be", rest("bucket.views[position].zero_()")),
+        "takes the buffer as it is": ("the buffer may still hold the last step's gradients", rest(TAKE_THE_VIEW)),
+        "zeros for all that is missing": (
+            "a gradient may be there from inside no_sync",
+            rest(TAKE_THE_VIEW + ".zero_()"),
+        ),
+        "puts new tensors in place": ("is a tensor of its own", then("parameters[0].grad = bucket.views[0].clone()")),
     },
 }
 WRONG = {name: (claim, *rest) for claim, answers in BY_CLAIM.items() for name, rest in answers.items()}
 FOLLOWS = ["marks nothing", "takes a hook of its own", "sends nothing", "takes the sum", "sends whatever is full"]
-OTHER_CAUSE = dict.fromkeys(
-    ("takes the sum", "divides once more", "collects nothing"), ("last step's gradients", "set it to zero")
-)
+OTHER_CAUSE = dict.fromkeys(("takes the sum", "collects nothing"), ("last step's gradients", "set it to zero"))
 RIGHT = {
     "collects a bucket as it leaves": [
         (COLLECT, "        bucket.missing"),
@@ -143,4 +125,6 @@ RIGHT = {
         (WAIT, "        for bucket in reversed(self.buckets):\n            bucket.future.wait()\n"),
     ],
     "takes what is missing for ready": [(SEND_REST, READY_NOW)],
+    "waits for all at once": [(WAIT, "        torch.futures.wait_all([bucket.future for bucket in self.buckets])\n")],
+    "asks until they have arrived": [("bucket.wait()", "while not bucket.future.done(): pass")],
 }
