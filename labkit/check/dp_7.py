@@ -230,7 +230,7 @@ def each_bucket_is_sent_once_and_in_order(case: Case, step: Step) -> str | None:
 
 @_claim(ALONE, after=[each_bucket_is_sent_once_and_in_order])
 def a_bucket_leaves_once_it_is_full(case: Case, step: Step) -> str | None:
-    """A bucket leaves at once, not earlier, when nothing is missing in it and all before it have gone: the overlap."""
+    """A bucket leaves as soon as nothing is missing in it and all before it have gone, not earlier: the overlap."""
     ready, sent = list[str](), 0
     backward = [(kind, what) for part, kind, what in step.events if part == BACKWARD and kind != WAITED]
     for kind, what in [*backward, (READY, "")]:
@@ -261,7 +261,7 @@ def finish_waits_and_backward_does_not(case: Case, step: Step) -> str | None:
 
 @_claim(SUMMED, after=[finish_waits_and_backward_does_not])
 def gradients_are_averaged(case: Case, step: Step) -> str | None:
-    """After each step each gradient, used, unused or from no_sync, is the mean over the ranks, in its bucket's buffer."""
+    """Afterwards each gradient, also if unused or from no_sync, is the mean over the ranks, and in its bucket's buffer."""
     alone = case.of_a_single_process(step.number, [step.rank])
     mean = case.of_a_single_process(step.number, range(WORLD_SIZE))
     for name, (found, in_buffer) in step.gradients.items():

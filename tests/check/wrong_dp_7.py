@@ -14,6 +14,7 @@ REST, ALL = "for bucket in self.buckets[self._sent :]:\n", "for bucket in self.b
 COLLECT_REST = "            for position in bucket.missing:\n                bucket.collect(position)\n"
 SEND_REST = f"        {REST}{COLLECT_REST}            bucket.send(self.comm_hook)\n"
 PAST_THE_HOOK = (SEND_REST, SEND_REST.replace("self.comm_hook", "all_reduce_hook"))
+SEND_PART = "        self.comm_hook(bucket.views[position])\n"
 WAIT = "        for bucket in self.buckets:\n            bucket.wait()\n"
 TAKE_THE_VIEW = "bucket.parameters[position].grad = bucket.views[position]"
 IN_ANY_ORDER = """        if not bucket.missing:
@@ -61,10 +62,7 @@ BY_CLAIM = {
         ),
         "takes a hook of its own in the end": ("all_reduce was called, but not by", PAST_THE_HOOK),
         "sends everything again": ("bucket 0 was sent 2 times", (REST, ALL)),
-        "sends a gradient at a time": (
-            "something else than a bucket's whole buffer",
-            (SEND_FULL, "        self.comm_hook(bucket.views[position])\n"),
-        ),
+        "sends a gradient at a time": ("something else than a bucket's whole buffer", (SEND_FULL, SEND_PART)),
         "sends whatever is full": (
             "in different orders: rank 0, step 1: buckets were sent in the order 2, 1, 0",
             (SEND_FULL, IN_ANY_ORDER),
