@@ -1,17 +1,17 @@
-"""dp.7: BucketedDataParallel is brought into situations, and every event is noted.
+"""dp.7: BucketedDataParallel takes steps of training; what becomes ready, is sent and is waited for is noted.
 
-Each situation is tried without communication first, so that no rank waits for a message that another
-one does not send; and then, where all ranks have sent the same, with it.
+Each rank is by itself first, so that none waits for a message that another one does not send. Where
+all have sent the same, the same steps are taken with communication.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
-import threading
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -21,488 +21,269 @@ from labkit.check.calls import recorded
 from labkit.check.harness import Task
 
 WORLD_SIZE = 3
-HELD_S = 3.0  # who waits for a bucket during the backward pass waits this long
-LATE_S = 0.15  # a bucket arrives this long after the one that was sent next, once the backward pass is over
-ROWS, WIDTH = 4, 4
-LAYER_BYTES = (WIDTH * WIDTH + WIDTH) * 8
-CAP_MB = 0.6 * LAYER_BYTES / 2**20  # reached by a layer's bias and weight together, so each layer has a bucket
+WIDTH = 4
+CAP_MB = 96 / 2**20  # reached by a layer's bias of 32 bytes and weight of 128, so each layer has a bucket
+NO_SYNC, BACKWARD, FINISH = "inside no_sync", "last backward pass", "finish"  # parts of a step
+READY, SENT, WAITED = "ready", "sent", "waited for"  # what happens to a gradient, and to a bucket
 TASK = Task()
 
-# In order: ("ready", a parameter's name), ("sent", a bucket's number), ("told", a name): the student's hook has returned.
-Events = list[Any]
 
-# --- situations ------------------------------------------------------------------------------------------------------
-
-
-class Situation(NamedTuple):
-    """Steps of training, of ``layers`` registered in that order. ``what`` says in words what is special.
-
-    A step is passes, all but the last inside no_sync; a pass is the layers that the rows of each
-    rank go through, in that order, or of all ranks, if they do the same.
-    """
-
-    what: str
-    layers: str
-    steps: list[str]
-
-    def routes(self, step: int) -> list[list[str]]:
-        """Return for each pass of a step the layers of each rank."""
-        passes = [each.split() for each in self.steps[step].split(" | ")]
-        return [routes * (WORLD_SIZE // len(routes)) for routes in passes]
-
-
-SITUATIONS = {
-    "plain": Situation("where all ranks do the same", "abfc", ["abfc"] * 3),
-    "order": Situation("where ranks use their layers in different orders", "abc", ["abc cab bca", "cba abc bac"]),
-    "unused": Situation("where each rank leaves out another layer", "abc", ["ab ac abc", "ac ab bc", "a b c"]),
-    "accumulated": Situation(
-        "where two backward passes inside no_sync come first", "abc", ["abc | abc | abc", "abc | abc | abc"]
-    ),
-    "used earlier": Situation(
-        "where layers are used inside no_sync, and not in the last backward pass",
-        "abc",
-        ["ab ac abc | a", "abc ab c | b"],
-    ),
-    "mixed": Situation("with a tied weight and a layer in bfloat16", "atfh", ["hatf"] * 2),
-}
-
-
-class Layers(nn.Module):
-    """Layers named by letters, in float64: ``f`` is frozen, ``t`` has the weight of ``a``, ``h`` is in bfloat16."""
-
-    def __init__(self, letters: str):
-        super().__init__()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(3)
-            for letter in letters:
-                layer = nn.Linear(WIDTH, WIDTH).to(torch.bfloat16 if letter == "h" else torch.float64)
-                self.add_module(letter, layer.requires_grad_(letter != "f"))
-        if "t" in letters:
-            self.get_submodule("t").register_parameter("weight", self.get_submodule("a").get_parameter("weight"))
-
-    def forward(self, rows: torch.Tensor, route: str) -> torch.Tensor:
-        for letter in route:
-            layer = self.get_submodule(letter)
-            rows = torch.tanh(layer(rows.to(next(layer.parameters()).dtype))).double()
-        return rows
-
-
-def loss(model: nn.Module, route: str, rank: int, step: int, number: int) -> torch.Tensor:
-    """Return the mean loss over one rank's rows in one pass, through the layers of ``route``."""
-    generator = torch.Generator().manual_seed(1000 * step + 100 * number + rank)
-    rows, targets = torch.randn(2, ROWS, WIDTH, generator=generator, dtype=torch.float64)
-    return nn.functional.mse_loss(model(rows, route), targets)
-
-
-def gradients(model: nn.Module) -> dict[str, Any]:
-    """Return a copy of each parameter's gradient, or None, by name."""
-    return {name: None if p.grad is None else p.grad.detach().clone() for name, p in model.named_parameters()}
-
-
-@functools.cache
-def of_a_single_process(situation: str, step: int, *ranks: int) -> dict[str, Any]:
-    """Return the gradient of the mean of these ranks' losses, summed over the passes of one step."""
-    model = Layers(SITUATIONS[situation].layers)
-    for number, routes in enumerate(SITUATIONS[situation].routes(step)):
-        for rank in ranks:
-            (loss(model, routes[rank], rank, step, number) / len(ranks)).backward()
-    return gradients(model)
-
-
-# --- in ranks --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Case:
-    """The student's reducer in one situation."""
-
-    situation: str
-    world_size = WORLD_SIZE
-
-    def __str__(self) -> str:
-        return SITUATIONS[self.situation].what
-
-
-class Silent(Case):
-    """Without communication."""
-
-    def observe(self) -> Any:
-        """Return the parameters' names in each bucket, and for each step its events, and what else was called to send."""
-        tried = _Tried(self.situation, _keep)
-        steps = []
-        for number in range(len(tried.situation.steps)):
-            with recorded(carry_out=False) as calls:
-                events = tried.step(number)
-            all_given = set(range(len(tried.numbers))).issubset(_sent(events))
-            steps.append((events, [] if all_given else sorted({call.name for call in calls})))
-        return {"buckets": [bucket.names for bucket in tried.reducer.buckets], "steps": steps}
-
-
-class Summed(Case):
-    """With communication."""
-
-    def observe(self) -> Any:
-        """Return for each step the gradients after it, and the names of those that are no part of a bucket's buffer."""
-        tried = _Tried(self.situation, lambda buffer: dist.all_reduce(buffer, async_op=True).get_future())
-        found = []
-        for number in range(len(tried.situation.steps)):
-            tried.step(number)
-            buffers = {bucket.buffer.untyped_storage().data_ptr() for bucket in tried.reducer.buckets}
-            given = {name: p.grad for name, p in tried.model.named_parameters() if p.grad is not None}
-            own = [name for name, grad in given.items() if grad.untyped_storage().data_ptr() not in buffers]
-            found.append((gradients(tried.model), own))
-        return found
-
-
-class Late(Case):
-    """With communication, and buckets that arrive only after the backward pass is over, each at another time."""
-
-    def observe(self) -> Any:
-        late = _Late()
-        tried = _Tried(self.situation, late)
-        try:
-            tried.backward(0)
-            held_up = late.gave_up
-            late.released.set()
-            tried.finish(0)
-            return {"backward waited": held_up, "on their way": late.on_their_way()}
-        finally:
-            late.join()
-
-
-class _Tried:
-    """The student's reducer in one situation, its steps taken when asked for, with every event noted."""
-
-    def __init__(self, name: str, comm_hook: Callable[[Any], Any]):
-        from labkit import dp
-
-        self.situation, self.rank = SITUATIONS[name], dist.get_rank()
-        self.model = Layers(self.situation.layers)
-        self.events: Events = []
-        self._note_each_gradient("ready")  # autograd calls hooks in the order in which they came
-        self.reducer = dp.BucketedDataParallel(self.model, CAP_MB, self._noting(comm_hook))
-        self._note_each_gradient("told")
-        self.numbers = {bucket.buffer.data_ptr(): number for number, bucket in enumerate(self.reducer.buckets)}
-
-    def step(self, number: int) -> dict[str, Events]:
-        """Take one step, and return the events inside no_sync, of the last backward pass, and of its finish."""
-        self.reducer.zero_grad(set_to_none=number % 2 == 0)  # both ways must do
-        found: dict[str, Events] = {}
-        for phase in (self.backward_inside_no_sync, self.backward, self.finish):
-            self.events = found[phase.__name__] = []
-            phase(number)
-        return found
-
-    def backward_inside_no_sync(self, step: int) -> None:
-        for number in range(len(self.situation.routes(step)) - 1):
-            with self.reducer.no_sync():
-                self._pass(step, number)
-
-    def backward(self, step: int) -> None:
-        self._pass(step, len(self.situation.routes(step)) - 1)
-
-    def finish(self, _: int) -> None:
-        if all(len(bucket.missing) == len(bucket.parameters) for bucket in self.reducer.buckets):
-            self.events.append(("unmarked", None))  # it would raise that there is no gradient
-        else:
-            self.reducer.finish_gradient_synchronization()
-
-    def _pass(self, step: int, number: int) -> None:
-        route = self.situation.routes(step)[number][self.rank]
-        loss(self.reducer, route, self.rank, step, number).backward()
-
-    def _note_each_gradient(self, kind: str) -> None:
-        for name, parameter in self.model.named_parameters():
-            if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(lambda _, name=name: self.events.append((kind, name)))
-
-    def _noting(self, comm_hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def noted(buffer: Any) -> Any:
-            self.events.append(("sent", self.numbers.get(buffer.data_ptr())))
-            return comm_hook(buffer)
-
-        return noted
-
-
-def _keep(buffer: Any) -> Any:
-    """Be a communication hook without communication: the buffer stays as it is."""
-    future: Any = torch.futures.Future()
-    future.set_result(buffer)
-    return future
-
-
-class _Late:
-    """A communication hook whose sums arrive some time after they are released.
-
-    They arrive by themselves after HELD_S, lest someone wait for ever.
-    """
-
-    def __init__(self) -> None:
-        self.released, self.gave_up = threading.Event(), False
-        self._futures: list[Any] = []
-        self._threads: list[threading.Thread] = []
-
-    def __call__(self, buffer: Any) -> Any:
-        total, future = buffer.clone(), torch.futures.Future()  # type: ignore[var-annotated]
-        work = dist.all_reduce(total, async_op=True)
-        delay = LATE_S * max(0, 3 - len(self._threads))  # the first one of three arrives last
-
-        def arrive() -> None:
-            work.wait()
-            if not self.released.wait(HELD_S):
-                self.gave_up = True
-                self.released.set()
-            time.sleep(delay)
-            buffer.copy_(total)
-            future.set_result(buffer)
-
-        self._futures.append(future)
-        self._threads.append(threading.Thread(target=arrive))
-        self._threads[-1].start()
-        return future
-
-    def on_their_way(self) -> int:
-        """Return how many buckets have been sent and have not arrived yet."""
-        return sum(not future.done() for future in self._futures)
-
-    def join(self) -> None:
-        self.released.set()
-        for thread in self._threads:
-            thread.join()
-
-
-# --- what is sent, and when ------------------------------------------------------------------------------------------
+@torch.random.fork_rng(devices=[])
+def layers_of(letters: str) -> nn.ModuleDict:
+    """Return layers in float64, but ``h`` in bfloat16; ``f`` is frozen, and ``t`` has the weight of ``a``."""
+    torch.manual_seed(3)
+    layers = nn.ModuleDict({letter: nn.Linear(WIDTH, WIDTH).double() for letter in letters})
+    if "f" in letters:
+        layers["f"].requires_grad_(False)
+        layers["h"].bfloat16()
+        layers["t"].weight = layers["a"].weight
+    return layers
 
 
 class Step(NamedTuple):
-    """One step of one rank: the parameters' names in each bucket, and what happened, by phase.
+    """One step of one rank, as it was seen."""
 
-    ``called``: of torch.distributed, for buckets that comm_hook was not given.
+    rank: int
+    number: int
+    buckets: list[list[str]]  # names of parameters
+    events: list[Any]  # part, kind, and a parameter's name or a bucket's number, or None for another buffer
+    marked: bool
+    called: list[str]  # of torch.distributed
+    gradients: dict[str, tuple[Any, bool]]  # each with whether it is its part of a bucket's buffer
+
+    def which(self, kind: str, *parts: str) -> list[Any]:
+        """Return what this happened to, in order, in some parts of the step, by default in all."""
+        return [what for part, each, what in self.events if each == kind and (not parts or part in parts)]
+
+
+@dataclass(eq=False)
+class Case:
+    """The student's reducer in steps of training, of layers registered in the order of ``letters``.
+
+    A step is passes, all but the last inside no_sync; a pass is the layers that the rows of each
+    rank go through, in that order, or of all ranks, if they do the same. ``advice`` is for a
+    gradient whose numbers do not tell what became of it. If ``summed``, ranks communicate.
     """
 
-    buckets: list[list[str]]
-    events: dict[str, Events]
-    called: list[str]
+    what: str
+    letters: str
+    steps: Sequence[str]
+    advice: str = "is it collected once, before its bucket is sent?"
+    summed: bool = False
+    world_size = WORLD_SIZE
 
-    def can_go(self, ready: set[str]) -> int:
-        """Return how many buckets can go once these gradients are ready: the first ones, as far as nothing is missing."""
-        return next((k for k, names in enumerate(self.buckets) if not ready.issuperset(names)), len(self.buckets))
+    def __str__(self) -> str:
+        return self.what
+
+    def losses(self, layers: nn.ModuleDict, step: int, rank: int) -> Iterator[torch.Tensor]:
+        """Compute the mean loss over the rank's rows, in one pass of the step after the other."""
+        for number, routes in enumerate(self.steps[step].split(" | ")):
+            generator = torch.Generator().manual_seed(1000 * step + 100 * number + rank)
+            rows, targets = torch.randn(2, WIDTH, WIDTH, generator=generator, dtype=torch.float64)
+            for letter in (routes.split() * WORLD_SIZE)[rank]:
+                layer = layers[letter]
+                rows = layer(rows.to(next(layer.parameters()).dtype)).tanh().double()
+            yield nn.functional.mse_loss(rows, targets)
+
+    def of_a_single_process(self, step: int, ranks: Sequence[int]) -> dict[str, Any]:
+        """Return the gradients of the mean of these ranks' losses, summed over the passes of a step, or None."""
+        layers = layers_of(self.letters)
+        for rank in ranks:
+            for loss in self.losses(layers, step, rank):
+                (loss / len(ranks)).backward()
+        return {name: parameter.grad for name, parameter in layers.named_parameters()}
+
+    def observe(self) -> list[Step]:
+        from labkit import dp
+
+        self.layers = layers_of(self.letters)  # gone through as they are: the reducer's forward is not the student's
+        for name, parameter in self.layers.named_parameters():
+            if parameter.requires_grad:  # the reducer's hooks come later, so they are called after these
+                parameter.register_post_accumulate_grad_hook(lambda _, name=name: self.note(READY, name))
+        self.reducer = dp.BucketedDataParallel(self.layers, CAP_MB, self.send)
+        together: dict[str, Any] = {"wait_all": lambda futures: [each.wait() for each in futures]}
+        together["collect_all"] = lambda futures: Arriving(lambda: futures, *futures)
+        with mock.patch.multiple(torch.futures, **together):
+            return [self.take(step) for step in range(len(self.steps))]
+
+    def take(self, step: int) -> Step:
+        """Take a step. Without a marked gradient it has no finish, which would only raise that there is none."""
+        self.events: list[Any] = []
+        rank, reducer, buckets = dist.get_rank(), self.reducer, self.reducer.buckets
+        reducer.zero_grad(set_to_none=step % 2 == 0)  # both ways must do
+        *earlier, last = self.losses(self.layers, step, rank)
+        with recorded(carry_out=self.summed) as calls:
+            self.part = NO_SYNC
+            with reducer.no_sync():
+                for loss in earlier:
+                    loss.backward()
+            self.part = BACKWARD
+            last.backward()
+            if marked := any(len(bucket.missing) < len(bucket.parameters) for bucket in buckets):
+                self.part = FINISH
+                reducer.finish_gradient_synchronization()
+        gradients = {
+            name: copy.deepcopy((parameter.grad, parameter.grad is not None and parameter.grad.is_set_to(view)))
+            for bucket in buckets
+            for name, parameter, view in zip(bucket.names, bucket.parameters, bucket.views, strict=True)
+        }
+        called = sorted({call.name for call in calls})
+        return Step(rank, step, [bucket.names for bucket in buckets], self.events, marked, called, gradients)
+
+    def note(self, kind: str, what: Any) -> None:
+        self.events.append((self.part, kind, what))
+
+    def send(self, buffer: Any) -> Any:
+        """Be the communication hook, whose sum arrives only when somebody waits for it."""
+        number = next((each.number for each in self.reducer.buckets if each.buffer.is_set_to(buffer)), None)
+        self.note(SENT, number)
+        own, total = buffer.clone(), buffer.clone()
+        work = dist.all_reduce(total, async_op=True) if self.summed else None
+
+        def arrive() -> Any:
+            self.note(WAITED, number)
+            if work:
+                work.wait()
+            return buffer.add_(total - own)  # no copy_: a change to the buffer while it was on its way would be lost
+
+        return Arriving(arrive)
 
 
-def _sent(events: dict[str, Events]) -> list[Any]:
-    """Return the numbers of the buckets that were sent, in order; None for what is no bucket's buffer."""
-    return [what for phase in events.values() for kind, what in phase if kind == "sent"]
+class Arriving(torch.futures.Future[Any]):
+    """A future that is done as soon as somebody waits for it, and not before. Those in ``first`` are done then too."""
+
+    def __init__(self, arrive: Callable[[], Any], *first: Any):
+        super().__init__()
+        self._arrive, self._first, self._asked = arrive, first, False
+
+    def wait(self) -> Any:
+        for each in self._first:
+            each.wait()
+        if not super().done():
+            self.set_result(self._arrive())
+        return super().wait()
+
+    def done(self) -> bool:
+        if self._asked:  # who asks again and again waits
+            self.wait()
+        self._asked = True
+        return super().done()
+
+    def then(self, callback: Callable[[Any], Any]) -> Any:
+        return Arriving(lambda: callback(self), self)
 
 
-def _step_claim(after: Any = ()) -> Any:
-    """Make a claim about every situation of what must hold of each of its steps."""
+# --- what must hold in each step of each rank ------------------------------------------------------------------------
 
-    def add(holds: Callable[[Step], str | None]) -> Callable[..., str | None]:
+
+def _claim(cases: Sequence[Case], after: Any = ()) -> Any:
+    """Make a claim of what must hold in each step of these cases."""
+
+    def add(holds: Callable[[Case, Step], str | None]) -> Any:
         @functools.wraps(holds)
         def claim(case: Case, seen: Any) -> str | None:
-            for rank, found in enumerate(seen):
-                for number, (events, called) in enumerate(found["steps"]):
-                    if wrong := holds(Step(found["buckets"], events, called)):
-                        return f"rank {rank}, step {number}: {wrong}"
-            return None
+            steps = [Step(*found) for steps in seen for found in steps]
+            wrong = ((step, holds(case, step)) for step in steps)
+            return next((f"rank {step.rank}, step {step.number}: {what}" for step, what in wrong if what), None)
 
-        return TASK.claim(SILENT, after)(claim)
+        return TASK.claim(cases, after)(claim)
 
     return add
 
 
-SILENT = list(map(Silent, SITUATIONS))
+OLD = "the buffer may still hold the last step's gradients: collect what is missing before the bucket is sent"
+EARLIER = "collect what is missing, rather than set it to zero: a gradient may be there from inside no_sync"
+ALONE = [
+    Case("where all ranks do the same", "abc", ["abc"] * 3),
+    Case("where ranks use their layers in different orders", "abc", ["abc cab bca", "cba abc bac"]),
+    Case("with a tied weight, a frozen layer and one in bfloat16", "atfh", ["hatf"] * 2),
+    Case("where each rank leaves out another layer", "abc", ["ab ac abc", "ac ab bc", "a b c"], OLD),
+    Case("where two backward passes inside no_sync come first", "abc", ["abc | abc | abc"] * 2, EARLIER),
+    Case("where layers are used inside no_sync alone", "abc", ["ab ac abc | a", "abc ab c | b"], EARLIER),
+]
+SUMMED = [replace(case, summed=True) for case in ALONE]
 
 
-@_step_claim()
-def ready_gradients_are_marked(step: Step) -> str | None:
-    """A gradient that is ready is marked: its position is taken out of bucket.missing."""
-    if ["unmarked", None] in step.events["finish"]:
+@_claim(ALONE)
+def each_bucket_is_sent_once_and_in_order(case: Case, step: Step) -> str | None:
+    """In each step each bucket is sent once, in the order of their numbers, and nothing inside no_sync."""
+    if not step.marked:
         return "nothing was taken out of bucket.missing in the backward pass. Do so in _gradient_is_ready"
-    return None
-
-
-@_step_claim(after=[ready_gradients_are_marked])
-def each_bucket_is_sent_once(step: Step) -> str | None:
-    """In each step each bucket is sent exactly once, whether its parameters were used or not."""
-    sent = _sent(step.events)
+    if step.which(SENT, NO_SYNC):
+        return "a bucket was sent inside no_sync. Leave the gradients alone while self._synchronize is False"
+    sent, hook = step.which(SENT), "Send each bucket with bucket.send(self.comm_hook)"
     if None in sent:
-        return "comm_hook was given something else than a bucket's whole buffer"
-    if step.called:
-        return (
-            f"{' and '.join(step.called)} was called, but not by self.comm_hook, which decides how a bucket travels. Send "
-            "each bucket with bucket.send(self.comm_hook)"
-        )
+        return f"comm_hook was given something else than a bucket's whole buffer. {hook}"
     for number in range(len(step.buckets)):
         if (times := sent.count(number)) > 1:
             return f"bucket {number} was sent {times} times. Count in self._sent those that have gone"
+        if not times and step.called:
+            return f"{step.called[0]} was called, but not by self.comm_hook, which decides how a bucket travels. {hook}"
         if not times:
-            return (
-                f"bucket {number} was not sent, and the other ranks would wait for it. What the backward pass has not sent, "
-                "finish_gradient_synchronization has to"
-            )
+            rest = "finish_gradient_synchronization sends what is left"
+            return f"bucket {number} was not sent, and the other ranks would wait for it: {rest}"
+    if sent != sorted(sent):
+        advice = "Ranks would add up different buckets: let a bucket that is full wait until all before it have gone"
+        return f"buckets were sent in the order {', '.join(map(str, sent))}. {advice}"
     return None
 
 
-@_step_claim(after=[each_bucket_is_sent_once])
-def buckets_leave_in_order(step: Step) -> str | None:
-    """Buckets are sent in the order of their numbers, whatever order their gradients become ready in."""
-    if (sent := _sent(step.events)) == sorted(sent):
-        return None
-    return (
-        f"buckets were sent in the order {', '.join(map(str, sent))}. Ranks would add up different buckets: let a bucket "
-        "that is full wait until all before it have gone"
-    )
-
-
-@_step_claim(after=[each_bucket_is_sent_once])
-def no_bucket_leaves_unfinished(step: Step) -> str | None:
-    """During the backward pass, no bucket is sent before all of its gradients are ready."""
-    ready: set[str] = set()
-    for kind, what in step.events["backward"]:
-        if kind == "ready":
-            ready.add(what)
-        if kind == "sent" and (early := [name for name in step.buckets[what] if name not in ready]):
-            return (
-                f"bucket {what} was sent before the gradient of {early[0]} was ready, so without it. A bucket may go once "
-                "nothing of it is missing"
-            )
+@_claim(ALONE, after=[each_bucket_is_sent_once_and_in_order])
+def a_bucket_leaves_once_it_is_full(case: Case, step: Step) -> str | None:
+    """A bucket leaves as soon as nothing is missing in it and all before it have gone, not earlier: the overlap."""
+    ready, sent = list[str](), 0
+    backward = [(kind, what) for part, kind, what in step.events if part == BACKWARD and kind != WAITED]
+    for kind, what in [*backward, (READY, "")]:
+        if kind == SENT:
+            sent += 1
+            continue
+        full = next((k for k, names in enumerate(step.buckets) if not {*names} <= {*ready}), len(step.buckets))
+        if sent > full:
+            early = f"bucket {full} was sent before the gradients of {' and '.join(step.buckets[full])} were ready"
+            return f"{early}, so without one. A bucket may go once nothing of it is missing"
+        if sent < full:
+            late = f"when the gradient of {ready[-1]} was ready, {full} of the buckets could have gone, and {sent} had"
+            never = "" if step.which(SENT, BACKWARD) else ". Nothing overlaps: all was sent after the backward pass"
+            return f"{late}{never}. Mark the gradient as ready first, then send every bucket that can go"
+        ready.append(what)
     return None
 
 
-@_step_claim(after=[ready_gradients_are_marked])
-def nothing_is_sent_inside_no_sync(step: Step) -> str | None:
-    """Inside no_sync nothing is sent."""
-    if any(kind == "sent" for kind, _ in step.events["backward_inside_no_sync"]):
-        return "a bucket was sent inside no_sync. Leave the gradients alone while self._synchronize is False"
+@_claim(ALONE, after=[each_bucket_is_sent_once_and_in_order])
+def finish_waits_and_backward_does_not(case: Case, step: Step) -> str | None:
+    """The backward pass goes on while buckets are on their way; finish_gradient_synchronization waits for all."""
+    if step.which(WAITED, BACKWARD):
+        return "the backward pass stood still until a bucket had arrived. Wait in finish_gradient_synchronization alone"
+    if late := len(step.buckets) - len(set(step.which(WAITED))):
+        return f"it ended while {late} of the buckets were still on their way. Wait for each in finish_gradient_synchronization"
     return None
 
 
-# --- gradients, on ranks that have sent the same ---------------------------------------------------------------------
-
-ALIKE = [each_bucket_is_sent_once, buckets_leave_in_order]
-
-
-def _summed(*situations: str) -> list[Summed]:
-    return list(map(Summed, situations))
-
-
-@TASK.claim(_summed("plain", "order", "mixed"), after=ALIKE)
-def gradients_are_averaged(case: Case, seen: Any) -> str | None:
-    """After each step, every rank has the mean of the ranks' gradients, as a single process computes it."""
-    return _wrong(case, seen, "is it collected once, before its bucket is sent?")
-
-
-@TASK.claim(_summed("unused"), after=[gradients_are_averaged])
-def unused_parameters_count_as_zero(case: Case, seen: Any) -> str | None:
-    """A parameter that a rank did not use in a step counts as zero there."""
-    return _wrong(
-        case,
-        seen,
-        "the buffer may still hold the last step's gradients: collect what is missing before the bucket is sent",
-    )
-
-
-@TASK.claim(_summed("accumulated", "used earlier"), after=[gradients_are_averaged])
-def accumulated_gradients_are_averaged(case: Case, seen: Any) -> str | None:
-    """Gradients that were accumulated inside no_sync are averaged too, also of parameters that are used only there."""
-    return _wrong(
-        case, seen, "collect what is missing, rather than set it to zero: a gradient may be there from inside no_sync"
-    )
-
-
-def _wrong(case: Case, seen: Any, advice: str) -> str | None:
-    """Return what is wrong with the first gradient that is wrong. One that no rank has may be None or zero.
-
-    ``advice`` is for a gradient whose numbers do not tell what became of it.
-    """
-    for rank, steps in enumerate(seen):
-        for step, (found, _) in enumerate(steps):
-            own = of_a_single_process(case.situation, step, rank)
-            for name, expected in of_a_single_process(case.situation, step, *range(WORLD_SIZE)).items():
-                if how := _compare(found[name], own[name], expected, advice):
-                    return f"rank {rank}, step {step}: the gradient of {name} {how}"
+@_claim(SUMMED, after=[finish_waits_and_backward_does_not])
+def gradients_are_averaged(case: Case, step: Step) -> str | None:
+    """Afterwards each gradient, also if unused or from no_sync, is the mean over the ranks, and in its bucket's buffer."""
+    alone = case.of_a_single_process(step.number, [step.rank])
+    mean = case.of_a_single_process(step.number, range(WORLD_SIZE))
+    for name, (found, in_buffer) in step.gradients.items():
+        if wrong := _compare(found, in_buffer, alone[name], mean[name], case.advice):
+            return f"the gradient of {name} {wrong}"
     return None
 
 
-def _compare(found: Any, own: Any, expected: Any, advice: str) -> str | None:
-    """Return in what way a gradient is wrong, and what to do."""
-    n = WORLD_SIZE
-    if expected is None:
-        nothing = found is None or not bool(found.any())
-        return None if nothing else f"is not zero, although no rank used it: {advice}"
+def _compare(found: Any, in_buffer: bool, alone: Any, mean: Any, advice: str) -> str | None:
+    """Return in what way a gradient is wrong, and what to do. ``alone`` is that of the rank by itself, or None."""
     if found is None:
         return "is None, and should be the part of the buffer in which the mean is: collect it, used or not"
-    if _close(found, expected):
-        return None
-    if own is not None and _close(found, own):
-        return "is still the rank's own: collect it into its bucket, send the bucket, and wait for it"
-    if own is not None and _close(found, own / n):
-        return f"is the rank's own divided by {n}, which is its share of the mean: wait for the bucket"
-    if _close(found, expected * n):
-        return f"is {n} times too large: nobody has divided it by the world size, or it was added up twice"
-    if _close(found, expected / n):
-        return f"is {n} times too small: it was divided by the world size twice. Bucket.collect has done it"
+    n, own = WORLD_SIZE, mean * torch.nan if alone is None else alone
+    apart = "is a tensor of its own. Collect it, and change the bucket's buffer in place rather than put new tensors into grad"
+    for numbers, wrong in (
+        (mean, None if in_buffer else apart),
+        (own, "is still the rank's own: collect it into its bucket, send the bucket, and wait for it"),
+        (own / n, f"is the rank's own divided by {n}, which is its share of the mean: wait for the bucket"),
+        (mean * n, f"is {n} times too large: nobody has divided it by the world size, or it was added up twice"),
+        (mean / n, f"is {n} times too small: it was divided by the world size twice. Bucket.collect has done it"),
+    ):
+        relative = 1e-9 if found.element_size() > 2 else 2e-2  # float64, or bfloat16 with three digits
+        if found.double().allclose(numbers.double(), rtol=relative, atol=relative * float(mean.abs().max())):
+            return wrong
     return f"is neither the mean over the ranks, nor their sum, nor its own: {advice}"
-
-
-def _close(found: Any, expected: Any) -> bool:
-    """Return whether they are equal up to the rounding of what was found: float64, or bfloat16 with three digits."""
-    relative = 1e-9 if found.element_size() > 2 else 2e-2
-    scale = float(expected.double().abs().max())
-    return bool(found.double().allclose(expected.double(), rtol=relative, atol=relative * scale))
-
-
-@TASK.claim(_summed("plain"), after=[gradients_are_averaged])
-def gradients_stay_in_their_buckets(case: Case, seen: Any) -> str | None:
-    """After a step, each gradient is still a part of its bucket's buffer, which is how the mean gets into it."""
-    for rank, steps in enumerate(seen):
-        for step, (_, own) in enumerate(steps):
-            if own:
-                return (
-                    f"rank {rank}, step {step}: the gradient of {own[0]} is a tensor of its own. Collect it, and change the "
-                    "bucket's buffer in place rather than put new tensors into grad"
-                )
-    return None
-
-
-# --- overlap ---------------------------------------------------------------------------------------------------------
-
-
-@_step_claim(after=[each_bucket_is_sent_once])
-def a_bucket_leaves_at_once(step: Step) -> str | None:
-    """A bucket is sent as soon as its last gradient is ready and the buckets before it have gone: this is the overlap."""
-    ready: set[str] = set()
-    sent = 0
-    for kind, what in step.events["backward"]:
-        sent += kind == "sent"
-        if kind == "ready":
-            ready.add(what)
-        if kind == "told" and sent < (could := step.can_go(ready)):
-            never = all(kind != "sent" for kind, _ in step.events["backward"])
-            return (
-                f"when the gradient of {what} was ready, {could} of the buckets could have gone, and {sent} had"
-                + (": nothing was sent before the backward pass was over, so nothing overlaps" if never else "")
-                + ". Mark the gradient as ready first, then send every bucket that can go"
-            )
-    return None
-
-
-@TASK.claim([LATE := Late("plain")], after=ALIKE)
-def backward_does_not_wait(case: Case, seen: Any) -> str | None:
-    """The backward pass goes on while buckets are on their way."""
-    if not any(found["backward waited"] for found in seen):
-        return None
-    return (
-        "the backward pass stood still until a bucket had arrived. Only send there, and wait in "
-        "finish_gradient_synchronization"
-    )
-
-
-@TASK.claim([LATE], after=ALIKE)
-def finish_waits(case: Case, seen: Any) -> str | None:
-    """When finish_gradient_synchronization is done, all sums have arrived."""
-    for rank, found in enumerate(seen):
-        if missing := found["on their way"]:
-            return f"rank {rank}: it returned while {missing} of the buckets were still on their way: wait for each of them"
-    return None
