@@ -15,7 +15,5 @@ STRIDED = [Case("gather_scatter_gradients", kind) for kind in ("transposed", "un
 def any_strides_do(case: Case, seen: Any) -> Any:
     """A gradient that is not contiguous is averaged as well."""
     for rank, name in case.wrong(seen):
-        return (
-            f"on rank {rank}, the gradient of {name} is not the mean. Communicate gradient.contiguous(), which may be a "
-            "copy, and copy what arrives back into the gradient"
-        )
+        wrong = f"on rank {rank}, the gradient of {name} is not the mean"
+        return f"{wrong}. Communicate gradient.contiguous(), which may be a copy, and copy what arrives back into it"

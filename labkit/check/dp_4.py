@@ -15,7 +15,5 @@ GROUPS = [Case("average_gradients", "groups")]
 def a_group_averages_among_its_ranks(case: Case, seen: Any) -> Any:
     """With a process_group, its ranks average among themselves."""
     for rank, name in case.wrong(seen):
-        return (
-            f"on rank {rank}, whose group has {2 if rank < 2 else 1} of 3 ranks, the gradient of {name} is not the mean "
-            "over these: all_reduce and get_world_size both take group=process_group"
-        )
+        wrong = f"on rank {rank}, whose group has {2 if rank < 2 else 1} of 3 ranks, the gradient of {name} is not their mean"
+        return f"{wrong}: all_reduce and get_world_size both take group=process_group"

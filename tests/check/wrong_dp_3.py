@@ -59,7 +59,7 @@ BY_CLAIM = {
             "on rank 1, the gradient of first.weight is still that of the rank's own shard",
             (SCATTER, "gradient = means[0] if means else gradient"),
         ),
-        "differs in the last bits": ("rank 0 and rank 1 differ in the last bits", (KEEP, LAST_BITS)),
+        "differs in the last bits": ("ranks differ in the last bits of first.weight", (KEEP, LAST_BITS)),
         "zeros for None": (
             "parameters without a gradient (grad is None): on rank 0, the gradient of frozen.weight was None",
             (SOME, "if True:"),

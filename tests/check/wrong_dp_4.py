@@ -38,7 +38,7 @@ BY_CLAIM = {
         "divides twice": ("3 times too small", (SUM, f"parameter.grad /= {N}; {SUM}")),
         "divides only": ("own shard divided by 3", (SUM, "pass")),
         "divides by two": ("neither the mean over the ranks", (DIVIDE, "parameter.grad /= 2")),
-        "first parameter only": ("go through every parameter", (DIVIDE, DIVIDE + "; break")),
+        "first parameter only": ("Others are right: go through every", (DIVIDE, DIVIDE + "; break")),
         "rank 0 decides": (
             "rank 0's shard, on every rank",
             (SUM, "dist.broadcast(parameter.grad, 0)"),
@@ -50,7 +50,7 @@ BY_CLAIM = {
             (SUM, f"dist.reduce(parameter.grad.div_({N}), 0)"),
             (DIVIDE, "pass"),
         ),
-        "differs in the last bits": ("rank 0 and rank 1 differ in the last bits", (DIVIDE, LAST_BITS)),
+        "differs in the last bits": ("ranks differ in the last bits of first.weight", (DIVIDE, LAST_BITS)),
         "zeros for None": ("frozen.weight was None, and it was given one, so an optimizer", (SOME, ZEROS)),
     },
     calls_have_ended: {
