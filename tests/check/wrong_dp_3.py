@@ -7,7 +7,9 @@ from labkit.check import dp_3 as claims
 from labkit.check import gradients
 from labkit.check.calls import calls_have_ended
 
+SOME = "if parameter.grad is not None:"
 GRADIENT = "gradient = parameter.grad.contiguous()"
+COPY = (GRADIENT, "gradient = parameter.grad.clone()")
 LIST = "[torch.empty_like(gradient) for _ in range(world_size)]"
 GATHER = "dist.gather(gradient, gathered)"
 MEANS = "[torch.stack(gathered).mean(dim=0)] * world_size"
@@ -43,24 +45,25 @@ def gather_scatter_gradients(model):
         gradient[:] = mean.view(gradient.shape)
 """
 
+LAST_BITS = KEEP + "; parameter.grad *= 1 + rank * 1e-15"
+ZEROS = "parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad; "
+SCATTERS_ALL = "parts = gradient.new_empty(3, *gradient.shape); dist.scatter(parts, means); gradient = parts.mean(0)"
+
 BY_CLAIM = {
     gradients.mean_is_the_gradient_of_the_batch: {
         "scatters what it gathered": ("still that of the rank's own shard: gather on rank 0,", (MEANS, "gathered")),
         "scatters the sum": ("3 times too large", (".mean(dim=0)", ".sum(dim=0)")),
-        "does not keep what it scattered": (
-            "put what arrives into the gradient",
-            (GRADIENT, "gradient = parameter.grad.clone()"),
-            (KEEP, "pass"),
-        ),
-        "gathers into one tensor": (
-            "a tensor of its own for each rank",
-            (LIST, "[torch.empty_like(gradient)] * world_size"),
-        ),
-    },
-    gradients.all_ranks_agree: {
+        "does not keep what it scattered": ("put what arrives into the gradient", COPY, (KEEP, "pass")),
+        "gathers into one tensor": ("its own for each rank", (LIST, "[torch.empty_like(gradient)] * world_size")),
         "averages on rank 0 only": (
-            "rank 0 and rank 1 differ",
+            "on rank 1, the gradient of first.weight is still that of the rank's own shard",
             (SCATTER, "gradient = means[0] if means else gradient"),
+        ),
+        "differs in the last bits": ("ranks differ in the last bits of first.weight", (KEEP, LAST_BITS)),
+        "zeros for None": (
+            "parameters without a gradient (grad is None): on rank 0, the gradient of frozen.weight was None",
+            (SOME, "if True:"),
+            (GRADIENT, ZEROS + GRADIENT),
         ),
     },
     calls_have_ended: {
@@ -69,23 +72,12 @@ BY_CLAIM = {
     gradients.gradients_change_in_place: {
         "puts a new tensor in place": (
             "on rank 0, the grad of first.weight is another tensor than before",
-            (GRADIENT, "gradient = parameter.grad.clone()"),
+            COPY,
             (KEEP, "parameter.grad = gradient"),
         ),
     },
-    gradients.no_gradient_stays_none: {
-        "zeros for None": (
-            "parameters without a gradient (grad is None): frozen.weight was given one",
-            ("if parameter.grad is not None:", "if True:"),
-            (
-                GRADIENT,
-                "parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad; "
-                + GRADIENT,
-            ),
-        ),
-    },
     None: {
-        "forgets None": ("None): it raised AttributeError", ("if parameter.grad is not None:", "if True:")),
+        "forgets None": ("None): it raised AttributeError", (SOME, "if True:")),
     },
     gradients.weights_stay: {
         "averages the weights": (
@@ -94,7 +86,7 @@ BY_CLAIM = {
             (KEEP, "parameter.data.copy_(gradient)"),
         ),
     },
-    claims.everything_goes_through_rank_0: {
+    gradients.each_gradient_travels_by_itself: {
         "uses all_reduce": (
             "rank 0 called all_reduce: gather on rank 0",
             (GATHER, "dist.all_reduce(gradient)"),
@@ -105,24 +97,18 @@ BY_CLAIM = {
             "rank 0 called broadcast: gather on rank 0",
             (SCATTER, "rank or gradient.copy_(means[0]); dist.broadcast(gradient, 0)"),
         ),
-        "does not scatter": ("did not call dist.scatter", (SCATTER, "gradient = means[0] if means else gradient")),
         "goes through the last rank": (
             "gathered on or scattered from rank 2",
             ("if rank == 0", "if rank == 2"),
             (GATHER, "dist.gather(gradient, gathered, dst=2)"),
             (SCATTER, "dist.scatter(gradient, means, src=2)"),
         ),
-    },
-    claims.each_gradient_travels_once: {
         "scatters everything to everyone": (
-            "rank 0 took [96, 96, 384, 384] bytes in 4 calls of scatter, and its gradients have [32, 32, 128, 128]",
+            "rank 0 called scatter 4 times, with [96, 96, 384, 384] bytes, and its gradients have [32, 32, 128, 128]",
             (MEANS, "[torch.stack(gathered)] * world_size"),
-            (
-                SCATTER,
-                "parts = gradient.new_empty(3, *gradient.shape); dist.scatter(parts, means); gradient = parts.mean(0)",
-            ),
+            (SCATTER, SCATTERS_ALL),
         ),
-        "all gradients in one message": ("rank 0 gave [320] bytes in 1 calls of gather, and its", IN_ONE_MESSAGE),
+        "all gradients in one message": ("rank 0 called gather 1 times, with [320] bytes, and its", IN_ONE_MESSAGE),
     },
     claims.any_strides_do: {
         "forgets that reshape may copy": (

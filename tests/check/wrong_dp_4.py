@@ -11,6 +11,8 @@ SOME = "if parameter.grad is not None:"
 SUM = "dist.all_reduce(parameter.grad, group=process_group)"
 DIVIDE = "parameter.grad /= dist.get_world_size(group=process_group)"
 N = "dist.get_world_size(group=process_group)"
+LAST_BITS = DIVIDE + "; parameter.grad *= 1 + dist.get_rank() * 1e-15"
+ZEROS = "if parameter.grad is None: parameter.grad = torch.zeros_like(parameter)\n        if True:"
 FLAT = """
 def average_gradients(model, process_group=None):
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
@@ -36,20 +38,20 @@ BY_CLAIM = {
         "divides twice": ("3 times too small", (SUM, f"parameter.grad /= {N}; {SUM}")),
         "divides only": ("own shard divided by 3", (SUM, "pass")),
         "divides by two": ("neither the mean over the ranks", (DIVIDE, "parameter.grad /= 2")),
-        "first parameter only": ("go through every parameter", (DIVIDE, DIVIDE + "; break")),
+        "first parameter only": ("Others are right: go through every", (DIVIDE, DIVIDE + "; break")),
         "rank 0 decides": (
             "rank 0's shard, on every rank",
             (SUM, "dist.broadcast(parameter.grad, 0)"),
             (DIVIDE, "pass"),
         ),
         "removes the gradients": ("is gone (None)", (DIVIDE, "parameter.grad = None")),
-    },
-    gradients.all_ranks_agree: {
         "only rank 0 knows": (
-            "rank 0 and rank 1 differ",
+            "on rank 1, the gradient",
             (SUM, f"dist.reduce(parameter.grad.div_({N}), 0)"),
             (DIVIDE, "pass"),
         ),
+        "differs in the last bits": ("ranks differ in the last bits of first.weight", (DIVIDE, LAST_BITS)),
+        "zeros for None": ("frozen.weight was None, and it was given one, so an optimizer", (SOME, ZEROS)),
     },
     calls_have_ended: {
         "does not wait": (
@@ -63,12 +65,6 @@ BY_CLAIM = {
             (DIVIDE, f"parameter.grad = parameter.grad / {N}"),
         ),
     },
-    gradients.no_gradient_stays_none: {
-        "zeros for None": (
-            "frozen.weight was given one, so an optimizer would change it: leave out grad None",
-            (SOME, "if parameter.grad is None: parameter.grad = torch.zeros_like(parameter)\n        if True:"),
-        ),
-    },
     None: {
         "forgets None": ("parameters without a gradient (grad is None): it raised ", (SOME, "if True:")),
     },
@@ -79,10 +75,13 @@ BY_CLAIM = {
             (DIVIDE, f"parameter.data /= {N}"),
         ),
     },
-    claims.one_all_reduce_a_parameter: {
-        "one flat all_reduce": ("rank 0 gave [320] bytes in 1 calls of all_reduce, and its gradients have [32,", FLAT),
+    gradients.each_gradient_travels_by_itself: {
+        "one flat all_reduce": (
+            "rank 0 called all_reduce 1 times, with [320] bytes, and its gradients have [32,",
+            FLAT,
+        ),
         "reduces and broadcasts": (
-            "rank 0 called broadcast and reduce: sum with all_reduce alone",
+            "rank 0 called broadcast and reduce: sum with all_reduce, divide",
             (SUM, "dist.reduce(parameter.grad, 0); dist.broadcast(parameter.grad, 0)"),
         ),
     },
