@@ -82,9 +82,9 @@ class CheckResult:
 
 def _html_item(claim: Claim, reason: str) -> str:
     why = html.escape(reason).replace("\n", "<br>")
-    text = html.escape(claim.text) + (why and f'<div style="margin-left: 1.5em">{why}</div>')
+    text, why = html.escape(claim.text), why and f'<div style="margin-left: 1.5em">{why}</div>'
     if claim.not_tried:
-        return f'<li style="color: #767676">– {text}</li>'
+        return f'<li style="color: #767676">– {text}{why}</li>'
     if claim.holds:
         return f'<li><span style="color: #0072b2">✓</span> {text}</li>'
-    return f'<li><span style="color: #d55e00">✗</span> <b>{text}</b></li>'
+    return f'<li><span style="color: #d55e00">✗</span> <b>{text}</b>{why}</li>'
