@@ -72,7 +72,7 @@ SLICES = "[x[start : start + self.split_size] for start in range(0, len(x), self
 
 BY_CLAIM = {
     claims.compute_does_its_schedule: {
-        "does nothing": ("it did not call partition 0 with micro-batch 0 as it came", instead("pass\n")),
+        "does nothing": ("it called partition 0 0 times with micro-batch 0 as it came", instead("pass\n")),
         "takes no notice of the schedule": (
             "[(0, 0)]): it called partition 0 with micro-batch 1",
             other("[(i, j) for i in range(len(batches)) for j in range(len(self.partitions))]"),
@@ -86,15 +86,20 @@ BY_CLAIM = {
             other("[(i, k) for k, (i, _) in enumerate(schedule)]"),
         ),
         "does each task twice": (
-            "it called partitions 2 times, expected 1",
+            "it called partition 0 2 times with micro-batch 0 as it came",
             other("[pair for pair in schedule for _ in range(2)]"),
         ),
         "takes the partition for the micro-batch": (
             "it called partition 2 with micro-batch 0 as it came. For each pair (i, j)",
             other("[(j, i) for i, j in schedule]"),
         ),
+        "in the thread that calls": ("it ran partition 0 in the thread that called compute", (PUT, "task.run()")),
+        "whichever worker": ("in the worker of partition 2. Hand", (PUT, PUT.replace("[j]", "[len(tasks)]"))),
+        "one worker for all": ("in the worker of partition 0. Hand each task", (PUT, PUT.replace("[j]", "[0]"))),
+        "threads of its own": ("it ran partition 0 in a new thread. Hand each task", instead(OWN_THREADS)),
     },
     claims.results_take_their_places: {
+        "tasks that keep everything": ("a Task takes that of the thread in which it is made along", OWN_TASKS),
         "forgets the results": ("batches[0] is micro-batch 0 as it came afterwards", (RESULT, "task.result()")),
         "puts tasks in their places": ("batches[0] is a Task afterwards, expected", (RESULT, "batches[i] = task")),
         "results by their position": (
@@ -102,13 +107,11 @@ BY_CLAIM = {
             (TAKE, "for i, task in enumerate(tasks):\n"),
         ),
     },
-    claims.a_partition_has_its_worker: {
-        "in the thread that calls": ("it ran partition 0 in the thread that called compute", (PUT, "task.run()")),
-        "whichever worker": ("in the worker of partition 2. Hand", (PUT, PUT.replace("[j]", "[len(tasks)]"))),
-        "one worker for all": ("in the worker of partition 0. Hand each task", (PUT, PUT.replace("[j]", "[0]"))),
-        "threads of its own": ("it ran partition 0 in a new thread. Hand each task", instead(OWN_THREADS)),
-    },
     claims.tasks_of_a_clock_run_at_the_same_time: {
+        "task by task": (
+            "[(1, 0), (0, 1)] did not run at the same time. Give",
+            (COMPUTE, "[self.compute(batches, [task]) for task in schedule]"),
+        ),
         "waits for each before the next": ("Hand out all tasks of the clock", (APPEND, f"task.wait(); {APPEND}")),
     },
     claims.tasks_have_their_numbers: {
@@ -117,9 +120,6 @@ BY_CLAIM = {
             "it was recorded as (stage, micro_batch) [(1, 1), (2, 0)]",
             (TASK, TASK.replace("stage=j, micro_batch=i", "stage=i, micro_batch=j")),
         ),
-    },
-    claims.no_grad_holds_in_the_workers: {
-        "tasks that keep everything": ("a Task takes that of the thread in which it is made along", OWN_TASKS),
     },
     claims.micro_batches_have_split_size_rows: {
         "split_size micro-batches": ("micro-batches of [4, 4] rows, expected [2, 2, 2, 2]", ("x.split", "x.chunk")),
@@ -155,12 +155,6 @@ BY_CLAIM = {
         "detaches between partitions": (
             "the gradient of the input is missing",
             (RESULT, f"{RESULT}.detach().requires_grad_(torch.is_grad_enabled())"),
-        ),
-    },
-    claims.forward_goes_clock_by_clock: {
-        "task by task": (
-            "[(1, 0), (0, 1)] did not run at the same time. Give",
-            (COMPUTE, "[self.compute(batches, [task]) for task in schedule]"),
         ),
     },
     claims.each_partition_works_on_its_device: {
