@@ -6,6 +6,10 @@ from __future__ import annotations
 from labkit.check import pipe_1 as claims
 
 PLACED, PUT, NEW = "placed(modules):", "(name, module)", "device is not None and (not devices or device != devices[-1])"
+NEW_DEVICE, NEW_TYPE = (
+    "device is not None and device not in devices",
+    NEW.replace("ce != devices[-1]", "ce.type != devices[-1].type"),
+)
 BEGIN, ADD = "partitions.append(nn.Sequential())", "partitions[-1].add_module(name, module)"
 BODY = f"""for name, module, device in {PLACED}
         if {NEW}:
@@ -78,8 +82,8 @@ COMPLETE = {
     "takes them out of the model": ("it left 0 modules in the", (PLACED, f"{PLACED}\n        del modules[0]")),
     "copies": ("None is a module that is not the model's", (PUT, "(name, __import__('copy').deepcopy(module))")),
     "takes modules out of WithDevice": ("[[None, None], [None], [None]], where None is", (PUT, f"(name, {UNWRAPPED})")),
-    "from the last to the first": (
-        "it gave [[0], [3, 2, 1]]: the partitions",
+    "back to front": (
+        "it gave [[0], [3, 2, 1]]: the",
         (ADD, "partitions[-1] = nn.Sequential(module, *partitions[-1])"),
     ),
 }
@@ -88,15 +92,9 @@ CUT = {
     "a partition for each module": ("[[0], [1], [2], [3]], expected [[0], [1, 2, 3]]", (NEW, "device is not None")),
     "an empty one at the start": ("it gave [[], [0], [1, 2, 3]], exp", (BODY, OPEN_GROUP.replace(OPEN, "if device"))),
     "collects by device": ("expected [[0], [1], [2]]: compare with the device", (BODY, BY_DEVICE)),
-    "begins one for a new device only": (
-        "it gave [[0], [1, 2]], expected [[0], [1], [2]]",
-        (NEW, "device is not None and device not in devices"),
-    ),
+    "begins one for a new device only": ("it gave [[0], [1, 2]], expected [[0], [1], [2]]", (NEW, NEW_DEVICE)),
     "looks at parameters only": ("ask WithDevice for its .device, or see placed", by_parameters(OF_PARAMETERS)),
-    "compares the types": (
-        "cpu:0 and cpu:1 are two devices",
-        (NEW, NEW.replace("device != devices[-1]", "device.type != devices[-1].type")),
-    ),
+    "compares the types": ("cpu:0 and cpu:1 are two devices", (NEW, NEW_TYPE)),
     "takes None for a device": ("nothing says where a ReLU is", (NEW, "not devices or device != devices[-1]")),
     "compares with None": (
         "compared with the last device that is not None",
@@ -107,17 +105,14 @@ CUT = {
         "it gave [[0], [1], [2, 3, 4, 5, 6]]",
         by_parameters(OR_WITH_DEVICE.replace("None", "torch.device('cpu')")),
     ),
-    "leaves modules without parameters out": (
-        "it gave [[1], [3, 6]], expected [[0, 1, 2]",
-        (ADD, f"if any(True for _ in module.parameters()): {ADD}"),
-    ),
+    "leaves ReLUs out": ("it gave [[1], [3, 6]], exp", (ADD, f"if any(True for _ in module.parameters()): {ADD}")),
     "plain cpu is one more device": ("so that names none of cpu:0 and cpu:1", by_parameters(OR_WITH_DEVICE)),
 }
 NO_END = {
     "takes for granted that there are parameters": (
         "6 Linear on cpu): it raised StopIteration (labkit/pipe.py, line ",
         by_parameters(OR_WITH_DEVICE.replace(OF_PARAMETERS, "next(module.parameters()).device")),
-    ),
+    )
 }
 AS_IN_THE_MODEL = {
     "the devices of parameters": (
