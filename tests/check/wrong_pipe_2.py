@@ -10,6 +10,8 @@ WHERE = "if 0 <= clock - j < num_batches"
 CLOCK = f"[{PAIRS} {WHERE}]"
 LOOP = f"for clock in {RANGE}:\n        yield {CLOCK}"
 ALL = "[(i, j) for i in range(num_batches) for j in range(num_partitions)]"
+BY_PARTITION = "for j in range(num_partitions): yield [(i, j) for i in range(num_batches)]"
+BACKWARDS = "reversed(range(num_partitions)) if"
 ONE_LIST_FOR_ALL = f"""clock_list = []
     for clock in {RANGE}:
         clock_list[:] = {CLOCK}
@@ -38,7 +40,7 @@ BY_CLAIM = {
         "a loop without an end": (
             "it did not end in time. It was at labkit/pipe.py, line ",
             (LOOP, f"clock = 0\n    while clock < 3: {CLOCK}\n    return []"),
-        ),
+        )
     },
     claims.each_pair_is_in_its_clock: {
         "an empty schedule": ("clock_cycles(4, 3): it gave []: (0, 0), micro-batch 0 in", (LOOP, "return iter([])")),
@@ -51,40 +53,31 @@ BY_CLAIM = {
             (RANGE, "range(num_batches + min(num_batches, num_partitions) - 1)"),
         ),
         "the last one twice": (
-            "(3, 2), micro-batch 3 in partition 2, is there 2 times",
+            "partition 2, is there 2 times",
             (LOOP, f"{LOOP}\n    yield [(num_batches - 1, num_partitions - 1)]"),
         ),
         "everything at once": ("Micro-batch 0 is in no earlier clock in partition 0", (LOOP, f"yield {ALL}")),
         "from the last partition to the first": (
-            "Micro-batch 0 is in no earlier clock in partition 1",
-            ("(clock - j, j)", "(clock - j, num_partitions - 1 - j)"),
+            "in no earlier clock in partition 1",
+            ("- j, j)", "- j, num_partitions - 1 - j)"),
         ),
-        "partition by partition": (
-            "A partition is one device",
-            (LOOP, "for j in range(num_partitions): yield [(i, j) for i in range(num_batches)]"),
-        ),
-        "from the last micro-batch to the first": (
-            "takes the micro-batches in their order",
-            ("(clock - j, j)", "(num_batches - 1 - clock + j, j)"),
-        ),
+        "partition by partition": ("A partition is one device", (LOOP, BY_PARTITION)),
+        "from the last micro-batch": ("in their order", ("(clock - j, j)", "(num_batches - 1 - clock + j, j)")),
         "one task a clock": ("clock 1 is [(0, 1)], expected [(1, 0), (0,", (LOOP, f"for task in {ALL}: yield [task]")),
         "drains before it goes on": ("clock 2 is [(1, 1), (0, 2)], expected [(2, 0), (1, 1),", (LOOP, TWO_AT_A_TIME)),
-        "from the last partition to the first within a clock": (
-            "It begins with partition 1. Go through",
-            ("range(num_partitions) if", "reversed(range(num_partitions)) if"),
+        "from the last partition in a clock": (
+            "It begins with partition 1. Go",
+            ("range(num_partitions) if", BACKWARDS),
         ),
         "an empty clock at the end": ("clock 6 is empty", (RANGE, "range(num_batches + num_partitions)")),
     },
     claims.a_clock_stays_as_it_was: {
-        "one list that changes": ("Make a new list for each clock", (LOOP, ONE_LIST_FOR_ALL)),
+        "one list that changes": ("Make a new list for each clock", (LOOP, ONE_LIST_FOR_ALL))
     },
 }
 WRONG = {name: (claim, *answer) for claim, answers in BY_CLAIM.items() for name, answer in answers.items()}
 FOLLOWS = ["nothing", "clocks without an end", "one list that changes"]
-OTHER_CAUSE = {
-    "one task a clock": ("its input would not be there",),
-    "clocks without an end": ("is empty",),
-}
+OTHER_CAUSE = {"one task a clock": ("its input would not be there",), "clocks without an end": ("is empty",)}
 RIGHT = {
     "a list of lists, filled by partition": [(LOOP, FILLED_AS_THEY_COME)],
     "every micro-batch pushed on": [(LOOP, PUSHED_ON)],
