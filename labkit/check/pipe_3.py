@@ -1,4 +1,4 @@
-"""pipe.3: a Pipe of three stages that note what they are given, wait for each other or fail, as they are told.
+"""pipe.3: a Pipe of three stages that note what they are given, wait for each other or fail.
 
 A stage appends its digit to a number, 1 for stage 0. Row i of a batch comes as i + 1, so 3123 is
 row 2 after all three: a number tells what it has gone through.
@@ -187,8 +187,6 @@ TASK = Task(
 
 # --- compute ---------------------------------------------------------------------------------------------------------
 
-HAND_OUT = "Hand each task to the worker of its partition: self._workers[j].put(task)"
-
 
 @TASK.claim(CLOCKS)
 def compute_does_its_schedule(case: Case, seen: Any) -> str | None:
@@ -202,10 +200,11 @@ def compute_does_its_schedule(case: Case, seen: Any) -> str | None:
             return f"it called partition {j} with {_described(given)}. {why}"
     for j, given in expected:
         if (times := found.count((j, given))) != 1:
-            return f"it called partition {j} {times} times with {_described(given)}, expected once"
+            return f"it called partition {j} with {_described(given)} {times} times, expected once"
     for call in seen["calls"]:
         if call["place"] != f"the worker of partition {call['partition']}":
-            return f"it ran partition {call['partition']} in {call['place']}. {HAND_OUT}"
+            advice = "Hand each task to the worker of its partition: self._workers[j].put(task)"
+            return f"it ran partition {call['partition']} in {call['place']}. {advice}"
     return None
 
 
@@ -233,32 +232,24 @@ CYCLES = "Do all clocks of clock_cycles(number of micro-batches, number of parti
 
 
 @TASK.claim(BATCHES, after=[results_take_their_places])
-def micro_batches_have_split_size_rows(case: Case, seen: Any) -> str | bool:
-    """A micro-batch has split_size rows, the last one those that are left."""
-    whole, rest = divmod(case.rows, case.split_size)
-    expected = [case.split_size] * whole + [rest] * (rest > 0)
-    found = [call["rows"] for call in seen["calls"] if call["partition"] == 0]
-    advice = "split_size is the rows of a micro-batch, not how many there are; and no row is left out"
-    if not rest and found == expected[: len(found)]:
-        advice = CYCLES
-    return (
-        found != expected
-        and f"the first partition was given micro-batches of {found} rows, expected {expected}. {advice}"
-    )
-
-
-TOGETHER = "After the last clock, put the results together in the order of the micro-batches, with concatenate(batches)"
-
-
-@TASK.claim(BATCHES, after=[micro_batches_have_split_size_rows])
 def output_is_that_of_the_module(case: Case, seen: Any) -> str | None:
-    """The output is that of the plain module: all rows, in their order, after all partitions."""
+    """Micro-batches have split_size rows or the rest, and the output is that of the plain module."""
+    whole, rest = divmod(case.rows, case.split_size)
+    sizes = [case.split_size] * whole + [rest] * (rest > 0)
+    given = [call["rows"] for call in seen["calls"] if call["partition"] == 0]
+    if given != sizes:
+        advice = "split_size is the rows of a micro-batch, not how many there are; and no row is left out"
+        advice = CYCLES if not rest and given == sizes[: len(given)] else advice
+        return f"the first partition was given micro-batches of {given} rows, expected {sizes}. {advice}"
+    together = (
+        "After the last clock, put the results together in the order of the micro-batches, with concatenate(batches)"
+    )
     if "result" not in seen:
-        return f"the output is {seen['output']}, expected a Tensor of the shape {(case.rows, 1)}. {TOGETHER}"
+        return f"the output is {seen['output']}, expected a Tensor of the shape {(case.rows, 1)}. {together}"
     for row, (found, expected) in enumerate(zip(seen["result"], case.numbers(0, done=True), strict=True)):
         if found != expected:
             what = f"row {row} of the output is {_described(found, 'row')}, expected {_described(expected, 'row')}"
-            return f"{what}. {TOGETHER if f'{found:.0f}'.endswith('123') else CYCLES}"
+            return f"{what}. {together if f'{found:.0f}'.endswith('123') else CYCLES}"
     return None
 
 
@@ -267,7 +258,7 @@ OUTPUT = [output_is_that_of_the_module]
 
 @TASK.claim(BATCHES, after=OUTPUT)
 def gradients_are_those_of_the_module(case: Case, seen: Any) -> str | None:
-    """The backward pass gives the gradients of the plain module, of its parameters and of the input."""
+    """Backward gives the gradients of the plain module, of its parameters and of the input."""
     rows = range(case.rows)
     expected = {"the input": [1000.0 * (row + 1) for row in rows]}
     for j in range(3):
@@ -310,8 +301,6 @@ def concatenate_puts_the_results_together(case: Case, seen: Any) -> str | bool:
 
 # --- errors ----------------------------------------------------------------------------------------------------------
 
-LET_THROUGH = "Let the error itself through, as task.result() raises it, so that everybody sees where it went wrong"
-
 
 @TASK.claim(FAILS, after=OUTPUT)
 def the_first_error_is_raised(case: Case, seen: Any) -> str | bool:
@@ -319,10 +308,11 @@ def the_first_error_is_raised(case: Case, seen: Any) -> str | bool:
     if not seen["error"]:
         return "nothing was raised. Ask every task for its result, which raises what went wrong"
     messages = {TOLD_TO_FAIL.format(j): j for j in case.fails}
+    advice = "Let the error itself through, as task.result() raises it, so that everybody sees where it went wrong"
     if seen["error"] != "ValueError" or seen["message"] not in messages:
-        return f"{seen['error']} came out instead. {LET_THROUGH}"
+        return f"{seen['error']} came out instead. {advice}"
     if not seen["leads to the stage"]:
-        return f"the traceback of what came out does not lead to the partition. {LET_THROUGH}"
+        return f"the traceback of what came out does not lead to the partition. {advice}"
     if (came := messages[seen["message"]]) != case.fails[0]:
         why = "Ask the tasks for their results in the order of the schedule, and let the first error through"
         return f"that of partition {came} came out, expected that of partition {case.fails[0]}, the first. {why}"
