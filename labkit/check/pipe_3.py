@@ -1,4 +1,4 @@
-"""pipe.3: a Pipe of three stages that note what they are given, wait for each other or fail, as they are told.
+"""pipe.3: a Pipe of three stages that note what they are given, wait for each other or fail.
 
 A stage appends its digit to a number, 1 for stage 0. Row i of a batch comes as i + 1, so 3123 is
 row 2 after all three: a number tells what it has gone through.
@@ -187,67 +187,43 @@ TASK = Task(
 
 # --- compute ---------------------------------------------------------------------------------------------------------
 
-HAND_OUT = "Hand each task to the worker of its partition: self._workers[j].put(task)"
-
 
 @TASK.claim(CLOCKS)
 def compute_does_its_schedule(case: Case, seen: Any) -> str | None:
-    """compute calls partition j with micro-batch i for each (i, j) of its schedule, and does nothing else."""
+    """compute calls partition j with micro-batch i in worker j for each (i, j) of its schedule."""
     before = case.numbers(0, done=False)
     expected = [(j, before[i]) for i, j in case.schedule or ()]
     found = sorted((call["partition"], call["given"]) for call in seen["calls"])
-    for partition, given in found:
-        if (partition, given) not in expected:
+    for j, given in found:
+        if (j, given) not in expected:
             why = "For each pair (i, j), partition j gets batches[i], and nothing else is to be done"
-            return f"it called partition {partition} with {_described(given)}. {why}"
-    if missing := [call for call in expected if call not in found]:
-        return f"it did not call partition {missing[0][0]} with {_described(missing[0][1])}"
-    return None if len(found) == len(expected) else f"it called partitions {len(found)} times, expected {len(expected)}"
+            return f"it called partition {j} with {_described(given)}. {why}"
+    for j, given in expected:
+        if (times := found.count((j, given))) != 1:
+            return f"it called partition {j} with {_described(given)} {times} times, expected once"
+    for call in seen["calls"]:
+        if call["place"] != f"the worker of partition {call['partition']}":
+            advice = "Hand each task to the worker of its partition: self._workers[j].put(task)"
+            return f"it ran partition {call['partition']} in {call['place']}. {advice}"
+    return None
 
 
 @TASK.claim(CLOCKS, after=[compute_does_its_schedule])
-def results_take_their_places(case: Case, seen: Any) -> str | None:
-    """compute puts each result in the place of its micro-batch, and leaves the others as they are."""
+def results_take_their_places(case: Case, seen: Any) -> str | bool:
+    """compute puts each result in its micro-batch's place, and keeps nothing inside no_grad()."""
     for i, (found, expected) in enumerate(zip(seen["result"], case.numbers(0, done=True), strict=False)):
         if found != expected:
             return f"batches[{i}] is {_described(found)} afterwards, expected {_described(expected)}"
-    return None
+    why = "Grad mode belongs to a thread: a Task takes that of the thread in which it is made along to the worker"
+    return seen["kept"] and f"inside torch.no_grad() it gave a result that requires gradients. {why}"
 
 
 @TASK.claim(CLOCKS, after=[compute_does_its_schedule])
-def a_partition_has_its_worker(case: Case, seen: Any) -> str | None:
-    """Each partition runs in its own worker."""
-    for call in seen["calls"]:
-        if call["place"] != f"the worker of partition {call['partition']}":
-            return f"it ran partition {call['partition']} in {call['place']}. {HAND_OUT}"
-    return None
-
-
-@TASK.claim([Case(AT_ONCE, meets=(AT_ONCE,))], after=[a_partition_has_its_worker])
-def tasks_of_a_clock_run_at_the_same_time(case: Case, seen: Any) -> str | None:
-    """The tasks of a clock run at the same time."""
-    if not seen["missed"]:
-        return None
-    return "they did not run at the same time. Hand out all tasks of the clock before you wait for one of them"
-
-
-@TASK.claim(CLOCKS, after=[compute_does_its_schedule])
-def tasks_have_their_numbers(case: Case, seen: Any) -> str | None:
+def tasks_have_their_numbers(case: Case, seen: Any) -> str | bool:
     """A task is recorded as what it is: stage j, micro-batch i."""
     found, expected = list(map(tuple, seen["spans"])), sorted((j, i) for i, j in case.schedule or ())
-    if found == expected:
-        return None
     why = "Timelines are drawn of what is recorded: give run_stage both numbers"
-    return f"it was recorded as (stage, micro_batch) {found}, expected {expected}. {why}"
-
-
-@TASK.claim(CLOCKS, after=[results_take_their_places, a_partition_has_its_worker])
-def no_grad_holds_in_the_workers(case: Case, seen: Any) -> str | None:
-    """Inside torch.no_grad() nothing is kept for a backward pass."""
-    if not seen["kept"]:
-        return None
-    why = "Grad mode belongs to a thread: a Task takes that of the thread in which it is made along to the worker"
-    return f"inside torch.no_grad() it gave a result that requires gradients. {why}"
+    return found != expected and f"it was recorded as (stage, micro_batch) {found}, expected {expected}. {why}"
 
 
 # --- forward ---------------------------------------------------------------------------------------------------------
@@ -255,32 +231,25 @@ def no_grad_holds_in_the_workers(case: Case, seen: Any) -> str | None:
 CYCLES = "Do all clocks of clock_cycles(number of micro-batches, number of partitions), one after the other"
 
 
-@TASK.claim(BATCHES, after=[results_take_their_places, a_partition_has_its_worker])
-def micro_batches_have_split_size_rows(case: Case, seen: Any) -> str | None:
-    """A micro-batch has split_size rows, the last one those that are left."""
-    whole, rest = divmod(case.rows, case.split_size)
-    expected = [case.split_size] * whole + [rest] * (rest > 0)
-    found = [call["rows"] for call in seen["calls"] if call["partition"] == 0]
-    if found == expected:
-        return None
-    advice = "split_size is the rows of a micro-batch, not how many there are; and no row is left out"
-    if not rest and found == expected[: len(found)]:
-        advice = CYCLES
-    return f"the first partition was given micro-batches of {found} rows, expected {expected}. {advice}"
-
-
-TOGETHER = "After the last clock, put the results together in the order of the micro-batches, with concatenate(batches)"
-
-
-@TASK.claim(BATCHES, after=[micro_batches_have_split_size_rows])
+@TASK.claim(BATCHES, after=[results_take_their_places])
 def output_is_that_of_the_module(case: Case, seen: Any) -> str | None:
-    """The output is that of the plain module: all rows, in their order, after all partitions."""
+    """Micro-batches have split_size rows or the rest, and the output is that of the plain module."""
+    whole, rest = divmod(case.rows, case.split_size)
+    sizes = [case.split_size] * whole + [rest] * (rest > 0)
+    given = [call["rows"] for call in seen["calls"] if call["partition"] == 0]
+    if given != sizes:
+        advice = "split_size is the rows of a micro-batch, not how many there are; and no row is left out"
+        advice = CYCLES if not rest and given == sizes[: len(given)] else advice
+        return f"the first partition was given micro-batches of {given} rows, expected {sizes}. {advice}"
+    together = (
+        "After the last clock, put the results together in the order of the micro-batches, with concatenate(batches)"
+    )
     if "result" not in seen:
-        return f"the output is {seen['output']}, expected a Tensor of the shape {(case.rows, 1)}. {TOGETHER}"
+        return f"the output is {seen['output']}, expected a Tensor of the shape {(case.rows, 1)}. {together}"
     for row, (found, expected) in enumerate(zip(seen["result"], case.numbers(0, done=True), strict=True)):
         if found != expected:
             what = f"row {row} of the output is {_described(found, 'row')}, expected {_described(expected, 'row')}"
-            return f"{what}. {TOGETHER if f'{found:.0f}'.endswith('123') else CYCLES}"
+            return f"{what}. {together if f'{found:.0f}'.endswith('123') else CYCLES}"
     return None
 
 
@@ -289,7 +258,7 @@ OUTPUT = [output_is_that_of_the_module]
 
 @TASK.claim(BATCHES, after=OUTPUT)
 def gradients_are_those_of_the_module(case: Case, seen: Any) -> str | None:
-    """The backward pass gives the gradients of the plain module, of its parameters and of the input."""
+    """Backward gives the gradients of the plain module, of its parameters and of the input."""
     rows = range(case.rows)
     expected = {"the input": [1000.0 * (row + 1) for row in rows]}
     for j in range(3):
@@ -302,60 +271,53 @@ def gradients_are_those_of_the_module(case: Case, seen: Any) -> str | None:
     return None
 
 
-@TASK.claim([Case(meets=WHOLE)], after=[tasks_of_a_clock_run_at_the_same_time, *OUTPUT])
-def forward_goes_clock_by_clock(case: Case, seen: Any) -> str | None:
-    """In forward too, the tasks of each clock run at the same time."""
-    if not seen["missed"]:
-        return None
-    clock = list(map(tuple, seen["missed"][0]))
-    return f"{clock} did not run at the same time. Give each clock of clock_cycles as a whole to compute"
+@TASK.claim([Case(AT_ONCE, meets=(AT_ONCE,)), Case(meets=WHOLE)], after=OUTPUT)
+def tasks_of_a_clock_run_at_the_same_time(case: Case, seen: Any) -> str | bool:
+    """The tasks of a clock run at the same time, in forward too."""
+    in_compute = "Hand out all tasks of the clock before you wait for one of them"
+    why = in_compute if case.schedule else "Give each clock of clock_cycles as a whole to compute"
+    return bool(seen["missed"]) and f"{list(map(tuple, seen['missed'][0]))} did not run at the same time. {why}"
 
 
 @TASK.claim([Case(split_size=2, devices=("cpu:0", "cpu:1", "meta"))], after=OUTPUT)
-def each_partition_works_on_its_device(case: Case, seen: Any) -> str | None:
-    """A micro-batch is moved to the device of a partition before it runs, and the output stays where the last one is."""
+def each_partition_works_on_its_device(case: Case, seen: Any) -> str | bool:
+    """A partition is given micro-batches on its device, and the output stays where the last one is."""
     for call in seen["calls"]:
         expected = case.devices[call["partition"]].partition(":")[0]
         if call["device"] != expected:
             was = f"partition {call['partition']} is on the {expected} device, and was given a micro-batch on {call['device']}"
             return f"{was}. Give run_stage the device of the partition"
-    if not seen["error"]:
-        return None
     why = "Leave it where it is: the loss and the backward pass begin there"
-    return f"the last partition is on the meta device, and the output was put on another one. {why}"
+    return seen["error"] and f"the last partition is on the meta device, and the output was put on another one. {why}"
 
 
 @TASK.claim([Case(rows=2, uneven=True)], after=OUTPUT)
-def concatenate_puts_the_results_together(case: Case, seen: Any) -> str | None:
-    """The results are put together by concatenate, which sees whether they fit, and waits for those that GPUs still compute."""
-    if seen["error"] == "ValueError":
-        return None
+def concatenate_puts_the_results_together(case: Case, seen: Any) -> str | bool:
+    """The results are put together by concatenate, which sees if they fit, and waits for GPUs."""
     gave = f"results of float32 and of float64 gave {seen['error'] or 'an output'}, expected a ValueError"
-    return f"{gave}. torch.cat does not look, and does not wait: take concatenate(batches)"
+    why = "torch.cat does not look, and does not wait: take concatenate(batches)"
+    return seen["error"] != "ValueError" and f"{gave}. {why}"
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------
 
-LET_THROUGH = "Let the error itself through, as task.result() raises it, so that everybody sees where it went wrong"
 
-
-@TASK.claim(FAILS, after=[a_partition_has_its_worker, *OUTPUT])
-def the_first_error_is_raised(case: Case, seen: Any) -> str | None:
-    """The error of a partition, the first in the schedule, is raised itself, once all tasks of the clock have ended."""
+@TASK.claim(FAILS, after=OUTPUT)
+def the_first_error_is_raised(case: Case, seen: Any) -> str | bool:
+    """The first error in the schedule is raised itself, once all tasks of the clock have ended."""
     if not seen["error"]:
         return "nothing was raised. Ask every task for its result, which raises what went wrong"
     messages = {TOLD_TO_FAIL.format(j): j for j in case.fails}
+    advice = "Let the error itself through, as task.result() raises it, so that everybody sees where it went wrong"
     if seen["error"] != "ValueError" or seen["message"] not in messages:
-        return f"{seen['error']} came out instead. {LET_THROUGH}"
+        return f"{seen['error']} came out instead. {advice}"
     if not seen["leads to the stage"]:
-        return f"the traceback of what came out does not lead to the partition. {LET_THROUGH}"
+        return f"the traceback of what came out does not lead to the partition. {advice}"
     if (came := messages[seen["message"]]) != case.fails[0]:
         why = "Ask the tasks for their results in the order of the schedule, and let the first error through"
         return f"that of partition {came} came out, expected that of partition {case.fails[0]}, the first. {why}"
-    if seen["running"]:
-        why = "on tensors that the caller may go on to change. Wait for all tasks before you ask for a result"
-        return f"the error came out while partition {case.slow} was still running, {why}"
-    return None
+    why = "on tensors that the caller may go on to change. Wait for all tasks before you ask for a result"
+    return seen["running"] and f"the error came out while partition {case.slow} was still running, {why}"
 
 
 @TASK.claim([*BATCHES, *FAILS], after=[the_first_error_is_raised])

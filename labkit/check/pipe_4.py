@@ -1,4 +1,4 @@
-"""pipe.4: a small GPT-2 that prepare_pipeline_parallel has prepared, and whose blocks note by whom they are called."""
+"""pipe.4: a small GPT-2 that prepare_pipeline_parallel has prepared, whose blocks note calls."""
 
 from __future__ import annotations
 
@@ -24,29 +24,23 @@ class Case(NamedTuple):
         return f"a GPT-2 of {len(BLOCKS)} blocks on {', '.join(DEVICES)}, prepared with split_size={SPLIT_SIZE}{called}"
 
     def observe(self) -> Any:
-        """Return what came back and stands in the model, the calls of its blocks, and the first thing that differs."""
+        """Return what came back and is in the model, or the calls of its blocks and what differs."""
         from labkit import models, pipe
 
         shape = {"n_layer": len(BLOCKS), "n_embd": 8, "n_head": 2, "vocab_size": VOCABULARY, "n_positions": TOKENS + 1}
         gpt2 = models.parallelize(models.gpt2("nano", **shape, initializer_range=0.5).double(), DEVICES)
-        gpt2.transformer.ln_f.bias.data += (
-            1.0  # so a second layer norm would show, as each block does with large weights
-        )
+        gpt2.transformer.ln_f.bias.data += 1.0  # so a second layer norm shows, as each block does
         calls = _noted([block.module for block in gpt2.transformer.h])
         parameters = {name.replace(".module.", "."): parameter for name, parameter in gpt2.named_parameters()}
-        before, names = self._outcome(gpt2, parameters), sorted(gpt2.state_dict())
+        before, names = self._outcome(gpt2, parameters), set(gpt2.state_dict())
         calls.clear()
         found = pipe.prepare_pipeline_parallel(gpt2, SPLIT_SIZE)
-        h = getattr(gpt2.transformer, "h", None)
-        finds = [type(block).__name__ for block in h] if isinstance(h, Iterable) else None
-        seen = {"returned": found is gpt2 or found, "h": h, "finds": finds}
         if not self.called_with:
-            return seen
-        return seen | {
-            "differs": _first_other(self._outcome(gpt2, parameters), before),
-            "calls": calls,
-            "names": [sorted(gpt2.state_dict()), names],
-        }
+            h = getattr(gpt2.transformer, "h", None)
+            finds = [type(block).__name__ for block in h] if isinstance(h, Iterable) else None
+            return {"returned": found is gpt2 or found, "h": h, "finds": finds}
+        differs, now = _first_other(self._outcome(gpt2, parameters), before), set(gpt2.state_dict())
+        return {"differs": differs, "calls": calls, "names": [now - names, names - now]}
 
     def _outcome(self, gpt2: Any, parameters: dict[str, Any]) -> dict[str, Any]:
         """Return by name the output, and the gradients, or what comes next in generation."""
@@ -69,17 +63,14 @@ class Case(NamedTuple):
         return {"with a mask, the output": first.logits, "with a cache, the output": second.logits}
 
 
-def _noted(blocks: list[Any]) -> list[dict[str, Any]]:
-    """Return the list in which each call of a block is noted: which one, None for a copy, how many rows, in which thread."""
-    calls: list[dict[str, Any]] = []
-    threads = [threading.current_thread()]  # in the order in which they came; 0 is the one that calls the model
+def _noted(blocks: list[Any]) -> list[tuple[int | None, int, int]]:
+    """Return where calls are noted: block, None for a copy, rows, and thread, 0 for this one."""
+    calls, caller = list[tuple[int | None, int, int]](), threading.get_ident()
 
     def note(block: Any, args: Any, kwargs: Any) -> None:
-        if (thread := threading.current_thread()) not in threads:
-            threads.append(thread)
-        x = next(iter([*args, *kwargs.values()]))
         number = next((number for number, own in enumerate(blocks) if own is block), None)
-        calls.append({"block": number, "rows": len(x), "thread": threads.index(thread)})
+        x, thread = next(iter([*args, *kwargs.values()])), threading.get_ident()
+        calls.append((number, len(x), 0 if thread == caller else thread))
 
     for block in blocks:
         block.register_forward_pre_hook(note, with_kwargs=True)
@@ -97,107 +88,67 @@ def _first_other(found: dict[str, Any], expected: dict[str, Any]) -> str:
 
 
 ALONE = f"{ROWS} rows"
-PREPARED, CALLED, GENERATING = [Case()], [Case(ALONE)], [Case("a mask and a cache")]
+PREPARED, CALLED, GENERATING = Case(), Case(ALONE), Case("a mask and a cache")
 TASK = Task(given=["Pipe", "split_module", "clock_cycles", "_clock_cycles"], first=["pipe.3"])
 
 
-@TASK.claim(PREPARED)
-def the_model_itself_is_given_back(case: Case, seen: Any) -> str | None:
-    """prepare_pipeline_parallel changes the model that it is given, and gives it back."""
-    if seen["returned"] is True:
-        return None
-    what = str(seen["returned"]).replace("a GPT2LMHeadModel", "another GPT-2")
-    return f"what came back is {what}, expected the model itself: whoever has it is to go on with it"
-
-
-STANDS_BETWEEN = "PipedBlocks(pipe) stands between the two: put that into gpt2.transformer.h"
-
-
-@TASK.claim(PREPARED, after=[the_model_itself_is_given_back])
-def gpt2_can_call_what_it_finds(case: Case, seen: Any) -> str | None:
-    """GPT-2 can go through gpt2.transformer.h, and call what it finds with hidden states and more."""
+@TASK.claim([PREPARED])
+def the_model_comes_back_and_can_call_what_it_has(case: Case, seen: Any) -> str | None:
+    """It gives the model itself back, which can call what it finds in gpt2.transformer.h."""
+    if seen["returned"] is not True:
+        what = str(seen["returned"]).replace("a GPT2LMHeadModel", "another GPT-2")
+        return f"what came back is {what}, expected the model itself: whoever has it is to go on with it"
+    advice = "PipedBlocks(pipe) stands between the two: put that into gpt2.transformer.h"
     if seen["h"] is None:
-        return f"there is no gpt2.transformer.h any more. {STANDS_BETWEEN}"
+        return f"there is no gpt2.transformer.h any more. {advice}"
     if seen["finds"] is None:
-        return f"gpt2.transformer.h is {seen['h']}, and GPT-2 goes through it with for. {STANDS_BETWEEN}"
+        return f"gpt2.transformer.h is {seen['h']}, and GPT-2 goes through it with for. {advice}"
     if "Pipe" in seen["finds"]:
-        return f"GPT-2 finds a Pipe in gpt2.transformer.h, which takes one tensor and nothing beside. {STANDS_BETWEEN}"
+        return f"GPT-2 finds a Pipe in gpt2.transformer.h, which takes one tensor and nothing beside. {advice}"
     return None
 
 
-@TASK.claim(CALLED, after=[gpt2_can_call_what_it_finds])
-def its_own_blocks_run_in_workers(case: Case, seen: Any) -> str | None:
-    """The model's own blocks run, not copies, in the worker threads of a Pipe."""
-    if copies := [call for call in seen["calls"] if call["block"] is None]:
+@TASK.claim([CALLED], after=[the_model_comes_back_and_can_call_what_it_has])
+def each_device_has_a_worker_that_runs_its_blocks(case: Case, seen: Any) -> str | None:
+    """The model's own blocks run in order, once a micro-batch, in a worker for each device."""
+    calls, workers = seen["calls"], dict[int, set[int]]()
+    if copies := [number for number, _, _ in calls if number is None]:
         why = "An optimizer has the parameters of the model, so put the blocks themselves into the nn.Sequential"
         return f"{len(copies)} times a block was called that is not the model's. {why}"
-    if here := [call["block"] for call in seen["calls"] if call["thread"] == 0]:
-        why = "GPT-2 calls what it finds in gpt2.transformer.h: that has to lead to the Pipe"
-        return f"block {here[0]} ran in the thread that called the model, not in that of a worker. {why}"
-    return None
-
-
-@TASK.claim(CALLED, after=[its_own_blocks_run_in_workers])
-def each_block_runs_once_for_each_micro_batch(case: Case, seen: Any) -> str | None:
-    """Each block is called once for each micro-batch, of split_size rows."""
-    for number in BLOCKS:
-        rows = [call["rows"] for call in seen["calls"] if call["block"] == number]
-        if rows and set(rows) != set(MICRO_BATCHES):
+    for number, _, thread in calls:
+        workers.setdefault(thread, set()).add(number)
+        if thread == 0:
+            why = "GPT-2 calls what it finds in gpt2.transformer.h: that has to lead to the Pipe"
+            return f"block {number} ran in the thread that called the model, not in that of a worker. {why}"
+    for block in BLOCKS:
+        given = [rows for number, rows, _ in calls if number == block]
+        if given and set(given) != set(MICRO_BATCHES):
             why = "Pipe takes split_size, the number of rows of a micro-batch"
-            return f"block {number} was given {rows} rows, expected {MICRO_BATCHES}. {why}"
-        if (times := len(rows)) != len(MICRO_BATCHES):
+            return f"block {block} was given {given} rows, expected {MICRO_BATCHES}. {why}"
+        if len(given) != len(MICRO_BATCHES):
             why = "All blocks go into the Pipe, each once; and gpt2.transformer.h has one thing, which stands for them all"
-            return f"block {number} was called {times} times for {len(MICRO_BATCHES)} micro-batches. {why}"
-    return None
-
-
-@TASK.claim(CALLED, after=[each_block_runs_once_for_each_micro_batch])
-def each_device_has_a_worker(case: Case, seen: Any) -> str | None:
-    """The blocks of a device run in one worker, those of another device in another one."""
-    by_thread: dict[int, set[int]] = {}
-    for call in seen["calls"]:
-        by_thread.setdefault(call["thread"], set()).add(call["block"])
-    if (found := sorted(map(sorted, by_thread.values()))) == SHARES:
-        return None
-    why = "A block's device is in the WithDevice around it: put that into the nn.Sequential as it is"
-    return f"the workers had the blocks {found}, expected {SHARES}. {why}"
-
-
-@TASK.claim(CALLED, after=[each_block_runs_once_for_each_micro_batch])
-def the_blocks_stay_in_order(case: Case, seen: Any) -> str | None:
-    """A micro-batch goes through the blocks in their order."""
-    order = [call["block"] for call in seen["calls"] if call["rows"] == MICRO_BATCHES[-1]]  # the others are alike
+            return f"block {block} was called {len(given)} times for {len(MICRO_BATCHES)} micro-batches. {why}"
+    if (found := sorted(map(sorted, workers.values()))) != SHARES:
+        why = "A block's device is in the WithDevice around it: put that into the nn.Sequential as it is"
+        return f"the workers had the blocks {found}, expected {SHARES}. {why}"
+    order = [number for number, rows, _ in calls if rows == MICRO_BATCHES[-1]]  # the others are alike
     return None if order == sorted(order) else f"its last micro-batch went through the blocks in the order {order}"
 
 
-@TASK.claim(CALLED, after=[each_device_has_a_worker, the_blocks_stay_in_order])
-def output_and_gradients_stay(case: Case, seen: Any) -> str | None:
-    """Output and gradients are what they were before."""
-    if not seen["differs"]:
-        return None
+@TASK.claim([CALLED, GENERATING], after=[each_device_has_a_worker_that_runs_its_blocks])
+def output_and_gradients_stay(case: Case, seen: Any) -> str | bool:
+    """Output and gradients are what they were, also with a mask and a cache, as in generation."""
     why = "Embeddings, layer norm and output layer are GPT-2's own business: into the Pipe go the blocks, and nothing else"
     if "gradient" in seen["differs"]:
         why = "Let autograd follow the hidden states into the Pipe"
-    return f"{seen['differs']}. {why}"
+    if case is GENERATING:
+        why = "A Pipe leaves out what GPT-2 gives to its blocks besides hidden states. PipedBlocks looks after that"
+    return seen["differs"] and f"{seen['differs']}. {why}"
 
 
-@TASK.claim(CALLED, after=[output_and_gradients_stay])
-def parameters_keep_their_names(case: Case, seen: Any) -> str | None:
+@TASK.claim([CALLED], after=[output_and_gradients_stay])
+def parameters_keep_their_names(case: Case, seen: Any) -> str | bool:
     """The parameters have the names that they had, so that what was saved can be loaded."""
-    found, expected = map(set, seen["names"])
-    if found == expected:
-        return None
-    other, was = min(found - expected, default="nothing"), min(expected - found, default="nothing")
-    return (
-        f"it has {other} in its state dict, where there was {was}. PipedBlocks keeps names: put it into gpt2.transformer.h "
-        "as it is, without a list around it; and modules without names into nn.Sequential, which numbers them"
-    )
-
-
-@TASK.claim(GENERATING, after=[output_and_gradients_stay])
-def generation_stays(case: Case, seen: Any) -> str | None:
-    """With a mask and a cache, as in generation, the output is what it was before."""
-    if not seen["differs"]:
-        return None
-    why = "A Pipe takes hidden states alone, and leaves out what else GPT-2 gives to its blocks"
-    return f"{seen['differs']}. {why}. PipedBlocks looks after that"
+    new, old = (min(names, default="nothing") for names in seen["names"])
+    why = "Put PipedBlocks, which keeps names, there as it is, in no list; and blocks without names into nn.Sequential"
+    return new != old and f"it has {new} in its state dict, where there was {old}. {why}"
