@@ -628,7 +628,8 @@ def test_a_slice_is_sent_without_the_rest_of_its_storage():
 
 
 def test_pickled_bytes_hold_no_export_of_a_buffer():
-    """A memoryview of a BytesIO in a circle: Python 3.12.1's garbage collector crashes, 3.13's prints BufferError."""
+    """A memoryview of a BytesIO in a circle: Python 3.12.1's garbage collector crashes, 3.13's
+    prints BufferError."""
     assert type(pickling.dumps([1])) is type(pickling.dumps_call(len, ([],), {})) is bytes
 
 
@@ -679,7 +680,8 @@ def test_warm_ranks_recover_from_an_error_and_from_a_broken_group(capsys):
 
 
 def pass_along(n):
-    """Each rank gets a number from its left and sends it on to its right, n times; it gives its process and the number."""
+    """Each rank gets a number from its left and sends it on to its right, n times; it gives its
+    process and the number."""
     rank, last, x = dist.get_rank(), dist.get_world_size() - 1, torch.zeros(1)
     for i in range(n):
         if rank > 0:

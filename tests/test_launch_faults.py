@@ -1,4 +1,5 @@
-"""launch when things go wrong: the error says what and where, nobody is left behind, and the next launch works."""
+"""launch when things go wrong: the error says what and where, nobody is left behind, and the next
+launch works."""
 
 import contextlib
 import multiprocessing
@@ -24,12 +25,14 @@ from labkit.launch import LaunchTimeout, RankError, launch, workers
 from labkit.ranks import servers
 from labkit.trace import span
 
-# The promise is 2 s, on a machine that is free. A test host may be busy; a launch that does wait for its ranks waits for minutes.
+# The promise is 2 s, on a machine that is free. A test host may be busy; a launch that does wait
+# for its ranks waits for minutes.
 RANK_GONE_S = 10.0
 
 
 def rank_processes():
-    """Every process of a rank that this test session has started, and its children: they have sessions of their own."""
+    """Every process of a rank that this test session has started, and its children: they have
+    sessions of their own."""
     found = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(ProcessLookupError):  # it has just ended
@@ -385,7 +388,8 @@ class Kernel:
         return self.result(self.start(source), timeout)
 
     def ranks(self) -> list[psutil.Process]:
-        """Processes of this kernel that lead a session of their own: the ranks, and nothing else."""
+        """Processes of this kernel that lead a session of their own: the ranks, and nothing
+        else."""
         found = []
         for process in psutil.Process(self.manager.provisioner.pid).children(recursive=True):
             try:
@@ -446,7 +450,8 @@ def test_an_interrupt_while_torch_is_still_being_imported_harms_nobody():
 
 
 def test_an_interrupt_reaches_the_kernels_group_but_not_the_ranks(kernel):
-    """Jupyter interrupts the whole process group; a rank must be ended by its launch, not by a signal meant for the kernel."""
+    """Jupyter interrupts the whole process group; a rank must be ended by its launch, not by a
+    signal meant for the kernel."""
     ranks = kernel.run(
         "launch(lambda: (os.getpgid(0) == os.getpid(), os.getsid(0) == os.getpid()), world_size=1).values"
     )

@@ -1,8 +1,9 @@
-"""Judge a student's answer as it stands on disk, and say what is right, what is wrong and what to do about it.
+"""Judge a student's answer as it stands on disk: what is right, what is wrong, what to do about it.
 
     check("dp.1")
 
-One file a task, such as ``dp_6.py``; how such a file is written, and what becomes of it: ``harness.py``.
+One file a task, such as ``dp_6.py``; how such a file is written, and what becomes of it:
+``harness.py``.
 """
 
 from labkit.check.harness import check

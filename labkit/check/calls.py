@@ -1,4 +1,5 @@
-"""What an answer calls of torch.distributed, seen at the process group: every way to call it comes by there."""
+"""What an answer calls of torch.distributed, seen at the process group: every way to call it comes
+by there."""
 
 from __future__ import annotations
 
@@ -25,10 +26,12 @@ NAMES = {method: name for name, methods in _METHODS.items() for method in method
 
 
 class Call(NamedTuple):
-    """One call: ``name`` as torch.distributed has it, ``bytes`` of the tensors that this rank gives.
+    """One call: ``name`` as torch.distributed has it, ``bytes`` of the tensors that this rank
+    gives.
 
-    For scatter they are those that it takes. ``peer`` is the rank that it sends to or receives from,
-    or the root of a collective that has one. ``waits`` counts how often its end was waited for.
+    For scatter they are those that it takes. ``peer`` is the rank that it sends to or receives
+    from, or the root of a collective that has one. ``waits`` counts how often its end was waited
+    for.
     """
 
     name: str
@@ -41,7 +44,8 @@ class Call(NamedTuple):
 def recorded(carry_out: bool = True) -> Iterator[list[Call]]:
     """Inside, add every call to a process group in this process to the list.
 
-    All have ended afterwards. Without ``carry_out`` nothing else is done, so no rank waits for another.
+    All have ended afterwards. Without ``carry_out`` nothing else is done, so no rank waits for
+    another.
     """
     from torch.distributed import ProcessGroup
 

@@ -16,7 +16,8 @@ HALVES, THIRDS, QUARTERS, TENTHS = ((1 / n,) * n for n in (2, 3, 4, 10))
 
 @dataclass(frozen=True)
 class Case:
-    """A data set that is cut, and with a ``batch_size`` loaded twice by the ranks that its shards are for."""
+    """A data set that is cut, and with a ``batch_size`` loaded twice by the ranks that its shards
+    are for."""
 
     count: int
     sizes: tuple[float, ...]
@@ -97,7 +98,8 @@ def _not_each_once(case: Case, shards: list[list[int]]) -> str:
 
 @TASK.claim(CUTS, after=[each_sample_is_in_one_shard])
 def shards_have_their_sizes(case: Case, seen: Any) -> Finding:
-    """A shard is within one sample of its fraction, and equal fractions differ by at most one sample."""
+    """A shard is within one sample of its fraction, and equal fractions differ by at most one
+    sample."""
     lengths = [len(shard) for shard in seen["shards"]]
     off = any(abs(length - size * case.count) >= 1 + 1e-9 for length, size in zip(lengths, case.sizes, strict=True))
     uneven = len(set(case.sizes)) == 1 and max(lengths) - min(lengths) > 1
@@ -155,7 +157,8 @@ def loaders_give_their_shards(case: Case, seen: Any) -> Finding:
 
 @TASK.claim([*LOADS, Case(8, HALVES, 4, tuple)], after=[loaders_give_their_shards])
 def batches_are_as_asked_for(case: Case, seen: Any) -> Finding:
-    """Each rank takes floor(batch_size / world_size) samples at once, and collate_fn makes a batch of them."""
+    """Each rank takes floor(batch_size / world_size) samples at once, and collate_fn makes a batch
+    of them."""
     share, expected = case.batch_size // len(case.sizes), "tuple" if case.collate_fn else "Tensor"
     for rank, lengths in enumerate(seen["lengths"]):
         if lengths != [min(share, sum(lengths) - start) for start in range(0, sum(lengths), share)]:

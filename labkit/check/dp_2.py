@@ -1,6 +1,7 @@
 """dp.2: run_processes and setup, with ranks that work, with one that fails, and interrupted.
 
-Imports nothing of the student's at the top: the processes that the student's code starts import this too.
+Imports nothing of the student's at the top: the processes that the student's code starts import
+this too.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from labkit.check.harness import Finding, Task
 SLEEP_S = 6.0  # how long a rank goes on that somebody should end
 TOLD_TO_FAIL = "this rank was told to fail"
 
-# --- what the ranks do -----------------------------------------------------------------------------------------------
+# --- what the ranks do ----------------------------------------------------------------------------
 
 
 def work(folder: Path, port: int, rank: int, world_size: int, backend: str) -> None:
-    """Join the group, meet all ranks, report. Rank 0 ends first; the others follow from the last one on."""
+    """Join the group, meet all ranks, report. Rank 0 ends first; the others follow from the last
+    one on."""
     import psutil
     import torch.distributed as dist
 
@@ -52,7 +54,8 @@ def work(folder: Path, port: int, rank: int, world_size: int, backend: str) -> N
 
 
 def sleep(folder: Path, port: int, rank: int, world_size: int, backend: str) -> None:
-    """Go on until somebody ends this rank, or report that nobody did. Rank 1 fails once all are there."""
+    """Go on until somebody ends this rank, or report that nobody did. Rank 1 fails once all are
+    there."""
     (folder / f"{os.getpid()}.pid").write_text(str(rank))
     if rank == 1:
         _wait_for(lambda: len(_process_ids(folder)) == world_size)
@@ -87,12 +90,13 @@ def _is_running(process: int) -> bool:
     return False
 
 
-# --- what is seen of them --------------------------------------------------------------------------------------------
+# --- what is seen of them -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Case:
-    """``run_processes(fn, ranks, "gloo")``, and whether it is interrupted from the keyboard meanwhile."""
+    """``run_processes(fn, ranks, "gloo")``, and whether it is interrupted from the keyboard
+    meanwhile."""
 
     name: str
     fn: Callable[..., None]
@@ -129,7 +133,8 @@ class Case:
 
 
 def _interrupt(folder: Path, returned: threading.Event) -> None:
-    """Interrupt this process, and not its children, as soon as one of them runs, unless run_processes has returned."""
+    """Interrupt this process, and not its children, as soon as one of them runs, unless
+    run_processes has returned."""
     _wait_for(lambda: bool(_process_ids(folder)) or returned.is_set())
     if _process_ids(folder) and not returned.is_set():
         os.kill(os.getpid(), signal.SIGINT)
@@ -137,7 +142,8 @@ def _interrupt(folder: Path, returned: threading.Event) -> None:
 
 @contextlib.contextmanager
 def _quick_and_mute() -> Iterator[None]:
-    """Inside, have what asks for spawned processes get new ones that need not import torch, and print nothing.
+    """Inside, have what asks for spawned processes get new ones that need not import torch, and
+    print nothing.
 
     Both pickle what they are given. torch prints process ids as it ends them, other ones each time.
     """
@@ -161,7 +167,7 @@ def _quick_and_mute() -> Iterator[None]:
             os.close(opened)
 
 
-# --- what must hold --------------------------------------------------------------------------------------------------
+# --- what must hold -------------------------------------------------------------------------------
 
 RANKS = 3
 WORKING = Case(f"with {RANKS} ranks, of which rank 0 ends first", work, RANKS)
@@ -173,7 +179,8 @@ TASK = Task(given=["_run_rank", "_check_backend", "_check_rank", *CALLS], waits=
 
 @TASK.claim([WORKING])
 def a_process_for_each_rank(case: Case, seen: Any) -> Finding:
-    """Each rank runs once, in a process of its own, and is told its rank, world size and backend."""
+    """Each rank runs once, in a process of its own, and is told its rank, world size and
+    backend."""
     given = sorted(report["given"] for report in seen["reports"])
     expected = [[rank, RANKS, "gloo"] for rank in range(RANKS)]
     if given == expected[: len(given)] and len(given) < RANKS:
@@ -188,7 +195,8 @@ def a_process_for_each_rank(case: Case, seen: Any) -> Finding:
 
 @TASK.claim([WORKING], after=[a_process_for_each_rank])
 def ranks_form_a_group(case: Case, seen: Any) -> Finding:
-    """setup makes one process group of all ranks, in which each has its rank, within this machine."""
+    """setup makes one process group of all ranks, in which each has its rank, within this
+    machine."""
     for report in seen["reports"]:
         if report["group"] != report["given"]:
             return (

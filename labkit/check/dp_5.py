@@ -14,7 +14,8 @@ DTYPES = "receive into a tensor of the same dtype (torch.empty_like), and add in
 
 
 class Case(NamedTuple):
-    """A part of 1002 numbers, to be added up on some ranks. The other numbers are not to be touched."""
+    """A part of 1002 numbers, to be added up on some ranks. The other numbers are not to be
+    touched."""
 
     kind: str
     part: Callable[[Any, int], Any]
@@ -29,7 +30,8 @@ class Case(NamedTuple):
     def tensors(self, rank: int) -> tuple[Any, Any]:
         """Return what this rank has to add up, and all the numbers that it is a part of.
 
-        Where they are not random they add up without rounding, and those of float64 in no smaller dtype.
+        Where they are not random they add up without rounding, and those of float64 in no smaller
+        dtype.
         """
         import torch
 
@@ -51,7 +53,8 @@ class Case(NamedTuple):
         return {"whole": whole, "calls": calls}
 
     def expected(self, rank: int) -> Any:
-        """Return all the numbers of a rank as they should be in the end, with sums in double precision."""
+        """Return all the numbers of a rank as they should be in the end, with sums in double
+        precision."""
         part, whole = self.tensors(rank)
         part.copy_(sum(self.tensors(other)[0].double() for other in range(self.world_size)))
         return whole
@@ -82,10 +85,12 @@ TASK = Task(given=["_exchange"])
 TASK.claim(EQUAL)(calls_have_ended)
 
 
-# Equal chunks first: where they are mixed up, messages of other sizes would meet, and end the ranks.
+# Equal chunks first: where they are mixed up, messages of other sizes would meet, and end the
+# ranks.
 @TASK.claim(EQUAL + OTHERS, after=[calls_have_ended])
 def the_sum_is_everywhere(case: Case, seen: Any) -> Any:
-    """Every rank's tensor becomes the sum of all, in place, whatever its size, shape, strides and dtype."""
+    """Every rank's tensor becomes the sum of all, in place, whatever its size, shape, strides and
+    dtype."""
     for rank, found in enumerate(seen):
         if not found["whole"].equal(case.expected(rank)):
             return f"on rank {rank} of {case.world_size}, {_compare(case, rank, found['whole'])}"
@@ -114,7 +119,8 @@ def _compare(case: Case, rank: int, whole: Any) -> str:
 
 @TASK.claim(RANDOM, after=[the_sum_is_everywhere])
 def ranks_agree(case: Case, seen: Any) -> Any:
-    """All ranks end up with the same numbers, to the last bit, and these are the sum up to rounding."""
+    """All ranks end up with the same numbers, to the last bit, and these are the sum up to
+    rounding."""
     for rank, found in enumerate(seen):
         if not found["whole"].equal(seen[0]["whole"]):
             return f"rank 0 and rank {rank} added up in different orders, and rounding tells: let one rank finish each chunk"
@@ -124,7 +130,8 @@ def ranks_agree(case: Case, seen: Any) -> Any:
 
 @TASK.claim(RANDOM, after=[the_sum_is_everywhere])
 def messages_go_round_the_ring(case: Case, seen: Any) -> Any:
-    """A rank sends 2 (N - 1) / N of the tensor's bytes, to a neighbour in the ring, and calls no collective."""
+    """A rank sends 2 (N - 1) / N of the tensor's bytes, to a neighbour in the ring, and calls no
+    collective."""
     n, n_bytes = case.world_size, 1002 * 4
     share = 2 * (n - 1) / n * n_bytes
     rounding = 2 * (n - 1) * 2 * 4  # chunks cannot all be equal; two elements a chunk are granted

@@ -9,7 +9,8 @@ from labkit.check.harness import Task
 
 
 class Case(NamedTuple):
-    """What assign_buckets is called with. Numbers are small, so that a finding can be followed by hand."""
+    """What assign_buckets is called with. Numbers are small, so that a finding can be followed by
+    hand."""
 
     sizes: list[int]
     cap: float
@@ -25,7 +26,8 @@ class Case(NamedTuple):
         return dp.assign_buckets(self.sizes, self.cap, first_cap_bytes=self.first_cap), self.sizes
 
     def expected(self) -> list[list[int]]:
-        """Return torch's own buckets, for parameters of one byte an element in the order of the backward pass."""
+        """Return torch's own buckets, for parameters of one byte an element in the order of the
+        backward pass."""
         import torch
         import torch.distributed as dist
 
@@ -74,7 +76,8 @@ def each_parameter_is_in_one_bucket(case: Case, seen: Any) -> Any:
 
 @TASK.claim(CASES, after=[each_parameter_is_in_one_bucket])
 def buckets_are_torchs(case: Case, seen: Any) -> Any:
-    """Buckets are filled from the last parameter to the first, each up to its capacity, as by torch."""
+    """Buckets are filled from the last parameter to the first, each up to its capacity, as by
+    torch."""
     (buckets, _), expected = seen, case.expected()
     if buckets != expected:
         return f"it gave {buckets}, torch gives {expected}: {_compare(case, buckets, expected)}"

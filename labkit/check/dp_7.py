@@ -1,4 +1,5 @@
-"""dp.7: BucketedDataParallel takes steps of training; what becomes ready, is sent and is waited for is noted.
+"""dp.7: BucketedDataParallel takes steps of training; what becomes ready, is sent and is waited for
+is noted.
 
 Each rank is by itself first, so that none waits for a message that another one does not send. Where
 all have sent the same, the same steps are taken with communication.
@@ -30,7 +31,8 @@ TASK = Task()
 
 @torch.random.fork_rng(devices=[])
 def layers_of(letters: str) -> nn.ModuleDict:
-    """Return layers in float64, but ``h`` in bfloat16; ``f`` is frozen, and ``t`` has the weight of ``a``."""
+    """Return layers in float64, but ``h`` in bfloat16; ``f`` is frozen, and ``t`` has the weight of
+    ``a``."""
     torch.manual_seed(3)
     layers = nn.ModuleDict({letter: nn.Linear(WIDTH, WIDTH).double() for letter in letters})
     if "f" in letters:
@@ -86,7 +88,8 @@ class Case:
             yield nn.functional.mse_loss(rows, targets)
 
     def of_a_single_process(self, step: int, ranks: Sequence[int]) -> dict[str, Any]:
-        """Return the gradients of the mean of these ranks' losses, summed over the passes of a step, or None."""
+        """Return the gradients of the mean of these ranks' losses, summed over the passes of a
+        step, or None."""
         layers = layers_of(self.letters)
         for rank in ranks:
             for loss in self.losses(layers, step, rank):
@@ -107,7 +110,8 @@ class Case:
             return [self.take(step) for step in range(len(self.steps))]
 
     def take(self, step: int) -> Step:
-        """Take a step. Without a marked gradient it has no finish, which would only raise that there is none."""
+        """Take a step. Without a marked gradient it has no finish, which would only raise that
+        there is none."""
         self.events: list[Any] = []
         rank, reducer, buckets = dist.get_rank(), self.reducer, self.reducer.buckets
         reducer.zero_grad(set_to_none=step % 2 == 0)  # both ways must do
@@ -150,7 +154,8 @@ class Case:
 
 
 class Arriving(torch.futures.Future[Any]):
-    """A future that is done as soon as somebody waits for it, and not before. Those in ``first`` are done then too."""
+    """A future that is done as soon as somebody waits for it, and not before. Those in ``first``
+    are done then too."""
 
     def __init__(self, arrive: Callable[[], Any], *first: Any):
         super().__init__()
@@ -173,7 +178,7 @@ class Arriving(torch.futures.Future[Any]):
         return Arriving(lambda: callback(self), self)
 
 
-# --- what must hold in each step of each rank ------------------------------------------------------------------------
+# --- what must hold in each step of each rank -----------------------------------------------------
 
 
 def _claim(cases: Sequence[Case], after: Any = ()) -> Any:
@@ -206,7 +211,8 @@ SUMMED = [replace(case, summed=True) for case in ALONE]
 
 @_claim(ALONE)
 def each_bucket_is_sent_once_and_in_order(case: Case, step: Step) -> str | None:
-    """In each step each bucket is sent once, in the order of their numbers, and nothing inside no_sync."""
+    """In each step each bucket is sent once, in the order of their numbers, and nothing inside
+    no_sync."""
     if not step.marked:
         return "nothing was taken out of bucket.missing in the backward pass. Do so in _gradient_is_ready"
     if step.which(SENT, NO_SYNC):
@@ -230,7 +236,8 @@ def each_bucket_is_sent_once_and_in_order(case: Case, step: Step) -> str | None:
 
 @_claim(ALONE, after=[each_bucket_is_sent_once_and_in_order])
 def a_bucket_leaves_once_it_is_full(case: Case, step: Step) -> str | None:
-    """A bucket leaves as soon as nothing is missing in it and all before it have gone, not earlier: the overlap."""
+    """A bucket leaves as soon as nothing is missing in it and all before it have gone, not earlier:
+    the overlap."""
     ready, sent = list[str](), 0
     backward = [(kind, what) for part, kind, what in step.events if part == BACKWARD and kind != WAITED]
     for kind, what in [*backward, (READY, "")]:
@@ -251,7 +258,8 @@ def a_bucket_leaves_once_it_is_full(case: Case, step: Step) -> str | None:
 
 @_claim(ALONE, after=[each_bucket_is_sent_once_and_in_order])
 def finish_waits_and_backward_does_not(case: Case, step: Step) -> str | None:
-    """The backward pass goes on while buckets are on their way; finish_gradient_synchronization waits for all."""
+    """The backward pass goes on while buckets are on their way; finish_gradient_synchronization
+    waits for all."""
     if step.which(WAITED, BACKWARD):
         return "the backward pass stood still until a bucket had arrived. Wait in finish_gradient_synchronization alone"
     if late := len(step.buckets) - len(set(step.which(WAITED))):
@@ -261,7 +269,8 @@ def finish_waits_and_backward_does_not(case: Case, step: Step) -> str | None:
 
 @_claim(SUMMED, after=[finish_waits_and_backward_does_not])
 def gradients_are_averaged(case: Case, step: Step) -> str | None:
-    """Afterwards each gradient, also if unused or from no_sync, is the mean over the ranks, and in its bucket's buffer."""
+    """Afterwards each gradient, also if unused or from no_sync, is the mean over the ranks, and in
+    its bucket's buffer."""
     alone = case.of_a_single_process(step.number, [step.rank])
     mean = case.of_a_single_process(step.number, range(WORLD_SIZE))
     for name, (found, in_buffer) in step.gradients.items():
@@ -271,7 +280,8 @@ def gradients_are_averaged(case: Case, step: Step) -> str | None:
 
 
 def _compare(found: Any, in_buffer: bool, alone: Any, mean: Any, advice: str) -> str | None:
-    """Return in what way a gradient is wrong, and what to do. ``alone`` is that of the rank by itself, or None."""
+    """Return in what way a gradient is wrong, and what to do. ``alone`` is that of the rank by
+    itself, or None."""
     if found is None:
         return "is None, and should be the part of the buffer in which the mean is: collect it, used or not"
     n, own = WORLD_SIZE, mean * torch.nan if alone is None else alone

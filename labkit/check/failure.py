@@ -28,7 +28,8 @@ class Source:
         return f"labkit/{self.path.name}"
 
     def place(self, text: str) -> str:
-        """Return ``labkit/dp.py, line 42``, the student's innermost line in a traceback or stack, or nothing."""
+        """Return ``labkit/dp.py, line 42``, the student's innermost line in a traceback or stack,
+        or nothing."""
         given = self._given_lines()
         lines = map(int, re.findall(rf'File "[^"\n]*{re.escape(self.file)}", line (\d+)', text))
         own = [line for line in lines if line not in given]
@@ -44,12 +45,14 @@ class Source:
         return lines
 
     def fails_on_import(self, error_type: str, text: str) -> bool:
-        """Return whether this is of a file that is no Python, or that raised while it was imported."""
+        """Return whether this is of a file that is no Python, or that raised while it was
+        imported."""
         return error_type in SYNTAX_ERRORS or bool(re.search(rf'{re.escape(self.file)}", line \d+, in <module>', text))
 
 
 def raised(error_type: str, message: str, text: str, source: Source) -> str:
-    """Return ``it raised ValueError: … (labkit/dp.py, line 42)``, of an exception with this traceback.
+    """Return ``it raised ValueError: … (labkit/dp.py, line 42)``, of an exception with this
+    traceback.
 
     Where it only passes on another process's traceback, it is the exception in there that counts.
     For a TodoError, return ``dp.6 has to be done first (labkit/dp.py, line 42)``.
@@ -69,7 +72,8 @@ def raised(error_type: str, message: str, text: str, source: Source) -> str:
 
 
 def stopped_by(error: Exception, source: Source, waits: str) -> str:
-    """Return why ranks gave no answer: one raised, or never ended (``waits``: for what), or died."""
+    """Return why ranks gave no answer: one raised, or never ended (``waits``: for what), or
+    died."""
     from labkit.launch import LaunchTimeout, RankError
 
     if isinstance(error, NotPlain):

@@ -1,4 +1,5 @@
-"""What dp.3 and dp.4 have in common: a small model on three ranks whose gradients are averaged, and what must become of them."""
+"""What dp.3 and dp.4 have in common: a small model on three ranks whose gradients are averaged, and
+what must become of them."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ KINDS = {  # of gradients
 
 
 class Way(NamedTuple):
-    """How a function averages: in words, in calls, and what to look for where all ranks have the gradient of one."""
+    """How a function averages: in words, in calls, and what to look for where all ranks have the
+    gradient of one."""
 
     how: str
     calls: list[str]
@@ -72,7 +74,8 @@ class Case:
         return {"gradients": after, "weights": model.state_dict(), "moved": moved, "calls": calls}
 
     def model(self, *shards: int) -> Any:
-        """Return the same small model each time, with the gradients of some ranks' shards of the one batch."""
+        """Return the same small model each time, with the gradients of some ranks' shards of the
+        one batch."""
         import torch
 
         with torch.random.fork_rng(devices=[]):
@@ -94,7 +97,8 @@ class Case:
         return {name: p.grad for name, p in self.model(*shards).named_parameters()}
 
     def wrong(self, seen: Any) -> list[tuple[int, str]]:
-        """Return each rank and gradient that is not the mean over the ranks that average together."""
+        """Return each rank and gradient that is not the mean over the ranks that average
+        together."""
         groups = [(0, 1), (0, 1), (2,)] if self.kind == "groups" else [(0, 1, 2)] * WORLD_SIZE
         expected = [self.gradients(*group) for group in groups]
         pairs = [(rank, name) for rank in range(WORLD_SIZE) for name in expected[rank]]
@@ -102,7 +106,8 @@ class Case:
 
 
 def close(found: Any, expected: Any) -> bool:
-    """Return whether a gradient is equal up to rounding, or there is none where none is expected."""
+    """Return whether a gradient is equal up to rounding, or there is none where none is
+    expected."""
     if found is None or expected is None:
         return found is expected
     return found.shape == expected.shape and bool(found.allclose(expected, rtol=1e-9, atol=1e-12))

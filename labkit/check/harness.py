@@ -21,15 +21,15 @@ A task is one file, such as ``dp_6.py``. It holds cases, and claims:
     def each_parameter_is_in_one_bucket(case, seen):
         \"""Every parameter is in exactly one bucket.\"""
         lost = set(range(len(case.sizes))) - set(sum(seen, []))
-        return lost and f"it gave {seen}: parameter {min(lost)} is in no bucket. Do not forget the last"
+        return lost and f"it gave {seen}: no bucket has parameter {min(lost)}. Do not forget the last"
 
     @TASK.claim(CASES, after=[each_parameter_is_in_one_bucket])
     def …
 
 The docstring says what must hold. The claim is asked about one case after the other: it gives what
 is wrong and what to do, or something falsy where it holds. The first case in which it does not hold
-is its finding. It is not tried as long as a claim in ``after`` does not hold. Claims stand in the order
-in which they are tried: causes before what follows from them.
+is its finding. It is not tried as long as a claim in ``after`` does not hold. Claims stand in the
+order in which they are tried: causes before what follows from them.
 
 A case is observed once, when a claim first asks for it. So what comes ``after`` may be a case that
 is only safe to try, or only says something, where the earlier claim holds. A case with a
@@ -78,8 +78,9 @@ class Task:
     """The claims of one task, each a function, in the order in which they are tried.
 
     ``given``: functions, classes, and lines as they read, in the student's file that are not the
-    student's to write, so no finding names their lines. ``first``: tasks that have to be right before
-    this one is tried. ``waits``: what an answer that does not end may be waiting for, in words.
+    student's to write, so no finding names their lines. ``first``: tasks that have to be right
+    before this one is tried. ``waits``: what an answer that does not end may be waiting for, in
+    words.
     """
 
     def __init__(self, given: Sequence[str] = (), first: Sequence[str] = (), waits: str = ""):
@@ -87,7 +88,8 @@ class Task:
         self.tests: list[_Test] = []
 
     def claim(self, cases: Sequence[Any], after: Sequence[Holds] = ()) -> Callable[[Any], Any]:
-        """Add the decorated function to the claims, to be held against ``cases`` once those in ``after`` hold."""
+        """Add the decorated function to the claims, to be held against ``cases`` once those in
+        ``after`` hold."""
 
         def add(holds: Holds) -> Holds:
             self.tests.append(_Test(holds, cases, after))
@@ -97,11 +99,12 @@ class Task:
 
 
 def check(task: str) -> CheckResult:
-    """Judge ``task``, such as ``"dp.1"``, by its student file on disk, and say what is right and wrong.
+    """Judge ``task``, such as ``"dp.1"``, by its student file on disk, and say what is right and
+    wrong.
 
-    The answer runs in new processes, so an edit counts at once, and an endless loop or a crash in it
-    is survived. Takes a few seconds at most, longer only where the answer does not end by itself.
-    Raises ValueError for an unknown task, with the list of those there are.
+    The answer runs in new processes, so an edit counts at once, and an endless loop or a crash in
+    it is survived. Takes a few seconds at most, longer only where the answer does not end by
+    itself. Raises ValueError for an unknown task, with the list of those there are.
     """
     if todo := missing(task):
         return CheckResult(task, todo=todo)
@@ -161,11 +164,12 @@ def _named(case: Any, text: str) -> str:
     return f"{case}: {text}" if str(case) else text
 
 
-# --- seeing what an answer does --------------------------------------------------------------------------------------
+# --- seeing what an answer does -------------------------------------------------------------------
 
 
 class _Observer(contextlib.ExitStack):
-    """Observes each case once, in ranks that stay. ``failure`` is what first kept it from seeing one."""
+    """Observes each case once, in ranks that stay. ``failure`` is what first kept it from seeing
+    one."""
 
     def __init__(self, name: str, task: Task):
         super().__init__()
@@ -176,7 +180,8 @@ class _Observer(contextlib.ExitStack):
         self._lost = False
 
     def see(self, case: Any) -> Any:
-        """Return what is seen of ``case``: by each rank, if it has a ``world_size``. Raises NotTried if that failed."""
+        """Return what is seen of ``case``: by each rank, if it has a ``world_size``. Raises
+        NotTried if that failed."""
         if id(case) not in self._seen and not self._lost:
             self._seen[id(case)] = self._observe(case)
         if (seen := self._seen.get(id(case), _FAILED)) is _FAILED:

@@ -1,6 +1,7 @@
 """pipe.1: where split_module cuts models whose modules lie on several devices.
 
-Two devices are there on every machine: the CPU, and torch's meta device, whose tensors have no data.
+Two devices are there on every machine: the CPU, and torch's meta device, whose tensors have no
+data.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ MOST = 40  # clocks that are asked for: more than there are pairs in any case
 
 
 class Case(NamedTuple):
-    """What clock_cycles is called with: small numbers, so that a finding can be followed by hand."""
+    """What clock_cycles is called with: small numbers, so that a finding can be followed by
+    hand."""
 
     num_batches: int
     num_partitions: int
@@ -33,7 +34,8 @@ class Case(NamedTuple):
         return one_by_one, list(islice(clock_cycles(*self), MOST + 1))
 
     def expected(self) -> list[Clock]:
-        """Return what starts at the same time in a simulated pipeline of tasks that take as long."""
+        """Return what starts at the same time in a simulated pipeline of tasks that take as
+        long."""
         from labkit.schedule import forward_only
         from labkit.simulate import simulate
 

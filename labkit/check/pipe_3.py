@@ -40,13 +40,15 @@ class Case(NamedTuple):
         return f"{what}, where {fails}" if self.fails else what
 
     def numbers(self, shift: int, done: bool) -> list[float]:
-        """Return what the micro-batches or rows are, before or after. ``shift`` is 1 the second time."""
+        """Return what the micro-batches or rows are, before or after. ``shift`` is 1 the second
+        time."""
         gone = {i: range(j + done) for i, j in self.schedule or ()}
         others = range(3 if done and not self.schedule else 0)
         return [_number((i + shift) % self.rows, gone.get(i, others)) for i in range(self.rows)]
 
     def observe(self) -> Any:
-        """Return what came of it, what stages noted, and what comes of it again, when none fails."""
+        """Return what came of it, what stages noted, and what comes of it again, when none
+        fails."""
         from torch import nn
 
         from labkit import pipe
@@ -185,7 +187,7 @@ TASK = Task(
     waits="a task that you wait for and that no worker has been given",
 )
 
-# --- compute ---------------------------------------------------------------------------------------------------------
+# --- compute --------------------------------------------------------------------------------------
 
 
 @TASK.claim(CLOCKS)
@@ -226,14 +228,15 @@ def tasks_have_their_numbers(case: Case, seen: Any) -> str | bool:
     return found != expected and f"it was recorded as (stage, micro_batch) {found}, expected {expected}. {why}"
 
 
-# --- forward ---------------------------------------------------------------------------------------------------------
+# --- forward --------------------------------------------------------------------------------------
 
 CYCLES = "Do all clocks of clock_cycles(number of micro-batches, number of partitions), one after the other"
 
 
 @TASK.claim(BATCHES, after=[results_take_their_places])
 def output_is_that_of_the_module(case: Case, seen: Any) -> str | None:
-    """Micro-batches have split_size rows or the rest, and the output is that of the plain module."""
+    """Micro-batches have split_size rows or the rest, and the output is that of the plain
+    module."""
     whole, rest = divmod(case.rows, case.split_size)
     sizes = [case.split_size] * whole + [rest] * (rest > 0)
     given = [call["rows"] for call in seen["calls"] if call["partition"] == 0]
@@ -281,7 +284,8 @@ def tasks_of_a_clock_run_at_the_same_time(case: Case, seen: Any) -> str | bool:
 
 @TASK.claim([Case(split_size=2, devices=("cpu:0", "cpu:1", "meta"))], after=OUTPUT)
 def each_partition_works_on_its_device(case: Case, seen: Any) -> str | bool:
-    """A partition is given micro-batches on its device, and the output stays where the last one is."""
+    """A partition is given micro-batches on its device, and the output stays where the last one
+    is."""
     for call in seen["calls"]:
         expected = case.devices[call["partition"]].partition(":")[0]
         if call["device"] != expected:
@@ -299,7 +303,7 @@ def concatenate_puts_the_results_together(case: Case, seen: Any) -> str | bool:
     return seen["error"] != "ValueError" and f"{gave}. {why}"
 
 
-# --- errors ----------------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
 @TASK.claim(FAILS, after=OUTPUT)

@@ -24,7 +24,8 @@ class Case(NamedTuple):
         return f"a GPT-2 of {len(BLOCKS)} blocks on {', '.join(DEVICES)}, prepared with split_size={SPLIT_SIZE}{called}"
 
     def observe(self) -> Any:
-        """Return what came back and is in the model, or the calls of its blocks and what differs."""
+        """Return what came back and is in the model, or the calls of its blocks and what
+        differs."""
         from labkit import models, pipe
 
         shape = {"n_layer": len(BLOCKS), "n_embd": 8, "n_head": 2, "vocab_size": VOCABULARY, "n_positions": TOKENS + 1}

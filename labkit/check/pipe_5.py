@@ -92,7 +92,8 @@ class Case:
         return [*calls, Call(FINISH)]
 
     def in_one_process(self) -> tuple[list[Any], list[Any], Any, dict[str, Any]]:
-        """Return the stages after a step, x and target, the loss, and by its words what ops take."""
+        """Return the stages after a step, x and target, the loss, and by its words what ops
+        take."""
         import torch
 
         torch.manual_seed(5)
@@ -203,7 +204,7 @@ class Case:
         return f"another tensor, of shape {tuple(tensor.shape)}"
 
 
-# --- what must hold --------------------------------------------------------------------------------------------------
+# --- what must hold -------------------------------------------------------------------------------
 
 
 def _cases(*schedules: Schedule) -> list[Case]:
@@ -269,7 +270,7 @@ def _differs(found: Any, expected: Any) -> str | None:
     return None if found.allclose(expected) else f"{times} that of one process"
 
 
-# --- the first difference --------------------------------------------------------------------------------------------
+# --- the first difference -------------------------------------------------------------------------
 
 
 def _calls(step: Any) -> list[Call]:

@@ -1,4 +1,5 @@
-"""What check says: the claims about an answer, which of them hold, and what is wrong with the others."""
+"""What check says: the claims about an answer, which of them hold, and what is wrong with the
+others."""
 
 from __future__ import annotations
 
@@ -9,9 +10,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Claim:
-    """Something that must hold of an answer. ``wrong`` is None if it does, else what is wrong and what to do.
+    """Something that must hold of an answer. ``wrong`` is None if it does, else what is wrong and
+    what to do.
 
-    ``not_tried`` is why it could not be tried, because of something else that is wrong; then ``wrong`` is None too.
+    ``not_tried`` is why it could not be tried, because of something else that is wrong; then
+    ``wrong`` is None too.
     """
 
     text: str
@@ -29,7 +32,8 @@ class Claim:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What :func:`labkit.check.check` found. ``claims`` are all that was judged; ``findings`` says what is wrong.
+    """What :func:`labkit.check.check` found. ``claims`` are all that was judged; ``findings`` says
+    what is wrong.
 
     An unfilled task has no claims: its only finding is ``TODO dp.1: labkit/dp.py, line 42``.
     """
@@ -58,7 +62,8 @@ class CheckResult:
         return f"{self.task} is not right yet: {marks.count('✓')} of {len(marks)} claims hold{rest}"
 
     def _reasons(self) -> Iterator[tuple[Claim, str]]:
-        """Give each claim with why it does not hold, but why it is not tried only where that was not said already."""
+        """Give each claim with why it does not hold, but why it is not tried only where that was
+        not said already."""
         said = ""
         for claim in self.claims:
             reason = claim.wrong or claim.not_tried or ""

@@ -1,5 +1,6 @@
 ### INSTRUCTORS ONLY: this file is of use with answers alone, so it is not in the student edition
-"""Wrong answers as edits of the reference: the text between the markers of a task, with some of it replaced."""
+"""Wrong answers as edits of the reference: the text between the markers of a task, with some of it
+replaced."""
 
 from __future__ import annotations
 
@@ -9,9 +10,11 @@ BEGIN, END = "### BEGIN SOLUTION {}\n", "### END SOLUTION\n"
 
 
 def edited(task: str, *answer: tuple[str, str] | str) -> str:
-    """Return the student file of ``task`` with each (before, after) carried out in the reference to the task.
+    """Return the student file of ``task`` with each (before, after) carried out in the reference to
+    the task.
 
-    ``before`` must occur exactly once there. What is no pair is code that comes at the end of the file, so it counts.
+    ``before`` must occur exactly once there. What is no pair is code that comes at the end of the
+    file, so it counts.
     """
     head, *parts = task_file(task).read_text(encoding="utf-8").split(BEGIN.format(task))
     regions = [part.partition(END) for part in parts]

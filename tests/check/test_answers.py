@@ -1,10 +1,11 @@
 ### INSTRUCTORS ONLY: this file tries answers, so it is not in the student edition
-"""check rejects each wrong answer with a finding that names the mistake, and accepts right ones that differ from ours.
+"""check rejects each wrong answer with a finding that names the mistake, and accepts right ones
+that differ from ours.
 
-The answers to a task are in a file of their own, such as wrong_dp_6.py. WRONG: the claim that rejects
-each (None: it does not run to its end), a phrase of the finding, and what makes it of the reference,
-see edits.py. FOLLOWS: those of which nothing else is said to be wrong. OTHER_CAUSE: advice that must
-not be given. RIGHT: other right answers, code or a list of edits.
+The answers to a task are in a file of their own, such as wrong_dp_6.py. WRONG: the claim that
+rejects each (None: it does not run to its end), a phrase of the finding, and what makes it of the
+reference, see edits.py. FOLLOWS: those of which nothing else is said to be wrong. OTHER_CAUSE:
+advice that must not be given. RIGHT: other right answers, code or a list of edits.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ def each(name: str) -> list[tuple[str, str]]:
 
 @pytest.fixture
 def put(answer, monkeypatch):
-    """put(task, mistake): let ranks import that wrong answer; gives the sentence of the claim, and the phrase."""
+    """put(task, mistake): let ranks import that wrong answer; gives the sentence of the claim, and
+    the phrase."""
 
     def put(task: str, mistake: str) -> tuple[str, str]:
         claim, phrase, *edits = ANSWERS[task].WRONG[mistake]

@@ -1,4 +1,5 @@
-"""check: what it says of an answer that is right, unfilled, endless or broken. See test_check_answers for wrong ones."""
+"""check: what it says of an answer that is right, unfilled, endless or broken. See
+test_check_answers for wrong ones."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def test_the_answer_in_this_edition_is_right_or_still_to_do(task):
         assert repr(result).startswith(f"{task} is right\n")
 
 
-# --- answers that do not come to an end ------------------------------------------------------------------------------
+# --- answers that do not come to an end -----------------------------------------------------------
 
 ENDS = {
     "a loop without end": ("while dist.get_rank() == 0: pass", "it did not end in time. It was at labkit/dp.py, line "),
@@ -160,7 +161,7 @@ def test_a_result_reads_the_same_each_time():
     assert repr(check("dp.1")) == repr(check("dp.1"))
 
 
-# --- what an answer does stays in its process ------------------------------------------------------------------------
+# --- what an answer does stays in its process -----------------------------------------------------
 
 GIVES_A_TRAP = """
 class Trap(list):
@@ -234,7 +235,7 @@ def test_importing_check_loads_nothing_heavy():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
 
 
-# --- what a finding says of an exception -----------------------------------------------------------------------------
+# --- what a finding says of an exception ----------------------------------------------------------
 
 CODE = """def setup():
     check()
