@@ -21,7 +21,7 @@ A task is one file, such as ``dp_6.py``. It holds cases, and claims:
     def each_parameter_is_in_one_bucket(case, seen):
         \"""Every parameter is in exactly one bucket.\"""
         lost = set(range(len(case.sizes))) - set(sum(seen, []))
-        return lost and f"it gave {seen}: no bucket has parameter {min(lost)}. Do not forget the last"
+        return lost and f"it gave {seen}: no bucket has parameter {min(lost)}. Forgot the last?"
 
     @TASK.claim(CASES, after=[each_parameter_is_in_one_bucket])
     def …
