@@ -294,9 +294,7 @@ def _check_slower(plan: Plan) -> None:
 
 
 def device() -> torch.device:
-    """Return this rank's device: under launch, under torchrun (see
-    :func:`labkit.parallel.devices.process_device`), or alone.
-    """
+    """Return this rank's device under launch, else the one that parallel/devices.py finds."""
     from labkit.parallel.devices import process_device
 
     return process_device(rank.current.place.device if rank.current is not None else None)

@@ -30,8 +30,10 @@ TOLD_TO_FAIL = "this rank was told to fail"
 
 
 def work(folder: Path, port: int, rank: int, world_size: int, backend: str) -> None:
-    """Join the group, meet all ranks, report. Rank 0 ends first; the others follow from the last
-    one on."""
+    """Join the group, meet all ranks, report.
+
+    Rank 0 ends first; the others follow from the last one on.
+    """
     import psutil
     import torch.distributed as dist
 
@@ -54,8 +56,10 @@ def work(folder: Path, port: int, rank: int, world_size: int, backend: str) -> N
 
 
 def sleep(folder: Path, port: int, rank: int, world_size: int, backend: str) -> None:
-    """Go on until somebody ends this rank, or report that nobody did. Rank 1 fails once all are
-    there."""
+    """Go on until somebody ends this rank, or report that nobody did.
+
+    Rank 1 fails once all are there.
+    """
     (folder / f"{os.getpid()}.pid").write_text(str(rank))
     if rank == 1:
         _wait_for(lambda: len(_process_ids(folder)) == world_size)

@@ -14,8 +14,10 @@ DTYPES = "receive into a tensor of the same dtype (torch.empty_like), and add in
 
 
 class Case(NamedTuple):
-    """A part of 1002 numbers, to be added up on some ranks. The other numbers are not to be
-    touched."""
+    """A part of 1002 numbers, to be added up on some ranks.
+
+    The other numbers are not to be touched.
+    """
 
     kind: str
     part: Callable[[Any, int], Any]

@@ -9,8 +9,10 @@ from labkit.check.harness import Task
 
 
 class Case(NamedTuple):
-    """What assign_buckets is called with. Numbers are small, so that a finding can be followed by
-    hand."""
+    """What assign_buckets is called with.
+
+    Numbers are small, so that a finding can be followed by hand.
+    """
 
     sizes: list[int]
     cap: float

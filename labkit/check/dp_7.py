@@ -110,8 +110,10 @@ class Case:
             return [self.take(step) for step in range(len(self.steps))]
 
     def take(self, step: int) -> Step:
-        """Take a step. Without a marked gradient it has no finish, which would only raise that
-        there is none."""
+        """Take a step.
+
+        Without a marked gradient it has no finish, which would only raise that there is none.
+        """
         self.events: list[Any] = []
         rank, reducer, buckets = dist.get_rank(), self.reducer, self.reducer.buckets
         reducer.zero_grad(set_to_none=step % 2 == 0)  # both ways must do
@@ -154,8 +156,10 @@ class Case:
 
 
 class Arriving(torch.futures.Future[Any]):
-    """A future that is done as soon as somebody waits for it, and not before. Those in ``first``
-    are done then too."""
+    """A future that is done as soon as somebody waits for it, and not before.
+
+    Those in ``first`` are done then too.
+    """
 
     def __init__(self, arrive: Callable[[], Any], *first: Any):
         super().__init__()
@@ -280,8 +284,10 @@ def gradients_are_averaged(case: Case, step: Step) -> str | None:
 
 
 def _compare(found: Any, in_buffer: bool, alone: Any, mean: Any, advice: str) -> str | None:
-    """Return in what way a gradient is wrong, and what to do. ``alone`` is that of the rank by
-    itself, or None."""
+    """Return in what way a gradient is wrong, and what to do.
+
+    ``alone`` is that of the rank by itself, or None.
+    """
     if found is None:
         return "is None, and should be the part of the buffer in which the mean is: collect it, used or not"
     n, own = WORLD_SIZE, mean * torch.nan if alone is None else alone

@@ -99,8 +99,7 @@ class Task:
 
 
 def check(task: str) -> CheckResult:
-    """Judge ``task``, such as ``"dp.1"``, by its student file on disk, and say what is right and
-    wrong.
+    """Judge ``task``, such as ``"dp.1"``, by its file on disk: what is right, and what is wrong.
 
     The answer runs in new processes, so an edit counts at once, and an endless loop or a crash in
     it is survived. Takes a few seconds at most, longer only where the answer does not end by
@@ -168,8 +167,10 @@ def _named(case: Any, text: str) -> str:
 
 
 class _Observer(contextlib.ExitStack):
-    """Observes each case once, in ranks that stay. ``failure`` is what first kept it from seeing
-    one."""
+    """Observes each case once, in ranks that stay.
+
+    ``failure`` is what first kept it from seeing one.
+    """
 
     def __init__(self, name: str, task: Task):
         super().__init__()
@@ -180,8 +181,10 @@ class _Observer(contextlib.ExitStack):
         self._lost = False
 
     def see(self, case: Any) -> Any:
-        """Return what is seen of ``case``: by each rank, if it has a ``world_size``. Raises
-        NotTried if that failed."""
+        """Return what is seen of ``case``: by each rank, if it has a ``world_size``.
+
+        Raises NotTried if that failed.
+        """
         if id(case) not in self._seen and not self._lost:
             self._seen[id(case)] = self._observe(case)
         if (seen := self._seen.get(id(case), _FAILED)) is _FAILED:

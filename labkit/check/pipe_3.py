@@ -40,8 +40,10 @@ class Case(NamedTuple):
         return f"{what}, where {fails}" if self.fails else what
 
     def numbers(self, shift: int, done: bool) -> list[float]:
-        """Return what the micro-batches or rows are, before or after. ``shift`` is 1 the second
-        time."""
+        """Return what the micro-batches or rows are, before or after.
+
+        ``shift`` is 1 the second time.
+        """
         gone = {i: range(j + done) for i, j in self.schedule or ()}
         others = range(3 if done and not self.schedule else 0)
         return [_number((i + shift) % self.rows, gone.get(i, others)) for i in range(self.rows)]

@@ -56,8 +56,10 @@ class _NoClasses(pickle.Unpickler):
 
 
 def loads(data: bytes | bytearray) -> Any:
-    """Return what :func:`pack` was given, of its pickled bytes. Raises NotPlain for others, and
-    executes none."""
+    """Return what :func:`pack` was given, of its pickled bytes.
+
+    Raises NotPlain for others, and executes none.
+    """
     try:
         return _unpack(_NoClasses(io.BytesIO(data)).load())
     except Exception as error:

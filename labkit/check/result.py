@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Claim:
-    """Something that must hold of an answer. ``wrong`` is None if it does, else what is wrong and
-    what to do.
+    """Something that must hold of an answer.
+
+    ``wrong`` is None if it does, else what is wrong and what to do.
 
     ``not_tried`` is why it could not be tried, because of something else that is wrong; then
     ``wrong`` is None too.
@@ -32,8 +33,9 @@ class Claim:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What :func:`labkit.check.check` found. ``claims`` are all that was judged; ``findings`` says
-    what is wrong.
+    """What :func:`labkit.check.check` found.
+
+    ``claims`` are all that was judged; ``findings`` says what is wrong.
 
     An unfilled task has no claims: its only finding is ``TODO dp.1: labkit/dp.py, line 42``.
     """

@@ -1,4 +1,5 @@
 """The processes that ranks come from: they have imported what takes long, and fork.
+
 There are two, one behind the other. The *package server* imports third-party packages, which takes
 seconds; it is kept for as long as they would be imported in the same way. The *rank server*, forked
 by it, imports the lab's own modules that every rank needs, as they are on disk at that moment,

@@ -15,10 +15,8 @@ import sys
 from labkit.ranks import rank
 
 STACKS_SIGNAL = signal.SIGUSR1
-HELD_BACK = (
-    signal.SIGINT,
-    STACKS_SIGNAL,
-)  # signals that a server blocks, and a rank lets through once it is ready for them
+# Signals that a server blocks, and a rank lets through once it is ready for them.
+HELD_BACK = (signal.SIGINT, STACKS_SIGNAL)
 
 
 def run(connection: int, output: int, stacks: int, listener: int) -> int:
