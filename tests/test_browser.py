@@ -101,11 +101,11 @@ def wait_until_it_answers(url: str, log: Path) -> None:
 
 
 def run_all_cells(page: Any) -> None:
-    """Click Run All Cells until a cell has begun.
+    """Click Run All Cells until all of them are waiting, or have begun.
 
-    JupyterLab says idle a moment before its kernel is connected: what it is asked to run then is
-    lost, or it asks in a dialog which kernel to take, as it may ask other things (news). Every
-    dialog is accepted, and the click repeated.
+    JupyterLab says idle a moment before its kernel is connected: what it is asked to run then, all
+    or all but the first cell, is lost, or it asks in a dialog which kernel to take, as it may ask
+    other things (news). Every dialog is accepted, and the click repeated.
     """
     from playwright.sync_api import TimeoutError as NotClickable
 
@@ -116,9 +116,9 @@ def run_all_cells(page: Any) -> None:
             page.get_by_text("Run", exact=True).first.click(timeout=2000)
             page.get_by_text("Run All Cells", exact=True).click(timeout=2000)
         page.wait_for_timeout(2000)
-        if page.locator(".jp-InputArea-prompt").first.inner_text().strip("[]: "):
+        if all(prompt.strip("[]: ") for prompt in page.locator(".jp-InputArea-prompt").all_inner_texts()):
             return
-    raise AssertionError("no cell has begun to run")
+    raise AssertionError("not all cells have begun to run")
 
 
 def test_a_reader_sees_the_table_the_bar_the_picture_and_the_error(lab):
