@@ -1,8 +1,6 @@
 ### INSTRUCTORS ONLY: this file holds answers, so it is not in the student edition
 """Wrong and right answers to dp.1; test_answers.py says how they are written."""
 
-from __future__ import annotations
-
 from labkit.check import dp_1 as claims
 
 SHUFFLE = "random.Random(seed).shuffle(order)"
@@ -14,7 +12,7 @@ ROUNDED_UP = "self.shards = [order[i : i + int(size * len(data)) + 1] for i, siz
 BY_EDGES = """edges = [0, *(int(sum(sizes[: i + 1]) * len(data) + 0.5) for i in range(len(sizes)))]
         self.shards = [order[a:b] for a, b in zip(edges, edges[1:])]"""
 
-BY_CLAIM = {
+WRONG = {
     claims.partition_follows_its_index: {
         "ignores the index": ("[1000, 1007, 1014], expected data[1], data[0],", ("[self.index[i]]", "[i]")),
     },
@@ -69,7 +67,4 @@ BY_CLAIM = {
         "raises": ("it raised TypeError: list indices must be", (SHARDS, "self.shards = order[len(data) / 2]")),
     },
 }
-WRONG = {name: (claim, *rest) for claim, answers in BY_CLAIM.items() for name, rest in answers.items()}
-FOLLOWS = ["ignores the index", "everything to every rank"]
-OTHER_CAUSE = {"shuffled without a seed": ("seed=99", "shuffle off")}
 RIGHT = {"cuts at the sum of the sizes so far": [(SHARDS, BY_EDGES), ("batch_size=batch_size //", "batch_size //")]}

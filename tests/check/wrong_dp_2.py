@@ -1,8 +1,6 @@
 ### INSTRUCTORS ONLY: this file holds answers, so it is not in the student edition
 """Wrong and right answers to dp.2; test_answers.py says how they are written."""
 
-from __future__ import annotations
-
 from labkit.check import dp_2 as claims
 
 LOOP = """        while not context.join():
@@ -41,7 +39,7 @@ AFTER_AN_ERROR = """    try:
         raise
 """
 
-BY_CLAIM = {
+WRONG = {
     claims.a_process_for_each_rank: {
         "does not wait": ("run_processes returned after fn was done on 0 of them. Wait for all", (WAIT, "")),
         "waits for the first to end": ("after fn was done on 1 of them", (LOOP, "        context.join()\n")),
@@ -87,7 +85,4 @@ BY_CLAIM = {
         ),
     },
 }
-WRONG = {name: (claim, *rest) for claim, answers in BY_CLAIM.items() for name, rest in answers.items()}
-FOLLOWS = ["does not wait", "waits for the first to end"]
-OTHER_CAUSE: dict[str, tuple[str, ...]] = {}
 RIGHT = {"ends the others only after an error": [(WAIT, AFTER_AN_ERROR)]}

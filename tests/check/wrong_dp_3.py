@@ -1,8 +1,6 @@
 ### INSTRUCTORS ONLY: this file holds answers, so it is not in the student edition
 """Wrong and right answers to dp.3; test_answers.py says how they are written."""
 
-from __future__ import annotations
-
 from labkit.check import dp_3 as claims
 from labkit.check import gradients
 from labkit.check.calls import calls_have_ended
@@ -49,7 +47,7 @@ LAST_BITS = KEEP + "; parameter.grad *= 1 + rank * 1e-15"
 ZEROS = "parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad; "
 SCATTERS_ALL = "parts = gradient.new_empty(3, *gradient.shape); dist.scatter(parts, means); gradient = parts.mean(0)"
 
-BY_CLAIM = {
+WRONG = {
     gradients.mean_is_the_gradient_of_the_batch: {
         "scatters what it gathered": ("still that of the rank's own shard: gather on rank 0,", (MEANS, "gathered")),
         "scatters the sum": ("3 times too large", (".mean(dim=0)", ".sum(dim=0)")),
@@ -124,7 +122,4 @@ BY_CLAIM = {
         ),
     },
 }
-WRONG = {name: (claim, *rest) for claim, answers in BY_CLAIM.items() for name, rest in answers.items()}
-FOLLOWS = ["uses all_reduce"]
-OTHER_CAUSE = {"gathers into one tensor": ("take the mean there",)}
-RIGHT = {"row by row": ROOT_BY_ROOT}
+RIGHT = {"row by row": [ROOT_BY_ROOT]}

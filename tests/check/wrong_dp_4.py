@@ -1,8 +1,6 @@
 ### INSTRUCTORS ONLY: this file holds answers, so it is not in the student edition
 """Wrong and right answers to dp.4; test_answers.py says how they are written."""
 
-from __future__ import annotations
-
 from labkit.check import dp_4 as claims
 from labkit.check import gradients
 from labkit.check.calls import calls_have_ended
@@ -31,7 +29,7 @@ def average_gradients(model, process_group=None):
         gradient /= dist.get_world_size(group=process_group)
 """
 
-BY_CLAIM = {
+WRONG = {
     gradients.mean_is_the_gradient_of_the_batch: {
         "does nothing": ("still that of the rank's own shard", (SUM, "pass"), (DIVIDE, "pass")),
         "sum": ("3 times too large: it is the sum over 3 ranks", (DIVIDE, "pass")),
@@ -60,7 +58,7 @@ BY_CLAIM = {
         ),
     },
     gradients.gradients_change_in_place: {
-        "puts a new tensor in place": (
+        "makes a new gradient": (
             "is another tensor than before",
             (DIVIDE, f"parameter.grad = parameter.grad / {N}"),
         ),
@@ -97,10 +95,7 @@ BY_CLAIM = {
         ),
     },
 }
-WRONG = {name: (claim, *rest) for claim, answers in BY_CLAIM.items() for name, rest in answers.items()}
-FOLLOWS = ["does not wait", "rank 0 decides"]
-OTHER_CAUSE = {"does not wait": ("divide by",), "rank 0 decides": ("[tensor] * n",)}
 RIGHT = {
     "divides first": [(f"{SUM}\n            {DIVIDE}", f"{DIVIDE}; {SUM}")],
-    "all at once": ALL_AT_ONCE,
+    "all at once": [ALL_AT_ONCE],
 }

@@ -1,8 +1,6 @@
 ### INSTRUCTORS ONLY: this file holds answers, so it is not in the student edition
 """Wrong and right answers to dp.5; test_answers.py says how they are written."""
 
-from __future__ import annotations
-
 from labkit.check import dp_5 as claims
 from labkit.check.calls import calls_have_ended
 
@@ -66,7 +64,7 @@ def ring_all_reduce(tensor):
     return tensor
 """
 
-BY_CLAIM = {
+WRONG = {
     calls_have_ended: {
         "does not wait for what it sends": ("began send and never called wait()", (EXCHANGE, FORGETS_WHAT_IT_SENDS)),
     },
@@ -110,7 +108,4 @@ BY_CLAIM = {
         "has fewer chunks than ranks": ("it raised IndexError: list index", (CHUNKS, "list(flat.chunk(world_size))")),
     },
 }
-WRONG = {name: (claim, *rest) for claim, answers in BY_CLAIM.items() for name, rest in answers.items()}
-FOLLOWS = ["works on a copy", "leaves the remainder out"]  # so what follows from it is not tried
-OTHER_CAUSE = {"leaves the remainder out": ("side by side", "of the same dtype")}  # advice that must not be given
-RIGHT = {"the other way round, without _exchange": OTHER_WAY_ROUND}
+RIGHT = {"the other way round, without _exchange": [OTHER_WAY_ROUND]}

@@ -1,8 +1,6 @@
 ### INSTRUCTORS ONLY: this file holds answers, so it is not in the student edition
 """Wrong and right answers to dp.6; test_answers.py says how they are written."""
 
-from __future__ import annotations
-
 from labkit.check import dp_6 as claims
 
 FIRST = "cap_bytes if buckets or first_cap_bytes is None else first_cap_bytes"
@@ -20,7 +18,7 @@ def assign_buckets(sizes_bytes, cap_bytes, first_cap_bytes=None):
     return buckets
 """
 
-BY_CLAIM = {
+WRONG = {
     claims.each_parameter_is_in_one_bucket: {
         "forgets the bucket that is open": (
             "is in no bucket. Do not forget the last bucket",
@@ -69,7 +67,4 @@ BY_CLAIM = {
         ),
     },
 }
-WRONG = {name: (claim, *rest) for claim, answers in BY_CLAIM.items() for name, rest in answers.items()}
-FOLLOWS = ["gives nothing", "forgets the bucket that is open"]  # so what follows from it is not tried
-OTHER_CAUSE: dict[str, tuple[str, ...]] = {}  # advice that must not be given
-RIGHT = {"by slices": BY_SLICES}
+RIGHT = {"by slices": [BY_SLICES]}

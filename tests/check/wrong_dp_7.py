@@ -1,8 +1,6 @@
 ### INSTRUCTORS ONLY: this file holds answers, so it is not in the student edition
 """Wrong and right answers to dp.7; test_answers.py says how they are written."""
 
-from __future__ import annotations
-
 from labkit.check import dp_7 as claims
 
 COLLECT, MARK = "        bucket.collect(position)\n        bucket.missing", "bucket.missing.remove(position)\n"
@@ -46,7 +44,7 @@ def rest(collect: str) -> tuple[str, str]:
     return COLLECT_REST, COLLECT_REST.replace("bucket.collect(position)", collect)
 
 
-BY_CLAIM = {
+WRONG = {
     claims.each_bucket_is_sent_once_and_in_order: {
         "marks nothing": ("nothing was taken out of bucket.missing in the backward pass", (MARK, "pass\n")),
         "sends nothing": ("bucket 0 was not sent, and the other ranks would wait", (SEND_FULL, ""), (SEND_REST, "")),
@@ -103,9 +101,6 @@ BY_CLAIM = {
         "puts new tensors in place": ("is a tensor of its own", then("parameters[0].grad = bucket.views[0].clone()")),
     },
 }
-WRONG = {name: (claim, *rest) for claim, answers in BY_CLAIM.items() for name, rest in answers.items()}
-FOLLOWS = ["marks nothing", "takes a hook of its own", "sends nothing", "sends whatever is full"]
-OTHER_CAUSE = dict.fromkeys(("takes the sum", "collects nothing"), ("last step's gradients", "set it to zero"))
 RIGHT = {
     "collects a bucket as it leaves": [
         (COLLECT, "        bucket.missing"),

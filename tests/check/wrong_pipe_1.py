@@ -1,8 +1,6 @@
 ### INSTRUCTORS ONLY: this file holds answers, so it is not in the student edition
 """Wrong and right answers to pipe.1; test_answers.py says how they are written."""
 
-from __future__ import annotations
-
 from labkit.check import pipe_1 as claims
 
 PLACED, PUT, NEW = "placed(modules):", "(name, module)", "device is not None and (not devices or device != devices[-1])"
@@ -127,18 +125,12 @@ AS_IN_THE_MODEL = {
     "gives new names": ("names [['0'], ['0', '1', '2']], expected", (ADD, "partitions[-1].append(module)")),
 }
 WRONG = {
-    name: (claim, *answer)
-    for claim, answers in (
-        (claims.partitions_are_sequential, GIVES),
-        (claims.each_module_is_in_one_partition, COMPLETE),
-        (claims.a_partition_begins_where_the_device_changes, CUT),
-        (claims.devices_and_names_are_those_of_the_model, AS_IN_THE_MODEL),
-        (None, NO_END),
-    )
-    for name, answer in answers.items()
+    claims.partitions_are_sequential: GIVES,
+    claims.each_module_is_in_one_partition: COMPLETE,
+    claims.a_partition_begins_where_the_device_changes: CUT,
+    claims.devices_and_names_are_those_of_the_model: AS_IN_THE_MODEL,
+    None: NO_END,
 }
-FOLLOWS = ["fills nothing in", "equal parts", "looks at parameters only"]
-OTHER_CAUSE = {"takes None for a device": ("parameters are on plain cpu",)}
 RIGHT = {
     "a group that is closed when the device changes": [(BODY, OPEN_GROUP)],
     "groupby, a ModuleList and a tuple": [(BODY, GROUPBY)],

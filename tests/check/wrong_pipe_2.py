@@ -1,8 +1,6 @@
 ### INSTRUCTORS ONLY: this file holds answers, so it is not in the student edition
 """Wrong and right answers to pipe.2; test_answers.py says how they are written."""
 
-from __future__ import annotations
-
 from labkit.check import pipe_2 as claims
 
 RANGE, PAIRS = "range(num_batches + num_partitions - 1)", "(clock - j, j) for j in range(num_partitions)"
@@ -29,7 +27,7 @@ PUSHED_ON = """running = []
         running = [partition + 1 for partition in running] + ([0] if len(running) < num_batches else [])
         yield tuple((i, j) for i, j in reversed(list(enumerate(running))) if j < num_partitions)"""
 
-BY_CLAIM = {
+WRONG = {
     claims.clocks_are_lists_of_pairs: {
         "nothing": ("clock_cycles(4, 3): it gave None, expected", (LOOP, f"clocks = [{CLOCK} for clock in {RANGE}]")),
         "pairs, not lists of pairs": ("it gave [0, 0] as a clock, expected a list of", (LOOP, f"yield from {ALL}")),
@@ -75,9 +73,6 @@ BY_CLAIM = {
         "one list that changes": ("Make a new list for each clock", (LOOP, ONE_LIST_FOR_ALL))
     },
 }
-WRONG = {name: (claim, *answer) for claim, answers in BY_CLAIM.items() for name, answer in answers.items()}
-FOLLOWS = ["nothing", "clocks without an end", "one list that changes"]
-OTHER_CAUSE = {"one task a clock": ("its input would not be there",), "clocks without an end": ("is empty",)}
 RIGHT = {
     "a list of lists, filled by partition": [(LOOP, FILLED_AS_THEY_COME)],
     "every micro-batch pushed on": [(LOOP, PUSHED_ON)],

@@ -1,8 +1,6 @@
 ### INSTRUCTORS ONLY: this file holds answers, so it is not in the student edition
 """Wrong and right answers to pipe.3; test_answers.py says how they are written."""
 
-from __future__ import annotations
-
 import textwrap
 
 from labkit.check import pipe_3 as claims
@@ -74,7 +72,7 @@ for k, result in enumerate(results):
 """
 SLICES = "[x[start : start + self.split_size] for start in range(0, len(x), self.split_size)]"
 
-BY_CLAIM = {
+WRONG = {
     claims.compute_does_its_schedule: {
         "does nothing": ("with micro-batch 0 as it came 0 times, expected", instead("pass\n")),
         "takes no notice of it": ("[(0, 0)]): it called partition 0 with micro-batch 1", other(EVERYTHING)),
@@ -153,14 +151,6 @@ BY_CLAIM = {
         "closes after an error": ("it raised RuntimeError: this Pipe is closed", where_it_fails("self.close(); raise")),
         "keeps the tasks of a clock that failed": ("task raised has been raised already. Keep", instead(KEEPS_TASKS)),
     },
-}
-WRONG = {name: (claim, *answer) for claim, answers in BY_CLAIM.items() for name, answer in answers.items()}
-FOLLOWS = ["does nothing", "threads of its own", "gives a list", "goes on after an error", "knows one partition"]
-OTHER_CAUSE = {
-    "forgets the results": ("After the last clock",),
-    "all on the first device": ("Leave it where it is",),
-    "split_size clocks": ("split_size is the rows",),
-    "knows one partition": ("in the order of the micro-batches",),
 }
 RIGHT = {
     "handed out from the last to the first": [instead(BY_INDEX)],

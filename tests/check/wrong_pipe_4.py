@@ -1,8 +1,6 @@
 ### INSTRUCTORS ONLY: this file holds answers, so it is not in the student edition
 """Wrong and right answers to pipe.4; test_answers.py says how they are written."""
 
-from __future__ import annotations
-
 from labkit.check import pipe_4 as claims
 from labkit.todo import task_file
 
@@ -77,18 +75,12 @@ NAMES = {
 NO_SEQUENTIAL = f"put the modules into one (labkit/pipe.py, line {LINE})"
 NO_END = {"makes a Pipe of a ModuleList": (NO_SEQUENTIAL, (PIPE, "Pipe(gpt2.transformer.h, split_size)"))}
 WRONG = {
-    name: (claim, *answer)
-    for claim, answers in (
-        (claims.the_model_comes_back_and_can_call_what_it_has, RETURNED),
-        (claims.each_device_has_a_worker_that_runs_its_blocks, CALLS),
-        (claims.output_and_gradients_stay, OUTCOME),
-        (claims.parameters_keep_their_names, NAMES),
-        (None, NO_END),
-    )
-    for name, answer in answers.items()
+    claims.the_model_comes_back_and_can_call_what_it_has: RETURNED,
+    claims.each_device_has_a_worker_that_runs_its_blocks: CALLS,
+    claims.output_and_gradients_stay: OUTCOME,
+    claims.parameters_keep_their_names: NAMES,
+    None: NO_END,
 }
-FOLLOWS = ["does nothing", "gives a copy back", "copies the blocks", "a bare Pipe", "a device for each block"]
-OTHER_CAUSE: dict[str, tuple[str, ...]] = {}
 RIGHT = {
     "by name": [(BLOCKS, NAMED)],
     "one after the other": [(f"pipe = {PIPE}\n", APPENDED)],

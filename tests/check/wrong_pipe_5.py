@@ -1,8 +1,6 @@
 ### INSTRUCTORS ONLY: this file holds answers, so it is not in the student edition
 """Wrong and right answers to pipe.5; test_answers.py says how they are written."""
 
-from __future__ import annotations
-
 from labkit.check import pipe_5 as claims
 
 OPS = "self.schedule.ops[self.rank]"
@@ -159,22 +157,12 @@ RESULTS = {
 }
 NO_END = {"a loop without end": ("it did not end in time. It was at labkit", first("while self.rank == 1: pass"))}
 WRONG = {
-    name: (claim, *answer)
-    for claim, answers in (
-        (claims.each_op_is_received_run_and_sent, CALLS),
-        (claims.a_split_backward_pass_is_two_ops, SPLIT),
-        (claims.a_rank_may_have_several_stages, SEVERAL),
-        (claims.an_error_of_a_stage_ends_the_step, ERRORS),
-        (claims.loss_and_gradients_are_those_of_one_process, RESULTS),
-        (None, NO_END),
-    )
-    for name, answer in answers.items()
-}
-FOLLOWS = ["does nothing", "sends no activation", "forgets W", "a rank for a stage"]  # what follows is not tried
-OTHER_CAUSE = {  # advice that must not be given
-    "all F, then all B": ("Call receive",),
-    "a rank for a stage": ("Stage 0 takes", "requires_grad", "Hand over"),
-    "keeps by micro-batch": ("ask for op.stage",),
+    claims.each_op_is_received_run_and_sent: CALLS,
+    claims.a_split_backward_pass_is_two_ops: SPLIT,
+    claims.a_rank_may_have_several_stages: SEVERAL,
+    claims.an_error_of_a_stage_ends_the_step: ERRORS,
+    claims.loss_and_gradients_are_those_of_one_process: RESULTS,
+    None: NO_END,
 }
 
 # --- right ones -----------------------------------------------------------------------------------
