@@ -97,9 +97,18 @@ class Workers:
     See :func:`workers`.
     """
 
-    def __init__(self, plan: Plan, timeout_s: float, decode: Callable[[bytes | bytearray], Any] = pickling.loads):
-        """``decode`` makes a value of what a rank sent; unpickling, the default, may run code."""
-        self._plan, self._timeout_s, self._decode = plan, timeout_s, decode
+    def __init__(
+        self,
+        plan: Plan,
+        timeout_s: float,
+        decode: Callable[[bytes | bytearray], Any] = pickling.loads,
+        most_printed: int = sys.maxsize,
+    ):
+        """``decode`` makes a value of what a rank sent; unpickling, the default, may run code.
+
+        ``most_printed`` characters of what a run prints are shown.
+        """
+        self._plan, self._timeout_s, self._decode, self._most_printed = plan, timeout_s, decode, most_printed
         self._ranks: Ranks | None = None
         self._open = True
 
@@ -117,7 +126,7 @@ class Workers:
         since, start_ns = time.monotonic(), time.perf_counter_ns()
         _check_call(fn, args, kwargs)
         call = Call(Surroundings.here(), pickling.dumps_call(fn, args, kwargs), since, self._timeout_s)
-        output = CellOutput(held=static())
+        output = CellOutput(static(), self._most_printed)
         try:
             with CellBars() as bars:
                 answers = self._started().run(call, Screen(output, bars))

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
+from unittest import mock
 
 _METHODS = {  # what a student calls: a process group's methods. A barrier moves no data, so it may be had
     "all_gather_into_tensor": "_allgather_base all_gather_single allgather_into_tensor_coalesced",
@@ -51,18 +52,16 @@ def recorded(carry_out: bool = True) -> Iterator[list[Call]]:
 
     calls: list[Call] = []
     works: list[Any] = []
-    originals = {method: vars(ProcessGroup)[method] for method in NAMES if method in vars(ProcessGroup)}
-    try:
-        for method in originals:
-            carried_out = getattr(ProcessGroup, method) if carry_out else _Done
-            setattr(ProcessGroup, method, _noting(calls, works, method, carried_out))
+    originals = {method: getattr(ProcessGroup, method) for method in NAMES if hasattr(ProcessGroup, method)}
+    noting = {
+        method: _noting(calls, works, method, original if carry_out else _Done)
+        for method, original in originals.items()
+    }
+    with mock.patch.multiple(ProcessGroup, **noting):
         yield calls
         for call, work in zip(calls, works, strict=True):
             if not call.waits:  # gloo would wait for a second message
                 work.wait()
-    finally:
-        for method, original in originals.items():
-            setattr(ProcessGroup, method, original)
 
 
 def calls_have_ended(case: Any, seen: Any) -> str | None:

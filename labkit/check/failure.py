@@ -44,10 +44,11 @@ class Source:
                     lines.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
         return lines
 
-    def fails_on_import(self, error_type: str, text: str) -> bool:
-        """Return whether this is of a file that is no Python, or that raised while it was
-        imported."""
-        return error_type in SYNTAX_ERRORS or bool(re.search(rf'{re.escape(self.file)}", line \d+, in <module>', text))
+    def fails_on_import(self, error: Exception) -> bool:
+        """Return whether the file is no Python, or a rank raised while it was imported."""
+        at_its_top = re.compile(rf'{re.escape(self.file)}", line \d+, in <module>')
+        of_rank = getattr(error, "error_type", ""), getattr(error, "traceback", "")
+        return of_rank[0] in SYNTAX_ERRORS or bool(at_its_top.search(of_rank[1]))
 
 
 def raised(error_type: str, message: str, text: str, source: Source) -> str:

@@ -37,22 +37,19 @@ is only safe to try, or only says something, where the earlier claim holds. A ca
 process group unless it has ``init = False``; then ``seen`` is a list in rank order. Ranks stay from
 one case to the next, so what a case changes in them it puts back.
 
-Whatever ``observe`` raises is said once, as what keeps the answer from its end; so is a case that
-does not end, or ends its process. Claims about such a case are not tried, unless another case
-shows that they are wrong. Where ranks are lost, no further case is observed.
+The first case that raises, does not end, or ends its process is the last one that is observed.
+What happened is said once, and claims that have found nothing wrong by then are not tried.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-import sys
-import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from labkit.check import plain
-from labkit.check.failure import WAITS_FOR_RANKS, Source, raised, stopped_by
+from labkit.check.failure import WAITS_FOR_RANKS, Source, stopped_by
 from labkit.check.result import CheckResult, Claim
 from labkit.todo import missing, task_file
 
@@ -62,10 +59,6 @@ IS_IMPORTED, ENDS = "It can be imported", "It runs to its end"
 NOT_SEEN = "not tried, because the answer did not run to its end"
 Finding = str | bool | None  # of a claim: what is wrong and what to do, or something falsy
 Holds = Callable[[Any, Any], Finding]  # a claim: given a case, and what was seen of it
-
-
-class NotTried(Exception):
-    """A claim can be neither right nor wrong. The message says why: ``"not tried, because …"``."""
 
 
 class _Test(NamedTuple):
@@ -111,8 +104,7 @@ def check(task: str) -> CheckResult:
     for other in module.TASK.first:
         if claim := _has_to_come_first(other):
             return CheckResult(task, (claim,))
-    with contextlib.redirect_stdout(_Shortened()):
-        return CheckResult(task, _judge(task, module.TASK))
+    return CheckResult(task, _judge(task, module.TASK))
 
 
 def sentence(claim: Holds) -> str:
@@ -121,13 +113,12 @@ def sentence(claim: Holds) -> str:
 
 
 def _has_to_come_first(task: str) -> Claim | None:
-    if todo := missing(task):
-        return Claim(ENDS, f"{task} has to be done first ({todo.partition(': ')[2]})")
     result = check(task)
-    first = result.claims[0]
-    if first.text == IS_IMPORTED or " has to be " in (first.wrong or ""):  # it is the file, or what comes before that
-        return first
-    return None if result.passed else Claim(ENDS, f'{task} has to be right first: check("{task}") says what is wrong')
+    if result.todo:
+        return Claim(ENDS, f"{task} has to be done first ({result.todo.partition(': ')[2]})")
+    if result.passed or result.claims[0].text == IS_IMPORTED:
+        return None if result.passed else result.claims[0]
+    return Claim(ENDS, f'{task} has to be right first: check("{task}") says what is wrong')
 
 
 def _judge(name: str, task: Task) -> tuple[Claim, ...]:
@@ -142,74 +133,54 @@ def _judge(name: str, task: Task) -> tuple[Claim, ...]:
 
 
 def _try(test: _Test, observer: _Observer, tried: dict[Holds, Claim]) -> Claim:
-    text, unseen = sentence(test.holds), None
+    text = sentence(test.holds)
     for cause in (tried[claim] for claim in test.after):
         if not cause.holds:
             return Claim(text, None, cause.not_tried or f"not tried, because this does not hold yet: {cause.text}")
     for case in test.cases:
+        if not observer.sees(case):
+            return Claim(text, None, NOT_SEEN)
         try:
-            wrong: Any = test.holds(case, observer.see(case))
-        except NotTried as error:
-            unseen = str(error)
-            continue
+            wrong: Any = test.holds(case, observer.seen[id(case)])
         except Exception as error:  # what the answer gave has a form that nobody thought of
             wrong = f"what it gave has another form than expected: {type(error).__name__}: {error}"
         if wrong:
             return Claim(text, _named(case, wrong))
-    return Claim(text, None, unseen)
+    return Claim(text, None)
 
 
 def _named(case: Any, text: str) -> str:
     return f"{case}: {text}" if str(case) else text
 
 
-# --- seeing what an answer does -------------------------------------------------------------------
-
-
 class _Observer(contextlib.ExitStack):
-    """Observes each case once, in ranks that stay.
-
-    ``failure`` is what first kept it from seeing one.
-    """
+    """Observes each case once, in ranks that stay, until one cannot be: ``failure`` says why."""
 
     def __init__(self, name: str, task: Task):
         super().__init__()
+        self.seen: dict[int, Any] = {}  # by the case's id
         self.failure: Claim | None = None
         self._source, self._waits = Source(task_file(name), task.given), task.waits
-        self._seen: dict[int, Any] = {}
         self._ranks: dict[tuple[int, bool], Any] = {}
-        self._lost = False
 
-    def see(self, case: Any) -> Any:
-        """Return what is seen of ``case``: by each rank, if it has a ``world_size``.
-
-        Raises NotTried if that failed.
-        """
-        if id(case) not in self._seen and not self._lost:
-            self._seen[id(case)] = self._observe(case)
-        if (seen := self._seen.get(id(case), _FAILED)) is _FAILED:
-            raise NotTried(NOT_SEEN)
-        return seen
-
-    def _observe(self, case: Any) -> Any:
+    def sees(self, case: Any) -> bool:
+        """Return whether ``case`` could be observed: by each rank, if it has a ``world_size``."""
         from labkit.launch import LaunchTimeout, RankError
 
+        if id(case) in self.seen or self.failure:
+            return id(case) in self.seen
         world_size = getattr(case, "world_size", None)
-        alone = world_size is None
+        waits = self._waits or ("" if world_size is None else WAITS_FOR_RANKS)
         try:
-            ranks = self._started(world_size or 1, not alone and getattr(case, "init", True))
-            found = ranks.run(_observed, case, alone).values
+            ranks = self._started(world_size or 1, world_size is not None and getattr(case, "init", True))
+            found = ranks.run(_observed, case).values
         except (plain.NotPlain, RankError, LaunchTimeout) as error:
-            self._lost = True
-            waits = self._waits or ("" if alone else WAITS_FOR_RANKS)
-            error_type, text = getattr(error, "error_type", ""), getattr(error, "traceback", "")
-            return self._fail(case, stopped_by(error, self._source, waits), error_type, text)
-        if not alone:
-            return found
-        ((value, error_type, message, text),) = found
-        if not error_type:
-            return value
-        return self._fail(case, raised(error_type, message, text, self._source), error_type, text)
+            on_import, to_do = self._source.fails_on_import(error), getattr(error, "error_type", "") == "TodoError"
+            what = stopped_by(error, self._source, waits)
+            self.failure = Claim(IS_IMPORTED if on_import else ENDS, what if on_import or to_do else _named(case, what))
+            return False
+        self.seen[id(case)] = found[0] if world_size is None else found
+        return True
 
     def _started(self, world_size: int, init: bool) -> Any:
         from labkit.launch import Workers
@@ -217,42 +188,9 @@ class _Observer(contextlib.ExitStack):
 
         if (world_size, init) not in self._ranks:
             plan = decide(world_size, "gloo", TIMEOUT_S, threads=1, link=None, share_gpu=False, init=init)
-            self._ranks[world_size, init] = self.enter_context(Workers(plan, TIMEOUT_S, decode=plain.loads))
+            self._ranks[world_size, init] = self.enter_context(Workers(plan, TIMEOUT_S, plain.loads, MOST_PRINTED))
         return self._ranks[world_size, init]
 
-    def _fail(self, case: Any, what: str, error_type: str, text: str) -> object:
-        """Keep the first failure, with its case unless it would be the same in any."""
-        on_import = self._source.fails_on_import(error_type, text)
-        same = on_import or error_type == "TodoError"
-        self.failure = self.failure or Claim(IS_IMPORTED if on_import else ENDS, what if same else _named(case, what))
-        return _FAILED
 
-
-_FAILED = object()
-
-
-def _observed(case: Any, alone: bool) -> Any:
-    """Observe a case, in a rank. Where no other rank waits, an error is a part of what is seen."""
-    if not alone:
-        return plain.pack(case.observe())
-    try:
-        return plain.pack((case.observe(), None, None, None))
-    except (Exception, KeyboardInterrupt) as error:
-        return plain.pack((None, type(error).__name__, str(error), "".join(traceback.format_exception(error))))
-
-
-class _Shortened:
-    """Standard output, of which the first MOST_PRINTED characters are shown."""
-
-    def __init__(self) -> None:
-        self._shown, self._rest = sys.stdout, MOST_PRINTED
-
-    def write(self, text: str) -> int:
-        if self._rest > 0:
-            cut = "\nlabkit: what the answer prints beyond this is left out\n" if len(text) > self._rest else ""
-            self._shown.write(text[: self._rest] + cut)
-            self._rest -= len(text)
-        return len(text)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._shown, name)
+def _observed(case: Any) -> Any:
+    return plain.pack(case.observe())

@@ -10,8 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.base.tensors import as_bytes, laid_out
-
 
 @dataclass(frozen=True)
 class Other:
@@ -30,8 +28,8 @@ class NotPlain(ValueError):
 def pack(value: Any) -> Any:
     """Return ``value`` as what pickle takes without naming any class, as deep as it goes.
 
-    None, numbers, strings, lists, dicts and strided tensors arrive as they are, a tuple or a set as
-    a list, and whatever else there is as an :class:`Other`.
+    None, numbers, strings, lists, dicts and dense tensors of real numbers arrive as they are, a
+    tuple or a set as a list, and whatever else there is as an :class:`Other`.
     """
     if value is None:
         return None
@@ -42,10 +40,9 @@ def pack(value: Any) -> Any:
         return {str(key): pack(item) for key, item in value.items()}
     if isinstance(value, Sequence | Set) and not isinstance(value, bytes | bytearray | memoryview):
         return [pack(item) for item in value]
-    with suppress(Exception):  # such as a sparse tensor, or one without data
+    with suppress(Exception):  # a sparse tensor, say, or one without data
         if hasattr(value, "untyped_storage"):
-            content = as_bytes(laid_out(value.detach().cpu())).numpy().tobytes() if value.numel() else b""
-            return "tensor", str(value.dtype).removeprefix("torch."), list(value.shape), content
+            return "tensor", str(value.dtype).removeprefix("torch."), list(value.shape), pack(value.flatten().tolist())
         return operator.index(value)  # numpy's whole numbers
     return "other", type(value).__name__
 
@@ -72,11 +69,10 @@ def _unpack(value: Any) -> Any:
             return [_unpack(item) for item in value]
         case dict():
             return {key: _unpack(item) for key, item in value.items()}
-        case ("tensor", dtype, shape, content):
+        case ("tensor", dtype, shape, numbers):
             import torch
 
-            flat = torch.frombuffer(bytearray(content + b" "), dtype=torch.uint8)[:-1]  # takes no empty one
-            return flat.view(vars(torch)[dtype]).reshape(shape)
+            return torch.tensor(numbers, dtype=vars(torch)[dtype]).reshape(shape)
         case ("other", name):
             return Other(str(name))
         case _:

@@ -7,6 +7,8 @@ import html
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+COLOURS = {"✓": "#0072b2", "✗": "#d55e00", "–": "#767676"}
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -57,8 +59,8 @@ class CheckResult:
 
     @property
     def _headline(self) -> str:
-        if self.passed:
-            return f"{self.task} is right"
+        if self.todo or self.passed:
+            return self.todo or f"{self.task} is right"
         marks = [claim.mark for claim in self.claims]
         rest = f", {marks.count('–')} not tried" if "–" in marks else ""
         return f"{self.task} is not right yet: {marks.count('✓')} of {len(marks)} claims hold{rest}"
@@ -73,25 +75,16 @@ class CheckResult:
             said = claim.not_tried or said
 
     def __repr__(self) -> str:
-        if self.todo:
-            return self.todo
         lines = [self._headline]
         for claim, reason in self._reasons():
             lines += [f"  {claim.mark} {claim.text}", *(f"      {line}" for line in reason.splitlines())]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        if self.todo:
-            return f"<p><b>{html.escape(self.todo)}</b></p>"
-        items = "".join(_html_item(claim, reason) for claim, reason in self._reasons())
-        return f'<p><b>{self._headline}</b></p><ul style="list-style: none; padding-left: 1em">{items}</ul>'
-
-
-def _html_item(claim: Claim, reason: str) -> str:
-    why = html.escape(reason).replace("\n", "<br>")
-    text, why = html.escape(claim.text), why and f'<div style="margin-left: 1.5em">{why}</div>'
-    if claim.not_tried:
-        return f'<li style="color: #767676">– {text}{why}</li>'
-    if claim.holds:
-        return f'<li><span style="color: #0072b2">✓</span> {text}</li>'
-    return f'<li><span style="color: #d55e00">✗</span> <b>{text}</b>{why}</li>'
+        items = ""
+        for claim, reason in self._reasons():
+            mark = f'<span style="color: {COLOURS[claim.mark]}">{claim.mark}</span>'
+            why = html.escape(reason).replace("\n", "<br>")
+            items += f'<li>{mark} {html.escape(claim.text)}<div style="margin-left: 1.5em">{why}</div></li>'
+        headline = html.escape(self._headline)
+        return f'<p><b>{headline}</b></p><ul style="list-style: none; padding-left: 1em">{items}</ul>'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 
@@ -14,24 +15,36 @@ def static() -> bool:
 
 
 class CellOutput:
-    """What ranks print: shown as it comes, or held until the end and shown in rank order."""
+    """What ranks print: shown as it comes, or held until the end and shown in rank order.
 
-    def __init__(self, held: bool):
-        self.held = held
+    Of more than ``most`` characters the rest is left out, and a line says so.
+    """
+
+    def __init__(self, held: bool, most: int = sys.maxsize):
+        self.held, self._rest = held, most
         self.lines: dict[int, list[str]] = defaultdict(list)
 
-    def __call__(self, rank: int, lines: list[str]) -> None:
+    def __call__(self, rank: int, lines: Iterable[str]) -> None:
         if self.held:
-            self.lines[rank] += lines
+            self.lines[rank] += self._shortened(lines)
         else:
-            sys.stdout.write("".join(f"[rank {rank}] {line}\n" for line in lines))
-            sys.stdout.flush()
+            self._write(rank, self._shortened(lines))
+
+    def _shortened(self, lines: Iterable[str]) -> Iterator[str]:
+        for line in lines:
+            if self._rest > 0:
+                yield line[: self._rest]
+                self._rest -= len(line) + 1
+                if self._rest <= 0:
+                    yield "labkit: what is printed beyond this is left out"
+
+    def _write(self, rank: int, lines: Iterable[str]) -> None:
+        sys.stdout.write("".join(f"[rank {rank}] {line}\n" for line in lines))
+        sys.stdout.flush()
 
     def show(self) -> None:
-        held, self.held, lines = self.held, False, self.lines
-        if held:
-            for rank in sorted(lines):
-                self(rank, lines[rank])
+        for rank in sorted(self.lines):
+            self._write(rank, self.lines[rank])
 
 
 class CellBars:

@@ -17,6 +17,7 @@ from labkit.ranks.servers import Server
 from labkit.ranks.tracebacks import readable_stacks
 
 MOST_CHUNKS = 64  # of 64 KiB: so much of one rank's output is read before the others have a turn
+LONGEST_LINE = 1 << 20  # bytes; what is longer goes on in another line
 LAST_LINES = 12  # so many of what a rank printed are part of the error if it dies
 
 # gloo of torch 2.9 prints this for every process group.
@@ -92,6 +93,8 @@ class Member:
                 data.append(chunk)
                 more, self.output_closed = bool(chunk), not chunk
         *lines, self.partial_line = b"".join(data).split(b"\n")
+        if len(self.partial_line) > LONGEST_LINE:
+            lines, self.partial_line = [*lines, self.partial_line], b""
         return self._readable(lines), more
 
     def read_unfinished_line(self) -> list[str]:

@@ -139,7 +139,7 @@ def test_a_claim_that_is_not_tried_has_its_own_mark_and_does_not_hold():
         "  – sums arrive",
         "      not tried, a < b",
     ]
-    assert '<li style="color: #767676">– sums arrive' in result._repr_html_()
+    assert '<li><span style="color: #767676">–</span> sums arrive' in result._repr_html_()
     assert "not tried, a &lt; b" in result._repr_html_()
     assert "✗" not in result._repr_html_()
 
@@ -212,14 +212,16 @@ def test_plain_data_arrives_as_it_is():
     assert repr(found["other"]) == "an object"
 
 
-def test_of_an_answer_that_prints_without_end_the_beginning_is_shown(answer, monkeypatch, capsys):
+@pytest.mark.parametrize("static", ["0", "1"])
+def test_of_an_answer_that_prints_without_end_the_beginning_is_shown(static, answer, monkeypatch, capsys):
+    monkeypatch.setenv("LABKIT_STATIC", static)
     monkeypatch.setattr(harness, "TIMEOUT_S", 5.0)
     answer("def assign_buckets(*sizes, **options):\n    while True:\n        print('going round')\n", whole=True)
     (finding,) = check("dp.6").findings
     printed = capsys.readouterr().out
     assert "it did not end in time" in finding
     assert "[rank 0] going round\n" in printed
-    assert printed.endswith("what the answer prints beyond this is left out\n")
+    assert printed.endswith("[rank 0] labkit: what is printed beyond this is left out\n")
     assert len(printed) < 2 * harness.MOST_PRINTED
 
 
