@@ -510,6 +510,17 @@ def test_a_line_of_20_mb_arrives_whole(capsys):
     assert capsys.readouterr().out == f"[rank 0] {'x' * 20_000_000}\n"
 
 
+def test_a_line_without_end_is_shown_in_pieces_so_it_does_not_fill_the_memory(capsys):
+    def chatter():
+        for _ in range(80):
+            sys.stdout.write("x" * 2**20)
+
+    launch(chatter, world_size=1)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert sum(line.count("x") for line in lines) == 80 * 2**20
+
+
 def test_kept_outputs_are_in_rank_order_and_without_bars(capsys, monkeypatch):
     def chatter():
         for i in progress(range(3), "steps"):

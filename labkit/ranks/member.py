@@ -17,8 +17,9 @@ from labkit.ranks.servers import Server
 from labkit.ranks.tracebacks import readable_stacks
 
 MOST_CHUNKS = 64  # of 64 KiB: so much of one rank's output is read before the others have a turn
-LONGEST_LINE = 1 << 20  # bytes; what is longer goes on in another line
-LAST_LINES = 12  # so many of what a rank printed are part of the error if it dies
+LONGEST_LINE = 1 << 26  # bytes; what is longer goes on in another line
+LAST_LINES = 12  # so many of what a rank printed are part of the error if it dies,
+LAST_CHARACTERS = 2_000  # and so much of each
 
 # gloo of torch 2.9 prints this for every process group.
 _CHATTER = re.compile(rb"\[Gloo\] Rank \d+ is connected to \d+ peer ranks\..*")
@@ -104,7 +105,7 @@ class Member:
 
     def _readable(self, lines: list[bytes]) -> list[str]:
         texts = [line.decode("utf-8", "replace") for line in lines if not _CHATTER.fullmatch(line)]
-        self.last_lines.extend(texts)
+        self.last_lines.extend(text[-LAST_CHARACTERS:] for text in texts)
         return texts
 
     def stack(self) -> str:
