@@ -88,10 +88,9 @@ def stopped_by(error: Exception, source: Source, waits: str) -> str:
         message = str(error).partition(": ")[2].partition(" (and so did rank")[0]
         return raised(error.error_type, message, error.traceback, source)
     place = source.place(error.traceback)
-    where = str(error).partition("\n")[0] + (place and f" ({place})")
+    what = str(error).partition("\n")[0] + (place and f" ({place})")
+    why = "Look for what ends a process: os._exit, a signal, too much memory"
     if sizes := OTHER_SIZE.search("\n".join(error.last_lines)):
-        return (
-            f"{where}: a message of {sizes[1]} bytes came for a tensor of {sizes[2]}. What a rank sends must have the size "
-            "and dtype of what the other one receives it in"
-        )
-    return f"{where}. Look for what ends a process: os._exit, a signal, too much memory"
+        what += f": a message of {sizes[1]} bytes came for a tensor of {sizes[2]}"
+        why = "What a rank sends must have the size and dtype of what the other one receives it in"
+    return f"{what}. {why}"
