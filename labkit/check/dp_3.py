@@ -13,4 +13,5 @@ TASK = averaging(PLAIN)
 def any_strides_do(case: Case, seen: Any) -> Any:
     """A gradient that is not contiguous is averaged as well."""
     for rank, name in case.wrong(seen):
-        return f"on rank {rank}, the gradient of {name} is not the mean: send gradient.contiguous(), and copy_ the mean back"
+        wrong = f"on rank {rank}, the gradient of {name} is not the mean"
+        return f"{wrong}: gather and scatter tensors that are contiguous(), and copy_ what arrives back into it"

@@ -114,7 +114,7 @@ def _instead(case: Case, seen: Any, rank: int, name: str) -> str:
     ):
         if _close(seen[rank]["gradients"][name], numbers):
             return instead
-    return f"is neither the mean over the ranks, nor their sum, nor its own: {case.how}"
+    return f"is neither the mean over the ranks (to 9 digits), nor their sum, nor its own: {case.how}"
 
 
 def gradients_change_in_place(case: Case, seen: Any) -> Any:
@@ -134,5 +134,5 @@ def each_gradient_travels_by_itself(case: Case, seen: Any) -> Any:
             call = name if root is None else f"{name} (rank {root})"
             called[call] = sorted([*called.get(call, []), size])
         if called != expected:
-            called_with = f"rank {rank}'s calls, with the bytes of each, are {called}, expected {expected}"
-            return f"{called_with}: one call a parameter, with its gradient alone"
+            differs = f"rank {rank}'s calls, with the bytes of each, are {called}, expected {expected}"
+            return f"{differs}: one call a parameter, with its gradient alone"

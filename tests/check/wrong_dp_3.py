@@ -44,7 +44,7 @@ WRONG = {
             ("grad.contiguous()", "grad if rank else parameter.grad.contiguous()"),
         ),
         "forgets that reshape may copy": (
-            "copy_ the mean back",
+            "copy_ what arrives back into it",
             (GRADIENT, "gradient = parameter.grad.reshape(-1)"),
             (KEEP, "pass"),
         ),
