@@ -1,17 +1,14 @@
 """dp.4: average_gradients averages gradients by one all_reduce a parameter."""
 
-from __future__ import annotations
-
 from typing import Any
 
-from labkit.check import gradients
-from labkit.check.gradients import Case
+from labkit.check.gradients import GROUPS, Case, averaging, mean_is_the_gradient_of_the_batch
 
-TASK = gradients.averaging("average_gradients")
-GROUPS = [Case("average_gradients", "groups")]
+PLAIN = Case("average_gradients", ("all_reduce",), "sum with all_reduce, divide by get_world_size()")
+TASK = averaging(PLAIN)
 
 
-@TASK.claim(GROUPS, after=[gradients.mean_is_the_gradient_of_the_batch])
+@TASK.claim([PLAIN._replace(special=GROUPS)], after=[mean_is_the_gradient_of_the_batch])
 def a_group_averages_among_its_ranks(case: Case, seen: Any) -> Any:
     """With a process_group, its ranks average among themselves."""
     for rank, name in case.wrong(seen):
