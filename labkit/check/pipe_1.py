@@ -34,7 +34,7 @@ class Case(NamedTuple):
             if all(isinstance(partition, nn.Sequential) for partition in partitions):
                 return {
                     "partitions": ["".join(names.get(id(module), "?") for module in each) for each in partitions],
-                    "names": ["".join(partition._modules) for partition in partitions],
+                    "names": [list(partition._modules) for partition in partitions],
                     "devices": [str(x) if isinstance(x, device) else type(x).__name__ for x in devices],
                     "left": len(model),
                 }
@@ -98,7 +98,7 @@ def a_partition_begins_where_the_device_changes(case: Case, seen: Any) -> str | 
 @TASK.claim(CASES, after=[a_partition_begins_where_the_device_changes])
 def devices_and_names_are_those_of_the_model(case: Case, seen: Any) -> str | bool:
     """There is one device for each partition, and in a partition the modules keep their names."""
-    devices, names = [*case.cut.values()], [*case.cut]
+    devices, names = [*case.cut.values()], [[*each] for each in case.cut]
     if seen["devices"] != devices:
         return f"it gave the devices {seen['devices']}, expected {devices}, a torch.device for each partition"
     why = "add_module(name, module) keeps a name, nn.Sequential(*modules) gives new ones"
