@@ -90,7 +90,7 @@ def each_device_has_a_worker_that_runs_its_blocks(case: Case, seen: Any) -> str 
             why = "Pipe takes split_size, the rows of a micro-batch. All blocks go into it, no copies, and GPT-2 calls it once"
             return f"block {block} was given {rows} rows, expected {MICRO_BATCHES}. {why}"
         if workers != {expected}:
-            why = "Blocks go into the nn.Sequential in their order, each in its WithDevice, which names its device"
+            why = "Blocks go into one nn.Sequential, in their order, each in its WithDevice, which names its device"
             return f"block {block} ran in the worker {min(workers)!r}, expected {expected!r}. {why}"
     return None
 

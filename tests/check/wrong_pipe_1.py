@@ -64,7 +64,7 @@ AS_IN_THE_MODEL = {
         last("devices = [device for _, _, device in placed(modules)]"),
     ),
     "devices as text": ("['str', 'str'], expected ['cpu', 'meta']", last("devices = list(map(str, devices))")),
-    "gives new names": ("names [['0'], ['0', '1', '2']], expected [['a'], ['b'", (ADD, "partitions[-1].append(module)")),
+    "gives new names": ("names [['0'], ['0', '1', '2']], expected [['a']", (ADD, "partitions[-1].append(module)")),
 }
 NO_END = {"asks a ReLU": ("it raised StopIteration (labkit/pipe.py, line ", first("next(module.parameters())"))}
 WRONG = {

@@ -38,6 +38,7 @@ RETURNED = {
     "gives nothing back": ("what came back is None, expected the model itself", last("return")),
     "a bare Pipe": ("gpt2.transformer.h is a Pipe. GPT-2 goes through it", (PUT, "pipe")),
     "a Pipe in a list": ("gpt2.transformer.h is [a Pipe]. GPT-2", (PUT, "nn.ModuleList([pipe])")),
+    "its partitions": ("gpt2.transformer.h is [a Sequential, a Seq", (PUT, "pipe.partitions")),
     "instead of the transformer": ("gpt2.transformer.h is gone", ("gpt2.transformer.h = ", "gpt2.transformer = ")),
 }
 CALLS = {
