@@ -29,7 +29,6 @@ TWO_FAULTS = {  # all others break one claim alone, so nothing else may be said 
     "not recorded",
     "sends the next one too",
     "sends the whole tensor",
-    "takes for granted that there are parameters",
     "waits for one after the other",
 }
 
