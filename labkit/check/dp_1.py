@@ -25,6 +25,8 @@ class Case(NamedTuple):
         return list(range(1000, 1000 + self.samples))  # samples that are no sample's number
 
     def observe(self) -> Any:
+        from torch.utils.data import DataLoader
+
         from labkit import dp
 
         def cut(data: list[int], **seed: int) -> list[list[int]]:
@@ -38,9 +40,9 @@ class Case(NamedTuple):
         random.seed(1)  # as another rank's may be
         seen |= {"again": cut(self.data()), "seed 99": cut(self.data(), seed=99)}
         n = len(self.sizes) if self.batch_size else 0
-        for key, make in (("batches", None), ("tuples", tuple)):
-            loaders = [dp.partition_dataset(rank, n, self.data(), self.batch_size, make) for rank in range(n)]
-            seen[key] = [list(loader) for loader in loaders]
+        for key, collate_fn in (("batches", None), ("tuples", tuple)):
+            loaders = [dp.partition_dataset(rank, n, self.data(), self.batch_size, collate_fn) for rank in range(n)]
+            seen[key] = [list(loader) if isinstance(loader, DataLoader) else loader for loader in loaders]
         return seen
 
 
@@ -63,7 +65,7 @@ def each_sample_is_in_one_shard(case: Case, seen: Any) -> Finding:
     if (count := len(seen["shards"])) != len(case.sizes):
         return f"self.shards has {count} lists, expected {len(case.sizes)}, one for each size"
     wrong = _not_each_once(case, seen["shards"])
-    return wrong and f"{wrong}. Cut at the sum of the sizes so far, rounded: a shard begins where the one before ends"
+    return wrong and f"{wrong}. Cut at the sum of the sizes so far, rounded, an order that has each number once"
 
 
 def _not_each_once(case: Case, shards: list[list[int]]) -> str:
@@ -81,14 +83,15 @@ def shards_have_their_sizes(case: Case, seen: Any) -> Finding:
     lengths = [len(shard) for shard in seen["shards"]]
     off = any(abs(length - size * case.samples) > 1 + 1e-9 for length, size in zip(lengths, case.sizes, strict=True))
     uneven = len(set(case.sizes)) == 1 and max(lengths) - min(lengths) > 1
-    return (off or uneven) and f"it gave shards of {lengths}. What rounding leaves over must not all go to one shard"
+    return (off or uneven) and f"it gave shards of {lengths}. Cut at the sum of the sizes so far, to the nearest"
 
 
 @TASK.claim([LARGE], after=[each_sample_is_in_one_shard])
 def samples_are_shuffled(case: Case, seen: Any) -> Finding:
     """The samples are shuffled before they are cut."""
-    in_order = any(shard == sorted(shard) for shard in seen["shards"])
-    near = any(max(shard) - min(shard) < case.samples / 2 for shard in seen["shards"])
+    shards = [shard for shard in seen["shards"] if len(shard) > 1]
+    in_order = any(shard == sorted(shard) for shard in shards)
+    near = any(max(shard) - min(shard) < case.samples / 2 for shard in shards)
     gave = f"a shard is {'in the order of' if in_order else 'from one half of'} the data set"
     advice = "Shuffle the samples' numbers with random.Random(seed) before the cut, not within each shard"
     return (in_order or near) and f"{gave}. {advice}"
@@ -108,9 +111,12 @@ def data_stays(case: Case, seen: Any) -> Finding:
     return seen["data"] != case.data() and "the data set was changed in place. Shuffle a list of the samples' numbers"
 
 
-@TASK.claim(LOADS, after=[seed_alone_decides])
+@TASK.claim(LOADS, after=[shards_have_their_sizes, seed_alone_decides])
 def loaders_give_their_shards(case: Case, seen: Any) -> Finding:
     """The ranks' loaders together give every sample exactly once, each in its shard's order."""
+    for loaded in seen["batches"]:
+        if not isinstance(loaded, list):
+            return f"partition_dataset gave {loaded}, expected a DataLoader"
     first, again = ([[int(x) for x in chain(*batches)] for batches in seen[key]] for key in ("batches", "tuples"))
     if wrong := _not_each_once(case, first):
         return f"{wrong}. Each rank loads its own shard, the last batch too, even if it is not full (drop_last)"
@@ -125,7 +131,7 @@ def batches_are_as_asked_for(case: Case, seen: Any) -> Finding:
     """Each rank takes floor(batch_size / world_size) samples at once, and collate_fn makes a batch
     of them."""
     share, batches, tuples = case.batch_size // len(case.sizes), seen["batches"], seen["tuples"]
-    for rank, longest in enumerate(max(map(len, own)) for own in batches):
+    for rank, longest in enumerate(max(map(len, own), default=0) for own in batches):
         if longest != share:
             return f"rank {rank} took {longest} at once, expected {share}: all together take {case.batch_size}"
     made = not isinstance(batches[0][0], list) and isinstance(tuples[0][0], list)  # a tuple arrives here as a list

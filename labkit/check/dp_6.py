@@ -53,9 +53,9 @@ def each_parameter_is_in_one_bucket(case: Case, seen: Any) -> Finding:
         return f"it gave {buckets!r}, expected a list of buckets, each a list of parameter numbers"
     given, wanted = list(chain(*buckets)), range(len(case.sizes))
     if strange := [number for number in given if not isinstance(number, int) or number not in wanted]:
-        return f"it gave {buckets}: there is no parameter {strange[0]!r}. Parameters are counted from 0"
+        return f"it gave {buckets}: there is no parameter {strange[0]!r}. Parameters are counted from 0; list their numbers"
     if lost := set(wanted) - set(given):
-        return f"it gave {buckets}: parameter {min(lost)} is in no bucket. Do not forget the last bucket that is open"
+        return f"it gave {buckets}: parameter {min(lost)} is in no bucket. Do not forget the last bucket or a parameter"
     if twice := [number for number in wanted if given.count(number) > 1]:
         return f"it gave {buckets}: parameter {twice[0]} is there twice. A parameter is never split over buckets"
     return None
@@ -85,4 +85,4 @@ def buckets_are_torchs(case: Case, seen: Any) -> Finding:
 def sizes_stay(case: Case, seen: Any) -> Finding:
     """The list of sizes stays as it is."""
     _, afterwards = seen
-    return afterwards != case.sizes and f"it left the list as {afterwards}. It is the caller's: only read it"
+    return afterwards != case.sizes and f"it left the list as {afterwards}. Go through it backwards without changing it"

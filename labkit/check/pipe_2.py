@@ -49,8 +49,7 @@ def clocks_are_lists_of_pairs(case: Case, seen: Any) -> Finding:
         return f"it gave {clocks}, expected an iterator of clocks: yield one list for each clock"
     for clock in clocks:
         if not isinstance(clock, list) or not all(isinstance(x, list) and [*map(type, x)] == [int, int] for x in clock):
-            advice = "Square brackets around an expression with for make a list, round ones a generator"
-            return f"it gave {clock} as a clock, expected a list of (micro_batch, partition) pairs. {advice}"
+            return f"it gave {clock} as a clock, expected a list of (micro_batch, partition) pairs: [(1, 0), (0, 1)]"
     return len(clocks) > MOST and f"it gave more than {MOST} clocks, and no end. The table has {len(case.expected())}"
 
 

@@ -41,6 +41,7 @@ WRONG = {
         "shuffles the data in place": ("the data set was changed", (SHUFFLE, "random.Random(seed).shuffle(data)")),
     },
     claims.loaders_give_their_shards: {
+        "forgets to return": ("partition_dataset gave None, expected a", ("return DataLoader(", "DataLoader(")),
         "drops the last batch": ("drop_last", (COLLATE, COLLATE + ", drop_last=True")),
         "loads everything on every rank": ("gave 103 of 103 more", ("DataLoader(shard", "DataLoader(dataset")),
         "shuffles again in the loader": ("rank 0 loaded its shard in another", (COLLATE, COLLATE + ", shuffle=True")),
