@@ -53,7 +53,7 @@ def each_parameter_is_in_one_bucket(case: Case, seen: Any) -> Finding:
         return f"it gave {buckets!r}, expected a list of buckets, each a list of parameter numbers"
     given, wanted = list(chain(*buckets)), range(len(case.sizes))
     if strange := [number for number in given if not isinstance(number, int) or number not in wanted]:
-        return f"it gave {buckets}: there is no parameter {strange[0]!r}. Parameters are counted from 0; list their numbers"
+        return f"it gave {buckets}: there is no parameter {strange[0]!r}. Parameters are counted from 0; list numbers"
     if lost := set(wanted) - set(given):
         return f"it gave {buckets}: parameter {min(lost)} is in no bucket. Do not forget the last bucket or a parameter"
     if twice := [number for number in wanted if given.count(number) > 1]:
