@@ -32,9 +32,14 @@ class Case(NamedTuple):
         return one_by_one, list(islice(clock_cycles(*self), MOST + 1))
 
     def expected(self) -> list[list[tuple[int, int]]]:
-        """Return the table's clocks: micro-batch i is in partition j in clock i + j."""
-        m, n = self
-        return [[(i, j) for j in range(n) for i in range(m) if i + j == clock] for clock in range(m + n - 1)]
+        """Return what starts at the same time in a simulated pipeline of tasks that take as
+        long."""
+        from labkit.schedule import forward_only
+        from labkit.simulate import simulate
+
+        events = simulate(forward_only(self.num_partitions, self.num_batches)).sort_values("stage")
+        clocks = events.groupby("start_s")[["micro_batch", "stage"]]
+        return [[(int(i), int(j)) for i, j in clock.to_numpy()] for _, clock in clocks]
 
 
 CASES = [Case(*sizes) for sizes in ((4, 3), (2, 4), (1, 1), (1, 3), (5, 1), (8, 4))]
