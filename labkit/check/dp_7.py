@@ -1,8 +1,7 @@
-"""dp.7: BucketedDataParallel takes steps of training; what becomes ready, is sent and is waited for
-is noted.
+"""dp.7: BucketedDataParallel takes steps of training; what becomes ready and what is sent is noted.
 
-Each rank is by itself first, so that none waits for a message that another one does not send. Where
-all have sent the same, the same steps are taken with communication.
+Nothing is communicated, so no rank waits for another one: when a bucket arrives, 1 is added to each
+of its numbers, as though the other ranks had sent that.
 """
 
 from __future__ import annotations
@@ -10,156 +9,106 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
-from labkit.check.calls import recorded
 from labkit.check.harness import Task
 
-WORLD_SIZE = 3
-WIDTH = 4
-CAP_MB = 96 / 2**20  # reached by a layer's bias of 32 bytes and weight of 128, so each layer has a bucket
-NO_SYNC, BACKWARD, FINISH = "inside no_sync", "last backward pass", "finish"  # parts of a step
-READY, SENT, WAITED = "ready", "sent", "waited for"  # what happens to a gradient, and to a bucket
+LAYERS, CAP_MB = "abcde", 256 / 2**20  # a layer has 160 bytes, so buckets have e and d, c and b, and a
+READY, SENT, CHANGED = "gradient ready", "bucket sent", "bucket changed on its way"  # events
+BACKWARD, FINISH, END = "last backward pass", "finish", "end"  # events too: where a part of a step begins
 TASK = Task()
 
 
-@torch.random.fork_rng(devices=[])
-def layers_of(letters: str) -> nn.ModuleDict:
-    """Return layers in float64, but ``h`` in bfloat16; ``f`` is frozen, and ``t`` has the weight of
-    ``a``."""
-    torch.manual_seed(3)
-    layers = nn.ModuleDict({letter: nn.Linear(WIDTH, WIDTH).double() for letter in letters})
-    if "f" in letters:
-        layers["f"].requires_grad_(False)
-        layers["h"].bfloat16()
-        layers["t"].weight = layers["a"].weight
-    return layers
-
-
 class Step(NamedTuple):
-    """One step of one rank, as it was seen."""
+    """One step of training, as it was seen."""
 
-    rank: int
-    number: int
     buckets: list[list[str]]  # names of parameters
-    events: list[Any]  # part, kind, and a parameter's name or a bucket's number, or None for another buffer
-    marked: bool
-    called: list[str]  # of torch.distributed
-    gradients: dict[str, tuple[Any, bool]]  # each with whether it is its part of a bucket's buffer
-
-    def which(self, kind: str, *parts: str) -> list[Any]:
-        """Return what this happened to, in order, in some parts of the step, by default in all."""
-        return [what for part, each, what in self.events if each == kind and (not parts or part in parts)]
+    events: list[Any]  # each with a parameter, or the bucket's number, or how many buckets have arrived
+    gradients: dict[str, Any]  # each with what it is in a single process, and whether it is in its bucket's buffer
 
 
 @dataclass(eq=False)
 class Case:
-    """The student's reducer in steps of training, of layers registered in the order of ``letters``.
-
-    A step is passes, all but the last inside no_sync; a pass is the layers that the rows of each
-    rank go through, in that order, or of all ranks, if they do the same. ``advice`` is for a
-    gradient whose numbers do not tell what became of it. If ``summed``, ranks communicate.
-    """
+    """Steps of training. A step is passes through these layers, all but the last inside no_sync."""
 
     what: str
-    letters: str
     steps: Sequence[str]
-    advice: str = "is it collected once, before its bucket is sent?"
-    summed: bool = False
-    world_size = WORLD_SIZE
+    world_size = 3
 
     def __str__(self) -> str:
         return self.what
 
-    def losses(self, layers: nn.ModuleDict, step: int, rank: int) -> Iterator[torch.Tensor]:
-        """Compute the mean loss over the rank's rows, in one pass of the step after the other."""
-        for number, routes in enumerate(self.steps[step].split(" | ")):
-            generator = torch.Generator().manual_seed(1000 * step + 100 * number + rank)
-            rows, targets = torch.randn(2, WIDTH, WIDTH, generator=generator, dtype=torch.float64)
-            for letter in (routes.split() * WORLD_SIZE)[rank]:
-                layer = layers[letter]
-                rows = layer(rows.to(next(layer.parameters()).dtype)).tanh().double()
-            yield nn.functional.mse_loss(rows, targets)
+    def losses(self, step: int) -> Iterator[torch.Tensor]:
+        torch.manual_seed(step)
+        for letters in self.steps[step].split():
+            rows = torch.randn(4, 4).double()
+            for letter in letters:  # not the reducer's forward, which is not the student's
+                rows = self.layers[letter](rows).tanh()
+            yield rows.square().sum()
 
-    def of_a_single_process(self, step: int, ranks: Sequence[int]) -> dict[str, Any]:
-        """Return the gradients of the mean of these ranks' losses, summed over the passes of a
-        step, or None."""
-        layers = layers_of(self.letters)
-        for rank in ranks:
-            for loss in self.losses(layers, step, rank):
-                (loss / len(ranks)).backward()
-        return {name: parameter.grad for name, parameter in layers.named_parameters()}
-
+    @torch.random.fork_rng(devices=[])
     def observe(self) -> list[Step]:
         from labkit import dp
 
-        self.layers = layers_of(self.letters)  # gone through as they are: the reducer's forward is not the student's
-        for name, parameter in self.layers.named_parameters():
-            if parameter.requires_grad:  # the reducer's hooks come later, so they are called after these
-                parameter.register_post_accumulate_grad_hook(lambda _, name=name: self.note(READY, name))
+        torch.manual_seed(3)
+        self.layers = nn.ModuleDict({letter: nn.Linear(4, 4).double() for letter in LAYERS})
+        for name, parameter in self.layers.named_parameters():  # the reducer's hooks are called after these
+            parameter.register_post_accumulate_grad_hook(functools.partial(self.ready, name))
         self.reducer = dp.BucketedDataParallel(self.layers, CAP_MB, self.send)
-        together: dict[str, Any] = {"wait_all": lambda futures: [each.wait() for each in futures]}
-        together["collect_all"] = lambda futures: Arriving(lambda: futures, *futures)
-        with mock.patch.multiple(torch.futures, **together):
+        waits: dict[str, Any] = {"wait_all": lambda futures: [each.wait() for each in futures]}
+        waits["collect_all"] = lambda futures: Arriving(lambda: futures, *futures)
+        with mock.patch.multiple(torch.futures, **waits):
             return [self.take(step) for step in range(len(self.steps))]
 
     def take(self, step: int) -> Step:
-        """Take a step.
-
-        Without a marked gradient it has no finish, which would only raise that there is none.
-        """
-        self.events: list[Any] = []
-        rank, reducer, buckets = dist.get_rank(), self.reducer, self.reducer.buckets
+        self.arrived, self.events, reducer = 0, list[Any](), self.reducer
         reducer.zero_grad(set_to_none=step % 2 == 0)  # both ways must do
-        *earlier, last = self.losses(self.layers, step, rank)
-        with recorded(carry_out=self.summed) as calls:
-            self.part = NO_SYNC
-            with reducer.no_sync():
-                for loss in earlier:
-                    loss.backward()
-            self.part = BACKWARD
-            last.backward()
-            if marked := any(len(bucket.missing) < len(bucket.parameters) for bucket in buckets):
-                self.part = FINISH
-                reducer.finish_gradient_synchronization()
-        gradients = {
-            name: copy.deepcopy((parameter.grad, parameter.grad is not None and parameter.grad.is_set_to(view)))
-            for bucket in buckets
-            for name, parameter, view in zip(bucket.names, bucket.parameters, bucket.views, strict=True)
-        }
-        called = sorted({call.name for call in calls})
-        return Step(rank, step, [bucket.names for bucket in buckets], self.events, marked, called, gradients)
+        *earlier, last = self.losses(step)
+        with reducer.no_sync():
+            for loss in earlier:
+                loss.backward()
+        self.events = [event for event in self.events if event[0] != READY] + [(BACKWARD, self.arrived)]
+        last.backward()
+        if reducer._has_ready_gradients():  # else finish would only raise that there are none
+            self.events.append((FINISH, self.arrived))
+            reducer.finish_gradient_synchronization()
+        self.events.append((END, self.arrived))
+        gradients, loss = {}, torch.stack([*self.losses(step)]).sum()
+        for each in reducer.buckets:
+            owns = torch.autograd.grad(loss, each.parameters, retain_graph=True, materialize_grads=True)
+            for name, parameter, own, view in zip(each.names, each.parameters, owns, each.views, strict=True):
+                in_buffer = parameter.grad is not None and parameter.grad.is_set_to(view)
+                gradients[name] = copy.deepcopy(parameter.grad), own, in_buffer
+        return Step([each.names for each in reducer.buckets], self.events, gradients)
 
-    def note(self, kind: str, what: Any) -> None:
-        self.events.append((self.part, kind, what))
+    def ready(self, name: str, _: torch.Tensor) -> None:
+        self.events.append((READY, name))
+        bucket = next(each for each in self.reducer.buckets if name in each.names)
+        if bucket.names.index(name) not in bucket.missing:
+            raise ValueError(f"bucket.missing had lost {name} before that was ready: remove position, and nothing else")
 
-    def send(self, buffer: Any) -> Any:
-        """Be the communication hook, whose sum arrives only when somebody waits for it."""
+    def send(self, buffer: torch.Tensor) -> Arriving:
+        """Be the communication hook."""
         number = next((each.number for each in self.reducer.buckets if each.buffer.is_set_to(buffer)), None)
-        self.note(SENT, number)
-        own, total = buffer.clone(), buffer.clone()
-        work = dist.all_reduce(total, async_op=True) if self.summed else None
+        self.events.append((SENT, number))
+        sent = buffer.clone()
 
-        def arrive() -> Any:
-            self.note(WAITED, number)
-            if work:
-                work.wait()
-            return buffer.add_(total - own)  # no copy_: a change to the buffer while it was on its way would be lost
+        def arrive() -> torch.Tensor:
+            if not buffer.equal(sent):
+                self.events.append((CHANGED, number))
+            self.arrived += 1
+            return buffer.add_(1)
 
         return Arriving(arrive)
 
 
 class Arriving(torch.futures.Future[Any]):
-    """A future that is done as soon as somebody waits for it, and not before.
-
-    Those in ``first`` are done then too.
-    """
+    """A future that is done, after those in ``first``, once one waits for it or asks twice."""
 
     def __init__(self, arrive: Callable[[], Any], *first: Any):
         super().__init__()
@@ -173,7 +122,7 @@ class Arriving(torch.futures.Future[Any]):
         return super().wait()
 
     def done(self) -> bool:
-        if self._asked:  # who asks again and again waits
+        if self._asked:
             self.wait()
         self._asked = True
         return super().done()
@@ -182,124 +131,101 @@ class Arriving(torch.futures.Future[Any]):
         return Arriving(lambda: callback(self), self)
 
 
-# --- what must hold in each step of each rank -----------------------------------------------------
+# --- what must hold in each step ------------------------------------------------------------------
 
-
-def _claim(cases: Sequence[Case], after: Any = ()) -> Any:
-    """Make a claim of what must hold in each step of these cases."""
-
-    def add(holds: Callable[[Case, Step], str | None]) -> Any:
-        @functools.wraps(holds)
-        def claim(case: Case, seen: Any) -> str | None:
-            steps = [Step(*found) for steps in seen for found in steps]
-            wrong = ((step, holds(case, step)) for step in steps)
-            return next((f"rank {step.rank}, step {step.number}: {what}" for step, what in wrong if what), None)
-
-        return TASK.claim(cases, after)(claim)
-
-    return add
-
-
-OLD = "the buffer may still hold the last step's gradients: collect what is missing before the bucket is sent"
-EARLIER = "collect what is missing, rather than set it to zero: a gradient may be there from inside no_sync"
-ALONE = [
-    Case("where all ranks do the same", "abc", ["abc"] * 3),
-    Case("where ranks use their layers in different orders", "abc", ["abc cab bca", "cba abc bac"]),
-    Case("with a tied weight, a frozen layer and one in bfloat16", "atfh", ["hatf"] * 2),
-    Case("where each rank leaves out another layer", "abc", ["ab ac abc", "ac ab bc", "a b c"], OLD),
-    Case("where two backward passes inside no_sync come first", "abc", ["abc | abc | abc"] * 2, EARLIER),
-    Case("where layers are used inside no_sync alone", "abc", ["ab ac abc | a", "abc ab c | b"], EARLIER),
+CASES = [
+    Case("where all layers are used, in different orders", ["abcde", "edcba", "caebd"]),
+    Case("where each step leaves out another layer", ["abcd", "abce", "abde", "acde", "bcde", "a", "e"]),
+    Case("where backward passes inside no_sync come first", ["abcde abcde abcde", "abcd abde ad", "abcde c b"]),
 ]
-SUMMED = [replace(case, summed=True) for case in ALONE]
 
 
-@_claim(ALONE)
-def each_bucket_is_sent_once_and_in_order(case: Case, step: Step) -> str | None:
-    """In each step each bucket is sent once, in the order of their numbers, and nothing inside
-    no_sync."""
-    if not step.marked:
+def _in_each_step(seen: Any, wrong: Callable[[Step], str | None]) -> str | None:
+    for rank, steps in enumerate(seen):
+        for number, found in enumerate(steps):
+            if what := wrong(Step(*found)):
+                return f"rank {rank}, step {number}: {what}"
+    return None
+
+
+@TASK.claim(CASES)
+def each_bucket_leaves_in_turn_and_in_time(case: Case, seen: Any) -> str | None:
+    """Each bucket is sent once, in order, as soon as it is full, and never inside no_sync;
+    finish_gradient_synchronization, not the backward pass, sends the rest and waits for all."""
+    return _in_each_step(seen, _first_difference)
+
+
+def _right_events(step: Step) -> list[Any]:
+    """Return what should happen, of the order in which the gradients become ready."""
+    events: list[Any] = [[BACKWARD, 0]]
+    unsent, ready = list(range(len(step.buckets))), set[str]()
+    for name in [what for kind, what in step.events if kind == READY]:
+        events.append([READY, name])
+        ready.add(name)
+        while unsent and ready.issuperset(step.buckets[unsent[0]]):
+            events.append([SENT, unsent.pop(0)])
+    return [*events, [FINISH, 0], *([SENT, number] for number in unsent), [END, len(step.buckets)]]
+
+
+def _first_difference(step: Step) -> str | None:
+    """Explain the first event that is not as it should be."""
+    right_events = _right_events(step)
+    at = next((at for at, event in enumerate(step.events) if event != right_events[at]), None)
+    if at is None:
+        return None
+    (kind, what), (right, expected) = step.events[at], right_events[at]
+    sent, ready = ([what for each, what in step.events[:at] if each == wanted] for wanted in (SENT, READY))
+    if FINISH not in [kind for kind, _ in step.events]:
         return "nothing was taken out of bucket.missing in the backward pass. Do so in _gradient_is_ready"
-    if step.which(SENT, NO_SYNC):
+    if kind == CHANGED:
+        return f"bucket {what} was changed while it was on its way. Collect before you send it, and then wait for it"
+    if right == BACKWARD:
         return "a bucket was sent inside no_sync. Leave the gradients alone while self._synchronize is False"
-    sent, hook = step.which(SENT), "Send each bucket with bucket.send(self.comm_hook)"
-    if None in sent:
-        return f"comm_hook was given something else than a bucket's whole buffer. {hook}"
-    for number in range(len(step.buckets)):
-        if (times := sent.count(number)) > 1:
-            return f"bucket {number} was sent {times} times. Count in self._sent those that have gone"
-        if not times and step.called:
-            return f"{step.called[0]} was called, but not by self.comm_hook, which decides how a bucket travels. {hook}"
-        if not times:
-            rest = "finish_gradient_synchronization sends what is left"
-            return f"bucket {number} was not sent, and the other ranks would wait for it: {rest}"
-    if sent != sorted(sent):
-        advice = "Ranks would add up different buckets: let a bucket that is full wait until all before it have gone"
-        return f"buckets were sent in the order {', '.join(map(str, sent))}. {advice}"
-    return None
-
-
-@_claim(ALONE, after=[each_bucket_is_sent_once_and_in_order])
-def a_bucket_leaves_once_it_is_full(case: Case, step: Step) -> str | None:
-    """A bucket leaves as soon as nothing is missing in it and all before it have gone, not earlier:
-    the overlap."""
-    ready, sent = list[str](), 0
-    backward = [(kind, what) for part, kind, what in step.events if part == BACKWARD and kind != WAITED]
-    for kind, what in [*backward, (READY, "")]:
-        if kind == SENT:
-            sent += 1
-            continue
-        full = next((k for k, names in enumerate(step.buckets) if not {*names} <= {*ready}), len(step.buckets))
-        if sent > full:
-            early = f"bucket {full} was sent before the gradients of {' and '.join(step.buckets[full])} were ready"
-            return f"{early}, so without one. A bucket may go once nothing of it is missing"
-        if sent < full:
-            late = f"when the gradient of {ready[-1]} was ready, {full} of the buckets could have gone, and {sent} had"
-            never = "" if step.which(SENT, BACKWARD) else ". Nothing overlaps: all was sent after the backward pass"
-            return f"{late}{never}. Mark the gradient as ready first, then send every bucket that can go"
-        ready.append(what)
-    return None
-
-
-@_claim(ALONE, after=[each_bucket_is_sent_once_and_in_order])
-def finish_waits_and_backward_does_not(case: Case, step: Step) -> str | None:
-    """The backward pass goes on while buckets are on their way; finish_gradient_synchronization
-    waits for all."""
-    if step.which(WAITED, BACKWARD):
+    if kind == SENT and what is None:
+        return "comm_hook was given something else than a bucket's whole buffer. Use bucket.send(self.comm_hook)"
+    if kind == SENT and what in sent:
+        times = step.events.count([SENT, what])
+        return f"bucket {what} was sent {times} times. Count in self._sent those that have gone"
+    if right == SENT and [SENT, expected] not in step.events:
+        never = "neither when it was full nor in finish_gradient_synchronization"
+        return f"bucket {expected} was not sent with bucket.send(self.comm_hook), {never}"
+    if kind == SENT and what == len(sent):
+        return f"bucket {what} was sent before all of it was ready. A bucket may go once nothing of it is missing"
+    if kind == SENT:
+        return f"bucket {what} was sent before bucket {len(sent)}. Keep to the order, or ranks add up different buckets"
+    if right == SENT:
+        late = f"bucket {expected} could have gone when the gradient of {ready[-1]} was ready, to overlap with backward"
+        return f"{late}. Mark the gradient as ready first, then send every bucket that can go"
+    if right == FINISH:
         return "the backward pass stood still until a bucket had arrived. Wait in finish_gradient_synchronization alone"
-    if late := len(step.buckets) - len(set(step.which(WAITED))):
-        return f"it ended while {late} of the buckets were still on their way. Wait for each in finish_gradient_synchronization"
-    return None
+    return f"it ended while {expected - what} of the buckets were still on their way. Wait for each of them"
 
 
-@_claim(SUMMED, after=[finish_waits_and_backward_does_not])
-def gradients_are_averaged(case: Case, step: Step) -> str | None:
+@TASK.claim(CASES, after=[each_bucket_leaves_in_turn_and_in_time])
+def gradients_are_averaged(case: Case, seen: Any) -> str | None:
     """Afterwards each gradient, also if unused or from no_sync, is the mean over the ranks, and in
     its bucket's buffer."""
-    alone = case.of_a_single_process(step.number, [step.rank])
-    mean = case.of_a_single_process(step.number, range(WORLD_SIZE))
-    for name, (found, in_buffer) in step.gradients.items():
-        if wrong := _compare(found, in_buffer, alone[name], mean[name], case.advice):
-            return f"the gradient of {name} {wrong}"
+    return _in_each_step(seen, _wrong_gradient)
+
+
+def _wrong_gradient(step: Step) -> str | None:
+    n = Case.world_size
+    for name, (found, own, in_buffer) in step.gradients.items():
+        mean = own / n + 1
+        if found is None:
+            wrong = "is None, and should be the part of the buffer in which the mean is: collect it, used or not"
+        elif in_buffer and found.allclose(mean):
+            continue
+        elif found.allclose(mean):
+            wrong = "is a tensor of its own. Change the bucket's buffer in place, and put no new tensor into grad"
+        elif found.allclose(own):
+            wrong = "is still the rank's own: collect it into its bucket, and leave there what arrives"
+        elif found.allclose(own + 1) or found.allclose(mean * n):
+            wrong = f"is {n} times too large. Bucket.collect divides by the world size, and the sum of all is the mean"
+        elif found.allclose(own / n / n + 1) or found.allclose(mean / n):
+            wrong = f"is {n} times too small: it was divided by the world size twice. Bucket.collect does that, once"
+        else:
+            old = "the buffer may still hold the last step's gradients, and one may be there from inside no_sync"
+            wrong = f"is neither the mean nor its own. Collect it before its bucket is sent, used or not: {old}"
+        return f"the gradient of {name} {wrong}"
     return None
-
-
-def _compare(found: Any, in_buffer: bool, alone: Any, mean: Any, advice: str) -> str | None:
-    """Return in what way a gradient is wrong, and what to do.
-
-    ``alone`` is that of the rank by itself, or None.
-    """
-    if found is None:
-        return "is None, and should be the part of the buffer in which the mean is: collect it, used or not"
-    n, own = WORLD_SIZE, mean * torch.nan if alone is None else alone
-    apart = "is a tensor of its own. Collect it, and change the bucket's buffer in place rather than put new tensors into grad"
-    for numbers, wrong in (
-        (mean, None if in_buffer else apart),
-        (own, "is still the rank's own: collect it into its bucket, send the bucket, and wait for it"),
-        (own / n, f"is the rank's own divided by {n}, which is its share of the mean: wait for the bucket"),
-        (mean * n, f"is {n} times too large: nobody has divided it by the world size, or it was added up twice"),
-        (mean / n, f"is {n} times too small: it was divided by the world size twice. Bucket.collect has done it"),
-    ):
-        relative = 1e-9 if found.element_size() > 2 else 2e-2  # float64, or bfloat16 with three digits
-        if found.double().allclose(numbers.double(), rtol=relative, atol=relative * float(mean.abs().max())):
-            return wrong
-    return f"is neither the mean over the ranks, nor their sum, nor its own: {advice}"

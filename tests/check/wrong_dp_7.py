@@ -3,28 +3,17 @@
 
 from labkit.check import dp_7 as claims
 
-COLLECT, MARK = "        bucket.collect(position)\n        bucket.missing", "bucket.missing.remove(position)\n"
-SEND_FULL = """        while self._sent < len(self.buckets) and not self.buckets[self._sent].missing:
-            self.buckets[self._sent].send(self.comm_hook)
-            self._sent += 1
-"""
-REST, ALL = "for bucket in self.buckets[self._sent :]:\n", "for bucket in self.buckets:\n"
-COLLECT_REST = "            for position in bucket.missing:\n                bucket.collect(position)\n"
-SEND_REST = f"        {REST}{COLLECT_REST}            bucket.send(self.comm_hook)\n"
-PAST_THE_HOOK = (SEND_REST, SEND_REST.replace("self.comm_hook", "all_reduce_hook"))
-SEND_PART = "        self.comm_hook(bucket.views[position])\n"
-WAIT = "        for bucket in self.buckets:\n            bucket.wait()\n"
-TAKE_THE_VIEW = "bucket.parameters[position].grad = bucket.views[position]"
-IN_ANY_ORDER = """        if not bucket.missing:
-            bucket.send(self.comm_hook)
-            self._sent += 1
-"""
+COLLECT, MARK = "bucket.collect(position)\n        bucket.m", "bucket.missing.remove(position)"
+FULL, COUNT, WAIT = "not self.buckets[self._sent].missing", "self._sent += 1\n", "bucket.wait()"
+COLLECT_REST = ":\n                bucket.collect(position)"
+TAKE = "bucket.parameters[position].grad = bucket.views[position]"
 COLLECT_ALL = """            for each in range(len(self.buckets[self._sent].parameters)):
                 self.buckets[self._sent].collect(each)
-"""
-READY_NOW = """        for bucket in self.buckets:
+            self.buckets["""
+READY_NOW = """for bucket in self.buckets:
             for position in sorted(bucket.missing):
                 self._gradient_is_ready(bucket, position)
+        for bucket in []:
 """
 SEND_ALWAYS = """_ready = BucketedDataParallel._gradient_is_ready
 def _send_always(self, bucket, position):
@@ -32,83 +21,59 @@ def _send_always(self, bucket, position):
     _ready(self, bucket, position)
 BucketedDataParallel._gradient_is_ready = _send_always
 """
-
-
-def then(change: str) -> tuple[str, str]:
-    """Change each bucket after it has arrived."""
-    return WAIT, f"{WAIT}            bucket.{change}\n"
-
-
-def rest(collect: str) -> tuple[str, str]:
-    """Something else for each gradient that is missing in the end."""
-    return COLLECT_REST, COLLECT_REST.replace("bucket.collect(position)", collect)
-
-
 WRONG = {
-    claims.each_bucket_is_sent_once_and_in_order: {
-        "marks nothing": ("nothing was taken out of bucket.missing in the backward pass", (MARK, "pass\n")),
-        "sends nothing": ("bucket 0 was not sent, and the other ranks would wait", (SEND_FULL, ""), (SEND_REST, "")),
-        "forgets the unused": ("another layer: rank 0, step 0: bucket 0 was not sent", (SEND_REST, "")),
-        "forgets what is full but had to wait": (
-            "another layer: rank 0, step 0: bucket 1 was not sent",
-            (REST, f"{ALL}            if not bucket.missing: continue\n"),
-        ),
-        "takes a hook of its own": (
-            "where all ranks do the same: rank 0, step 0: all_reduce was called, but not by self.comm_hook",
-            (SEND_FULL, SEND_FULL.replace("self.comm_hook", "all_reduce_hook")),
-            PAST_THE_HOOK,
-        ),
-        "takes a hook of its own in the end": ("all_reduce was called, but not by", PAST_THE_HOOK),
-        "sends everything again": ("bucket 0 was sent 2 times", (REST, ALL)),
-        "sends a gradient at a time": ("something else than a bucket's whole buffer", (SEND_FULL, SEND_PART)),
+    None: {"takes out whatever is missing": ("had lost c.bias before that was ready", (MARK, "bucket.missing.pop()"))},
+    claims.each_bucket_leaves_in_turn_and_in_time: {
+        "marks nothing": ("nothing was taken out of bucket.missing", (MARK, "pass")),
+        "takes a hook of its own": ("bucket 0 was not sent with", ("].send(self.comm", "].send(all_reduce")),
+        "forgets the unused": ("step 0: bucket 0 was not sent", (" bucket.send(self.comm_hook)", " pass")),
+        "forgets what had to wait": ("bucket 1 was not sent", (" bucket.s", " if bucket.missing: bucket.s")),
+        "sends everything again": ("bucket 0 was sent 2 times", ("[self._sent :]", "")),
+        "sends each gradient": ("something else than", (MARK, f"{MARK}; self.comm_hook(bucket.views[position])")),
         "sends whatever is full": (
-            "in different orders: rank 0, step 1: buckets were sent in the order 2, 1, 0",
-            (SEND_FULL, IN_ANY_ORDER),
-            (REST, f"{ALL}            if bucket.future is not None: continue\n"),
+            "in different orders: rank 0, step 1: bucket 2 was sent before bucket 0",
+            ("while self._sent < len(self.buckets) and not self.buckets[self._sent]", "if not bucket"),
+            ("self.buckets[self._sent].send", "bucket.send"),
         ),
         "sends inside no_sync": ("a bucket was sent inside no_sync", SEND_ALWAYS),
-    },
-    claims.a_bucket_leaves_once_it_is_full: {
-        "sends the next one too": (
-            "A bucket may go once nothing of it is missing",
-            ("not self.buckets[self._sent].missing", "not self.buckets[max(0, self._sent - 1)].missing"),
-        ),
-        "sends only in the end": ("Nothing overlaps: all was sent after the backward", (SEND_FULL, "")),
-        "sends before it marks": (
-            "1 of the buckets could have gone, and 0 had. Mark the gradient as ready first",
-            (MARK + SEND_FULL, SEND_FULL.lstrip() + "        " + MARK),
-        ),
-        "sends one at a time": ("could have gone, and 1 had", (SEND_FULL, SEND_FULL.replace("while", "if"))),
-    },
-    claims.finish_waits_and_backward_does_not: {
-        "waits as soon as it has sent": (
-            "the backward pass stood still until a bucket had arrived",
-            ("self._sent += 1", "self.buckets[self._sent].wait(); self._sent += 1"),
-        ),
-        "does not wait for buckets": ("while 3 of the buckets were still on their way", (WAIT, "")),
-        "waits for the last bucket": ("while 2 of the buckets were", (WAIT, "        self.buckets[-1].wait()\n")),
-        "asks whether they have arrived": ("were still on their way", (".wait()", ".future.done()")),
+        "sends the next one as well": ("bucket 1 was sent before all", (FULL, "not bucket.missing")),
+        "sends only in the end": ("bucket 0 could have gone when the gradient of d.", (FULL, "False")),
+        "sends before it marks": ("bucket 0 could have gone", (MARK, "pass"), (COUNT, f"{COUNT}        {MARK}\n")),
+        "sends one at a time": ("step 1: bucket 1 could have gone", ("while", "if")),
+        "waits as soon as it has sent": ("pass stood still", (COUNT, f"self.buckets[self._sent].wait(); {COUNT}")),
+        "waits for the last bucket": ("while 2 of the buckets were still", (WAIT, "self.buckets[-1].wait()")),
+        "asks whether they have arrived": ("while 3 of the buckets were still", (WAIT, "bucket.future.done()")),
+        "divides what is on its way": ("was changed while it was on its way", (WAIT, f"bucket.buffer /= 3; {WAIT}")),
     },
     claims.gradients_are_averaged: {
-        "collects nothing": ("is still the rank's own: collect it into its", (COLLECT, "        bucket.missing")),
-        "divides once more": ("is 3 times too small: it was divided by the world size twice", then("buffer /= 3")),
-        "takes the sum": ("is 3 times too large", then("buffer *= 3")),
-        "divides what is on its way": ("is neither the mean", ("bucket.wait()", "bucket.buffer /= 3; bucket.wait()")),
-        "sends the rest as it is": ("is None, and should be the part of the buffer in which the", (COLLECT_REST, "")),
-        "zeros in the buffer alone": ("is None, and should be", rest("bucket.views[position].zero_()")),
-        "takes the buffer as it is": ("the buffer may still hold the last step's gradients", rest(TAKE_THE_VIEW)),
-        "zeros for all that is missing": ("may be there from inside no_sync", rest(f"{TAKE_THE_VIEW}.zero_()")),
-        "puts new tensors in place": ("is a tensor of its own", then("parameters[0].grad = bucket.views[0].clone()")),
+        "collects nothing": ("is still the rank's own: collect it into its bucket", (COLLECT, "bucket.m")),
+        "divides each gradient once more": ("3 times too small", (MARK, f"{MARK}; bucket.views[position] /= 3")),
+        "divides each bucket once more": ("3 times too small", (WAIT, f"{WAIT}; bucket.buffer /= 3")),
+        "does not divide": ("3 times too large", (MARK, f"{MARK}; bucket.views[position] *= 3")),
+        "takes the sum": ("3 times too large", (WAIT, f"{WAIT}; bucket.buffer *= 3")),
+        "zeros in the buffer alone": ("is None, and should be", (COLLECT_REST, ": bucket.views[position].zero_()")),
+        "collects what is there again": ("3 times too small", ("in bucket.missing:", "in range(len(bucket.views)):")),
+        "zeros for what is missing": ("inside no_sync", (COLLECT_REST, f": {TAKE}.zero_()")),
+        "zeros what was missing": (
+            "is still the rank's own",
+            (WAIT, f"{WAIT}; bucket.views[0] *= 0 not in bucket.missing"),
+        ),
+        "takes the buffer as it is": ("step 2: the gradient of c.bias is neither", (COLLECT_REST, f": {TAKE}")),
+        "puts new tensors in place": (
+            "a tensor of its",
+            (WAIT, f"{WAIT}; bucket.parameters[0].grad = bucket.views[0] / 1"),
+        ),
     },
 }
 RIGHT = {
     "collects a bucket as it leaves": [
-        (COLLECT, "        bucket.missing"),
-        (SEND_FULL, SEND_FULL.replace("missing:\n", f"missing:\n{COLLECT_ALL}")),
-        (COLLECT_REST, COLLECT_REST.replace("bucket.missing", "range(len(bucket.parameters))")),
-        (WAIT, "        for bucket in reversed(self.buckets):\n            bucket.future.wait()\n"),
+        (COLLECT, "bucket.m"),
+        ("            self.buckets[", COLLECT_ALL),
+        ("in bucket.missing:", "in range(len(bucket.parameters)):"),
+        ("in self.buckets:\n            bucket", "in reversed(self.buckets):\n            bucket.future"),
     ],
-    "takes what is missing for ready": [(SEND_REST, READY_NOW)],
-    "waits for all at once": [(WAIT, "        torch.futures.wait_all([bucket.future for bucket in self.buckets])\n")],
-    "asks until they have arrived": [("bucket.wait()", "while not bucket.future.done(): pass")],
+    "takes what is missing for ready": [("for bucket in self.buckets[self._sent :]:\n", READY_NOW)],
+    "waits for all at once": [(WAIT, "torch.futures.wait_all([each.future for each in self.buckets])")],
+    "collects what it waits for": [(WAIT, "torch.futures.collect_all([each.future for each in self.buckets]).wait()")],
+    "asks until they have arrived": [(WAIT, "while not bucket.future.done(): pass")],
 }
