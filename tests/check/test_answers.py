@@ -27,7 +27,6 @@ TWO_FAULTS = {  # all others break one claim alone, so nothing else may be said 
     "each rank adds up for itself",
     "leaves processes running",
     "not recorded",
-    "sends the next one too",
     "sends the whole tensor",
     "waits for one after the other",
 }
