@@ -40,7 +40,7 @@ class Case:
     world_size = 1  # so there is a process group, and what goes past P2P is seen
 
     def __str__(self) -> str:
-        return f"{self.schedule.name}, stages {self.stages} on rank {self.rank} of {self.schedule.n_ranks}"
+        return f"{self.schedule.name or 'another order'}, stages {self.stages} on rank {self.rank} of {self.schedule.n_ranks}"
 
     @property
     def stages(self) -> list[int]:
@@ -80,8 +80,7 @@ class Case:
         return [*(call for call in calls if call.name not in left_out), Call("finish()"), Call(NO_MORE)]
 
     def in_one_process(self) -> tuple[list[Any], list[Any], Any, dict[str, Any]]:
-        """Return the stages after a step, x and target, the loss, and by its words what ops
-        take."""
+        """Return the stages after a step, the batch, the loss, and in words what ops take."""
         import torch
 
         torch.manual_seed(5)
@@ -193,12 +192,11 @@ def _cases(*schedules: Schedule) -> list[Case]:
     return [Case(schedule, rank) for schedule in schedules for rank in range(schedule.n_ranks)]
 
 
-ANY_ORDER = Schedule.from_csv("0F1,0F2,0F0,0B2,0B0,0B1\n1F1,1F2,1F0,1B2,1B0,1B1").ops
-NEIGHBOURS = Schedule.from_csv("0F0,1F0,0F1,1F1,1B0,0B0,1B1,0B1\n2F0,3F0,2F1,3F1,3B0,2B0,3B1,2B1").ops
-ONE_STAGE = _cases(papers.gpipe(3, 3), papers.one_f_one_b(3, 4), papers.gpipe(1, 2))
-ONE_STAGE += _cases(Schedule(ANY_ORDER, "micro-batches in another order"))
+ANY_ORDER = Schedule.from_csv("0F1,0F2,0F0,0B2,0B0,0B1\n1F1,1F2,1F0,1B2,1B0,1B1")
+NEIGHBOURS = Schedule.from_csv("0F0,1F0,0F1,1F1,1B0,0B0,1B1,0B1\n2F0,3F0,2F1,3F1,3B0,2B0,3B1,2B1")
+ONE_STAGE = _cases(papers.gpipe(3, 3), papers.one_f_one_b(3, 4), papers.gpipe(1, 2), ANY_ORDER)
 SPLIT = _cases(papers.zero_bubble_h1(3, 4))
-SEVERAL = _cases(papers.interleaved(2, 4, 2), papers.zero_bubble_v(2, 4), Schedule(NEIGHBOURS, "neighbours"))
+SEVERAL = _cases(papers.interleaved(2, 4, 2), papers.zero_bubble_v(2, 4), NEIGHBOURS)
 FAILING = [Case(papers.one_f_one_b(3, 4), 1, fails=Op("F", 1, 1))]
 TASK = Task()
 
@@ -250,9 +248,10 @@ def _first_difference(case: Case, seen: Any, todo: str) -> str | None:
         found = [*(Call(*call) for call in step["calls"]), Call(error or NO_MORE)]
         for call, right in zip(found, case.expected(found), strict=False):  # what ends one is in no other place
             if call[:2] != right[:2]:
-                wrong, expected = f"it called {call.name}" if call.name != error else error, right.name
+                wrong = f"it called {call.name}" if call.name != error else error
+                wrong += f", expected {right.name}"
                 if call.name == right.name:
-                    wrong, expected = f"{call.name} was given {call.tensor}", right.tensor
-                return f"{which}{after} {wrong}, expected {expected}{right.reason}. {todo}"
+                    wrong = f"{call.name} was given {call.tensor}, expected {right.tensor}"
+                return f"{which}{after} {wrong}{right.reason}. {todo}"
             after = f"after {call.name},"
     return None
