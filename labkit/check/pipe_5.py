@@ -73,30 +73,10 @@ class Case:
             if op == self.fails:
                 return [*calls, Call(TOLD_TO_FAIL)]
             if op in takers:
-                reason = f"{', though it is None' * (op == NO_GRADIENT)}, for which {takers[op]} waits"
-                calls.append(Call(f"send({op})", f"what {op} gives", reason))
+                calls.append(Call(f"send({op})", f"what {op} gives", f", for which {takers[op]} waits"))
         stay = [{f"send({giver})", f"receive({op})"} for op, giver in self.givers.items() if {op, giver} <= {*ops}]
         left_out = set[str]().union(*(pair for pair in stay if pair.isdisjoint(call.name for call in found)))
         return [*(call for call in calls if call.name not in left_out), Call("finish()"), Call(NO_MORE)]
-
-    def in_one_process(self) -> tuple[list[Any], list[Any], Any, dict[str, Any]]:
-        """Return the stages after a step, the batch, the loss, and in words what ops take."""
-        import torch
-
-        torch.manual_seed(5)
-        modules = [torch.nn.Linear(2, 2).double() for _ in range(self.schedule.n_stages)]
-        x, target = torch.randn(2, self.schedule.n_micro + 2, 2, dtype=torch.float64)  # uneven parts
-        ys = x.tensor_split(self.schedule.n_micro)
-        tensors = {f"inputs[{i}]": y for i, y in enumerate(ys)} | {NONE: x.new_ones(())}  # backward begins with 1
-        outputs = [ys := [module(y) for y in ys] for module in modules]
-        for y in chain(*outputs):
-            y.retain_grad()
-        loss = torch.nn.functional.mse_loss(torch.cat(ys), target)
-        loss.backward()
-        for op, giver in self.givers.items():
-            y = outputs[min(op.stage, giver.stage)][op.micro_batch]
-            tensors[f"what {giver} gives"] = y if op.kind == "F" else y.grad
-        return modules, [x.clone(), target], loss.detach(), tensors
 
     def observe(self) -> list[dict[str, Any]]:
         """Return what is seen in two steps, or in one that does not come to its end."""
@@ -104,8 +84,8 @@ class Case:
 
         from labkit import pipe
 
-        modules, batch, total, tensors = self.in_one_process()
-        own, p2p, seen = {n: copy.deepcopy(modules[n]) for n in self.stages}, P2P(self, tensors), list[dict[str, Any]]()
+        p2p, seen = P2P(self), list[dict[str, Any]]()
+        own = {n: copy.deepcopy(p2p.modules[n]) for n in self.stages}
         with mock.patch.multiple(pipe, assign_stages=lambda *_: (self.rank, own), P2P=lambda *_: p2p):
             pipeline = pipe.ScheduledPipeline([*own.values()], self.schedule, mse_loss)
         for stage in pipeline._stages.values():
@@ -114,10 +94,10 @@ class Case:
         while len(seen) < 2 and not (seen and seen[-1]["error"]):
             p2p.calls = []
             with recorded(carry_out=False) as others:
-                loss, error = _tried(pipeline, batch)
-            results = {"the loss": _words(loss, ALONE, {ALONE: total})}
+                loss, error = _tried(pipeline, p2p.batch)
+            results = {"the loss": _words(loss, ALONE, {ALONE: p2p.loss})}
             for n, module in own.items():
-                alone = {ALONE: modules[n].weight.grad * (len(seen) + 1)}
+                alone = {ALONE: p2p.modules[n].weight.grad * (len(seen) + 1)}
                 results[f"the gradient of stage {n}"] = _words(module.weight.grad, ALONE, alone)
             past = [call.name for call in others]
             seen.append({"calls": p2p.calls, "past P2P": past, "error": error, "results": results})
@@ -125,10 +105,29 @@ class Case:
 
 
 class P2P:
-    """Stands in for a rank's P2P: gives what is right, and notes calls, also those of stages."""
+    """Stands in for a rank's P2P: gives what is right, and notes calls, also those of stages.
 
-    def __init__(self, case: Case, tensors: dict[str, Any]):
-        self.case, self.tensors, self.calls = case, tensors, list[Call]()
+    What is right is what one process computes: ``tensors``, in words, the loss, and the gradients.
+    """
+
+    def __init__(self, case: Case):
+        import torch
+
+        torch.manual_seed(5)
+        self.case, self.calls, n_micro = case, list[Call](), case.schedule.n_micro
+        self.modules: list[Any] = [torch.nn.Linear(2, 2).double() for _ in range(case.schedule.n_stages)]
+        self.batch = x, target = [*torch.randn(2, n_micro + 2, 2, dtype=torch.float64)]  # uneven parts
+        ys = x.clone().tensor_split(n_micro)
+        self.tensors = {f"inputs[{i}]": y for i, y in enumerate(ys)} | {NONE: x.new_ones(())}  # where backward begins
+        outputs = [ys := [module(y) for y in ys] for module in self.modules]
+        for y in chain(*outputs):
+            y.retain_grad()
+        loss = torch.nn.functional.mse_loss(torch.cat(ys), target)
+        loss.backward()
+        self.loss = loss.detach()
+        for op, giver in case.givers.items():
+            y = outputs[min(op.stage, giver.stage)][op.micro_batch]
+            self.tensors[f"what {giver} gives"] = y if op.kind == "F" else y.grad
 
     def receive(self, op: Op) -> Any:
         if op not in self.case.givers:
@@ -204,7 +203,7 @@ TASK = Task()
 @TASK.claim(ONE_STAGE)
 def each_op_is_received_run_and_sent(case: Case, seen: Any) -> str | None:
     """A rank takes its ops in turn: receives what an op takes, runs it, sends what it gives."""
-    todo = "receive from another stage, run, send to another stage, all as it is"
+    todo = "receive from another stage, run, send to another stage, all as it is, also None"
     return _first_difference(case, seen, f"Take the ops of self.schedule.ops[self.rank] in turn: {todo}")
 
 
@@ -244,14 +243,13 @@ def _first_difference(case: Case, seen: Any, todo: str) -> str | None:
         if step["past P2P"]:
             return f"{step['past P2P'][0]} of torch.distributed was called: use receive and send of self._p2p"
         which = "in the second step, for which the first has to leave all as it was, " * number
-        after, error = "at the start", step["error"]
+        place, error = f"{which}at the start", step["error"]
         found = [*(Call(*call) for call in step["calls"]), Call(error or NO_MORE)]
         for call, right in zip(found, case.expected(found), strict=False):  # what ends one is in no other place
-            if call[:2] != right[:2]:
-                wrong = f"it called {call.name}" if call.name != error else error
-                wrong += f", expected {right.name}"
-                if call.name == right.name:
-                    wrong = f"{call.name} was given {call.tensor}, expected {right.tensor}"
-                return f"{which}{after} {wrong}{right.reason}. {todo}"
-            after = f"after {call.name},"
+            if call.name != right.name:
+                wrong = call.name if call.name == error else f"it called {call.name}"
+                return f"{place} {wrong}, expected {right.name}{right.reason}. {todo}"
+            if call.tensor != right.tensor:
+                return f"{place} {call.name} was given {call.tensor}, expected {right.tensor}{right.reason}. {todo}"
+            place = f"{which}after {call.name},"
     return None
