@@ -74,9 +74,11 @@ class Case:
                 return [*calls, Call(TOLD_TO_FAIL)]
             if op in takers:
                 calls.append(Call(f"send({op})", f"what {op} gives", f", for which {takers[op]} waits"))
-        stay = [{f"send({giver})", f"receive({op})"} for op, giver in self.givers.items() if {op, giver} <= {*ops}]
-        left_out = set[str]().union(*(pair for pair in stay if pair.isdisjoint(call.name for call in found)))
-        return [*(call for call in calls if call.name not in left_out), Call("finish()"), Call(NO_MORE)]
+        for op, giver in self.givers.items():
+            handed_over = {f"send({giver})", f"receive({op})"}
+            if {op, giver} <= {*ops} and handed_over.isdisjoint(call.name for call in found):
+                calls = [call for call in calls if call.name not in handed_over]
+        return [*calls, Call("finish()"), Call(NO_MORE)]
 
     def observe(self) -> list[dict[str, Any]]:
         """Return what is seen in two steps, or in one that does not come to its end."""
@@ -105,10 +107,8 @@ class Case:
 
 
 class P2P:
-    """Stands in for a rank's P2P: gives what is right, and notes calls, also those of stages.
-
-    What is right is what one process computes: ``tensors``, in words, the loss, and the gradients.
-    """
+    """Stands in for a rank's P2P: gives what one process computes, and notes calls, also of
+    stages."""
 
     def __init__(self, case: Case):
         import torch
@@ -116,8 +116,8 @@ class P2P:
         torch.manual_seed(5)
         self.case, self.calls, n_micro = case, list[Call](), case.schedule.n_micro
         self.modules: list[Any] = [torch.nn.Linear(2, 2).double() for _ in range(case.schedule.n_stages)]
-        self.batch = x, target = [*torch.randn(2, n_micro + 2, 2, dtype=torch.float64)]  # uneven parts
-        ys = x.clone().tensor_split(n_micro)
+        x, target = torch.randn(2, n_micro + 2, 2, dtype=torch.float64)  # uneven parts
+        self.batch, ys = [x.clone(), target], x.tensor_split(n_micro)
         self.tensors = {f"inputs[{i}]": y for i, y in enumerate(ys)} | {NONE: x.new_ones(())}  # where backward begins
         outputs = [ys := [module(y) for y in ys] for module in self.modules]
         for y in chain(*outputs):
@@ -128,20 +128,23 @@ class P2P:
         for op, giver in case.givers.items():
             y = outputs[min(op.stage, giver.stage)][op.micro_batch]
             self.tensors[f"what {giver} gives"] = y if op.kind == "F" else y.grad
+        if NO_GRADIENT in case.schedule.ops[case.rank]:
+            self.tensors[f"what {NO_GRADIENT} gives"].zero_()
 
     def receive(self, op: Op) -> Any:
         if op not in self.case.givers:
-            raise ValueError(f"{op} takes nothing from another stage")
+            raise ValueError(f"{op.stage}{op.kind}{op.micro_batch} takes nothing from another stage")
         self.calls.append(Call(f"receive({op})"))
         tensor = self.tensors[self.case.takes(op)]
         return tensor.detach().clone().requires_grad_(tensor.requires_grad)
 
     def send(self, op: Op, tensor: Any) -> None:
         if op not in self.case.givers.values():
-            raise ValueError(f"{op} gives nothing to another stage")
+            raise ValueError(f"{op.stage}{op.kind}{op.micro_batch} gives nothing to another stage")
         right = f"what {op} gives"
-        is_none = op == NO_GRADIENT and (tensor is None or not tensor.any())  # zeros will do
-        self.calls.append(Call(f"send({op})", right if is_none else _words(tensor, right, self.tensors)))
+        if tensor is None and op == NO_GRADIENT:
+            tensor = self.tensors[right]  # zeros, which will do as well
+        self.calls.append(Call(f"send({op})", _words(tensor, right, self.tensors)))
 
     def finish(self) -> None:
         self.calls.append(Call("finish()"))
