@@ -133,9 +133,7 @@ def ranks_form_a_group(case: Case, seen: Any) -> Finding:
     machine."""
     for told, found, open_at in seen["reports"]:
         if found != told:
-            return (
-                f"a rank told {tuple(told)} found itself {tuple(found)}: pass on the rank, world size and backend given"
-            )
+            return f"a rank told {tuple(told)} found itself {tuple(found)}: pass on its rank, world size and backend"
         if not all(map(is_loopback, open_at)):
             return "a rank accepted connections from other machines: form the group through a loopback_store"
     return None
