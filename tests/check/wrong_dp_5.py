@@ -24,12 +24,7 @@ def ring_all_reduce(tensor):
         passing = incoming
     tensor.copy_(total)
 """
-ALL_REDUCE = """
-def ring_all_reduce(tensor):
-    total = tensor.contiguous()
-    dist.all_reduce(total)
-    tensor.copy_(total)
-"""
+ALL_REDUCE = f"{FLAT}\n    dist.all_reduce(flat)\n    return tensor.copy_(flat.view(tensor.shape))"
 EXCHANGE_WITH_THE_LEFT = """
 def _exchange(outgoing, incoming):
     rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -47,7 +42,7 @@ WRONG = {
         "gives the mean": ("is the mean: ring_all", (WRITE_BACK, "tensor.copy_(flat.view(tensor.shape) / world_size)")),
         "stops after reduce-scatter": ("on rank 0 of 3, only chunk 1 is the sum", (GATHER, "break")),
         "always sends its own chunk": (
-            "0 of 3 chunks are the sum. Write",
+            "of 3 chunks are the sum",
             ("= chunks[(rank - step) % world_size]", "= chunks[rank]"),
         ),
         "leaves the remainder out": (
@@ -65,7 +60,7 @@ WRONG = {
         "each rank adds up for itself": ("added up in different orders", WHOLE_TENSOR_ROUND),
     },
     claims.messages_go_round_the_ring: {
-        "calls all_reduce": ("called all_reduce: make it of sending and receiving alone", ALL_REDUCE),
+        "calls all_reduce": ("called all_reduce: make it of sending and receiving alone", (FLAT, ALL_REDUCE)),
         "sends to rank 0": (
             "0 talked to rank 2, and its only neighbours in the ring are {1, 3}",
             (GATHER, GATHER_FROM_ALL),
