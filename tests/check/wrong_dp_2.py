@@ -44,8 +44,8 @@ WRONG = {
     claims.a_failure_ends_all: {
         "hides a failure": ("as if all were well", (END, "    except Exception:\n        pass\n" + END)),
         "raises an error of its own": (
-            "does not say why: let the error of context.join()",
-            (END, "    except Exception:\n        raise RuntimeError('a rank failed') from None\n" + END),
+            "say why: let the",
+            (END, "    except Exception:\n        raise OSError\n" + END),
         ),
         "waits for one after the other": ("went on to its end all the same", (WAIT, ONE_BY_ONE)),
     },

@@ -6,6 +6,7 @@ from labkit.check.calls import calls_have_ended
 
 FLAT = "tensor.contiguous().view(-1)"
 CHUNKS = "flat.tensor_split(world_size)"
+WITHOUT_REMAINDER = "flat[: len(flat) // world_size * world_size]"
 EXCHANGE = "_exchange(outgoing, incoming)"
 SEND_THEN_RECEIVE = "dist.{}(outgoing, (rank + 1) % world_size)\n        dist.recv(incoming, (rank - 1) % world_size)"
 GATHER = "_exchange(chunks[(rank + 1 - step) % world_size], chunks[(rank - step) % world_size])"
@@ -45,26 +46,16 @@ WRONG = {
             "of 3 chunks are the sum",
             ("= chunks[(rank - step) % world_size]", "= chunks[rank]"),
         ),
-        "leaves the remainder out": (
-            "chunks may differ by one element",
-            (CHUNKS, "list(flat[: len(flat) // world_size * world_size].view(world_size, -1))"),
-        ),
+        "leaves the remainder out": ("may differ by one", (CHUNKS, CHUNKS.replace("flat", WITHOUT_REMAINDER))),
         "does not write the copy back": ("its elements do not lie side by side", (WRITE_BACK, "")),
-        "adds up in float32": (
-            "with 17 elements of float64, 3 ranks: on rank 0 of 3, it is something else than the sum: receive into",
-            (FLAT, FLAT + ".float()"),
-            ALWAYS_WRITE_BACK,
-        ),
+        "adds up in float32": ("float64, 3 ranks: on rank 0", (FLAT, FLAT + ".float()"), ALWAYS_WRITE_BACK),
     },
     claims.ranks_agree: {
         "each rank adds up for itself": ("added up in different orders", WHOLE_TENSOR_ROUND),
     },
     claims.messages_go_round_the_ring: {
         "calls all_reduce": ("called all_reduce: make it of sending and receiving alone", (FLAT, ALL_REDUCE)),
-        "sends to rank 0": (
-            "0 talked to rank 2, and its only neighbours in the ring are {1, 3}",
-            (GATHER, GATHER_FROM_ALL),
-        ),
+        "sends to rank 0": ("talked to rank 2, and its only neighbours in the", (GATHER, GATHER_FROM_ALL)),
         "sends the whole tensor": ("sent 12024 bytes of 4008, expected 6012: send a chunk in each", WHOLE_TENSOR_ROUND),
     },
     None: {
