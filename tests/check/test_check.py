@@ -7,9 +7,10 @@ import pickle
 import subprocess
 import sys
 
+import psutil
 import pytest
 
-from labkit.check import CheckResult, Claim, check, dp_2, failure, harness, plain
+from labkit.check import CheckResult, Claim, check, failure, harness, plain
 from labkit.todo import TASKS, missing, task_file
 
 UNFILLED = [task for task in TASKS if missing(task)]
@@ -225,10 +226,25 @@ def test_of_an_answer_that_prints_without_end_the_beginning_is_shown(static, ans
     assert len(printed) < 2 * harness.MOST_PRINTED
 
 
-def test_processes_are_only_those_that_have_a_number(tmp_path):
-    for name in ("0", "1", "-5", "x", "4711"):
-        (tmp_path / f"{name}.pid").write_text("0")
-    assert dp_2._process_ids(tmp_path) == [4711]  # 0 would be every process of the notebook's group
+LEAVES_A_PROCESS = """
+def run_processes(fn, world_size, backend):
+    context = mp.start_processes(_run_rank, (fn, world_size, backend), nprocs=world_size, join=False)
+    with open({path!r}, "a") as file:
+        print(*context.pids(), file=file)
+    while not context.join():
+        pass
+"""
+
+
+@pytest.mark.skipif("dp.2" in UNFILLED, reason="dp.2 is not filled in")
+def test_what_an_answer_leaves_is_ended_and_nothing_else_of_the_notebooks_group(answer, tmp_path):
+    started = tmp_path / "started"
+    answer(LEAVES_A_PROCESS.format(path=str(started)))
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        (finding,) = check("dp.2").findings
+        assert other.poll() is None
+    assert "1 of 1 were still running" in finding
+    assert not any(psutil.pid_exists(int(process)) for process in started.read_text().split())
 
 
 def test_importing_check_loads_nothing_heavy():
