@@ -42,26 +42,32 @@ class Call(NamedTuple):
 
 
 @contextmanager
-def recorded(carry_out: bool = True) -> Iterator[list[Call]]:
-    """Inside, add every call to a process group in this process to the list.
-
-    All have ended afterwards. Without ``carry_out`` nothing else is done, so no rank waits for
-    another.
-    """
+def recorded() -> Iterator[list[Call]]:
+    """Inside, add every call to a process group in this process to the list. All have ended
+    afterwards."""
     from torch.distributed import ProcessGroup
 
     calls: list[Call] = []
-    works: list[Any] = []
-    originals = {method: getattr(ProcessGroup, method) for method in NAMES if hasattr(ProcessGroup, method)}
-    noting = {
-        method: _noting(calls, works, method, original if carry_out else _Done)
-        for method, original in originals.items()
-    }
-    with mock.patch.multiple(ProcessGroup, **noting):
+    works: list[_Work] = []
+
+    def noting(method: str) -> Any:
+        original = getattr(ProcessGroup, method)
+
+        def call(group: Any, *args: Any, **options: Any) -> Any:
+            tensors = args[1] if method == "gather" else args[0] if args else []
+            peer = args[1] if method in ("send", "recv") else getattr(args[-1] if args else None, "rootRank", None)
+            calls.append(Call(NAMES[method], _bytes(tensors), peer, []))
+            works.append(_Work(calls[-1], original(group, *args, **options)))
+            return works[-1]
+
+        return call
+
+    methods = [method for method in NAMES if hasattr(ProcessGroup, method)]
+    with mock.patch.multiple(ProcessGroup, **{method: noting(method) for method in methods}):
         yield calls
-        for call, work in zip(calls, works, strict=True):
-            if not call.waits:  # gloo would wait for a second message
-                work.wait()
+        for work in works:
+            if not work.call.waits:  # gloo would wait for a second message
+                work.work.wait()
 
 
 def calls_have_ended(case: Any, seen: Any) -> str | None:
@@ -75,46 +81,16 @@ def calls_have_ended(case: Any, seen: Any) -> str | None:
     return None
 
 
-class _Done:
-    """What a call that is not carried out gives: work that is done."""
-
-    def __init__(self, _: Any, tensors: Any = None, *rest: Any, **options: Any):
-        self._tensors = tensors
-
-    def wait(self, *_: Any) -> bool:
-        return True
-
-    is_completed = wait
-
-    def get_future(self) -> Any:
-        import torch
-
-        future: Any = torch.futures.Future()
-        future.set_result(self._tensors)
-        return future
-
-
 class _Work:
     """Work that notes in ``call`` that somebody waits for it, or asks for what tells its end."""
 
     def __init__(self, call: Call, work: Any):
-        self._call, self._work = call, work
+        self.call, self.work = call, work
 
     def __getattr__(self, name: str) -> Any:
         if name in ("wait", "get_future", "is_completed", "synchronize"):
-            self._call.waits.append(None)
-        return getattr(self._work, name)
-
-
-def _noting(calls: list[Call], works: list[Any], method: str, original: Any) -> Any:
-    def call(group: Any, *args: Any, **options: Any) -> Any:
-        tensors = args[1] if method == "gather" else args[0] if args else []
-        peer = args[1] if method in ("send", "recv") else getattr(args[-1] if args else None, "rootRank", None)
-        calls.append(Call(NAMES[method], _bytes(tensors), peer, []))
-        works.append(original(group, *args, **options))
-        return _Work(calls[-1], works[-1])
-
-    return call
+            self.call.waits.append(None)
+        return getattr(self.work, name)
 
 
 def _bytes(tensors: Any) -> int:
