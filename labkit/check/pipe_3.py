@@ -30,12 +30,8 @@ class Case(NamedTuple):
 
     def __str__(self) -> str:
         forward = f"two batches of shape ({self.rows}, 1) with split_size={self.split_size}"
-        what = f"compute(batches, {self.schedule})" if self.schedule else forward
-        return (
-            f"{what}, where only the first time partitions {list(self.fails)} raised a ValueError"
-            if self.fails
-            else what
-        )
+        raised = f", where only at first partitions {list(self.fails)} raised a ValueError" if self.fails else ""
+        return (f"compute(batches, {self.schedule})" if self.schedule else forward) + raised
 
     def observe(self) -> Any:
         """Return the error if any, what came of it the second time, and the calls of stages."""
