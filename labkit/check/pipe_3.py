@@ -24,7 +24,7 @@ class Case(NamedTuple):
     schedule: list[tuple[int, int]] | None = None
     rows: int = 4  # for compute, each is a micro-batch
     split_size: int = 1
-    fails: tuple[int, ...] = ()  # partitions that raise at first, in the order of the schedule; the next is slow
+    fails: tuple[int, ...] = ()  # partitions that raise at first, in the order of the schedule
     meets: bool = False  # whether at first the tasks of AT_ONCE wait for each other
     meta: bool = False  # whether partition 2 is on that device, and at first makes a single row float64
 
@@ -100,7 +100,7 @@ class Stages:
 
     def _called(self, j: int, x: Any) -> None:
         """Do as told, and note that partition j was called with x, and in which worker."""
-        if self.case.fails and j == (self.case.fails[0] + 1) % 3:
+        if self.case.fails == ((j - 1) % 3,):  # the one next to the only one that fails is slow
             self.came_back.wait(SLOW_S)
         if self.case.meets and (sum(call[0] == j for call in self.calls), j) in AT_ONCE:
             with suppress(threading.BrokenBarrierError):
@@ -133,18 +133,20 @@ TASK = Task(
 
 
 @TASK.claim(CLOCKS)
-def compute_does_its_schedule(case: Case, seen: Any) -> str | bool:
+def compute_does_its_schedule(case: Case, seen: Any) -> str | None:
     """compute calls partition j with micro-batch i in worker j for each (i, j) of its schedule."""
     expected = {j: f"micro-batch {i} as it came" for i, j in case.schedule or ()}
-    for j, given, _, _, worker in seen["calls"]:
+    for j, given, *_ in seen["calls"]:
         if given != expected.get(j):
             why = "For each pair (i, j), partition j gets batches[i], and nothing else is to be done"
             return f"it called partition {j} with {given}. {why}"
+    if (found := [call[0] for call in seen["calls"]]) != sorted(expected):
+        return f"it called partitions {found}, expected {sorted(expected)}, each once"
+    for j, *_, worker in seen["calls"]:
         if worker != j:
             where = f"the worker of partition {worker}" if worker < 3 else "a thread that is no worker of this Pipe"
             return f"it ran partition {j} in {where}. Hand each task to the worker of its partition: self._workers[j].put(task)"
-    found = [call[0] for call in seen["calls"]]
-    return found != sorted(expected) and f"it called partitions {found}, expected {sorted(expected)}, each once"
+    return None
 
 
 @TASK.claim(CLOCKS, after=[compute_does_its_schedule])
@@ -171,7 +173,7 @@ def output_is_that_of_the_module(case: Case, seen: Any) -> str | None:
     """Micro-batches have split_size rows or the rest, and the output is the plain module's."""
     sizes = [min(case.split_size, case.rows - start) for start in range(0, case.rows, case.split_size)]
     given = [rows for j, _, rows, _, _ in seen["calls"] if j == 0]
-    clocks = "Do all clocks of clock_cycles(number of micro-batches, number of partitions), one after the other"
+    clocks = "Do all clocks of clock_cycles(number of micro-batches, number of partitions), in their order, in one list"
     if given != sizes:
         advice = f"split_size is the rows of a micro-batch, and none is left out. {clocks}"
         return f"the first partition was given micro-batches of {given} rows, expected {sizes}. {advice}"
@@ -180,7 +182,7 @@ def output_is_that_of_the_module(case: Case, seen: Any) -> str | None:
         return f"the output is {seen['form']}, expected {seen['plain']['form']}. {together}"
     for row, (found, expected) in enumerate(zip(seen["output"], seen["plain"]["output"], strict=True)):
         if found != expected:
-            advice = together if found.endswith("partitions 0, 1, 2") else clocks
+            advice = together if found.endswith(("partitions 0, 1, 2", "]")) else clocks
             return f"row {row} of the output is {found}, expected {expected}. {advice}"
     return None
 
@@ -221,12 +223,11 @@ def the_first_error_is_raised(case: Case, seen: Any) -> str | bool:
     """The first error in the schedule is raised itself, once all tasks of the clock have ended."""
     if not seen["error"]:
         return "nothing was raised. Ask every task for its result, which raises what went wrong"
-    first, origin = case.fails[0], seen["origin"]
-    if origin == 3:
+    if (origin := seen["origin"]) == 3:
         why = "Let the error itself through, as task.result() raises it, so that everybody sees where it went wrong"
         return f"another {seen['error']} came out. {why}"
-    if origin != first:
+    if origin != (first := case.fails[0]):
         why = "Ask the tasks for their results in the order of the schedule, and let the first error through"
         return f"that of partition {origin} came out, expected that of partition {first}, the first. {why}"
-    why = "on tensors that the caller may go on to change. Wait for all tasks before you ask for a result"
-    return not seen["ended"] and f"the error came out while partition {(first + 1) % 3} was still running, {why}"
+    why = "so they work on tensors that the caller may change. Wait for all of them before you ask for a result"
+    return not seen["ended"] and f"the error came out before all tasks of the clock had ended, {why}"
