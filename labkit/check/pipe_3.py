@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from labkit.check.harness import Task
 
 MEET_S = 5.0  # tasks that run at the same time meet by then, on a busy machine too; only others wait for so long
-SLOW_S = 0.5  # how long a slow stage goes on, unless compute comes back before
+SLOW_S = 0.3  # how long a slow stage goes on, unless compute comes back before
 AT_ONCE = [(1, 1), (0, 2), (2, 0)]  # the third clock of forward, in no special order
 
 
