@@ -43,7 +43,10 @@ CALLS = {
     "sends the loss": ("it raised ValueError: 2F0 gives nothing to another stage", (NOT_LAST, "if True:")),
     "input first": ("stage is 0 and micro_batch tensor(", (f"(i, {INPUT})", f"({INPUT}, i)")),
     "under no_grad": ("send(0F0) was given what 0F0 gives, cut off by", first("torch.set_grad_enabled(False)")),
-    "past P2P": ("torch.distributed was called past self._p2p (labkit", (SEND_Y, "torch.distributed.send(y, self.rank + 1)")),
+    "past P2P": (
+        "torch.distributed was called past self._p2p (labkit",
+        (SEND_Y, "torch.distributed.send(y, self.rank + 1)"),
+    ),
     "cuts x itself": ("of shape (2, 2), expected inputs[2]", x("inputs[i]", "x.chunk(self.schedule.n_micro)[i]")),
     "takes inputs in turn": ("(0F1) was given inputs[0], expected inputs[1]", x("inputs[i]", "inputs.pop(0)")),
     "detaches what it receives": ("(1F0) was given what 0F0 gives, cut off by", (INPUT, f"({INPUT}).detach()")),
