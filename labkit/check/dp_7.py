@@ -150,8 +150,7 @@ def _in_each_step(seen: Any, wrong: Callable[[Step], str | None]) -> str | None:
 
 @TASK.claim(CASES)
 def each_bucket_leaves_in_turn_and_in_time(case: Case, seen: Any) -> str | None:
-    """Each bucket is sent once, in order, as soon as it is full, and never inside no_sync;
-    finish_gradient_synchronization, not the backward pass, sends the rest and waits for all."""
+    """In each step each bucket is sent once, in order, as soon as it is full; only finish waits."""
     return _in_each_step(seen, _first_difference)
 
 

@@ -85,6 +85,7 @@ class CheckResult:
         for claim, reason in self._reasons():
             mark = f'<span style="color: {COLOURS[claim.mark]}">{claim.mark}</span>'
             why = html.escape(reason).replace("\n", "<br>")
-            items += f'<li>{mark} {html.escape(claim.text)}<div style="margin-left: 1.5em">{why}</div></li>'
+            why = why and f'<div style="margin-left: 1.5em">{why}</div>'
+            items += f"<li>{mark} {html.escape(claim.text)}{why}</li>"
         headline = html.escape(self._headline)
         return f'<p><b>{headline}</b></p><ul style="list-style: none; padding-left: 1em">{items}</ul>'
