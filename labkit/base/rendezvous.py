@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import ipaddress
 import os
+import re
 import socket
 import sys
+from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -35,6 +40,26 @@ def keep_on_loopback() -> None:
         os.environ.setdefault(variable, LOOPBACK_INTERFACE)
 
 
+@contextlib.contextmanager
+def without_name_server() -> Iterator[None]:
+    """Inside, have this process look up hosts in /etc/hosts alone, where glibc is there to do so.
+
+    torch's store asks for the name of each address that it connects to, 127.0.0.1 too, in a form
+    that /etc/hosts does not know. A name server that does not answer takes 5 s each time.
+    """
+    configure = getattr(ctypes.CDLL(None), "__nss_configure_lookup", None)
+    if configure is None:
+        yield
+        return
+    settings = Path("/etc/nsswitch.conf")
+    usual = re.search(r"^hosts:(.*)", settings.read_text() if settings.exists() else "", re.MULTILINE)
+    configure(b"hosts", b"files")
+    try:
+        yield
+    finally:
+        configure(b"hosts", usual[1].encode() if usual else b"files dns")
+
+
 def loopback_store(
     rank: int, world_size: int, host: str, port: int, listen_fd: int | None = None, timeout_s: float = 300.0
 ) -> TCPStore:
@@ -58,7 +83,8 @@ def loopback_store(
         keep_on_loopback()
         if rank == 0 and listen_fd is None:
             listen_fd = _listen(host, port)
-    return TCPStore(host, port, world_size, rank == 0, timedelta(seconds=timeout_s), master_listen_fd=listen_fd)
+    with without_name_server() if is_loopback(host) else contextlib.nullcontext():
+        return TCPStore(host, port, world_size, rank == 0, timedelta(seconds=timeout_s), master_listen_fd=listen_fd)
 
 
 def _listen(host: str, port: int) -> int:

@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 from labkit import trace
+from labkit.base.rendezvous import without_name_server
 from labkit.ranks import channel, pickling
 from labkit.ranks.place import Place
 from labkit.ranks.protocol import Done, Failed, Message, encode
@@ -115,9 +116,10 @@ class Rank:
 
         rank, world_size, port = self.place.rank, self.place.world_size, self.place.master_port
         timeout, listener = timedelta(seconds=STORE_TIMEOUT_S), self.listener if rank == 0 else None
-        return TCPStore(
-            "127.0.0.1", port, world_size, rank == 0, timeout, wait_for_workers=False, master_listen_fd=listener
-        )
+        with without_name_server():
+            return TCPStore(
+                "127.0.0.1", port, world_size, rank == 0, timeout, wait_for_workers=False, master_listen_fd=listener
+            )
 
     def _wait_for_all(self, store: Any) -> None:
         """Wait until every rank has its process group.

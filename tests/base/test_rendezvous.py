@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
 import threading
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
-from labkit.base.rendezvous import LOOPBACK_INTERFACE, is_loopback, loopback_store
+from labkit.base.rendezvous import LOOPBACK_INTERFACE, is_loopback, loopback_store, without_name_server
+from labkit.ranks.rank import Rank
+
+glibc_only = pytest.mark.skipif(
+    not hasattr(ctypes.CDLL(None), "__nss_configure_lookup"), reason="only glibc can be told where to look names up"
+)
 
 
 def free_port() -> int:
@@ -101,3 +108,37 @@ def test_a_taken_port_is_an_error_that_says_what_to_do():
 def test_a_rank_outside_the_world_is_refused_before_anything_waits(rank):
     with pytest.raises(ValueError, match=f"rank is {rank}, expected 0 to 1"):
         loopback_store(rank, 2, "127.0.0.1", free_port())
+
+
+# --- no name server -------------------------------------------------------------------------------
+
+
+def lookup(host: str = "www.example.org") -> str | int:
+    try:
+        return socket.gethostbyname(host)
+    except socket.gaierror as error:
+        return error.errno
+
+
+@glibc_only
+def test_without_a_name_server_hosts_are_those_in_the_file():
+    before = lookup()
+    with without_name_server():
+        assert lookup() == socket.EAI_NONAME  # offline, a name server would make it EAI_AGAIN
+        assert lookup("localhost") == "127.0.0.1"
+    assert lookup() == before
+
+
+@glibc_only
+@pytest.mark.parametrize(("host", "asks"), [("127.0.0.1", False), ("10.1.2.3", True)])
+def test_a_store_on_this_machine_asks_no_name_server(host, asks, monkeypatch):
+    usual = lookup()
+    monkeypatch.setattr("torch.distributed.TCPStore", lambda *_, **__: lookup())
+    assert loopback_store(1, 2, host, 4711) == (usual if asks else socket.EAI_NONAME)
+
+
+@glibc_only
+def test_a_rank_asks_no_name_server(monkeypatch):
+    monkeypatch.setattr("torch.distributed.TCPStore", lambda *_, **__: lookup())
+    place = SimpleNamespace(rank=1, world_size=2, master_port=4711)
+    assert Rank(None, place, listener=-1)._meet() == socket.EAI_NONAME
