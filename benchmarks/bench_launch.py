@@ -3,10 +3,10 @@ pick instead.
 
     python benchmarks/bench_launch.py [--rounds 5]
 
-Each round runs all of them one after the other; the table gives medians and each one's ratio to
-labkit.launch in the same round. The function is defined in ``__main__``, so the peers do what they
-do for a script. The fork server is up, as it is by the time a reader runs a second cell; the first
-line says what the first launch cost.
+Each round runs all of them one after the other, in a drawn order; the table gives medians and each
+one's ratio to labkit.launch in the same round. The function is defined in ``__main__``, so the
+peers do what they do for a script. The fork server is up, as it is by the time a reader runs a
+second cell; the first line says what the first launch cost.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import contextlib
 import io
 import os
 import pathlib
+import random
 import socket
 import statistics
 import subprocess
@@ -115,7 +116,8 @@ def main() -> None:
         "torch.multiprocessing.spawn": with_spawn,
         "torchrun": with_torchrun,
     }
-    rounds = [{name: seconds(call) for name, call in peers.items()} for _ in range(options.rounds)]
+    order = random.Random(0)  # what ran before tells on what comes next
+    rounds = [{name: seconds(peers[name]) for name in order.sample([*peers], 4)} for _ in range(options.rounds)]
     missed = []
     print(f"{'':30} {'median s':>9} {'× launch':>9} {'wanted':>8}   of {options.rounds} rounds")
     for name in peers:
