@@ -10,8 +10,11 @@ and what makes it of the reference, see edits.py. RIGHT: other right answers.
 from __future__ import annotations
 
 import importlib
+import subprocess
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from edited_package import LABKIT
 from edits import edited
@@ -57,3 +60,25 @@ def test_a_right_answer_that_differs_from_ours_passes(task, name, answer):
     answer(edited(task, *ANSWERS[task].RIGHT[name]), task_file(task).name, whole=True)
     result = check(task)
     assert result.passed, result
+
+
+# --- what becomes of processes that an answer leaves ----------------------------------------------
+
+LEAVES_A_PROCESS = """
+def run_processes(fn, world_size, backend):
+    context = mp.start_processes(_run_rank, (fn, world_size, backend), nprocs=world_size, join=False)
+    with open({path!r}, "a") as file:
+        print(*context.pids(), file=file)
+    while not context.join():
+        pass
+"""
+
+
+def test_what_an_answer_leaves_is_ended_and_nothing_else_of_the_notebooks_group(answer, tmp_path):
+    started = tmp_path / "started"
+    answer(LEAVES_A_PROCESS.format(path=str(started)))
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        (finding,) = check("dp.2").findings
+        assert other.poll() is None
+    assert "1 of 1 were still running" in finding
+    assert not any(psutil.pid_exists(int(process)) for process in started.read_text().split())

@@ -7,7 +7,6 @@ import pickle
 import subprocess
 import sys
 
-import psutil
 import pytest
 
 from labkit.check import CheckResult, Claim, check, failure, harness, plain
@@ -224,27 +223,6 @@ def test_of_an_answer_that_prints_without_end_the_beginning_is_shown(static, ans
     assert "[rank 0] going round\n" in printed
     assert printed.endswith("[rank 0] labkit: what is printed beyond this is left out\n")
     assert len(printed) < 2 * harness.MOST_PRINTED
-
-
-LEAVES_A_PROCESS = """
-def run_processes(fn, world_size, backend):
-    context = mp.start_processes(_run_rank, (fn, world_size, backend), nprocs=world_size, join=False)
-    with open({path!r}, "a") as file:
-        print(*context.pids(), file=file)
-    while not context.join():
-        pass
-"""
-
-
-@pytest.mark.skipif("dp.2" in UNFILLED, reason="dp.2 is not filled in")
-def test_what_an_answer_leaves_is_ended_and_nothing_else_of_the_notebooks_group(answer, tmp_path):
-    started = tmp_path / "started"
-    answer(LEAVES_A_PROCESS.format(path=str(started)))
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
-        (finding,) = check("dp.2").findings
-        assert other.poll() is None
-    assert "1 of 1 were still running" in finding
-    assert not any(psutil.pid_exists(int(process)) for process in started.read_text().split())
 
 
 def test_importing_check_loads_nothing_heavy():
