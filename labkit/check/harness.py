@@ -33,9 +33,9 @@ order in which they are tried: causes before what follows from them.
 
 A case is observed once, when a claim first asks for it. So what comes ``after`` may be a case that
 is only safe to try, or only says something, where the earlier claim holds. A case with a
-``world_size`` (a field, a class attribute or a property) is observed in so many ranks on gloo, in a
-process group unless it has ``init = False``; then ``seen`` is a list in rank order. Ranks stay from
-one case to the next, so what a case changes in them it puts back.
+``world_size`` (a field or a class attribute) is observed in so many ranks, in a process group on
+gloo; then ``seen`` is a list in rank order. Ranks stay from one case to the next, so what a case
+changes in them it puts back.
 
 The first case that raises, does not end, or ends its process is the last one that is observed.
 What happened is said once, and claims that have found nothing wrong by then are not tried.
@@ -114,10 +114,12 @@ def sentence(claim: Holds) -> str:
 
 def _has_to_come_first(task: str) -> Claim | None:
     result = check(task)
+    if result.passed:
+        return None
     if result.todo:
         return Claim(ENDS, f"{task} has to be done first ({result.todo.partition(': ')[2]})")
-    if result.passed or result.claims[0].text == IS_IMPORTED:
-        return None if result.passed else result.claims[0]
+    if result.claims[0].text == IS_IMPORTED:
+        return result.claims[0]
     return Claim(ENDS, f'{task} has to be right first: check("{task}") says what is wrong')
 
 
@@ -161,7 +163,7 @@ class _Observer(contextlib.ExitStack):
         self.seen: dict[int, Any] = {}  # by the case's id
         self.failure: Claim | None = None
         self._source, self._waits = Source(task_file(name), task.given), task.waits
-        self._ranks: dict[tuple[int, bool], Any] = {}
+        self._started: dict[int | None, Any] = {}
 
     def sees(self, case: Any) -> bool:
         """Return whether ``case`` could be observed: by each rank, if it has a ``world_size``."""
@@ -172,8 +174,7 @@ class _Observer(contextlib.ExitStack):
         world_size = getattr(case, "world_size", None)
         waits = self._waits or ("" if world_size is None else WAITS_FOR_RANKS)
         try:
-            ranks = self._started(world_size or 1, world_size is not None and getattr(case, "init", True))
-            found = ranks.run(_observed, case).values
+            found = self._ranks(world_size).run(_observed, case).values
         except (plain.NotPlain, RankError, LaunchTimeout) as error:
             on_import, to_do = self._source.fails_on_import(error), getattr(error, "error_type", "") == "TodoError"
             what = stopped_by(error, self._source, waits)
@@ -182,14 +183,16 @@ class _Observer(contextlib.ExitStack):
         self.seen[id(case)] = found[0] if world_size is None else found
         return True
 
-    def _started(self, world_size: int, init: bool) -> Any:
+    def _ranks(self, world_size: int | None) -> Any:
+        """Return so many ranks in a process group, or one without."""
         from labkit.launch import Workers
         from labkit.ranks.plan import decide
 
-        if (world_size, init) not in self._ranks:
-            plan = decide(world_size, "gloo", TIMEOUT_S, threads=1, link=None, share_gpu=False, init=init)
-            self._ranks[world_size, init] = self.enter_context(Workers(plan, TIMEOUT_S, plain.loads, MOST_PRINTED))
-        return self._ranks[world_size, init]
+        if world_size not in self._started:
+            init = world_size is not None
+            plan = decide(world_size or 1, "gloo", TIMEOUT_S, threads=1, link=None, share_gpu=False, init=init)
+            self._started[world_size] = self.enter_context(Workers(plan, TIMEOUT_S, plain.loads, MOST_PRINTED))
+        return self._started[world_size]
 
 
 def _observed(case: Any) -> Any:
