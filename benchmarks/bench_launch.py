@@ -27,7 +27,8 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from labkit.launch import launch, workers
+if __name__ == "__main__" and "--as-rank" not in sys.argv:  # the peers' processes import torch alone
+    from labkit.launch import launch, workers
 
 TARGETS = {
     "accelerate.notebook_launcher": 3,

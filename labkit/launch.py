@@ -336,11 +336,15 @@ def progress(iterable: Iterable[T], desc: str = "") -> Iterator[T]:
         rank.current.send(Progress(desc, done, total))
 
 
+def _is_started_by_multiprocessing() -> bool:
+    """Return whether this is another process's child, perhaps still importing its main module."""
+    importing = getattr(multiprocessing.current_process(), "_inheriting", False)
+    return importing or multiprocessing.parent_process() is not None
+
+
 if sys.platform == "win32":
     raise ImportError("labkit.launch needs Linux or macOS; on Windows use WSL (see README)")
-if servers.forks.usable and "RANK" not in os.environ and multiprocessing.parent_process() is None:
-    # It imports torch in the background, so that the first cell need not wait. A process that
-    # multiprocessing spawned and that is still importing its main module may not start another
-    # (RuntimeError), and has no need to.
-    with contextlib.suppress(OSError, RuntimeError):
+if servers.forks.usable and "RANK" not in os.environ and not _is_started_by_multiprocessing():
+    # It imports torch in the background, so that the first cell need not wait.
+    with contextlib.suppress(OSError):
         servers.forks.ensure_running()

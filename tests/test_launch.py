@@ -376,14 +376,15 @@ def test_a_script_needs_no_main_guard(tmp_path):
     assert (done.stdout, done.returncode) == ("once\n[20.0, 20.0]\n", 0), done.stderr
 
 
-def test_a_spawned_process_may_import_launch_while_main_is_still_importing(tmp_path):
+def test_a_spawned_process_that_imports_launch_with_its_main_module_starts_no_server(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         textwrap.dedent("""
             import multiprocessing
+            import psutil
             from labkit.launch import launch
             def child():
-                print("child")
+                print("child", psutil.Process().children())
             if __name__ == "__main__":
                 process = multiprocessing.get_context("spawn").Process(target=child)
                 process.start()
@@ -391,7 +392,7 @@ def test_a_spawned_process_may_import_launch_while_main_is_still_importing(tmp_p
         """)
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=100)
-    assert (done.stdout, done.stderr) == ("child\n", "")
+    assert (done.stdout, done.stderr) == ("child []\n", "")
 
 
 def test_a_function_of_a_module_that_no_rank_can_import_travels_by_value(tmp_path):
