@@ -52,7 +52,7 @@ def without_name_server() -> Iterator[None]:
         yield
         return
     settings = Path("/etc/nsswitch.conf")
-    usual = re.search(r"^hosts:(.*)", settings.read_text() if settings.exists() else "", re.MULTILINE)
+    usual = re.search(r"^hosts:([^#\n]*)", settings.read_text() if settings.exists() else "", re.MULTILINE)
     configure(b"hosts", b"files")
     try:
         yield

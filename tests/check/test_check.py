@@ -1,5 +1,5 @@
 """check: what it says of an answer that is right, unfilled, endless or broken. See
-test_check_answers for wrong ones."""
+test_answers for wrong ones."""
 
 from __future__ import annotations
 
