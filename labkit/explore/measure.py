@@ -5,13 +5,13 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import psutil
 
-from labkit.base import formats, machine
+from labkit.base import machine
 from labkit.schedule import Schedule, gpipe
 from labkit.simulate import explain_gap, makespan, simulate
 from labkit.todo import TodoError, missing
@@ -44,8 +44,8 @@ class Work(NamedTuple):
     def scaled(self, factor: float) -> Work:
         """Return the same work with every time ``factor`` times as long."""
         names = ("forward", "backward", "input_grad", "weight_grad")
-        times = {name: [factor * time for time in self.per_stage(name)] for name in names}
-        return Work(self.schedule, **times, hop=factor * self.hop)  # type: ignore[arg-type]
+        times: dict[str, Any] = {name: [factor * time for time in self.per_stage(name)] for name in names}
+        return self._replace(**times, hop=factor * self.hop)
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def run_schedule(
     fewer: Callable[[int], Work] | None = None,
     unit_s: float | None = None,
     emulated: bool | None = None,
-    timeout_s: float = 60.0,
+    timeout_s: float = 30.0,
 ) -> Measured:
     """Run ``schedule`` on real ranks: a warm-up step, and one that is measured.
 
@@ -110,7 +110,7 @@ def run_schedule(
 
 
 def seconds_per_unit(*works: Work) -> float:
-    """Return how many seconds are to stand for a unit of time, so that runs stay short and exact."""
+    """Return how many seconds are to stand for a unit of time: runs stay short, and exact."""
     forward = statistics.fmean(time for work in works for time in work.per_stage("forward"))
     return min(OP_S / forward, *(STEP_S / makespan(work.simulate()) for work in works))
 
@@ -128,7 +128,7 @@ def _measure(work: Work, layer_s: float | None, timeout_s: float) -> pd.DataFram
     from labkit.launch import launch
 
     link = Link(work.hop, _SLOW_ENOUGH) if work.hop else None
-    options = {"world_size": work.schedule.n_ranks, "threads": 1, "timeout_s": timeout_s, "link": link}
+    options: dict[str, Any] = {"world_size": work.schedule.n_ranks, "threads": 1, "timeout_s": timeout_s, "link": link}
     if layer_s is None:
         run = launch(pipeline_rank.emulated_steps, work.schedule, _seconds(work), **options, backend="gloo")
     else:
@@ -170,8 +170,7 @@ def _probe(timeout_s: float) -> _Probe:
     from labkit.explore import pipeline_rank
     from labkit.launch import launch
 
-    options = {"world_size": 1, "threads": 1, "timeout_s": timeout_s}
-    run = launch(pipeline_rank.real_steps, gpipe(1, 4), [_PROBE_LAYERS], **options)
+    run = launch(pipeline_rank.real_steps, gpipe(1, 4), [_PROBE_LAYERS], world_size=1, threads=1, timeout_s=timeout_s)
     ops = _ops_of_step(run.events, 1)
     forwards = ops[ops["name"] == "forward"]
     return _Probe(run.values[0], float((forwards["end_s"] - forwards["start_s"]).median()) / _PROBE_LAYERS)
@@ -188,7 +187,9 @@ def _carried(work: Work, fewer: Callable[[int], Work] | None, rank_bytes: int) -
         return work, ""
     why = f"a rank takes {rank_bytes / 2**20:.0f} MiB and {free / 2**20:.0f} MiB are free"
     if fewer is None:
-        raise MemoryError(f"{wanted} ranks are more than this machine carries: {why}. Close other programs, or take fewer")
+        raise MemoryError(
+            f"{wanted} ranks are more than this machine carries: {why}. Close other programs, or take fewer"
+        )
     return fewer(carried), f"Only {carried} of {wanted} ranks ran: {why}."
 
 

@@ -25,7 +25,7 @@ Times = tuple[float, ...]  # one for all stages, or one for each
 
 
 class StateError(ValueError):
-    """A state text that says nothing: ``position`` (from 0) and ``word`` say where, ``expected`` what.
+    """A text that is no state: ``position`` (from 0) and ``word`` say where, ``expected`` what.
 
     The message counts characters from 1.
     """
@@ -49,17 +49,20 @@ class Choice(NamedTuple):
         return f"{self.name} v={self.chunks}" if self.name == "interleaved" else self.name
 
 
+DEFAULT = Choice()
+
+
 @dataclass(frozen=True)
 class State:
     """What the schedule explorer shows; ``str(state)`` is its text, ``parse(text)`` the way back.
 
-    Times are those of a *rank's* part of the model, for one micro-batch: each a tuple of one number,
-    or of one per rank. Of a schedule with v stages a rank each stage takes the v-th part. ``cap`` is
-    how many micro-batches' activations a rank has memory for, None without a limit. ``other`` is the
-    schedule to compare with, None without one.
+    Times are those of a *rank's* part of the model, for one micro-batch: each a tuple of one
+    number, or of one per rank. Of a schedule with v stages a rank each stage takes the v-th part.
+    ``cap`` is how many micro-batches' activations a rank has memory for, None without a limit.
+    ``other`` is the schedule to compare with, None without one.
     """
 
-    choice: Choice = Choice()
+    choice: Choice = DEFAULT
     other: Choice | None = None
     n_ranks: int = 4
     n_micro: int = 8
@@ -108,11 +111,11 @@ def parse(text: str) -> State:
     """Return the state that ``text`` says; an empty one says the default, 1F1B with 4 ranks.
 
     First the schedule (forward, gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v), then in any order
-    ``n`` ranks, ``m`` micro-batches, the times ``F`` and ``B`` (or ``I`` and ``W``, where they are not
-    equal), ``hop``, and ``cap``. ``vs`` and a second schedule compare. A time is a number or one per
-    rank: ``F=1,1,1,2``. ``v``, the chunks of an interleaved schedule, stands behind its name; all
-    else holds for both schedules. What is left out is as in ``1f1b n=4 m=8 F=1``; I and W are then
-    as long as F.
+    ``n`` ranks, ``m`` micro-batches, the times ``F`` and ``B`` (or ``I`` and ``W``, where they are
+    not equal), ``hop``, and ``cap``. ``vs`` and a second schedule compare. A time is a number or
+    one per rank: ``F=1,1,1,2``. ``v``, the chunks of an interleaved schedule, stands behind its
+    name; all else holds for both schedules. What is left out is as in ``1f1b n=4 m=8 F=1``; I and W
+    are then as long as F.
 
     Raises StateError, a ValueError, that says where the text is wrong and what was expected there;
     TypeError for what is no str.

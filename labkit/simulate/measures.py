@@ -204,7 +204,7 @@ def _nth(keys: np.ndarray) -> np.ndarray:
 
 
 def _next_step_s(rank: np.ndarray, step: np.ndarray, start_s: np.ndarray) -> np.ndarray:
-    """Return for each op, in order of start, when its rank begins its next step; NaN in the last."""
+    """Return for each op, in order of start, when its rank begins its next step; else NaN."""
     _, first, step_of_op = np.unique(_keys(rank, step), return_index=True, return_inverse=True)
     in_order = first[np.lexsort((start_s[first], rank[first]))]  # the ops that begin a step
     has_next = np.append(rank[in_order[1:]] == rank[in_order[:-1]], False)
