@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import psutil
 import torch
@@ -51,7 +51,7 @@ def _stage(n_layers: int) -> nn.Module:
     return nn.Sequential(*layers)
 
 
-def _two_steps(schedule: Schedule, stages: dict[int, nn.Module], x: torch.Tensor) -> int:
+def _two_steps(schedule: Schedule, stages: Mapping[int, nn.Module], x: torch.Tensor) -> int:
     pipeline = ScheduledPipeline([stages[number] for number in sorted(stages)], schedule, mse_loss)
     torch.empty(7_000_000)  # 28 MB, freed at once: from then on the C library keeps what is freed
     for _ in range(2):
