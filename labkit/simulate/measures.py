@@ -159,9 +159,11 @@ def activations(events: pd.DataFrame) -> pd.DataFrame:
         "change": np.repeat([-1, 1], [freed.sum(), forward.sum()]),
     }
     in_order = np.lexsort([changes[column] for column in ("change", "time_s", "rank")])
-    table = pd.DataFrame({column: values[in_order] for column, values in changes.items()})
-    table["count"] = table.groupby("rank")["change"].cumsum()
-    result = type(events)(table[["rank", "time_s", "count"]].astype({"rank": ops["rank"].dtype}))
+    rank, time_s, change = (values[in_order] for values in changes.values())
+    count = change.cumsum()
+    first = np.searchsorted(rank, rank)  # of the rank's changes: before it, others counted
+    columns = {"rank": rank, "time_s": time_s, "count": count - (count - change)[first]}
+    result = type(events)(columns).astype({"rank": ops["rank"].dtype})
     result.attrs = dict(events.attrs)
     return result
 
