@@ -77,13 +77,16 @@ class Lab:
     browser: BrowserContext
 
     @contextlib.contextmanager
-    def notebook(self, cells: Sequence[str], theme: str = "light") -> Iterator[Page]:
-        """Open a notebook of these ``cells``, run them all, and give its page."""
+    def notebook(self, cells: Sequence[str], theme: str = "light", script: Path | None = None) -> Iterator[Page]:
+        """Open a notebook of these ``cells``, run them all, and give its page. ``script`` is run in
+        the page before anything else."""
         cells = [new_code_cell(source.strip()) for source in cells]
         kernel = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
         nbformat.write(new_notebook(cells=cells, metadata={"kernelspec": kernel}), self.folder / "lab.ipynb")
         write_settings(self.folder, theme)
         page = self.browser.new_page()
+        if script:
+            page.add_init_script(path=script)
         try:
             with quiet_console(page):
                 page.goto(f"{self.url}/lab/tree/lab.ipynb?token={self.token}&reset", wait_until="domcontentloaded")
