@@ -1,16 +1,34 @@
 // What bench_explore.py runs in the page: move a slider, wait for the picture, watch the frames.
 
 const frame = () => new Promise(requestAnimationFrame);
-const afterPaint = async () => { await frame(); await new Promise((resolve) => setTimeout(resolve)); };
+const task = () => new Promise((resolve) => setTimeout(resolve));
 
 // What changes with every new picture; undefined until there is one.
 const pictures = {
   ours: () => document.querySelector(".labkit-timeline")?.dataset.version,
-  interact: () => {
-    const image = document.querySelector(".widget-output img");
-    return image?.complete ? image.src : undefined;
+  interact: () => document.querySelector(".widget-output img")?.src,
+};
+
+// When a new picture is on the screen. Ours is drawn, and says so, in the frame that shows it; an
+// image is decoded first, and is in the frame after that.
+const shown = {
+  ours: task,
+  interact: async () => {
+    await document.querySelector(".widget-output img").decode();
+    await frame();
+    await task();
   },
 };
+
+const changed = (picture) => new Promise((resolve) => {
+  const before = pictures[picture]();
+  const observer = new MutationObserver(() => {
+    if ([before, undefined].includes(pictures[picture]())) return;
+    observer.disconnect();
+    resolve();
+  });
+  observer.observe(document, { subtree: true, childList: true, attributeFilter: ["data-version", "src"] });
+});
 
 window.bench = {
   // The slider beside this word.
@@ -20,13 +38,17 @@ window.bench = {
 
   isThere: (picture) => pictures[picture]() !== undefined,
 
-  // Milliseconds from a key on the slider to the frame that shows the new picture.
+  // Milliseconds from a key on the slider to the frame that shows the new picture. What the move
+  // before it has left to do, in the kernel and in the page, is waited for.
   async move(word, key, picture) {
-    const before = pictures[picture]();
+    const { kernel } = window.jupyterapp.shell.currentWidget.sessionContext.session;
+    await new Promise((resolve) => setTimeout(resolve, 100));
+    while (kernel.status !== "idle") await frame();
+    const isNew = changed(picture);
     const began = performance.now();
     bench.handle(word).dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
-    while ([before, undefined].includes(pictures[picture]())) await frame();
-    await afterPaint();
+    await isNew;
+    await shown[picture]();
     return performance.now() - began;
   },
 
