@@ -9,7 +9,7 @@ tried: in any way to finish another one and all that comes of it could change pl
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from labkit.explore.puzzle.board import Board, Ready
@@ -21,25 +21,24 @@ SEARCHED = 1500  # boards a search looks at before it gives up
 
 
 class Completion(NamedTuple):
-    """A finished board, its result, and whether it is certain that no other one is better."""
+    """A finished board and its result; None and inf where the board cannot be finished.
 
-    board: Board
+    ``certain`` says that no way to finish has a better result, not only that none was found.
+    """
+
+    board: Board | None
     result_s: float
     certain: bool
 
 
-def complete(board: Board, level: Level) -> Completion | None:
-    """Return the best way found to finish ``board``, None where none was found.
-
-    Bounded work: a few hundred milliseconds at most.
-    """
+def complete(board: Board, level: Level) -> Completion:
+    """Return the best way found to finish ``board``, which must have no violations."""
     bound_s = lower_bound(board, level)
     best: Board | None = None
-    for key in _keys(level):
-        finished = _by_rule(board, key)
-        if finished and (best is None or level.result_s(finished) < level.result_s(best)):
+    for finished in _by_rules(board, level):
+        if best is None or level.result_s(finished) < level.result_s(best):
             best = finished
-        if best and level.result_s(best) <= bound_s:
+        if level.result_s(best) <= bound_s:
             return Completion(best, level.result_s(best), True)
     return _Search(level, best).run(board)
 
@@ -101,6 +100,15 @@ def _starts(level: Level) -> dict[tuple[str, int], list[float]]:
     for op, bar in level.reference_board.placed.items():
         starts.setdefault((op.kind, op.stage), []).append(bar.start_s)
     return {group: sorted(times) for group, times in starts.items()}
+
+
+def _by_rules(board: Board, level: Level) -> Iterator[Board]:
+    """Yield ways to finish ``board``: as the reference if it is on its way, then by each rule."""
+    if all(level.reference_board.placed[op] == bar for op, bar in board.placed.items()):
+        yield level.reference_board
+    for key in _keys(level):
+        if finished := _by_rule(board, key):
+            yield finished
 
 
 def _by_rule(board: Board, key: Key) -> Board | None:
@@ -177,9 +185,11 @@ class _Search:
     def best_s(self) -> float:
         return self.level.result_s(self.best) if self.best else float("inf")
 
-    def run(self, board: Board) -> Completion | None:
+    def run(self, board: Board) -> Completion:
         self._visit(board)
-        return Completion(self.best, self.best_s, self.left > 0) if self.best else None
+        # a rank's span can also be shortened by a later start, which is not tried
+        every_way = self.left > 0 and (self.level.goal == "makespan" or not self.best)
+        return Completion(self.best, self.best_s, every_way)
 
     def _visit(self, board: Board) -> None:
         if self.left <= 0:

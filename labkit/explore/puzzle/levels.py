@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from labkit.explore.puzzle.board import Board
 from labkit.explore.puzzle.rules import Rules
-from labkit.schedule import EVENT_NAMES, Schedule, gpipe, interleaved, one_f_one_b
-from labkit.schedule import zero_bubble_h1, zero_bubble_h2, zero_bubble_v
+from labkit.schedule import (
+    EVENT_NAMES,
+    Schedule,
+    gpipe,
+    interleaved,
+    one_f_one_b,
+    zero_bubble_h1,
+    zero_bubble_h2,
+    zero_bubble_v,
+)
 from labkit.simulate import simulate
 
 WHOLE = {"F": 1.0, "B": 2.0}
@@ -63,9 +71,7 @@ def board_of(schedule: Schedule, rules: Rules) -> Board:
             raise ValueError(f"{schedule.name or 'the schedule'} breaks the rules of this level: {after}")
         board = after
     if not board.finished:
-        raise ValueError(
-            f"{schedule.name or 'the schedule'} breaks the rules of this level: {board.what_is_missing()}"
-        )
+        raise ValueError(f"{schedule.name or 'the schedule'} breaks the rules of this level: {board.what_is_missing()}")
     return board
 
 
@@ -85,7 +91,7 @@ def level(number: int) -> Level:
 def _rules(
     homes: Sequence[int],
     n_micro: int,
-    times: dict[str, float | list[float]],
+    times: Mapping[str, float | list[float]],
     hop: float = 0.0,
     caps: Sequence[int] | None = None,
 ) -> Rules:

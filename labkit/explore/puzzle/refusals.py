@@ -83,7 +83,8 @@ def no_room(op: Op, rank: int, row: Row, kept: Sequence[Bar], freeing: Sequence[
     """Refuse the forward ``op``, as ``freeing`` are to free what the rank keeps."""
     count, blocker = int(row.cap), freeing[0]
     activations = f"{count} activation{'s' if count != 1 else ''}"
-    stays = f"it keeps {_list([bar.op for bar in kept])} until {_list(freeing, 'or')} has ended"
+    those = f"{'that' if len(kept) == 1 else 'those'} of {_list([bar.op for bar in kept])}"
+    stays = f"it keeps {those} until {_list(freeing, 'or')} has ended"
     where = "" if any(bar.op == blocker for bar in row.bars) else f", and {blocker} is not placed yet"
     return Refusal("memory", f"rank {rank} has room for {activations}: {stays}{where}. {op} has to wait", op, blocker)
 
