@@ -53,7 +53,7 @@ def least_makespan(rules: Rules, in_order: bool = False) -> float:
 
 
 def _orders(rules: Rules, rank: int, in_order: bool) -> Iterator[tuple[Op, ...]]:
-    """Yield the orders of a rank's ops in which each comes after what it needs there, under its cap."""
+    """Yield the orders of a rank's ops, each after what it needs there, that its cap allows."""
     ops = [op for op in rules.ops if rules.rank_of(op) == rank]
     for order in _in_order(rules, ops) if in_order else permutations(ops):
         at = {op: position for position, op in enumerate(order)}

@@ -167,7 +167,7 @@ def test_a_full_board_with_something_wrong_is_not_finished():
     board = built(TWO_BY_TWO, "0F0 1F0 1B0 0B0").stamp().move("0B1", 5.5, free=True)
     assert len(board.placed) == len(TWO_BY_TWO.ops) and not board.finished
     with pytest.raises(ValueError, match="not finished: 0B1 needs the gradient of 1B1"):
-        board.score
+        _ = board.score
     assert board.move("0B1", 7.0, free=True).finished
 
 
