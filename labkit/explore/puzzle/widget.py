@@ -71,7 +71,7 @@ class SchedulePuzzle(Explorer):
         self.wrong = ipywidgets.HTML()
         self.table = ipywidgets.HTML()
         timeline = Timeline()
-        timeline.keys = [list(pair) for pair in KEYS]
+        timeline.own_keys = [list(pair) for pair in KEYS]
         super().__init__(self._rows(timeline), timeline)
         self._listen()
         self._open()
