@@ -8,6 +8,7 @@ timeline        the one widget that shows panels
 schedules       the schedule explorer: controls, two schedules, metrics, a run
 state           what it shows, as a line of text
 schedule_values from a state to schedules and their times; metrics
+puzzle          schedules to build by hand: a board, levels, hints
 measure         a schedule run on real ranks, beside its ideal
 pipeline_rank   what each of these ranks does
 page            the same as a file that needs no kernel
@@ -23,14 +24,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from labkit.explore.puzzle.widget import schedule_puzzle
     from labkit.explore.schedules import schedule_explorer
     from labkit.explore.timeline import Timeline
 
-__all__ = ["Timeline", "schedule_explorer"]
+__all__ = ["Timeline", "schedule_explorer", "schedule_puzzle"]
 
 # Where each name is. It is loaded when it is first used: ranks come by here on their way to what
 # they run, and need neither widgets nor matplotlib.
-_HOMES = {"Timeline": "timeline", "schedule_explorer": "schedules"}
+_HOMES = {"Timeline": "timeline", "schedule_explorer": "schedules", "schedule_puzzle": "puzzle.widget"}
 
 
 def __getattr__(name: str) -> Any:
