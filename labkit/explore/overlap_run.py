@@ -1,0 +1,1 @@
+"""Build the small models (stub)."""
