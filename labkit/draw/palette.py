@@ -40,6 +40,8 @@ STYLES: dict[str, Style] = {
     "send": Style(_BLUE, "---"),
     "recv": Style(_RED, "|||"),
     "wait": Style(_GREY, "///"),
+    "queued": Style(_YELLOW, "---"),
+    "result waits": Style(_GREY, "..."),
 }
 _LIGHTEST = 0.6  # how far the last stage of a rank goes towards white
 

@@ -41,7 +41,6 @@ class Gradients:
     sizes_bytes: Sequence[int]
     ready_s: Sequence[float]
     source: str
-    emulated: str = ""
 
     @property
     def backward_s(self) -> float:
@@ -62,7 +61,7 @@ class Gradients:
         """Return the same gradients from a backward pass that takes ``backward_s`` in all."""
         stretch = backward_s / self.backward_s
         ready_s = [stretch * ready for ready in self.ready_s]
-        return Gradients(self.model, self.names, self.sizes_bytes, ready_s, self.source, self.emulated)
+        return Gradients(self.model, self.names, self.sizes_bytes, ready_s, self.source)
 
 
 # --- the pieces of a model, in the order of its forward pass --------------------------------------
@@ -218,7 +217,9 @@ def model_named(model: str) -> Model:
     return MODELS[model]
 
 
-def predicted_gradients(model: str = "gpt2", small: bool = False, flops_per_s: float = ASSUMED_FLOPS_PER_S) -> Gradients:
+def predicted_gradients(
+    model: str = "gpt2", small: bool = False, flops_per_s: float = ASSUMED_FLOPS_PER_S
+) -> Gradients:
     """Return the gradients of a model of MODELS, their times by the FLOPs before each.
 
     ``small`` is the model with all widths an eighth. The batch is the same as MODELS says; a batch

@@ -61,13 +61,16 @@ class Reduction:
     """One backward pass, and the all_reduces of its buckets meanwhile and after it.
 
     ``buckets`` are lists of parameter indices, in the order of sending, and ``all_reduces`` when
-    each was on its way. ``end_s`` is when all gradients are means.
+    each was on its way. ``end_s`` is when all gradients are means. ``measured`` says that this did
+    happen, and ``note`` what was not real then.
     """
 
     gradients: Gradients
     buckets: Sequence[Sequence[int]]
     all_reduces: Sequence[Span]
     end_s: float
+    measured: bool = False
+    note: str = ""
 
     # --- numbers ---
 
@@ -154,7 +157,7 @@ class Reduction:
             (0, "comm", "all_reduce", *[None] * 3, k, n_bytes, *span)
             for k, (n_bytes, span) in enumerate(zip(self.bucket_bytes, self.all_reduces, strict=True))
         ]
-        return event_table(rows, emulated=gradients.emulated)
+        return event_table(rows, measured=self.measured, emulated=self.note)
 
     def moments(self) -> list[Moment]:
         """Return what the Reducer does, in order: hook, ready, bucket full, all_reduce, done."""
@@ -287,6 +290,8 @@ def make_buckets(
     try:
         buckets = assign_buckets(list(sizes_bytes), cap_mb * MIB, first)
     except TodoError as todo:
-        return Plan(make_buckets(sizes_bytes, ONE_BUCKET).buckets, f"{todo}: until then all gradients are in one bucket")
+        return Plan(
+            make_buckets(sizes_bytes, ONE_BUCKET).buckets, f"{todo}: until then all gradients are in one bucket"
+        )
     check_buckets(buckets, n)
     return Plan(buckets)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from labkit.explore import gradients, overlap_run
+from labkit.explore import gradients, overlap_rank
 from labkit.explore.gradients import MODELS, predicted_gradients
 
 
@@ -20,7 +20,7 @@ def on_meta(model: str, small: bool) -> torch.nn.Module:
 
         make = lambda: BertForSequenceClassification(BertConfig(**gradients.SMALL_BERT if small else {}))  # noqa: E731
     else:
-        make = lambda: overlap_run.BUILDERS[model](gradients.SMALL if small else 1)  # noqa: E731
+        make = lambda: getattr(overlap_rank, model)(gradients.SMALL if small else 1)  # noqa: E731
     with torch.device("meta"):
         return make()
 

@@ -36,7 +36,9 @@ def gpt2(rule: str = ONE_BUCKET) -> Reduction:
 @pytest.mark.parametrize("world_size", [1, 2, 5])
 def test_all_reduces_run_when_ddp_timeline_says(buckets, world_size):
     found, link = predict(three_layers(), buckets, world_size, Link(0.1, MIB)), Link(0.1, MIB)
-    oracle = ddp_timeline([3.0, 2.0, 1.0], [4 * MIB, 2 * MIB, MIB], buckets, world_size, link.latency_s, link.bytes_per_s)
+    oracle = ddp_timeline(
+        [3.0, 2.0, 1.0], [4 * MIB, 2 * MIB, MIB], buckets, world_size, link.latency_s, link.bytes_per_s
+    )
     sent = found.events().query("lane == 'comm'").reset_index(drop=True)
     assert sent.equals(oracle)
 
@@ -80,7 +82,11 @@ def test_a_link_without_limit_or_latency_costs_nothing():
 
 @pytest.mark.parametrize(
     ("buckets", "says"),
-    [([[2], [1]], "parameters .0. are in no bucket"), ([[2, 1, 0], [0]], "in buckets 0 and 1"), ([[], [2, 1, 0]], "empty")],
+    [
+        ([[2], [1]], "parameters .0. are in no bucket"),
+        ([[2, 1, 0], [0]], "in buckets 0 and 1"),
+        ([[], [2, 1, 0]], "empty"),
+    ],
 )
 def test_buckets_that_are_no_partition_are_refused(buckets, says):
     with pytest.raises(ValueError, match=says):
@@ -123,7 +129,11 @@ def test_the_reducer_step_by_step():
     found = predict(three_layers(), [[2, 1], [0]], 2, Link(0.5, 2 * MIB))  # 2.5 s and 3 s on the link
     assert [(moment.time_s, moment.bucket, moment.text) for moment in found.moments()] == [
         (1.0, 0, "The hook of c fires: its gradient is ready, 1 of 3. Bucket 0 has 1.00 of 3.00 MiB."),
-        (2.0, 0, "The hook of b fires: its gradient is ready, 2 of 3. Bucket 0 is full with 3.00 MiB: all_reduce 0 starts."),
+        (
+            2.0,
+            0,
+            "The hook of b fires: its gradient is ready, 2 of 3. Bucket 0 is full with 3.00 MiB: all_reduce 0 starts.",
+        ),
         (
             3.0,
             1,
@@ -143,7 +153,10 @@ def test_the_reducer_step_by_step():
 
 def test_a_bucket_that_is_full_too_early_waits_for_its_turn():
     found = predict(three_layers(ready_s=(1.0, 2.0, 3.0)), [[2, 1], [0]], 2, LINK)
-    assert "Bucket 1 is full with 4.00 MiB: it waits for bucket 0, as every rank sends in the same order." in found.moments()[0].text
+    assert (
+        "Bucket 1 is full with 4.00 MiB: it waits for bucket 0, as every rank sends in the same order."
+        in found.moments()[0].text
+    )
 
 
 @pytest.mark.parametrize("rule", [ONE_BUCKET, ONE_EACH])
@@ -195,7 +208,9 @@ def test_a_wrong_answer_to_dp_6_is_refused_by_name():
 def test_rules_that_need_no_answer_and_an_unknown_one():
     assert make_buckets([4, 4, 4], ONE_BUCKET).buckets == [[2, 1, 0]]
     assert make_buckets([4, 4, 4], ONE_EACH).buckets == [[2], [1], [0]]
-    with pytest.raises(ValueError, match=f"^rule is 'mine', expected one of {', '.join(RULES)}".replace("(", r"\(").replace(")", r"\)")):
+    with pytest.raises(
+        ValueError, match=f"^rule is 'mine', expected one of {', '.join(RULES)}".replace("(", r"\(").replace(")", r"\)")
+    ):
         make_buckets([4, 4, 4], "mine")
 
 
