@@ -6,6 +6,7 @@ and order, about 1/64 of the bytes. Nothing is built or downloaded here.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -72,7 +73,7 @@ class Gradients:
 
 
 def _linear(name: str, rows: int, n_in: int, n_out: int, first: bool = False) -> list[Piece]:
-    """Return weight and bias of a layer; the model's ``first`` one needs no gradient of its input."""
+    """Return weight and bias of a layer; the ``first`` one needs no gradient of its input."""
     product = 2.0 * rows * n_in * n_out
     weight = Piece(f"{name}.weight", n_in * n_out, product if first else 2 * product)
     return [weight, Piece(f"{name}.bias", n_out, 1.0 * rows * n_out)]
@@ -168,7 +169,7 @@ MLP_WIDTHS = (784, *[2048] * 8, 1000)
 def mlp_pieces(narrower: int = 1) -> list[Piece]:
     """Return those of nine linear layers with ReLUs between them, seven of them of equal size."""
     widths = [width // narrower for width in MLP_WIDTHS]
-    pairs = enumerate(zip(widths[:-1], widths[1:], strict=True))
+    pairs = enumerate(itertools.pairwise(widths))
     return [piece for i, (n_in, n_out) in pairs for piece in _linear(f"{2 * i}", 1, n_in, n_out, first=i == 0)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 from unittest import mock
@@ -48,13 +49,13 @@ def mlp(narrower: int = 1) -> nn.Sequential:
     """Return linear layers with ReLUs between them, their widths divided by ``narrower``."""
     widths = [width // narrower for width in MLP_WIDTHS]
     layers: list[nn.Module] = []
-    for n_in, n_out in zip(widths[:-1], widths[1:], strict=True):
+    for n_in, n_out in itertools.pairwise(widths):
         layers += [nn.Linear(n_in, n_out), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 
 
 class Training(NamedTuple):
-    """How a small model is trained: made by ``build``, fed with ``inputs``, which gives ``loss``."""
+    """How a small model is trained: who builds it, what goes in, and its loss."""
 
     build: Callable[[], nn.Module]
     inputs: Callable[[], torch.Tensor]

@@ -1,8 +1,8 @@
 """Run buckets on real ranks: the same model an eighth as wide, on a link as slow in proportion.
 
-Its parameters are the whole model's, by number and order, with about 1/64 of the bytes. Its
-backward pass takes some other time. So the capacity of a bucket shrinks with the bytes, and the link
-is such that a bucket takes the same share of backward: what is drawn has the same proportions.
+Its parameters are the whole model's, by number and order, with about 1/64 of the bytes, and its
+backward pass takes some other time. So the capacity of a bucket shrinks with the bytes, and the
+link is such that a bucket takes the same share of backward: the picture keeps its proportions.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import statistics
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -37,7 +38,7 @@ class OverlapRun:
     note: str
 
     def table(self) -> pd.DataFrame:
-        """Return predicted and measured milliseconds of backward, communication and what remains."""
+        """Return predicted and measured ms of backward, communication and what is exposed."""
         rows = {}
         for source, one in (("predicted", self.predicted), ("measured", self.measured)):
             times = [one.backward_s, one.communication_s, one.exposed_s, one.end_s]
@@ -134,7 +135,7 @@ def _measure(
     from labkit.explore import overlap_rank
     from labkit.launch import launch
 
-    options = {"world_size": n_ranks, "threads": 1, "timeout_s": timeout_s}
+    options: dict[str, Any] = {"world_size": n_ranks, "threads": 1, "timeout_s": timeout_s}
     refused = ""
     try:
         run = launch(overlap_rank.train, model, caps_mb, ROUNDS, link=link, **options)

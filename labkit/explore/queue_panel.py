@@ -74,8 +74,8 @@ def _tasks(events: pd.DataFrame) -> list[_Task]:
         )
     both = halves[0].merge(halves[1], on=[*keys, "turn"], how="inner").sort_values("put_s", kind="stable")
     return [
-        _Task(int(row.stage) + int(row.micro_batch), int(row.stage), int(row.micro_batch), *map(float, row[3:]))
-        for row in both.itertuples(index=False)
+        _Task(stage + micro_batch, stage, micro_batch, *times)
+        for stage, micro_batch, _, *times in zip(*(both[name].tolist() for name in both), strict=True)
     ]
 
 

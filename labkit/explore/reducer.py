@@ -1,8 +1,8 @@
 """Work out one backward pass with buckets: what DDP's Reducer does, step by step, and its price.
 
-    reduction = predict(predicted_gradients("gpt2"), buckets, world_size=8, link=Link(50e-6, 12.5e9))
-    reduction.exposed_s, reduction.hidden_share        # what overlap does not hide, and what it does
-    reduction.moments()[0].text                        # 'transformer.ln_f.bias is ready, 1 of 148 …'
+    reduction = predict(predicted_gradients("gpt2"), buckets, 8, Link(50e-6, 12.5e9))
+    reduction.exposed_s, reduction.hidden_share    # what overlap does not hide, and what it does
+    reduction.moments()[0].text                    # 'The hook of transformer.ln_f.bias fires: …'
 
 The same class holds a measured pass. Nothing is drawn and nothing is sent here.
 """
@@ -35,7 +35,7 @@ class Span(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """Something the Reducer does at a time, in a sentence; ``bucket`` is the one that it is about."""
+    """Something the Reducer does at a time, in words; ``bucket`` is the one it is about."""
 
     time_s: float
     text: str

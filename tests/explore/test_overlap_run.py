@@ -74,5 +74,5 @@ def test_an_unfilled_task_is_named_before_any_rank_starts(unfilled):
 
 @task("dp.6", "dp.7")
 def test_one_rank_is_refused_as_it_sends_nothing():
-    with pytest.raises(ValueError, match="^one rank sends nothing"):
+    with pytest.raises(ValueError, match=r"^one rank sends nothing"):
         run_overlap("mlp", 25, 1, 1, Link(0, 1e9), 0.01)

@@ -66,7 +66,7 @@ def test_a_recording_that_did_not_ask_has_no_queues_and_is_refused_by_name():
         pipe(torch.ones(6, 8))
     assert set(recording.events["name"]) == {"forward"}
     for make in (queue_table, queue_panel):
-        with pytest.raises(ValueError, match="^no task of a queue was recorded"):
+        with pytest.raises(ValueError, match=r"^no task of a queue was recorded"):
             make(recording.events)
-        with pytest.raises(ValueError, match="^no task of a queue was recorded"):
+        with pytest.raises(ValueError, match=r"^no task of a queue was recorded"):
             make(event_table([]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from unittest import mock
 
@@ -119,7 +120,7 @@ def test_the_event_table_has_a_row_per_gradient_and_per_bucket_and_can_be_drawn(
 def test_gradient_bars_fill_backward_without_a_gap(rule):
     spans = sorted(gpt2(rule).computing())
     assert spans[0].start_s == 0
-    assert all(before.end_s == after.start_s for before, after in zip(spans, spans[1:], strict=False))
+    assert all(before.end_s == after.start_s for before, after in itertools.pairwise(spans))
 
 
 # --- step by step ---------------------------------------------------------------------------------
@@ -145,8 +146,8 @@ def test_the_reducer_step_by_step():
         (
             7.5,
             1,
-            "all_reduce 1 is done: 1 gradient is a mean over all ranks. It is the last one: 4500 ms of communication were exposed "
-            "after backward.",
+            "all_reduce 1 is done: 1 gradient is a mean over all ranks. It is the last one: 4500 ms of communication were "
+            "exposed after backward.",
         ),
     ]
 
