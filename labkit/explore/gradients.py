@@ -133,7 +133,7 @@ class Convolution(NamedTuple):
     ``side`` is of the whole model's images and ``small_side`` of the small one's.
     """
 
-    index: int
+    place: int
     channels: int
     kernel: int
     side: int
@@ -152,10 +152,11 @@ HIDDEN, CLASSES, LAST_SIDE = 4096, 1000, 6  # of its linear layers, and of the p
 
 def convnet_pieces(narrower: int = 1) -> list[Piece]:
     """Return AlexNet's: most FLOPs are in its convolutions, most bytes in its linear layers."""
-    pieces, n_in = [], 3
+    pieces: list[Piece] = []
+    n_in = 3
     for layer in CONVOLUTIONS:
         n_out, side = layer.channels // narrower, layer.side if narrower == 1 else layer.small_side
-        pieces += _linear(f"{layer.index}", side**2, n_in * layer.kernel**2, n_out, first=not pieces)
+        pieces += _linear(f"{layer.place}", side**2, n_in * layer.kernel**2, n_out, first=not pieces)
         n_in = n_out
     widths = [n_in * LAST_SIDE**2, HIDDEN // narrower, HIDDEN // narrower, CLASSES // narrower]
     for index, n_in, n_out in zip((15, 17, 19), widths[:-1], widths[1:], strict=True):

@@ -37,7 +37,7 @@ def convnet(narrower: int = 1) -> nn.Sequential:
     for layer in CONVOLUTIONS:
         n_out, kernel = layer.channels // narrower, layer.kernel
         layers += [nn.Conv2d(n_in, n_out, kernel, stride=4 if n_in == 3 else 1, padding=min(kernel // 2, 2)), nn.ReLU()]
-        if layer.index in (0, 3, 10):
+        if layer.place in (0, 3, 10):
             layers.append(nn.MaxPool2d(3, stride=2))
         n_in = n_out
     hidden = HIDDEN // narrower
