@@ -44,8 +44,8 @@ STYLES: dict[str, Style] = {
     "result waits": Style(_GREY, "..."),
     "buckets 0, 4, 8 …": Style(_SKY, "|||"),
     "buckets 1, 5, 9 …": Style(_ORANGE, "ooo"),
-    "buckets 2, 6, 10 …": Style(_GREEN, ""),
-    "buckets 3, 7, 11 …": Style(_PURPLE, "+++"),
+    "buckets 2, 6, 10 …": Style(_GREEN, "+++"),
+    "buckets 3, 7, 11 …": Style(_PURPLE, "---"),
 }
 _LIGHTEST = 0.6  # how far the last stage of a rank goes towards white
 

@@ -1,4 +1,4 @@
-"""Draw a backward pass with buckets as panels: parameters as blocks, and the time line below them."""
+"""Draw a backward pass with buckets as panels: parameters as blocks, and a time line below."""
 
 from __future__ import annotations
 
@@ -80,17 +80,26 @@ def summary(reduction: Reduction, time: TimeAxis) -> str:
 
 def _blocks(sizes: Sequence[int], row: int, buckets: Sequence[int]) -> pd.DataFrame:
     ends = np.cumsum(sizes, dtype=float)
-    return _row(ends - sizes, ends, row, [BUCKET_NAMES[k % 4] for k in buckets], [str(k) for k in buckets])
+    return _row(
+        list(zip(ends - sizes, ends, strict=True)),
+        row,
+        [BUCKET_NAMES[k % 4] for k in buckets],
+        [str(k) for k in buckets],
+    )
 
 
 def _row(
-    left: Sequence[float] | np.ndarray,
-    right: Sequence[float] | np.ndarray,
-    row: int,
-    name: Sequence[str] | str,
-    label: Sequence[str] | str,
+    spans: Sequence[tuple[float, float]], row: int, name: Sequence[str] | str, label: Sequence[str] | str
 ) -> pd.DataFrame:
-    columns = {"left": left, "right": right, "top": row + _TOP, "height": _HEIGHT, "name": name, "chunk": 0}
+    left, right = np.array(spans, dtype=float).T
+    columns: dict[str, object] = {
+        "left": left,
+        "right": right,
+        "top": row + _TOP,
+        "height": _HEIGHT,
+        "name": name,
+        "chunk": 0,
+    }
     return pd.DataFrame(columns | {"label": label})
 
 
@@ -115,15 +124,15 @@ class _Drawn:
         computing = one.computing()
         spans = [computing[i] for i in one.order]
         buckets = [one.bucket_of[i] for i in one.order]
-        rows = [_row(*zip(*spans, strict=True), 0, [BUCKET_NAMES[k % 4] for k in buckets], [str(k) for k in buckets])]
+        rows = [_row(spans, 0, [BUCKET_NAMES[k % 4] for k in buckets], [str(k) for k in buckets])]
         if one.exposed_s:
-            rows.append(_row([one.backward_s], [one.end_s], 0, "wait", "exposed"))
+            rows.append(_row([(one.backward_s, one.end_s)], 0, "wait", "exposed"))
         full = [(one.full_s[k], one.all_reduces[k].start_s) for k in self.waiting]
         if full:
-            rows.append(_row(*zip(*full, strict=True), 1, "queued", [str(k) for k in self.waiting]))
+            rows.append(_row(full, 1, "queued", [str(k) for k in self.waiting]))
         numbers = range(len(one.buckets))
         names = [BUCKET_NAMES[k % 4] for k in numbers]
-        rows.append(_row(*zip(*one.all_reduces, strict=True), 2, names, [str(k) for k in numbers]))
+        rows.append(_row(one.all_reduces, 2, names, [str(k) for k in numbers]))
         return pd.concat(rows, ignore_index=True)[list(BAR_COLUMNS)]
 
     def _needed(self, k: int) -> int:
@@ -224,5 +233,5 @@ def _buckets(n: int) -> str:
 
 
 def _short(name: str) -> str:
-    """Return the end of a parameter's name, which tells it from its neighbours: ``c_attn.weight``."""
+    """Return the end of a parameter's name, such as ``c_attn.weight``."""
     return ".".join(name.split(".")[-2:])

@@ -1,4 +1,4 @@
-"""Panels of a backward pass: blocks as long as their bytes, bars as long as their times, in words."""
+"""Panels of a backward pass: blocks as long as their bytes, bars as their times, and words."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from labkit.explore.wire import scene_of
 SECONDS = time_axis(10.0)
 
 
-def three(link: Link = Link(0.5, 2 * MIB), world_size: int = 2) -> Reduction:
+def three(world_size: int = 2) -> Reduction:
     """Buckets of 3 and 4 MiB, full at 2 s and 3 s; on this link they take 2.5 s and 3 s."""
     gradients = Gradients(
         "three", ["m.a.weight", "m.b.weight", "m.c.bias"], [4 * MIB, 2 * MIB, MIB], [3, 2, 1], "by hand"
     )
-    return predict(gradients, [[2, 1], [0]], world_size, link)
+    return predict(gradients, [[2, 1], [0]], world_size, Link(0.5, 2 * MIB))
 
 
 def test_blocks_are_as_long_as_their_bytes_in_the_order_of_sending_and_coloured_by_bucket():
