@@ -41,7 +41,7 @@ STYLES: dict[str, Style] = {
     "recv": Style(_RED, "|||"),
     "wait": Style(_GREY, "///"),
     "queued": Style(_YELLOW, "---"),
-    "result waits": Style(_GREY, "..."),
+    "result waits": Style(_GREY, "\\\\\\"),
     "buckets 0, 4, 8 …": Style(_SKY, "|||"),
     "buckets 1, 5, 9 …": Style(_ORANGE, "ooo"),
     "buckets 2, 6, 10 …": Style(_GREEN, "+++"),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import bisect
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -223,7 +223,7 @@ def predict(gradients: Gradients, buckets: Sequence[Sequence[int]], world_size: 
 
 def best_cap(
     gradients: Gradients,
-    plans: dict[float, Sequence[Sequence[int]]],
+    plans: Mapping[float, Sequence[Sequence[int]]],
     world_size: int,
     link: Link,
 ) -> float:

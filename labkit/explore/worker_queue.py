@@ -14,11 +14,13 @@ import numpy as np
 import pandas as pd
 
 from labkit.base.formats import MeasuredTable, emulated
+from labkit.draw.layout import time_axis
 from labkit.explore.scene import BAR_COLUMNS, Label, Panel
 
 if TYPE_CHECKING:
     import torch
 
+    from labkit.explore.timeline import Timeline
     from labkit.pipe import Pipe
 
 PLACES = ("queued", "forward", "result waits")  # of a task, one after the other, by their events
@@ -120,13 +122,30 @@ def queue_panel(events: pd.DataFrame, title: str = "Worker threads and their que
         height=3.3 * n_stages - 0.3,
         rows=_labels(n_stages),
         title=title,
-        facts=emulated(events),
         needs=np.array(needs, dtype="int32"),
         clocks=np.array(clocks),
         moments=np.array(sorted({time for time, _ in steps})),
         explain=lambda i: _explained(tasks[i // 3], i % 3, tasks),
         narrate=lambda x: _narrated(steps, x),
     )
+
+
+def queue_timeline(events: pd.DataFrame) -> Timeline:
+    """Return recorded queues as a picture to step through. Raises ValueError as queue_table."""
+    from labkit.explore.fallback import StaticForm
+    from labkit.explore.panel_figure import panel_figure
+    from labkit.explore.timeline import Timeline
+
+    panel, table = queue_panel(events), queue_table(events)
+    axis, note = time_axis(float(panel.bars["right"].max())), emulated(events)
+    n_stages, n_micro = table["stage"].nunique(), table["micro_batch"].nunique()
+    alt = (
+        f"The queues of {n_stages} worker threads: {n_micro} micro-batches, each put into a queue, computed, and fetched "
+        "once all of its clock are done."
+    )
+    timeline = Timeline.of([panel], alt=alt, time=axis, note=note)
+    timeline.static_form = lambda: StaticForm(panel_figure([(panel, axis)], note), alt, table)
+    return timeline
 
 
 def _labels(n_stages: int) -> list[Label]:
