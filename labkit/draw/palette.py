@@ -40,6 +40,12 @@ STYLES: dict[str, Style] = {
     "send": Style(_BLUE, "---"),
     "recv": Style(_RED, "|||"),
     "wait": Style(_GREY, "///"),
+    "queued": Style(_YELLOW, "---"),
+    "result waits": Style(_GREY, "\\\\\\"),
+    "buckets 0, 4, 8 …": Style(_SKY, "|||"),
+    "buckets 1, 5, 9 …": Style(_ORANGE, "ooo"),
+    "buckets 2, 6, 10 …": Style(_GREEN, "+++"),
+    "buckets 3, 7, 11 …": Style(_PURPLE, "---"),
 }
 _LIGHTEST = 0.6  # how far the last stage of a rank goes towards white
 
