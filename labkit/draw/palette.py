@@ -40,6 +40,22 @@ STYLES: dict[str, Style] = {
     "send": Style(_BLUE, "---"),
     "recv": Style(_RED, "|||"),
     "wait": Style(_GREY, "///"),
+    # Cells of a grid: what a rank holds of a tensor, and of a model.
+    "own part": Style("#D3DCE4", ""),
+    "partial sum": Style(_SKY, ""),
+    "whole sum": Style(_BLUE, "..."),
+    "no such sum": Style(_RED, "xxx"),
+    "from rank 0": Style(_SKY, ""),
+    "from rank 1": Style(_ORANGE, "///"),
+    "from rank 2": Style(_YELLOW, "\\\\\\"),
+    "from rank 3": Style(_PURPLE, "..."),
+    "from rank 4": Style(_GREEN, "---"),
+    "from rank 5": Style(_RED, "|||"),
+    "from rank 6": Style(_GREY, "///"),
+    "from rank 7": Style("#D3DCE4", "xxx"),
+    "weights": Style(_SKY, ""),
+    "gradients": Style(_ORANGE, "///"),
+    "optimizer state": Style(_GREY, "..."),
 }
 _LIGHTEST = 0.6  # how far the last stage of a rank goes towards white
 

@@ -67,6 +67,7 @@ class Panel:
     needs: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype="int32"))
     critical: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype="int32"))
     strips: pd.DataFrame | None = None
+    links: pd.DataFrame | None = None
     clocks: np.ndarray = field(default_factory=lambda: np.zeros(0))
     moments: np.ndarray = field(default_factory=lambda: np.zeros(0))
     explain: Callable[[int], str] = _nothing
