@@ -22,7 +22,7 @@ from labkit.draw.picture import INK, PAGE_IN, attach, house_style
 
 _CELL_IN, _LEAST_CELL_IN = 0.46, 0.2  # how wide and high a cell is, as far as a page has room
 _ROWS_IN, _BESIDE_IN, _ABOVE_IN, _BELOW_IN = 0.52, 0.22, 0.48, 0.12  # for labels of rows; between grids; for titles
-_LEGEND_IN, _LINE_IN = 0.3, 0.19
+_LINE_IN, _LEGEND_COLUMNS = 0.19, 8
 _INSET = 0.05  # of a cell, left white around its colour
 _WITH_ARROWS = 0.74  # how much of its width a cell's colour takes where arrows run beside it
 _NUMBERS_PT = (5.5, 9.0)  # the least and the largest letters in a cell
@@ -58,25 +58,29 @@ def cell_grids(
         raise ValueError("cell_grids: there is no grid, expected one or more")
     styles = styles_of(sorted(set().union(*(set(grid.cells["name"]) for grid in grids))))
     n_shades = 1 + max((int(grid.cells["shade"].max()) for grid in grids if len(grid.cells)), default=0)
+    handles, labels = _legend(grids, styles, n_shades)
+    n_columns = math.ceil(len(labels) / math.ceil(len(labels) / _LEGEND_COLUMNS))
     notes = textwrap.wrap(note, _NOTE_CHARACTERS)
+    below_in = _LINE_IN * (math.ceil(len(labels) / n_columns) + len(notes)) + 0.1
     with house_style():
         width = _WITH_ARROWS if any(len(grid.moves) for grid in grids) else 1 - 2 * _INSET
-        figure, all_axes, cell_in = _new_figure(grids, across, cell_in, len(notes))
+        figure, all_axes, cell_in = _new_figure(grids, across, cell_in, below_in)
         for number, (ax, grid) in enumerate(zip(all_axes, grids, strict=True)):
             first = number == 0 or ax.get_position().x0 <= all_axes[number - 1].get_position().x0
             _set_axes(ax, grid, first or not _same_rows(grids))
             _draw_cells(ax, grid, styles, n_shades, cell_in, width)
             _draw_moves(ax, grid, width)
             attach(ax, grid.cells[["rank", "column", "name", "label", "sentence"]].assign(grid=grid.title))
-        _put_legend(figure, grids, styles, n_shades, len(notes))
-        if notes:
-            height = figure.get_figheight()
-            figure.text(0.1 / PAGE_IN, 0.06 / height, "\n".join(notes), fontsize=8, va="bottom", linespacing=1.35)
+        place: dict[str, Any] = {"loc": "upper left", "fontsize": 8, "columnspacing": 1.3, "borderpad": 0.0}
+        corner = (0.1 / PAGE_IN, below_in / figure.get_figheight())
+        figure.legend(handles, labels, ncols=n_columns, bbox_to_anchor=corner, handler_map=SIDE_BY_SIDE, **place)
+        look: dict[str, Any] = {"fontsize": 8, "va": "bottom", "linespacing": 1.35}
+        figure.text(0.1 / PAGE_IN, 0.06 / figure.get_figheight(), "\n".join(notes), **look)
     return figure
 
 
 def _new_figure(
-    grids: Sequence[CellGrid], across: int | None, cell_in: float, n_notes: int
+    grids: Sequence[CellGrid], across: int | None, cell_in: float, below_in: float
 ) -> tuple[Figure, list[Axes], float]:
     """Return a figure, axes for each grid, and the width of a cell in inches."""
     n_columns, n_rows = max(len(grid.columns) for grid in grids), max(len(grid.rows) for grid in grids)
@@ -89,7 +93,7 @@ def _new_figure(
     cell_in = max(min(cell_in, (room / across - labels_in - _BESIDE_IN) / n_columns), _LEAST_CELL_IN)
     row_in, above_in = min(cell_in, _CELL_IN), _ABOVE_IN + 0.14 * (n_lines_above - 1)
     line_in = above_in + n_rows * row_in + _BELOW_IN
-    total = math.ceil(len(grids) / across) * line_in + _LEGEND_IN + _LINE_IN * n_notes
+    total = math.ceil(len(grids) / across) * line_in + below_in
     figure = plt.figure(figsize=(PAGE_IN, total))
     axes = []
     for number, grid in enumerate(grids):
@@ -154,7 +158,8 @@ def _write(ax: Axes, cell: Any, colour: str, cell_in: float, width: float) -> No
 def _draw_moves(ax: Axes, grid: CellGrid, width: float) -> None:
     """Draw an arrow for each cell that is sent, right of its column.
 
-    Where all cells of a rank go to the same rank, one arrow right of the grid stands for all.
+    Where all cells of a rank go to the same rank, one thick arrow right of the grid stands for
+    all.
     """
     for (source, target), columns in grid.moves.groupby(["source", "target"])["column"]:
         whole = set(columns) == set(range(len(grid.columns)))
@@ -164,25 +169,20 @@ def _draw_moves(ax: Axes, grid: CellGrid, width: float) -> None:
             right = left + 0.13 + lane
             corners = [(left, source + 0.66), (right, source + 0.66), (right, target + 0.34), (left, target + 0.34)]
             look: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 8, "capstyle": "butt"}
-            arrow = FancyArrowPatch(path=Path(corners), linewidth=1.1, color=INK, zorder=4, clip_on=False, **look)
+            arrow = FancyArrowPatch(path=Path(corners), linewidth=2.4 if whole else 1.1, color=INK, zorder=4, clip_on=False, **look)
             ax.add_patch(arrow)
 
 
-def _put_legend(
-    figure: Figure, grids: Sequence[CellGrid], styles: dict[str, Style], n_shades: int, n_notes: int
-) -> None:
+def _legend(grids: Sequence[CellGrid], styles: dict[str, Style], n_shades: int) -> tuple[list[Any], list[str]]:
+    """Return handles and labels: the lightest and the darkest of a name that has shades."""
     order = [*STYLES, *styles]
+    labels, handles = sorted(styles, key=order.index), list[Any]()
     shaded = set().union(*(set(grid.cells["name"][grid.cells["shade"] > 0]) for grid in grids))
-    handles: list[Any] = []
-    labels = sorted(styles, key=order.index)
     for name in labels:
-        colour, hatch = styles[name]
-        shades = (n_shades - 1, 0) if name in shaded else (0,)
-        parts = [shade(colour, each, n_shades) for each in shades]
-        patches = [Patch(facecolor=part, edgecolor=darker(part), hatch=hatch, linewidth=0.5) for part in parts]
-        handles.append(tuple(patches) if len(patches) > 1 else patches[0])
+        colours = [shade(styles[name].colour, each, n_shades) for each in ((n_shades - 1, 0) if name in shaded else (0,))]
+        look: dict[str, Any] = {"hatch": styles[name].hatch, "linewidth": 0.5}
+        patches = tuple(Patch(facecolor=colour, edgecolor=darker(colour), **look) for colour in colours)
+        handles.append(patches if len(patches) > 1 else patches[0])
     if any(len(grid.cells) < len(grid.rows) * len(grid.columns) for grid in grids):
         handles, labels = [*handles, Patch(color=IDLE)], [*labels, "nothing"]
-    place: dict[str, Any] = {"loc": "lower left", "fontsize": 8, "columnspacing": 1.3, "borderpad": 0.0}
-    corner = (0.1 / PAGE_IN, (0.06 + _LINE_IN * n_notes) / figure.get_figheight())
-    figure.legend(handles, labels, ncols=len(labels), bbox_to_anchor=corner, handler_map=SIDE_BY_SIDE, **place)
+    return handles, labels

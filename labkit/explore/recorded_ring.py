@@ -1,7 +1,7 @@
 """Record the reader's own ring_all_reduce (dp.5) in real ranks, and retell it step by step.
 
-Every rank fills its tensor with numbers that say whose they are, and which chunk's. So whatever
-passes by, and whatever a rank holds, tells which parts have been added up in it.
+The numbers in a rank's tensor say whose they are (:mod:`labkit.explore.marked`). So whatever passes
+by, and whatever a rank holds, tells which parts have been added up in it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from labkit.explore.marked import bits_of, marked_tensor
 from labkit.explore.rings import SENT_COLUMNS, Story, check_ranks, follow, least_tensors, moved_before
 
 TIMEOUT_S = 20.0
@@ -67,16 +68,13 @@ def record_ring(world_size: int = 4, ring: Callable[[Any], object] | None = None
 
 def _observe(ring: Callable[[Any], object] | None) -> _Log:
     """Run the ring in this rank on a tensor that says whose its parts are, and log its calls."""
-    import torch
     import torch.distributed as dist
 
     from labkit.check.calls import recorded
 
     if ring is None:
         from labkit.dp import ring_all_reduce as ring
-    rank, n = dist.get_rank(), dist.get_world_size()
-    held = torch.zeros(n, n, n)  # [chunk, whose part, of which chunk]
-    held[range(n), rank, range(n)] = 1
+    held = marked_tensor(dist.get_rank(), dist.get_world_size())
     begun: list[Any] = []
     calls: list[_Call] = []
 
@@ -121,7 +119,7 @@ def retell(logs: Sequence[_Log]) -> Story:
     states = np.zeros((n_steps + 1, n, n), dtype=np.int64)
     for rank, log in enumerate(logs):
         for step, held in enumerate(_held(rank, log, messages, steps, n_steps)):
-            states[step, rank] = [_bits(chunk, held[chunk], strange) for chunk in range(n)]
+            states[step, rank] = [bits_of(chunk, held[chunk], strange) for chunk in range(n)]
     sent = [row for message, step in zip(messages, steps, strict=True) for row in _rows(message, step, logs, strange)]
     whole = n**3 * 4
     tensors = np.array([logs[message.source].calls[message.sent].n_bytes / whole for message in messages])
@@ -194,32 +192,8 @@ def _rows(message: _Message, step: int, logs: Sequence[_Log], strange: list[str]
     for number, part in enumerate(content.reshape(-1, n, n)):
         chunks = np.flatnonzero(part.any(axis=0))
         chunk = int(chunks[0]) if len(chunks) == 1 else number
-        rows.append((step, message.source, message.target, chunk, _bits(chunk, part, strange)))
+        rows.append((step, message.source, message.target, chunk, bits_of(chunk, part, strange)))
     return rows
-
-
-def _bits(chunk: int, part: np.ndarray, strange: list[str]) -> int:
-    """Return a bit for each rank whose part of the chunk has been added, as Story.states has it."""
-    counts = part[:, chunk]
-    if part.sum() == counts.sum() and np.isin(counts, (0, 1)).all() and counts.any():
-        return int((counts.astype(np.int64) << np.arange(len(counts))).sum())
-    text = _describe(chunk, part)
-    if text not in strange:
-        strange.append(text)
-    return -1 - strange.index(text)
-
-
-def _describe(chunk: int, part: np.ndarray) -> str:
-    """Return what is in a chunk that is no sum of different ranks' parts of it."""
-    if not part.any():
-        return "zeros"
-    terms = [
-        f"{'' if times == 1 else f'{times:g} times '}rank {rank}'s{'' if of == chunk else f' of chunk {of}'}"
-        for (rank, of), times in np.ndenumerate(part)
-        if times
-    ]
-    more = f" and {len(terms) - 4} more" if len(terms) > 4 else ""
-    return ", ".join(terms[:4]) + more
 
 
 # --- what to say about it -------------------------------------------------------------------------

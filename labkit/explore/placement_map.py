@@ -1,0 +1,105 @@
+"""Show where parameters, gradients and optimizer state live: one process, data parallel, pipeline,
+and both."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pandas as pd
+
+from labkit import cost
+from labkit.cost.memory import ADAM_BYTES, GIB, GPT3_SIZES, GRADIENT_BYTES, VOCABULARY, WEIGHT_BYTES, Size, parameters
+from labkit.explore.cells import Grid
+
+KINDS = {"weights": WEIGHT_BYTES, "gradients": GRADIENT_BYTES, "optimizer state": ADAM_BYTES}
+COLUMNS = {"weights": "weights", "gradients": "gradients", "optimizer state": "Adam"}
+N_STAGES = 2
+
+
+class Setting(NamedTuple):
+    """A way to place a model: what it is called, the stages of each rank, what ranks do about it."""
+
+    name: str
+    stages: tuple[tuple[int, ...], ...]
+    sentence: str
+
+
+SETTINGS = (
+    Setting("one process", ((0, 1),), "One rank keeps all, and computes alone."),
+    Setting(
+        "data parallel",
+        ((0, 1), (0, 1)),
+        "Each rank keeps all, and computes a part of the batch. Gradients are averaged; nothing gets smaller.",
+    ),
+    Setting(
+        "pipeline",
+        ((0,), (1,)),
+        "Each rank keeps a stage. Activations and their gradients are sent; no parameter and no weight gradient is.",
+    ),
+    Setting(
+        "both, 2 × 2",
+        ((0,), (1,), (0,), (1,)),
+        "Two pipelines, ranks 0 and 1, ranks 2 and 3. Those with the same stage average its gradients.",
+    ),
+)
+
+
+def placement(model: str = "1.3B") -> Grid:
+    """Return a grid whose steps are the four settings, with the bytes of each part in each rank.
+
+    ``model`` is a size of GPT-3, such as "1.3B", cut into two stages of as many layers each, and
+    trained in mixed precision with Adam (:mod:`labkit.cost.memory`). The token embedding is the
+    output layer as well, so the last stage of a pipeline keeps a copy of it.
+
+    Raises ValueError for an unknown size.
+    """
+    sizes = {size.name: size for size in GPT3_SIZES}
+    if model not in sizes:
+        raise ValueError(f"model is {model!r}, expected one of {', '.join(sizes)}")
+    rows = []
+    for step, setting in enumerate(SETTINGS):
+        for rank, stages in enumerate(setting.stages):
+            counts = stage_parameters(sizes[model], tied=len(stages) == N_STAGES)
+            for stage in stages:
+                others = [other for other, its in enumerate(setting.stages) if stage in its and other != rank]
+                for kind, (name, each) in enumerate(KINDS.items()):
+                    column = stage * len(KINDS) + kind
+                    text = _sentence(rank, stage, name, counts[stage], each, others)
+                    label = f"{counts[stage] * each / GIB:.2g}"
+                    rows.append((rank, column, step, step + 1, name, 0, label, text))
+    columns = [f"stage {stage}\n{short}" for stage in range(N_STAGES) for short in COLUMNS.values()]
+    return Grid(
+        cells=pd.DataFrame(rows, columns=["rank", "column", "appear", "vanish", "name", "shade", "label", "sentence"]),
+        columns=columns,
+        steps=[setting.name for setting in SETTINGS],
+        narrate=lambda step: SETTINGS[step].sentence,
+        n_ranks=max(len(setting.stages) for setting in SETTINGS),
+        title=f"GPT-3 {model}, GiB a rank",
+        facts="weights and gradients in 16 bits, Adam's state in 32",
+    )
+
+
+def stage_parameters(size: Size, tied: bool) -> list[int]:
+    """Return how many parameters each stage has: half of the layers, and what is outside of them.
+
+    Both embeddings come before the first layer, the last norm and the output layer after the last
+    one. ``tied``: both stages are in one process, so the output layer is the token embedding.
+    """
+    layers = size.layers // N_STAGES
+    outside, layer = parameters(0, size.width), parameters(1, size.width) - parameters(0, size.width)
+    norm = 2 * size.width
+    output = 0 if tied else VOCABULARY * size.width
+    return [outside - norm + layers * layer, (size.layers - layers) * layer + norm + output]
+
+
+def placement_table(model: str = "1.3B") -> pd.DataFrame:
+    """Return a row per setting: GiB in the fullest rank, by kind and together, and in all ranks.
+
+    Raises ValueError for an unknown size.
+    """
+    grid = placement(model)
+    ...
+
+
+def _sentence(rank: int, stage: int, name: str, count: int, each: int, others: list[int]) -> str:
+    return ""
