@@ -113,8 +113,8 @@ def show(figure: Figure | Axes, *, alt: str) -> Picture:
     Raises ValueError without an alt text.
     """
     alt = _checked_alt(alt, "show")
-    figure = _figure_of(figure, "show")
-    picture = Picture(_render(figure, "png", alt), alt)
+    figure = figure_of(figure, "show")
+    picture = Picture(render(figure, "png", alt), alt)
     plt.close(figure)
     return picture
 
@@ -133,12 +133,12 @@ def save(figure: Figure | Axes, name: str, *, alt: str) -> Picture:
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
         raise ValueError(f"save: name is {name!r}, expected letters, digits, _ and - only, no folder and no ending")
     alt = _checked_alt(alt, "save")
-    figure = _figure_of(figure, "save")
+    figure = figure_of(figure, "save")
     table = drawn_data(figure)
-    png = _render(figure, "png", alt)
+    png = render(figure, "png", alt)
     contents = {
         "png": png,
-        "svg": _render(figure, "svg", alt),
+        "svg": render(figure, "svg", alt),
         "csv": table.to_csv(index=False, lineterminator="\n").encode(),
         "alt.txt": (alt + "\n").encode(),
     }
@@ -172,14 +172,16 @@ def _checked_alt(alt: str, what: str) -> str:
     return " ".join(alt.split())
 
 
-def _figure_of(figure: Figure | Axes, what: str) -> Figure:
+def figure_of(figure: Figure | Axes, what: str) -> Figure:
+    """Return the figure, or that of the axes. Raises TypeError, naming ``what``, for any other."""
     found = figure.get_figure(root=True) if isinstance(figure, Axes) else figure
     if not isinstance(found, Figure):
         raise TypeError(f"{what}: got {type(figure).__name__}, expected a matplotlib figure or axes")
     return found
 
 
-def _render(figure: Figure, form: str, alt: str) -> bytes:
+def render(figure: Figure, form: str, alt: str) -> bytes:
+    """Return the figure as a file: ``form`` is "png" or "svg"."""
     unwanted: dict[str, str | None] = {"Software": None} if form == "png" else {"Date": None, "Creator": None}
     buffer = io.BytesIO()
     with house_style():

@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from labkit import cost
 from labkit.cost.memory import ADAM_BYTES, GIB, GPT3_SIZES, GRADIENT_BYTES, VOCABULARY, WEIGHT_BYTES, Size, parameters
-from labkit.explore.cells import Grid
+from labkit.explore.cells import CELL_COLUMNS, Grid
 
 KINDS = {"weights": WEIGHT_BYTES, "gradients": GRADIENT_BYTES, "optimizer state": ADAM_BYTES}
 COLUMNS = {"weights": "weights", "gradients": "gradients", "optimizer state": "Adam"}
@@ -53,23 +52,14 @@ def placement(model: str = "1.3B") -> Grid:
 
     Raises ValueError for an unknown size.
     """
-    sizes = {size.name: size for size in GPT3_SIZES}
-    if model not in sizes:
-        raise ValueError(f"model is {model!r}, expected one of {', '.join(sizes)}")
-    rows = []
-    for step, setting in enumerate(SETTINGS):
-        for rank, stages in enumerate(setting.stages):
-            counts = stage_parameters(sizes[model], tied=len(stages) == N_STAGES)
-            for stage in stages:
-                others = [other for other, its in enumerate(setting.stages) if stage in its and other != rank]
-                for kind, (name, each) in enumerate(KINDS.items()):
-                    column = stage * len(KINDS) + kind
-                    text = _sentence(rank, stage, name, counts[stage], each, others)
-                    label = f"{counts[stage] * each / GIB:.2g}"
-                    rows.append((rank, column, step, step + 1, name, 0, label, text))
+    kinds, rows = list(KINDS), []
+    for number, rank, stage, name, count, gib in _cells(_size(model)):
+        text = _sentence(SETTINGS[number], rank, stage, name, count, gib)
+        column = stage * len(kinds) + kinds.index(name)
+        rows.append((rank, column, number, number + 1, name, 0, f"{gib:.3g}", text))
     columns = [f"stage {stage}\n{short}" for stage in range(N_STAGES) for short in COLUMNS.values()]
     return Grid(
-        cells=pd.DataFrame(rows, columns=["rank", "column", "appear", "vanish", "name", "shade", "label", "sentence"]),
+        cells=pd.DataFrame(rows, columns=list(CELL_COLUMNS)),
         columns=columns,
         steps=[setting.name for setting in SETTINGS],
         narrate=lambda step: SETTINGS[step].sentence,
@@ -93,13 +83,45 @@ def stage_parameters(size: Size, tied: bool) -> list[int]:
 
 
 def placement_table(model: str = "1.3B") -> pd.DataFrame:
-    """Return a row per setting: GiB in the fullest rank, by kind and together, and in all ranks.
+    """Return a row per setting: the GiB of each kind in the fullest rank, and of all in all ranks.
 
-    Raises ValueError for an unknown size.
+    Columns: ``setting, ranks, weights, gradients, optimizer state, fullest rank, all ranks``. Errors
+    are those of :func:`placement`.
     """
-    grid = placement(model)
-    ...
+    cells = pd.DataFrame(_cells(_size(model)), columns=["setting", "rank", "stage", "name", "parameters", "GiB"])
+    kept = cells.pivot_table(index=["setting", "rank"], columns="name", values="GiB", aggfunc="sum")[list(KINDS)]
+    kept["together"] = kept.sum(axis=1)
+    rows = []
+    for number, setting in enumerate(SETTINGS):
+        ranks = kept.loc[number]
+        fullest = ranks.loc[ranks["together"].idxmax()]
+        rows.append((setting.name, len(ranks), *fullest, ranks["together"].sum()))
+    return pd.DataFrame(rows, columns=["setting", "ranks", *KINDS, "fullest rank", "all ranks"])
 
 
-def _sentence(rank: int, stage: int, name: str, count: int, each: int, others: list[int]) -> str:
-    return ""
+def _size(model: str) -> Size:
+    sizes = {size.name: size for size in GPT3_SIZES}
+    if model not in sizes:
+        raise ValueError(f"model is {model!r}, expected one of {', '.join(sizes)}")
+    return sizes[model]
+
+
+def _cells(size: Size) -> list[tuple[int, int, int, str, int, float]]:
+    """Return setting, rank, stage, name, parameters and GiB of each thing that a rank keeps."""
+    cells = []
+    for number, setting in enumerate(SETTINGS):
+        for rank, stages in enumerate(setting.stages):
+            counts = stage_parameters(size, tied=len(stages) == N_STAGES)
+            for stage in stages:
+                for name, each in KINDS.items():
+                    cells.append((number, rank, stage, name, counts[stage], counts[stage] * each / GIB))
+    return cells
+
+
+def _sentence(setting: Setting, rank: int, stage: int, name: str, count: int, gib: float) -> str:
+    text = f"Rank {rank}, stage {stage}: {gib:.3g} GiB of {name}, {KINDS[name]} bytes for each of {count:,} parameters."
+    others = [str(other) for other, stages in enumerate(setting.stages) if stage in stages and other != rank]
+    if not others:
+        return f"{text} No other rank has them."
+    same = "has the same" if name != "gradients" else "has its own until they are averaged, and then the same"
+    return f"{text} Rank {others[0]} {same}."

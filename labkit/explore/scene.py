@@ -52,6 +52,10 @@ class Panel:
     ``critical`` are the numbers of the bars on the critical path. ``strips`` says how much is
     kept under each rank: columns ``left, right, top, bottom, share`` (of the most, 0 to 1).
 
+    ``links`` are arrows of a grid: ``source`` and ``target`` are numbers of bars, seen from
+    step ``appear`` until before ``vanish``, with a ``label``. ``peaks`` stand to the right of the
+    rows.
+
     ``clocks`` and ``moments`` are where stepping by clock and by event stops, in ascending order.
     ``explain(i)`` says in a few sentences what bar i is and why it is where it is; ``narrate(x)``
     says in one line what happens at ``x``. Both are asked only when a reader wants to know.
@@ -68,6 +72,7 @@ class Panel:
     critical: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype="int32"))
     strips: pd.DataFrame | None = None
     links: pd.DataFrame | None = None
+    peaks: Sequence[Label] = ()
     clocks: np.ndarray = field(default_factory=lambda: np.zeros(0))
     moments: np.ndarray = field(default_factory=lambda: np.zeros(0))
     explain: Callable[[int], str] = _nothing

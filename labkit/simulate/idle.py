@@ -33,11 +33,15 @@ def critical_path(schedule: Schedule, events: pd.DataFrame) -> pd.DataFrame:
     that cannot run.
     """
     run = replay_events(schedule, events)
-    waited_for = attribute_delays(run).waited_for
+    return events.iloc[run.row[critical_ops(run, attribute_delays(run).waited_for)]]
+
+
+def critical_ops(run: Replay, waited_for: list[int | None]) -> list[int]:
+    """Return the numbers of the ops of :func:`critical_path`, in order of time."""
     path = [int(run.end_s.argmax())]
     while (op := waited_for[path[-1]]) is not None:
         path.append(op)
-    return events.iloc[run.row[path[::-1]]]
+    return path[::-1]
 
 
 # --- why a rank is idle ---------------------------------------------------------------------------
@@ -80,13 +84,34 @@ def explain_idle(schedule: Schedule, events: pd.DataFrame, rank: int, time: floa
     not one step of ``schedule``, TypeError for what is no number, ScheduleError for a schedule that
     cannot run.
     """
-    run = replay_events(schedule, events)
-    if not is_whole(rank) or not 0 <= rank < schedule.n_ranks:
-        raise ValueError(f"rank is {rank!r}, expected one of the {schedule.n_ranks} ranks of the schedule, from 0 on")
-    first, last = run.origin_s, run.origin_s + run.makespan_s
-    check_number("time", time, lambda time: first <= time <= last, f"a time in the run, from {first!r} to {last!r} s")
     as_text = (lambda time: measured(time, "s")) if isinstance(events, MeasuredTable) else (lambda time: f"{time:g} s")
-    return _Moment(run, attribute_delays(run).waited_for, time - run.origin_s, as_text).explain(int(rank))
+    return IdleReasons.of(replay_events(schedule, events), as_text).at(rank, time)
+
+
+@dataclass(frozen=True)
+class IdleReasons:
+    """What explains any idle time of one run: for who asks about many, as a picture does.
+
+    ``as_text`` writes a time, in seconds on the clock of the event table.
+    """
+
+    run: Replay
+    waited_for: list[int | None]
+    as_text: Callable[[float], str]
+
+    @classmethod
+    def of(cls, run: Replay, as_text: Callable[[float], str]) -> IdleReasons:
+        return cls(run, attribute_delays(run).waited_for, as_text)
+
+    def at(self, rank: int, time: float) -> Idle:
+        """Return why ``rank`` is idle at ``time``: see :func:`explain_idle`."""
+        run, n_ranks = self.run, 1 + self.run.dependencies.rank[-1]
+        if not is_whole(rank) or not 0 <= rank < n_ranks:
+            raise ValueError(f"rank is {rank!r}, expected one of the {n_ranks} ranks of the schedule, from 0 on")
+        first, last = run.origin_s, run.origin_s + run.makespan_s
+        expected = f"a time in the run, from {first!r} to {last!r} s"
+        check_number("time", time, lambda time: first <= time <= last, expected)
+        return _Moment(run, self.waited_for, time - run.origin_s, self.as_text).explain(int(rank))
 
 
 class _State(NamedTuple):

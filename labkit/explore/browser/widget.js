@@ -1,0 +1,45 @@
+// The two places where a Timeline lives: a notebook, with a kernel, and a file, without one.
+
+import { TimelineView } from "./timeline.js";
+
+function download(name, type, content) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([content], { type }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+
+// In a notebook: what anywidget calls.
+function render({ model, el }) {
+  const root = document.createElement("div");
+  el.append(root);
+  const send = (message) => {
+    try {
+      model.send(message);
+    } catch {
+      view.say("The kernel does not answer. If it was restarted, run this cell again.");
+    }
+  };
+  const view = new TimelineView(root, { scene: model.get("scene"), keys: model.get("keys"), send });
+  const onScene = () => view.show(model.get("scene"));
+  const onMessage = (message, buffers) => {
+    if ("answer" in message) view.answers.receive(message);
+    else if ("say" in message) view.say(message.say);
+    else if ("download" in message) download(message.download, message.type, buffers[0]);
+  };
+  model.on("change:scene", onScene);
+  model.on("msg:custom", onMessage);
+  return () => {
+    model.off("change:scene", onScene);
+    model.off("msg:custom", onMessage);
+    view.end();
+  };
+}
+
+// In a file: the scene and all answers are in it.
+export function openFile(root, scene, written) {
+  return new TimelineView(root, { scene, keys: [], send() {}, written });
+}
+
+export default { render };

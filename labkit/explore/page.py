@@ -1,0 +1,91 @@
+"""Write a picture as one HTML file that plays and explains without kernel and network."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from labkit.explore.wire import as_text
+
+BROWSER = Path(__file__).parent / "browser"
+# in the order in which they use each other
+_MODULES = (
+    "viewport",
+    "bars",
+    "playback",
+    "hatching",
+    "answers",
+    "scene",
+    "layout",
+    "themes",
+    "painter",
+    "timeline",
+    "widget",
+)
+_IMPORT = re.compile(r"^import .*;\n", re.MULTILINE)
+_EXPORT = re.compile(r"^export ((?:class|function|const) (\w+))", re.MULTILINE)
+MOST_EXPLAINED = 20_000  # bars: an explanation takes some 300 bytes of the file
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>
+:root {{ color-scheme: light dark; }}
+body {{ margin: 16px auto; max-width: 1180px; padding: 0 16px; background: #ffffff; }}
+@media (prefers-color-scheme: dark) {{ body {{ background: #111111; color: #f0f3f6; }} }}
+h1 {{ font: 600 18px system-ui, sans-serif; }}
+{css}
+</style>
+</head>
+<body>
+<main>
+<h1>{title}</h1>
+<div id="timeline"><p>{alt}</p></div>
+</main>
+<script type="application/json" id="scene">{scene}</script>
+<script type="module">
+{module}
+const {{ scene, written }} = JSON.parse(document.getElementById("scene").textContent);
+openFile(document.getElementById("timeline"), scene, written);
+</script>
+</body>
+</html>
+"""
+
+
+@cache
+def module() -> str:
+    """Return the files of ``browser`` as one module: a notebook and a file load a single one."""
+    *parts, last = ((BROWSER / f"{name}.js").read_text(encoding="utf-8") for name in _MODULES)
+    return "\n".join([*map(_in_its_own_scope, parts), _EXPORT.sub(r"\1", _IMPORT.sub("", last))])
+
+
+def _in_its_own_scope(text: str) -> str:
+    """Return a module as an expression that gives what it exports."""
+    exported = ", ".join(name for _, name in _EXPORT.findall(text))
+    body = _EXPORT.sub(r"\1", _IMPORT.sub("", text))
+    return f"const {{ {exported} }} = (() => {{\n{body}\nreturn {{ {exported} }};\n}})();"
+
+
+def style() -> str:
+    """Return the style sheet."""
+    return (BROWSER / "timeline.css").read_text(encoding="utf-8")
+
+
+def page(scene: dict[str, Any], written: dict[str, Any], title: str) -> str:
+    """Return the file: a scene of :func:`labkit.explore.wire.scene_of` with all its answers.
+
+    ``written`` has them by kind, panel and index.
+    """
+    content = json.dumps({"scene": as_text(scene), "written": written}, separators=(",", ":")).replace("<", "\\u003c")
+    code = module().replace("export default { render };", "").replace("</script", "<\\/script")
+    return _PAGE.format(
+        title=html.escape(title), alt=html.escape(scene["alt"]), css=style(), scene=content, module=code
+    )

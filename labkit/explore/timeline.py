@@ -1,0 +1,234 @@
+"""Show panels in a notebook: the one widget that all interactive pictures of the lab use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import anywidget
+import matplotlib.pyplot as plt
+import pandas as pd
+import traitlets
+
+from labkit.base.files import write_atomically
+from labkit.base.formats import emulated
+from labkit.draw import Picture, overlay, save
+from labkit.draw import timeline as draw_timeline
+from labkit.draw.layout import TimeAxis, from_zero, time_axis
+from labkit.draw.picture import figure_of, figures_folder, render
+from labkit.explore import page
+from labkit.explore.events_panel import events_panel
+from labkit.explore.fallback import StaticForm, bundle, static
+from labkit.explore.scene import Panel
+from labkit.explore.wire import scene_of
+from labkit.schedule import Schedule
+from labkit.simulate.measures import check_events
+from labkit.trace import EVENT_COLUMNS, timings
+
+Pick = Callable[[int, int], None]
+MOST_TABLE_ROWS = 1000
+
+
+class Timeline(anywidget.AnyWidget):
+    """An event table to point at, to step through and to zoom into.
+
+    ``events`` is what ``simulate(...)`` or a run gives. With a ``schedule``, or where the table is
+    one step of a pipeline, each op says what it needs, what waits for it and why it is late. With
+    ``ideal``, a second event table of the same ops, what happened lies under what should have.
+
+        run = launch(step, world_size=4)
+        Timeline(run.events, ideal=simulate(schedule, forward=0.01))
+
+    Raises ValueError for a table that is empty, lacks columns, or has times that are missing or
+    run backwards, and for one that is not a step of ``schedule``; TypeError for what is no table.
+    """
+
+    _css = page.style()
+    scene: traitlets.Dict = traitlets.Dict().tag(sync=True)
+    keys: traitlets.List = traitlets.List().tag(sync=True)
+
+    def __init__(
+        self,
+        events: pd.DataFrame | None = None,
+        schedule: Schedule | None = None,
+        ideal: pd.DataFrame | None = None,
+        *,
+        title: str = "",
+        time_label: str = "",
+    ):
+        super().__init__()
+        self._panels: list[Panel] = []
+        self._table: pd.DataFrame | None = None
+        self._picked: list[Pick] = []
+        self._pressed: list[Callable[[str], None]] = []
+        self._static: Callable[[], StaticForm] | None = None
+        self._version = 0
+        self.time: TimeAxis | None = None
+        self.on_msg(self._receive)
+        if events is not None:
+            self.show_events(events, schedule, ideal, title=title, time_label=time_label)
+
+    def open(self) -> None:
+        """Open the widget's channel to the browser, unless outputs are for keeping."""
+        if not static():
+            super().open()
+
+    @traitlets.default("_esm")
+    def _module(self) -> str:
+        return page.module()
+
+    # --- what is shown ----------------------------------------------------------------------------
+
+    def show_events(
+        self,
+        events: pd.DataFrame,
+        schedule: Schedule | None = None,
+        ideal: pd.DataFrame | None = None,
+        *,
+        title: str = "",
+        time_label: str = "",
+    ) -> None:
+        """Show another event table, as the class is made with."""
+        tables = [check_events(events, "Timeline(events)", EVENT_COLUMNS)]
+        if ideal is not None:
+            tables.append(check_events(ideal, "Timeline(ideal)", EVENT_COLUMNS))
+        shown = [from_zero(table) for table in tables] if ideal is not None else tables
+        axis = time_axis(max(float(table["end_s"].max()) for table in shown), time_label)
+        panel = events_panel(events, schedule, ideal, time=axis, title=title)
+        note = emulated(*tables)
+        self.show([panel], time=axis, alt=_alt(events, ideal, axis), note=note)
+        self._table = pd.concat(tables, ignore_index=True)
+        self._static = lambda: _static_form(events, ideal, time_label, self.scene["alt"])
+
+    def show(
+        self, panels: Sequence[Panel], *, alt: str, time: TimeAxis | None = None, note: str = "", said: str = ""
+    ) -> None:
+        """Show ``panels`` one under the other, on one axis: of ``time``, or without it of columns.
+
+        ``alt`` says what is to be seen, ``note`` stands under the picture, ``said`` in its line of
+        narration. Where the axis is as long as before, the reader's zoom stays.
+        """
+        self._panels, self.time, self._table = list(panels), time, None
+        self._version += 1
+        self.scene = scene_of(panels, time=time, alt=alt, note=note, said=said, version=self._version)
+
+    @classmethod
+    def of(cls, panels: Sequence[Panel], *, alt: str, time: TimeAxis | None = None, note: str = "") -> Timeline:
+        """Return a Timeline of any panels."""
+        made = cls()
+        made.show(panels, alt=alt, time=time, note=note)
+        return made
+
+    def say(self, text: str) -> None:
+        """Say ``text`` in the line of narration, which a screen reader reads aloud."""
+        self.send({"say": text})
+
+    # --- what a reader does -----------------------------------------------------------------------
+
+    def on_pick(self, callback: Pick) -> None:
+        """Call ``callback(panel, bar)`` when a reader clicks a bar, or presses Enter on it."""
+        self._picked.append(callback)
+
+    def on_key(self, callback: Callable[[str], None]) -> None:
+        """Call ``callback(key)`` for keys in ``keys``, pairs such as ("f", "place a forward")."""
+        self._pressed.append(callback)
+
+    def _receive(self, _: Any, message: dict[str, Any], __: Any) -> None:
+        if "save" in message:
+            self._download(message["save"])
+        elif message.get("version") != self._version:
+            return  # about a picture that is no longer there
+        elif "ask" in message:
+            kind, panel, index = message["ask"], message["panel"], message["index"]
+            text = self._answer(kind, panel, index)
+            self.send({"answer": kind, "panel": panel, "index": index, "version": self._version, "text": text})
+        elif "pick" in message:
+            for callback in self._picked:
+                callback(message["panel"], message["pick"])
+        elif "key" in message:
+            for pressed in self._pressed:
+                pressed(message["key"])
+
+    def _answer(self, kind: str, panel: int, index: int) -> str:
+        if kind == "bar":
+            return self._panels[panel].explain(index)
+        if kind == "table":
+            return self._html_table()
+        return self._narration(self._stops(kind)[index])
+
+    def _stops(self, kind: str) -> list[float]:
+        every = [panel.clocks if kind == "clock" else panel.moments for panel in self._panels]
+        return sorted(set().union(*(stops.tolist() for stops in every)))
+
+    def _narration(self, x: float) -> str:
+        said = [(panel.title, panel.narrate(x)) for panel in self._panels]
+        several = len(self._panels) > 1
+        return " ".join(f"{title}: {text}" if several and title else text for title, text in said if text)
+
+    def _html_table(self) -> str:
+        table = self._table if self._table is not None else pd.concat([panel.bars for panel in self._panels])
+        shown = pd.DataFrame(table).head(MOST_TABLE_ROWS).dropna(axis="columns", how="all")
+        text = shown.to_html(index=False, na_rep="", border=0, float_format=lambda value: f"{value:.6g}")
+        left_out = len(table) - len(shown)
+        return text + (f"<p>and {left_out} rows more</p>" if left_out > 0 else "")
+
+    # --- to keep ----------------------------------------------------------------------------------
+
+    def to_html(self, title: str = "") -> str:
+        """Return the picture as one HTML file that plays and explains without a kernel."""
+        n_bars = sum(len(panel.bars) for panel in self._panels)
+        explained = [range(len(panel.bars)) if n_bars <= page.MOST_EXPLAINED else () for panel in self._panels]
+        written = {
+            "bar": [[panel.explain(bar) for bar in bars] for panel, bars in zip(self._panels, explained, strict=True)],
+            "clock": [[self._narration(x) for x in self._stops("clock")]],
+            "moment": [[self._narration(x) for x in self._stops("moment")[: page.MOST_EXPLAINED]]],
+            "table": [[self._html_table()]],
+        }
+        return page.page(self.scene, written, title or self._panels[0].title or "labkit timeline")
+
+    def save(self, name: str, *, alt: str = "") -> Picture:
+        """Write ``name`` as .png, .svg, .csv, .alt.txt and .html into the folder of figures.
+
+        The last plays without a kernel. ``alt`` is the alt text, if it is to say more than the
+        picture's own. Errors are those of :func:`labkit.draw.save`.
+        """
+        form = self.static_form()
+        picture = save(form.figure, name, alt=alt or form.alt)
+        write_atomically(figures_folder() / f"{name}.html", self.to_html().encode())
+        return picture
+
+    def static_form(self) -> StaticForm:
+        """Return what stands for the widget in print."""
+        if self._static is None:
+            raise ValueError("this Timeline has no static form: the explorer that it is part of has one")
+        return self._static()
+
+    def _download(self, form: str) -> None:
+        if form == "html":
+            content, kind = self.to_html().encode(), "text/html"
+        else:
+            stands_for = self.static_form()
+            figure = figure_of(stands_for.figure, "save")
+            content, kind = render(figure, form, stands_for.alt), {"png": "image/png", "svg": "image/svg+xml"}[form]
+            plt.close(figure)
+        self.send({"download": f"labkit-timeline.{form}", "type": kind}, [content])
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        return bundle(self.static_form()) if static() else super()._repr_mimebundle_(**kwargs)
+
+
+def _static_form(events: pd.DataFrame, ideal: pd.DataFrame | None, time_label: str, alt: str) -> StaticForm:
+    if ideal is not None:
+        return StaticForm(overlay(ideal, events, time_label=time_label), alt, timings(events))
+    return StaticForm(draw_timeline(events, time_label=time_label), alt, timings(events))
+
+
+def _alt(events: pd.DataFrame, ideal: pd.DataFrame | None, time: TimeAxis) -> str:
+    """Return one or two sentences on the picture, for who cannot see it."""
+    ranks, names = sorted(set(events["rank"])), [str(name).replace("_", " ") for name in dict.fromkeys(events["name"])]
+    seconds = float(events["end_s"].max() - events["start_s"].min())
+    what = f"Timeline of {len(ranks)} rank{'s' * (len(ranks) > 1)} with {len(events)} bars: {', '.join(names[:6])}"
+    ends = f"{what}. It takes {time(seconds)}."
+    if ideal is None:
+        return ends
+    return f"{ends} Over it the prediction, which takes {time(float(ideal['end_s'].max() - ideal['start_s'].min()))}."
