@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -13,8 +14,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
-from matplotlib.patheffects import withStroke
 from matplotlib.path import Path
+from matplotlib.patheffects import withStroke
 
 from labkit.draw.artists import IDLE, SIDE_BY_SIDE, hide_frame
 from labkit.draw.palette import STYLES, Style, darker, shade, styles_of, text_colour
@@ -133,26 +134,26 @@ def _draw_cells(
         if (rank, column) not in held:
             place = column + _INSET, rank + _INSET
             ax.add_patch(Rectangle(place, width, height, color=IDLE, linewidth=0, zorder=1))
-    for cell in grid.cells.itertuples():
-        style = styles[str(cell.name)]
-        colour = shade(style.colour, int(cell.shade), n_shades)
+    shown = grid.cells[["rank", "column", "name", "shade", "label"]]
+    for rank, column, name, number, label in shown.itertuples(index=False, name=None):
+        style = styles[name]
+        colour = shade(style.colour, number, n_shades)
         look: dict[str, Any] = {"facecolor": colour, "edgecolor": darker(colour), "hatch": style.hatch}
-        place = cell.column + _INSET, cell.rank + _INSET
+        place = column + _INSET, rank + _INSET
         ax.add_patch(Rectangle(place, width, height, linewidth=0.5, zorder=2, **look))
-        _write(ax, cell, colour, cell_in, width)
+        _write(ax, label, (column + _INSET + width / 2, rank + 0.5), colour, cell_in, width)
 
 
-def _write(ax: Axes, cell: Any, colour: str, cell_in: float, width: float) -> None:
+def _write(ax: Axes, label: str, middle: tuple[float, float], colour: str, cell_in: float, width: float) -> None:
     """Write the label into a cell, in the largest letters that fit, if they can be read at all."""
-    lines = str(cell.label).split("\n")
+    lines = label.split("\n")
     letters = max(_SPACE * line.count(" ") + _LETTER * (len(line) - line.count(" ")) for line in lines)
     by_width = 72 * cell_in * 0.94 * width / (letters or 1)
     points = min(by_width, _NUMBERS_PT[1], 72 * min(cell_in, _CELL_IN) * 0.72 / len(lines))
     if points >= _NUMBERS_PT[0]:
         look: dict[str, Any] = {"color": text_colour(colour), "zorder": 3, "ha": "center", "va": "center_baseline"}
         halo = [withStroke(linewidth=2.2, foreground=colour)]
-        middle = cell.column + _INSET + width / 2, cell.rank + 0.5
-        ax.text(*middle, cell.label, fontsize=points, path_effects=halo, **look)
+        ax.text(*middle, label, fontsize=points, path_effects=halo, **look)
 
 
 def _draw_moves(ax: Axes, grid: CellGrid, width: float) -> None:
@@ -161,7 +162,10 @@ def _draw_moves(ax: Axes, grid: CellGrid, width: float) -> None:
     Where all cells of a rank go to the same rank, one thick arrow right of the grid stands for
     all.
     """
-    for (source, target), columns in grid.moves.groupby(["source", "target"])["column"]:
+    sent: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for source, target, column in grid.moves[["source", "target", "column"]].itertuples(index=False, name=None):
+        sent[source, target].append(column)
+    for (source, target), columns in sent.items():
         whole = set(columns) == set(range(len(grid.columns)))
         lane = 0.16 if whole and abs(source - target) > 1 else 0.0
         for column in [len(grid.columns) - 1] if whole else columns:
@@ -169,7 +173,9 @@ def _draw_moves(ax: Axes, grid: CellGrid, width: float) -> None:
             right = left + 0.13 + lane
             corners = [(left, source + 0.66), (right, source + 0.66), (right, target + 0.34), (left, target + 0.34)]
             look: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 8, "capstyle": "butt"}
-            arrow = FancyArrowPatch(path=Path(corners), linewidth=2.4 if whole else 1.1, color=INK, zorder=4, clip_on=False, **look)
+            arrow = FancyArrowPatch(
+                path=Path(corners), linewidth=2.4 if whole else 1.1, color=INK, zorder=4, clip_on=False, **look
+            )
             ax.add_patch(arrow)
 
 
@@ -179,7 +185,9 @@ def _legend(grids: Sequence[CellGrid], styles: dict[str, Style], n_shades: int) 
     labels, handles = sorted(styles, key=order.index), list[Any]()
     shaded = set().union(*(set(grid.cells["name"][grid.cells["shade"] > 0]) for grid in grids))
     for name in labels:
-        colours = [shade(styles[name].colour, each, n_shades) for each in ((n_shades - 1, 0) if name in shaded else (0,))]
+        colours = [
+            shade(styles[name].colour, each, n_shades) for each in ((n_shades - 1, 0) if name in shaded else (0,))
+        ]
         look: dict[str, Any] = {"hatch": styles[name].hatch, "linewidth": 0.5}
         patches = tuple(Patch(facecolor=colour, edgecolor=darker(colour), **look) for colour in colours)
         handles.append(patches if len(patches) > 1 else patches[0])

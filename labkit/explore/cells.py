@@ -130,7 +130,7 @@ def _links(grid: Grid) -> pd.DataFrame:
 
 
 def _numbers(grid: Grid) -> np.ndarray:
-    """Return the number of the cell that is seen at [step, rank, column], -1 where there is none."""
+    """Return the number of the cell that is at [step, rank, column], -1 where there is none."""
     numbers = np.full((len(grid.steps), grid.n_ranks, len(grid.columns)), -1)
     rank, column, appear, vanish = (grid.cells[name].to_numpy() for name in CELL_COLUMNS[:4])
     for step in range(len(grid.steps)):

@@ -88,9 +88,9 @@ def _grid(name: str, seen: Sequence[Any]) -> Grid:
     """Return the grid of a collective from what each rank gave and got."""
     n, strange = len(seen), list[str]()
     states = np.array(
-        [[[bits_of(chunk, held[chunk], strange) for chunk in range(n)] for held in moment] for moment in zip(*seen)]
+        [[bits_of(chunk, held[at][chunk], strange) for chunk in range(n)] for at in (0, 1) for held in seen]
     )
-    cells = intervals(states)
+    cells = intervals(states.reshape(2, n, n))
     looks = [_look(int(bits), n, strange) for bits in cells["holds"]]
     cells["name"], cells["shade"] = [look[0] for look in looks], 0
     cells["label"] = [look[1] for look in looks]

@@ -1,7 +1,7 @@
 """Fill a tensor with numbers that say whose they are, and read that off whatever becomes of them.
 
-The tensor of a rank has N chunks of N × N numbers, one for each rank's part of each chunk. All are 0
-but one in each chunk: the rank's own. Sums of such tensors count what has been added to what.
+The tensor of a rank has N chunks of N × N numbers, one for each rank's part of each chunk. All are
+0 but one in each chunk: the rank's own. Sums of such tensors count what has been added to what.
 """
 
 from __future__ import annotations

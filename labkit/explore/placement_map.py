@@ -16,7 +16,7 @@ N_STAGES = 2
 
 
 class Setting(NamedTuple):
-    """A way to place a model: what it is called, the stages of each rank, what ranks do about it."""
+    """A way to place a model: its name, the stages of each rank, and what ranks do about it."""
 
     name: str
     stages: tuple[tuple[int, ...], ...]
@@ -85,17 +85,17 @@ def stage_parameters(size: Size, tied: bool) -> list[int]:
 def placement_table(model: str = "1.3B") -> pd.DataFrame:
     """Return a row per setting: the GiB of each kind in the fullest rank, and of all in all ranks.
 
-    Columns: ``setting, ranks, weights, gradients, optimizer state, fullest rank, all ranks``. Errors
-    are those of :func:`placement`.
+    Columns: ``setting, ranks, weights, gradients, optimizer state, fullest rank, all ranks``.
+    Errors are those of :func:`placement`.
     """
     cells = pd.DataFrame(_cells(_size(model)), columns=["setting", "rank", "stage", "name", "parameters", "GiB"])
-    kept = cells.pivot_table(index=["setting", "rank"], columns="name", values="GiB", aggfunc="sum")[list(KINDS)]
-    kept["together"] = kept.sum(axis=1)
     rows = []
     for number, setting in enumerate(SETTINGS):
-        ranks = kept.loc[number]
-        fullest = ranks.loc[ranks["together"].idxmax()]
-        rows.append((setting.name, len(ranks), *fullest, ranks["together"].sum()))
+        in_it = cells[cells["setting"] == number]
+        kept = in_it.pivot_table(index="rank", columns="name", values="GiB", aggfunc="sum")[list(KINDS)]
+        together = kept.sum(axis=1)
+        fullest = int(together.to_numpy().argmax())
+        rows.append((setting.name, len(kept), *kept.iloc[fullest], together.max(), together.sum()))
     return pd.DataFrame(rows, columns=["setting", "ranks", *KINDS, "fullest rank", "all ranks"])
 
 

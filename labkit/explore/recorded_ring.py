@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from labkit.explore.marked import bits_of, marked_tensor
-from labkit.explore.rings import SENT_COLUMNS, Story, check_ranks, follow, least_tensors, moved_before
+from labkit.explore.rings import SENT_COLUMNS, Row, Story, check_ranks, follow, least_tensors, moved_before
 
 TIMEOUT_S = 20.0
 YOURS = "yours"
@@ -73,7 +73,9 @@ def _observe(ring: Callable[[Any], object] | None) -> _Log:
     from labkit.check.calls import recorded
 
     if ring is None:
-        from labkit.dp import ring_all_reduce as ring
+        from labkit import dp
+
+        ring = dp.ring_all_reduce
     held = marked_tensor(dist.get_rank(), dist.get_world_size())
     begun: list[Any] = []
     calls: list[_Call] = []
@@ -130,7 +132,7 @@ def retell(logs: Sequence[_Log]) -> Story:
 
 
 def _messages(logs: Sequence[_Log]) -> list[_Message]:
-    """Return the messages: the k-th that a rank sends to another is the k-th that this one takes."""
+    """Return the messages: the k-th from a rank to another is the k-th that this one takes."""
     ends: dict[tuple[int, int, str], list[int]] = defaultdict(list)
     for rank, log in enumerate(logs):
         for number, call in enumerate(log.calls):
@@ -169,9 +171,7 @@ def _steps(messages: Sequence[_Message], logs: Sequence[_Log]) -> list[int]:
     return steps
 
 
-def _held(
-    rank: int, log: _Log, messages: Sequence[_Message], steps: Sequence[int], n_steps: int
-) -> list[np.ndarray]:
+def _held(rank: int, log: _Log, messages: Sequence[_Message], steps: Sequence[int], n_steps: int) -> list[np.ndarray]:
     """Return what a rank holds before each step, and in the end: as it was at its next call."""
     step_of = {}
     for message, step in zip(messages, steps, strict=True):
@@ -182,7 +182,7 @@ def _held(
     return [next((held for at, held in first if at >= step), log.final) for step in range(n_steps)] + [log.final]
 
 
-def _rows(message: _Message, step: int, logs: Sequence[_Log], strange: list[str]) -> list[tuple[int, ...]]:
+def _rows(message: _Message, step: int, logs: Sequence[_Log], strange: list[str]) -> list[Row]:
     """Return a row for each chunk in a message, found by what is in it; none for other sizes."""
     n = len(logs)
     content = logs[message.source].calls[message.sent].message

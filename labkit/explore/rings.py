@@ -6,6 +6,7 @@ every rank holds after each step, and how many bytes have gone where.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -252,11 +253,13 @@ def _narrate(story: Story, step: int) -> str:
 
 def _who_sends(moving: pd.DataFrame, n: int) -> str:
     """Return who sends how much to whom, in words."""
-    pairs = moving.groupby(["source", "target"])["column"].agg(list)
-    sizes = {len(columns) for columns in pairs}
+    pairs: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for source, target, column in moving[["source", "target", "column"]].itertuples(index=False, name=None):
+        pairs[source, target].append(column)
+    sizes = {len(columns) for columns in pairs.values()}
     if len(pairs) > 1 and len(sizes) == 1:
         for hop, side in ((1, "right"), (n - 1, "left")):
-            if [(source, (source + hop) % n) for source in range(n)] == list(pairs.index):
+            if [(source, (source + hop) % n) for source in range(n)] == sorted(pairs):
                 return f"every rank sends {_chunks(min(sizes), n)} to its {side} neighbour"
     return ", ".join(
         f"rank {source} sends {'chunk ' + in_words(columns) if len(columns) < min(n, 3) else _chunks(len(columns), n)}"
