@@ -32,6 +32,9 @@ MOST_TABLE_ROWS = 1000
 class Timeline(anywidget.AnyWidget):
     """An event table to point at, to step through and to zoom into.
 
+    ``said`` is its line of narration, which a screen reader reads aloud. ``static_form()`` returns
+    what stands for it where there is no browser.
+
     ``events`` is what ``simulate(...)`` or a run gives. With a ``schedule``, or where the table is
     one step of a pipeline, each op says what it needs, what waits for it and why it is late. With
     ``ideal``, a second event table of the same ops, what happened lies under what should have.
@@ -46,6 +49,7 @@ class Timeline(anywidget.AnyWidget):
     _css = page.style()
     scene: traitlets.Dict = traitlets.Dict().tag(sync=True)
     keys: traitlets.List = traitlets.List().tag(sync=True)
+    said = traitlets.Unicode().tag(sync=True)
 
     def __init__(
         self,
@@ -61,17 +65,12 @@ class Timeline(anywidget.AnyWidget):
         self._table: pd.DataFrame | None = None
         self._picked: list[Pick] = []
         self._pressed: list[Callable[[str], None]] = []
-        self._static: Callable[[], StaticForm] | None = None
         self._version = 0
+        self.static_form: Callable[[], StaticForm] = self._no_static_form
         self.time: TimeAxis | None = None
         self.on_msg(self._receive)
         if events is not None:
             self.show_events(events, schedule, ideal, title=title, time_label=time_label)
-
-    def open(self) -> None:
-        """Open the widget's channel to the browser, unless outputs are for keeping."""
-        if not static():
-            super().open()
 
     @traitlets.default("_esm")
     def _module(self) -> str:
@@ -98,7 +97,7 @@ class Timeline(anywidget.AnyWidget):
         note = emulated(*tables)
         self.show([panel], time=axis, alt=_alt(events, ideal, axis), note=note)
         self._table = pd.concat(tables, ignore_index=True)
-        self._static = lambda: _static_form(events, ideal, time_label, self.scene["alt"])
+        self.static_form = lambda: _static_form(events, ideal, time_label, self.scene["alt"])
 
     def show(
         self, panels: Sequence[Panel], *, alt: str, time: TimeAxis | None = None, note: str = "", said: str = ""
@@ -110,7 +109,9 @@ class Timeline(anywidget.AnyWidget):
         """
         self._panels, self.time, self._table = list(panels), time, None
         self._version += 1
-        self.scene = scene_of(panels, time=time, alt=alt, note=note, said=said, version=self._version)
+        with self.hold_sync():  # picture and words arrive together
+            self.scene = scene_of(panels, time=time, alt=alt, note=note, version=self._version)
+            self.said = said
 
     @classmethod
     def of(cls, panels: Sequence[Panel], *, alt: str, time: TimeAxis | None = None, note: str = "") -> Timeline:
@@ -118,10 +119,6 @@ class Timeline(anywidget.AnyWidget):
         made = cls()
         made.show(panels, alt=alt, time=time, note=note)
         return made
-
-    def say(self, text: str) -> None:
-        """Say ``text`` in the line of narration, which a screen reader reads aloud."""
-        self.send({"say": text})
 
     # --- what a reader does -----------------------------------------------------------------------
 
@@ -197,11 +194,8 @@ class Timeline(anywidget.AnyWidget):
         write_atomically(figures_folder() / f"{name}.html", self.to_html().encode())
         return picture
 
-    def static_form(self) -> StaticForm:
-        """Return what stands for the widget in print."""
-        if self._static is None:
-            raise ValueError("this Timeline has no static form: the explorer that it is part of has one")
-        return self._static()
+    def _no_static_form(self) -> StaticForm:
+        raise ValueError("this Timeline has no static form: give it one, timeline.static_form = ...")
 
     def _download(self, form: str) -> None:
         if form == "html":

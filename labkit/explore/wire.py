@@ -18,12 +18,11 @@ _BAR_KINDS = {"left": "f8", "right": "f8", "top": "f4", "height": "f4", "appear"
 
 
 def scene_of(
-    panels: Sequence[Panel], *, time: TimeAxis | None, alt: str, note: str = "", version: int = 0, said: str = ""
+    panels: Sequence[Panel], *, time: TimeAxis | None, alt: str, note: str = "", version: int = 0
 ) -> dict[str, Any]:
     """Return panels on one axis as a message: without a ``time`` it is the columns of grids.
 
-    ``alt`` says what the picture shows to who cannot see it, ``note`` stands under it, and
-    ``said`` in its line of narration.
+    ``alt`` says what the picture shows to who cannot see it, ``note`` stands under it.
     """
     names = sorted(set().union(*(set(panel.bars["name"]) for panel in panels)))
     n_chunks = 1 + max((int(panel.bars["chunk"].max()) for panel in panels if len(panel.bars)), default=0)
@@ -33,7 +32,6 @@ def scene_of(
         "version": version,
         "alt": alt,
         "note": note,
-        "said": said,
         "axis": {"label": time.label, "unit": time.unit, "per_second": time.per_second} if time else None,
         "extent": _extent(panels),
         "styles": [

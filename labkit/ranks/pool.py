@@ -25,6 +25,7 @@ GRACE_S = 0.25  # after a first failure, how long to listen for the one that cau
 STACKS_S = 1.0  # how long a rank may take to write its stack
 EXIT_S = 2.0  # how long a rank may take to leave by itself
 DRAIN_S = 2.0  # how long to go on reading what a rank has printed once it has answered
+WAKE_S = 0.5  # so often a thread that waits for ranks looks whether it is to stop
 
 NOT_YET_STARTED = "not started yet: the server that starts ranks is still importing torch and other packages"
 NO_STACK_YET = "no Python stack: still starting"
@@ -125,7 +126,7 @@ class Ranks:
         """Listen until all have answered, or the time is up; a moment longer after a failure."""
         failed = False
         while self._unanswered() and (left_s := deadline - time.monotonic()) > 0:
-            for key, _ in self._selector.select(left_s):
+            for key, _ in self._selector.select(min(left_s, WAKE_S)):
                 hear, member = key.data
                 hear(self, member, screen)
             if not failed and any(isinstance(member.answer, Failed | Died) for member in self.members):

@@ -250,8 +250,10 @@ export class Painter {
     const [x1, y1, w1, h1] = this.box(bars, to, place);
     const start = [scene.axis ? x0 + w0 : x0 + w0 / 2, y0 + h0 / 2];
     const end = [scene.axis ? x1 : x1 + w1 / 2, y1 + h1 / 2];
-    const bend = scene.axis ? 0 : 0.18 * (end[1] - start[1]);
-    const middle = [(start[0] + end[0]) / 2 + bend, (start[1] + end[1]) / 2];
+    const across = start[1] !== end[1];
+    const bend = scene.axis || !across ? 0 : 0.18 * (end[1] - start[1]);
+    const rise = across ? 0 : 0.9 * this.state.layout.row; // within a row, over what lies between
+    const middle = [(start[0] + end[0]) / 2 + bend, (start[1] + end[1]) / 2 - rise];
     pen.lineCap = "round";
     for (const [colour, width] of [[theme.ground, 5], [theme.ink, 2]]) {
       pen.strokeStyle = pen.fillStyle = colour;

@@ -62,7 +62,7 @@ export class TimelineView {
     this.stage.setAttribute("aria-label", scene.alt);
     this.note.textContent = scene.note;
     this.note.hidden = !scene.note;
-    this.narration.textContent = scene.said || "";
+    this.narration.textContent = this.connection.said();
     this.showHint();
     this.legendOf = null;
     this.fitControls();

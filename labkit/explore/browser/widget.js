@@ -21,17 +21,19 @@ function render({ model, el }) {
       view.say("The kernel does not answer. If it was restarted, run this cell again.");
     }
   };
-  const view = new TimelineView(root, { scene: model.get("scene"), keys: model.get("keys"), send });
+  const view = new TimelineView(root, { scene: model.get("scene"), keys: model.get("keys"), said: () => model.get("said"), send });
   const onScene = () => view.show(model.get("scene"));
+  const onSaid = () => view.say(model.get("said"));
   const onMessage = (message, buffers) => {
     if ("answer" in message) view.answers.receive(message);
-    else if ("say" in message) view.say(message.say);
     else if ("download" in message) download(message.download, message.type, buffers[0]);
   };
   model.on("change:scene", onScene);
+  model.on("change:said", onSaid);
   model.on("msg:custom", onMessage);
   return () => {
     model.off("change:scene", onScene);
+    model.off("change:said", onSaid);
     model.off("msg:custom", onMessage);
     view.end();
   };
@@ -39,7 +41,7 @@ function render({ model, el }) {
 
 // In a file: the scene and all answers are in it.
 export function openFile(root, scene, written) {
-  return new TimelineView(root, { scene, keys: [], send() {}, written });
+  return new TimelineView(root, { scene, keys: [], said: () => "", send() {}, written });
 }
 
 export default { render };

@@ -1,0 +1,110 @@
+"""Give all explorers the same frame: controls, a Timeline, a line that says how it went, a run."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ipywidgets
+
+from labkit.explore.fallback import StaticForm, bundle, static
+from labkit.explore.timeline import Timeline
+
+
+class Explorer(ipywidgets.VBox):
+    """Controls over a Timeline. Kept outputs (LABKIT_STATIC=1) show its static form instead.
+
+    A derived class makes its controls, calls ``super().__init__(rows)`` with them and the
+    ``timeline`` among them, and gives ``static_form``. What goes wrong in a callback that is
+    :meth:`guarded` is said in the Timeline's line, and the explorer lives on.
+    """
+
+    def __init__(self, rows: Sequence[ipywidgets.Widget], timeline: Timeline):
+        super().__init__(children=list(rows))
+        self.timeline = timeline
+        timeline.static_form = self.static_form
+
+    def static_form(self) -> StaticForm:
+        """Return what stands for the explorer in print."""
+        raise NotImplementedError
+
+    def say(self, text: str) -> None:
+        """Say ``text`` in the line above the picture, which a screen reader reads aloud."""
+        self.timeline.said = text
+
+    def guarded(self, action: Callable[[], None]) -> Callable[..., None]:
+        """Return a callback for widgets that does ``action`` and says what it raises."""
+
+        def callback(*_: Any) -> None:
+            try:
+                action()
+            except Exception as error:
+                self.say(sentence_of(error))
+
+        return callback
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        return bundle(self.static_form()) if static() else super()._repr_mimebundle_(**kwargs)
+
+
+def sentence_of(error: BaseException) -> str:
+    """Return an error as one line for a reader, without its traceback."""
+    first = next((line for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+class RunButtons(ipywidgets.HBox):
+    """Run something in a thread: the notebook stays free meanwhile, and the run can be stopped.
+
+    JupyterLab hands a widget's messages to a thread of their own, so an interrupt of the kernel
+    would not reach what they do. Here ``stop`` interrupts the run as an interrupt does a cell's.
+
+    ``action()`` does it, and returns the sentence to ``say`` when it is over. One run at a time:
+    a second start while one is under way only says so.
+    """
+
+    def __init__(self, label: str, action: Callable[[], str], say: Callable[[str], None]):
+        self.start = ipywidgets.Button(description=label, icon="play", button_style="primary")
+        self.stop = ipywidgets.Button(description="Stop", icon="stop", disabled=True)
+        super().__init__(children=[self.start, self.stop])
+        self._action, self._say = action, say
+        self._one_at_a_time = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self.start.on_click(lambda _: self.begin())
+        self.stop.on_click(lambda _: self.interrupt())
+
+    def begin(self) -> None:
+        """Start a run, unless one is under way."""
+        if not self._one_at_a_time.acquire(blocking=False):
+            self._say("A run is under way already: wait for it, or stop it.")
+            return
+        self.start.disabled, self.stop.disabled = True, False
+        self._say("Running on real ranks …")
+        self._thread = threading.Thread(target=self._run, name=self.start.description, daemon=True)
+        self._thread.start()
+
+    def interrupt(self) -> None:
+        """Stop the run, if there is one: as an interrupt stops a cell."""
+        thread = self._thread
+        if thread is not None and thread.is_alive() and thread.ident is not None:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(thread.ident), ctypes.py_object(KeyboardInterrupt)
+            )
+
+    def wait(self) -> None:
+        """Wait for the end of the run."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            said = self._action()
+        except KeyboardInterrupt:
+            said = "Stopped: its ranks have ended."
+        except Exception as error:
+            said = sentence_of(error)
+        self.start.disabled, self.stop.disabled = False, True
+        self._one_at_a_time.release()
+        self._say(said)
