@@ -45,16 +45,17 @@ class CellGrid(NamedTuple):
 
 
 def cell_grids(
-    grids: Sequence[CellGrid], *, across: int | None = None, cell_in: float = _CELL_IN, note: str = ""
+    places: Sequence[CellGrid | None], *, across: int | None = None, cell_in: float = _CELL_IN, note: str = ""
 ) -> Figure:
     """Draw grids of cells beside each other, ``across`` in a line; empty cells are grey.
 
-    An arrow leads from a cell that is sent to the rank where it goes. Of each cell the label is
+    ``places`` are grids, or None for a place that stays free. An arrow leads from a cell that is sent to the rank where it goes. Of each cell the label is
     written in it if it can be read. In the CSV of the figure there is a row per cell: grid, rank,
     column, name, label, sentence.
 
     Raises ValueError if there is no grid.
     """
+    grids = [grid for grid in places if grid]
     if not grids:
         raise ValueError("cell_grids: there is no grid, expected one or more")
     styles = styles_of(sorted(set().union(*(set(grid.cells["name"]) for grid in grids))))
@@ -65,7 +66,7 @@ def cell_grids(
     below_in = _LINE_IN * (math.ceil(len(labels) / n_columns) + len(notes)) + 0.1
     with house_style():
         width = _WITH_ARROWS if any(len(grid.moves) for grid in grids) else 1 - 2 * _INSET
-        figure, all_axes, cell_in = _new_figure(grids, across, cell_in, below_in)
+        figure, all_axes, cell_in = _new_figure(places, grids, across, cell_in, below_in)
         for number, (ax, grid) in enumerate(zip(all_axes, grids, strict=True)):
             first = number == 0 or ax.get_position().x0 <= all_axes[number - 1].get_position().x0
             _set_axes(ax, grid, first or not _same_rows(grids))
@@ -81,7 +82,7 @@ def cell_grids(
 
 
 def _new_figure(
-    grids: Sequence[CellGrid], across: int | None, cell_in: float, below_in: float
+    places: Sequence[CellGrid | None], grids: Sequence[CellGrid], across: int | None, cell_in: float, below_in: float
 ) -> tuple[Figure, list[Axes], float]:
     """Return a figure, axes for each grid, and the width of a cell in inches."""
     n_columns, n_rows = max(len(grid.columns) for grid in grids), max(len(grid.rows) for grid in grids)
@@ -90,14 +91,16 @@ def _new_figure(
     room = PAGE_IN - 0.2 - (_ROWS_IN - labels_in)
     if across is None:
         most = int(room / (labels_in + _BESIDE_IN + n_columns * cell_in))
-        across = math.ceil(len(grids) / math.ceil(len(grids) / max(1, most)))
+        across = math.ceil(len(places) / math.ceil(len(places) / max(1, most)))
     cell_in = max(min(cell_in, (room / across - labels_in - _BESIDE_IN) / n_columns), _LEAST_CELL_IN)
     row_in, above_in = min(cell_in, _CELL_IN), _ABOVE_IN + 0.14 * (n_lines_above - 1)
     line_in = above_in + n_rows * row_in + _BELOW_IN
-    total = math.ceil(len(grids) / across) * line_in + below_in
+    total = math.ceil(len(places) / across) * line_in + below_in
     figure = plt.figure(figsize=(PAGE_IN, total))
     axes = []
-    for number, grid in enumerate(grids):
+    for number, grid in enumerate(places):
+        if grid is None:
+            continue
         line, place = divmod(number, across)
         left = 0.1 + _ROWS_IN + place * (labels_in + _BESIDE_IN + n_columns * cell_in)
         top = total - line * line_in - above_in

@@ -53,7 +53,7 @@ STYLES: dict[str, Style] = {
     "partial sum": Style("#4C8FC0", ""),
     "whole sum": Style(_BLUE, "..."),
     "no such sum": Style(_RED, "xxx"),
-    "bytes sent": Style("#F4EBC9", ""),
+    "bytes sent": Style("#EFE0B0", ""),
     "more than the least": Style(_ORANGE, "xxx"),
     "weights": Style("#A9D3EC", ""),
     "gradients": Style(_ORANGE, "\\\\\\"),

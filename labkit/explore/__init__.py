@@ -5,16 +5,21 @@
 scene           a picture as data: panels of bars in rows
 events_panel    event tables as a panel that explains itself
 timeline        the one widget that shows panels
-explorer        the frame that all explorers share
-cells           grids of cells that change from step to step
-rings           the ring, the parameter server and the naive ring, step by step
-recorded_ring   the reader's own ring, as it was recorded in real ranks
-collectives_seen  seven collectives, as real ranks saw them
-placement_map   where the parts of a model live
-marked          tensors whose numbers say whose they are
-ring_widget     ring_explorer; grid_widgets: collectives and placement to step through
+schedules       the schedule explorer: controls, two schedules, metrics, a run
+state           what it shows, as a line of text
+schedule_values from a state to schedules and their times; metrics
+measure         a schedule run on real ranks, beside its ideal
+pipeline_rank   what each of these ranks does
 page            the same as a file that needs no kernel
 wire, browser   what the browser gets, and what it does with it
+cells           grids of cells that change from step to step
+rings           the ring, the parameter server and the naive ring, step by step
+recorded_ring   the reader's own ring, as real ranks recorded it
+collectives_seen  seven collectives, as real ranks saw them
+placement_map   which rank keeps which part of a model
+marked          tensors whose numbers say whose they are
+ring_widget     the ring explorer
+grid_widgets    the explorers of collectives and of placement
 fallback        picture and table where there is no browser
 
 Python decides, JavaScript draws: nothing is worked out in the browser that the engine knows.
@@ -28,9 +33,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from labkit.explore.grid_widgets import collectives_explorer, placement_explorer
     from labkit.explore.ring_widget import ring_explorer
+    from labkit.explore.schedules import schedule_explorer
     from labkit.explore.timeline import Timeline
 
-__all__ = ["Timeline", "collectives_explorer", "placement_explorer", "ring_explorer"]
+__all__ = ["Timeline", "collectives_explorer", "placement_explorer", "ring_explorer", "schedule_explorer"]
 
 # Where each name is. It is loaded when it is first used: ranks come by here on their way to what
 # they run, and need neither widgets nor matplotlib.
@@ -39,6 +45,7 @@ _HOMES = {
     "collectives_explorer": "grid_widgets",
     "placement_explorer": "grid_widgets",
     "ring_explorer": "ring_widget",
+    "schedule_explorer": "schedules",
 }
 
 

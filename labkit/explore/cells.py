@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 CELL_COLUMNS = ("rank", "column", "appear", "vanish", "name", "shade", "label", "sentence")
 MOVE_COLUMNS = ("step", "source", "target", "column", "label")
 INSET = 0.05  # of a cell, left free around its colour
+APART = 0.3  # of a cell, between the columns and one more beside them
+FOREVER = 1e6  # the step in which what is there in the end vanishes: beside a longer story it stays
+_MOST_WORDS = 8  # of more columns each has a number only
 
 
 def _no_moves() -> pd.DataFrame:
@@ -80,12 +83,15 @@ def intervals(states: np.ndarray) -> pd.DataFrame:
     return table[holds != 0].reset_index(drop=True)
 
 
-def panel(grid: Grid) -> Panel:
+def panel(grid: Grid, beside: pd.DataFrame | None = None, heading: str = "") -> Panel:
     """Return the grid as a picture that is stepped through: a row a rank, a bar a cell.
 
-    A link leads from each cell that is sent to the cell where it goes.
+    A link leads from each cell that is sent to the cell where it goes; where a rank sends all its
+    cells to the same one, a single link from the last of them stands for all. ``beside`` are cells
+    of one more column, right of the others and apart from them, under ``heading``.
     """
-    cells = grid.cells
+    n, last = len(grid.columns), len(grid.steps) - 1
+    cells = grid.cells if beside is None else pd.concat([grid.cells, beside.assign(column=n + APART)])
     bars = pd.DataFrame(
         {
             "left": cells["column"] + INSET,
@@ -96,10 +102,14 @@ def panel(grid: Grid) -> Panel:
             "chunk": cells["shade"],
             "label": cells["label"],
             "appear": cells["appear"],
-            "vanish": cells["vanish"],
+            "vanish": np.where(cells["vanish"] > last, FOREVER, cells["vanish"]),
         }
-    )
-    sentences, last = cells["sentence"].tolist(), len(grid.steps) - 1
+    ).reset_index(drop=True)
+    sentences = cells["sentence"].tolist()
+    names = [f"{grid.corner if n <= _MOST_WORDS else ''} {' '.join(name.split())}".strip() for name in grid.columns]
+    columns = [Label(number + 0.5, name) for number, name in enumerate(names)]
+    if beside is not None:
+        columns.append(Label(n + APART + 0.5, heading))
 
     def narrate(x: float) -> str:
         step = min(max(int(x), 0), last)
@@ -109,7 +119,7 @@ def panel(grid: Grid) -> Panel:
         bars=bars,
         height=float(grid.n_ranks),
         rows=[Label(rank + 0.5, f"rank {rank}") for rank in range(grid.n_ranks)],
-        columns=[Label(number + 0.5, " ".join(name.split("\n"))) for number, name in enumerate(grid.columns)],
+        columns=columns,
         title=grid.title,
         facts=grid.facts,
         links=_links(grid),
@@ -122,11 +132,16 @@ def panel(grid: Grid) -> Panel:
 
 def _links(grid: Grid) -> pd.DataFrame:
     """Return the moves as arrows between bars, where both ends have one."""
-    numbers = _numbers(grid)
-    step, source, target, column = (grid.moves[name].to_numpy(dtype=int) for name in MOVE_COLUMNS[:4])
+    numbers, same = _numbers(grid), ["step", "source", "target"]
+    whole = (grid.moves.groupby(same)["column"].transform("nunique") == len(grid.columns)).astype(bool)
+    moves = grid.moves[~whole | (grid.moves["column"] == len(grid.columns) - 1)]
+    step, source, target, column = (moves[name].to_numpy(dtype=int) for name in MOVE_COLUMNS[:4])
     ends = numbers[step, source, column], numbers[step, target, column]
-    links = {"source": ends[0], "target": ends[1], "appear": step, "vanish": step + 1, "label": grid.moves["label"]}
-    return pd.DataFrame(links)[(ends[0] >= 0) & (ends[1] >= 0)].reset_index(drop=True)
+    labels = np.where(whole[moves.index], "all", "")
+    links = pd.DataFrame(
+        {"source": ends[0], "target": ends[1], "appear": step, "vanish": step + 1, "label": labels}
+    )
+    return links[(ends[0] >= 0) & (ends[1] >= 0)].reset_index(drop=True)
 
 
 def _numbers(grid: Grid) -> np.ndarray:

@@ -6,6 +6,7 @@ every rank holds after each step, and how many bytes have gone where.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -19,7 +20,7 @@ from labkit.explore.cells import Grid, intervals
 
 SENT_COLUMNS = ("step", "source", "target", "column", "carries")  # carries: a bit for each rank whose part is in it
 MOST_RANKS = 16
-_MOST_NAMED = 4  # with more ranks a cell has their number instead of their names
+MOST_NAMED = 4  # with more ranks a cell has their number instead of their names
 Row = tuple[int, int, int, int, int]
 
 
@@ -169,6 +170,26 @@ def bytes_so_far(story: Story, step: int, n_bytes: float) -> pd.DataFrame:
     )
 
 
+def sent_cells(story: Story, n_bytes: float) -> pd.DataFrame:
+    """Return cells that say, step by step, how many bytes each rank has sent so far."""
+    cells = intervals(1 + np.rint(story.bytes_sent * n_bytes).astype(np.int64)[:, :, None])
+    sent, least = cells["holds"] - 1, round(least_tensors(story.n) * n_bytes)
+    cells["name"] = np.where(sent > least + 0.01 * n_bytes, "more than the least", "bytes sent")
+    cells["shade"] = 0
+    cells["label"] = [in_units(each) for each in sent]
+    cells["sentence"] = [
+        f"Rank {rank} has sent {in_units(each)} so far; the least that an all_reduce needs is {in_units(least)} a rank."
+        for rank, each in zip(cells["rank"], sent, strict=True)
+    ]
+    return cells.drop(columns="holds")
+
+
+def in_units(n_bytes: float) -> str:
+    """Return bytes in the unit that fits, such as 1.5 MiB."""
+    power = min(int(math.log2(n_bytes)) // 10, 4) if n_bytes >= 1 else 0
+    return f"{n_bytes / 1024**power:.3g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
+
+
 # --- the grid -------------------------------------------------------------------------------------
 
 
@@ -209,7 +230,7 @@ def contributions(bits: int, n: int) -> str:
     ranks = ranks_in(bits)
     if len(ranks) == n:
         return "Σ"
-    return " ".join(map(str, ranks)) if n <= _MOST_NAMED else str(len(ranks))
+    return " ".join(map(str, ranks)) if n <= MOST_NAMED else str(len(ranks))
 
 
 def ranks_in(bits: int) -> list[int]:

@@ -46,9 +46,9 @@ class Timeline(anywidget.AnyWidget):
     run backwards, and for one that is not a step of ``schedule``; TypeError for what is no table.
     """
 
-    _css = page.style()
+    _esm, _css = page.module(), page.style()
     scene: traitlets.Dict = traitlets.Dict().tag(sync=True)
-    keys: traitlets.List = traitlets.List().tag(sync=True)
+    own_keys: traitlets.List = traitlets.List().tag(sync=True)
     said = traitlets.Unicode().tag(sync=True)
 
     def __init__(
@@ -71,10 +71,6 @@ class Timeline(anywidget.AnyWidget):
         self.on_msg(self._receive)
         if events is not None:
             self.show_events(events, schedule, ideal, title=title, time_label=time_label)
-
-    @traitlets.default("_esm")
-    def _module(self) -> str:
-        return page.module()
 
     # --- what is shown ----------------------------------------------------------------------------
 
@@ -127,7 +123,7 @@ class Timeline(anywidget.AnyWidget):
         self._picked.append(callback)
 
     def on_key(self, callback: Callable[[str], None]) -> None:
-        """Call ``callback(key)`` for keys in ``keys``, pairs such as ("f", "place a forward")."""
+        """Call ``callback(key)`` for keys in ``own_keys``, pairs such as ("f", "place a forward")."""
         self._pressed.append(callback)
 
     def _receive(self, _: Any, message: dict[str, Any], __: Any) -> None:
