@@ -63,7 +63,7 @@ STYLES: dict[str, Style] = {
     "more than the least": Style(_ORANGE, "xxx"),
     "weights": Style("#A9D3EC", ""),
     "gradients": Style(_ORANGE, "\\\\\\"),
-    "optimizer state": Style(_GREY, "..."),
+    "optimizer state": Style(_GREY, "+++"),
 }
 _LIGHTEST = 0.6  # how far the last stage of a rank goes towards white
 
