@@ -83,6 +83,7 @@ LIGHT = {
     "base.formats": {"torch", "matplotlib"},
     "draw": {"torch"},
     "draw.charts": {"torch"},
+    "explore.schedule_values, labkit.explore.measure": {"torch", "matplotlib"},
 }
 
 

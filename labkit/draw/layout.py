@@ -25,16 +25,25 @@ def prepare(events: pd.DataFrame, what: str) -> pd.DataFrame:
     ``chunk`` is the number of a span's stage among those of its rank: 0, 1, …, and 0 without one.
     ``what`` names the table. Errors are those of :func:`labkit.simulate.measures.check_events`.
     """
-    order = ["rank", "lane", "start_s", "end_s"]
     events = pd.DataFrame(measures.check_events(events, what, EVENT_COLUMNS))
-    events = events.sort_values(order, kind="stable", ignore_index=True)
-    return events.assign(chunk=_chunks(events))
+    order = [events[name].to_numpy() for name in ("end_s", "start_s")]
+    order += [events[name].factorize(sort=True)[0] for name in ("lane", "rank")]
+    events = events.iloc[np.lexsort(order)].reset_index(drop=True)
+    events["chunk"] = _chunks(events)
+    return events
 
 
-def _chunks(events: pd.DataFrame) -> pd.Series:
-    pairs = events[["rank", "stage"]].dropna().drop_duplicates().sort_values(["rank", "stage"])
-    numbers = pairs.assign(chunk=pairs.groupby("rank").cumcount())
-    return events[["rank", "stage"]].merge(numbers, on=["rank", "stage"], how="left")["chunk"].fillna(0).astype(int)
+def _chunks(events: pd.DataFrame) -> np.ndarray:
+    stage = events["stage"].to_numpy(dtype=float, na_value=np.nan)
+    chunks, has_stage = np.zeros(len(events), dtype="int64"), ~np.isnan(stage)
+    pairs = np.stack([events["rank"].factorize(sort=True)[0], stage], axis=1)[has_stage]
+    in_order = np.lexsort(pairs.T[::-1])
+    is_new = np.any(np.diff(pairs[in_order], axis=0, prepend=-1.0) != 0, axis=1)
+    number = np.cumsum(is_new)  # of the pair, over all ranks
+    rank = pairs[in_order, 0]
+    first = number[np.searchsorted(rank, rank)]  # pair of its rank
+    chunks[np.flatnonzero(has_stage)[in_order]] = number - first
+    return chunks
 
 
 def from_zero(events: pd.DataFrame) -> pd.DataFrame:
@@ -109,20 +118,23 @@ def lay_out(parts: Sequence[Part], gap: float = GAP, strip: float = 0.0) -> Layo
     layout, y = Layout(), 0.0
     lanes_used = set().union(*(set(part.events["lane"]) for part in parts))
     lanes = [lane for lane in LANES if lane in lanes_used] + sorted(lanes_used - set(LANES))
-    for part in parts:
-        part.events["top"], part.events["height"] = 0.0, 0.86 * part.row_height
+    columns = [[part.events[name].to_numpy() for name in ("rank", "lane", "start_s", "end_s")] for part in parts]
+    tops = [np.zeros(len(part.events)) for part in parts]
     for rank in sorted(set().union(*(set(part.events["rank"]) for part in parts))):
         rank_top = y
-        for (name, row_height, events), lane in itertools.product(parts, lanes):
-            chosen = ((events["rank"] == rank) & (events["lane"] == lane)).to_numpy()
+        for (number, (name, row_height, _)), lane in itertools.product(enumerate(parts), lanes):
+            rank_of, lane_of, start, end = columns[number]
+            chosen = (rank_of == rank) & (lane_of == lane)
             if not chosen.any():
                 continue
-            rows, n_rows = stack(events["start_s"].to_numpy()[chosen], events["end_s"].to_numpy()[chosen])
-            events.loc[chosen, "top"] = y + row_height * (rows + 0.07)
+            rows, n_rows = stack(start[chosen], end[chosen])
+            tops[number][chosen] = y + row_height * (rows + 0.07)
             label = " ".join(word for word in (name, lane if len(lanes) > 1 else "") if word)
             layout.lanes.append((y + row_height * n_rows / 2, label))
             y += row_height * n_rows
         layout.ranks[rank], layout.strips[rank] = (rank_top, y), (y, y + strip)
         y += strip + gap
+    for part, top in zip(parts, tops, strict=True):
+        part.events["top"], part.events["height"] = top, 0.86 * part.row_height
     layout.height = y
     return layout

@@ -36,13 +36,18 @@ def pieces_of(events: pd.DataFrame, end_s: float) -> pd.DataFrame:
     ``kept`` counts activations of a stage, ``of`` the stages of the rank, ``micro_batches`` is
     their quotient. Errors are those of :func:`labkit.simulate.activations`.
     """
-    steps = pd.DataFrame(activations(events)).drop_duplicates(["rank", "time_s"], keep="last")
-    n_stages = events[events["name"] == "forward"].groupby("rank")["stage"].nunique()
-    pieces = steps.rename(columns={"time_s": "start_s", "count": "kept"}).reset_index(drop=True)
-    pieces["end_s"] = pieces.groupby("rank")["start_s"].shift(-1).fillna(end_s)
-    pieces["of"] = pieces["rank"].map(n_stages).astype(int)
-    pieces["micro_batches"] = pieces["kept"] / pieces["of"]
-    return pieces
+    steps = activations(events)
+    rank, time_s, count = (steps[name].to_numpy() for name in ("rank", "time_s", "count"))
+    ends_rank = np.diff(rank, append=-1) != 0
+    ends = ends_rank | (np.diff(time_s, append=np.nan) != 0)  # of several steps at one time the last counts
+    rank, time_s, count, ends_rank = (values[ends] for values in (rank, time_s, count, ends_rank))
+    forwards = events[(events["name"] == "forward").to_numpy()]
+    stages: dict[int, set[int]] = {}
+    for home, stage in zip(forwards["rank"].tolist(), forwards["stage"].tolist(), strict=True):
+        stages.setdefault(home, set()).add(stage)
+    of = np.array([len(stages[home]) for home in rank.tolist()], dtype="int64")
+    pieces = {"rank": rank, "start_s": time_s, "kept": count, "end_s": np.where(ends_rank, end_s, np.roll(time_s, -1))}
+    return pd.DataFrame(pieces | {"of": of, "micro_batches": count / of})
 
 
 def draw_strips(

@@ -9,11 +9,11 @@ from typing import Any
 
 import ipywidgets
 
-from labkit.explore.fallback import StaticForm, bundle, static
+from labkit.explore.fallback import Shown, StaticForm
 from labkit.explore.timeline import Timeline
 
 
-class Explorer(ipywidgets.VBox):
+class Explorer(Shown, ipywidgets.VBox):
     """Controls over a Timeline. Kept outputs (LABKIT_STATIC=1) show its static form instead.
 
     A derived class makes its controls, calls ``super().__init__(rows)`` with them and the
@@ -25,6 +25,9 @@ class Explorer(ipywidgets.VBox):
         super().__init__(children=list(rows))
         self.timeline = timeline
         timeline.static_form = self.static_form
+
+    def __repr__(self) -> str:
+        return repr(self.timeline)
 
     def static_form(self) -> StaticForm:
         """Return what stands for the explorer in print."""
@@ -44,9 +47,6 @@ class Explorer(ipywidgets.VBox):
                 self.say(sentence_of(error))
 
         return callback
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        return bundle(self.static_form()) if static() else super()._repr_mimebundle_(**kwargs)
 
 
 def sentence_of(error: BaseException) -> str:

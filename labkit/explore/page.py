@@ -24,6 +24,7 @@ _MODULES = (
     "themes",
     "painter",
     "timeline",
+    "sliders",
     "widget",
 )
 _IMPORT = re.compile(r"^import .*;\n", re.MULTILINE)

@@ -177,9 +177,9 @@ def _rounds(n_ranks: int, n_micro: int) -> list[range]:
 
     Raises ValueError where they do not divide evenly.
     """
-    if not _divides(n_ranks, n_micro):
-        fewer = next(count for count in range(n_micro, 0, -1) if _divides(n_ranks, count))
-        more = next(count for count in range(n_micro, n_micro + n_ranks) if _divides(n_ranks, count))
+    if not divides_into_rounds(n_ranks, n_micro):
+        fewer = next(count for count in range(n_micro, 0, -1) if divides_into_rounds(n_ranks, count))
+        more = next(count for count in range(n_micro, n_micro + n_ranks) if divides_into_rounds(n_ranks, count))
         raise ValueError(
             f"n_micro is {n_micro}, expected one that divides into rounds of equal size, n_micro // n_ranks of them: "
             f"on {n_ranks} ranks take {fewer}, {more}, or any multiple of {n_ranks}"
@@ -188,5 +188,6 @@ def _rounds(n_ranks: int, n_micro: int) -> list[range]:
     return [range(start, start + size) for start in range(0, n_micro, size)]
 
 
-def _divides(n_ranks: int, n_micro: int) -> bool:
+def divides_into_rounds(n_ranks: int, n_micro: int) -> bool:
+    """Return whether interleaved 1F1B takes ``n_micro`` micro-batches on so many ranks."""
     return n_micro % max(1, n_micro // n_ranks) == 0

@@ -144,31 +144,75 @@ def activations(events: pd.DataFrame) -> pd.DataFrame:
     of a pipeline.
     """
     ops = op_rows(events)
-    step = ops["step"].fillna(-1) if "step" in ops else -1
-    ops = pd.DataFrame(ops).assign(step=step).sort_values("start_s", kind="stable")
-    forwards, frees = (
-        _with_nth(ops[ops["name"].isin(names).to_numpy()]) for names in (["forward"], ["backward", "weight_grad"])
-    )
-    kept = forwards.merge(frees[[*_ACTIVATION, "nth", "end_s"]], on=[*_ACTIVATION, "nth"], how="left")
-    kept = kept.merge(_next_steps(ops), on=["rank", "step"])
-    ends = pd.DataFrame({"rank": kept["rank"], "time_s": kept["end_s_y"].fillna(kept["next_step_s"]), "change": -1})
-    starts = pd.DataFrame({"rank": kept["rank"], "time_s": kept["start_s"], "change": 1})
-    changes = pd.concat([ends.dropna(), starts]).sort_values(["rank", "time_s", "change"], ignore_index=True)
-    changes["count"] = changes.groupby("rank")["change"].cumsum()
-    table = type(events)(changes[["rank", "time_s", "count"]])
-    table.attrs = dict(events.attrs)
-    return table
+    ops = ops.iloc[np.argsort(ops["start_s"].to_numpy(dtype=float), kind="stable")]
+    name, start_s, end_s = (ops[column].to_numpy() for column in ("name", "start_s", "end_s"))
+    rank, step, stage, micro_batch = (_whole_numbers(ops, column) for column in _ACTIVATION)
+    activation = _keys(rank, step, stage, micro_batch)
+    forward, frees = name == "forward", (name == "backward") | (name == "weight_grad")
+    freed_by = _partners(activation[forward], activation[frees])
+    freed_s = np.append(end_s[frees].astype(float), np.nan)[freed_by]
+    freed_s = np.where(freed_by < 0, _next_step_s(rank, step, start_s)[forward], freed_s)
+    freed = ~np.isnan(freed_s)
+    changes = {
+        "rank": np.concatenate([rank[forward][freed], rank[forward]]),
+        "time_s": np.concatenate([freed_s[freed], start_s[forward]]),
+        "change": np.repeat([-1, 1], [freed.sum(), forward.sum()]),
+    }
+    in_order = np.lexsort([changes[column] for column in ("change", "time_s", "rank")])
+    rank, time_s, change = (values[in_order] for values in changes.values())
+    count = change.cumsum()
+    first = np.searchsorted(rank, rank)  # of the rank's changes: before it, others counted
+    columns = {"rank": rank, "time_s": time_s, "count": count - (count - change)[first]}
+    result = type(events)(columns).astype({"rank": ops["rank"].dtype})
+    result.attrs = dict(events.attrs)
+    return result
 
 
-def _with_nth(ops: pd.DataFrame) -> pd.DataFrame:
-    """Add ``nth``: where steps have no number, the n-th forward goes with the n-th backward."""
-    return ops.assign(nth=ops.groupby(_ACTIVATION).cumcount())
+def _whole_numbers(ops: pd.DataFrame, column: str) -> np.ndarray:
+    """Return a column of whole numbers, with -1 for what is missing."""
+    if column not in ops:
+        return np.full(len(ops), -1)
+    return ops[column].to_numpy(dtype=float, na_value=-1).astype("int64")
 
 
-def _next_steps(ops: pd.DataFrame) -> pd.DataFrame:
-    """Return for each rank and step when the rank begins its next step, NaN for the last one."""
-    steps = ops.groupby(["rank", "step"])["start_s"].min().reset_index().sort_values(["rank", "start_s"])
-    return steps.assign(next_step_s=steps.groupby("rank")["start_s"].shift(-1)).drop(columns="start_s")
+def _keys(*columns: np.ndarray) -> np.ndarray:
+    """Return a number for each row, the same where all columns are."""
+    keys = np.zeros(len(columns[0]), dtype="int64")
+    for column in columns:
+        values, places = np.unique(column, return_inverse=True)
+        keys = keys * len(values) + places
+    return keys
+
+
+def _partners(keys: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return for each key its place among ``others``, -1 where it is not there.
+
+    A key that is there several times, as where steps have no number: the n-th goes with the n-th.
+    """
+    most = max(len(keys), len(others))
+    keys, others = most * keys + _nth(keys), most * others + _nth(others)
+    in_order = np.argsort(others)
+    places = np.searchsorted(others, keys, sorter=in_order)
+    partners = np.append(in_order, -1)[places]
+    return np.where(np.append(others, -1)[partners] == keys, partners, -1)
+
+
+def _nth(keys: np.ndarray) -> np.ndarray:
+    """Return for each key how often it is there before."""
+    in_order = np.argsort(keys, kind="stable")
+    nth = np.empty_like(keys)
+    nth[in_order] = np.arange(len(keys)) - np.searchsorted(keys, keys[in_order], sorter=in_order)
+    return nth
+
+
+def _next_step_s(rank: np.ndarray, step: np.ndarray, start_s: np.ndarray) -> np.ndarray:
+    """Return for each op, in order of start, when its rank begins its next step; else NaN."""
+    _, first, step_of_op = np.unique(_keys(rank, step), return_index=True, return_inverse=True)
+    in_order = first[np.lexsort((start_s[first], rank[first]))]  # the ops that begin a step
+    has_next = np.append(rank[in_order[1:]] == rank[in_order[:-1]], False)
+    next_s = np.full(len(start_s), np.nan)
+    next_s[in_order[has_next]] = start_s[in_order[1:]][has_next[:-1]]
+    return next_s[first][step_of_op]
 
 
 def peak_activations(events: pd.DataFrame) -> dict[int, int]:

@@ -90,6 +90,7 @@ export class TimelineView {
       this.root.dataset.drawn = String(++this.drawn);
       this.root.dataset.version = String(scene.version);
       this.root.dataset.step = String(this.playback.step);
+      this.connection.onDrawn?.();
     });
   }
 

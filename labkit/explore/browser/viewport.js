@@ -54,7 +54,7 @@ export class Viewport {
   }
 
   toPixel(x, width) {
-    return ((x - this.range[0]) / this.span) * width;
+    return this.span > 0 ? ((x - this.range[0]) / this.span) * width : 0;
   }
 
   fromPixel(pixel, width) {

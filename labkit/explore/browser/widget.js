@@ -1,5 +1,6 @@
 // The two places where a Timeline lives: a notebook, with a kernel, and a file, without one.
 
+import { nameSliders } from "./sliders.js";
 import { TimelineView } from "./timeline.js";
 
 function download(name, type, content) {
@@ -21,7 +22,8 @@ function render({ model, el }) {
       view.say("The kernel does not answer. If it was restarted, run this cell again.");
     }
   };
-  const view = new TimelineView(root, { scene: model.get("scene"), keys: model.get("keys"), said: () => model.get("said"), send });
+  const onDrawn = () => nameSliders(el.closest(".jp-OutputArea-output") ?? el);
+  const view = new TimelineView(root, { scene: model.get("scene"), keys: model.get("own_keys"), said: () => model.get("said"), send, onDrawn });
   const onScene = () => view.show(model.get("scene"));
   const onSaid = () => view.say(model.get("said"));
   const onMessage = (message, buffers) => {

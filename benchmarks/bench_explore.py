@@ -1,0 +1,199 @@
+"""Measure how long a reader waits for a new picture: JupyterLab in a browser, from key to pixels.
+
+    python benchmarks/bench_explore.py [--moves 30]
+
+In one notebook stand schedule_explorer() and two schedules that matplotlib redraws through
+ipywidgets' interact. A slider of each is moved by one, in turns; the time is that from the key to
+the frame with the new picture. Then the slider is dragged: the last picture has to be that of the
+last value, and come no later than one after a single move. Then a schedule of 65,536 ops is opened
+and dragged along its time axis; what counts is the longest time between two frames.
+
+Exits with 1 where that is more than is wanted. Needs chromium.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent / "tests" / "browser"))
+
+from lab import CHROMIUM, Lab, jupyter_lab  # noqa: E402
+from playwright.sync_api import Page  # noqa: E402
+
+MOST_MS = {(4, 8): 60.0, (8, 64): 200.0}  # by ranks and micro-batches, from a slider's move to the picture
+LEAST_RATIO = 4.0
+MOST_GAP_MS = 250.0
+MOVES = 30
+N_RANKS, N_MICRO = 64, 512
+SLIDERS = {"ours": "micro-batches", "interact": "matplotlib"}  # each known by the word beside it
+
+OURS = """
+from labkit.explore import schedule_explorer
+explorer = schedule_explorer()
+explorer.n_ranks.value, explorer.n_micro.value = {n_ranks}, {n_micro}
+explorer
+"""
+INTERACT = """
+from ipywidgets import IntSlider, interact
+from labkit import draw
+from labkit.schedule import gpipe, one_f_one_b
+from labkit.simulate import simulate
+def redraw(n_micro):
+    tables = {{"GPipe": simulate(gpipe({n_ranks}, n_micro)), "1F1B": simulate(one_f_one_b({n_ranks}, n_micro))}}
+    return draw.schedules(tables)
+interact(redraw, n_micro=IntSlider({n_micro}, 1, 64, description="matplotlib"));
+"""
+OPENED = """
+from IPython.display import HTML, display
+from labkit.explore import Timeline
+from labkit.schedule import one_f_one_b
+from labkit.simulate import simulate
+schedule = one_f_one_b({n_ranks}, {n_micro})
+events = simulate(schedule)
+display(HTML("<i id=began></i>"))
+Timeline(events, schedule)
+"""
+
+
+def redrawn(lab: Lab, n_ranks: int, n_micro: int, moves: int) -> dict[str, Any]:
+    """Return what moving and dragging the sliders took at this size."""
+    size = {"n_ranks": n_ranks, "n_micro": n_micro}
+    with lab.notebook([OURS.format(**size), INTERACT.format(**size)], script=HERE / "explore_page.js") as page:
+        for picture in SLIDERS:
+            page.wait_for_function("picture => bench.isThere(picture)", arg=picture)
+        pairs = [moved(page, number) for number in range(-2, moves)][2:]  # the first two warm up
+        return {
+            "ours_ms": statistics.median(ours for ours, _ in pairs),
+            "interact_ms": statistics.median(interact for _, interact in pairs),
+            "ratio": statistics.median(interact / ours for ours, interact in pairs),
+            "dragged": {picture: dragged(page, picture) for picture in SLIDERS},
+            "last_is_last": shows_its_value(page),
+        }
+
+
+def moved(page: Page, number: int) -> tuple[float, float]:
+    """Return the milliseconds from a move of each slider, down or up by one, to its new picture."""
+    key = "ArrowLeft" if number % 2 == 0 else "ArrowRight"
+    turns = list(SLIDERS) if number % 4 < 2 else list(SLIDERS)[::-1]
+    waited = {
+        picture: page.evaluate("ask => bench.move(...ask)", [SLIDERS[picture], key, picture]) for picture in turns
+    }
+    return waited["ours"], waited["interact"]
+
+
+def dragged(page: Page, picture: str) -> dict[str, float]:
+    """Drag a slider over most of its length in sixty moves. Returns how many values it went
+    through, how many pictures came, and how long after the last value the last of them."""
+    box = page.evaluate_handle("word => bench.handle(word)", SLIDERS[picture]).as_element().bounding_box()
+    track = page.evaluate(
+        "word => bench.slider(word).querySelector('.noUi-target').getBoundingClientRect().toJSON()", SLIDERS[picture]
+    )
+    y = box["y"] + box["height"] / 2
+    page.evaluate("ask => bench.drag(...ask)", [SLIDERS[picture], picture])
+    drag(page, (box["x"] + box["width"] / 2, y), [track["x"] + track["width"] * k / 75 for k in range(10, 70)])
+    return page.evaluate("bench.dropped()")
+
+
+def drag(page: Page, start: tuple[float, float], places: list[float]) -> None:
+    page.mouse.move(*start)
+    page.mouse.down()
+    for x in places:
+        page.mouse.move(x, start[1])
+    page.mouse.up()
+
+
+def shows_its_value(page: Page) -> bool:
+    """Return whether the picture is the one that its slider gives when moved away and back."""
+    after_drag = page.evaluate("bench.pixels()")
+    for key in ("ArrowLeft", "ArrowRight"):
+        page.evaluate("ask => bench.move(...ask)", [SLIDERS["ours"], key, "ours"])
+    return after_drag == page.evaluate("bench.pixels()")
+
+
+def panned(lab: Lab) -> dict[str, float]:
+    """Return what opening a schedule of 65,536 ops took, and dragging it while zoomed in."""
+    cell = OPENED.format(n_ranks=N_RANKS, n_micro=N_MICRO)
+    with lab.notebook([cell], script=HERE / "explore_page.js") as page:
+        page.wait_for_function("'drawn' in bench.firsts")
+        found = {"first_picture_ms": page.evaluate("bench.firsts.drawn - bench.firsts.began")}
+        for name, zooms in {"nearly all in sight": 2, "closely": 12}.items():
+            stage = page.locator(".labkit-timeline canvas").first
+            stage.click(position={"x": 2, "y": 2})
+            for _ in range(zooms):
+                page.keyboard.press("+")
+            box = stage.bounding_box()
+            assert box is not None
+            page.evaluate("bench.watchFrames()")
+            middle, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+            drag(page, (middle, y), [middle - 5 * k for k in range(60)])
+            gaps = page.evaluate("bench.framesSeen()")
+            found |= {f"longest_gap_ms, {name}": max(gaps), f"median_gap_ms, {name}": statistics.median(gaps)}
+        return found
+
+
+def faults(sizes: dict[tuple[int, int], dict[str, Any]], opened: dict[str, float]) -> list[str]:
+    """Return what is not as it is wanted, a line each."""
+    found = []
+    for (n_ranks, n_micro), most_ms in MOST_MS.items():
+        size, got = f"{n_ranks} × {n_micro}", sizes[n_ranks, n_micro]
+        if got["ours_ms"] > most_ms:
+            found.append(f"{size}: {got['ours_ms']:.0f} ms to the new picture, wanted at most {most_ms:g}")
+        if got["ratio"] < LEAST_RATIO:
+            found.append(f"{size}: {got['ratio']:.1f} times as fast as interact, wanted at least {LEAST_RATIO:g}")
+        if not got["last_is_last"]:
+            found.append(f"{size}: the last picture of a drag is not that of its last value")
+        if got["dragged"]["ours"]["behind_ms"] > 2 * most_ms:
+            found.append(f"{size}: pictures of a drag came {got['dragged']['ours']['behind_ms']:.0f} ms after it")
+    longest = max(value for name, value in opened.items() if name.startswith("longest"))
+    if longest > MOST_GAP_MS:
+        found.append(f"{longest:.0f} ms between two frames of a dragged schedule, wanted at most {MOST_GAP_MS:g}")
+    return found
+
+
+def report(sizes: dict[tuple[int, int], dict[str, Any]], opened: dict[str, float]) -> None:
+    for (n_ranks, n_micro), got in sizes.items():
+        print(f"{n_ranks} ranks × {n_micro} micro-batches, two schedules; from a slider's move to the new picture")
+        print(f"  labkit.explore              {got['ours_ms']:8.0f} ms")
+        print(
+            f"  matplotlib through interact {got['interact_ms']:8.0f} ms   {got['ratio']:6.1f} × labkit, median of pairs"
+        )
+        for picture, drag in got["dragged"].items():
+            print(
+                f"  dragged, {picture:<18} {drag['values']:8.0f} values, {drag['pictures']:.0f} pictures, "
+                f"the last {drag['behind_ms']:.0f} ms after the last value"
+            )
+        print(f"  the last picture is that of the last value: {'yes' if got['last_is_last'] else 'NO'}")
+    print(f"1F1B, {N_RANKS} ranks, {N_MICRO} micro-batches, {2 * N_RANKS * N_MICRO} ops")
+    for name, value in opened.items():
+        print(f"  {name.replace('_ms', ', ms').replace('_', ' '):<40} {value:8.0f}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--moves", type=int, default=MOVES)
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    options = parser.parse_args()
+    if CHROMIUM is None:
+        print("left out: no chromium on this machine")
+        return 0
+    with tempfile.TemporaryDirectory() as folder, jupyter_lab(Path(folder)) as lab:
+        sizes = {size: redrawn(lab, *size, options.moves) for size in MOST_MS}
+        opened = panned(lab)
+    if options.json:
+        print(json.dumps({"sizes": {f"{n} x {m}": got for (n, m), got in sizes.items()}, "opened": opened}))
+    else:
+        report(sizes, opened)
+    missed = faults(sizes, opened)
+    print(*missed, sep="\n", end="\n" if missed else "", file=sys.stderr)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

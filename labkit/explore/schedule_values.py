@@ -1,0 +1,166 @@
+"""Work out what the schedule explorer shows: from its state schedules and times, and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from labkit.explore.measure import Work
+from labkit.explore.state import MOST_MICRO, Choice, State, Times
+from labkit.schedule import (
+    Schedule,
+    forward_only,
+    gpipe,
+    interleaved,
+    one_f_one_b,
+    zero_bubble_h1,
+    zero_bubble_h2,
+    zero_bubble_v,
+)
+from labkit.schedule.papers import divides_into_rounds
+from labkit.simulate import critical_path, makespan, peak_activations
+from labkit.simulate.measures import op_rows
+
+# --- from a state to schedules and their times ----------------------------------------------------
+
+_MAKE: dict[str, Callable[[int, int], Schedule]] = {
+    "forward": forward_only,
+    "gpipe": gpipe,
+    "1f1b": one_f_one_b,
+    "zb-h1": zero_bubble_h1,
+    "zb-h2": zero_bubble_h2,
+    "zb-v": zero_bubble_v,
+}
+
+
+def chunks_of(choice: Choice) -> int:
+    """Return how many stages a rank has."""
+    return {"interleaved": choice.chunks, "zb-v": 2}.get(choice.name, 1)
+
+
+def work_of(state: State, choice: Choice) -> Work:
+    """Return ``choice`` as a schedule, and the times of its stages.
+
+    The model is cut into as many stages of equal size as the schedule has: with v chunks a rank,
+    the times of rank r's part of ``state`` are shared out to the stages v·r to v·r + v − 1,
+    wherever the schedule puts these. So whatever is slow stays in its place in the model.
+    """
+    n, m, v = state.n_ranks, n_micro_of(state), chunks_of(choice)
+    schedule = interleaved(n, m, v) if choice.name == "interleaved" else _MAKE[choice.name](n, m)
+    times = (np.array(fitted(given, n)) for given in (state.forward, state.input_grad, state.weight_grad))
+    forward, input_grad, weight_grad = (np.repeat(part / v, v).tolist() for part in times)
+    backward = [i + w for i, w in zip(input_grad, weight_grad, strict=True)]
+    return Work(schedule, forward, backward, input_grad, weight_grad, state.hop)
+
+
+def n_micro_of(state: State) -> int:
+    """Return the number of micro-batches that is shown.
+
+    It is the state's, or the nearest that interleaved 1F1B takes, for both schedules alike.
+    """
+    if not any(choice.name == "interleaved" for choice in state.choices):
+        return state.n_micro
+    fits = (m for m in range(1, MOST_MICRO + 1) if divides_into_rounds(state.n_ranks, m))
+    return min(fits, key=lambda m: (abs(m - state.n_micro), -m))
+
+
+def with_ranks(state: State, n_ranks: int) -> State:
+    """Return the state of as many ranks: of times given per rank, the first and the last stay."""
+    return replace(
+        state,
+        n_ranks=n_ranks,
+        forward=_for_ranks(state.forward, n_ranks),
+        input_grad=_for_ranks(state.input_grad, n_ranks),
+        weight_grad=_for_ranks(state.weight_grad, n_ranks),
+    )
+
+
+def _for_ranks(times: Times, n_ranks: int) -> Times:
+    if len(times) == 1:
+        return times
+    *front, last = times
+    return (*(front + front[-1:] * n_ranks)[: n_ranks - 1], last)
+
+
+def fitted(times: Times, n_ranks: int) -> Times:
+    """Return one time for each rank."""
+    return times * n_ranks if len(times) == 1 else times
+
+
+# --- what a table of events says ------------------------------------------------------------------
+
+
+class Bubbles(NamedTuple):
+    """Four things that papers call the bubble, of one event table.
+
+    - ``fraction``: idle time of all ranks ÷ (ranks × makespan), as in this lab and in GPipe (Huang
+      et al. 2019);
+    - ``of_ideal``: idle time ÷ the time that ranks compute, as in Megatron (Narayanan et al. 2021);
+    - ``idle_s``: the idle time of a rank, on average: Megatron's bubble time;
+    - ``inside``: the idle part between the first and the last op of the rank that takes longest, as
+      in zero bubble (Qi et al. 2024), whose ranks begin and end one after the other.
+    """
+
+    fraction: float
+    of_ideal: float
+    idle_s: float
+    inside: float
+
+
+def bubbles(events: pd.DataFrame) -> Bubbles:
+    """Return the four bubbles of the ops in ``events``, one step of a pipeline.
+
+    Raises as :func:`labkit.simulate.measures.op_rows`, and ValueError if all ops take 0 s.
+    """
+    ops = op_rows(events)
+    ranks, number = np.unique(ops["rank"].to_numpy(dtype="int64"), return_inverse=True)
+    start_s, end_s = (ops[name].to_numpy(dtype=float) for name in ("start_s", "end_s"))
+    busy_s = np.bincount(number, end_s - start_s)
+    if not busy_s.any():
+        raise ValueError("all ops of events take 0 s, so there is no time of which a part could be idle")
+    first_s, last_s = np.full(len(ranks), np.inf), np.full(len(ranks), -np.inf)
+    np.minimum.at(first_s, number, start_s)
+    np.maximum.at(last_s, number, end_s)
+    makespan_s, taken_s = last_s.max() - first_s.min(), last_s - first_s
+    idle_s, longest = makespan_s - busy_s.mean(), taken_s.argmax()
+    return Bubbles(
+        fraction=idle_s / makespan_s,
+        of_ideal=idle_s / busy_s.mean(),
+        idle_s=idle_s,
+        inside=1 - busy_s[longest] / taken_s[longest],
+    )
+
+
+class Metrics(NamedTuple):
+    """What the explorer says of a schedule.
+
+    ``peak`` is the most activations that a rank keeps, counted in micro-batches of its whole part
+    of the model, and ``peak_rank`` the first rank that keeps so many. The critical path is
+    ``critical_ops`` ops long, which compute for ``critical_share`` of the makespan; the rest of it
+    is hops, and delays in what was measured.
+    """
+
+    makespan_s: float
+    bubbles: Bubbles
+    peak: float
+    peak_rank: int
+    critical_ops: int
+    critical_share: float
+
+
+def metrics_of(schedule: Schedule, events: pd.DataFrame) -> Metrics:
+    """Return the metrics of ``events``, one step of ``schedule``."""
+    peaks, path, makespan_s = peak_activations(events), critical_path(schedule, events), makespan(events)
+    peak_rank = max(peaks, key=lambda rank: (peaks[rank], -rank))
+    return Metrics(
+        makespan_s=makespan_s,
+        bubbles=bubbles(events),
+        peak=peaks[peak_rank] * schedule.n_ranks / schedule.n_stages,
+        peak_rank=peak_rank,
+        critical_ops=len(path),
+        critical_share=float((path["end_s"] - path["start_s"]).sum()) / makespan_s,
+    )

@@ -1,0 +1,68 @@
+"""JupyterLab in a real browser: a cell that launches ranks shows its table, its bar and its picture
+to the reader."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+
+import pytest
+
+CELLS = [
+    """
+import time, torch, torch.distributed as dist
+from ipykernel.connect import get_connection_info
+from labkit import draw
+from labkit.launch import launch, progress
+from labkit.trace import span
+def fn():
+    for _ in progress(range(20), "rounds"):
+        time.sleep(0.05)
+        with span("all_reduce", lane="comm"):
+            dist.all_reduce(torch.ones(10))
+print(get_connection_info(unpack=True)["transport"])
+run = launch(fn, world_size=2)
+run
+""",
+    'draw.show(draw.timeline(run.events), alt="Twenty rounds of two ranks.")',
+    "launch(lambda: 1 / 0, world_size=1)",
+]
+
+
+def test_a_reader_sees_the_table_the_bar_the_picture_and_the_error(lab):
+    with lab.notebook(CELLS) as page:
+        outputs = page.locator(".jp-CodeCell .jp-OutputArea")
+        first = outputs.nth(0).inner_text()
+        picture = page.locator(".jp-OutputArea img").first
+        error = outputs.nth(2).inner_text()
+        alt = picture.get_attribute("alt")
+        width = picture.evaluate("e => e.naturalWidth")
+    assert first.startswith("ipc")
+    assert "2 ranks [~ gloo" in first or "2 ranks [~ nccl" in first
+    assert first.count("all_reduce") == 2 and "rounds" in first and "20/20" in first
+    assert width > 500 and alt in (None, "", "Twenty rounds of two ranks.")
+    assert "rank 0 raised ZeroDivisionError: division by zero" in error
+    assert "launch(lambda: 1 / 0, world_size=1)" in error and "pool.py" not in error
+
+
+def test_without_its_token_the_server_gives_nothing(lab):
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        urllib.request.urlopen(f"{lab.url}/api/contents", timeout=5)
+
+
+def test_an_error_in_the_browser_s_console_fails_its_test(lab):
+    written = """from IPython.display import HTML; HTML("<img src=x onerror='console.error(\\"a fault\\")'>")"""
+    with pytest.raises(AssertionError, match="a fault"), lab.notebook([written]) as page:
+        page.wait_for_function("document.querySelector('.jp-OutputArea img')?.complete")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_names_what_shuts_a_reader_out(lab, theme):
+    import axe
+
+    faint = "#f8f8f8" if theme == "light" else "#181818"
+    shown = f"""from IPython.display import HTML; HTML("<p style='color:{faint}'>unreadable</p><button>Go</button>")"""
+    with lab.notebook([shown], theme=theme) as page:
+        assert page.evaluate("document.body.dataset.jpThemeLight") == str(theme == "light").lower()
+        faults = axe.grave_faults(page, ".jp-OutputArea-output")
+    assert len(faults) == 1 and "color-contrast" in faults[0] and "unreadable" in faults[0]

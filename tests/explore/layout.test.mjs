@@ -1,0 +1,62 @@
+// Where things stand in the picture.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { layOut, placeOf } from "../../labkit/explore/browser/layout.js";
+
+function sceneOf(heights, { axis = "time (s)", word = "rank 0", columns = [] } = {}) {
+  const panels = heights.map((height) => ({
+    height, columns, title: "1F1B", facts: "", peaks: [],
+    rows: Array.from({ length: height }, (_, k) => [k + 0.5, word, false]),
+  }));
+  return { axis, panels };
+}
+
+test("panels stand under one another and the axis below all of them", () => {
+  const layout = layOut(sceneOf([4, 2, 8]), 1000);
+  layout.panels.forEach((panel, k) => {
+    assert.ok(panel.top < panel.rowsTop && panel.rowsTop < panel.bottom);
+    if (k) assert.ok(panel.top >= layout.panels[k - 1].bottom);
+    assert.ok(Math.abs(panel.bottom - panel.rowsTop - [4, 2, 8][k] * layout.row) < 1e-9);
+  });
+  assert.ok(layout.axisTop >= layout.panels.at(-1).bottom && layout.height > layout.axisTop);
+});
+
+test("many ranks get lower rows, so that the picture fits a screen, and never none", () => {
+  const few = layOut(sceneOf([4]), 1000);
+  const many = layOut(sceneOf([64, 64]), 1000);
+  assert.ok(many.row < few.row && many.row >= 3);
+  assert.ok(many.height < 900, `${many.height} px for 128 rows`);
+});
+
+test("all within the width: labels, plot, what stands to the right", () => {
+  for (const width of [320, 700, 1280]) {
+    const { gutter, plot } = layOut(sceneOf([4]), width);
+    assert.ok(gutter > 0 && plot >= 60 && gutter + plot <= width, `${gutter} + ${plot} in ${width}`);
+  }
+});
+
+test("longer words beside the rows take more room", () => {
+  assert.ok(layOut(sceneOf([4], { word: "parameter server" }), 1000).gutter > layOut(sceneOf([4]), 1000).gutter);
+});
+
+test("a point in a row is in that row and at that pixel of the plot", () => {
+  const layout = layOut(sceneOf([4, 2]), 1000);
+  const y = layout.panels[1].rowsTop + 1.5 * layout.row;
+  const place = placeOf(layout, layout.gutter + 123, y);
+  assert.equal(place.panel, 1);
+  assert.ok(Math.abs(place.x - 123) < 1e-9 && Math.abs(place.row - 1.5) < 1e-9);
+});
+
+test("a point on a label, on the axis or between panels is in none", () => {
+  const layout = layOut(sceneOf([4, 2]), 1000);
+  const inside = layout.panels[0].rowsTop + 5;
+  assert.equal(placeOf(layout, 5, inside), null);
+  assert.equal(placeOf(layout, layout.gutter + layout.plot + 30, inside), null);
+  assert.equal(placeOf(layout, layout.gutter + 50, layout.axisTop + 10), null);
+  assert.equal(placeOf(layout, layout.gutter + 50, layout.panels[0].bottom + 3), null);
+});
+
+test("a picture without panels or rows has a height", () => {
+  assert.ok(layOut({ axis: "time", panels: [] }, 500).height > 0);
+  assert.ok(layOut(sceneOf([0]), 500).height > 0);
+});

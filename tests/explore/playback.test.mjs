@@ -1,0 +1,77 @@
+// Where stepping stops.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { Playback } from "../../labkit/explore/browser/playback.js";
+
+const stops = { clock: [0, 2, 4], moment: [0, 1, 1.5, 2, 3, 4, 5] };
+const walk = (playback, steps) => Array.from({ length: steps }, () => (playback.forward(), playback.position));
+
+test("at first the whole picture is shown", () => {
+  const playback = new Playback(stops);
+  assert.equal(playback.isOn, false);
+  assert.equal(playback.position, null);
+});
+
+test("a step by clock goes from clock to clock and stays at the last", () => {
+  assert.deepEqual(walk(new Playback(stops), 5), [0, 2, 4, 4, 4]);
+});
+
+test("a step by event stops at every event", () => {
+  const playback = new Playback(stops);
+  playback.switchTo("moment");
+  assert.deepEqual(walk(playback, 7), stops.moment);
+  assert.ok(playback.isAtEnd);
+});
+
+test("back from the first step is the whole picture, back from that is the last step", () => {
+  const playback = new Playback(stops);
+  playback.forward();
+  playback.back();
+  assert.equal(playback.isOn, false);
+  playback.back();
+  assert.equal(playback.position, 4);
+});
+
+test("changing from clocks to events stays where it is", () => {
+  const playback = new Playback(stops);
+  walk(playback, 2);
+  playback.switchTo("moment");
+  assert.equal(playback.position, 2);
+  walk(playback, 1);
+  assert.equal(playback.position, 3);
+  playback.switchTo("clock");
+  assert.equal(playback.position, 2); // the clock in which 3 lies
+});
+
+test("before the first event there is none to go back to: the first is taken", () => {
+  const playback = new Playback({ clock: [0, 2], moment: [1, 2] });
+  playback.forward();
+  playback.switchTo("moment");
+  assert.equal(playback.position, 1);
+});
+
+test("changing the kind while the whole picture is shown starts nothing", () => {
+  const playback = new Playback(stops);
+  playback.switchTo("moment");
+  assert.equal(playback.isOn, false);
+});
+
+test("without clocks steps go by event", () => {
+  assert.deepEqual(walk(new Playback({ clock: [], moment: [0, 1] }), 2), [0, 1]);
+});
+
+test("a picture without stops is never on, however often a step is asked for", () => {
+  const playback = new Playback({ clock: [], moment: [] });
+  playback.forward();
+  playback.back();
+  playback.forward();
+  assert.equal(playback.isOn, false);
+  assert.equal(playback.position, null);
+  assert.ok(playback.isAtEnd);
+});
+
+test("a long schedule plays within half a minute, a short one slowly enough to follow", () => {
+  const many = new Playback({ clock: Array.from({ length: 700 }, (_, k) => k), moment: [] });
+  assert.ok(many.intervalMs * 700 <= 30001);
+  assert.ok(new Playback(stops).intervalMs >= 500);
+});

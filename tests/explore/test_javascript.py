@@ -1,0 +1,34 @@
+"""What the widgets' JavaScript claims of itself: every *.test.mjs beside this file, run by node."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+NODE = shutil.which("node")
+pytestmark = pytest.mark.skipif(NODE is None, reason="no node on this machine")
+
+
+def run_claims(file: Path) -> subprocess.CompletedProcess[str]:
+    """Run a file of claims with node's own test runner."""
+    command = [NODE, "--test", "--test-reporter=spec", str(file)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("file", sorted(HERE.glob("*.test.mjs")), ids=lambda file: file.name.removesuffix(".test.mjs"))
+def test_its_claims_hold(file):
+    result = run_claims(file)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_a_claim_that_does_not_hold_fails(tmp_path):
+    wrong = tmp_path / "wrong.test.mjs"
+    wrong.write_text(
+        'import { test } from "node:test";\ntest("two is one", () => { throw new Error("it is not"); });\n'
+    )
+    result = run_claims(wrong)
+    assert result.returncode == 1 and "two is one" in result.stdout and "it is not" in result.stdout
