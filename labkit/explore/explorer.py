@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import ipywidgets
+import pandas as pd
 
-from labkit.explore.fallback import StaticForm, bundle, static
+from labkit.explore.fallback import Shown, StaticForm
 from labkit.explore.timeline import Timeline
 
 
-class Explorer(ipywidgets.VBox):
+class Explorer(Shown, ipywidgets.VBox):
     """Controls over a Timeline. Kept outputs (LABKIT_STATIC=1) show its static form instead.
 
     A derived class makes its controls, calls ``super().__init__(rows)`` with them and the
@@ -25,6 +26,9 @@ class Explorer(ipywidgets.VBox):
         super().__init__(children=list(rows))
         self.timeline = timeline
         timeline.static_form = self.static_form
+
+    def __repr__(self) -> str:
+        return repr(self.timeline)
 
     def static_form(self) -> StaticForm:
         """Return what stands for the explorer in print."""
@@ -45,14 +49,17 @@ class Explorer(ipywidgets.VBox):
 
         return callback
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        return bundle(self.static_form()) if static() else super()._repr_mimebundle_(**kwargs)
-
 
 def sentence_of(error: BaseException) -> str:
     """Return an error as one line for a reader, without its traceback."""
     first = next((line for line in str(error).splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+def table_html(table: pd.DataFrame, index: bool = False) -> str:
+    """Return a table for an ``ipywidgets.HTML``, in the explorers' style."""
+    text = table.to_html(index=index, border=0, na_rep="", float_format=lambda value: f"{value:.4g}")
+    return text.replace('class="dataframe"', 'class="labkit-metrics"', 1)
 
 
 class RunButtons(ipywidgets.HBox):

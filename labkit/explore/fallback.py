@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pandas as pd
+from IPython.display import display
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from labkit.draw.picture import show
 from labkit.ranks.cell_output import static
-
-__all__ = ["StaticForm", "bundle", "static"]
 
 
 class StaticForm(NamedTuple):
@@ -22,8 +22,23 @@ class StaticForm(NamedTuple):
     table: pd.DataFrame
 
 
-def bundle(form: StaticForm) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return picture and table as a cell output: data and metadata by MIME type."""
-    data, metadata = show(form.figure, alt=form.alt)._repr_mimebundle_()
-    data["text/plain"] = repr(form.table)
-    return data, metadata
+class Shown:
+    """A widget with a ``static_form()``: picture and table for where there is no widget.
+
+    Kept outputs (LABKIT_STATIC=1) are these two alone. Otherwise they go along with the widget, for
+    GitHub, for print, and for a notebook that is opened without its kernel.
+    """
+
+    static_form: Callable[[], StaticForm]
+    model_id: str
+
+    def _ipython_display_(self) -> None:
+        form = self.static_form()
+        picture = show(form.figure, alt=form.alt)
+        if static():
+            display(picture, form.table)
+            return
+        data, metadata = picture._repr_mimebundle_()
+        data["text/plain"] = f"{form.alt}\n{form.table}"
+        view: Any = {"version_major": 2, "version_minor": 0, "model_id": self.model_id}
+        display(data | {"application/vnd.jupyter.widget-view+json": view}, metadata=metadata, raw=True)

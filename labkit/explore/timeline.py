@@ -18,7 +18,7 @@ from labkit.draw.layout import TimeAxis, from_zero, time_axis
 from labkit.draw.picture import figure_of, figures_folder, render
 from labkit.explore import page
 from labkit.explore.events_panel import events_panel
-from labkit.explore.fallback import StaticForm, bundle, static
+from labkit.explore.fallback import Shown, StaticForm
 from labkit.explore.scene import Panel
 from labkit.explore.wire import scene_of
 from labkit.schedule import Schedule
@@ -29,7 +29,7 @@ Pick = Callable[[int, int], None]
 MOST_TABLE_ROWS = 1000
 
 
-class Timeline(anywidget.AnyWidget):
+class Timeline(Shown, anywidget.AnyWidget):
     """An event table to point at, to step through and to zoom into.
 
     ``said`` is its line of narration, which a screen reader reads aloud. ``static_form()`` returns
@@ -50,6 +50,7 @@ class Timeline(anywidget.AnyWidget):
     scene: traitlets.Dict = traitlets.Dict().tag(sync=True)
     own_keys: traitlets.List = traitlets.List().tag(sync=True)
     said = traitlets.Unicode().tag(sync=True)
+    bare = traitlets.Bool(False).tag(sync=True)  # without controls, beside a Timeline that has them
 
     def __init__(
         self,
@@ -71,6 +72,9 @@ class Timeline(anywidget.AnyWidget):
         self.on_msg(self._receive)
         if events is not None:
             self.show_events(events, schedule, ideal, title=title, time_label=time_label)
+
+    def __repr__(self) -> str:
+        return self.scene.get("alt", "an empty Timeline")
 
     # --- what is shown ----------------------------------------------------------------------------
 
@@ -123,7 +127,7 @@ class Timeline(anywidget.AnyWidget):
         self._picked.append(callback)
 
     def on_key(self, callback: Callable[[str], None]) -> None:
-        """Call ``callback(key)`` for keys in ``own_keys``, pairs such as ("f", "place a forward")."""
+        """Call ``callback(key)`` for ``own_keys``, pairs such as ("f", "place a forward")."""
         self._pressed.append(callback)
 
     def _receive(self, _: Any, message: dict[str, Any], __: Any) -> None:
@@ -202,9 +206,6 @@ class Timeline(anywidget.AnyWidget):
             content, kind = render(figure, form, stands_for.alt), {"png": "image/png", "svg": "image/svg+xml"}[form]
             plt.close(figure)
         self.send({"download": f"labkit-timeline.{form}", "type": kind}, [content])
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        return bundle(self.static_form()) if static() else super()._repr_mimebundle_(**kwargs)
 
 
 def _static_form(events: pd.DataFrame, ideal: pd.DataFrame | None, time_label: str, alt: str) -> StaticForm:

@@ -1,0 +1,18 @@
+"""Build a schedule by hand: the puzzle, from two ranks and one micro-batch to zero bubble.
+
+rules        what the ops are, how long they take, what a rank may keep
+rows         what one rank does and keeps
+board        what is placed; moves that give another board, or a refusal
+refusals     why a move cannot be, in a sentence
+history      undo and redo
+levels       what each level asks, teaches and needs for par
+completion   a best way to finish a board
+hints        what to do next, and why; whether par is lost
+recognise    which of the papers' schedules it is
+game         what a reader does, by key or button, and what is answered
+picture      a board as panel, words and table
+printed      the same with matplotlib
+widget       the same in a notebook: schedule_puzzle
+
+All but the last three are pure: moves in, boards and sentences out.
+"""

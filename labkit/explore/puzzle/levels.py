@@ -1,0 +1,205 @@
+"""The levels of the puzzle: what each asks and teaches, and the schedule that sets its par."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from labkit.explore.puzzle.board import Board
+from labkit.explore.puzzle.rules import Rules
+from labkit.schedule import (
+    EVENT_NAMES,
+    Schedule,
+    gpipe,
+    interleaved,
+    one_f_one_b,
+    zero_bubble_h1,
+    zero_bubble_h2,
+    zero_bubble_v,
+)
+from labkit.simulate import simulate
+
+WHOLE = {"F": 1.0, "B": 2.0}
+SPLIT = {"F": 1.0, "I": 1.0, "W": 1.0}
+
+
+@dataclass(frozen=True, eq=False)
+class Level:
+    """A puzzle: its ``rules``, what it ``teaches`` (a sentence) and what it ``asks`` of the reader.
+
+    The ``goal`` is to end early ("makespan"), or to have every rank done soon after its own first
+    op ("span"): what counts where the next step begins on each rank as soon as it is done. Par is
+    what ``reference`` needs. ``named`` is false where a finished schedule's name is not to be told,
+    as the reader has met none yet.
+    """
+
+    title: str
+    teaches: str
+    asks: str
+    rules: Rules
+    reference: Schedule
+    goal: str = "makespan"
+    named: bool = True
+
+    @cached_property
+    def reference_board(self) -> Board:
+        """The finished board of the reference: every op as early as its order lets it be."""
+        return board_of(self.reference, self.rules)
+
+    @cached_property
+    def par_s(self) -> float:
+        return self.result_s(self.reference_board)
+
+    def result_s(self, board: Board) -> float:
+        """Return what the goal measures of a finished board: less is better."""
+        return board.score.span_s if self.goal == "span" else board.score.makespan_s
+
+
+def board_of(schedule: Schedule, rules: Rules) -> Board:
+    """Return the board on which ``schedule`` is placed as :func:`labkit.simulate.simulate` runs it.
+
+    Raises ValueError, with the reason, where the rules do not allow that.
+    """
+    times = {EVENT_NAMES[kind]: list(times) for kind, times in rules.times.items()}
+    events = simulate(schedule, hop=rules.hop, **times)
+    starts = dict(zip((op for ops in schedule.ops for op in ops), events["start_s"].tolist(), strict=True))
+    board = Board(rules)
+    for op in sorted(starts, key=lambda op: (starts[op], op.kind == "F")):
+        after = board.place(op, starts[op], free=True)
+        if not isinstance(after, Board):
+            raise ValueError(f"{schedule.name or 'the schedule'} breaks the rules of this level: {after}")
+        board = after
+    if not board.finished:
+        raise ValueError(f"{schedule.name or 'the schedule'} breaks the rules of this level: {board.what_is_missing()}")
+    return board
+
+
+def level(number: int) -> Level:
+    """Return level ``number``, counted from 1.
+
+    Raises TypeError for what is no whole number, ValueError for a level that does not exist.
+    """
+    message = f"level is {number!r}, expected a whole number from 1 to {len(LEVELS)}"
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise TypeError(message)
+    if not 1 <= number <= len(LEVELS):
+        raise ValueError(message)
+    return LEVELS[number - 1]
+
+
+def _rules(
+    homes: Sequence[int],
+    n_micro: int,
+    times: Mapping[str, float | list[float]],
+    hop: float = 0.0,
+    caps: Sequence[int] | None = None,
+) -> Rules:
+    """Return rules with the same times for all stages, where they are not one for each."""
+    per_stage = {kind: time if isinstance(time, list) else [time] * len(homes) for kind, time in times.items()}
+    return Rules(homes, n_micro, per_stage, hop, caps)
+
+
+LEVELS = [
+    Level(
+        "There and back",
+        teaches="An op can run only once the one whose output it takes has ended.",
+        asks="Rank 0 has the first half of a model (stage 0), rank 1 the second (stage 1). Take one micro-batch forward "
+        "(F) through both and backward (B) again; 1B0 is stage 1, backward, micro-batch 0.",
+        rules=_rules([0, 1], 1, WHOLE),
+        reference=gpipe(2, 1),
+        named=False,
+    ),
+    Level(
+        "Two at once",
+        teaches="While one rank works for one micro-batch, the other can work for the next.",
+        asks="Two micro-batches. One after the other they would take twice as long as one: overlap them, and end as "
+        "early as you can.",
+        rules=_rules([0, 1], 2, WHOLE),
+        reference=gpipe(2, 2),
+        named=False,
+    ),
+    Level(
+        "Little room",
+        teaches="A rank keeps what a forward computed (its activation) until the backward of that micro-batch has ended.",
+        asks="Now a rank may keep few activations at a time: 3 on rank 0, 2 on rank 1, 1 on rank 2. Place four "
+        "micro-batches, and end as early as you would with room for all.",
+        rules=_rules([0, 1, 2], 4, WHOLE, caps=[3, 2, 1]),
+        reference=one_f_one_b(3, 4),
+    ),
+    Level(
+        "All forward, all back",
+        teaches="While a pipeline fills and drains, ranks idle: that is the bubble, (n − 1) / (m + n − 1) of the time.",
+        asks="Four ranks, four micro-batches, room for all activations. Place all forwards before any backward, as GPipe "
+        "does, and see how much is idle: no other order ends earlier.",
+        rules=_rules([0, 1, 2, 3], 4, WHOLE),
+        reference=gpipe(4, 4),
+    ),
+    Level(
+        "One forward, one backward",
+        teaches="1F1B has the bubble of GPipe, and rank r keeps at most n − r activations, however many micro-batches.",
+        asks="Four ranks, six micro-batches, and rank r may keep 4 − r activations. End as early as GPipe would.",
+        rules=_rules([0, 1, 2, 3], 6, WHOLE, caps=[4, 3, 2, 1]),
+        reference=one_f_one_b(4, 6),
+    ),
+    Level(
+        "A slow stage",
+        teaches="The slowest stage sets the pace: it must never wait, and all others will.",
+        asks="Stage 1 takes twice as long as the others. Keep rank 1 busy from its first op to its last; one "
+        "activation more than in 1F1B is allowed there.",
+        rules=_rules([0, 1, 2], 4, {"F": [1.0, 2.0, 1.0], "B": [2.0, 4.0, 2.0]}, caps=[4, 3, 1]),
+        reference=Schedule.from_csv(
+            "0F0,0F1,0F2,0F3,0B0,0B1,0B2,0B3\n1F0,1F1,1F2,1B0,1F3,1B1,1B2,1B3\n2F0,2B0,2F1,2B1,2F2,2B2,2F3,2B3\n"
+        ),
+    ),
+    Level(
+        "A long way",
+        teaches="Where sending takes time, more micro-batches have to be under way to keep ranks busy.",
+        asks="What one rank sends is at the other 1 later. Never let rank 1 wait between its ops: how many forwards "
+        "must rank 0 be ahead?",
+        rules=_rules([0, 1], 4, WHOLE, hop=1.0, caps=[3, 1]),
+        reference=Schedule.from_csv("0F0,0F1,0F2,0B0,0F3,0B1,0B2,0B3\n1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3\n"),
+    ),
+    Level(
+        "Backward in two",
+        teaches="Only the gradient of the input (I) is awaited elsewhere; that of the weights (W) can fill a gap.",
+        asks="Each backward is split into I, which the stage before waits for, and W, which nobody waits for, but which "
+        "frees the activation. Use W where a rank would be idle.",
+        rules=_rules([0, 1], 3, SPLIT, caps=[2, 2]),
+        reference=zero_bubble_h1(2, 3),
+    ),
+    Level(
+        "W in the gaps",
+        teaches="ZB-H1: with W in the gaps the bubble is a third of 1F1B's, in the memory of 1F1B's first rank.",
+        asks="Three ranks, five micro-batches, at most 3 activations on each rank. The last rank has to begin late: let "
+        "it never wait after that.",
+        rules=_rules([0, 1, 2], 5, SPLIT, caps=[3, 3, 3]),
+        reference=zero_bubble_h1(3, 5),
+    ),
+    Level(
+        "No gap at all",
+        teaches="ZB-H2: with more forwards ahead (up to 2n − 1 activations) no rank waits between its first op and its last.",
+        asks="The same, with room for 5 activations. What counts is now each rank's own time, from its first op to its "
+        "last: leave no gap in any of them.",
+        rules=_rules([0, 1, 2], 5, SPLIT, caps=[5, 5, 5]),
+        reference=zero_bubble_h2(3, 5),
+        goal="span",
+    ),
+    Level(
+        "Two stages a rank",
+        teaches="Interleaved 1F1B: with v stages a rank the pipeline fills v times as fast, at the price of more messages.",
+        asks="The model is cut in four: rank 0 has stages 0 and 2, rank 1 stages 1 and 3. A micro-batch passes each "
+        "rank twice on its way. End as early as you can with at most 5 activations on rank 0 and 3 on rank 1.",
+        rules=_rules([0, 1, 0, 1], 4, WHOLE, caps=[5, 3]),
+        reference=interleaved(2, 4, 2),
+    ),
+    Level(
+        "Down and up again",
+        teaches="ZB-V: with stages r and 2n − 1 − r on rank r no rank waits, in the memory of 1F1B.",
+        asks="Rank 0 has stages 0 and 3, rank 1 has 1 and 2, so that the last stage is where the first one is. Leave no "
+        "gap in any rank, with at most 4 activations on each.",
+        rules=_rules([0, 1, 1, 0], 3, SPLIT, caps=[4, 4]),
+        reference=zero_bubble_v(2, 3),
+        goal="span",
+    ),
+]

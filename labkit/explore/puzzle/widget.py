@@ -1,0 +1,267 @@
+"""Show a puzzle in a notebook: a board to click into, buttons and keys for all that it can do."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ipywidgets
+
+from labkit.explore.explorer import Explorer, RunButtons, table_html
+from labkit.explore.fallback import StaticForm
+from labkit.explore.puzzle.board import Board
+from labkit.explore.puzzle.game import KEYS, Game
+from labkit.explore.puzzle.hints import ASSISTANCE
+from labkit.explore.puzzle.levels import LEVELS
+from labkit.explore.puzzle.picture import alt_text, axis, board_panel, shown_ops, table
+from labkit.explore.puzzle.printed import static_form
+from labkit.explore.puzzle.recognise import YOURS, recognise
+from labkit.explore.puzzle.rules import OF_KIND, Rules
+from labkit.explore.timeline import Timeline
+from labkit.schedule import EVENT_NAMES, Op, Schedule
+
+
+def schedule_puzzle(level: int = 1) -> SchedulePuzzle:
+    """Return a puzzle: build the schedule of ``level``, 1 to 12, op by op.
+
+    Click an outlined op to place it, or press its button, or use keys in the picture: "keys" lists
+    them. A move that cannot be is refused with the reason. ``puzzle.schedule`` is the schedule once
+    it is finished, ``puzzle.csv`` what is placed so far.
+
+    Raises TypeError for a level that is no whole number, ValueError for one that does not exist.
+    """
+    return SchedulePuzzle(level)
+
+
+class SchedulePuzzle(Explorer):
+    """A :class:`Game` with a Timeline, buttons and a line that answers every move.
+
+    ``run`` runs a schedule on real ranks: :func:`labkit.explore.measure.run_schedule` unless given.
+    Controls are attributes, so that a cell can use them too: ``puzzle.press("f")``,
+    ``puzzle.assistance.value = 2``.
+    """
+
+    def __init__(self, level: int = 1, run: Callable[..., Any] | None = None):
+        self._games = {level: Game(level)}
+        self.game = self._games[level]
+        self._run = run or _run_schedule
+        self.text = ipywidgets.HTML()
+        narrow: Any = {"button_width": "40px", "description_width": "40px"}
+        self.rank = ipywidgets.ToggleButtons(description="Rank", style=narrow)
+        self.kinds = {
+            kind: self._button(name, f"Place the next {name} ({kind}) of the rank", kind.lower())
+            for kind, name in OF_KIND.items()
+        }
+        self.offers = ipywidgets.HBox(layout=ipywidgets.Layout(flex_flow="row wrap"))
+        self.undo = self._button("Undo", "Take the last move back (u)", "u")
+        self.redo = self._button("Redo", "Make it again (r)", "r")
+        self.remove = self._button("Remove", "Remove the op that is chosen, or the last one of the rank (x)", "x")
+        self.pull = self._button(
+            "Into a gap", "Pull the op that is chosen, or the last one, as early as it may be (g)", "g"
+        )
+        self.stamp = self._button("Stamp", "Place the next micro-batch as the last whole one is (s)", "s")
+        self.hint = self._button("Hint", "What to do next, and why; again: do it (h)", "h")
+        self.clear = ipywidgets.Button(description="Clear", tooltip="Empty the board")
+        self.free = ipywidgets.ToggleButton(description="Free edit", tooltip="Allow any move, and list what is wrong")
+        self.assistance = ipywidgets.Dropdown(description="Show", options=[(t, i) for i, t in enumerate(ASSISTANCE)])
+        self.previous = ipywidgets.Button(description="Previous level")
+        self.next = ipywidgets.Button(description="Next level")
+        self.csv_button = ipywidgets.Button(description="CSV", tooltip="Show the schedule as torch's CSV")
+        self.csv_text = ipywidgets.Textarea(description="CSV", disabled=True)
+        self.runs = RunButtons("Run it", self._run_it, self.say)
+        self.measured: Timeline | None = None
+        self.run_shown = ipywidgets.VBox()
+        self.wrong = ipywidgets.HTML()
+        self.table = ipywidgets.HTML()
+        self.table.add_class("jp-RenderedHTMLCommon")  # as JupyterLab shows tables
+        timeline = Timeline()
+        timeline.own_keys = [list(pair) for pair in KEYS]
+        super().__init__(self._rows(timeline), timeline)
+        self._listen()
+        self._open()
+
+    # --- for a cell -------------------------------------------------------------------------------
+
+    @property
+    def board(self) -> Board:
+        return self.game.board
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule that was built. Raises ValueError, with the reason, if it is unfinished."""
+        if not self.board.finished:
+            raise ValueError(f"the board of level {self.game.number} is not finished: {self.board.what_is_missing()}")
+        schedule = self.board.to_schedule()
+        return Schedule(schedule.ops, recognise(schedule) if self.game.level.named else YOURS)
+
+    @property
+    def csv(self) -> str:
+        """What is placed so far as torch's CSV of a schedule: a line per rank."""
+        return self.board.to_csv()
+
+    def press(self, key: str) -> None:
+        """Do what ``key`` does in the picture."""
+        self._after(self.game.press(key))
+
+    def place(self, op: Op) -> None:
+        """Place ``op`` where it is offered, or choose it if it is there: what a click does."""
+        self._after(self.game.pick(op))
+
+    def go_to(self, number: int) -> None:
+        """Go to another level; each keeps its board. Raises as :func:`schedule_puzzle` does."""
+        if number not in self._games:
+            self._games[number] = Game(number)
+            self._games[number].assistance = self.game.assistance
+        self.game = self._games[number]
+        self._open()
+
+    def static_form(self) -> StaticForm:
+        return static_form(self.game)
+
+    # --- what is shown ----------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        """Show the level anew: its text, the controls that it needs, its board."""
+        game, rules = self.game, self.game.board.rules
+        self.text.value = _level_text(game)
+        rank = game.rank
+        self.rank.options = list(range(rules.n_ranks))  # which chooses the first one
+        game.rank = rank
+        for kind, button in self.kinds.items():
+            button.layout.display = "" if kind in rules.kinds else "none"
+        self.free.value, self.assistance.value = game.free, game.assistance
+        self.previous.disabled, self.next.disabled = game.number == 1, game.number == len(LEVELS)
+        self.run_shown.children = []
+        self.csv_text.layout.display = "none"
+        self._after(_HOW_TO if game.assistance else _HOW_TO_UNAIDED)
+
+    def _after(self, said: str) -> None:
+        """Show the board after a move, and say how it went."""
+        game = self.game
+        self.timeline.show([board_panel(game)], alt=alt_text(game), time=axis(), said=said)
+        self.rank.value = game.rank
+        self.undo.disabled, self.redo.disabled = not game.history.can_undo, not game.history.can_redo
+        self.runs.start.disabled = not game.board.finished
+        self.csv_text.value = self.csv
+        self.wrong.value = _as_list([str(wrong) for wrong in game.board.violations()])
+        self.table.value = table_html(table(game.board))
+        self.offers.children = [self._offer(op, start_s) for op, start_s in game.offers()[:12]]
+
+    # --- what a reader does -----------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        self.timeline.on_pick(lambda _, bar: self.guarded(lambda: self.place(shown_ops(self.game)[bar]))())
+        self.timeline.on_key(lambda key: self.guarded(lambda: self.press(key))())
+        self.clear.on_click(self.guarded(lambda: self._after(self.game.clear())))
+        self.previous.on_click(self.guarded(lambda: self.go_to(self.game.number - 1)))
+        self.next.on_click(self.guarded(lambda: self.go_to(self.game.number + 1)))
+        self.csv_button.on_click(self.guarded(self._show_csv))
+        self.rank.observe(self.guarded(self._choose_rank), "value")
+        self.free.observe(self.guarded(self._edit_freely), "value")
+        self.assistance.observe(self.guarded(self._assist), "value")
+
+    def _button(self, name: str, tooltip: str, key: str) -> ipywidgets.Button:
+        button = ipywidgets.Button(description=name, tooltip=tooltip)
+        button.on_click(self.guarded(lambda: self.press(key)))
+        return button
+
+    def _offer(self, op: Op, start_s: float) -> ipywidgets.Button:
+        rank = self.board.rules.rank_of(op)
+        button = ipywidgets.Button(
+            description=f"{op} at {start_s:g}", tooltip=f"Place {op} on rank {rank} at {start_s:g}"
+        )
+        button.on_click(self.guarded(lambda: self.place(op)))
+        return button
+
+    def _choose_rank(self) -> None:
+        if self.rank.value is not None and self.rank.value != self.game.rank:
+            self._after(self.game.choose_rank(self.rank.value))
+
+    def _edit_freely(self) -> None:
+        if self.free.value != self.game.free:
+            self._after(self.game.let_edit(self.free.value))
+
+    def _assist(self) -> None:
+        if self.assistance.value != self.game.assistance:
+            self._after(self.game.assist(self.assistance.value))
+
+    def _show_csv(self) -> None:
+        shown = self.csv_text.layout.display == "none"
+        self.csv_text.layout.display = "" if shown else "none"
+        if shown:
+            self.say("The schedule as torch's runtime reads it; in a cell: puzzle.csv, and puzzle.schedule.")
+
+    def _run_it(self) -> str:
+        """Run the schedule on real ranks, and show the run over what it should be."""
+        schedule, rules = self.schedule, self.board.rules
+        times = {EVENT_NAMES[kind]: list(times) for kind, times in rules.times.items()}
+        run = self._run(schedule, hop=rules.hop, **times)
+        title = f"Level {self.game.number}, on real ranks"
+        self.measured = Timeline(run.measured, run.schedule, run.ideal, title=title)
+        self.run_shown.children = [self.measured, ipywidgets.HTML(table_html(run.gap))]
+        return f"{run.note} The run lies under what was predicted, below."
+
+    # --- the page ---------------------------------------------------------------------------------
+
+    def _rows(self, timeline: Timeline) -> Sequence[ipywidgets.Widget]:
+        wrap = ipywidgets.Layout(flex_flow="row wrap")
+        return [
+            self.text,
+            timeline,
+            self.wrong,
+            self.offers,
+            ipywidgets.HBox([self.rank, *self.kinds.values()], layout=wrap),
+            ipywidgets.HBox(
+                [self.undo, self.redo, self.remove, self.pull, self.stamp, self.hint, self.clear], layout=wrap
+            ),
+            ipywidgets.HBox([self.assistance, self.free, self.previous, self.next], layout=wrap),
+            ipywidgets.HBox([self.runs, self.csv_button], layout=wrap),
+            self.csv_text,
+            self.run_shown,
+            self.table,
+        ]
+
+
+_ORDER = "A rank runs its ops in the order in which you place them."
+_HOW_TO = f"Click an outlined op to place it, or press its button below; keys work in the picture. {_ORDER}"
+_HOW_TO_UNAIDED = f"Choose a rank below and place its next op, or use keys in the picture. {_ORDER}"
+_GOALS = {
+    "makespan": "End as early as you can",
+    "span": "Let each rank be done as soon as you can after its own first op",
+}
+
+
+def _level_text(game: Game) -> str:
+    """Return what the level asks and what holds in it, as HTML."""
+    this, rules = game.level, game.board.rules
+    lines = [
+        this.asks,
+        f"{_rules_in_words(rules)} {_GOALS[this.goal]}: par is {this.par_s:g}, and no order is better.",
+        f"What it teaches: {this.teaches}",
+    ]
+    title = f"Level {game.number} of {len(LEVELS)}: {this.title}"
+    paragraphs = "".join(f'<p style="margin: 3px 0; line-height: 1.4">{html.escape(line)}</p>' for line in lines)
+    return f'<h4 style="margin: 0 0 4px">{html.escape(title)}</h4>{paragraphs}'
+
+
+def _as_list(lines: Sequence[str]) -> str:
+    return f"<ul>{''.join(f'<li>{html.escape(line)}</li>' for line in lines)}</ul>" if lines else ""
+
+
+def _rules_in_words(rules: Rules) -> str:
+    def times(kind: str) -> str:
+        of_kind = rules.times[kind]
+        each = (
+            f"{of_kind[0]:g}" if len(set(of_kind)) == 1 else ", ".join(f"{time:g}" for time in of_kind) + " (by stage)"
+        )
+        return f"{kind} ({OF_KIND[kind]}) takes {each}"
+
+    hop = f", and what is sent to another rank is there {rules.hop:g} later" if rules.hop else ""
+    return f"{', '.join(times(kind) for kind in rules.kinds)}{hop}."
+
+
+def _run_schedule(*args: Any, **kwargs: Any) -> Any:
+    from labkit.explore.measure import run_schedule
+
+    return run_schedule(*args, **kwargs)

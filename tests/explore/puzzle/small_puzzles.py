@@ -1,0 +1,83 @@
+"""Build boards for the tests of the puzzle, and finish small ones in every way there is."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from itertools import permutations, product
+
+import pandas as pd
+
+from labkit.explore.puzzle.board import Board
+from labkit.explore.puzzle.refusals import Refusal
+from labkit.explore.puzzle.rules import Rules
+from labkit.schedule import EVENT_NAMES, Op, Schedule, ScheduleError
+from labkit.simulate import makespan, simulate
+
+TWO_BY_TWO = Rules([0, 1], 2, {"F": [1.0, 1.0], "B": [2.0, 2.0]})
+ONE_EACH = Rules([0, 1], 2, {"F": [1.0, 1.0], "B": [2.0, 2.0]}, caps=[1, 1])
+SPLIT = Rules([0, 1], 2, {"F": [1.0, 1.0], "I": [1.0, 1.0], "W": [1.0, 1.0]})
+
+
+def built(rules: Rules, ops: str, free: bool = False) -> Board:
+    """Return the board after these moves: ``"0F0 1F0"``, or with a start ``"0F0@3"``."""
+    board = Board(rules)
+    for move in ops.split():
+        op, _, start_s = move.partition("@")
+        after = board.place(op, float(start_s) if start_s else None, free=free)
+        assert isinstance(after, Board), f"{move}: {after}"
+        board = after
+    return board
+
+
+def refused(answer: Board | Refusal) -> Refusal:
+    assert isinstance(answer, Refusal), "expected a refusal"
+    return answer
+
+
+def least_makespan(rules: Rules, in_order: bool = False) -> float:
+    """Return the least makespan of all schedules under ``rules``, tried one by one.
+
+    Nothing of the puzzle is used for it but the rules. ``in_order`` leaves out orders in which a
+    micro-batch overtakes another one.
+    """
+    return min(makespan(events) for _, events in every_schedule(rules, in_order))
+
+
+def every_schedule(rules: Rules, in_order: bool) -> Iterator[tuple[Schedule, pd.DataFrame]]:
+    """Yield every schedule that ``rules`` allow and that can run, with its event table."""
+    for orders in product(*(list(_orders(rules, rank, in_order)) for rank in range(rules.n_ranks))):
+        schedule = Schedule([list(order) for order in orders])
+        times = {EVENT_NAMES[kind]: list(times) for kind, times in rules.times.items()}
+        with contextlib.suppress(ScheduleError):  # a deadlock
+            yield schedule, simulate(schedule, hop=rules.hop, **times)
+
+
+def _orders(rules: Rules, rank: int, in_order: bool) -> Iterator[tuple[Op, ...]]:
+    """Yield the orders of a rank's ops, each after what it needs there, that its cap allows."""
+    ops = [op for op in rules.ops if rules.rank_of(op) == rank]
+    for order in _in_order(rules, ops) if in_order else permutations(ops):
+        at = {op: position for position, op in enumerate(order)}
+        kept = peak = 0
+        for op in order:
+            kept += (op.kind == "F") - (op.kind == rules.freeing_kind)
+            peak = max(peak, kept + (op.kind == rules.freeing_kind))
+        legal = all(at[Op("F", op.stage, op.micro_batch)] <= at[op] for op in ops)
+        legal &= all(at[Op("I", op.stage, op.micro_batch)] < at[op] for op in ops if op.kind == "W")
+        if legal and peak <= rules.cap(rank):
+            yield order
+
+
+def _in_order(rules: Rules, ops: list[Op]) -> Iterator[tuple[Op, ...]]:
+    queues = [[op for op in ops if op.kind == kind] for kind in rules.kinds]
+    yield from _merged(queues)
+
+
+def _merged(queues: list[list[Op]]) -> Iterator[tuple[Op, ...]]:
+    if not any(queues):
+        yield ()
+    for i, queue in enumerate(queues):
+        # no kind gets ahead of the one before it, as an op needs that one of its micro-batch
+        if queue and (i == 0 or len(queues[i - 1]) < len(queue)):
+            rest = [*queues[:i], queue[1:], *queues[i + 1 :]]
+            yield from ((queue[0], *order) for order in _merged(rest))

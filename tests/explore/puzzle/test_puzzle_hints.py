@@ -1,0 +1,140 @@
+"""A hint is right from any board that legal moves make."""
+
+from __future__ import annotations
+
+import random
+from itertools import product
+
+import pytest
+from small_puzzles import ONE_EACH, TWO_BY_TWO, built, least_makespan
+
+from labkit.explore.puzzle.board import Board
+from labkit.explore.puzzle.completion import complete, lower_bound
+from labkit.explore.puzzle.hints import hint, way
+from labkit.explore.puzzle.history import History
+from labkit.explore.puzzle.levels import LEVELS, Level, level
+from labkit.explore.puzzle.rules import Rules
+from labkit.schedule import Op, Schedule, gpipe
+
+NUMBERS = range(1, len(LEVELS) + 1)
+
+
+def one_after_the_other() -> Schedule:
+    return Schedule([[Op(kind, stage, i) for i, kind in product(range(2), "FB")] for stage in range(2)])
+
+
+def boards_at_random(this: Level, seed: int) -> list[Board]:
+    """Return the boards of a game whose moves are drawn among those that are ready."""
+    draw = random.Random(seed)
+    boards = [Board(this.rules)]
+    while ready := boards[-1].ready():
+        boards.append(boards[-1].place(draw.choice(ready[:6]).op))
+    return boards
+
+
+# --- wrong turns ----------------------------------------------------------------------------------
+
+
+def test_a_hint_says_that_par_is_lost_and_how_many_moves_to_undo():
+    this = Level("", "", "", TWO_BY_TWO, gpipe(2, 2))
+    history = History(Board(TWO_BY_TWO))
+    for op, start_s in [("0F0", None), ("1F0", None), ("0F1", 3.5), ("1F1", None), ("1B0", None)]:
+        history.do(history.board.place(op, start_s))
+    told = hint(history.board, this, history.before)
+    assert told.undo == 3  # 0F1 at 3.5 was one too late
+    assert "par is 9: undo 3 moves for par" in str(told)
+    for _ in range(told.undo):
+        history.undo()
+    assert hint(history.board, this, history.before).undo == 0
+
+
+def test_a_dead_end_is_called_one():
+    """With two stages on a rank, forwards may fill its memory, so that nothing can come back."""
+    this = level(11)
+    history = History(Board(this.rules))
+    for op in ["0F0", "0F1", "0F2", "0F3", "1F0", "1F1", "1F2"]:
+        history.do(history.board.place(op))
+    told = hint(history.board, this, history.before)
+    assert told.op is None and str(told) == "There is no way on from here: undo 5 moves for par."
+    history.undo()
+    assert complete(history.board, this).board is not None  # par is lost since 0F2, but there is a way on
+
+
+def test_a_board_with_something_wrong_is_to_be_mended_first():
+    board = built(TWO_BY_TWO, "0F0 1F0@0", free=True)
+    this = Level("", "", "", TWO_BY_TWO, gpipe(2, 2))
+    assert str(hint(board, this)).startswith(
+        "First mend what is there: 1F0 needs the activation of 0F0, which ends at 1"
+    )
+    assert way(board, this) == []
+
+
+def test_a_finished_board_over_par_is_told_so():
+    this = Level("", "", "", TWO_BY_TWO, gpipe(2, 2))
+    history = History(Board(TWO_BY_TWO))
+    for move in ["0F0@0", "1F0@1", "1B0@2", "0B0@4", "0F1@6", "1F1@7", "1B1@8", "0B1@10"]:
+        op, _, start_s = move.partition("@")
+        history.do(history.board.place(op, float(start_s)))
+    told = hint(history.board, this, history.before)
+    assert told.op is None and told.undo == 4
+    assert str(told) == "This board takes 12; par is 9: undo 4 moves for par."
+
+
+# --- right from anywhere --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_following_every_hint_from_the_start_ends_at_par(number):
+    this, board = level(number), Board(level(number).rules)
+    while not board.finished:
+        told = hint(board, this)
+        assert told.undo == 0
+        board = board.place(told.op, told.start_s)
+    assert this.result_s(board) == this.par_s
+    assert str(hint(board, this)) == "All is placed, and at par."
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_following_every_hint_from_any_board_ends_where_the_first_one_said(number):
+    this, draw = level(number), random.Random(number)
+    for seed in range(3):
+        board = draw.choice(boards_at_random(this, seed))
+        best = complete(board, this)
+        for op, start_s in way(board, this):
+            board = board.place(op, start_s)
+        if best.board:
+            assert board.finished and this.result_s(board) == best.result_s
+        else:
+            assert not board.ready() or number in (11, 12)
+
+
+@pytest.mark.parametrize("number", [2, 3, 7, 8])
+def test_the_number_of_moves_to_undo_is_the_least_from_which_par_is_reached(number):
+    this = level(number)
+    for seed in range(4):
+        boards = boards_at_random(this, seed)[::-1]
+        told = hint(boards[0], this, boards[1:])
+        reached = [complete(board, this).result_s <= this.par_s for board in boards]
+        assert told.undo == reached.index(True)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_best_way_from_an_empty_board_is_the_best_of_all_schedules(seed):
+    """Times at random, with a hop and with little memory: against all schedules, one by one."""
+    draw = random.Random(seed)
+    times = {kind: [float(draw.randint(1, 4)) for _ in range(2)] for kind in "FB"}
+    caps = [draw.randint(1, 2), draw.randint(1, 2)]
+    rules = Rules([0, 1], 2, times, hop=float(draw.randint(0, 2)), caps=caps)
+    this = Level("", "", "", rules, one_after_the_other())
+    best = complete(Board(rules), this)
+    least_s = least_makespan(rules)
+    assert lower_bound(Board(rules), this) <= least_s
+    assert best.result_s == least_s and best.certain
+
+
+def test_hints_before_the_finish_name_the_next_op_its_rank_its_time_and_a_reason():
+    board = built(ONE_EACH, "0F0")
+    this = Level("", "", "", ONE_EACH, one_after_the_other())
+    assert str(hint(board, this)) == (
+        "Place 1F0 next, on rank 1 at 1: rank 1 would be idle otherwise, and it has room for the activation."
+    )

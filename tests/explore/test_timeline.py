@@ -1,0 +1,172 @@
+"""The Timeline without a browser: what it sends, what it answers, what it leaves in files."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+
+import numpy as np
+import pytest
+
+from labkit.draw import PALETTE
+from labkit.explore import Timeline, fallback
+from labkit.schedule import gpipe, one_f_one_b, zero_bubble_h1
+from labkit.simulate import simulate
+
+
+@pytest.fixture
+def timeline():
+    made = Timeline(simulate(one_f_one_b(2, 4)))
+    made.sent = []
+    made.send = lambda message, buffers=None: made.sent.append((message, buffers))
+    return made
+
+
+def receive(timeline, **message):
+    timeline._receive(timeline, {"version": timeline.scene["version"]} | message, [])
+
+
+def column(scene, panel, name):
+    kind, content = scene["panels"][panel]["bars"][name]
+    return np.frombuffer(content, dtype="<" + kind)
+
+
+def test_the_browser_gets_a_bar_for_each_row():
+    events = simulate(one_f_one_b(2, 4))
+    scene = Timeline(events).scene
+    assert sorted(column(scene, 0, "left")) == sorted(events["start_s"])
+    assert sorted(column(scene, 0, "right")) == sorted(events["end_s"])
+
+
+def test_colours_and_hatchings_are_those_of_the_other_pictures():
+    styles = {style["name"]: style for style in Timeline(simulate(zero_bubble_h1(2, 4))).scene["styles"]}
+    assert styles["forward"]["fills"][0]["colour"] == PALETTE[0]
+    assert {name: style["hatch"] for name, style in styles.items()} == {
+        "forward": "",
+        "input_grad": "\\\\\\",
+        "weight_grad": "...",
+    }
+
+
+def test_it_answers_what_a_bar_is(timeline):
+    receive(timeline, ask="bar", panel=0, index=0)
+    ((answer, _),) = timeline.sent
+    assert answer["answer"] == "bar" and answer["text"].startswith("0F0: forward pass of micro-batch 0")
+
+
+@pytest.mark.parametrize("kind", ["clock", "moment"])
+def test_it_narrates_each_step(timeline, kind):
+    receive(timeline, ask=kind, panel=0, index=0)
+    assert timeline.sent[0][0]["text"].startswith("0 s: 0F0 on rank 0 begins")
+
+
+def test_it_says_the_same_as_a_table(timeline):
+    receive(timeline, ask="table", panel=0, index=0)
+    table = timeline.sent[0][0]["text"]
+    assert table.count("<tr") == 1 + 16 and "<th>micro_batch</th>" in table
+
+
+def test_a_question_about_an_earlier_picture_has_no_answer(timeline):
+    earlier = timeline.scene["version"]
+    timeline.show_events(simulate(gpipe(2, 2)))
+    receive(timeline, version=earlier, ask="bar", panel=0, index=0)
+    assert timeline.sent == []
+
+
+def test_who_listens_hears_what_a_reader_picks_and_presses(timeline):
+    heard = []
+    timeline.on_pick(lambda panel, bar: heard.append((panel, bar)))
+    timeline.on_key(heard.append)
+    receive(timeline, pick=3, panel=0)
+    receive(timeline, key="f", panel=0, bar=3)
+    assert heard == [(0, 3), "f"]
+
+
+def test_who_cannot_see_it_is_told_what_it_shows():
+    ideal = simulate(gpipe(2, 2))
+    alt = Timeline(ideal.assign(end_s=ideal.end_s + 0.25), ideal=ideal).scene["alt"]
+    assert alt == (
+        "Timeline of 2 ranks with 8 bars: forward, backward. It takes 9.25 s. Over it the prediction, which takes 9 s."
+    )
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def test_the_html_file_needs_nothing_from_elsewhere(timeline):
+    page = timeline.to_html()
+    assert not re.search(
+        r"(src|href)=|url\(|import |fetch\(|https?://(?!www\.w3\.org)", page.replace("link.href = URL", "")
+    )
+
+
+def test_the_html_file_has_all_bars_and_all_answers(timeline):
+    page = timeline.to_html("Two ranks & four")
+    assert "<title>Two ranks &amp; four</title>" in page
+    content = json.loads(re.search(r'id="scene">(.*?)</script>', page, re.DOTALL)[1])
+    left = np.frombuffer(base64.b64decode(content["scene"]["panels"][0]["bars"]["left"][1]))
+    assert sorted(left) == sorted(simulate(one_f_one_b(2, 4))["start_s"])
+    assert len(content["written"]["bar"][0]) == 16 and all(content["written"]["bar"][0])
+    assert len(content["written"]["clock"][0]) == 16 and all(content["written"]["moment"][0])
+
+
+def test_what_an_event_is_called_cannot_run_as_code():
+    events = simulate(gpipe(2, 2)).assign(name="</script><script>alert(1)</script>")
+    page = Timeline(events, title="<b>").to_html()
+    assert "<script>alert" not in page and "<title>&lt;b&gt;</title>" in page
+
+
+def test_saving_writes_the_picture_its_data_its_words_and_the_page(timeline, tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_FIGURES", str(tmp_path))
+    timeline.save("two_ranks")
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == [f"two_ranks.{ending}" for ending in ("alt.txt", "csv", "html", "png", "svg")]
+    assert (tmp_path / "two_ranks.alt.txt").read_text().startswith("Timeline of 2 ranks")
+
+
+@pytest.mark.parametrize("form, begins", [("svg", b"<?xml"), ("png", b"\x89PNG"), ("html", b"<!doctype html>")])
+def test_a_button_saves_the_picture(timeline, form, begins):
+    receive(timeline, save=form)
+    ((message, (content,)),) = timeline.sent
+    assert message["download"].endswith(f".{form}") and content.startswith(begins)
+
+
+@pytest.fixture
+def displayed(monkeypatch):
+    shown = []
+    monkeypatch.setattr(fallback, "display", lambda *objects, **options: shown.append((objects, options)))
+    return shown
+
+
+def test_kept_outputs_have_a_picture_with_alt_text_and_a_table_in_its_place(timeline, displayed, monkeypatch):
+    monkeypatch.setenv("LABKIT_STATIC", "1")
+    timeline._ipython_display_()
+    (((picture, table), _),) = displayed
+    assert picture.alt.startswith("Timeline of 2 ranks") and picture.png.startswith(b"\x89PNG")
+    assert list(table["name"]) == ["forward", "backward"] * 2
+
+
+def test_with_the_widget_go_a_picture_and_a_table_for_where_there_is_no_kernel(timeline, displayed, monkeypatch):
+    monkeypatch.setenv("LABKIT_STATIC", "0")
+    timeline._ipython_display_()
+    (((data,), options),) = displayed
+    assert set(data) == {"application/vnd.jupyter.widget-view+json", "image/png", "text/plain"}
+    assert data["application/vnd.jupyter.widget-view+json"]["model_id"] == timeline.model_id
+    assert options["metadata"]["image/png"]["alt"] == timeline.scene["alt"] and "backward" in data["text/plain"]
+
+
+# --- bad input ------------------------------------------------------------------------------------
+
+
+def test_what_is_no_table_is_refused():
+    with pytest.raises(TypeError, match=r"Timeline\(events\) is of type list, expected an event table"):
+        Timeline([1, 2])
+    with pytest.raises(ValueError, match=r"Timeline\(ideal\) is empty"):
+        Timeline(simulate(gpipe(2, 2)), ideal=simulate(gpipe(2, 2))[:0])
+
+
+def test_times_that_are_missing_are_refused():
+    events = simulate(gpipe(2, 2))
+    with pytest.raises(ValueError, match="row 0 is from nan to 1 s"):
+        Timeline(events.assign(start_s=[np.nan, *events.start_s[1:]]))
