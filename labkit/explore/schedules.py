@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import ipywidgets
 import matplotlib.pyplot as plt
@@ -112,8 +112,9 @@ class ScheduleExplorer(Explorer):
     def _predicted_panel(self, each: Predicted, axis: TimeAxis) -> Panel:
         facts, cap = tables.facts(each.metrics, axis), self.state.cap
         title, schedule = each.work.schedule.name, each.work.schedule
-        options = {"title": title, "facts": facts, "memory": True, "cap": cap, "replay": each.replay}
-        return events_panel(each.events, schedule, time=axis, **options)  # type: ignore[arg-type]
+        options: dict[str, Any] = {"title": title, "facts": facts, "memory": True, "cap": cap, "replay": each.replay}
+        most_kept = max(other.metrics.peak for other in self.predicted)
+        return events_panel(each.events, schedule, time=axis, most_kept=most_kept, **options)
 
     def _metrics_table(self) -> pd.DataFrame:
         axis = time_axis(1.0, UNITS)
@@ -182,8 +183,8 @@ class ScheduleExplorer(Explorer):
             for table, which in ((run.ideal, "predicted"), (run.measured, "measured")):
                 found[f"{name}, {which}"] = metrics_of(replay_events(run.schedule, table)), axis
             facts = tables.facts(found[f"{name}, measured"][0], axis)
-            options = {"title": name, "facts": facts, "memory": True, "cap": self.state.cap}
-            panels.append(events_panel(run.measured, run.schedule, run.ideal, time=axis, **options))  # type: ignore[arg-type]
+            options: dict[str, Any] = {"title": name, "facts": facts, "memory": True, "cap": self.state.cap}
+            panels.append(events_panel(run.measured, run.schedule, run.ideal, time=axis, **options))
         note = emulated(*(run.measured for run in self.runs))
         alt = f"{self._alt()} Measured runs lie under it."
         self.timeline.show(panels, time=axis, alt=alt, note=note, said=self._said_of_runs())
