@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from functools import partial
 from typing import Any, NamedTuple
@@ -171,7 +172,9 @@ class ScheduleExplorer(Explorer):
         return self._said_of_runs()
 
     def _said_of_runs(self) -> str:
-        return " ".join(dict.fromkeys(run.note for run in self.runs))
+        """Return the notes of all runs, each sentence once."""
+        sentences = (sentence for run in self.runs for sentence in re.split(r"(?<=\.) ", run.note))
+        return " ".join(dict.fromkeys(sentences))
 
     def _show_runs(self) -> None:
         """Show what happened under what should have."""
