@@ -175,7 +175,12 @@ def fake_run(schedule, *times, unit_s, fewer=None, **_):
     measured = ideal.assign(start_s=1.1 * ideal["start_s"], end_s=1.1 * ideal["end_s"])
     measured.attrs["emulated"] = "emulated compute: stages sleep"
     return Measured(
-        schedule, ideal, measured, explain_gap(ideal, measured), unit_s, f"Ran on {schedule.n_ranks} ranks."
+        schedule,
+        ideal,
+        measured,
+        explain_gap(ideal, measured),
+        unit_s,
+        f"Ran on {schedule.n_ranks} ranks. It took 1.5 s.",
     )
 
 
@@ -188,7 +193,7 @@ def test_a_run_lies_under_what_should_happen_with_the_gap_and_goes_when_a_contro
     monkeypatch.setattr(schedules, "run_schedule", fake_run)
     explorer.other.value = "gpipe"
     press(explorer)
-    assert explorer.timeline.said == "Ran on 4 ranks."
+    assert explorer.timeline.said == "Ran on 4 ranks. It took 1.5 s."  # what holds for both runs once
     assert [run.schedule.name for run in explorer.runs] == ["1F1B", "GPipe"]
     assert explorer.runs[0].unit_s == explorer.runs[1].unit_s  # or they could not be compared
     assert [len(panel.bars) for panel in explorer.timeline._panels] == [128, 128]
