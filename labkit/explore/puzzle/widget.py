@@ -8,7 +8,7 @@ from typing import Any
 
 import ipywidgets
 
-from labkit.explore.explorer import Explorer, RunButtons
+from labkit.explore.explorer import Explorer, RunButtons, table_html
 from labkit.explore.fallback import StaticForm
 from labkit.explore.puzzle.board import Board
 from labkit.explore.puzzle.game import KEYS, Game
@@ -140,7 +140,7 @@ class SchedulePuzzle(Explorer):
         self.runs.start.disabled = not game.board.finished
         self.csv_text.value = self.csv
         self.wrong.value = _as_list([str(wrong) for wrong in game.board.violations()])
-        self.table.value = table(game.board).to_html(index=False, border=0)
+        self.table.value = table_html(table(game.board))
         self.offers.children = [self._offer(op, start_s) for op, start_s in game.offers()[:12]]
 
     # --- what a reader does -----------------------------------------------------------------------
@@ -194,7 +194,7 @@ class SchedulePuzzle(Explorer):
         run = self._run(schedule, hop=rules.hop, **times)
         title = f"Level {self.game.number}, on real ranks"
         self.measured = Timeline(run.measured, run.schedule, run.ideal, title=title)
-        gap = run.gap.to_html(index=False, border=0, float_format=lambda value: f"{value:.4g}")
+        gap = table_html(run.gap)
         self.run_shown.children = [self.measured, ipywidgets.HTML(gap)]
         return f"{run.note} The run lies under what was predicted, below."
 
