@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from axe import serious_faults
+import axe
 from to_do import task
-
-from labkit.explore.gradients import MODELS
 
 CELLS = ["from labkit.explore import bucket_explorer\nbucket_explorer('mlp', world_size=2)"]
 
@@ -21,3 +19,4 @@ def test_a_slider_moved_by_key_changes_picture_and_numbers_and_a_run_is_laid_und
         page.get_by_role("button", name="Run it").click()
         page.get_by_text("Measured on 2 ranks").wait_for(timeout=60_000)
         assert "measured" in numbers.inner_text()
+        axe.check(page, ".jp-OutputArea-output")
