@@ -13,7 +13,7 @@ from labkit.cost.memory import GPT3_SIZES
 from labkit.draw.cells import cell_grids
 from labkit.explore.cells import Grid, panel
 from labkit.explore.collectives_seen import SEVEN, seen_collectives
-from labkit.explore.explorer import Explorer
+from labkit.explore.explorer import Explorer, table_html
 from labkit.explore.fallback import StaticForm
 from labkit.explore.placement_map import KINDS, SETTINGS, placement, placement_table
 from labkit.explore.timeline import Timeline
@@ -103,7 +103,7 @@ class PlacementExplorer(Explorer):
         """Show the chosen model."""
         grid = placement(self.model.value)
         self.timeline.show([panel(grid)], alt=self._alt())
-        self.metrics.value = self.table().set_index("setting").rename_axis(None).to_html(border=0, col_space="7em")
+        self.metrics.value = table_html(self.table())
 
     def table(self) -> pd.DataFrame:
         """Return a row per setting: GiB in the fullest rank, and in all ranks together."""
