@@ -9,7 +9,7 @@ from typing import Any
 
 import ipywidgets
 
-from labkit.explore.explorer import Explorer, RunButtons
+from labkit.explore.explorer import Explorer, RunButtons, table_html
 from labkit.explore.fallback import StaticForm
 from labkit.explore.puzzle.board import Board
 from labkit.explore.puzzle.game import KEYS, Game
@@ -79,7 +79,6 @@ class SchedulePuzzle(Explorer):
         self.run_shown = ipywidgets.VBox()
         self.wrong = ipywidgets.HTML()
         self.table = ipywidgets.HTML()
-        self.table.add_class("jp-RenderedHTMLCommon")  # as JupyterLab shows tables
         timeline = Timeline()
         timeline.own_keys = [list(pair) for pair in KEYS]
         super().__init__(self._rows(timeline), timeline)
@@ -150,7 +149,7 @@ class SchedulePuzzle(Explorer):
         self.runs.start.disabled = not game.board.finished
         self.csv_text.value = self.csv
         self.wrong.value = _as_list([str(wrong) for wrong in game.board.violations()])
-        self.table.value = table(game.board).to_html(index=False, border=0)
+        self.table.value = table_html(table(game.board))
         self._show_offers()
 
     # --- what a reader does -----------------------------------------------------------------------
@@ -211,10 +210,7 @@ class SchedulePuzzle(Explorer):
         run = self._run(schedule, hop=rules.hop, **times)
         title = f"Level {self.game.number}, on real ranks"
         self.measured = Timeline(run.measured, run.schedule, run.ideal, title=title)
-        gap = run.gap.to_html(index=False, border=0, float_format=lambda value: f"{value:.4g}")
-        shown = ipywidgets.HTML(gap)
-        shown.add_class("jp-RenderedHTMLCommon")
-        self.run_shown.children = [self.measured, shown]
+        self.run_shown.children = [self.measured, ipywidgets.HTML(table_html(run.gap))]
         return f"{run.note} The run lies under what was predicted, below."
 
     # --- the page ---------------------------------------------------------------------------------
