@@ -40,22 +40,20 @@ STYLES: dict[str, Style] = {
     "send": Style(_BLUE, "---"),
     "recv": Style(_RED, "|||"),
     "wait": Style(_GREY, "///"),
-<<<<<<< HEAD
     "queued": Style(_YELLOW, "---"),
     "result waits": Style(_GREY, "\\\\\\"),
     "buckets 0, 4, 8 …": Style(_SKY, "|||"),
     "buckets 1, 5, 9 …": Style(_ORANGE, "ooo"),
     "buckets 2, 6, 10 …": Style(_GREEN, "+++"),
     "buckets 3, 7, 11 …": Style(_PURPLE, "---"),
-=======
     # Cells of a grid: what a rank holds of a tensor, and of a model.
     "from rank 0": Style(_SKY, "---"),
     "from rank 1": Style(_ORANGE, "..."),
     "from rank 2": Style(_YELLOW, "|||"),
-    "from rank 3": Style(_PURPLE, "///"),
+    "from rank 3": Style(_PURPLE, "|||"),
     "from rank 4": Style(_GREEN, "xxx"),
     "from rank 5": Style(_RED, "\\\\\\"),
-    "from rank 6": Style(_GREY, "---"),
+    "from rank 6": Style(_GREY, "ooo"),
     "from rank 7": Style("#DDE3E8", "ooo"),
     "own part": Style("#DDE3E8", ""),
     "partial sum": Style("#4C8FC0", ""),
@@ -65,8 +63,7 @@ STYLES: dict[str, Style] = {
     "more than the least": Style(_ORANGE, "xxx"),
     "weights": Style("#A9D3EC", ""),
     "gradients": Style(_ORANGE, "\\\\\\"),
-    "optimizer state": Style(_GREY, "..."),
->>>>>>> grids
+    "optimizer state": Style(_GREY, "+++"),
 }
 _LIGHTEST = 0.6  # how far the last stage of a rank goes towards white
 

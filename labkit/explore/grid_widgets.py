@@ -10,7 +10,7 @@ import pandas as pd
 from labkit.draw.cells import cell_grids
 from labkit.explore.cells import Grid, panel
 from labkit.explore.collectives_seen import SEVEN, seen_collectives
-from labkit.explore.explorer import Explorer
+from labkit.explore.explorer import Explorer, table_html
 from labkit.explore.fallback import StaticForm
 from labkit.explore.placement_map import KINDS, SETTINGS, placement, placement_table
 from labkit.explore.timeline import Timeline
@@ -51,7 +51,12 @@ class CollectivesExplorer(Explorer):
             part for name, grid in self.grids.items() for part in (grid.at(0, title=name), grid.at(1, title="→ after"))
         ]
         n = next(iter(self.grids.values())).n_ranks
-        figure = cell_grids(places, across=6 if n <= 5 else 4, cell_in=0.28, note="A number: the rank it comes from. Σ: the sum of all ranks' chunks.")
+        figure = cell_grids(
+            places,
+            across=6 if n <= 5 else 4,
+            cell_in=0.28,
+            note="A number: the rank it comes from. Σ: the sum of all ranks' chunks.",
+        )
         return StaticForm(figure, f"Seven collectives on {n} ranks, before and after: {_listed(SEVEN)}.", self.table())
 
 
@@ -82,7 +87,7 @@ class PlacementExplorer(Explorer):
         """Show the chosen model."""
         grid = placement(self.model.value)
         self.timeline.show([panel(grid)], alt=self._alt(), note=grid.facts)
-        self.metrics.value = self.table().to_html(index=False, border=0)
+        self.metrics.value = table_html(self.table())
 
     def table(self) -> pd.DataFrame:
         """Return a row per setting: GiB in the fullest rank, and in all ranks together."""

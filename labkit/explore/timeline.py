@@ -50,6 +50,7 @@ class Timeline(Shown, anywidget.AnyWidget):
     scene: traitlets.Dict = traitlets.Dict().tag(sync=True)
     own_keys: traitlets.List = traitlets.List().tag(sync=True)
     said = traitlets.Unicode().tag(sync=True)
+    bare = traitlets.Bool(False).tag(sync=True)  # without controls, beside a Timeline that has them
 
     def __init__(
         self,

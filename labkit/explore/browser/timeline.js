@@ -175,6 +175,8 @@ export class TimelineView {
   fitControls() {
     const { scene, playback } = this;
     const canStep = scene.stops.clock.length + scene.stops.moment.length > 0;
+    this.toolbar.hidden = Boolean(this.connection.bare);
+    this.narration.hidden = Boolean(this.connection.bare);
     this.stepping.hidden = !canStep;
     this.mode.hidden = !(scene.stops.clock.length && scene.stops.moment.length);
     this.mode.value = playback.mode;
