@@ -3,7 +3,7 @@ by there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 from unittest import mock
@@ -42,9 +42,12 @@ class Call(NamedTuple):
 
 
 @contextmanager
-def recorded() -> Iterator[list[Call]]:
+def recorded(look: Callable[[Call, Any], None] | None = None) -> Iterator[list[Call]]:
     """Inside, add every call to a process group in this process to the list. All have ended
-    afterwards."""
+    afterwards.
+
+    ``look(call, tensors)`` is called before each of them begins, with the tensors that it is given.
+    """
     from torch.distributed import ProcessGroup
 
     calls: list[Call] = []
@@ -57,6 +60,8 @@ def recorded() -> Iterator[list[Call]]:
             tensors = args[1] if method == "gather" else args[0] if args else []
             peer = args[1] if method in ("send", "recv") else getattr(args[-1] if args else None, "rootRank", None)
             calls.append(Call(NAMES[method], _bytes(tensors), peer, []))
+            if look:
+                look(calls[-1], tensors)
             works.append(_Work(calls[-1], original(group, *args, **options)))
             return works[-1]
 

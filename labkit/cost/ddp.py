@@ -37,15 +37,26 @@ def ddp_timeline(
     ready, sizes, link = list(ready_s), list(sizes_bytes), Link(latency_s, bytes_per_s)
     check_world_size(world_size)
     _check_gradients(ready, sizes)
-    _check_buckets(buckets, len(sizes))
-    rows = []
-    channel_free_s = 0.0
-    for k, bucket in enumerate(buckets):
-        n_bytes = sum(int(sizes[i]) for i in bucket)
-        start_s = max(channel_free_s, *(ready[i] for i in bucket))
+    check_buckets(buckets, len(sizes))
+    bucket_bytes = [sum(int(sizes[i]) for i in bucket) for bucket in buckets]
+    full_s = [max(ready[i] for i in bucket) for bucket in buckets]
+    times = all_reduce_times(full_s, bucket_bytes, world_size, link)
+    return event_table(
+        (0, "comm", "all_reduce", None, None, None, k, n_bytes, start_s, end_s)
+        for k, (n_bytes, (start_s, end_s)) in enumerate(zip(bucket_bytes, times, strict=True))
+    )
+
+
+def all_reduce_times(
+    full_s: Sequence[float], bucket_bytes: Sequence[float], world_size: int, link: Link
+) -> list[tuple[float, float]]:
+    """Return start and end of each bucket's all_reduce, of buckets that are full at ``full_s``."""
+    times, channel_free_s = [], 0.0
+    for full, n_bytes in zip(full_s, bucket_bytes, strict=True):
+        start_s = max(channel_free_s, full)
         channel_free_s = start_s + collective_s("all_reduce", n_bytes, world_size, link)
-        rows.append((0, "comm", "all_reduce", None, None, None, k, n_bytes, start_s, channel_free_s))
-    return event_table(rows)
+        times.append((start_s, channel_free_s))
+    return times
 
 
 def _check_gradients(ready_s: Sequence[float], sizes_bytes: Sequence[float]) -> None:
@@ -59,7 +70,7 @@ def _check_gradients(ready_s: Sequence[float], sizes_bytes: Sequence[float]) -> 
         check_whole_bytes(f"sizes_bytes[{i}]", size)
 
 
-def _check_buckets(buckets: Sequence[Sequence[int]], n_parameters: int) -> None:
+def check_buckets(buckets: Sequence[Sequence[int]], n_parameters: int) -> None:
     """Raise unless every parameter is in exactly one bucket, as ``assign_buckets`` gives them."""
     expected = f"an index of {n_parameters} parameters, from 0 on"
     bucket_of: dict[int, int] = {}

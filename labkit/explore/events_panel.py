@@ -79,20 +79,11 @@ def events_panel(
 
 
 def _bars(events: pd.DataFrame) -> pd.DataFrame:
-    number = events["micro_batch"].fillna(events["bucket"])
-    label = number.astype("string").fillna("")
-    bars = pd.DataFrame(
-        {
-            "left": events["start_s"],
-            "right": events["end_s"],
-            "top": events["top"],
-            "height": events["height"],
-            "name": events["name"],
-            "chunk": events["chunk"],
-            "label": label,
-        }
-    )
-    return bars[list(BAR_COLUMNS)]
+    micro_batch, bucket = (events[name].to_numpy(dtype=float, na_value=np.nan) for name in ("micro_batch", "bucket"))
+    numbers = np.where(np.isnan(micro_batch), bucket, micro_batch).tolist()
+    labels = ["" if number != number else str(int(number)) for number in numbers]
+    bars = events[["start_s", "end_s", "top", "height", "name", "chunk"]].assign(label=labels)
+    return bars.set_axis(list(BAR_COLUMNS), axis="columns")
 
 
 def _labels(layout: Layout) -> list[Label]:
@@ -102,11 +93,12 @@ def _labels(layout: Layout) -> list[Label]:
 
 def _clocks(events: pd.DataFrame) -> np.ndarray:
     """Return the ends of the clocks: one is as long as the shortest kind of op, by its median."""
-    computed = events[(events["lane"] == "compute").to_numpy()]
-    spans = computed if len(computed) else events
-    seconds = (spans["end_s"] - spans["start_s"]).groupby(spans["name"]).median()
-    clock = float(seconds[seconds > 0].min()) if (seconds > 0).any() else 0.0
-    first, last = float(events["start_s"].min()), float(events["end_s"].max())
+    start, end, name = (events[column].to_numpy() for column in ("start_s", "end_s", "name"))
+    computed = (events["lane"] == "compute").to_numpy()
+    counts = computed if computed.any() else ~computed
+    medians = [float(np.median((end - start)[counts & (name == kind)])) for kind in set(name[counts])]
+    clock = min((median for median in medians if median > 0), default=0.0)
+    first, last = float(start.min()), float(end.max())
     count = round((last - first) / clock) if clock else 0
     if not 1 <= count <= _MOST_CLOCKS:
         return np.zeros(0)
@@ -117,20 +109,20 @@ def _strips(events: pd.DataFrame, layout: Layout, cap: float | None) -> tuple[pd
     """Return what each rank keeps as a strip under it, and its peak to stand beside it."""
     pieces = memory_strips.pieces_of(events, float(events["end_s"].max()))
     most = max(float(pieces["micro_batches"].max()), cap or 0.0)
-    tops, bottoms = (pieces["rank"].map({rank: place[k] for rank, place in layout.strips.items()}) for k in (0, 1))
+    rank, kept = (pieces[name].to_numpy() for name in ("rank", "micro_batches"))
+    tops, bottoms = np.array([layout.strips[number] for number in rank.tolist()]).reshape(-1, 2).T
     strips = pd.DataFrame(
         {
-            "left": pieces["start_s"],
-            "right": pieces["end_s"],
+            "left": pieces["start_s"].to_numpy(),
+            "right": pieces["end_s"].to_numpy(),
             "top": tops + 0.06,
             "bottom": bottoms,
-            "share": pieces["micro_batches"] / most,
-            "over": (pieces["micro_batches"] > cap).astype("uint8") if cap else np.zeros(len(pieces), "uint8"),
+            "share": kept / most,
+            "over": (kept > (cap or np.inf)).astype("uint8"),
         }
     )
-    peaks = pieces.groupby("rank")["micro_batches"].max()
-    ranks = zip(peaks.index.tolist(), peaks.tolist(), strict=True)
-    return strips, [Label(sum(layout.strips[rank]) / 2, f"{peak:g}") for rank, peak in ranks]
+    peaks = {number: f"{kept[rank == number].max():g}" for number in np.unique(rank).tolist()}
+    return strips, [Label(sum(layout.strips[number]) / 2, peak) for number, peak in peaks.items()]
 
 
 # --- what a bar is, and why it is there -----------------------------------------------------------

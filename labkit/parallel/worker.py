@@ -43,6 +43,7 @@ class Task:
         self._done = threading.Event()
         self._value: Any = None
         self._error: BaseException | None = None
+        self._stay: span | None = None  # where it waits now, while somebody watches
         for argument in arguments:
             if isinstance(argument, torch.Tensor) and not hasattr(argument, "ready"):
                 mark_ready(argument)  # the caller has queued what computes it
@@ -50,6 +51,7 @@ class Task:
     def run(self) -> None:
         """Make the call. What it raises, be it SystemExit, is kept for the caller."""
         function, arguments, options = self._call
+        self._leaves()
         self._call = None  # what a task has used is not kept for as long as its result
         try:
             with _under(self._modes):
@@ -57,6 +59,7 @@ class Task:
         except BaseException as error:
             self._error = error
         finally:
+            self._stays("result waits", options)
             self._done.set()
             del self  # the traceback has this frame, and so would keep the task, which keeps the traceback
 
@@ -70,6 +73,7 @@ class Task:
         That is raised once, with the traceback from the worker.
         """
         self.wait()
+        self._leaves()
         if self._error is None:
             return self._value
         # Whoever called this has the task, and is in the traceback: it would all be kept until a
@@ -79,6 +83,40 @@ class Task:
             raise error
         finally:
             del error
+
+    def is_put(self) -> None:
+        """Note that the task is about to be put into a queue."""
+        if _watched:
+            self._stays("queued", self._call[2])
+
+    def _stays(self, where: str, options: dict[str, Any]) -> None:
+        if _watched:
+            labels = {name: options.get(name) for name in ("stage", "micro_batch")}
+            self._stay = span(where, lane="host", **labels).__enter__()
+
+    def _leaves(self) -> None:
+        stay, self._stay = self._stay, None
+        if stay is not None:
+            stay.end()
+
+
+_watched = 0  # blocks of watch_queues() that are running
+
+
+@contextlib.contextmanager
+def watch_queues() -> Iterator[None]:
+    """Have each task of the block recorded also while nobody computes it, in any thread.
+
+    Spans on the lane ``"host"``: ``queued``, from put until a worker takes it, and ``result
+    waits``, from then on when it is done until its result is fetched. Labels are the task's options
+    ``stage`` and ``micro_batch``. Without this block, recordings have no such spans.
+    """
+    global _watched
+    _watched += 1
+    try:
+        yield
+    finally:
+        _watched -= 1
 
 
 class Modes(NamedTuple):
@@ -143,6 +181,7 @@ class Worker(threading.Thread):
                     f"the worker thread {self.name!r} has ended: it was closed, or it stayed behind in the process that "
                     "this one was forked from. Make new workers here"
                 )
+            task.is_put()
             # What the caller has queued on the GPU so far, such as an optimizer's step, comes
             # first.
             self._tasks.put((task, torch.cuda.current_stream(self.device).record_event() if self._stream else None))

@@ -18,6 +18,7 @@ import torch
 
 from labkit.parallel import worker
 from labkit.parallel.worker import Task, Worker, create_workers, end_workers, wait_for_end
+from labkit.trace import record
 
 CPU = torch.device("cpu")
 SECONDS = 20.0  # more than anything here takes; waiting that long is a failure
@@ -235,6 +236,7 @@ def test_workers_that_nobody_ended_are_gone_when_python_exits_and_a_busy_one_may
     code = """
 import threading, time, torch
 from labkit.parallel.worker import Task, create_workers
+from labkit.trace import record
 busy, idle = create_workers([torch.device("cpu")] * 2)
 go = threading.Event()
 busy.put(Task(lambda: (go.wait(), time.sleep(0.2), print("end of the task", flush=True))))
@@ -262,6 +264,7 @@ def test_a_forked_process_is_told_that_the_threads_stayed_behind():
     code = """
 import os, torch
 from labkit.parallel.worker import Task, create_workers
+from labkit.trace import record
 (only,) = create_workers([torch.device("cpu")])
 if os.fork() == 0:
     try:
@@ -275,3 +278,43 @@ os.wait()
         [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
     assert "it stayed behind in the process that this one was forked from" in done.stdout
+
+
+# --- watched queues -------------------------------------------------------------------------------
+
+
+def spans_of(events, name):
+    return events[events["name"] == name].sort_values("start_s")
+
+
+def test_a_watched_queue_tells_how_long_each_task_and_each_result_waited():
+    held = threading.Event()
+    with working() as (only,), record() as recording, worker.watch_queues():
+        first, second = Task(lambda **_: held.wait(SECONDS), stage=0, micro_batch=0), Task(lambda: None)
+        only.put(first)
+        only.put(second)
+        held.set()
+        second.result()
+        first.result()
+    queued, results = spans_of(recording.events, "queued"), spans_of(recording.events, "result waits")
+    assert queued["micro_batch"].tolist()[0] == 0 and len(queued) == len(results) == 2
+    assert queued["end_s"].iloc[1] >= results["start_s"].iloc[0]  # the second was taken once the first was done
+    assert results["end_s"].iloc[0] > results["end_s"].iloc[1]  # the first result was fetched last
+    assert set(recording.events["lane"]) == {"host"}
+
+
+def test_a_task_that_raises_is_watched_to_its_end():
+    def fails():
+        raise ValueError("bad")
+
+    with working() as (only,), record() as recording, worker.watch_queues(), pytest.raises(ValueError, match="bad"):
+        done_by(only, fails)
+    assert recording.events["name"].tolist() == ["queued", "result waits"]
+
+
+def test_queues_leave_no_span_in_a_recording_that_does_not_watch_them():
+    with working() as (only,), record() as recording:
+        with worker.watch_queues():
+            pass
+        done_by(only, len, "abc")
+    assert recording.events.empty

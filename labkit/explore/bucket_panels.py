@@ -1,0 +1,237 @@
+"""Draw a backward pass with buckets as panels: parameters as blocks, and a time line below."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from labkit.draw.layout import TimeAxis
+from labkit.explore.reducer import MIB, Reduction
+from labkit.explore.scene import BAR_COLUMNS, Label, Mark, Panel
+
+SIZE_AXIS = TimeAxis("MiB of gradients, in the order of sending", "MiB", 1 / MIB)
+# One colour for every fourth bucket: neighbours always differ.
+BUCKET_NAMES = tuple(f"buckets {k}, {k + 4}, {k + 8} …" for k in range(4))
+_HEIGHT, _TOP = 0.86, 0.07
+
+
+def blocks_panel(reduction: Reduction) -> Panel:
+    """Return the parameters as blocks as long as their bytes, and under them their buckets."""
+    order = [i for bucket in reduction.buckets for i in bucket]
+    names, sizes = reduction.gradients.names, reduction.gradients.sizes_bytes
+    parameters = _blocks([sizes[i] for i in order], 0, [reduction.bucket_of[i] for i in order])
+    parameters["label"] = [_short(names[i]) for i in order]
+    buckets = _blocks(reduction.bucket_bytes, 1, range(len(reduction.buckets)))
+    clocks = np.concatenate([[0.0], buckets["right"].to_numpy()])
+
+    def explain(bar: int) -> str:
+        return _told_parameter(reduction, order[bar]) if bar < len(order) else _told_bucket(reduction, bar - len(order))
+
+    return Panel(
+        pd.concat([parameters, buckets], ignore_index=True)[list(BAR_COLUMNS)],
+        height=2.0,
+        rows=[Label(0.5, "parameters"), Label(1.5, "buckets")],
+        title=reduction.gradients.model,
+        facts=f"{len(names)} parameters, {reduction.gradients.n_bytes / MIB:.4g} MiB, {_buckets(len(reduction.buckets))}",
+        clocks=clocks,
+        moments=np.concatenate([[0.0], parameters["right"].to_numpy()]),
+        explain=explain,
+        narrate=lambda x: explain(min(int(np.searchsorted(parameters["right"], x, side="right")), len(order) - 1)),
+    )
+
+
+def pass_panel(reduction: Reduction, time: TimeAxis, title: str) -> Panel:
+    """Return backward, buckets that are full and wait, and all_reduces, as rows over time.
+
+    Steps by event are the Reducer's; by clock they go from bucket to bucket.
+    """
+    drawn = _Drawn(reduction, time)
+    return Panel(
+        drawn.bars(),
+        height=3.0,
+        rows=[Label(0.5, "backward"), Label(1.5, "bucket full"), Label(2.5, "all_reduce")],
+        title=title,
+        facts=summary(reduction, time),
+        marks=[Mark(reduction.backward_s, "backward is over", True)],
+        needs=drawn.needs(),
+        critical=drawn.critical(),
+        clocks=np.unique([*reduction.full_s, *(span.end_s for span in reduction.all_reduces)]),
+        moments=np.array(drawn.moments),
+        explain=drawn.explain,
+        narrate=drawn.narrate,
+    )
+
+
+def summary(reduction: Reduction, time: TimeAxis) -> str:
+    """Return how long the parts of a pass take, in a line."""
+    hidden = reduction.hidden_share
+    share = "" if hidden is None else f", {100 * hidden:.0f} % hidden"
+    return (
+        f"backward {time(reduction.backward_s)}, communication {time(reduction.communication_s)}, of it exposed "
+        f"{time(reduction.exposed_s)}{share}"
+    )
+
+
+# --- bars -----------------------------------------------------------------------------------------
+
+
+def _blocks(sizes: Sequence[int], row: int, buckets: Sequence[int]) -> pd.DataFrame:
+    ends = np.cumsum(sizes, dtype=float)
+    return _row(
+        list(zip(ends - sizes, ends, strict=True)),
+        row,
+        [BUCKET_NAMES[k % 4] for k in buckets],
+        [str(k) for k in buckets],
+    )
+
+
+def _row(
+    spans: Sequence[tuple[float, float]], row: int, name: Sequence[str] | str, label: Sequence[str] | str
+) -> pd.DataFrame:
+    left, right = np.array(spans, dtype=float).T
+    columns: dict[str, object] = {
+        "left": left,
+        "right": right,
+        "top": row + _TOP,
+        "height": _HEIGHT,
+        "name": name,
+        "chunk": 0,
+    }
+    return pd.DataFrame(columns | {"label": label})
+
+
+class _Drawn:
+    """The bars of a pass, and what each is.
+
+    First come the gradients, as they are ready, then the wait if there is one, then buckets that
+    wait, and in the end the all_reduces.
+    """
+
+    def __init__(self, reduction: Reduction, time: TimeAxis):
+        self.reduction, self.time = reduction, time
+        self.position = {i: bar for bar, i in enumerate(reduction.order)}
+        starts = [span.start_s for span in reduction.all_reduces]
+        self.waiting = [k for k, full in enumerate(reduction.full_s) if starts[k] > full]
+        self.first_waiting = len(reduction.order) + (reduction.exposed_s > 0)
+        self.first_sent = self.first_waiting + len(self.waiting)
+        self.moments = sorted({0.0, *(moment.time_s for moment in reduction.moments())})
+
+    def bars(self) -> pd.DataFrame:
+        one = self.reduction
+        computing = one.computing()
+        spans = [computing[i] for i in one.order]
+        buckets = [one.bucket_of[i] for i in one.order]
+        rows = [_row(spans, 0, [BUCKET_NAMES[k % 4] for k in buckets], [str(k) for k in buckets])]
+        if one.exposed_s:
+            rows.append(_row([(one.backward_s, one.end_s)], 0, "wait", "exposed"))
+        full = [(one.full_s[k], one.all_reduces[k].start_s) for k in self.waiting]
+        if full:
+            rows.append(_row(full, 1, "queued", [str(k) for k in self.waiting]))
+        numbers = range(len(one.buckets))
+        names = [BUCKET_NAMES[k % 4] for k in numbers]
+        rows.append(_row(one.all_reduces, 2, names, [str(k) for k in numbers]))
+        return pd.concat(rows, ignore_index=True)[list(BAR_COLUMNS)]
+
+    def _needed(self, k: int) -> int:
+        """Return the bar that all_reduce k starts after: its last gradient, or the one before."""
+        one = self.reduction
+        if k and one.all_reduces[k - 1].end_s >= one.full_s[k]:
+            return self.first_sent + k - 1
+        return max(self.position[i] for i in one.buckets[k])
+
+    def needs(self) -> np.ndarray:
+        """Return for each bar the one that it starts after, -1 for the first."""
+        one = self.reduction
+        needs = np.arange(-1, self.first_sent + len(one.buckets) - 1, dtype="int32")
+        if one.exposed_s:
+            needs[len(one.order)] = self.first_sent + len(one.buckets) - 1
+        for bar, k in enumerate(self.waiting, start=self.first_waiting):
+            needs[bar] = max(self.position[i] for i in one.buckets[k])
+        for k in range(len(one.buckets)):
+            needs[self.first_sent + k] = self._needed(k)
+        return needs
+
+    def critical(self) -> np.ndarray:
+        """Return the bars that decide when all gradients are means, from the first to the last."""
+        one, needs = self.reduction, self.needs()
+        bar = self.first_sent + len(one.buckets) - 1 if one.exposed_s else len(one.order) - 1
+        path = [bar]
+        while (bar := int(needs[bar])) >= 0:
+            path.append(bar)
+        return np.array(path[::-1], dtype="int32")
+
+    # --- in words ---
+
+    def explain(self, bar: int) -> str:
+        one, time = self.reduction, self.time
+        if bar < len(one.order):
+            return _told_parameter(one, one.order[bar], time)
+        if bar < self.first_waiting:
+            return (
+                f"Exposed communication: {time(one.exposed_s)}, from the end of backward at {time(one.backward_s)} until all "
+                "gradients are means. What leaves last has nothing left to hide behind."
+            )
+        if bar < self.first_sent:
+            k = self.waiting[bar - self.first_waiting]
+            waited = one.all_reduces[k].start_s - one.full_s[k]
+            return f"Bucket {k} is full at {time(one.full_s[k])} and waits {time(waited)} for the link, or its turn."
+        return _told_bucket(one, bar - self.first_sent, time)
+
+    def narrate(self, x: float) -> str:
+        """Return what the Reducer does at ``x``, or did last, and how far it is."""
+        moments = self.reduction.moments()
+        times = [moment.time_s for moment in moments]
+        until = bisect.bisect_right(times, x + 1e-12)
+        if not until:
+            return f"{self.time(x)}: backward begins at the last layer. No gradient is ready."
+        since = bisect.bisect_left(times, times[until - 1])
+        said = " ".join(moment.text for moment in moments[since:until])
+        return f"{self.time(x)}: {said} {self._progress(x + 1e-12)}"
+
+    def _progress(self, x: float) -> str:
+        one, now = self.reduction, self.reduction.at(x)
+        flying = f"in flight: bucket {now.in_flight[0]}" if now.in_flight else "nothing in flight"
+        waiting = f", waiting: {', '.join(map(str, now.waiting))}" if now.waiting else ""
+        ready = f"{now.ready_bytes / MIB:.4g} of {one.gradients.n_bytes / MIB:.4g} MiB ready"
+        return f"({ready}; {flying}{waiting}; {len(now.done)} of {_buckets(len(one.buckets))} done)"
+
+
+# --- in words -------------------------------------------------------------------------------------
+
+
+def _told_parameter(one: Reduction, i: int, time: TimeAxis | None = None) -> str:
+    gradients, k = one.gradients, one.bucket_of[i]
+    text = f"{gradients.names[i]}: {_size(gradients.sizes_bytes[i])}, parameter {i} of {len(gradients.names)}.\n"
+    ready = f" at {time(gradients.ready_s[i])}" if time else ""
+    last = gradients.ready_s[i] == one.full_s[k]
+    fills = "fills" if last else "goes into"
+    return f"{text}Its gradient is ready{ready}, as number {one.order.index(i) + 1}, and {fills} bucket {k}."
+
+
+def _told_bucket(one: Reduction, k: int, time: TimeAxis | None = None) -> str:
+    n = len(one.buckets[k])
+    gradients = "1 gradient" if n == 1 else f"{n} gradients"
+    text = f"Bucket {k}: {gradients}, {_size(one.bucket_bytes[k])}."
+    if time is None:
+        return text
+    start, end = one.all_reduces[k]
+    why = "as soon as it was full" if start <= one.full_s[k] else f"{time(start - one.full_s[k])} after it was full"
+    late = max(0.0, end - max(start, one.backward_s))
+    exposed = f" {time(late)} of it after backward: exposed." if late else " All of it while backward runs: hidden."
+    return f"{text}\nIts all_reduce starts at {time(start)}, {why}, and takes {time(end - start)}.{exposed}"
+
+
+def _size(n_bytes: float) -> str:
+    return f"{n_bytes / MIB:.4g} MiB" if n_bytes >= MIB / 100 else f"{n_bytes / 1024:.4g} KiB"
+
+
+def _buckets(n: int) -> str:
+    return "1 bucket" if n == 1 else f"{n} buckets"
+
+
+def _short(name: str) -> str:
+    """Return the end of a parameter's name, such as ``c_attn.weight``."""
+    return ".".join(name.split(".")[-2:])

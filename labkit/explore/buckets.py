@@ -1,0 +1,241 @@
+"""Let a reader drag buckets: parameters as blocks, the Reducer over time, and a run beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import html
+from collections.abc import Iterator
+from typing import Any
+
+import ipywidgets
+import pandas as pd
+
+from labkit.cost import Link
+from labkit.draw.layout import TimeAxis, time_axis
+from labkit.explore.bucket_panels import SIZE_AXIS, blocks_panel, pass_panel, summary
+from labkit.explore.explorer import Explorer, RunButtons
+from labkit.explore.fallback import StaticForm
+from labkit.explore.gradients import MODELS, Gradients, model_named, predicted_gradients
+from labkit.explore.overlap_run import OverlapRun, run_overlap
+from labkit.explore.panel_figure import panel_figure
+from labkit.explore.reducer import ASSIGN, MIB, ONE_BUCKET, ONE_EACH, RULES, Reduction, best_cap, make_buckets, predict
+from labkit.explore.timeline import Timeline
+
+CAPS_MB = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 20, 25, 35, 50, 75, 100, 200, 500)
+MOST_RANKS = 64
+DEFAULT_LINK = Link(20e-6, 12.5e9)  # 100 Gbit/s
+_TINY_MB, _HUGE_MB = 1e-6, 1e6  # capacities that put each parameter, or all of them, into a bucket
+
+
+def bucket_explorer(
+    model: str = "gpt2",
+    cap_mb: float = 25,
+    first_cap_mb: float | None = 1,
+    world_size: int = 8,
+    link: Link = DEFAULT_LINK,
+    backward_s: float | None = None,
+) -> BucketExplorer:
+    """Show how DDP's buckets hide communication behind backward, to be changed by sliders.
+
+    ``model`` is ``"gpt2"``, ``"bert"``, ``"convnet"`` or ``"mlp"``. Buckets are those of the
+    reader's own ``assign_buckets``, with capacities in MiB; ``first_cap_mb=None`` is the same for
+    all. ``backward_s`` is by default what the model's FLOPs take on an assumed GPU. "Run it" trains
+    the model, an eighth as wide, on real ranks, with the reader's own BucketedDataParallel and an
+    emulated link in proportion, and lays what was measured under what was predicted.
+
+    Values can be set from Python too: ``explorer.cap_mb.value = 5``. ``explorer.reduction`` is the
+    pass that is shown, ``explorer.measured`` the last run.
+
+    Raises ValueError for an unknown model, TypeError for a link that is none.
+    """
+    model_named(model)
+    if not isinstance(link, Link):
+        raise TypeError(f"link is {link!r}, expected a labkit.cost.Link, such as Link(20e-6, 12.5e9)")
+    return BucketExplorer(model, cap_mb, first_cap_mb, world_size, link, backward_s)
+
+
+class BucketExplorer(Explorer):
+    """What :func:`bucket_explorer` returns: sliders, blocks, a Timeline, numbers and a run."""
+
+    def __init__(
+        self,
+        model: str,
+        cap_mb: float,
+        first_cap_mb: float | None,
+        world_size: int,
+        link: Link,
+        backward_s: float | None,
+    ):
+        self.reduction: Reduction
+        self.measured: OverlapRun | None = None
+        self._quiet = False
+        self.model = _dropdown("model", [(each.title, name) for name, each in MODELS.items()], model)
+        self.rule = _dropdown("buckets", RULES, ASSIGN)
+        self.cap_mb = _sizes("bucket size", sorted({*CAPS_MB, cap_mb}), cap_mb)
+        first_caps: list[float | None] = [None, *sorted({*CAPS_MB, *filter(None, [first_cap_mb])})]
+        self.first_cap_mb = _sizes("first bucket", first_caps, first_cap_mb)
+        self.latency_us = _log_slider("latency", 1e6 * link.latency_s, 0, 4, "µs")
+        self.bandwidth_gb_s = _log_slider("bandwidth", link.bytes_per_s / 1e9, -2, 3, "GB/s")
+        self.world_size = ipywidgets.IntSlider(
+            world_size, 1, max(MOST_RANKS, world_size), description="world size", **_LOOK
+        )
+        backward_s = predicted_gradients(model).backward_s if backward_s is None else backward_s
+        self.backward_ms = _log_slider("backward", 1000 * backward_s, 0, 4, "ms")
+        self.blocks, self.numbers = Timeline(), ipywidgets.HTML()
+        self.run = RunButtons("Run it", self._run, self.say)
+        self._controls = [self.rule, self.cap_mb, self.first_cap_mb, self.latency_us, self.bandwidth_gb_s]
+        self._controls += [self.world_size, self.backward_ms]
+        timeline = Timeline()
+        rows = ipywidgets.GridBox(
+            [self.model, *self._controls],
+            layout=ipywidgets.Layout(grid_template_columns="repeat(auto-fit, minmax(330px, 1fr))"),
+        )
+        super().__init__([rows, self.blocks, timeline, self.numbers, self.run], timeline)
+        self.blocks.static_form = self.static_form
+        self.model.observe(self.guarded(self._model_changed), "value")
+        for control in self._controls:
+            control.observe(self.guarded(self.refresh), "value")
+        self.guarded(self.refresh)()
+
+    # --- what the controls say --------------------------------------------------------------------
+
+    @property
+    def link(self) -> Link:
+        return Link(self.latency_us.value / 1e6, 1e9 * self.bandwidth_gb_s.value)
+
+    @property
+    def gradients(self) -> Gradients:
+        return predicted_gradients(self.model.value).lasting(self.backward_ms.value / 1000)
+
+    def _model_changed(self) -> None:
+        """Show another model, whose backward pass takes another time."""
+        with self._quietly():
+            self.backward_ms.value = 1000 * predicted_gradients(self.model.value).backward_s
+        self.refresh()
+
+    @contextlib.contextmanager
+    def _quietly(self) -> Iterator[None]:
+        self._quiet = True
+        try:
+            yield
+        finally:
+            self._quiet = False
+
+    # --- what is shown ----------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Predict the pass that the controls describe, and show it."""
+        if self._quiet:
+            return
+        gradients = self.gradients
+        plan = make_buckets(gradients.sizes_bytes, self.rule.value, self.cap_mb.value, self.first_cap_mb.value)
+        self.reduction = predict(gradients, plan.buckets, self.world_size.value, self.link)
+        by_size = self.rule.value == ASSIGN and not plan.note
+        for control in (self.cap_mb, self.first_cap_mb):
+            control.disabled = not by_size
+        note = f"When gradients are ready: {gradients.source.partition(' at ')[0]}; link: {self.link}"
+        self._show({"predicted": self.reduction}, note)
+        self.numbers.value = _table_html(self._table({"predicted": self.reduction}, self._best() if by_size else None))
+        if plan.note:
+            self.say(plan.note)
+
+    def _show(self, passes: dict[str, Reduction], note: str) -> None:
+        (first, *_) = passes.values()
+        axis = time_axis(max(one.end_s for one in passes.values()))
+        self.blocks.show([blocks_panel(first)], time=SIZE_AXIS, alt=_alt_of_blocks(first))
+        panels = [pass_panel(one, axis, source) for source, one in passes.items()]
+        alt = " ".join(f"Gradients and all_reduces, {source}: {summary(one, axis)}." for source, one in passes.items())
+        self.timeline.show(panels, time=axis, alt=alt, note=note)
+        self._shown = passes, note
+
+    def _best(self) -> float:
+        """Return the bucket size of the slider with the shortest pass."""
+        sizes, first = self.reduction.gradients.sizes_bytes, self.first_cap_mb.value
+        caps = [value for _, value in self.cap_mb.options]
+        plans = {cap: make_buckets(sizes, ASSIGN, cap, first).buckets for cap in caps}
+        return best_cap(self.reduction.gradients, plans, self.world_size.value, self.link)
+
+    def _table(self, passes: dict[str, Reduction], best_mb: float | None) -> pd.DataFrame:
+        axis = time_axis(max(one.end_s for one in passes.values()))
+        table = pd.DataFrame({source: _numbers(one, axis) for source, one in passes.items()})
+        if best_mb is not None:
+            table.loc["best bucket size on the slider"] = f"{best_mb:g} MiB"
+        return table
+
+    def static_form(self) -> StaticForm:
+        passes, note = self._shown
+        axis = time_axis(max(one.end_s for one in passes.values()))
+        first = next(iter(passes.values()))
+        panels = [(pass_panel(one, axis, source), axis) for source, one in passes.items()]
+        figure = panel_figure([(blocks_panel(first), SIZE_AXIS), *panels], note)
+        return StaticForm(figure, self.timeline.scene["alt"], self._table(passes, None))
+
+    # --- the measured run -------------------------------------------------------------------------
+
+    def _run(self) -> str:
+        """Run these buckets on real ranks, show what was measured, and return a sentence on it."""
+        caps = {ASSIGN: (self.cap_mb.value, self.first_cap_mb.value), ONE_BUCKET: (_HUGE_MB, None)}
+        caps[ONE_EACH] = (_TINY_MB, None)
+        cap_mb, first_cap_mb = caps[self.rule.value]
+        ranks, backward_s = self.world_size.value, self.backward_ms.value / 1000
+        run = run_overlap(self.model.value, cap_mb, first_cap_mb, ranks, self.link, backward_s)
+        self.measured = run
+        passes = {"predicted": run.predicted, "measured": run.measured}
+        self._show(passes, run.note)
+        self.numbers.value = _table_html(self._table(passes, None))
+        late_ms = 1000 * (run.measured.end_s - run.predicted.end_s)
+        return (
+            f"Measured on {run.world_size} ranks: all gradients are means {abs(late_ms):.3g} ms "
+            f"{'later' if late_ms >= 0 else 'earlier'} than predicted."
+        )
+
+
+_LOOK: dict[str, Any] = {"style": {"description_width": "90px"}, "layout": {"width": "auto"}}
+
+
+def _dropdown(description: str, options: Any, value: Any) -> ipywidgets.Dropdown:
+    return ipywidgets.Dropdown(options=options, value=value, description=description, **_LOOK)
+
+
+def _sizes(description: str, caps: Any, value: float | None) -> ipywidgets.SelectionSlider:
+    options = [("as the others" if cap is None else f"{cap:g} MiB", cap) for cap in caps]
+    return ipywidgets.SelectionSlider(options=options, value=value, description=description, **_LOOK)
+
+
+def _log_slider(description: str, value: float, low: float, high: float, unit: str) -> ipywidgets.FloatLogSlider:
+    """Return a slider from 10^low to 10^high, in ``unit``."""
+    text = f"{description} ({unit})"
+    look = _LOOK | {"style": {"description_width": "120px"}}
+    return ipywidgets.FloatLogSlider(
+        value, min=low, max=high, step=0.05, base=10, readout_format=".3g", description=text, **look
+    )
+
+
+def _numbers(one: Reduction, axis: TimeAxis) -> dict[str, str]:
+    hidden = one.hidden_share
+    return {
+        "gradients": f"{len(one.gradients.names)}, {one.gradients.n_bytes / MIB:.4g} MiB",
+        "buckets": f"{len(one.buckets)}",
+        "backward": axis(one.backward_s),
+        "communication": axis(one.communication_s),
+        "exposed communication": axis(one.exposed_s),
+        "hidden": "nothing is sent" if hidden is None else f"{100 * hidden:.0f} %",
+        "until all gradients are means": axis(one.end_s),
+    }
+
+
+def _table_html(table: pd.DataFrame) -> str:
+    head = "".join(f'<th scope="col">{html.escape(str(name))}</th>' for name in ("", *table.columns))
+    rows = [
+        f'<tr><th scope="row">{html.escape(str(name))}</th>{"".join(f"<td>{html.escape(text)}</td>" for text in row)}</tr>'
+        for name, row in zip(table.index, table.to_numpy().tolist(), strict=True)
+    ]
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+
+
+def _alt_of_blocks(one: Reduction) -> str:
+    gradients = one.gradients
+    return (
+        f"The {len(gradients.names)} parameters of {gradients.model} as blocks as long as their bytes, "
+        f"{gradients.n_bytes / MIB:.4g} MiB, in {len(one.buckets)} buckets."
+    )

@@ -1,0 +1,112 @@
+"""Show seven collectives, and where a model's parts live, as grids to step through."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import ipywidgets
+import pandas as pd
+
+from labkit.draw.cells import cell_grids
+from labkit.explore.cells import Grid, panel
+from labkit.explore.collectives_seen import SEVEN, seen_collectives
+from labkit.explore.explorer import Explorer
+from labkit.explore.fallback import StaticForm
+from labkit.explore.placement_map import KINDS, SETTINGS, placement, placement_table
+from labkit.explore.timeline import Timeline
+
+
+def collectives_explorer(world_size: int = 4) -> CollectivesExplorer:
+    """Return an explorer of seven collectives: what each rank had before, and has after.
+
+    It runs them in so many real ranks, rank 0 being the root. From Python:
+    ``explorer.collective.value = "all_gather"``. Errors are those of seen_collectives.
+    """
+    return CollectivesExplorer(seen_collectives(world_size))
+
+
+class CollectivesExplorer(Explorer):
+    """What :func:`collectives_explorer` returns: ``collective`` chooses one of ``grids``."""
+
+    def __init__(self, grids: dict[str, Grid]):
+        self.grids = grids
+        self.collective = ipywidgets.ToggleButtons(options=list(grids), description="collective")
+        timeline = Timeline()
+        super().__init__([self.collective, timeline], timeline)
+        self.collective.observe(self.guarded(self.refresh), "value")
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Show the chosen collective."""
+        name = self.collective.value
+        self.timeline.show([panel(self.grids[name])], alt=f"{name}, before and after. {SEVEN[name]}", note=SEVEN[name])
+
+    def table(self) -> pd.DataFrame:
+        """Return what each of them does, and how many ranks have the same afterwards."""
+        return pd.DataFrame({"collective": list(SEVEN), "what it does": list(SEVEN.values())})
+
+    def static_form(self) -> StaticForm:
+        """Return all of them, before and after, and the table."""
+        places = [
+            part for name, grid in self.grids.items() for part in (grid.at(0, title=name), grid.at(1, title="→ after"))
+        ]
+        n = next(iter(self.grids.values())).n_ranks
+        figure = cell_grids(
+            places,
+            across=6 if n <= 5 else 4,
+            cell_in=0.28,
+            note="A number: the rank it comes from. Σ: the sum of all ranks' chunks.",
+        )
+        return StaticForm(figure, f"Seven collectives on {n} ranks, before and after: {_listed(SEVEN)}.", self.table())
+
+
+def placement_explorer(model: str = "1.3B") -> PlacementExplorer:
+    """Return an explorer of where weights, gradients and optimizer state live, in four settings.
+
+    ``model`` is a size of GPT-3. From Python: ``explorer.model.value = "13B"``. Raises ValueError
+    for an unknown size.
+    """
+    placement(model)
+    return PlacementExplorer(model)
+
+
+class PlacementExplorer(Explorer):
+    """What :func:`placement_explorer` returns: ``model`` chooses the size."""
+
+    def __init__(self, model: str):
+        from labkit.cost.memory import GPT3_SIZES
+
+        self.model = ipywidgets.Dropdown(options=[size.name for size in GPT3_SIZES], value=model, description="GPT-3")
+        self.metrics = ipywidgets.HTML()
+        timeline = Timeline()
+        super().__init__([self.model, timeline, self.metrics], timeline)
+        self.model.observe(self.guarded(self.refresh), "value")
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Show the chosen model."""
+        grid = placement(self.model.value)
+        self.timeline.show([panel(grid)], alt=self._alt(), note=grid.facts)
+        self.metrics.value = self.table().to_html(index=False, border=0)
+
+    def table(self) -> pd.DataFrame:
+        """Return a row per setting: GiB in the fullest rank, and in all ranks together."""
+        table = placement_table(self.model.value)
+        numbers = [*KINDS, "fullest rank", "all ranks"]
+        return table.assign(**{name: [f"{each:.3g} GiB" for each in table[name]] for name in numbers})
+
+    def static_form(self) -> StaticForm:
+        """Return the four settings beside each other, and the table."""
+        grid = placement(self.model.value)
+        places = [grid.at(step) for step in range(len(SETTINGS))]
+        figure = cell_grids(places, across=2, cell_in=0.62, note=f"{grid.title}: {grid.facts}.")
+        return StaticForm(figure, self._alt(), self.table())
+
+    def _alt(self) -> str:
+        settings = _listed([setting.name for setting in SETTINGS])
+        return f"Which rank keeps which part of GPT-3 {self.model.value}, in GiB: {settings}. Only stages make it less."
+
+
+def _listed(names: Sequence[str] | dict[str, str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} and {last}"

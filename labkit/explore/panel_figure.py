@@ -1,0 +1,81 @@
+"""Draw panels with matplotlib: what stands for an interactive picture in print."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from labkit.draw.artists import draw_bars, legend_entries, points_per_unit, put_legend_right
+from labkit.draw.layout import TimeAxis
+from labkit.draw.palette import shade, styles_of, text_colour
+from labkit.draw.picture import INK, PAGE_IN, attach, house_style
+from labkit.explore.scene import Panel
+
+_ROW_IN, _AROUND_IN = 0.3, 0.75  # height of a row, and of what is above and below the rows
+_LETTER_PT, _LETTER_WIDTH = 6.5, 0.62
+
+
+def panel_figure(parts: Sequence[tuple[Panel, TimeAxis]], note: str = "") -> Figure:
+    """Return a figure of panels one under the other, each on its own axis, with a ``note`` below.
+
+    What is drawn can be saved as CSV (:func:`labkit.draw.save`): the bars of all panels.
+    """
+    heights = [panel.height * _ROW_IN + _AROUND_IN for panel, _ in parts]
+    with house_style():
+        figure, grid = plt.subplots(
+            len(parts),
+            1,
+            figsize=(PAGE_IN, sum(heights)),
+            layout="constrained",
+            squeeze=False,
+            gridspec_kw={"height_ratios": heights},
+        )
+        for ax, (panel, axis) in zip(grid[:, 0], parts, strict=True):
+            _draw(ax, panel, axis)
+        if note:
+            figure.supxlabel(note, fontsize=7.5, wrap=True)
+    return figure
+
+
+def _draw(ax: Axes, panel: Panel, axis: TimeAxis) -> None:
+    bars = panel.bars.assign(start=panel.bars["left"], start_s=panel.bars["left"], end_s=panel.bars["right"])
+    bars["stage"] = None
+    styles, n_chunks = styles_of(set(bars["name"])), 1 + int(bars["chunk"].max())
+    right = max([float(bars["right"].max()), *(mark.x for mark in panel.marks)]) * axis.per_second
+    ax.set_xlim(min(0.0, float(bars["left"].min()) * axis.per_second), 1.01 * right)
+    ax.set_ylim(panel.height, 0)
+    draw_bars(ax, bars, styles, axis.per_second, n_chunks)
+    _write_labels(ax, panel, axis, n_chunks)
+    ax.set_yticks([row.at for row in panel.rows], labels=[row.text for row in panel.rows])
+    ax.tick_params(axis="y", length=0)
+    ax.set_xlabel(axis.label)
+    ax.set_title("   ".join(filter(None, [panel.title, panel.facts])), fontsize=8.5, loc="left")
+    handles, labels = legend_entries(styles, n_chunks)
+    for mark in panel.marks:
+        dashes: Any = "--" if mark.dashed else "-"
+        handles.append(ax.axvline(mark.x * axis.per_second, color=INK, linestyle=dashes, linewidth=1.1, zorder=5))
+        labels.append(mark.text)
+    put_legend_right(ax, handles, labels)
+    attach(ax, panel.bars.assign(panel=panel.title))
+
+
+def _write_labels(ax: Axes, panel: Panel, axis: TimeAxis, n_chunks: int) -> None:
+    """Write into the bars that are wide enough what they are labelled with."""
+    bars, width_pt = panel.bars, points_per_unit(ax)[0]
+    room = (bars["right"] - bars["left"]) * axis.per_second * width_pt
+    needed = bars["label"].str.len() * _LETTER_WIDTH * _LETTER_PT + 2
+    styles = styles_of(set(bars["name"]))
+    for i in np.flatnonzero((room > needed) & (bars["label"] != "")):
+        bar = bars.iloc[int(i)]
+        colour = shade(styles[bar["name"]].colour, int(bar["chunk"]), n_chunks)
+        middle = (bar["left"] + bar["right"]) / 2 * axis.per_second
+        box = {"facecolor": colour, "edgecolor": "none", "pad": 0.4}
+        look: dict[str, Any] = {"ha": "center", "va": "center_baseline", "zorder": 3, "bbox": box, "clip_on": True}
+        ax.text(
+            middle, bar["top"] + bar["height"] / 2, bar["label"], fontsize=_LETTER_PT, color=text_colour(colour), **look
+        )
