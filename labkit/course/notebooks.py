@@ -189,9 +189,9 @@ def _without_paths(text: str) -> str:
 def breaches(notebook: NotebookNode, student_edition: bool = False) -> list[str]:
     """Return where a stored notebook breaks the contract of DESIGN.md, a sentence each.
 
-    An empty list is a good notebook. Its thread, which is all before a heading ``## Going further``,
-    and what follows that heading have a limit of code cells each. In the student edition, cells
-    whose outputs were taken out with the solutions need not have any.
+    An empty list is a good notebook. Code cells are counted in its thread, which ends at a heading
+    ``## Going further``, and from there on. In the student edition, cells whose outputs were taken
+    out with the solutions need not have any.
     """
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     found = [*_breaches_of_text(notebook, code), *_breaches_of_number(notebook.cells), *_breaches_of_length(code)]
