@@ -40,14 +40,12 @@ STYLES: dict[str, Style] = {
     "send": Style(_BLUE, "---"),
     "recv": Style(_RED, "|||"),
     "wait": Style(_GREY, "///"),
-<<<<<<< HEAD
     "queued": Style(_YELLOW, "---"),
     "result waits": Style(_GREY, "\\\\\\"),
     "buckets 0, 4, 8 …": Style(_SKY, "|||"),
     "buckets 1, 5, 9 …": Style(_ORANGE, "ooo"),
     "buckets 2, 6, 10 …": Style(_GREEN, "+++"),
     "buckets 3, 7, 11 …": Style(_PURPLE, "---"),
-=======
     # Cells of a grid: what a rank holds of a tensor, and of a model.
     "from rank 0": Style(_SKY, "---"),
     "from rank 1": Style(_ORANGE, "..."),
@@ -66,7 +64,6 @@ STYLES: dict[str, Style] = {
     "weights": Style("#A9D3EC", ""),
     "gradients": Style(_ORANGE, "\\\\\\"),
     "optimizer state": Style(_GREY, "..."),
->>>>>>> grids
 }
 _LIGHTEST = 0.6  # how far the last stage of a rank goes towards white
 
