@@ -50,10 +50,10 @@ STYLES: dict[str, Style] = {
     "from rank 0": Style(_SKY, "---"),
     "from rank 1": Style(_ORANGE, "..."),
     "from rank 2": Style(_YELLOW, "|||"),
-    "from rank 3": Style(_PURPLE, "///"),
+    "from rank 3": Style(_PURPLE, "|||"),
     "from rank 4": Style(_GREEN, "xxx"),
     "from rank 5": Style(_RED, "\\\\\\"),
-    "from rank 6": Style(_GREY, "---"),
+    "from rank 6": Style(_GREY, "ooo"),
     "from rank 7": Style("#DDE3E8", "ooo"),
     "own part": Style("#DDE3E8", ""),
     "partial sum": Style("#4C8FC0", ""),
@@ -63,7 +63,7 @@ STYLES: dict[str, Style] = {
     "more than the least": Style(_ORANGE, "xxx"),
     "weights": Style("#A9D3EC", ""),
     "gradients": Style(_ORANGE, "\\\\\\"),
-    "optimizer state": Style(_GREY, "..."),
+    "optimizer state": Style(_GREY, "+++"),
 }
 _LIGHTEST = 0.6  # how far the last stage of a rank goes towards white
 

@@ -138,9 +138,7 @@ def _links(grid: Grid) -> pd.DataFrame:
     step, source, target, column = (moves[name].to_numpy(dtype=int) for name in MOVE_COLUMNS[:4])
     ends = numbers[step, source, column], numbers[step, target, column]
     labels = np.where(whole[moves.index], "all", "")
-    links = pd.DataFrame(
-        {"source": ends[0], "target": ends[1], "appear": step, "vanish": step + 1, "label": labels}
-    )
+    links = pd.DataFrame({"source": ends[0], "target": ends[1], "appear": step, "vanish": step + 1, "label": labels})
     return links[(ends[0] >= 0) & (ends[1] >= 0)].reset_index(drop=True)
 
 

@@ -51,7 +51,12 @@ class CollectivesExplorer(Explorer):
             part for name, grid in self.grids.items() for part in (grid.at(0, title=name), grid.at(1, title="→ after"))
         ]
         n = next(iter(self.grids.values())).n_ranks
-        figure = cell_grids(places, across=6 if n <= 5 else 4, cell_in=0.28, note="A number: the rank it comes from. Σ: the sum of all ranks' chunks.")
+        figure = cell_grids(
+            places,
+            across=6 if n <= 5 else 4,
+            cell_in=0.28,
+            note="A number: the rank it comes from. Σ: the sum of all ranks' chunks.",
+        )
         return StaticForm(figure, f"Seven collectives on {n} ranks, before and after: {_listed(SEVEN)}.", self.table())
 
 

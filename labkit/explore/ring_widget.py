@@ -47,9 +47,7 @@ class RingExplorer(Explorer):
         self.ranks = ipywidgets.IntSlider(world_size, min=2, max=MOST_RANKS, description="ranks")
         self.size = ipywidgets.Dropdown(options=SIZES, value=SIZES["1 MiB"], description="tensor")
         self.way = ipywidgets.Dropdown(options=list(WAYS), description="way")
-        self.beside = ipywidgets.Dropdown(
-            options=[NOTHING, *WAYS], value="parameter server", description="beside it"
-        )
+        self.beside = ipywidgets.Dropdown(options=[NOTHING, *WAYS], value="parameter server", description="beside it")
         self.run = RunButtons("Run mine", self.record, self.say)
         self.metrics = ipywidgets.HTML()
         controls = [ipywidgets.HBox([self.ranks, self.size]), ipywidgets.HBox([self.way, self.beside, self.run])]
