@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from labkit.draw.layout import TimeAxis
+from labkit.draw.layout import TimeAxis, stack
 from labkit.explore.reducer import MIB, Reduction
 from labkit.explore.scene import BAR_COLUMNS, Label, Mark, Panel
 
@@ -16,6 +16,7 @@ SIZE_AXIS = TimeAxis("MiB of gradients, in the order of sending", "MiB", 1 / MIB
 # One colour for every fourth bucket: neighbours always differ.
 BUCKET_NAMES = tuple(f"buckets {k}, {k + 4}, {k + 8} …" for k in range(4))
 _HEIGHT, _TOP = 0.86, 0.07
+_LEAST_ROW, _MOST_WAITING = 0.5, 3.0  # of a bucket that waits, and of all of them, in rows
 
 
 def blocks_panel(reduction: Reduction) -> Panel:
@@ -44,15 +45,19 @@ def blocks_panel(reduction: Reduction) -> Panel:
 
 
 def pass_panel(reduction: Reduction, time: TimeAxis, title: str) -> Panel:
-    """Return backward, buckets that are full and wait, and all_reduces, as rows over time.
+    """Return backward, full buckets that wait, and all_reduces, as rows over time.
 
     Steps by event are the Reducer's; by clock they go from bucket to bucket.
     """
     drawn = _Drawn(reduction, time)
     return Panel(
         drawn.bars(),
-        height=3.0,
-        rows=[Label(0.5, "backward"), Label(1.5, "bucket full"), Label(2.5, "all_reduce")],
+        height=2.0 + drawn.waiting_height,
+        rows=[
+            Label(0.5, "backward"),
+            Label(1.0 + drawn.waiting_height / 2, "bucket waits"),
+            Label(1.5 + drawn.waiting_height, "all_reduce"),
+        ],
         title=title,
         facts=summary(reduction, time),
         marks=[Mark(reduction.backward_s, "backward is over", True)],
@@ -89,7 +94,7 @@ def _blocks(sizes: Sequence[int], row: int, buckets: Sequence[int]) -> pd.DataFr
 
 
 def _row(
-    spans: Sequence[tuple[float, float]], row: int, name: Sequence[str] | str, label: Sequence[str] | str
+    spans: Sequence[tuple[float, float]], row: float, name: Sequence[str] | str, label: Sequence[str] | str
 ) -> pd.DataFrame:
     left, right = np.array(spans, dtype=float).T
     columns: dict[str, object] = {
@@ -117,6 +122,10 @@ class _Drawn:
         self.waiting = [k for k, full in enumerate(reduction.full_s) if starts[k] > full]
         self.first_waiting = len(reduction.order) + (reduction.exposed_s > 0)
         self.first_sent = self.first_waiting + len(self.waiting)
+        waits = [(reduction.full_s[k], starts[k]) for k in self.waiting]
+        self.waiting_rows, n_rows = stack(*np.array(waits).T) if waits else (np.zeros(0, dtype=int), 1)
+        self.waiting_height = min(max(1.0, _LEAST_ROW * n_rows), _MOST_WAITING)
+        self.waiting_row = self.waiting_height / n_rows
         self.moments = sorted({0.0, *(moment.time_s for moment in reduction.moments())})
 
     def bars(self) -> pd.DataFrame:
@@ -129,10 +138,12 @@ class _Drawn:
             rows.append(_row([(one.backward_s, one.end_s)], 0, "wait", "exposed"))
         full = [(one.full_s[k], one.all_reduces[k].start_s) for k in self.waiting]
         if full:
-            rows.append(_row(full, 1, "queued", [str(k) for k in self.waiting]))
+            waits = _row(full, 1, "queued", [str(k) for k in self.waiting])
+            waits["top"] = 1 + self.waiting_row * (self.waiting_rows + _TOP)
+            rows.append(waits.assign(height=_HEIGHT * self.waiting_row))
         numbers = range(len(one.buckets))
         names = [BUCKET_NAMES[k % 4] for k in numbers]
-        rows.append(_row(one.all_reduces, 2, names, [str(k) for k in numbers]))
+        rows.append(_row(one.all_reduces, 1 + self.waiting_height, names, [str(k) for k in numbers]))
         return pd.concat(rows, ignore_index=True)[list(BAR_COLUMNS)]
 
     def _needed(self, k: int) -> int:
@@ -205,10 +216,11 @@ class _Drawn:
 def _told_parameter(one: Reduction, i: int, time: TimeAxis | None = None) -> str:
     gradients, k = one.gradients, one.bucket_of[i]
     text = f"{gradients.names[i]}: {_size(gradients.sizes_bytes[i])}, parameter {i} of {len(gradients.names)}.\n"
-    ready = f" at {time(gradients.ready_s[i])}" if time else ""
+    since = one.computing()[i]
+    ready = f" at {time(since.end_s)}, {time(since.end_s - since.start_s)} after the one before," if time else ""
     last = gradients.ready_s[i] == one.full_s[k]
     fills = "fills" if last else "goes into"
-    return f"{text}Its gradient is ready{ready}, as number {one.order.index(i) + 1}, and {fills} bucket {k}."
+    return f"{text}Its gradient is ready{ready} as number {one.order.index(i) + 1}, and {fills} bucket {k}."
 
 
 def _told_bucket(one: Reduction, k: int, time: TimeAxis | None = None) -> str:

@@ -35,19 +35,24 @@ def panel_figure(parts: Sequence[tuple[Panel, TimeAxis]], note: str = "") -> Fig
             squeeze=False,
             gridspec_kw={"height_ratios": heights},
         )
+        named: set[str] = set()
         for ax, (panel, axis) in zip(grid[:, 0], parts, strict=True):
-            _draw(ax, panel, axis)
+            _draw(ax, panel, axis, max(_end(other) for other, its_axis in parts if its_axis == axis), named)
         if note:
             figure.supxlabel(note, fontsize=7.5, wrap=True)
     return figure
 
 
-def _draw(ax: Axes, panel: Panel, axis: TimeAxis) -> None:
+def _end(panel: Panel) -> float:
+    return max([float(panel.bars["right"].max()), *(mark.x for mark in panel.marks)])
+
+
+def _draw(ax: Axes, panel: Panel, axis: TimeAxis, end: float, named: set[str]) -> None:
+    """Draw a panel on an axis until ``end``; the legend has what is not ``named`` above already."""
     bars = panel.bars.assign(start=panel.bars["left"], start_s=panel.bars["left"], end_s=panel.bars["right"])
     bars["stage"] = None
     styles, n_chunks = styles_of(set(bars["name"])), 1 + int(bars["chunk"].max())
-    right = max([float(bars["right"].max()), *(mark.x for mark in panel.marks)]) * axis.per_second
-    ax.set_xlim(min(0.0, float(bars["left"].min()) * axis.per_second), 1.01 * right)
+    ax.set_xlim(min(0.0, float(bars["left"].min()) * axis.per_second), 1.01 * end * axis.per_second)
     ax.set_ylim(panel.height, 0)
     draw_bars(ax, bars, styles, axis.per_second, n_chunks)
     _write_labels(ax, panel, axis, n_chunks)
@@ -55,12 +60,14 @@ def _draw(ax: Axes, panel: Panel, axis: TimeAxis) -> None:
     ax.tick_params(axis="y", length=0)
     ax.set_xlabel(axis.label)
     ax.set_title("   ".join(filter(None, [panel.title, panel.facts])), fontsize=8.5, loc="left")
-    handles, labels = legend_entries(styles, n_chunks)
+    handles, labels = legend_entries({name: style for name, style in styles.items() if name not in named})
+    named |= set(styles)
     for mark in panel.marks:
         dashes: Any = "--" if mark.dashed else "-"
         handles.append(ax.axvline(mark.x * axis.per_second, color=INK, linestyle=dashes, linewidth=1.1, zorder=5))
         labels.append(mark.text)
-    put_legend_right(ax, handles, labels)
+    if handles:
+        put_legend_right(ax, handles, labels)
     attach(ax, panel.bars.assign(panel=panel.title))
 
 

@@ -59,10 +59,9 @@ def test_without_communication_backward_alone_is_critical():
 def test_every_bar_is_explained():
     panel = pass_panel(three(), SECONDS, "predicted")
     said = [panel.explain(bar) for bar in range(len(panel.bars))]
-    assert (
-        said[0]
-        == "m.c.bias: 1 MiB, parameter 2 of 3.\nIts gradient is ready at 1 s, as number 1, and goes into bucket 0."
-    )
+    where, when = said[0].splitlines()
+    assert where == "m.c.bias: 1 MiB, parameter 2 of 3."
+    assert when == "Its gradient is ready at 1 s, 1 s after the one before, as number 1, and goes into bucket 0."
     assert said[1].endswith("and fills bucket 0.")
     assert said[3].startswith("Exposed communication: 4.5 s, from the end of backward at 3 s")
     assert said[4] == "Bucket 1 is full at 3 s and waits 1.5 s for the link, or its turn."
@@ -72,7 +71,7 @@ def test_every_bar_is_explained():
     )
     blocks = blocks_panel(three())
     assert [blocks.explain(bar) for bar in (2, 3)] == [
-        "m.a.weight: 4 MiB, parameter 0 of 3.\nIts gradient is ready, as number 3, and fills bucket 1.",
+        "m.a.weight: 4 MiB, parameter 0 of 3.\nIts gradient is ready as number 3, and fills bucket 1.",
         "Bucket 0: 2 gradients, 3 MiB.",
     ]
     assert blocks.narrate(0.0) == blocks.explain(0)
