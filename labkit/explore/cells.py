@@ -124,7 +124,6 @@ def panel(grid: Grid, beside: pd.DataFrame | None = None, heading: str = "") -> 
         facts=grid.facts,
         links=_links(grid),
         clocks=np.arange(len(grid.steps), dtype=float),
-        moments=np.arange(len(grid.steps), dtype=float),
         explain=lambda bar: sentences[bar],
         narrate=narrate,
     )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from labkit.base.checks import check_number, is_whole
 from labkit.explore.cells import Grid, intervals
@@ -90,7 +91,8 @@ def _grid(name: str, seen: Sequence[Any]) -> Grid:
     states = np.array(
         [[bits_of(chunk, held[at][chunk], strange) for chunk in range(n)] for at in (0, 1) for held in seen]
     )
-    cells = intervals(states.reshape(2, n, n))
+    before, after = (intervals(state[None]) for state in states.reshape(2, n, n))
+    cells = pd.concat([before, after.assign(appear=1, vanish=2)], ignore_index=True)
     looks = [_look(int(bits), n, strange) for bits in cells["holds"]]
     cells["name"], cells["shade"] = [look[0] for look in looks], 0
     cells["label"] = [look[1] for look in looks]

@@ -19,7 +19,7 @@ SIZES = {"64 KiB": 2**16, "1 MiB": 2**20, "25 MiB": 25 * 2**20, "475 MiB (GPT-2'
 NOTHING = "nothing"
 _NOTE = "An arrow: what is sent next. A cell names the ranks whose parts are added up in it; Σ is the sum of all."
 _NOTE_OF_MANY = "An arrow: what is sent next. A cell has the number of ranks whose parts are added up in it; Σ is all."
-_MOST_DRAWN = 8  # steps of a way, on paper
+_DRAWN = {5: (4, 8, 4), 8: (2, 6, 4), MOST_RANKS: (2, 4, 2)}  # for so many ranks: steps in a line; of either way
 
 
 def ring_explorer(world_size: int = 4) -> RingExplorer:
@@ -99,15 +99,15 @@ class RingExplorer(Explorer):
         """Return the steps as small pictures, the chosen way's first, and the table of all ways."""
         from labkit.draw.cells import CellGrid, cell_grids
 
-        stories = self.stories()
-        across = 4 if self.ranks.value <= 5 else 2
+        stories, n = self.stories(), self.ranks.value
+        across, *most = next(drawn for ranks, drawn in _DRAWN.items() if n <= ranks)
         places: list[CellGrid | None] = []
-        for story in stories:
+        for story, n_drawn in zip(stories, most, strict=False):
             grid = rings.grid(story)
             places += [None] * (-len(places) % across)
-            for step in _steps_to_draw(story, _MOST_DRAWN if story is stories[0] else across):
-                places.append(grid.at(step, f"{story.name}, {grid.steps[step]}" if len(stories) > 1 else None))
-        figure = cell_grids(places, across=across, note=_note(self.ranks.value))
+            first, *others = _steps_to_draw(story, n_drawn)
+            places += [grid.at(first, f"{story.name}: {grid.steps[first]}"), *map(grid.at, others)]
+        figure = cell_grids(places, across=across, note=_note(n))
         return StaticForm(figure, _alt(stories), self.table())
 
     def _story(self, name: str) -> Story:
@@ -137,6 +137,8 @@ def _steps_to_draw(story: Story, most: int) -> list[int]:
     last, half = story.n_steps, story.n_steps // 2
     if last < most:
         return list(range(last + 1))
+    if most < 4:
+        return [half, last]
     around = sorted(range(2, last), key=lambda step: abs(step - half))[: most - 3]
     return sorted({0, 1, *around, last})
 

@@ -7,6 +7,7 @@ const FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif";
 const PATTERN_FROM = 7; // px: in a narrower bar no hatching can be seen
 const EDGE_FROM = 3; // px: a narrower bar has no edge
 const TICK = 90; // px between two ticks, at least
+const BESIDE = 0.78; // where in a cell of a grid its arrows begin and end: beside its label
 const LETTER = 0.62; // of the size of the letters
 
 export class Painter {
@@ -248,10 +249,10 @@ export class Painter {
     const { theme, scene } = this.state;
     const [x0, y0, w0, h0] = this.box(bars, from, place);
     const [x1, y1, w1, h1] = this.box(bars, to, place);
-    const start = [scene.axis ? x0 + w0 : x0 + w0 / 2, y0 + h0 / 2];
-    const end = [scene.axis ? x1 : x1 + w1 / 2, y1 + h1 / 2];
+    const start = [scene.axis ? x0 + w0 : x0 + BESIDE * w0, y0 + h0 / 2];
+    const end = [scene.axis ? x1 : x1 + BESIDE * w1, y1 + h1 / 2];
     const across = start[1] !== end[1];
-    const bend = scene.axis || !across ? 0 : 0.18 * (end[1] - start[1]);
+    const bend = scene.axis || !across ? 0 : Math.min(0.18 * Math.abs(end[1] - start[1]), 0.3 * w0);
     const rise = across ? 0 : 0.9 * this.state.layout.row; // within a row, over what lies between
     const middle = [(start[0] + end[0]) / 2 + bend, (start[1] + end[1]) / 2 - rise];
     pen.lineCap = "round";
