@@ -33,12 +33,14 @@ def events_panel(
     facts: str = "",
     memory: bool = False,
     cap: float | None = None,
+    replay: Replay | None = None,
 ) -> Panel:
     """Return the panel of an event table, with ``ideal`` over it if given; both begin at 0 then.
 
     With a ``schedule``, or where the table is one step of a pipeline, bars know what they need and
     why they are late. ``memory`` draws how many micro-batches' activations each rank keeps, and
-    ``cap`` is how many there may be.
+    ``cap`` is how many there may be. ``replay`` is that of ``events``, rank by rank in their order,
+    where it is known already.
 
     Raises ValueError for a table that cannot be drawn, or that is not one step of ``schedule``.
     """
@@ -52,7 +54,11 @@ def events_panel(
         for name, height, table in zip(names, heights, drawn, strict=True)
     ]
     layout = lay_out(parts, strip=_STRIP if memory else 0.0)
-    runs = [_run_of(table, schedule, what) for table, what in zip(drawn, names, strict=True)]
+    runs = (
+        [_run_of(table, schedule, what) for table, what in zip(drawn, names, strict=True)]
+        if replay is None
+        else [_Run.of(replay)]
+    )
     bars = pd.concat([_bars(part.events) for part in parts], ignore_index=True)
     voice = _Voice(drawn, names, runs, time)
     strips, peaks = _strips(drawn[-1], layout, cap) if memory else (None, [])
@@ -135,6 +141,10 @@ class _Run:
     replay: Replay
     reasons: IdleReasons
 
+    @classmethod
+    def of(cls, replay: Replay) -> _Run:
+        return cls(replay, IdleReasons.of(replay, lambda seconds: f"{seconds:.6g} s"))
+
     @cached_property
     def op_of_row(self) -> dict[int, int]:
         return {int(row): op for op, row in enumerate(self.replay.row)}
@@ -158,7 +168,7 @@ def _run_of(events: pd.DataFrame, schedule: Schedule | None, what: str) -> _Run 
         if schedule is not None:
             raise
         return None
-    return _Run(replay, IdleReasons.of(replay, lambda seconds: f"{seconds:.6g} s"))
+    return _Run.of(replay)
 
 
 class _Voice:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from labkit.explore.measure import Work
 from labkit.explore.state import MOST_MICRO, Choice, State, Times
@@ -21,9 +20,10 @@ from labkit.schedule import (
     zero_bubble_h2,
     zero_bubble_v,
 )
+from labkit.schedule.dependencies import Dependencies
 from labkit.schedule.papers import divides_into_rounds
-from labkit.simulate import critical_path, makespan, peak_activations
-from labkit.simulate.measures import op_rows
+from labkit.simulate.idle import critical_ops
+from labkit.simulate.replay import Replay, attribute_delays
 
 # --- from a state to schedules and their times ----------------------------------------------------
 
@@ -91,11 +91,11 @@ def fitted(times: Times, n_ranks: int) -> Times:
     return times * n_ranks if len(times) == 1 else times
 
 
-# --- what a table of events says ------------------------------------------------------------------
+# --- what a run says ------------------------------------------------------------------------------
 
 
 class Bubbles(NamedTuple):
-    """Four things that papers call the bubble, of one event table.
+    """Four things that papers call the bubble, of one run of a pipeline.
 
     - ``fraction``: idle time of all ranks ÷ (ranks × makespan), as in this lab and in GPipe (Huang
       et al. 2019);
@@ -111,32 +111,8 @@ class Bubbles(NamedTuple):
     inside: float
 
 
-def bubbles(events: pd.DataFrame) -> Bubbles:
-    """Return the four bubbles of the ops in ``events``, one step of a pipeline.
-
-    Raises as :func:`labkit.simulate.measures.op_rows`, and ValueError if all ops take 0 s.
-    """
-    ops = op_rows(events)
-    ranks, number = np.unique(ops["rank"].to_numpy(dtype="int64"), return_inverse=True)
-    start_s, end_s = (ops[name].to_numpy(dtype=float) for name in ("start_s", "end_s"))
-    busy_s = np.bincount(number, end_s - start_s)
-    if not busy_s.any():
-        raise ValueError("all ops of events take 0 s, so there is no time of which a part could be idle")
-    first_s, last_s = np.full(len(ranks), np.inf), np.full(len(ranks), -np.inf)
-    np.minimum.at(first_s, number, start_s)
-    np.maximum.at(last_s, number, end_s)
-    makespan_s, taken_s = last_s.max() - first_s.min(), last_s - first_s
-    idle_s, longest = makespan_s - busy_s.mean(), taken_s.argmax()
-    return Bubbles(
-        fraction=idle_s / makespan_s,
-        of_ideal=idle_s / busy_s.mean(),
-        idle_s=idle_s,
-        inside=1 - busy_s[longest] / taken_s[longest],
-    )
-
-
 class Metrics(NamedTuple):
-    """What the explorer says of a schedule.
+    """What the explorer says of a run.
 
     ``peak`` is the most activations that a rank keeps, counted in micro-batches of its whole part
     of the model, and ``peak_rank`` the first rank that keeps so many. The critical path is
@@ -152,15 +128,45 @@ class Metrics(NamedTuple):
     critical_share: float
 
 
-def metrics_of(schedule: Schedule, events: pd.DataFrame) -> Metrics:
-    """Return the metrics of ``events``, one step of ``schedule``."""
-    peaks, path, makespan_s = peak_activations(events), critical_path(schedule, events), makespan(events)
-    peak_rank = max(peaks, key=lambda rank: (peaks[rank], -rank))
+def metrics_of(run: Replay) -> Metrics:
+    """Return the metrics of a run. Raises ValueError if all its ops take 0 s."""
+    path = critical_ops(run, attribute_delays(run).waited_for)
+    peaks, dependencies = _peaks(run.dependencies), run.dependencies
+    peak_rank = int(np.argmax(peaks))
+    n_stages = 1 + max(op.stage for op in dependencies.ops)
     return Metrics(
-        makespan_s=makespan_s,
-        bubbles=bubbles(events),
-        peak=peaks[peak_rank] * schedule.n_ranks / schedule.n_stages,
+        makespan_s=run.makespan_s,
+        bubbles=bubbles(run),
+        peak=float(peaks[peak_rank] * len(peaks) / n_stages),
         peak_rank=peak_rank,
         critical_ops=len(path),
-        critical_share=float((path["end_s"] - path["start_s"]).sum()) / makespan_s,
+        critical_share=float(run.duration_s[path].sum()) / run.makespan_s,
     )
+
+
+def bubbles(run: Replay) -> Bubbles:
+    """Return the four bubbles of a run. Raises ValueError if all its ops take 0 s."""
+    rank = np.array(run.dependencies.rank)
+    busy_s = np.bincount(rank, run.duration_s)
+    if not busy_s.any():
+        raise ValueError("all ops take 0 s, so there is no time of which a part could be idle")
+    first = np.searchsorted(rank, np.arange(len(busy_s)))  # op of each rank
+    taken_s = np.maximum.reduceat(run.end_s, first) - np.minimum.reduceat(run.start_s, first)
+    idle_s, longest = run.makespan_s - busy_s.mean(), taken_s.argmax()
+    return Bubbles(
+        fraction=float(idle_s / run.makespan_s),
+        of_ideal=float(idle_s / busy_s.mean()),
+        idle_s=float(idle_s),
+        inside=float(1 - busy_s[longest] / taken_s[longest]),
+    )
+
+
+_KEEPS = {"F": 1, "B": -1, "I": 0, "W": -1}  # activations: F adds one as it begins, the others free it as they end
+
+
+def _peaks(dependencies: Dependencies) -> np.ndarray:
+    """Return the most activations that each rank keeps: of a stage, as peak_activations does."""
+    kept = np.cumsum([_KEEPS[op.kind] for op in dependencies.ops])
+    first = np.searchsorted(dependencies.rank, np.arange(1 + dependencies.rank[-1]))
+    before = np.append(0, kept)[first]
+    return np.maximum.reduceat(kept, first) - before

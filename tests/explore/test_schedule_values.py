@@ -6,16 +6,21 @@ import pytest
 from labkit.explore.schedule_values import bubbles, metrics_of, n_micro_of, with_ranks, work_of
 from labkit.explore.state import NAMES, Choice, State, parse
 from labkit.schedule import gpipe, one_f_one_b, validate, zero_bubble_h1, zero_bubble_h2
-from labkit.simulate import bubble_fraction, makespan, simulate
+from labkit.simulate import bubble_fraction, critical_path, makespan, peak_activations, simulate
+from labkit.simulate.replay import replay_events
 
 COUNTS = [(n, m) for n in (1, 2, 3, 4, 8) for m in (8, 9, 16)]
+
+
+def run_of(schedule, *times, **options):
+    return replay_events(schedule, simulate(schedule, *times, **options))
 
 
 def shown(text):
     """The first schedule of a state, and its metrics."""
     state = parse(text)
     work = work_of(state, state.choice)
-    return work.schedule, metrics_of(work.schedule, work.simulate())
+    return work.schedule, metrics_of(run_of(*work))
 
 
 # --- four bubbles ---------------------------------------------------------------------------------
@@ -25,7 +30,7 @@ def shown(text):
 @pytest.mark.parametrize("make", [gpipe, one_f_one_b])
 @pytest.mark.parametrize(("forward", "backward"), [(1, 1), (1, 2), (0.5, 3)])
 def test_bubbles_of_gpipe_and_1f1b_are_the_closed_forms(make, n, m, forward, backward):
-    found = bubbles(simulate(make(n, m), forward, backward))
+    found = bubbles(run_of(make(n, m), forward, backward))
     assert found.fraction == pytest.approx((n - 1) / (m + n - 1))
     assert found.of_ideal == pytest.approx((n - 1) / m)
     assert found.idle_s == pytest.approx((n - 1) * (forward + backward))
@@ -34,10 +39,10 @@ def test_bubbles_of_gpipe_and_1f1b_are_the_closed_forms(make, n, m, forward, bac
 
 @pytest.mark.parametrize(("n", "m"), [(2, 8), (4, 8), (8, 16)])
 def test_bubbles_of_zero_bubble_schedules_are_the_closed_forms(n, m):
-    h1, h2 = (bubbles(simulate(make(n, m), 1.2, 9, 1, 0.5)) for make in (zero_bubble_h1, zero_bubble_h2))
+    h1, h2 = (bubbles(run_of(make(n, m), 1.2, 9, 1, 0.5)) for make in (zero_bubble_h1, zero_bubble_h2))
     assert h1.idle_s == pytest.approx((n - 1) * (1.2 + 1 - 0.5))
     assert h1.of_ideal == pytest.approx((n - 1) * (1.2 + 1 - 0.5) / (m * 2.7))
-    even = bubbles(simulate(zero_bubble_h2(n, max(m, 2 * n - 1))))
+    even = bubbles(run_of(zero_bubble_h2(n, max(m, 2 * n - 1))))
     assert even.inside == pytest.approx(0)  # ranks begin and end one after the other, with no gap between
     assert even.fraction > 0
     assert h2.idle_s < h1.idle_s
@@ -45,19 +50,19 @@ def test_bubbles_of_zero_bubble_schedules_are_the_closed_forms(n, m):
 
 def test_the_first_bubble_is_the_one_of_the_lab_also_where_stages_differ():
     events = simulate(one_f_one_b(4, 8), [1, 2, 1, 3], [2, 4, 2, 5], hop=0.3)
-    assert bubbles(events).fraction == pytest.approx(bubble_fraction(events))
+    assert bubbles(replay_events(one_f_one_b(4, 8), events)).fraction == pytest.approx(bubble_fraction(events))
 
 
 def test_the_fourth_bubble_is_that_of_the_rank_that_takes_longest():
-    events = simulate(gpipe(2, 2), [1, 3], [1, 3])  # rank 0 has 1 1, waits, and 1 1 in 16; rank 1 is busy for 12
-    assert makespan(events) == 14
-    assert bubbles(events).inside == pytest.approx(1 - 4 / 14)
+    run = run_of(gpipe(2, 2), [1, 3], [1, 3])  # rank 1 computes for 12 without a gap, rank 0 for 4 of 14
+    assert run.makespan_s == 14
+    assert bubbles(run).inside == pytest.approx(1 - 4 / 14)
 
 
 def test_ops_that_take_no_time_have_no_bubble():
     events = simulate(gpipe(2, 2)).assign(start_s=0.0, end_s=0.0)
-    with pytest.raises(ValueError, match="all ops of events take 0 s"):
-        bubbles(events)
+    with pytest.raises(ValueError, match="all ops take 0 s"):
+        bubbles(replay_events(gpipe(2, 2), events))
 
 
 # --- metrics --------------------------------------------------------------------------------------
@@ -79,6 +84,18 @@ def test_the_critical_path_computes_all_the_time_but_for_hops():
     assert metrics.makespan_s == 33 + 6 * 0.5
     assert metrics.critical_share == pytest.approx(33 / 36)
     assert metrics.critical_ops == 11 + 11 and schedule.name == "GPipe"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_metrics_are_those_of_the_tables(name):
+    state = parse(f"{name} n=4 m=8 F=1,2,1,3 I=1 W=0.5,1,1,1 hop=0.25")
+    work = work_of(state, state.choice)
+    events = work.simulate()
+    metrics, peaks = metrics_of(run_of(*work)), peak_activations(events)
+    assert metrics.makespan_s == makespan(events)
+    assert metrics.critical_ops == len(critical_path(work.schedule, events))
+    assert metrics.peak == max(peaks.values()) * 4 / work.schedule.n_stages
+    assert metrics.peak_rank == min(rank for rank in peaks if peaks[rank] == max(peaks.values()))
 
 
 # --- from a state to schedules --------------------------------------------------------------------
