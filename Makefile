@@ -2,6 +2,7 @@
 # make test       set up, then everything that .ci/run runs; some tests alone: make test TESTS=tests/schedule
 # make figures    run every notebook without a browser and export figures/
 # make notebooks  run every notebook and store its outputs in place (instructors)
+# make screenshots  the pictures of the explorers in README.md, from a real JupyterLab
 # make bench      side by side with what a user would pick instead
 # make gpu        all that waits for a GPU, in at most 9 minutes, with the Python that is there: no set-up
 # make matrix     the tests of ranks, models and pipelines on other Pythons and versions of torch, where there are any
@@ -14,7 +15,7 @@ BIN := $(VENV)/bin
 PYTEST_FLAGS ?= --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
 READY := $(VENV)/ready$(if $(SYSTEM_TORCH),-with-system-torch)
 
-.PHONY: setup lab test figures notebooks bench gpu matrix clean
+.PHONY: setup lab test figures notebooks screenshots bench gpu matrix clean
 
 setup: $(READY)
 
@@ -41,6 +42,9 @@ figures: setup
 
 notebooks: setup
 	$(BIN)/python -m labkit.course.notebooks execute
+
+screenshots: setup
+	$(BIN)/python tests/browser/screenshots.py
 
 bench: setup
 	for benchmark in benchmarks/bench_*.py; do $(BIN)/python $$benchmark || exit 1; done

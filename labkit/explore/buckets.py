@@ -95,6 +95,7 @@ class BucketExplorer(Explorer):
         backward_s = predicted_gradients(model).backward_s if backward_s is None else backward_s
         self.backward_ms = _log_slider("backward", 1000 * backward_s, 0, 4, "ms")
         self.blocks, self.numbers = Timeline(), ipywidgets.HTML()
+        self.blocks.bare = True
         self.run = RunButtons("Run it", self._run, self.say)
         self._controls = [self.rule, self.cap_mb, self.first_cap_mb, self.latency_us, self.bandwidth_gb_s]
         self._controls += [self.world_size, self.backward_ms]

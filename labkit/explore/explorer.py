@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import ipywidgets
+import pandas as pd
 
 from labkit.explore.fallback import Shown, StaticForm
 from labkit.explore.timeline import Timeline
@@ -53,6 +54,12 @@ def sentence_of(error: BaseException) -> str:
     """Return an error as one line for a reader, without its traceback."""
     first = next((line for line in str(error).splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+def table_html(table: pd.DataFrame, index: bool = False) -> str:
+    """Return a table for an ``ipywidgets.HTML``, in the explorers' style."""
+    text = table.to_html(index=index, border=0, na_rep="", float_format=lambda value: f"{value:.4g}")
+    return text.replace('class="dataframe"', 'class="labkit-metrics"', 1)
 
 
 class RunButtons(ipywidgets.HBox):

@@ -10,7 +10,7 @@ import pandas as pd
 from labkit.draw.cells import cell_grids
 from labkit.explore.cells import Grid, panel
 from labkit.explore.collectives_seen import SEVEN, seen_collectives
-from labkit.explore.explorer import Explorer
+from labkit.explore.explorer import Explorer, table_html
 from labkit.explore.fallback import StaticForm
 from labkit.explore.placement_map import KINDS, SETTINGS, placement, placement_table
 from labkit.explore.timeline import Timeline
@@ -87,7 +87,7 @@ class PlacementExplorer(Explorer):
         """Show the chosen model."""
         grid = placement(self.model.value)
         self.timeline.show([panel(grid)], alt=self._alt(), note=grid.facts)
-        self.metrics.value = self.table().to_html(index=False, border=0)
+        self.metrics.value = table_html(self.table())
 
     def table(self) -> pd.DataFrame:
         """Return a row per setting: GiB in the fullest rank, and in all ranks together."""

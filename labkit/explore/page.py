@@ -30,6 +30,7 @@ _MODULES = (
 _IMPORT = re.compile(r"^import .*;\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:class|function|const) (\w+))", re.MULTILINE)
 MOST_EXPLAINED = 20_000  # bars: an explanation takes some 300 bytes of the file
+MOST_NARRATED = 3000  # steps by clock, and by event
 
 _PAGE = """<!doctype html>
 <html lang="en">

@@ -9,7 +9,7 @@ import pandas as pd
 
 from labkit.explore import rings
 from labkit.explore.cells import panel
-from labkit.explore.explorer import Explorer, RunButtons
+from labkit.explore.explorer import Explorer, RunButtons, table_html
 from labkit.explore.fallback import StaticForm
 from labkit.explore.recorded_ring import YOURS, RingError, record_ring, verdict
 from labkit.explore.rings import MOST_RANKS, WAYS, Story
@@ -76,7 +76,7 @@ class RingExplorer(Explorer):
         stories, n_bytes = self.stories(), self.size.value
         panels = [panel(rings.grid(story), rings.sent_cells(story, n_bytes), "sent") for story in stories]
         self.timeline.show(panels, alt=_alt(stories), note=_note(self.ranks.value))
-        self.metrics.value = self.table().to_html(index=False, border=0)
+        self.metrics.value = table_html(self.table())
 
     def record(self) -> str:
         """Record the reader's own ring in so many real ranks, show it, and say what it did."""

@@ -50,6 +50,7 @@ class Timeline(Shown, anywidget.AnyWidget):
     scene: traitlets.Dict = traitlets.Dict().tag(sync=True)
     own_keys: traitlets.List = traitlets.List().tag(sync=True)
     said = traitlets.Unicode().tag(sync=True)
+    bare = traitlets.Bool(False).tag(sync=True)  # without controls, beside a Timeline that has them
 
     def __init__(
         self,
@@ -176,8 +177,8 @@ class Timeline(Shown, anywidget.AnyWidget):
         explained = [range(len(panel.bars)) if n_bars <= page.MOST_EXPLAINED else () for panel in self._panels]
         written = {
             "bar": [[panel.explain(bar) for bar in bars] for panel, bars in zip(self._panels, explained, strict=True)],
-            "clock": [[self._narration(x) for x in self._stops("clock")]],
-            "moment": [[self._narration(x) for x in self._stops("moment")[: page.MOST_EXPLAINED]]],
+            "clock": [[self._narration(x) for x in self._stops("clock")[: page.MOST_NARRATED]]],
+            "moment": [[self._narration(x) for x in self._stops("moment")[: page.MOST_NARRATED]]],
             "table": [[self._html_table()]],
         }
         return page.page(self.scene, written, title or self._panels[0].title or "labkit timeline")

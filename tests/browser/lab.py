@@ -40,6 +40,7 @@ RUN_ALL = """async () => {
     await sessionContext.session.kernel.info;  // asked to run before its kernel answers, JupyterLab forgets it
     await commands.execute("notebook:run-all-cells");
 }"""
+CHANGE_THEME = 'theme => window.jupyterapp.commands.execute("apputils:change-theme", { theme })'
 RESTART = "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()"
 
 
@@ -54,6 +55,23 @@ def chromium(**options: object) -> Iterator[BrowserContext]:
             browser.close()
 
 
+def run_all(page: Page) -> None:
+    """Run all cells of the notebook that is open, in the kernel that it has."""
+    page.evaluate(RUN_ALL)
+
+
+def restart_kernel(page: Page) -> None:
+    page.evaluate(RESTART)
+
+
+def change_theme(page: Page, theme: str) -> None:
+    """Change JupyterLab's theme, and wait for the picture that it shows meanwhile to be gone: at
+    the next change it would be taken away twice, which is an error in the console."""
+    page.evaluate(CHANGE_THEME, f"JupyterLab {theme.title()}")
+    page.wait_for_function("dark => document.body.dataset.jpThemeLight === String(!dark)", arg=theme == "dark")
+    page.wait_for_selector("#jupyterlab-splash", state="detached")
+
+
 @contextlib.contextmanager
 def quiet_console(page: Page) -> Iterator[None]:
     """Fail at the end of the block if the page has written an error meanwhile, or not caught one.
@@ -62,7 +80,7 @@ def quiet_console(page: Page) -> Iterator[None]:
     """
     errors: list[str] = []
     page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: errors.append(f"uncaught: {error}"))
+    page.on("pageerror", lambda error: errors.append(f"uncaught: {error.stack}"))
     yield
     assert not errors, "\n".join(["errors in the browser's console:", *errors])
 
@@ -91,7 +109,7 @@ class Lab:
             with quiet_console(page):
                 page.goto(f"{self.url}/lab/tree/lab.ipynb?token={self.token}&reset", wait_until="domcontentloaded")
                 page.wait_for_selector(".jp-NotebookPanel .jp-CodeCell", timeout=60_000)
-                page.evaluate(RUN_ALL)
+                run_all(page)
                 yield page
         finally:
             page.close()

@@ -99,7 +99,10 @@ export class Painter {
   paintBackground(panel, place) {
     const { layout, theme } = this.state;
     this.pen.fillStyle = theme.idle;
-    for (const row of panel.bars.rows) {
+    const { rows } = panel.bars;
+    const isEmpty = ([at, , small]) => !small && !rows.some(({ top, height }) => top <= at && at <= top + height);
+    const empty = panel.rows.filter(isEmpty).map(([at]) => ({ top: at - 0.43, height: 0.86 })); // rows without a bar so far
+    for (const row of [...rows, ...(panel.rows.some(([, , small]) => small) ? [] : empty)]) {
       this.pen.fillRect(layout.gutter, place.rowsTop + row.top * layout.row, layout.plot, row.height * layout.row);
     }
   }

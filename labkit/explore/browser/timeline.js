@@ -25,6 +25,7 @@ export class TimelineView {
   // connection: {scene, keys, send(message), written}. `written` has the answers where no kernel is.
   constructor(root, connection) {
     this.root = root;
+    root.timeline = this; // for the browser's console, and for tests: $0.timeline.viewport.range
     this.connection = connection;
     this.answers = new Answers((message) => connection.send(message), connection.written);
     this.hovered = this.pinned = this.focus = null;
@@ -159,14 +160,18 @@ export class TimelineView {
     this.table = element("details", { className: "lk-table", ontoggle: () => this.table.open && this.fillTable() },
       element("summary", { textContent: "The same as a table" }), this.tableBody);
     this.root.classList.add("labkit-timeline");
-    this.root.dataset.lmSuppressShortcuts = "true"; // JupyterLab's own keys: b would insert a cell
     this.root.replaceChildren(this.toolbar, this.help, this.narration, this.stage, this.card, this.legend, this.note, this.table);
+    for (const focusable of this.root.querySelectorAll("button, select, summary, [tabindex]")) {
+      focusable.dataset.lmSuppressShortcuts = "true"; // JupyterLab's own keys: b would insert a cell
+    }
     this.listen();
   }
 
   fitControls() {
     const { scene, playback } = this;
     const canStep = scene.stops.clock.length + scene.stops.moment.length > 0;
+    this.toolbar.hidden = Boolean(this.connection.bare);
+    this.narration.hidden = Boolean(this.connection.bare);
     this.stepping.hidden = !canStep;
     this.mode.hidden = !(scene.stops.clock.length && scene.stops.moment.length);
     this.mode.value = playback.mode;

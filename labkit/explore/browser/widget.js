@@ -23,7 +23,7 @@ function render({ model, el }) {
     }
   };
   const onDrawn = () => nameSliders(el.closest(".jp-OutputArea-output") ?? el);
-  const view = new TimelineView(root, { scene: model.get("scene"), keys: model.get("own_keys"), said: () => model.get("said"), send, onDrawn });
+  const view = new TimelineView(root, { scene: model.get("scene"), keys: model.get("own_keys"), bare: model.get("bare"), said: () => model.get("said"), send, onDrawn });
   const onScene = () => view.show(model.get("scene"));
   const onSaid = () => view.say(model.get("said"));
   const onMessage = (message, buffers) => {

@@ -184,7 +184,7 @@ class Board:
     @property
     def end_s(self) -> float:
         """When the last op that is placed ends."""
-        return max((bar.end_s for bar in self.placed.values()), default=0.0)
+        return max(row.end_s for row in self.rows)
 
     @cached_property
     def score(self) -> Score:

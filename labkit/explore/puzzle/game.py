@@ -23,14 +23,18 @@ KEYS = [
     ("f b i w", "place the next forward, backward, input gradient, weight gradient of that rank"),
     ("s", "stamp: place the next micro-batch as the last whole one is"),
     ("u r", "undo, redo"),
+    ("g", "into a gap: pull the op that was chosen, or the last one, as early as it may be"),
     ("x", "remove the op that was chosen with Enter, or else the last one of the rank"),
     ("[ ]", "in free edit: the chosen op earlier, later"),
-    ("h", "a hint"),
+    ("h", "a hint; again: do it"),
 ]
 
 
 class Game:
     """A level and its boards so far. What a reader does returns the sentence that answers it.
+
+    A rank runs its ops in the order in which they are placed, as in a Schedule. So an op goes after
+    the last one of its rank, and into a gap only when it is pulled there.
 
     ``assistance`` is how much is shown unasked, 0 to 3 (see :data:`hints.ASSISTANCE`), ``free``
     whether ops may be placed and removed whatever else needs them, ``rank`` where keys place ops,
@@ -44,11 +48,17 @@ class Game:
         self.free = False
         self.rank = 0
         self.chosen: Op | None = None
+        self._hinted: tuple[Board, Ready] | None = None
         self._offers: tuple[Board, int, list[Ready]] | None = None
 
     @property
     def board(self) -> Board:
         return self.history.board
+
+    @property
+    def hinted(self) -> Ready | None:
+        """The move that a hint has told for this board, if it has."""
+        return self._hinted[1] if self._hinted and self._hinted[0] is self.board else None
 
     # --- what may be done -------------------------------------------------------------------------
 
@@ -59,13 +69,21 @@ class Game:
         """
         if self._offers is None or self._offers[0] is not self.board or self._offers[1] != self.assistance:
             self._offers = (self.board, self.assistance, self._find_offers())
-        return self._offers[2]
+        return [self.hinted if self.hinted and op == self.hinted.op else Ready(op, s) for op, s in self._offers[2]]
 
     def _find_offers(self) -> list[Ready]:
         if self.assistance == 0:
             return []
-        offers = way(self.board, self.level) if self.assistance == 3 else candidates(self.board)
+        offers = way(self.board, self.level) if self.assistance == 3 else self._at_the_end()
         return sorted(offers, key=lambda ready: (self.board.rules.rank_of(ready.op), ready.start_s, ready.op))
+
+    def _at_the_end(self) -> list[Ready]:
+        """Return the ready ops, each after the last op of its rank."""
+        ready = candidates(self.board)
+        return [Ready(op, max(start_s, self._end_s(op))) for op, start_s in ready]
+
+    def _end_s(self, op: Op) -> float:
+        return self.board.rows[self.board.rules.rank_of(op)].end_s
 
     # --- what a reader does -----------------------------------------------------------------------
 
@@ -81,6 +99,7 @@ class Game:
             "u": self.undo,
             "r": self.redo,
             "x": self.remove,
+            "g": self.pull,
             "h": self.hint,
             "[": lambda: self.shift(-1),
             "]": lambda: self.shift(1),
@@ -92,14 +111,16 @@ class Game:
         if rank >= rules.n_ranks:
             return f"There is no rank {rank}: the last one is {rules.n_ranks - 1}."
         self.rank, self.chosen = rank, None
-        here = [ready for ready in candidates(self.board) if rules.rank_of(ready.op) == rank]
+        here = [ready for ready in self._at_the_end() if rules.rank_of(ready.op) == rank]
         if self.assistance == 0:
             return f"Rank {rank}."
         return f"Rank {rank}: {_listed(here)} may be placed." if here else f"Rank {rank}: nothing may be placed yet."
 
     def place(self, op: Op, start_s: float | None = None) -> str:
-        """Place ``op``: as early as it may be, if no start is given."""
+        """Place ``op``: after the last op of its rank, if no start is given."""
         after = self.board.place(op, start_s, free=self.free)
+        if start_s is None and isinstance(after, Board):
+            after = self.board.place(op, max(after.placed[op].start_s, self._end_s(op)), free=self.free)
         if isinstance(after, Refusal):
             return f"No: {after}."
         self.rank, self.chosen = self.board.rules.rank_of(op), op
@@ -112,7 +133,7 @@ class Game:
         of_kind = [op for op in rules.ops if rules.rank_of(op) == self.rank and op.kind == kind]
         if not of_kind:
             return f"No: {self._other_kinds()}."
-        ready = [ready for ready in candidates(self.board) if ready.op in of_kind]
+        ready = [ready for ready in self._at_the_end() if ready.op in of_kind]
         if ready:
             return self.place(min(ready, key=lambda ready: (ready.start_s, ready.op.micro_batch)).op)
         open_ops = [op for op in of_kind if op not in self.board.placed]
@@ -122,15 +143,24 @@ class Game:
 
     def remove(self) -> str:
         """Remove the op that is chosen, or else the last one of the rank."""
-        bars = self.board.rows[self.rank].bars
-        op = self.chosen if self.chosen in self.board.placed else bars[-1].op if bars else None
-        if op is None:
+        if (op := self._chosen()) is None:
             return f"No: rank {self.rank} has no op to remove."
         after = self.board.remove(op, free=self.free)
         if isinstance(after, Refusal):
             return f"No: {after}."
         self.chosen = None
         return self._go_on(after, f"{op} is removed.")
+
+    def pull(self) -> str:
+        """Place the op that is chosen, or else the last one of the rank, as early as it may be."""
+        if (op := self._chosen()) is None:
+            return f"No: rank {self.rank} has no op to pull."
+        before_s = self.board.placed[op].start_s
+        without = self.board.remove(op, free=True)
+        after = without if isinstance(without, Refusal) else without.place(op, free=self.free)
+        if isinstance(after, Refusal) or (not self.free and after.violations()) or after.placed[op].start_s >= before_s:
+            return f"No: {op} is as early as it may be."
+        return self._go_on(after, f"{op} from {after.placed[op].start_s:g} on.")
 
     def shift(self, direction: int) -> str:
         """Move the op that is chosen earlier or later, by the time of the shortest op."""
@@ -143,12 +173,18 @@ class Game:
             return f"No: {after}."
         return self._go_on(after, f"{self.chosen} from {start_s:g} on.")
 
+    def _chosen(self) -> Op | None:
+        bars = self.board.rows[self.rank].bars
+        if self.chosen in self.board.placed:
+            return self.chosen
+        return bars[-1].op if bars else None
+
     def pick(self, op: Op) -> str:
         """Place an op that is offered, or choose one that is there, to remove or move it."""
         if op not in self.board.placed:
             return self.place(op, dict(self.offers()).get(op))
         self.rank, self.chosen = self.board.rules.rank_of(op), op
-        return f"{op} is chosen: x removes it{', [ and ] move it' if self.free else ''}."
+        return f"{op} is chosen: x removes it, g pulls it into a gap{', [ and ] move it' if self.free else ''}."
 
     def stamp(self) -> str:
         after = self.board.stamp()
@@ -176,15 +212,14 @@ class Game:
         return self._go_on(self.board.clear(), "The board is empty.")
 
     def hint(self) -> str:
-        """Say what to do next; where the whole way is shown, do it too."""
+        """Say what to do next; asked again, or where the whole way is shown, do it."""
+        if (move := self.hinted) and move.op not in self.board.placed:
+            return self.place(*move)
         told = hint(self.board, self.level, self.history.before)
-        if self.assistance < 3 or told.op is None or told.op in self.board.placed:
+        if told.op is None or told.start_s is None:
             return str(told)
-        after = self.board.place(told.op, told.start_s)
-        assert isinstance(after, Board), after
-        self.history.do(after)
-        self.rank, self.chosen = self.board.rules.rank_of(told.op), told.op
-        return " ".join(filter(None, [str(told), self.verdict()]))
+        self._hinted = (self.board, Ready(told.op, told.start_s))
+        return f"{told} {self.place(told.op, told.start_s)}" if self.assistance == 3 else f"{told} Press h to do it."
 
     def let_edit(self, free: bool) -> str:
         """Switch free edit on or off."""
@@ -208,7 +243,7 @@ class Game:
         over = result_s - this.par_s
         took = f"{score.makespan_s:g}" if this.goal == "makespan" else f"at most {result_s:g} on a rank"
         par = "that is par" if over <= 0 else f"par is {this.par_s:g}"
-        advice = " A hint says how far to go back." if over > 0 else ""
+        advice = " Undo, and try another order; a hint says how far to go back." if over > 0 else ""
         kept = ", ".join(map(str, score.peaks))
         name = recognise(board.to_schedule()) if this.named else YOURS
         known = f" This order has a name: {name}." if name != YOURS else ""

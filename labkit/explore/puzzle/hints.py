@@ -46,7 +46,10 @@ def hint(board: Board, level: Level, before: Sequence[Board] = ()) -> Hint:
     if board.finished:
         return Hint(about_par or "All is placed, and at par.", undo=undo)
     op, start_s = _in_order(board, best.board)[0]
-    place = f"Place {op} next, on rank {board.rules.rank_of(op)} at {start_s:g}: {_why(op, board, best.board)}."
+    rank = board.rules.rank_of(op)
+    later = next((bar.op for bar in board.rows[rank].bars if bar.start_s > start_s), None)
+    where = f"on rank {rank} at {start_s:g}" + (f", in the gap before {later}" if later else "")
+    place = f"Place {op} next, {where}: {_why(op, board, best.board)}."
     return Hint(f"{place} {about_par}".strip(), op, start_s, undo)
 
 

@@ -80,16 +80,14 @@ def alt_text(game: Game) -> str:
 def table(board: Board) -> pd.DataFrame:
     """Return a row per rank: its ops in order, when it ends, what it keeps and may keep."""
     rules = board.rules
-    return pd.DataFrame(
-        {
-            "rank": range(rules.n_ranks),
-            "ops": [" ".join(str(bar.op) for bar in row.bars) for row in board.rows],
-            "ends": [max((bar.end_s for bar in row.bars), default=0.0) for row in board.rows],
-            "idle": [_idle_s(row) for row in board.rows],
-            "keeps at most": [row.peak for row in board.rows],
-            "may keep": ["" if rules.caps is None else rules.caps[rank] for rank in range(rules.n_ranks)],
-        }
-    )
+    columns = {
+        "rank": range(rules.n_ranks),
+        "ops": [" ".join(str(bar.op) for bar in row.bars) for row in board.rows],
+        "ends": [f"{row.end_s:g}" for row in board.rows],
+        "idle before that": [f"{_idle_s(row):g}" for row in board.rows],
+        "keeps at most": [row.peak for row in board.rows],
+    }
+    return pd.DataFrame(columns if rules.caps is None else columns | {"may keep": list(rules.caps)})
 
 
 # --- words ----------------------------------------------------------------------------------------
@@ -137,8 +135,7 @@ def _idle_s(row: Row) -> float:
     """Return how long the rank idles between its first op and its last."""
     if not row.bars:
         return 0.0
-    span_s = max(bar.end_s for bar in row.bars) - row.bars[0].start_s
-    return span_s - sum(bar.end_s - bar.start_s for bar in row.bars)
+    return row.end_s - row.bars[0].start_s - sum(bar.end_s - bar.start_s for bar in row.bars)
 
 
 # --- bars -----------------------------------------------------------------------------------------

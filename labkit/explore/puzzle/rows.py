@@ -52,6 +52,11 @@ class Row:
                 at_s = bar.end_s
         return at_s
 
+    @cached_property
+    def end_s(self) -> float:
+        """When the last op of the rank ends."""
+        return max((bar.end_s for bar in self.bars), default=0.0)
+
     def overlaps(self) -> Iterator[tuple[Bar, Bar]]:
         """Yield each bar that begins before the one before it has ended, after that one."""
         return ((one, other) for one, other in pairwise(self.bars) if other.start_s < one.end_s)

@@ -8,7 +8,7 @@ from typing import Any
 
 import ipywidgets
 
-from labkit.explore.explorer import Explorer, RunButtons
+from labkit.explore.explorer import Explorer, RunButtons, table_html
 from labkit.explore.fallback import StaticForm
 from labkit.explore.puzzle.board import Board
 from labkit.explore.puzzle.game import KEYS, Game
@@ -47,7 +47,8 @@ class SchedulePuzzle(Explorer):
         self.game = self._games[level]
         self._run = run or _run_schedule
         self.text = ipywidgets.HTML()
-        self.rank = ipywidgets.ToggleButtons(description="Rank")
+        narrow: Any = {"button_width": "40px", "description_width": "40px"}
+        self.rank = ipywidgets.ToggleButtons(description="Rank", style=narrow)
         self.kinds = {
             kind: self._button(name, f"Place the next {name} ({kind}) of the rank", kind.lower())
             for kind, name in OF_KIND.items()
@@ -56,8 +57,11 @@ class SchedulePuzzle(Explorer):
         self.undo = self._button("Undo", "Take the last move back (u)", "u")
         self.redo = self._button("Redo", "Make it again (r)", "r")
         self.remove = self._button("Remove", "Remove the op that is chosen, or the last one of the rank (x)", "x")
+        self.pull = self._button(
+            "Into a gap", "Pull the op that is chosen, or the last one, as early as it may be (g)", "g"
+        )
         self.stamp = self._button("Stamp", "Place the next micro-batch as the last whole one is (s)", "s")
-        self.hint = self._button("Hint", "What to do next, and why (h)", "h")
+        self.hint = self._button("Hint", "What to do next, and why; again: do it (h)", "h")
         self.clear = ipywidgets.Button(description="Clear", tooltip="Empty the board")
         self.free = ipywidgets.ToggleButton(description="Free edit", tooltip="Allow any move, and list what is wrong")
         self.assistance = ipywidgets.Dropdown(description="Show", options=[(t, i) for i, t in enumerate(ASSISTANCE)])
@@ -70,6 +74,7 @@ class SchedulePuzzle(Explorer):
         self.run_shown = ipywidgets.VBox()
         self.wrong = ipywidgets.HTML()
         self.table = ipywidgets.HTML()
+        self.table.add_class("jp-RenderedHTMLCommon")  # as JupyterLab shows tables
         timeline = Timeline()
         timeline.own_keys = [list(pair) for pair in KEYS]
         super().__init__(self._rows(timeline), timeline)
@@ -140,7 +145,7 @@ class SchedulePuzzle(Explorer):
         self.runs.start.disabled = not game.board.finished
         self.csv_text.value = self.csv
         self.wrong.value = _as_list([str(wrong) for wrong in game.board.violations()])
-        self.table.value = table(game.board).to_html(index=False, border=0)
+        self.table.value = table_html(table(game.board))
         self.offers.children = [self._offer(op, start_s) for op, start_s in game.offers()[:12]]
 
     # --- what a reader does -----------------------------------------------------------------------
@@ -194,8 +199,7 @@ class SchedulePuzzle(Explorer):
         run = self._run(schedule, hop=rules.hop, **times)
         title = f"Level {self.game.number}, on real ranks"
         self.measured = Timeline(run.measured, run.schedule, run.ideal, title=title)
-        gap = run.gap.to_html(index=False, border=0, float_format=lambda value: f"{value:.4g}")
-        self.run_shown.children = [self.measured, ipywidgets.HTML(gap)]
+        self.run_shown.children = [self.measured, ipywidgets.HTML(table_html(run.gap))]
         return f"{run.note} The run lies under what was predicted, below."
 
     # --- the page ---------------------------------------------------------------------------------
@@ -208,7 +212,9 @@ class SchedulePuzzle(Explorer):
             self.wrong,
             self.offers,
             ipywidgets.HBox([self.rank, *self.kinds.values()], layout=wrap),
-            ipywidgets.HBox([self.undo, self.redo, self.remove, self.stamp, self.hint, self.clear], layout=wrap),
+            ipywidgets.HBox(
+                [self.undo, self.redo, self.remove, self.pull, self.stamp, self.hint, self.clear], layout=wrap
+            ),
             ipywidgets.HBox([self.assistance, self.free, self.previous, self.next], layout=wrap),
             ipywidgets.HBox([self.runs, self.csv_button], layout=wrap),
             self.csv_text,
@@ -217,8 +223,9 @@ class SchedulePuzzle(Explorer):
         ]
 
 
-_HOW_TO = "Click an outlined op to place it, or press its button below; keys work in the picture."
-_HOW_TO_UNAIDED = "Choose a rank below and place its next op, or use keys in the picture."
+_ORDER = "A rank runs its ops in the order in which you place them."
+_HOW_TO = f"Click an outlined op to place it, or press its button below; keys work in the picture. {_ORDER}"
+_HOW_TO_UNAIDED = f"Choose a rank below and place its next op, or use keys in the picture. {_ORDER}"
 _GOALS = {
     "makespan": "End as early as you can",
     "span": "Let each rank be done as soon as you can after its own first op",
@@ -230,11 +237,12 @@ def _level_text(game: Game) -> str:
     this, rules = game.level, game.board.rules
     lines = [
         this.asks,
-        f"{_rules_in_words(rules)} {_GOALS[this.goal]}: par is {this.par_s:g}.",
+        f"{_rules_in_words(rules)} {_GOALS[this.goal]}: par is {this.par_s:g}, and no order is better.",
         f"What it teaches: {this.teaches}",
     ]
-    paragraphs = "".join(f"<p>{html.escape(line)}</p>" for line in lines)
-    return f"<h4>Level {game.number} of {len(LEVELS)}: {html.escape(this.title)}</h4>{paragraphs}"
+    title = f"Level {game.number} of {len(LEVELS)}: {this.title}"
+    paragraphs = "".join(f'<p style="margin: 3px 0; line-height: 1.4">{html.escape(line)}</p>' for line in lines)
+    return f'<h4 style="margin: 0 0 4px">{html.escape(title)}</h4>{paragraphs}'
 
 
 def _as_list(lines: Sequence[str]) -> str:

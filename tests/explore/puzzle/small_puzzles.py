@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from itertools import permutations, product
+
+import pandas as pd
 
 from labkit.explore.puzzle.board import Board
 from labkit.explore.puzzle.refusals import Refusal
@@ -38,18 +41,16 @@ def least_makespan(rules: Rules, in_order: bool = False) -> float:
     Nothing of the puzzle is used for it but the rules. ``in_order`` leaves out orders in which a
     micro-batch overtakes another one.
     """
-    spans = []
+    return min(makespan(events) for _, events in every_schedule(rules, in_order))
+
+
+def every_schedule(rules: Rules, in_order: bool) -> Iterator[tuple[Schedule, pd.DataFrame]]:
+    """Yield every schedule that ``rules`` allow and that can run, with its event table."""
     for orders in product(*(list(_orders(rules, rank, in_order)) for rank in range(rules.n_ranks))):
-        try:
-            events = simulate(
-                Schedule([list(order) for order in orders]),
-                hop=rules.hop,
-                **{EVENT_NAMES[kind]: list(times) for kind, times in rules.times.items()},
-            )
-        except ScheduleError:  # a deadlock
-            continue
-        spans.append(makespan(events))
-    return min(spans)
+        schedule = Schedule([list(order) for order in orders])
+        times = {EVENT_NAMES[kind]: list(times) for kind, times in rules.times.items()}
+        with contextlib.suppress(ScheduleError):  # a deadlock
+            yield schedule, simulate(schedule, hop=rules.hop, **times)
 
 
 def _orders(rules: Rules, rank: int, in_order: bool) -> Iterator[tuple[Op, ...]]:

@@ -92,7 +92,7 @@ def test_a_board_over_par_is_told_par_and_one_at_par_its_name_from_level_3_on():
         ("0B1", 10),
     ]:
         said = game.place(Op.parse(op), start_s)
-    assert "Finished in 12: par is 9. A hint says how far to go back." in said
+    assert "Finished in 12: par is 9. Undo, and try another order; a hint says how far to go back." in said
     _, answers = played(3, "f1f2fb1b0bsss")
     assert "Finished in 18: that is par." in answers[-1] and answers[-1].endswith("This order has a name: 1F1B.")
     _, answers = played(2, "f1fb0bs")
@@ -102,6 +102,27 @@ def test_a_board_over_par_is_told_par_and_one_at_par_its_name_from_level_3_on():
 def test_two_stages_on_a_rank_the_micro_batch_that_came_first_goes_first():
     game, _ = played(11, "f1f0fff")
     assert [str(bar.op) for bar in game.board.rows[0].bars] == ["0F0", "0F1", "2F0", "0F2"]
+
+
+def test_an_op_goes_after_the_last_one_of_its_rank_until_it_is_pulled_into_a_gap():
+    game, answers = played(2, "f1fb0bf")
+    assert answers[-1] == "0F1 on rank 0 from 6 to 7."
+    assert game.press("g") == "0F1 from 1 on."
+    assert game.press("g") == "No: 0F1 is as early as it may be."
+
+
+def test_an_op_is_not_pulled_to_where_its_rank_has_no_room():
+    game, answers = played(3, "f1f2fb1b0ffbf")  # 0F0, 0F1 and 0F2 until 0B0 has ended, and rank 0 idles from 3 to 7
+    assert answers[-1] == "0F3 on rank 0 from 9 to 10."
+    assert game.press("g") == "No: 0F3 is as early as it may be."
+
+
+def test_a_hint_moves_the_outline_of_its_op_and_asked_again_places_it():
+    game, _ = played(2, "f1fb0b")
+    assert dict(game.offers())[Op("F", 0, 1)] == 6.0
+    assert "Place 0F1 next, on rank 0 at 1, in the gap before 0B0" in game.press("h")
+    assert dict(game.offers())[Op("F", 0, 1)] == 1.0
+    assert game.press("h") == "0F1 on rank 0 from 1 to 2."
 
 
 # --- assistance -----------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
+from labkit.draw.picture import show
 from labkit.explore import schedule_puzzle
 from labkit.explore.puzzle.widget import SchedulePuzzle
 from labkit.schedule import Op, Schedule, one_f_one_b
@@ -101,7 +102,8 @@ def test_buttons_and_keys_do_the_same():
 def test_a_click_on_a_placed_op_chooses_it_and_its_rank():
     puzzle = pressed(1, "f1f0")
     sent(puzzle, pick=1)
-    assert puzzle.rank.value == 1 and puzzle.timeline.said == "1F0 is chosen: x removes it."
+    assert puzzle.rank.value == 1
+    assert puzzle.timeline.said == "1F0 is chosen: x removes it, g pulls it into a gap."
     puzzle.remove.click()
     assert list(puzzle.board.placed) == [Op("F", 0, 0)]
 
@@ -159,9 +161,9 @@ def test_the_csv_can_be_shown_and_hidden():
     assert puzzle.csv_text.layout.display == "none"
 
 
-def test_kept_outputs_show_picture_and_table(monkeypatch):
+def test_kept_outputs_have_picture_and_table_and_no_widget(monkeypatch):
     monkeypatch.setenv("LABKIT_STATIC", "1")
-    data, metadata = pressed(3, "f1f")._repr_mimebundle_()
-    assert "image/png" in data and "0F0" in data["text/plain"]
-    assert metadata["image/png"]["alt"].startswith("Level 3, Little room: 2 of 24 ops are placed")
-    assert not any("widget" in kind for kind in data)
+    form = pressed(3, "f1f").static_form()
+    assert form.alt.startswith("Level 3, Little room: 2 of 24 ops are placed")
+    assert form.table["ops"].tolist() == ["0F0", "1F0", ""]
+    assert show(form.figure, alt=form.alt).png.startswith(b"\x89PNG")

@@ -1,0 +1,74 @@
+"""Take the README's pictures of the explorers, as a reader sees them: python tests/browser/screenshots.py
+
+Each is opened in JupyterLab, used a little, and photographed in the light and in the dark theme:
+figures/explorers/NAME-THEME.png.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from lab import Lab, change_theme, jupyter_lab
+from playwright.sync_api import Page
+
+FOLDER = Path(__file__).resolve().parents[2] / "figures" / "explorers"
+
+CELLS = {
+    "schedule_explorer": """
+from labkit.explore import schedule_explorer
+explorer = schedule_explorer("1f1b n=4 m=8 vs zb-h1")
+explorer
+""",
+    "schedule_puzzle": """
+from labkit.explore import schedule_puzzle
+schedule_puzzle(3)
+""",
+    "bucket_explorer": """
+from labkit.explore import bucket_explorer
+bucket_explorer()
+""",
+    "ring_explorer": """
+from labkit.explore import ring_explorer
+ring_explorer()
+""",
+}
+USES = {  # keys that are pressed in its last picture
+    "schedule_explorer": ["Home", "End", "ArrowLeft"],
+    "schedule_puzzle": ["f", "f", "f", "1", "f", "2", "f", "b"],
+    "bucket_explorer": ["Home", "ArrowRight"],
+    "ring_explorer": [".", "."],
+}
+
+
+def photograph(lab: Lab, name: str) -> None:
+    with lab.notebook([CELLS[name]]) as page:
+        page.wait_for_selector(".labkit-timeline[data-drawn]", timeout=60_000)
+        stage = page.locator(".lk-stage").last
+        stage.focus()
+        for key in USES[name]:
+            before = page.locator(".labkit-timeline").last.get_attribute("data-drawn")
+            page.keyboard.press(key)
+            page.wait_for_function(
+                "before => [...document.querySelectorAll('.labkit-timeline')].at(-1).dataset.drawn !== before", arg=before
+            )
+        for theme in ("light", "dark"):
+            change_theme(page, theme)
+            settle(page)
+            output = page.locator(".jp-OutputArea-output").last
+            output.screenshot(path=FOLDER / f"{name}-{theme}.png")
+
+
+def settle(page: Page) -> None:
+    """Wait until every picture has been drawn in the theme of now."""
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('.labkit-timeline')].every(each =>"
+        " (each.dataset.theme === 'dark') === (document.body.dataset.jpThemeLight === 'false'))"
+    )
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, jupyter_lab(Path(folder)) as lab:
+        for name in CELLS:
+            photograph(lab, name)

@@ -1,0 +1,278 @@
+"""A Timeline in JupyterLab and in a file: pointed at, gone through by keyboard, played, zoomed,
+kept, and left without its kernel."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from lab import change_theme, quiet_console, restart_kernel, run_all
+from playwright.sync_api import Page, expect
+
+from labkit.explore import Timeline
+from labkit.schedule import one_f_one_b
+from labkit.simulate import simulate
+
+CELL = """
+from labkit.explore import Timeline
+from labkit.schedule import one_f_one_b
+from labkit.simulate import simulate
+schedule = one_f_one_b(2, 2)
+Timeline(simulate(schedule, hop=0.5), schedule, title="1F1B, 2 × 2")
+"""
+# Rank 0: 0F0 0F1 . . 0B0 . 0B1, rank 1: . 1F0 1B0 1F1 1B1, with half a second for each hop.
+
+
+@pytest.fixture(scope="module")
+def notebook(lab):
+    with lab.notebook([CELL]) as page:
+        page.set_default_timeout(20_000)
+        yield page
+
+
+@pytest.fixture
+def page(notebook):
+    """The page of a notebook whose cell has just run again: a Timeline as it is at first."""
+    with quiet_console(notebook):
+        run_all(notebook)
+        shown(notebook)
+        yield notebook
+    change_theme(notebook, "light")
+
+
+def shown(page: Page) -> None:
+    page.wait_for_selector(".labkit-timeline[data-drawn]")
+
+
+def card(page: Page):
+    return page.locator(".lk-card")
+
+
+def narration(page: Page):
+    return page.locator(".lk-narration")
+
+
+def in_sight(page: Page) -> tuple[float, float]:
+    """Return from when to when the axis is in sight, once the picture has followed."""
+    page.evaluate("new Promise(requestAnimationFrame)")
+    left, right = page.evaluate("document.querySelector('.labkit-timeline').timeline.viewport.range")
+    return left, right
+
+
+def pixel_of(page: Page, time_s: float, rank: int) -> tuple[float, float]:
+    """Return where on the page the picture has this time of this rank."""
+    x, y = page.evaluate(
+        """([time, rank]) => {
+            const { layout, viewport, canvas, scene } = document.querySelector(".labkit-timeline").timeline;
+            canvas.scrollIntoView({ block: "center" });
+            const { x, y } = canvas.getBoundingClientRect();
+            const [at] = scene.panels[0].rows.find(([, text]) => text === `rank ${rank}`);
+            const { rowsTop } = layout.panels[0];
+            return [x + layout.gutter + viewport.toPixel(time, layout.plot), y + rowsTop + at * layout.row];
+        }""",
+        [time_s, rank],
+    )
+    return x, y
+
+
+def test_pointing_at_an_op_says_what_it_is_when_it_ran_what_it_needs_and_why_it_is_late(page):
+    page.mouse.move(*pixel_of(page, 2.0, rank=1))
+    expect(card(page)).to_contain_text("1F0")
+    expect(card(page)).to_contain_text("1.5 s to 2.5 s")
+    expect(card(page)).to_contain_text("needs the activation of 0F0 on rank 0")
+    expect(card(page)).to_contain_text("idle for 1.5 s")
+    page.mouse.move(*pixel_of(page, 0.7, rank=1))  # rank 1 is idle there
+    expect(card(page)).to_contain_text("Point at a bar")
+
+
+def test_a_click_pins_an_op_and_escape_lets_it_go(page):
+    page.mouse.click(*pixel_of(page, 2.0, rank=1))
+    expect(card(page)).to_have_class(re.compile("lk-pinned"))
+    page.mouse.move(*pixel_of(page, 0.5, rank=0))
+    expect(card(page)).to_contain_text("0F0: ")
+    page.mouse.move(5, 5)
+    expect(card(page)).to_contain_text("1F0: ")
+    page.keyboard.press("Escape")
+    expect(card(page)).to_contain_text("Point at a bar")
+
+
+def test_by_keyboard_alone_a_reader_goes_from_op_to_op_and_hears_of_each(page):
+    page.locator(".lk-stage").focus()
+    assert card(page).get_attribute("role") == "status"
+    for key, op in [
+        ("ArrowRight", "0F0"),
+        ("ArrowRight", "0F1"),
+        ("ArrowDown", "1F0"),
+        ("End", "1B1"),
+        ("Home", "0F0"),
+    ]:
+        page.keyboard.press(key)
+        expect(card(page)).to_contain_text(f"{op}: ")
+    page.keyboard.press("Enter")
+    expect(card(page)).to_have_class(re.compile("lk-pinned"))
+
+
+def test_keys_in_the_picture_are_not_jupyterlab_s_as_well(page):
+    page.locator(".lk-stage").focus()
+    for key in ("b", "a", "d", "d", "m"):  # a cell below, above; delete; Markdown
+        page.keyboard.press(key)
+    page.keyboard.press("ArrowRight")
+    expect(card(page)).to_contain_text("0F0: ")
+    assert page.locator(".jp-CodeCell").count() == 1 and page.locator(".jp-MarkdownCell").count() == 0
+
+
+def test_a_step_by_clock_or_by_event_says_in_a_line_what_happens(page):
+    root = page.locator(".labkit-timeline")
+    page.get_by_role("button", name="A step on").click()
+    expect(root).to_have_attribute("data-step", "0")
+    expect(narration(page)).to_contain_text("0F0")
+    said = [narration(page).inner_text()]
+    page.get_by_role("button", name="A step on").click()
+    expect(narration(page)).not_to_have_text(said[0])
+    page.get_by_role("button", name="A step back").click()
+    expect(narration(page)).to_have_text(said[0])
+    page.get_by_role("combobox", name="Step by").select_option("by event")
+    page.locator(".lk-stage").focus()
+    page.keyboard.press(".")
+    expect(root).to_have_attribute("data-step", "1")
+    expect(narration(page)).to_contain_text("1 s: ")  # the clock before it began at 0 s, the next at 1.5 s
+
+
+def test_playing_goes_on_by_itself_until_the_last_step(page):
+    root = page.locator(".labkit-timeline")
+    page.get_by_role("button", name="Play").click()
+    page.get_by_role("button", name="Pause").wait_for()
+    last = page.evaluate("document.querySelector('.labkit-timeline').timeline.playback.positions.length - 1")
+    expect(root).to_have_attribute("data-step", str(last), timeout=30_000)
+    page.get_by_role("button", name="Play").wait_for()
+
+
+def test_space_stops_what_plays(page):
+    page.locator(".lk-stage").focus()
+    page.keyboard.press("Space")
+    page.get_by_role("button", name="Pause").wait_for()
+    page.keyboard.press("Space")
+    page.get_by_role("button", name="Play").wait_for()
+
+
+def test_zooming_and_panning_show_a_part_of_the_axis_and_all_shows_all(page):
+    whole = in_sight(page)
+    assert whole[0] == 0 and whole[1] >= 8
+    page.get_by_role("button", name="Zoom in").click()
+    page.get_by_role("button", name="Zoom in").click()
+    left, right = in_sight(page)
+    assert right - left < 0.6 * (whole[1] - whole[0])
+    y = pixel_of(page, 3, 0)[1]
+    page.mouse.move(pixel_of(page, 3, 0)[0], y)
+    page.mouse.down()
+    page.mouse.move(pixel_of(page, 3, 0)[0] - 40, y)
+    page.mouse.move(pixel_of(page, 3, 0)[0] - 80, y)
+    page.mouse.up()
+    assert in_sight(page)[0] > left
+    page.locator(".lk-stage").focus()
+    page.keyboard.press("Shift+ArrowLeft")
+    page.keyboard.press("Shift+ArrowLeft")
+    assert in_sight(page)[0] < left + 1
+    page.keyboard.press("0")
+    assert in_sight(page) == whole
+
+
+def test_the_picture_follows_jupyterlab_s_theme(page):
+    root = page.locator(".labkit-timeline")
+    expect(root).to_have_attribute("data-theme", "light")
+    ground = "e => getComputedStyle(e).color"
+    light = root.evaluate(ground)
+    change_theme(page, "dark")
+    expect(root).to_have_attribute("data-theme", "dark")
+    assert root.evaluate(ground) != light
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_no_grave_fault_in_it(page, theme):
+    import axe
+
+    change_theme(page, theme)
+    page.mouse.click(*pixel_of(page, 2.0, rank=1))
+    page.keyboard.press(".")
+    page.get_by_role("button", name="Show the keys").click()
+    page.get_by_text("The same as a table").click()
+    page.locator(".lk-rows td").first.wait_for()
+    axe.check(page, ".labkit-timeline")
+
+
+def test_the_same_is_there_as_a_table(page):
+    page.get_by_text("The same as a table").click()
+    expect(page.locator(".lk-rows tbody tr")).to_have_count(8)
+    assert "stage" in page.locator(".lk-rows thead").inner_text()
+
+
+@pytest.mark.parametrize(("form", "first"), [("SVG", b"<?xml"), ("PNG", b"\x89PNG"), ("HTML", b"<!doctype html>")])
+def test_the_picture_is_saved_as(page, form, first):
+    with page.expect_download() as download:
+        page.get_by_role("button", name=f"Save the picture as {form}").click()
+    content = download.value.path().read_bytes()
+    assert download.value.suggested_filename.endswith(form.lower())
+    assert content.startswith(first)
+
+
+def test_a_kernel_restarted_under_it_is_said_once_asked_and_the_cell_runs_again(page):
+    page.mouse.move(*pixel_of(page, 2.0, rank=1))
+    expect(card(page)).to_contain_text("1F0")
+    restart_kernel(page)
+    page.mouse.move(*pixel_of(page, 0.5, rank=0))
+    expect(card(page)).to_contain_text("The kernel does not answer")
+    page.get_by_role("button", name="A step on").click()
+    expect(narration(page)).to_contain_text("The kernel does not answer")
+    run_all(page)
+    shown(page)
+    page.mouse.move(*pixel_of(page, 2.0, rank=1))
+    expect(card(page)).to_contain_text("1F0")
+
+
+# --- the file that needs no kernel ----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    schedule = one_f_one_b(2, 2)
+    path = tmp_path_factory.mktemp("file") / "timeline.html"
+    path.write_text(Timeline(simulate(schedule, hop=0.5), schedule, title="1F1B <2 & 2>").to_html(), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def opened(lab, file):
+    """The exported file in a browser that has no network."""
+    page = lab.browser.new_page()
+    page.route(re.compile("^(?!file:)"), lambda route: route.abort())  # whatever it asks for is an error
+    with quiet_console(page):
+        page.goto(file.as_uri())
+        shown(page)
+        yield page
+    page.close()
+
+
+def test_the_exported_file_explains_its_ops_without_a_kernel(opened):
+    expect(opened).to_have_title("1F1B <2 & 2>")
+    opened.mouse.move(*pixel_of(opened, 2.0, rank=1))
+    expect(card(opened)).to_contain_text("1F0")
+    expect(card(opened)).to_contain_text("needs the activation of 0F0 on rank 0")
+
+
+def test_the_exported_file_plays_and_says_what_happens(opened):
+    opened.locator(".lk-stage").focus()
+    opened.keyboard.press(".")
+    expect(narration(opened)).to_contain_text("0F0")
+    opened.get_by_role("button", name="Play").click()
+    expect(opened.locator(".labkit-timeline")).to_have_attribute("data-step", re.compile("[2-9]"))
+    opened.get_by_text("The same as a table").click()
+    expect(opened.locator(".lk-rows tbody tr")).to_have_count(8)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_no_grave_fault_in_the_exported_file(opened, theme):
+    import axe
+
+    opened.emulate_media(color_scheme=theme)
+    expect(opened.locator(".labkit-timeline")).to_have_attribute("data-theme", theme)
+    axe.check(opened, "html")
