@@ -29,7 +29,7 @@ def blocks_panel(reduction: Reduction) -> Panel:
     clocks = np.concatenate([[0.0], buckets["right"].to_numpy()])
 
     def explain(bar: int) -> str:
-        return _told_parameter(reduction, order[bar]) if bar < len(order) else _told_bucket(reduction, bar - len(order))
+        return told_block(reduction, bar)
 
     return Panel(
         pd.concat([parameters, buckets], ignore_index=True)[list(BAR_COLUMNS)],
@@ -60,7 +60,7 @@ def pass_panel(reduction: Reduction, time: TimeAxis, title: str) -> Panel:
         ],
         title=title,
         facts=summary(reduction, time),
-        marks=[Mark(reduction.backward_s, "backward is over", True)],
+        marks=[Mark(reduction.backward_s, f"{title}: backward is over", not reduction.measured)],
         needs=drawn.needs(),
         critical=drawn.critical(),
         clocks=np.unique([*reduction.full_s, *(span.end_s for span in reduction.all_reduces)]),
@@ -78,6 +78,14 @@ def summary(reduction: Reduction, time: TimeAxis) -> str:
         f"backward {time(reduction.backward_s)}, communication {time(reduction.communication_s)}, of it exposed "
         f"{time(reduction.exposed_s)}{share}"
     )
+
+
+def told_block(reduction: Reduction, bar: int, time: TimeAxis | None = None) -> str:
+    """Return what a bar of blocks_panel is; with a ``time`` also when it was ready or sent."""
+    order = [i for bucket in reduction.buckets for i in bucket]
+    if bar < len(order):
+        return _told_parameter(reduction, order[bar], time)
+    return _told_bucket(reduction, bar - len(order), time)
 
 
 # --- bars -----------------------------------------------------------------------------------------
