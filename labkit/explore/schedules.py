@@ -18,7 +18,7 @@ from labkit.draw.layout import TimeAxis, time_axis
 from labkit.draw.picture import PAGE_IN, house_style
 from labkit.explore import schedule_tables as tables
 from labkit.explore.events_panel import events_panel
-from labkit.explore.explorer import Explorer, RunButtons
+from labkit.explore.explorer import Explorer, RunButtons, table_html
 from labkit.explore.fallback import StaticForm
 from labkit.explore.measure import Measured, Work, run_schedule, seconds_per_unit
 from labkit.explore.scene import Panel
@@ -108,7 +108,7 @@ class ScheduleExplorer(Explorer):
             axis = time_axis(max(each.metrics.makespan_s for each in self.predicted), UNITS)
             panels = [self._predicted_panel(each, axis) for each in self.predicted]
             self.timeline.show(panels, time=axis, alt=self._alt(), said=self._said())
-            self.table.value = tables.as_html(self._metrics_table())
+            self.table.value = table_html(self._metrics_table(), index=True)
 
     def _predicted_panel(self, each: Predicted, axis: TimeAxis) -> Panel:
         facts, cap = tables.facts(each.metrics, axis), self.state.cap
@@ -192,7 +192,7 @@ class ScheduleExplorer(Explorer):
         alt = f"{self._alt()} Measured runs lie under it."
         self.timeline.show(panels, time=axis, alt=alt, note=note, said=self._said_of_runs())
         gaps = "".join(tables.gap_as_html(run.schedule.name, run.gap) for run in self.runs)
-        self.table.value = tables.as_html(tables.metrics(found, self.state.cap)) + gaps
+        self.table.value = table_html(tables.metrics(found, self.state.cap), index=True) + gaps
 
     # --- in print ---------------------------------------------------------------------------------
 
