@@ -15,8 +15,7 @@ from labkit.explore.puzzle.board import Board
 from labkit.explore.puzzle.game import KEYS, Game
 from labkit.explore.puzzle.hints import ASSISTANCE
 from labkit.explore.puzzle.levels import LEVELS
-from labkit.explore.puzzle.picture import alt_text, axis, board_panel, shown_ops, table
-from labkit.explore.puzzle.printed import static_form
+from labkit.explore.puzzle.picture import alt_text, axis, board_panel, shown_ops, static_form, table
 from labkit.explore.puzzle.recognise import YOURS, recognise
 from labkit.explore.puzzle.rules import OF_KIND, Rules
 from labkit.explore.timeline import Timeline

@@ -7,8 +7,7 @@ import pytest
 from labkit.explore.puzzle.game import KEYS, Game
 from labkit.explore.puzzle.hints import ASSISTANCE
 from labkit.explore.puzzle.levels import LEVELS
-from labkit.explore.puzzle.picture import BAR_COLUMNS, alt_text, board_panel, shown_ops, table
-from labkit.explore.puzzle.printed import static_form
+from labkit.explore.puzzle.picture import BAR_COLUMNS, alt_text, board_panel, shown_ops, static_form, table
 from labkit.schedule import Op
 
 
