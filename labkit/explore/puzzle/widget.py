@@ -39,7 +39,7 @@ def schedule_puzzle(level: int = 1) -> SchedulePuzzle:
 class SchedulePuzzle(Explorer):
     """A :class:`Game` with a Timeline, buttons and a line that answers every move.
 
-    ``run`` runs a schedule on real ranks: :func:`labkit.explore.measure.run_schedule` unless given.
+    ``run`` runs a schedule on real ranks: :func:`labkit.explore.schedules.measure.run_schedule` unless given.
     Controls are attributes, so that a cell can use them too: ``puzzle.press("f")``,
     ``puzzle.assistance.value = 2``.
     """
@@ -275,6 +275,6 @@ def _rules_in_words(rules: Rules) -> str:
 
 
 def _run_schedule(*args: Any, **kwargs: Any) -> Any:
-    from labkit.explore.measure import run_schedule
+    from labkit.explore.schedules.measure import run_schedule
 
     return run_schedule(*args, **kwargs)

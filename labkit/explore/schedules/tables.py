@@ -10,7 +10,7 @@ import pandas as pd
 from labkit.base.formats import MeasuredTable
 from labkit.draw.layout import TimeAxis
 from labkit.explore.explorer import table_html
-from labkit.explore.schedule_values import Metrics
+from labkit.explore.schedules.values import Metrics
 from labkit.simulate.gap import CAUSES
 
 ROWS = (

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from to_do import task
 
-from labkit.explore import measure, schedule_explorer, schedules
+from labkit.explore import schedule_explorer
+from labkit.explore.schedules import measure
+from labkit.explore.schedules import widget as schedules
 from labkit.explore.explorer import RunButtons
-from labkit.explore.measure import Measured, run_schedule
-from labkit.explore.state import NAMES, StateError
+from labkit.explore.schedules.measure import Measured, run_schedule
+from labkit.explore.schedules.state import NAMES, StateError
 from labkit.launch import LaunchTimeout, RankError
 from labkit.simulate import explain_gap
 from labkit.todo import TodoError

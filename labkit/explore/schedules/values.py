@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from labkit.explore.measure import Work
-from labkit.explore.state import MOST_MICRO, Choice, State, Times
+from labkit.explore.schedules.measure import Work
+from labkit.explore.schedules.state import MOST_MICRO, Choice, State, Times
 from labkit.schedule import (
     Schedule,
     forward_only,
