@@ -50,7 +50,8 @@ def photograph(lab: Lab, name: str) -> None:
             before = page.locator(".labkit-timeline").last.get_attribute("data-drawn")
             page.keyboard.press(key)
             page.wait_for_function(
-                "before => [...document.querySelectorAll('.labkit-timeline')].at(-1).dataset.drawn !== before", arg=before
+                "before => [...document.querySelectorAll('.labkit-timeline')].at(-1).dataset.drawn !== before",
+                arg=before,
             )
         for theme in ("light", "dark"):
             change_theme(page, theme)
