@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from labkit.explore.buckets import bucket_explorer
+    from labkit.explore.gradients import Gradients
     from labkit.explore.grids.grid_widgets import collectives_explorer, placement_explorer
     from labkit.explore.puzzle.widget import schedule_puzzle
     from labkit.explore.grids.ring_widget import ring_explorer
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 # Where each name is. It is loaded when it is first used: ranks come by here on their way to what
 # they run, and need neither widgets nor matplotlib.
 _HOMES = {
+    "Gradients": "gradients",
     "Timeline": "timeline",
     "bucket_explorer": "buckets",
     "collectives_explorer": "grids.grid_widgets",
@@ -49,6 +51,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Gradients",
     "Timeline",
     "bucket_explorer",
     "collectives_explorer",
