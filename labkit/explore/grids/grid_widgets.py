@@ -11,10 +11,10 @@ import pandas as pd
 
 from labkit.cost.memory import GPT3_SIZES
 from labkit.draw.cells import cell_grids
-from labkit.explore.grids.cells import Grid, panel
-from labkit.explore.grids.collectives_seen import SEVEN, seen_collectives
 from labkit.explore.explorer import Explorer, RunButtons, table_html
 from labkit.explore.fallback import StaticForm
+from labkit.explore.grids.cells import Grid, panel
+from labkit.explore.grids.collectives_seen import SEVEN, seen_collectives
 from labkit.explore.grids.placement_map import (
     KINDS,
     SETTINGS,

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import ipywidgets
 import pandas as pd
 
-from labkit.explore.grids import rings
-from labkit.explore.grids.cells import panel
 from labkit.explore.explorer import Explorer, RunButtons, table_html
 from labkit.explore.fallback import StaticForm
+from labkit.explore.grids import rings
+from labkit.explore.grids.cells import panel
 from labkit.explore.grids.recorded_ring import YOURS, RingError, record_ring, verdict
 from labkit.explore.grids.rings import MOST_RANKS, WAYS, Story
 from labkit.explore.timeline import Timeline
