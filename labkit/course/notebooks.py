@@ -29,7 +29,8 @@ from nbformat import NotebookNode
 from labkit.base.files import write_atomically
 from labkit.course.kernels import over_ipc
 
-MOST_CODE_CELLS = 25
+MOST_CODE_CELLS = 25  # of a notebook's thread
+MOST_FURTHER_CELLS = 15  # of what follows the heading "Going further"
 MEDIAN_LINES = 6
 MOST_LINES = 20
 CELL_TIMEOUT_S = 300
@@ -42,6 +43,8 @@ _PROJECT = Path(__file__).resolve().parents[2]
 _PRIVATE = r"/home/|/root/|/Users/|/tmp/|/private/|/var/folders/|[A-Za-z]:\\\\?Users"
 # What would make nbval look away; the lab compares every output.
 _UNCOMPARED = re.compile(r"nbval-ignore-output|nbval-skip|NBVAL_IGNORE_OUTPUT|NBVAL_SKIP|PYTEST_VALIDATE_IGNORE_OUTPUT")
+# The heading of what a reader may leave out.
+_FURTHER = re.compile(r"^## Going further\s*$", re.MULTILINE)
 
 
 def notebooks_folder() -> Path:
@@ -186,11 +189,12 @@ def _without_paths(text: str) -> str:
 def breaches(notebook: NotebookNode, student_edition: bool = False) -> list[str]:
     """Return where a stored notebook breaks the contract of DESIGN.md, a sentence each.
 
-    An empty list is a good notebook. In the student edition, cells whose outputs were taken out
-    with the solutions need not have any.
+    An empty list is a good notebook. Code cells are counted in its thread, which ends at a heading
+    ``## Going further``, and from there on. In the student edition, cells whose outputs were taken
+    out with the solutions need not have any.
     """
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    found = [*_breaches_of_text(notebook, code), *_breaches_of_length(code)]
+    found = [*_breaches_of_text(notebook, code), *_breaches_of_number(notebook.cells), *_breaches_of_length(code)]
     for number, cell in enumerate(code, start=1):
         if not (student_edition and TAKEN_OUT in cell.metadata.get("tags", [])):
             found += [f"code cell {number}: {breach}" for breach in _breaches_of_cell(cell)]
@@ -210,10 +214,21 @@ def _breaches_of_text(notebook: NotebookNode, code: list[NotebookNode]) -> Itera
         yield "metadata.widgets is stored, which hides the static picture"
 
 
+def _breaches_of_number(cells: list[NotebookNode]) -> Iterator[str]:
+    """Say where there are too many code cells: in the thread, or in the second helping."""
+    further = (i for i, cell in enumerate(cells) if cell.cell_type == "markdown" and _FURTHER.search(cell.source))
+    begin = next(further, len(cells))
+    for where, part, most in (
+        ("", cells[:begin], MOST_CODE_CELLS),
+        (' under "Going further"', cells[begin:], MOST_FURTHER_CELLS),
+    ):
+        n_code = sum(cell.cell_type == "code" for cell in part)
+        if n_code > most:
+            yield f"{n_code} code cells{where}, at most {most} are allowed"
+
+
 def _breaches_of_length(code: list[NotebookNode]) -> Iterator[str]:
     lengths = [len(cell.source.strip().splitlines()) for cell in code]
-    if len(code) > MOST_CODE_CELLS:
-        yield f"{len(code)} code cells, at most {MOST_CODE_CELLS} are allowed"
     if lengths and median(lengths) > MEDIAN_LINES:
         yield f"the median code cell has {median(lengths):g} lines, at most {MEDIAN_LINES} are allowed"
     for number, length in enumerate(lengths, start=1):

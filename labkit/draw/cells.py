@@ -49,9 +49,9 @@ def cell_grids(
 ) -> Figure:
     """Draw grids of cells beside each other, ``across`` in a line; empty cells are grey.
 
-    ``places`` are grids, or None for a place that stays free. An arrow leads from a cell that is sent to the rank where it goes. Of each cell the label is
-    written in it if it can be read. In the CSV of the figure there is a row per cell: grid, rank,
-    column, name, label, sentence.
+    ``places`` are grids, or None for a place that stays free. An arrow leads from a cell that is
+    sent to the rank where it goes. Of each cell the label is written in it if it can be read. In
+    the CSV of the figure there is a row per cell: grid, rank, column, name, label, sentence.
 
     Raises ValueError if there is no grid.
     """

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import html
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import ipywidgets
@@ -12,8 +11,8 @@ import pandas as pd
 
 from labkit.cost import Link
 from labkit.draw.layout import TimeAxis, time_axis
-from labkit.explore.bucket_panels import SIZE_AXIS, blocks_panel, pass_panel, summary
-from labkit.explore.explorer import Explorer, RunButtons, sentence_of
+from labkit.explore.bucket_panels import SIZE_AXIS, blocks_panel, pass_panel, summary, told_block
+from labkit.explore.explorer import Explorer, RunButtons, sentence_of, table_html
 from labkit.explore.fallback import StaticForm
 from labkit.explore.gradients import MODELS, Gradients, model_named, predicted_gradients
 from labkit.explore.overlap_run import OverlapRun, run_overlap
@@ -55,9 +54,9 @@ def bucket_explorer(
     the model, an eighth as wide, on real ranks, with the reader's own BucketedDataParallel and an
     emulated link in proportion, and lays what was measured under what was predicted.
 
-    What is beyond the end of a slider is set to its end. Values can be set from Python too:
-    ``explorer.cap_mb.value = 5``; for the first bucket, 0 is as the others.
-    ``explorer.reduction`` is the pass that is shown, ``explorer.measured`` the last run.
+    Controls can be set from Python too, to what their sliders offer: ``explorer.cap_mb.value = 5``;
+    for the first bucket, 0 is as the others. ``explorer.reduction`` is the pass that is shown,
+    ``explorer.measured`` the last run.
 
     Raises ValueError for an unknown model, TypeError for a link that is none.
     """
@@ -82,18 +81,20 @@ class BucketExplorer(Explorer):
         self.reduction: Reduction
         self.measured: OverlapRun | None = None
         self._quiet = False
+        self._plans: dict[float, list[list[int]]] = {}  # the buckets of each capacity
+        self._plans_drawn_from: Any = None
         self.model = _dropdown("model", [(each.title, name) for name, each in MODELS.items()], model)
         self.rule = _dropdown("buckets", RULES, ASSIGN)
         self.cap_mb = _sizes("bucket size", sorted({*CAPS_MB, cap_mb}), cap_mb)
         first = first_cap_mb or _AS_OTHERS
         self.first_cap_mb = _sizes("first bucket", sorted({_AS_OTHERS, *CAPS_MB, first}), first)
-        self.latency_us = _log_slider("latency", 1e6 * link.latency_s, -1, 4, "µs")
-        self.bandwidth_gb_s = _log_slider("bandwidth", link.bytes_per_s / 1e9, -2, 3, "GB/s")
+        self.latency_us = _log_slider("latency", 1e6 * link.latency_s, (0, 4), "µs")
+        self.bandwidth_gb_s = _log_slider("bandwidth", link.bytes_per_s / 1e9, (-2, 3), "GB/s")
         self.world_size = ipywidgets.IntSlider(
             world_size, 1, max(MOST_RANKS, world_size), description="world size", **_LOOK
         )
-        backward_s = predicted_gradients(model).backward_s if backward_s is None else backward_s
-        self.backward_ms = _log_slider("backward", 1000 * backward_s, 0, 4, "ms")
+        backward_ms = _backward_ms(model) if backward_s is None else 1000 * backward_s
+        self.backward_ms = _log_slider("backward", backward_ms, (0, 4), "ms", map(_backward_ms, MODELS))
         self.blocks, self.numbers = Timeline(), ipywidgets.HTML()
         self.blocks.bare = True
         self.run = RunButtons("Run it", self._run, self.say)
@@ -106,6 +107,7 @@ class BucketExplorer(Explorer):
         )
         super().__init__([rows, self.blocks, timeline, self.numbers, self.run], timeline)
         self.blocks.static_form = self.static_form
+        self.blocks.on_pick(lambda _, bar: self._tell(bar))
         self.model.observe(self.guarded(self._model_changed), "value")
         for control in self._controls:
             control.observe(self.guarded(self.refresh), "value")
@@ -128,7 +130,7 @@ class BucketExplorer(Explorer):
     def _model_changed(self) -> None:
         """Show another model, whose backward pass takes another time."""
         with self._quietly():
-            self.backward_ms.value = 1000 * predicted_gradients(self.model.value).backward_s
+            self.backward_ms.value = _backward_ms(self.model.value)
         self.refresh()
 
     @contextlib.contextmanager
@@ -153,7 +155,9 @@ class BucketExplorer(Explorer):
             control.disabled = not by_size
         note = f"When gradients are ready: {gradients.source.partition(' at ')[0]}; link: {self.link}"
         self._show({"predicted": self.reduction}, note)
-        self.numbers.value = _table_html(self._table({"predicted": self.reduction}, self._best() if by_size else None))
+        self.numbers.value = table_html(
+            self._table({"predicted": self.reduction}, self._best() if by_size else None), index=True
+        )
         self.say(plan.note or self.timeline.scene["alt"])
 
     def _plan(self, sizes_bytes: Sequence[int]) -> Plan:
@@ -173,12 +177,22 @@ class BucketExplorer(Explorer):
         self.timeline.show(panels, time=axis, alt=alt, note=note)
         self._shown = passes, note
 
+    def _tell(self, block: int) -> None:
+        """Say when the gradient of a block was ready, or a bucket was sent."""
+        passes, _ = self._shown
+        self.say("; ".join(f"{source}: {told_block(one, block, self.timeline.time)}" for source, one in passes.items()))
+
     def _best(self) -> float:
         """Return the bucket size of the slider with the shortest pass."""
-        sizes = self.reduction.gradients.sizes_bytes
-        caps = [value for _, value in self.cap_mb.options]
-        plans = {cap: make_buckets(sizes, ASSIGN, cap, self._first_cap_mb).buckets for cap in caps}
-        return best_cap(self.reduction.gradients, plans, self.world_size.value, self.link)
+        from labkit.dp import assign_buckets
+
+        # The same as long as the reader does not edit the function.
+        drawn_from = self.model.value, self._first_cap_mb, getattr(assign_buckets, "__code__", None)
+        if drawn_from != self._plans_drawn_from:
+            sizes, caps = self.reduction.gradients.sizes_bytes, [value for _, value in self.cap_mb.options]
+            self._plans = {cap: make_buckets(sizes, ASSIGN, cap, self._first_cap_mb).buckets for cap in caps}
+            self._plans_drawn_from = drawn_from
+        return best_cap(self.reduction.gradients, self._plans, self.world_size.value, self.link)
 
     def _table(self, passes: dict[str, Reduction], best_mb: float | None) -> pd.DataFrame:
         axis = time_axis(max(one.end_s for one in passes.values()))
@@ -207,7 +221,7 @@ class BucketExplorer(Explorer):
         self.measured = run
         passes = {"predicted": run.predicted, "measured": run.measured}
         self._show(passes, run.note)
-        self.numbers.value = _table_html(self._table(passes, None))
+        self.numbers.value = table_html(self._table(passes, None), index=True)
         return run.sentence()
 
 
@@ -223,13 +237,23 @@ def _sizes(description: str, caps: Sequence[float], value: float) -> ipywidgets.
     return ipywidgets.SelectionSlider(options=options, value=value, description=description, **_LOOK)
 
 
-def _log_slider(description: str, value: float, low: float, high: float, unit: str) -> ipywidgets.FloatLogSlider:
-    """Return a slider from 10^low to 10^high, in ``unit``."""
-    text = f"{description} ({unit})"
-    look = _LOOK | {"style": {"description_width": "120px"}}
-    return ipywidgets.FloatLogSlider(
-        value, min=low, max=high, step=0.05, base=10, readout_format=".3g", description=text, **look
-    )
+_STEPS = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)  # of each power of ten
+
+
+def _log_slider(
+    description: str, value: float, powers: tuple[int, int], unit: str, others: Iterable[float] = ()
+) -> ipywidgets.SelectionSlider:
+    """Return a slider over powers of ten, with ``value`` and ``others`` among its steps.
+
+    ipywidgets has one of its own, which moves what it is given to the nearest step.
+    """
+    grid = {step * 10.0**power for power in range(*powers) for step in _STEPS} | {10.0 ** powers[1]}
+    options = [(f"{each:.3g} {unit}", each) for each in sorted(grid | {value, *others})]
+    return ipywidgets.SelectionSlider(options=options, value=value, description=description, **_LOOK)
+
+
+def _backward_ms(model: str) -> float:
+    return 1000 * predicted_gradients(model).backward_s
 
 
 def _numbers(one: Reduction, axis: TimeAxis) -> dict[str, str]:
@@ -243,15 +267,6 @@ def _numbers(one: Reduction, axis: TimeAxis) -> dict[str, str]:
         "hidden": "nothing is sent" if hidden is None else f"{100 * hidden:.0f} %",
         "until all gradients are means": axis(one.end_s),
     }
-
-
-def _table_html(table: pd.DataFrame) -> str:
-    head = "".join(f'<th scope="col">{html.escape(str(name))}</th>' for name in ("", *table.columns))
-    rows = [
-        f'<tr><th scope="row">{html.escape(str(name))}</th>{"".join(f"<td>{html.escape(text)}</td>" for text in row)}</tr>'
-        for name, row in zip(table.index, table.to_numpy().tolist(), strict=True)
-    ]
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
 
 def _alt_of_blocks(one: Reduction) -> str:

@@ -106,8 +106,9 @@ def panel(grid: Grid, beside: pd.DataFrame | None = None, heading: str = "") -> 
         }
     ).reset_index(drop=True)
     sentences = cells["sentence"].tolist()
-    names = [f"{grid.corner if n <= _MOST_WORDS else ''} {' '.join(name.split())}".strip() for name in grid.columns]
-    columns = [Label(number + 0.5, name) for number, name in enumerate(names)]
+    corner = grid.corner if n <= _MOST_WORDS else ""
+    names = [" ".join([corner, *name.split()]).strip() for name in grid.columns]
+    columns = [Label(number + 0.5, name) for number, name in enumerate(names) if grid.columns[number]]
     if beside is not None:
         columns.append(Label(n + APART + 0.5, heading))
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import ipywidgets
+import numpy as np
 import pandas as pd
 
+from labkit.cost.memory import GPT3_SIZES
 from labkit.draw.cells import cell_grids
 from labkit.explore.cells import Grid, panel
 from labkit.explore.collectives_seen import SEVEN, seen_collectives
@@ -14,6 +17,8 @@ from labkit.explore.explorer import Explorer, table_html
 from labkit.explore.fallback import StaticForm
 from labkit.explore.placement_map import KINDS, SETTINGS, placement, placement_table
 from labkit.explore.timeline import Timeline
+
+_NUMBERS = "A number: the rank that a chunk comes from. Σ: the sum of all ranks' chunks."
 
 
 def collectives_explorer(world_size: int = 4) -> CollectivesExplorer:
@@ -39,10 +44,11 @@ class CollectivesExplorer(Explorer):
     def refresh(self) -> None:
         """Show the chosen collective."""
         name = self.collective.value
-        self.timeline.show([panel(self.grids[name])], alt=f"{name}, before and after. {SEVEN[name]}", note=SEVEN[name])
+        shown = panel(side_by_side(self.grids[name]))
+        self.timeline.show([shown], alt=f"{name}, before and after. {SEVEN[name]}", note=_NUMBERS)
 
     def table(self) -> pd.DataFrame:
-        """Return what each of them does, and how many ranks have the same afterwards."""
+        """Return what each of them does."""
         return pd.DataFrame({"collective": list(SEVEN), "what it does": list(SEVEN.values())})
 
     def static_form(self) -> StaticForm:
@@ -55,9 +61,21 @@ class CollectivesExplorer(Explorer):
             places,
             across=6 if n <= 5 else 4,
             cell_in=0.28,
-            note="A number: the rank it comes from. Σ: the sum of all ranks' chunks.",
+            note=_NUMBERS,
         )
         return StaticForm(figure, f"Seven collectives on {n} ranks, before and after: {_listed(SEVEN)}.", self.table())
+
+
+def side_by_side(grid: Grid) -> Grid:
+    """Return a grid of two steps with what it has after to the right of what it has before.
+
+    The first step shows one half, the second both.
+    """
+    n, cells = len(grid.columns), grid.cells
+    after = cells["appear"] == 1
+    moved = cells.assign(column=cells["column"] + np.where(after, n + 1, 0), vanish=2)
+    names = [f"{chunk} {when}" for when in grid.steps for chunk in grid.columns]
+    return replace(grid, cells=moved, columns=[*names[:n], "", *names[n:]])
 
 
 def placement_explorer(model: str = "1.3B") -> PlacementExplorer:
@@ -74,8 +92,6 @@ class PlacementExplorer(Explorer):
     """What :func:`placement_explorer` returns: ``model`` chooses the size."""
 
     def __init__(self, model: str):
-        from labkit.cost.memory import GPT3_SIZES
-
         self.model = ipywidgets.Dropdown(options=[size.name for size in GPT3_SIZES], value=model, description="GPT-3")
         self.metrics = ipywidgets.HTML()
         timeline = Timeline()
@@ -86,7 +102,7 @@ class PlacementExplorer(Explorer):
     def refresh(self) -> None:
         """Show the chosen model."""
         grid = placement(self.model.value)
-        self.timeline.show([panel(grid)], alt=self._alt(), note=grid.facts)
+        self.timeline.show([panel(grid)], alt=self._alt())
         self.metrics.value = table_html(self.table())
 
     def table(self) -> pd.DataFrame:

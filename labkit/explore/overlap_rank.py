@@ -83,7 +83,7 @@ TRAININGS = {
         lambda: models.bert("mini", **SMALL_BERT), lambda: _tokens(16, SMALL_BERT["vocab_size"]), _class_loss
     ),
     "convnet": Training(lambda: convnet(SMALL), lambda: torch.randn(128, 3, 112, 112), _class_loss),
-    "mlp": Training(lambda: mlp(SMALL), lambda: torch.randn(4096, MLP_WIDTHS[0] // SMALL), _class_loss),
+    "mlp": Training(lambda: mlp(SMALL), lambda: torch.randn(2048, MLP_WIDTHS[0] // SMALL), _class_loss),
 }
 
 

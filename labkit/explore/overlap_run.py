@@ -51,15 +51,17 @@ class OverlapRun:
     def sentence(self) -> str:
         """Return by how much the run missed the prediction, and which part of it did."""
         ideal, own = self.predicted, self.measured
+        late = _apart(own.end_s - ideal.end_s, "later", "earlier")
+        backward = _apart(own.backward_s - ideal.backward_s, "longer", "less")
+        exposed = _apart(own.exposed_s - ideal.exposed_s, "more", "less")
         return (
-            f"Measured on {self.world_size} ranks: all gradients are means {_than(own.end_s - ideal.end_s, 'later', 'earlier')} "
-            f"predicted. Backward takes {_than(own.backward_s - ideal.backward_s, 'longer', 'less')} predicted, what is exposed "
-            f"{_than(own.exposed_s - ideal.exposed_s, 'longer', 'less')}."
+            f"Measured on {self.world_size} ranks: all gradients are means {late} than predicted. Backward took {backward}, "
+            f"and {exposed} of communication was exposed."
         )
 
 
-def _than(seconds: float, more: str, less: str) -> str:
-    return f"{1000 * abs(seconds):.3g} ms {more if seconds >= 0 else less} than"
+def _apart(seconds: float, more: str, less: str) -> str:
+    return f"{1000 * abs(seconds):.3g} ms {more if seconds >= 0 else less}"
 
 
 def run_overlap(

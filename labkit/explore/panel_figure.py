@@ -56,8 +56,7 @@ def _draw(ax: Axes, panel: Panel, axis: TimeAxis, end: float, named: set[str]) -
     ax.set_ylim(panel.height, 0)
     draw_bars(ax, bars, styles, axis.per_second, n_chunks)
     _write_labels(ax, panel, axis, n_chunks)
-    ax.set_yticks([row.at for row in panel.rows], labels=[row.text for row in panel.rows])
-    ax.tick_params(axis="y", length=0)
+    _label_rows(ax, panel)
     ax.set_xlabel(axis.label)
     ax.set_title("   ".join(filter(None, [panel.title, panel.facts])), fontsize=8.5, loc="left")
     handles, labels = legend_entries({name: style for name, style in styles.items() if name not in named})
@@ -68,7 +67,19 @@ def _draw(ax: Axes, panel: Panel, axis: TimeAxis, end: float, named: set[str]) -
         labels.append(mark.text)
     if handles:
         put_legend_right(ax, handles, labels)
-    attach(ax, panel.bars.assign(panel=panel.title))
+    attach(ax, panel.bars.assign(title=panel.title))
+
+
+def _label_rows(ax: Axes, panel: Panel) -> None:
+    """Write what the rows are beside them: small words next to them, the others left of these."""
+    small, large = ([row for row in panel.rows if row.small is which] for which in (True, False))
+    ax.set_yticks([row.at for row in large], labels=[row.text for row in large])
+    ax.tick_params(axis="y", which="both", length=0)
+    if small:
+        ax.yaxis.remove_overlapping_locs = False  # a small word in the middle of a large one's rows is kept
+        ax.set_yticks([row.at for row in small], labels=[row.text for row in small], minor=True)
+        ax.tick_params(axis="y", which="minor", labelsize=7.5, labelcolor="#555555")
+        ax.tick_params(axis="y", which="major", pad=12 + 4.6 * max(len(row.text) for row in small))
 
 
 def _write_labels(ax: Axes, panel: Panel, axis: TimeAxis, n_chunks: int) -> None:

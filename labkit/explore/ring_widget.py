@@ -19,7 +19,7 @@ SIZES = {"64 KiB": 2**16, "1 MiB": 2**20, "25 MiB": 25 * 2**20, "475 MiB (GPT-2'
 NOTHING = "nothing"
 _NOTE = "An arrow: what is sent next. A cell names the ranks whose parts are added up in it; Σ is the sum of all."
 _NOTE_OF_MANY = "An arrow: what is sent next. A cell has the number of ranks whose parts are added up in it; Σ is all."
-_DRAWN = {5: (4, 8, 4), 8: (2, 6, 4), MOST_RANKS: (2, 4, 2)}  # for so many ranks: steps in a line; of either way
+_DRAWN = {5: (4, 8, 4), 8: (3, 6, 3), MOST_RANKS: (2, 4, 2)}  # for so many ranks: steps in a line; of either way
 
 
 def ring_explorer(world_size: int = 4) -> RingExplorer:
@@ -63,7 +63,7 @@ class RingExplorer(Explorer):
         return [self._story(name) for name in names if name != NOTHING]
 
     def table(self) -> pd.DataFrame:
-        """Return a row per way, the recorded one too: steps, and bytes through the busiest links."""
+        """Return a row per way, the recorded one too: steps, and bytes of the busiest links."""
         n_bytes = self.size.value
         table = rings.bytes_table([self._story(name) for name in self._ways()], n_bytes)
         sums = {"busiest sends", "busiest receives", "all send"}
@@ -138,7 +138,7 @@ def _steps_to_draw(story: Story, most: int) -> list[int]:
     if last < most:
         return list(range(last + 1))
     if most < 4:
-        return [half, last]
+        return [1, half, last][-most:]
     around = sorted(range(2, last), key=lambda step: abs(step - half))[: most - 3]
     return sorted({0, 1, *around, last})
 
@@ -148,7 +148,7 @@ def _note(n: int) -> str:
 
 
 def _alt(stories: Sequence[Story]) -> str:
-    ways = " and ".join(story.name if story.name != YOURS else "your own ring" for story in stories)
+    ways = " and ".join(story.name for story in stories)
     facts = "; ".join(f"{story.n_steps} steps, {_busiest(story)}" for story in stories)
     return (
         f"Grids of {stories[0].n} ranks by {stories[0].n} chunks, step by step: {ways}. Each cell tells whose parts "

@@ -323,6 +323,13 @@ def add_cells(notebook, n, source="pass"):
     notebook.cells += [new_code_cell(source, execution_count=99) for _ in range(n)]
 
 
+def add_further(notebook, n, heading="## Going further"):
+    """Add a second helping of ``n`` code cells in normal form."""
+    notebook.cells += [new_markdown_cell(f"Well done.\n\n{heading}\n\nMore of it:"), new_markdown_cell("### More")]
+    add_cells(notebook, n)
+    notebook.cells[:] = machinery.normalised(notebook).cells
+
+
 def output(text, kind="text/plain"):
     return [new_output("display_data", data={kind: text})]
 
@@ -336,6 +343,8 @@ WRONG = {
     ),
     "autoreload later": (lambda n: n.cells.append(n.cells.pop(1)), "the first code cell lacks"),
     "too many cells": (lambda n: add_cells(n, 20), "26 code cells, at most 25"),
+    "too many cells further on": (lambda n: add_further(n, 16), '16 code cells under "Going further", at most 15'),
+    "another heading": (lambda n: add_further(n, 20, "### Going further"), "26 code cells, at most 25"),
     "a long cell": (lambda n: add_cells(n, 1, "\n".join(["pass"] * 21)), "code cell 7: 21 lines, at most 20"),
     "long cells": (lambda n: add_cells(n, 8, "\n".join(["pass"] * 7)), "median code cell has 7 lines"),
     "no alt text": (lambda n: cell_of(n, "picture", outputs=output("iVBORw0KGgo=", "image/png")), "without alt text"),
@@ -366,6 +375,13 @@ WRONG = {
 
 def test_a_good_notebook_breaks_nothing():
     assert machinery.breaches(good_notebook()) == []
+
+
+def test_a_second_helping_is_counted_apart_from_the_thread():
+    notebook = good_notebook()
+    add_cells(notebook, 19)
+    add_further(notebook, 15)
+    assert machinery.breaches(notebook) == []
 
 
 @pytest.mark.parametrize(("spoil", "breach"), WRONG.values(), ids=WRONG.keys())

@@ -68,7 +68,7 @@ def test_link_world_size_and_backward_are_those_of_the_sliders():
     assert one.exposed_s == pytest.approx(expected)
 
 
-ENDS = [("world_size", (1, 64)), ("latency_us", (0.1, 1e4)), ("bandwidth_gb_s", (0.01, 1e3)), ("cap_mb", (0.1, 500))]
+ENDS = [("world_size", (1, 64)), ("latency_us", (1, 1e4)), ("bandwidth_gb_s", (0.01, 1e3)), ("cap_mb", (0.1, 500))]
 
 
 @pytest.mark.parametrize(("control", "ends"), ENDS)

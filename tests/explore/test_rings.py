@@ -1,5 +1,7 @@
 """labkit.explore.rings: what moves where while N ranks add up a tensor, and how many bytes."""
 
+import subprocess
+import sys
 from itertools import pairwise
 
 import numpy as np
@@ -144,6 +146,14 @@ def test_at_each_step_a_panel_shows_one_bar_a_cell_and_links_lead_between_bars_t
         assert seen.sum() == len(places) == n * n
         links = shown.links[(shown.links["appear"] <= step) & (step < shown.links["vanish"])]
         assert seen[links["source"]].all() and seen[links["target"]].all()
-        assert len(links) == (story.sent["step"] == step).sum()
-    assert len(shown.links) == len(story.sent)
+        sent = story.sent[story.sent["step"] == step].groupby(["source", "target"])["column"].nunique()
+        assert len(links) == np.where(sent == n, 1, sent).sum()
+        assert (links["label"] == "all").sum() == (sent == n).sum()
     assert shown.clocks.tolist() == list(range(story.n_steps + 1))
+
+
+def test_what_ranks_import_loads_no_torch_no_matplotlib_and_no_widgets():
+    engines = ("rings", "recorded_ring", "collectives_seen", "placement_map")
+    code = f"import sys; from labkit.explore import {', '.join(engines)}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"torch", "matplotlib", "ipywidgets"} & set(loaded)
