@@ -51,8 +51,8 @@ class SchedulePuzzle(Explorer):
         self._run = run or _run_schedule
         self.text = ipywidgets.HTML()
         auto = ipywidgets.Layout(width="auto")
-        narrow: Any = {"button_width": "40px", "description_width": "40px"}
-        self.rank = ipywidgets.ToggleButtons(description="Rank", style=narrow, layout=auto)
+        narrow: Any = {"button_width": "auto"}
+        self.rank = ipywidgets.ToggleButtons(style=narrow, layout=auto)
         self.kinds = {
             kind: self._button(name, f"Place the next {name} ({kind}) of the rank", kind.lower())
             for kind, name in OF_KIND.items()
@@ -130,7 +130,7 @@ class SchedulePuzzle(Explorer):
         game, rules = self.game, self.game.board.rules
         self.text.value = _level_text(game)
         rank = game.rank
-        self.rank.options = list(range(rules.n_ranks))  # which chooses the first one
+        self.rank.options = [(f"rank {r}", r) for r in range(rules.n_ranks)]  # which chooses the first one
         game.rank = rank
         for kind, button in self.kinds.items():
             button.layout.display = "" if kind in rules.kinds else "none"
