@@ -98,6 +98,14 @@ def test_an_unknown_way_is_refused_with_those_there_are():
         rings.follow("tree", 4)
 
 
+@pytest.mark.parametrize(
+    ("n_bytes", "text"),
+    [(0, "0 B"), (1, "1 B"), (1023, "1023 B"), (1024, "1 KiB"), (1.5 * 2**20, "1.5 MiB"), (2000 * 2**40, "2000 TiB")],
+)
+def test_bytes_are_written_in_the_unit_that_fits(n_bytes, text):
+    assert rings.in_units(n_bytes) == text
+
+
 # --- the grid -------------------------------------------------------------------------------------
 
 
