@@ -60,7 +60,8 @@ def events_panel(
         if replay is None
         else [_Run.of(replay)]
     )
-    bars = pd.concat([_bars(part.events) for part in parts], ignore_index=True)
+    each = [_bars(part.events) for part in parts]
+    bars = pd.concat(each, ignore_index=True) if len(each) > 1 else each[0]
     voice = _Voice(drawn, names, runs, time)
     strips, peaks = _strips(drawn[-1], replay, layout, cap, most_kept) if memory else (None, [])
     return Panel(
@@ -89,8 +90,8 @@ def _bars(events: pd.DataFrame) -> pd.DataFrame:
     micro_batch, bucket = (events[name].to_numpy(dtype=float, na_value=np.nan) for name in ("micro_batch", "bucket"))
     numbers = np.where(np.isnan(micro_batch), bucket, micro_batch).tolist()
     labels = ["" if number != number else str(int(number)) for number in numbers]
-    bars = events[["start_s", "end_s", "top", "height", "name", "chunk"]].assign(label=labels)
-    return bars.set_axis(list(BAR_COLUMNS), axis="columns")
+    columns = [events[name].array for name in ("start_s", "end_s", "top", "height", "name", "chunk")]
+    return pd.DataFrame(dict(zip(BAR_COLUMNS, [*columns, labels], strict=True)))
 
 
 def _labels(layout: Layout) -> list[Label]:

@@ -11,11 +11,11 @@ import pandas as pd
 
 from labkit.cost.memory import GPT3_SIZES
 from labkit.draw.cells import cell_grids
-from labkit.explore.cells import Grid, panel
-from labkit.explore.collectives_seen import SEVEN, seen_collectives
+from labkit.explore.grids.cells import Grid, panel
+from labkit.explore.grids.collectives_seen import SEVEN, seen_collectives
 from labkit.explore.explorer import Explorer, RunButtons, table_html
 from labkit.explore.fallback import StaticForm
-from labkit.explore.placement_map import (
+from labkit.explore.grids.placement_map import (
     KINDS,
     SETTINGS,
     Kept,
@@ -25,7 +25,7 @@ from labkit.explore.placement_map import (
     placement,
     placement_table,
 )
-from labkit.explore.rings import in_units
+from labkit.explore.grids.rings import in_units
 from labkit.explore.timeline import Timeline
 
 SMALL = "a small model"

@@ -1,4 +1,4 @@
-"""labkit.explore.rings: what moves where while N ranks add up a tensor, and how many bytes."""
+"""labkit.explore.grids.rings: what moves where while N ranks add up a tensor, and how many bytes."""
 
 import subprocess
 import sys
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from labkit import cost
-from labkit.explore import rings
-from labkit.explore.cells import panel
+from labkit.explore.grids import rings
+from labkit.explore.grids.cells import panel
 
 WORLD_SIZES = (2, 3, 4, 7, 16)
 every_way = pytest.mark.parametrize("way", rings.WAYS)

@@ -1,12 +1,13 @@
-"""labkit.explore.grid_widgets: collectives and placement, used from Python."""
+"""labkit.explore.grids.grid_widgets: collectives and placement, used from Python."""
 
 import matplotlib.pyplot as plt
 import pytest
 from to_do import task
 
 from labkit.draw.picture import drawn_data
-from labkit.explore import collectives_explorer, grid_widgets, placement_explorer
-from labkit.explore.collectives_seen import SEVEN
+from labkit.explore import collectives_explorer, placement_explorer
+from labkit.explore.grids import grid_widgets
+from labkit.explore.grids.collectives_seen import SEVEN
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from labkit.base.checks import check_bytes, check_number, is_whole
-from labkit.explore.cells import Grid, intervals
+from labkit.explore.grids.cells import Grid, intervals
 
 SENT_COLUMNS = ("step", "source", "target", "column", "carries")  # carries: a bit for each rank whose part is in it
 MOST_RANKS = 16

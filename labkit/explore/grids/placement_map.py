@@ -9,8 +9,8 @@ from typing import NamedTuple
 import pandas as pd
 
 from labkit.cost.memory import ADAM_BYTES, GIB, GPT3_SIZES, GRADIENT_BYTES, VOCABULARY, WEIGHT_BYTES, Size, parameters
-from labkit.explore.cells import CELL_COLUMNS, Grid
-from labkit.explore.rings import digits, in_units
+from labkit.explore.grids.cells import CELL_COLUMNS, Grid
+from labkit.explore.grids.rings import digits, in_units
 
 KINDS = {"weights": WEIGHT_BYTES, "gradients": GRADIENT_BYTES, "optimizer state": ADAM_BYTES}
 COLUMNS = {"weights": "weights", "gradients": "gradients", "optimizer state": "Adam"}
@@ -117,7 +117,7 @@ def kept_in_ranks() -> list[Kept]:
 
 
 def _weigh() -> list[list[tuple[int, str, int, int, str]]]:
-    from labkit.explore.placement_rank import weigh
+    from labkit.explore.grids.placement_rank import weigh
 
     return weigh([setting.stages for setting in SETTINGS])
 

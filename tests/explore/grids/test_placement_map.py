@@ -1,11 +1,11 @@
-"""labkit.explore.placement_map: which rank keeps which part of a model."""
+"""labkit.explore.grids.placement_map: which rank keeps which part of a model."""
 
 import pytest
 from to_do import task
 
 from labkit import todo
 from labkit.cost import memory
-from labkit.explore.placement_map import (
+from labkit.explore.grids.placement_map import (
     SETTINGS,
     agree,
     kept_in_ranks,
