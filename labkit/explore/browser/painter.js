@@ -1,6 +1,7 @@
 // Draw a scene on a canvas: what is in sight of it, and nothing else.
 
 import { hatchings } from "./hatching.js";
+import { THEMES } from "./themes.js";
 import { ticks } from "./viewport.js";
 
 const FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif";
@@ -64,13 +65,13 @@ export class Painter {
     return layout.gutter + viewport.toPixel(value, layout.plot);
   }
 
-  write(text, x, y, { size = 12, colour = this.state.theme.ink, align = "left", weight = "normal", halo = false } = {}) {
+  write(text, x, y, { size = 12, colour = this.state.theme.ink, align = "left", weight = "normal", halo = null } = {}) {
     this.pen.font = `${weight} ${size}px ${FONT}`;
     this.pen.textAlign = align;
     this.pen.textBaseline = "middle";
     if (halo) {
-      this.pen.strokeStyle = this.state.theme.ground;
       this.pen.lineWidth = 4;
+      this.pen.strokeStyle = halo;
       this.pen.strokeText(text, x, y);
     }
     this.pen.fillStyle = colour;
@@ -254,7 +255,8 @@ export class Painter {
 
   arrow(bars, from, to, place, text = "") {
     const pen = this.pen;
-    const { theme, scene } = this.state;
+    const { scene } = this.state;
+    const theme = scene.axis ? this.state.theme : THEMES.light; // it lies on cells, which are light
     const [x0, y0, w0, h0] = this.box(bars, from, place);
     const [x1, y1, w1, h1] = this.box(bars, to, place);
     const start = [scene.axis ? x0 + w0 : x0 + BESIDE * w0, y0 + h0 / 2];
@@ -273,7 +275,8 @@ export class Painter {
       pen.stroke();
       this.head(middle, end, width);
     }
-    if (text) this.write(text, (start[0] + 2 * middle[0] + end[0]) / 4 + 6, (start[1] + 2 * middle[1] + end[1]) / 4, { size: 11, halo: true });
+    const [x, y] = [0, 1].map((k) => (start[k] + 2 * middle[k] + end[k]) / 4);
+    if (text) this.write(text, x + 6, y, { size: 11, colour: theme.ink, halo: theme.ground });
   }
 
   head([x0, y0], [x1, y1], width) {
