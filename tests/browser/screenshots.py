@@ -1,4 +1,4 @@
-"""Take the README's pictures of the explorers, as a reader sees them: python tests/browser/screenshots.py
+"""Take the pictures of the explorers in README.md, as a reader sees them: make screenshots.
 
 Each is opened in JupyterLab, used a little, and photographed in the light and in the dark theme:
 figures/explorers/NAME-THEME.png.
