@@ -29,7 +29,7 @@ def static_form(game: Game) -> StaticForm:
     with house_style():
         ax = _draw(panel)
     attach(ax, panel.bars)
-    return StaticForm(ax, alt_text(game), table(game.board))
+    return StaticForm(ax, alt_text(game), table(game.board).set_index("rank"))
 
 
 def _draw(panel: Panel) -> Axes:
@@ -55,8 +55,8 @@ def _draw(panel: Panel) -> Axes:
     _draw_strips(ax, panel)
     for mark in panel.marks:
         ax.axvline(mark.x, color=INK, linestyle="--", linewidth=1.1)
-        ax.text(mark.x, panel.height, f" {mark.text}", fontsize=8, va="bottom", ha="right", rotation=90)
-    place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0.0, -0.55 / (_ROW_IN * panel.height))}
+        ax.text(mark.x, 0.5, f" {mark.text}", fontsize=8, va="center", rotation=90)
+    place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0.0, -0.42 / (_ROW_IN * panel.height))}
     ax.legend(*legend_entries(styles, n_chunks), ncols=4, borderaxespad=0.0, handler_map=SIDE_BY_SIDE, **place)
     return ax
 
