@@ -9,8 +9,8 @@ import pytest
 from to_do import task
 
 from labkit import launch
-from labkit.explore import measure
-from labkit.explore.measure import Work, run_schedule, seconds_per_unit
+from labkit.explore.schedules import measure
+from labkit.explore.schedules.measure import Work, run_schedule, seconds_per_unit
 from labkit.launch import LaunchTimeout, RankError
 from labkit.schedule import (
     ScheduleError,

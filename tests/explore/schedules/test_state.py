@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit.explore.state import NAMES, Choice, State, StateError, parse
+from labkit.explore.schedules.state import NAMES, Choice, State, StateError, parse
 
 # --- there and back -------------------------------------------------------------------------------
 

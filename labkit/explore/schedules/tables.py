@@ -9,7 +9,8 @@ import pandas as pd
 
 from labkit.base.formats import MeasuredTable
 from labkit.draw.layout import TimeAxis
-from labkit.explore.schedule_values import Metrics
+from labkit.explore.explorer import table_html
+from labkit.explore.schedules.values import Metrics
 from labkit.simulate.gap import CAUSES
 
 ROWS = (
@@ -50,20 +51,6 @@ def _percent(share: float) -> str:
     return f"{100 * share + 0.0:.1f} %"
 
 
-def as_html(table: pd.DataFrame) -> str:
-    """Return a table of text as HTML, with its row and column names as headers."""
-    head = "".join(f'<th scope="col">{html.escape(str(name))}</th>' for name in table)
-    lines = [
-        f'<tr><th scope="row">{html.escape(str(name))}</th>'
-        + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in cells)
-        + "</tr>"
-        for name, *cells in table.itertuples()
-    ]
-    return (
-        f'<table class="labkit-metrics"><thead><tr><td></td>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
-    )
-
-
 # --- where the time went --------------------------------------------------------------------------
 
 
@@ -74,7 +61,7 @@ def gap_as_html(name: str, gap: pd.DataFrame) -> str:
     total = ms["total_s"].sum()
     said = f"{name}: measured − predicted is {total:.1f} ms: {causes}."
     written = ms.rename(columns=lambda column: f"{column.removesuffix('_s')} (ms)").map("{:.1f}".format)
-    stages = as_html(written.rename(index="stage {}".format))
+    stages = table_html(written.rename(index="stage {}".format), index=True)
     return f"<p>{html.escape(said)}</p><details><summary>by stage</summary>{stages}</details>"
 
 

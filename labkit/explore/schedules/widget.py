@@ -16,15 +16,15 @@ from labkit import draw
 from labkit.base.formats import emulated
 from labkit.draw.layout import TimeAxis, time_axis
 from labkit.draw.picture import PAGE_IN, house_style
-from labkit.explore import schedule_tables as tables
+from labkit.explore.schedules import tables as tables
 from labkit.explore.events_panel import events_panel
-from labkit.explore.explorer import Explorer, RunButtons
+from labkit.explore.explorer import Explorer, RunButtons, table_html
 from labkit.explore.fallback import StaticForm
-from labkit.explore.measure import Measured, Work, run_schedule, seconds_per_unit
+from labkit.explore.schedules.measure import Measured, Work, run_schedule, seconds_per_unit
 from labkit.explore.scene import Panel
-from labkit.explore.schedule_controls import ScheduleControls
-from labkit.explore.schedule_values import Metrics, metrics_of, n_micro_of, with_ranks, work_of
-from labkit.explore.state import Choice, State, parse
+from labkit.explore.schedules.controls import ScheduleControls
+from labkit.explore.schedules.values import Metrics, metrics_of, n_micro_of, with_ranks, work_of
+from labkit.explore.schedules.state import Choice, State, parse
 from labkit.explore.timeline import Timeline
 from labkit.schedule import find_dependencies
 from labkit.simulate.replay import Replay, replay_events
@@ -38,7 +38,7 @@ def schedule_explorer(state: str = "") -> ScheduleExplorer:
 
         schedule_explorer("1f1b n=4 m=8 F=1 B=2 hop=0.5 vs zb-h1 cap=4")
 
-    What the text may say: :func:`labkit.explore.state.parse`, also for its errors.
+    What the text may say: :func:`labkit.explore.schedules.state.parse`, also for its errors.
     """
     return ScheduleExplorer(parse(state))
 
@@ -108,7 +108,7 @@ class ScheduleExplorer(Explorer):
             axis = time_axis(max(each.metrics.makespan_s for each in self.predicted), UNITS)
             panels = [self._predicted_panel(each, axis) for each in self.predicted]
             self.timeline.show(panels, time=axis, alt=self._alt(), said=self._said())
-            self.table.value = tables.as_html(self._metrics_table())
+            self.table.value = table_html(self._metrics_table(), index=True)
 
     def _predicted_panel(self, each: Predicted, axis: TimeAxis) -> Panel:
         facts, cap = tables.facts(each.metrics, axis), self.state.cap
@@ -146,7 +146,7 @@ class ScheduleExplorer(Explorer):
     def run(self) -> list[Measured]:
         """Run what is shown on real ranks, lay it under what should happen, and return it.
 
-        Raises as :func:`labkit.explore.measure.run_schedule`.
+        Raises as :func:`labkit.explore.schedules.measure.run_schedule`.
         """
         state = self.state
         works = [work_of(state, choice) for choice in state.choices]
@@ -192,7 +192,7 @@ class ScheduleExplorer(Explorer):
         alt = f"{self._alt()} Measured runs lie under it."
         self.timeline.show(panels, time=axis, alt=alt, note=note, said=self._said_of_runs())
         gaps = "".join(tables.gap_as_html(run.schedule.name, run.gap) for run in self.runs)
-        self.table.value = tables.as_html(tables.metrics(found, self.state.cap)) + gaps
+        self.table.value = table_html(tables.metrics(found, self.state.cap), index=True) + gaps
 
     # --- in print ---------------------------------------------------------------------------------
 

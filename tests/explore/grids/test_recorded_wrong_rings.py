@@ -1,12 +1,12 @@
 ### INSTRUCTORS ONLY: this file holds answers, so it is not in the student edition
-"""labkit.explore.recorded_ring: rings that are wrong, or unusual, are shown as they are."""
+"""labkit.explore.grids.recorded_ring: rings that are wrong, or unusual, are shown as they are."""
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
-from labkit.explore import rings
-from labkit.explore.recorded_ring import record_ring, verdict
+from labkit.explore.grids import rings
+from labkit.explore.grids.recorded_ring import record_ring, verdict
 
 
 def exchange(outgoing, incoming, hop=1):

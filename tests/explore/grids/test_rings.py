@@ -1,4 +1,4 @@
-"""labkit.explore.rings: what moves where while N ranks add up a tensor, and how many bytes."""
+"""labkit.explore.grids.rings: what moves where while N ranks add up a tensor, and how many bytes."""
 
 import subprocess
 import sys
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from labkit import cost
-from labkit.explore import rings
-from labkit.explore.cells import panel
+from labkit.explore.grids import rings
+from labkit.explore.grids.cells import panel
 
 WORLD_SIZES = (2, 3, 4, 7, 16)
 every_way = pytest.mark.parametrize("way", rings.WAYS)
@@ -96,6 +96,14 @@ def test_a_world_that_cannot_be_shown_is_refused(n):
 def test_an_unknown_way_is_refused_with_those_there_are():
     with pytest.raises(ValueError, match="expected one of ring, parameter server, naive ring"):
         rings.follow("tree", 4)
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "text"),
+    [(0, "0 B"), (1, "1 B"), (1023, "1023 B"), (1024, "1 KiB"), (1.5 * 2**20, "1.5 MiB"), (2000 * 2**40, "2000 TiB")],
+)
+def test_bytes_are_written_in_the_unit_that_fits(n_bytes, text):
+    assert rings.in_units(n_bytes) == text
 
 
 # --- the grid -------------------------------------------------------------------------------------

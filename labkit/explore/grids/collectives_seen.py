@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from labkit.base.checks import check_number, is_whole
-from labkit.explore.cells import Grid, intervals
-from labkit.explore.marked import bits_of, marked_tensor
-from labkit.explore.rings import in_words, ranks_in
+from labkit.explore.grids.cells import Grid, intervals
+from labkit.explore.grids.marked import bits_of, marked_tensor
+from labkit.explore.grids.rings import in_words, ranks_in
 
 MOST_RANKS = 8
 SEVEN = {

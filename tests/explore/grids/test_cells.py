@@ -1,9 +1,9 @@
-"""labkit.explore.cells: grids of cells that change from step to step."""
+"""labkit.explore.grids.cells: grids of cells that change from step to step."""
 
 import numpy as np
 import pandas as pd
 
-from labkit.explore.cells import CELL_COLUMNS, MOVE_COLUMNS, Grid, intervals, panel
+from labkit.explore.grids.cells import CELL_COLUMNS, MOVE_COLUMNS, Grid, intervals, panel
 
 
 def test_intervals_say_from_when_to_when_a_cell_holds_what():

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from to_do import task
 
-from labkit.explore import measure, schedule_explorer, schedules
+from labkit.explore import schedule_explorer
+from labkit.explore.schedules import measure
+from labkit.explore.schedules import widget as schedules
 from labkit.explore.explorer import RunButtons
-from labkit.explore.measure import Measured, run_schedule
-from labkit.explore.state import NAMES, StateError
+from labkit.explore.schedules.measure import Measured, run_schedule
+from labkit.explore.schedules.state import NAMES, StateError
 from labkit.launch import LaunchTimeout, RankError
 from labkit.simulate import explain_gap
 from labkit.todo import TodoError
@@ -60,6 +62,15 @@ def test_two_schedules_lie_on_one_axis(explorer):
     assert (titles(explorer), ends(explorer)) == (["1F1B", "ZB-H1"], [33, 27])
     assert explorer.timeline.scene["extent"] == [0, 33]
     assert explorer.timeline.said == "1F1B: makespan 33; ZB-H1: makespan 27."
+
+
+def test_one_schedule_with_two_numbers_of_chunks_is_two_and_with_itself_it_is_one(explorer):
+    explorer.text.value = "interleaved v=2 vs interleaved v=4"
+    assert titles(explorer) == ["interleaved 1F1B, 2 chunks", "interleaved 1F1B, 4 chunks"]
+    assert list(explorer.static_form().table) == titles(explorer)
+    explorer.other_chunks.value = 2
+    assert titles(explorer) == ["interleaved 1F1B, 2 chunks"]
+    assert explorer.text.value == "interleaved v=2 n=4 m=8 F=1 B=2 vs interleaved v=2"
 
 
 def test_a_pasted_text_moves_every_control_and_draws_once(explorer):
@@ -135,7 +146,7 @@ def test_sliders_at_their_ends_show_a_picture_and_no_error(explorer, name):
 def test_where_interleaving_cannot_share_out_the_micro_batches_the_nearest_number_is_shown_and_said(explorer):
     explorer.schedule.value, explorer.n_micro.value = "interleaved", 11
     assert explorer.timeline.said.startswith(
-        "12 micro-batches: interleaved 1F1B on 4 ranks cannot share out 11 evenly; interleaved 1F1B: makespan"
+        "12 micro-batches: interleaved 1F1B on 4 ranks cannot share out 11 evenly; interleaved 1F1B, 2 chunks: makespan"
     )
     assert explorer.text.value == "interleaved v=2 n=4 m=11 F=1 B=2"
     explorer.other.value = "1f1b"

@@ -1,6 +1,6 @@
 """Record the reader's own ring_all_reduce (dp.5) in real ranks, and retell it step by step.
 
-The numbers in a rank's tensor say whose they are (:mod:`labkit.explore.marked`). So whatever passes
+The numbers in a rank's tensor say whose they are (:mod:`labkit.explore.grids.marked`). So whatever passes
 by, and whatever a rank holds, tells which parts have been added up in it.
 """
 
@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from labkit.explore.marked import bits_of, marked_tensor
-from labkit.explore.rings import SENT_COLUMNS, Row, Story, check_ranks, follow, least_tensors, moved_before
+from labkit.explore.grids.marked import bits_of, marked_tensor
+from labkit.explore.grids.rings import SENT_COLUMNS, Row, Story, check_ranks, follow, least_tensors, moved_before
 
 TIMEOUT_S = 20.0
 YOURS = "your own ring"

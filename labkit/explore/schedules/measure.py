@@ -125,7 +125,7 @@ def _measure(work: Work, layer_s: float | None, timeout_s: float) -> pd.DataFram
     ``layer_s`` is how long a layer takes forward, and None for stages that sleep.
     """
     from labkit.cost import Link
-    from labkit.explore import pipeline_rank
+    from labkit.explore.schedules import pipeline_rank
     from labkit.launch import launch
 
     link = Link(work.hop, _LINK_BYTES_PER_S) if work.hop else None
@@ -165,7 +165,7 @@ class _Probe(NamedTuple):
 
 
 def _probe(timeout_s: float) -> _Probe:
-    from labkit.explore import pipeline_rank
+    from labkit.explore.schedules import pipeline_rank
     from labkit.launch import launch
 
     run = launch(pipeline_rank.real_steps, gpipe(1, 4), [_PROBE_LAYERS], world_size=1, threads=1, timeout_s=timeout_s)

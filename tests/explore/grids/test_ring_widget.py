@@ -1,12 +1,15 @@
-"""labkit.explore.ring_widget: the ring explorer, used from Python."""
+"""labkit.explore.grids.ring_widget: the ring explorer, used from Python."""
 
 import matplotlib.pyplot as plt
 import pytest
 from to_do import task
 
 from labkit.draw.picture import drawn_data
-from labkit.explore import recorded_ring, ring_explorer, ring_widget, rings
-from labkit.explore.recorded_ring import RingError
+from labkit.explore import ring_explorer
+from labkit.explore.grids import recorded_ring
+from labkit.explore.grids import ring_widget
+from labkit.explore.grids import rings
+from labkit.explore.grids.recorded_ring import RingError
 
 
 @pytest.fixture(autouse=True)

@@ -1,8 +1,8 @@
-"""labkit.explore.collectives_seen: what seven collectives do, seen in real ranks."""
+"""labkit.explore.grids.collectives_seen: what seven collectives do, seen in real ranks."""
 
 import pytest
 
-from labkit.explore.collectives_seen import SEVEN, seen_collectives
+from labkit.explore.grids.collectives_seen import SEVEN, seen_collectives
 
 # By hand, as MPI's standard draws them: a letter for each rank's tensor; . is nothing, S the sum.
 DRAWN = {

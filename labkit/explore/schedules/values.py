@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from labkit.explore.measure import Work
-from labkit.explore.state import MOST_MICRO, Choice, State, Times
+from labkit.explore.schedules.measure import Work
+from labkit.explore.schedules.state import MOST_MICRO, Choice, State, Times
 from labkit.schedule import (
     Schedule,
     forward_only,
@@ -49,7 +49,10 @@ def work_of(state: State, choice: Choice) -> Work:
     wherever the schedule puts these. So whatever is slow stays in its place in the model.
     """
     n, m, v = state.n_ranks, n_micro_of(state), chunks_of(choice)
-    schedule = interleaved(n, m, v) if choice.name == "interleaved" else _MAKE[choice.name](n, m)
+    if choice.name == "interleaved":
+        schedule = replace(interleaved(n, m, v), name=f"interleaved 1F1B, {v} chunk{'s' * (v > 1)}")
+    else:
+        schedule = _MAKE[choice.name](n, m)
     times = (np.array(fitted(given, n)) for given in (state.forward, state.input_grad, state.weight_grad))
     forward, input_grad, weight_grad = (np.repeat(part / v, v).tolist() for part in times)
     backward = [i + w for i, w in zip(input_grad, weight_grad, strict=True)]
