@@ -6,7 +6,8 @@ v-th of a micro-batch: the strips of different schedules of one model compare.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -20,6 +21,7 @@ from labkit.draw.artists import points_per_unit
 from labkit.draw.layout import Layout
 from labkit.draw.palette import mixed
 from labkit.simulate import activations
+from labkit.simulate.replay import Kept, Replay, kept_activations
 
 _ROOM = "#f7f7f7"  # behind a strip, as high as the highest one
 _KEPT, EDGE = "#9aa5b1", "#4a5560"
@@ -37,15 +39,26 @@ def pieces_of(events: pd.DataFrame, end_s: float) -> pd.DataFrame:
     their quotient. Errors are those of :func:`labkit.simulate.activations`.
     """
     steps = activations(events)
-    rank, time_s, count = (steps[name].to_numpy() for name in ("rank", "time_s", "count"))
+    forwards = events[(events["name"] == "forward").to_numpy()]
+    homes = set(zip(forwards["rank"].tolist(), forwards["stage"].tolist(), strict=True))
+    return _pieces(Kept(*(steps[name].to_numpy() for name in ("rank", "time_s", "count"))), homes, end_s)
+
+
+def pieces_of_replay(replay: Replay, end_s: float) -> pd.DataFrame:
+    """Return the same of a run that is known op by op; times are those of the replay."""
+    dependencies = replay.dependencies
+    homes = {(rank, op.stage) for rank, op in zip(dependencies.rank, dependencies.ops, strict=True)}
+    return _pieces(kept_activations(replay), homes, end_s)
+
+
+def _pieces(steps: Kept, homes: Collection[tuple[int, int]], end_s: float) -> pd.DataFrame:
+    """Return the pieces of step functions; ``homes`` has each stage with its rank."""
+    rank, time_s, count = steps
     ends_rank = np.diff(rank, append=-1) != 0
     ends = ends_rank | (np.diff(time_s, append=np.nan) != 0)  # of several steps at one time the last counts
     rank, time_s, count, ends_rank = (values[ends] for values in (rank, time_s, count, ends_rank))
-    forwards = events[(events["name"] == "forward").to_numpy()]
-    stages: dict[int, set[int]] = {}
-    for home, stage in zip(forwards["rank"].tolist(), forwards["stage"].tolist(), strict=True):
-        stages.setdefault(home, set()).add(stage)
-    of = np.array([len(stages[home]) for home in rank.tolist()], dtype="int64")
+    n_stages = Counter(home for home, _ in homes)
+    of = np.array([n_stages[home] for home in rank.tolist()], dtype="int64")
     pieces = {"rank": rank, "start_s": time_s, "kept": count, "end_s": np.where(ends_rank, end_s, np.roll(time_s, -1))}
     return pd.DataFrame(pieces | {"of": of, "micro_batches": count / of})
 

@@ -29,7 +29,7 @@ cells           grids of cells that change from step to step
 rings           the ring, the parameter server and the naive ring, step by step
 recorded_ring   the reader's own ring, as it was recorded in real ranks
 collectives_seen  seven collectives, as real ranks saw them
-placement_map   where the parts of a model live
+placement_map   where the parts of a model live; placement_rank weighs them in a rank
 marked          tensors whose numbers say whose they are
 ring_widget     ring_explorer; grid_widgets: collectives and placement to step through
 

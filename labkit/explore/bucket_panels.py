@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -23,24 +22,28 @@ def blocks_panel(reduction: Reduction) -> Panel:
     """Return the parameters as blocks as long as their bytes, and under them their buckets."""
     order = [i for bucket in reduction.buckets for i in bucket]
     names, sizes = reduction.gradients.names, reduction.gradients.sizes_bytes
-    parameters = _blocks([sizes[i] for i in order], 0, [reduction.bucket_of[i] for i in order])
-    parameters["label"] = [_short(names[i]) for i in order]
-    buckets = _blocks(reduction.bucket_bytes, 1, range(len(reduction.buckets)))
-    clocks = np.concatenate([[0.0], buckets["right"].to_numpy()])
+    ends = np.cumsum([sizes[i] for i in order], dtype=float).tolist()
+    bars = [
+        _bar(end - sizes[i], end, 0, reduction.bucket_of[i], _short(names[i]))
+        for i, end in zip(order, ends, strict=True)
+    ]
+    bucket_ends = np.cumsum(reduction.bucket_bytes, dtype=float).tolist()
+    spans = enumerate(zip(reduction.bucket_bytes, bucket_ends, strict=True))
+    bars += [_bar(end - n_bytes, end, 1, k) for k, (n_bytes, end) in spans]
 
     def explain(bar: int) -> str:
         return told_block(reduction, bar)
 
     return Panel(
-        pd.concat([parameters, buckets], ignore_index=True)[list(BAR_COLUMNS)],
+        _table(bars),
         height=2.0,
         rows=[Label(0.5, "parameters"), Label(1.5, "buckets")],
         title=reduction.gradients.model,
         facts=f"{len(names)} parameters, {reduction.gradients.n_bytes / MIB:.4g} MiB, {_buckets(len(reduction.buckets))}",
-        clocks=clocks,
-        moments=np.concatenate([[0.0], parameters["right"].to_numpy()]),
+        clocks=np.array([0.0, *bucket_ends]),
+        moments=np.array([0.0, *ends]),
         explain=explain,
-        narrate=lambda x: explain(min(int(np.searchsorted(parameters["right"], x, side="right")), len(order) - 1)),
+        narrate=lambda x: explain(min(bisect.bisect_right(ends, x), len(order) - 1)),
     )
 
 
@@ -91,29 +94,13 @@ def told_block(reduction: Reduction, bar: int, time: TimeAxis | None = None) -> 
 # --- bars -----------------------------------------------------------------------------------------
 
 
-def _blocks(sizes: Sequence[int], row: int, buckets: Sequence[int]) -> pd.DataFrame:
-    ends = np.cumsum(sizes, dtype=float)
-    return _row(
-        list(zip(ends - sizes, ends, strict=True)),
-        row,
-        [BUCKET_NAMES[k % 4] for k in buckets],
-        [str(k) for k in buckets],
-    )
+def _bar(left: float, right: float, row: float, bucket: int, label: str = "", name: str = "") -> tuple[object, ...]:
+    """Return a bar coloured by its bucket or ``name``, with the bucket's number or ``label``."""
+    return left, right, row + _TOP, _HEIGHT, name or BUCKET_NAMES[bucket % len(BUCKET_NAMES)], 0, label or str(bucket)
 
 
-def _row(
-    spans: Sequence[tuple[float, float]], row: float, name: Sequence[str] | str, label: Sequence[str] | str
-) -> pd.DataFrame:
-    left, right = np.array(spans, dtype=float).T
-    columns: dict[str, object] = {
-        "left": left,
-        "right": right,
-        "top": row + _TOP,
-        "height": _HEIGHT,
-        "name": name,
-        "chunk": 0,
-    }
-    return pd.DataFrame(columns | {"label": label})
+def _table(bars: list[tuple[object, ...]]) -> pd.DataFrame:
+    return pd.DataFrame(dict(zip(BAR_COLUMNS, map(list, zip(*bars, strict=True)), strict=True)))
 
 
 class _Drawn:
@@ -137,22 +124,16 @@ class _Drawn:
         self.moments = sorted({0.0, *(moment.time_s for moment in reduction.moments())})
 
     def bars(self) -> pd.DataFrame:
-        one = self.reduction
+        one, below = self.reduction, 1 + self.waiting_height
         computing = one.computing()
-        spans = [computing[i] for i in one.order]
-        buckets = [one.bucket_of[i] for i in one.order]
-        rows = [_row(spans, 0, [BUCKET_NAMES[k % 4] for k in buckets], [str(k) for k in buckets])]
+        bars = [_bar(*computing[i], 0, one.bucket_of[i]) for i in one.order]
         if one.exposed_s:
-            rows.append(_row([(one.backward_s, one.end_s)], 0, "wait", "exposed"))
-        full = [(one.full_s[k], one.all_reduces[k].start_s) for k in self.waiting]
-        if full:
-            waits = _row(full, 1, "queued", [str(k) for k in self.waiting])
-            waits["top"] = 1 + self.waiting_row * (self.waiting_rows + _TOP)
-            rows.append(waits.assign(height=_HEIGHT * self.waiting_row))
-        numbers = range(len(one.buckets))
-        names = [BUCKET_NAMES[k % 4] for k in numbers]
-        rows.append(_row(one.all_reduces, 1 + self.waiting_height, names, [str(k) for k in numbers]))
-        return pd.concat(rows, ignore_index=True)[list(BAR_COLUMNS)]
+            bars.append(_bar(one.backward_s, one.end_s, 0, 0, "exposed", "wait"))
+        for k, row in zip(self.waiting, self.waiting_rows.tolist(), strict=True):
+            left, right, _, _, *look = _bar(one.full_s[k], one.all_reduces[k].start_s, 1, k, name="queued")
+            bars.append((left, right, 1 + self.waiting_row * (row + _TOP), self.waiting_row * _HEIGHT, *look))
+        bars += [_bar(*span, below, k) for k, span in enumerate(one.all_reduces)]
+        return _table(bars)
 
     def _needed(self, k: int) -> int:
         """Return the bar that all_reduce k starts after: its last gradient, or the one before."""

@@ -81,6 +81,8 @@ class BucketExplorer(Explorer):
         self.reduction: Reduction
         self.measured: OverlapRun | None = None
         self._quiet = False
+        self._plans: dict[float, list[list[int]]] = {}  # the buckets of each capacity
+        self._plans_drawn_from: Any = None
         self.model = _dropdown("model", [(each.title, name) for name, each in MODELS.items()], model)
         self.rule = _dropdown("buckets", RULES, ASSIGN)
         self.cap_mb = _sizes("bucket size", sorted({*CAPS_MB, cap_mb}), cap_mb)
@@ -182,10 +184,15 @@ class BucketExplorer(Explorer):
 
     def _best(self) -> float:
         """Return the bucket size of the slider with the shortest pass."""
-        sizes = self.reduction.gradients.sizes_bytes
-        caps = [value for _, value in self.cap_mb.options]
-        plans = {cap: make_buckets(sizes, ASSIGN, cap, self._first_cap_mb).buckets for cap in caps}
-        return best_cap(self.reduction.gradients, plans, self.world_size.value, self.link)
+        from labkit.dp import assign_buckets
+
+        # The same as long as the reader does not edit the function.
+        drawn_from = self.model.value, self._first_cap_mb, getattr(assign_buckets, "__code__", None)
+        if drawn_from != self._plans_drawn_from:
+            sizes, caps = self.reduction.gradients.sizes_bytes, [value for _, value in self.cap_mb.options]
+            self._plans = {cap: make_buckets(sizes, ASSIGN, cap, self._first_cap_mb).buckets for cap in caps}
+            self._plans_drawn_from = drawn_from
+        return best_cap(self.reduction.gradients, self._plans, self.world_size.value, self.link)
 
     def _table(self, passes: dict[str, Reduction], best_mb: float | None) -> pd.DataFrame:
         axis = time_axis(max(one.end_s for one in passes.values()))

@@ -33,14 +33,15 @@ def events_panel(
     facts: str = "",
     memory: bool = False,
     cap: float | None = None,
+    most_kept: float | None = None,
     replay: Replay | None = None,
 ) -> Panel:
     """Return the panel of an event table, with ``ideal`` over it if given; both begin at 0 then.
 
     With a ``schedule``, or where the table is one step of a pipeline, bars know what they need and
     why they are late. ``memory`` draws how many micro-batches' activations each rank keeps, and
-    ``cap`` is how many there may be. ``replay`` is that of ``events``, rank by rank in their order,
-    where it is known already.
+    ``cap`` is how many there may be; ``most_kept`` are as many as a strip has room for, if panels
+    are to be compared. ``replay`` is that of ``events``, where it is known already.
 
     Raises ValueError for a table that cannot be drawn, or that is not one step of ``schedule``.
     """
@@ -59,9 +60,10 @@ def events_panel(
         if replay is None
         else [_Run.of(replay)]
     )
-    bars = pd.concat([_bars(part.events) for part in parts], ignore_index=True)
+    each = [_bars(part.events) for part in parts]
+    bars = pd.concat(each, ignore_index=True) if len(each) > 1 else each[0]
     voice = _Voice(drawn, names, runs, time)
-    strips, peaks = _strips(drawn[-1], layout, cap) if memory else (None, [])
+    strips, peaks = _strips(drawn[-1], replay, layout, cap, most_kept) if memory else (None, [])
     return Panel(
         bars=bars,
         height=layout.height,
@@ -88,8 +90,8 @@ def _bars(events: pd.DataFrame) -> pd.DataFrame:
     micro_batch, bucket = (events[name].to_numpy(dtype=float, na_value=np.nan) for name in ("micro_batch", "bucket"))
     numbers = np.where(np.isnan(micro_batch), bucket, micro_batch).tolist()
     labels = ["" if number != number else str(int(number)) for number in numbers]
-    bars = events[["start_s", "end_s", "top", "height", "name", "chunk"]].assign(label=labels)
-    return bars.set_axis(list(BAR_COLUMNS), axis="columns")
+    columns = [events[name].array for name in ("start_s", "end_s", "top", "height", "name", "chunk")]
+    return pd.DataFrame(dict(zip(BAR_COLUMNS, [*columns, labels], strict=True)))
 
 
 def _labels(layout: Layout) -> list[Label]:
@@ -111,10 +113,13 @@ def _clocks(events: pd.DataFrame) -> np.ndarray:
     return first + clock * np.arange(count + 1)
 
 
-def _strips(events: pd.DataFrame, layout: Layout, cap: float | None) -> tuple[pd.DataFrame, list[Label]]:
+def _strips(
+    events: pd.DataFrame, replay: Replay | None, layout: Layout, cap: float | None, most_kept: float | None
+) -> tuple[pd.DataFrame, list[Label]]:
     """Return what each rank keeps as a strip under it, and its peak to stand beside it."""
-    pieces = memory_strips.pieces_of(events, float(events["end_s"].max()))
-    most = max(float(pieces["micro_batches"].max()), cap or 0.0)
+    end_s = float(events["end_s"].max())
+    pieces = memory_strips.pieces_of_replay(replay, end_s) if replay else memory_strips.pieces_of(events, end_s)
+    most = max(float(pieces["micro_batches"].max()), cap or 0.0, most_kept or 0.0)
     rank, kept = (pieces[name].to_numpy() for name in ("rank", "micro_batches"))
     tops, bottoms = np.array([layout.strips[number] for number in rank.tolist()]).reshape(-1, 2).T
     strips = pd.DataFrame(

@@ -13,11 +13,22 @@ from labkit.cost.memory import GPT3_SIZES
 from labkit.draw.cells import cell_grids
 from labkit.explore.cells import Grid, panel
 from labkit.explore.collectives_seen import SEVEN, seen_collectives
-from labkit.explore.explorer import Explorer, table_html
+from labkit.explore.explorer import Explorer, RunButtons, table_html
 from labkit.explore.fallback import StaticForm
-from labkit.explore.placement_map import KINDS, SETTINGS, placement, placement_table
+from labkit.explore.placement_map import (
+    KINDS,
+    SETTINGS,
+    Kept,
+    agree,
+    kept_in_ranks,
+    kept_of_size,
+    placement,
+    placement_table,
+)
+from labkit.explore.rings import in_units
 from labkit.explore.timeline import Timeline
 
+SMALL = "a small model"
 _NUMBERS = "A number: the rank that a chunk comes from. Σ: the sum of all ranks' chunks."
 
 
@@ -81,46 +92,69 @@ def side_by_side(grid: Grid) -> Grid:
 def placement_explorer(model: str = "1.3B") -> PlacementExplorer:
     """Return an explorer of where weights, gradients and optimizer state live, in four settings.
 
-    ``model`` is a size of GPT-3. From Python: ``explorer.model.value = "13B"``. Raises ValueError
-    for an unknown size.
+    ``model`` is a size of GPT-3. **Train a small one** takes a step in each setting in four real
+    ranks, and shows what they kept. From Python: ``explorer.model.value = "13B"``. Raises
+    ValueError for an unknown size.
     """
-    placement(model)
+    kept_of_size(model)
     return PlacementExplorer(model)
 
 
 class PlacementExplorer(Explorer):
-    """What :func:`placement_explorer` returns: ``model`` chooses the size."""
+    """What :func:`placement_explorer` returns: ``model`` chooses what is placed, ``run`` trains."""
 
     def __init__(self, model: str):
+        self.seen: list[Kept] = []
         self.model = ipywidgets.Dropdown(options=[size.name for size in GPT3_SIZES], value=model, description="GPT-3")
+        self.run = RunButtons("Train a small one", self.train, self.say)
         self.metrics = ipywidgets.HTML()
         timeline = Timeline()
-        super().__init__([self.model, timeline, self.metrics], timeline)
+        super().__init__([ipywidgets.HBox([self.model, self.run]), timeline, self.metrics], timeline)
         self.model.observe(self.guarded(self.refresh), "value")
         self.refresh()
 
+    def grid(self) -> Grid:
+        """Return the four settings of the chosen model, a step each."""
+        if self.model.value == SMALL:
+            return placement(self.seen, SMALL, "32-bit numbers, as seen in four real ranks")
+        facts = "weights and gradients in 16 bits, Adam's state in 32"
+        return placement(kept_of_size(self.model.value), f"GPT-3 {self.model.value}", facts)
+
     def refresh(self) -> None:
         """Show the chosen model."""
-        grid = placement(self.model.value)
-        self.timeline.show([panel(grid)], alt=self._alt())
+        self.timeline.show([panel(self.grid())], alt=self._alt())
         self.metrics.value = table_html(self.table())
 
     def table(self) -> pd.DataFrame:
-        """Return a row per setting: GiB in the fullest rank, and in all ranks together."""
-        table = placement_table(self.model.value)
+        """Return a row per setting: bytes in the fullest rank, and in all ranks together."""
+        table = placement_table(self.seen if self.model.value == SMALL else kept_of_size(self.model.value))
         numbers = [*KINDS, "fullest rank", "all ranks"]
-        return table.assign(**{name: [f"{each:.3g} GiB" for each in table[name]] for name in numbers})
+        return table.assign(**{name: [in_units(each) for each in table[name]] for name in numbers})
+
+    def train(self) -> str:
+        """Train a small model for a step in each setting, show what the ranks kept, and say so."""
+        try:
+            self.seen = kept_in_ranks()
+        except NotImplementedError as error:
+            return str(error)
+        if SMALL not in self.model.options:
+            self.model.options = [*self.model.options, SMALL]
+        self.model.value = SMALL
+        self.refresh()
+        verdict = "the same weights" if agree(self.seen) else "different weights: point at a cell to see where"
+        return f"Four real ranks took a step in each setting. After it, ranks with the same stage have {verdict}."
 
     def static_form(self) -> StaticForm:
         """Return the four settings beside each other, and the table."""
-        grid = placement(self.model.value)
+        grid = self.grid()
         places = [grid.at(step) for step in range(len(SETTINGS))]
         figure = cell_grids(places, across=2, cell_in=0.62, note=f"{grid.title}: {grid.facts}.")
         return StaticForm(figure, self._alt(), self.table())
 
     def _alt(self) -> str:
         settings = _listed([setting.name for setting in SETTINGS])
-        return f"Which rank keeps which part of GPT-3 {self.model.value}, in GiB: {settings}. Only stages make it less."
+        what = SMALL if self.model.value == SMALL else f"GPT-3 {self.model.value}"
+        return f"Which rank keeps which part of {what}, in bytes: {settings}. Only stages make it less."
 
 
 def _listed(names: Sequence[str] | dict[str, str]) -> str:

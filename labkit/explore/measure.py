@@ -20,6 +20,7 @@ Times = float | Sequence[float]
 
 OP_S = 0.010  # a forward pass of a stage is to take about so long: messages take tenths of a ms
 STEP_S = 1.0  # and a step no longer than this; there are two of them
+_LINK_BYTES_PER_S = 10e6  # less than gloo moves on any machine, and much for stages that sleep: they send 4 bytes
 _FREE_SHARE = 0.5  # of the memory that is free, ranks may take so much
 _PROBE_LAYERS = 20
 
@@ -84,8 +85,8 @@ def run_schedule(
     many that a forward pass takes about OP_S, and a step at most STEP_S. Each rank works through
     its ops with the reader's own ScheduledPipeline. Stages multiply matrices where every rank has
     a core, and the times are those of a matrix product: the input's and the weight's gradient take
-    as long as the forward pass. Otherwise they sleep; ``emulated`` says which, if given. A hop is
-    the latency of an emulated link.
+    as long as the forward pass. Otherwise they sleep, also where there is a hop, which is the
+    latency of an emulated link: it wants small messages. ``emulated`` says which, if given.
 
     Where the memory that is free does not carry so many ranks, ``fewer(n)`` says what n ranks are
     to do instead; without it that is a MemoryError.
@@ -102,7 +103,7 @@ def run_schedule(
     unit_s = seconds_per_unit(work) if unit_s is None else unit_s
     work = work.scaled(unit_s)
     if emulated is None:
-        emulated = work.schedule.n_ranks > machine.cores() or not _are_products(work)
+        emulated = work.hop > 0 or work.schedule.n_ranks > machine.cores() or not _are_products(work)
     measured = _measure(work, None if emulated else probe.layer_s, timeout_s)
     ideal = work.simulate()
     note = " ".join(filter(None, [fewer_ranks, _note(work, unit_s, emulated)]))
@@ -127,7 +128,7 @@ def _measure(work: Work, layer_s: float | None, timeout_s: float) -> pd.DataFram
     from labkit.explore import pipeline_rank
     from labkit.launch import launch
 
-    link = Link(work.hop, _SLOW_ENOUGH) if work.hop else None
+    link = Link(work.hop, _LINK_BYTES_PER_S) if work.hop else None
     options: dict[str, Any] = {"world_size": work.schedule.n_ranks, "threads": 1, "timeout_s": timeout_s, "link": link}
     if layer_s is None:
         run = launch(pipeline_rank.emulated_steps, work.schedule, _seconds(work), **options, backend="gloo")
@@ -147,9 +148,6 @@ def _seconds(work: Work) -> list[tuple[float, float, float]]:
     split = {op.stage for ops in work.schedule.ops for op in ops if op.kind == "I"}
     times = zip(*map(work.per_stage, ("forward", "backward", "input_grad", "weight_grad")), strict=True)
     return [(f, i, w) if stage in split else (f, b / 2, b / 2) for stage, (f, b, i, w) in enumerate(times)]
-
-
-_SLOW_ENOUGH = 10e6  # bytes/s: less than gloo moves on any machine, and the messages of stages that sleep are small
 
 
 def _ops_of_step(events: pd.DataFrame, step: int) -> pd.DataFrame:

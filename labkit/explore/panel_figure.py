@@ -67,7 +67,7 @@ def _draw(ax: Axes, panel: Panel, axis: TimeAxis, end: float, named: set[str]) -
         labels.append(mark.text)
     if handles:
         put_legend_right(ax, handles, labels)
-    attach(ax, panel.bars.assign(panel=panel.title))
+    attach(ax, panel.bars.assign(title=panel.title))
 
 
 def _label_rows(ax: Axes, panel: Panel) -> None:

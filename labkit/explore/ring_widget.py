@@ -153,7 +153,7 @@ def _note(n: int) -> str:
 
 
 def _alt(stories: Sequence[Story]) -> str:
-    ways = " and ".join(story.name if story.name != YOURS else "your own ring" for story in stories)
+    ways = " and ".join(story.name for story in stories)
     facts = "; ".join(f"{story.n_steps} steps, {_busiest(story)}" for story in stories)
     return (
         f"Grids of {stories[0].n} ranks by {stories[0].n} chunks, step by step: {ways}. Each cell tells whose parts "

@@ -187,7 +187,12 @@ def sent_cells(story: Story, n_bytes: float) -> pd.DataFrame:
 def in_units(n_bytes: float) -> str:
     """Return bytes in the unit that fits, such as 1.5 MiB."""
     power = min(int(math.log2(n_bytes)) // 10, 4) if n_bytes >= 1 else 0
-    return f"{n_bytes / 1024**power:.3g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
+    return f"{digits(n_bytes / 1024**power)} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
+
+
+def digits(number: float) -> str:
+    """Return a number with three digits, or with all that it has before the point."""
+    return f"{number:.3g}" if number < 999.5 else f"{number:.0f}"
 
 
 # --- the grid -------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from labkit.explore.schedule_values import with_ranks
-from labkit.explore.state import MOST_CHUNKS, MOST_MICRO, MOST_RANKS, Choice, State, Times, parse
+from labkit.explore.state import MOST_CHUNKS, MOST_MICRO, MOST_RANKS, Choice, State, StateError, Times, parse
 
 TITLES = {
     "Forward only": "forward",
@@ -80,9 +80,12 @@ class ScheduleControls(widgets.HBox):
         if not self.per_rank.value:
             forward, input_grad, weight_grad = ((_plain(slider.value),) for slider in self._sliders)
             return forward, input_grad, weight_grad
-        written = [f"{key}={''.join(text.value.split())}" for key, text in zip("FIW", self._texts, strict=True)]
-        read = parse(" ".join([f"n={self.n_ranks.value}", *written]))
+        read = self._read_texts(self.n_ranks.value)
         return read.forward, read.input_grad, read.weight_grad
+
+    def _read_texts(self, n_ranks: int) -> State:
+        written = [f"{key}={''.join(text.value.split())}" for key, text in zip("FIW", self._texts, strict=True)]
+        return parse(" ".join([f"n={n_ranks}", *written]))
 
     # --- to move them -----------------------------------------------------------------------------
 
@@ -115,11 +118,8 @@ class ScheduleControls(widgets.HBox):
         self._changed[0]()
 
     def _fit_to_ranks(self, n_before: int) -> None:
-        with contextlib.suppress(ValueError):  # texts that say nothing stay as they are
-            before = parse(
-                f"n={n_before} " + " ".join(f"{k}={t.value}" for k, t in zip("FIW", self._texts, strict=True))
-            )
-            now = with_ranks(before, self.n_ranks.value)
+        with contextlib.suppress(StateError):  # texts that say nothing stay as they are
+            now = with_ranks(self._read_texts(n_before), self.n_ranks.value)
             for text, times in zip(self._texts, (now.forward, now.input_grad, now.weight_grad), strict=True):
                 text.value = _written(times)
 

@@ -20,10 +20,9 @@ from labkit.schedule import (
     zero_bubble_h2,
     zero_bubble_v,
 )
-from labkit.schedule.dependencies import Dependencies
 from labkit.schedule.papers import divides_into_rounds
 from labkit.simulate.idle import critical_ops
-from labkit.simulate.replay import Replay, attribute_delays
+from labkit.simulate.replay import Replay, attribute_delays, kept_activations
 
 # --- from a state to schedules and their times ----------------------------------------------------
 
@@ -50,7 +49,10 @@ def work_of(state: State, choice: Choice) -> Work:
     wherever the schedule puts these. So whatever is slow stays in its place in the model.
     """
     n, m, v = state.n_ranks, n_micro_of(state), chunks_of(choice)
-    schedule = interleaved(n, m, v) if choice.name == "interleaved" else _MAKE[choice.name](n, m)
+    if choice.name == "interleaved":
+        schedule = replace(interleaved(n, m, v), name=f"interleaved 1F1B, {v} chunk{'s' * (v > 1)}")
+    else:
+        schedule = _MAKE[choice.name](n, m)
     times = (np.array(fitted(given, n)) for given in (state.forward, state.input_grad, state.weight_grad))
     forward, input_grad, weight_grad = (np.repeat(part / v, v).tolist() for part in times)
     backward = [i + w for i, w in zip(input_grad, weight_grad, strict=True)]
@@ -131,14 +133,13 @@ class Metrics(NamedTuple):
 def metrics_of(run: Replay) -> Metrics:
     """Return the metrics of a run. Raises ValueError if all its ops take 0 s."""
     path = critical_ops(run, attribute_delays(run).waited_for)
-    peaks, dependencies = _peaks(run.dependencies), run.dependencies
-    peak_rank = int(np.argmax(peaks))
-    n_stages = 1 + max(op.stage for op in dependencies.ops)
+    kept, n_stages = kept_activations(run), 1 + max(op.stage for op in run.dependencies.ops)
+    first = int(kept.number.argmax())  # where one rank keeps the most
     return Metrics(
         makespan_s=run.makespan_s,
         bubbles=bubbles(run),
-        peak=float(peaks[peak_rank] * len(peaks) / n_stages),
-        peak_rank=peak_rank,
+        peak=float(kept.number[first] * (1 + run.dependencies.rank[-1]) / n_stages),
+        peak_rank=int(kept.rank[first]),
         critical_ops=len(path),
         critical_share=float(run.duration_s[path].sum()) / run.makespan_s,
     )
@@ -159,14 +160,3 @@ def bubbles(run: Replay) -> Bubbles:
         idle_s=float(idle_s),
         inside=float(1 - busy_s[longest] / taken_s[longest]),
     )
-
-
-_KEEPS = {"F": 1, "B": -1, "I": 0, "W": -1}  # activations: F adds one as it begins, the others free it as they end
-
-
-def _peaks(dependencies: Dependencies) -> np.ndarray:
-    """Return the most activations that each rank keeps: of a stage, as peak_activations does."""
-    kept = np.cumsum([_KEEPS[op.kind] for op in dependencies.ops])
-    first = np.searchsorted(dependencies.rank, np.arange(1 + dependencies.rank[-1]))
-    before = np.append(0, kept)[first]
-    return np.maximum.reduceat(kept, first) - before

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import threading
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import ipywidgets
 import matplotlib.pyplot as plt
@@ -111,8 +113,9 @@ class ScheduleExplorer(Explorer):
     def _predicted_panel(self, each: Predicted, axis: TimeAxis) -> Panel:
         facts, cap = tables.facts(each.metrics, axis), self.state.cap
         title, schedule = each.work.schedule.name, each.work.schedule
-        options = {"title": title, "facts": facts, "memory": True, "cap": cap, "replay": each.replay}
-        return events_panel(each.events, schedule, time=axis, **options)  # type: ignore[arg-type]
+        options: dict[str, Any] = {"title": title, "facts": facts, "memory": True, "cap": cap, "replay": each.replay}
+        most_kept = max(other.metrics.peak for other in self.predicted)
+        return events_panel(each.events, schedule, time=axis, most_kept=most_kept, **options)
 
     def _metrics_table(self) -> pd.DataFrame:
         axis = time_axis(1.0, UNITS)
@@ -121,17 +124,16 @@ class ScheduleExplorer(Explorer):
         )
 
     def _said(self) -> str:
-        said = [f"{each.work.schedule.name}: makespan {each.metrics.makespan_s:g}" for each in self.predicted]
+        said = []
+        if (shown := n_micro_of(self.state)) != self.state.n_micro:
+            asked, n = self.state.n_micro, self.state.n_ranks
+            said.append(f"{shown} micro-batches: interleaved 1F1B on {n} ranks cannot share out {asked} evenly")
+        said += [f"{each.work.schedule.name}: makespan {each.metrics.makespan_s:g}" for each in self.predicted]
         over = [each for each in self.predicted if self.state.cap and each.metrics.peak > self.state.cap]
         said += [
             f"{each.work.schedule.name} keeps {each.metrics.peak:g}, over the cap of {self.state.cap:g}"
             for each in over
         ]
-        if (shown := n_micro_of(self.state)) != self.state.n_micro:
-            asked, n = self.state.n_micro, self.state.n_ranks
-            said.append(
-                f"interleaved 1F1B on {n} ranks cannot share out {asked} micro-batches evenly, so {shown} are shown"
-            )
         return "; ".join(said) + "."
 
     def _alt(self) -> str:
@@ -150,7 +152,7 @@ class ScheduleExplorer(Explorer):
         works = [work_of(state, choice) for choice in state.choices]
         unit_s = seconds_per_unit(*works)
         runs = [
-            run_schedule(*work, fewer=lambda n, choice=choice: _of_fewer(state, choice, n), unit_s=unit_s)
+            run_schedule(*work, fewer=partial(_of_fewer, state, choice), unit_s=unit_s)
             for work, choice in zip(works, state.choices, strict=True)
         ]
         with self._showing:
@@ -165,8 +167,14 @@ class ScheduleExplorer(Explorer):
             runs = self.run()
         except TodoError as error:
             return f"{error}. Real ranks run a schedule with your own ScheduledPipeline: fill in {error.task} first."
-        said = " ".join(dict.fromkeys(run.note for run in runs))
-        return said if self.runs is runs else f"{said} The controls have moved since, so it is not shown: run again."
+        if self.runs is not runs:
+            return "The controls have moved while it ran, so the run is not shown: run again."
+        return self._said_of_runs()
+
+    def _said_of_runs(self) -> str:
+        """Return the notes of all runs, each sentence once."""
+        sentences = (sentence for run in self.runs for sentence in re.split(r"(?<=\.) ", run.note))
+        return " ".join(dict.fromkeys(sentences))
 
     def _show_runs(self) -> None:
         """Show what happened under what should have."""
@@ -178,10 +186,11 @@ class ScheduleExplorer(Explorer):
             for table, which in ((run.ideal, "predicted"), (run.measured, "measured")):
                 found[f"{name}, {which}"] = metrics_of(replay_events(run.schedule, table)), axis
             facts = tables.facts(found[f"{name}, measured"][0], axis)
-            options = {"title": name, "facts": facts, "memory": True, "cap": self.state.cap}
-            panels.append(events_panel(run.measured, run.schedule, run.ideal, time=axis, **options))  # type: ignore[arg-type]
+            options: dict[str, Any] = {"title": name, "facts": facts, "memory": True, "cap": self.state.cap}
+            panels.append(events_panel(run.measured, run.schedule, run.ideal, time=axis, **options))
         note = emulated(*(run.measured for run in self.runs))
-        self.timeline.show(panels, time=axis, alt=f"{self._alt()} Measured runs lie under it.", note=note)
+        alt = f"{self._alt()} Measured runs lie under it."
+        self.timeline.show(panels, time=axis, alt=alt, note=note, said=self._said_of_runs())
         gaps = "".join(tables.gap_as_html(run.schedule.name, run.gap) for run in self.runs)
         self.table.value = tables.as_html(tables.metrics(found, self.state.cap)) + gaps
 

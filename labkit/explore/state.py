@@ -74,7 +74,8 @@ class State:
 
     @property
     def choices(self) -> list[Choice]:
-        return [self.choice, self.other] if self.other else [self.choice]
+        """Return the schedules that are shown: one is not compared with itself."""
+        return [self.choice] if self.other in (None, self.choice) else [self.choice, self.other]
 
     def __str__(self) -> str:
         words = [str(self.choice), f"n={self.n_ranks}", f"m={self.n_micro}", f"F={_written(self.forward)}"]

@@ -133,6 +133,9 @@ class Timeline(Shown, anywidget.AnyWidget):
     def _receive(self, _: Any, message: dict[str, Any], __: Any) -> None:
         if "save" in message:
             self._download(message["save"])
+        elif "key" in message:
+            for pressed in self._pressed:
+                pressed(message["key"])  # also those that were pressed before the answer to the last one
         elif message.get("version") != self._version:
             return  # about a picture that is no longer there
         elif "ask" in message:
@@ -142,9 +145,6 @@ class Timeline(Shown, anywidget.AnyWidget):
         elif "pick" in message:
             for callback in self._picked:
                 callback(message["panel"], message["pick"])
-        elif "key" in message:
-            for pressed in self._pressed:
-                pressed(message["key"])
 
     def _answer(self, kind: str, panel: int, index: int) -> str:
         if kind == "bar":

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+from pandas.api.types import is_numeric_dtype
 
 from labkit.schedule import EVENT_NAMES
 
@@ -58,17 +59,20 @@ def op_rows(events: pd.DataFrame, what: str = "events") -> pd.DataFrame:
     """
     columns = ["rank", "lane", "name", "stage", "micro_batch", "start_s", "end_s"]
     events = check_events(events, what, columns)
-    is_op = (events["lane"] == "compute") & events["name"].isin(list(EVENT_NAMES.values()))
-    is_op &= events["stage"].notna() & events["micro_batch"].notna()
+    is_op = (events["lane"] == "compute").to_numpy(dtype=bool) & events["name"].isin(
+        list(EVENT_NAMES.values())
+    ).to_numpy()
+    is_op &= events["stage"].notna().to_numpy() & events["micro_batch"].notna().to_numpy()
     if not is_op.any():
         names = ", ".join(EVENT_NAMES.values())
         raise ValueError(
             f"{what} has no op of a pipeline, expected spans in the lane compute named {names}, each with its stage and "
             'micro_batch: span("forward", stage=0, micro_batch=3)'
         )
-    ops = events[is_op.to_numpy(dtype=bool)]
+    ops = events[is_op]
     for column in ("rank", "stage", "micro_batch"):
-        numbers = pd.to_numeric(ops[column], errors="coerce").to_numpy(dtype=float, na_value=np.nan)
+        values = ops[column] if is_numeric_dtype(ops[column]) else pd.to_numeric(ops[column], errors="coerce")
+        numbers = values.to_numpy(dtype=float, na_value=np.nan)
         if (wrong := ~((numbers >= 0) & (numbers == np.floor(numbers)))).any():
             value = ops[column].iloc[int(wrong.argmax())]
             raise ValueError(f"{what} has {value!r} in the column {column}, expected whole numbers from 0 on")
@@ -144,9 +148,9 @@ def activations(events: pd.DataFrame) -> pd.DataFrame:
     of a pipeline.
     """
     ops = op_rows(events)
-    ops = ops.iloc[np.argsort(ops["start_s"].to_numpy(dtype=float), kind="stable")]
-    name, start_s, end_s = (ops[column].to_numpy() for column in ("name", "start_s", "end_s"))
-    rank, step, stage, micro_batch = (_whole_numbers(ops, column) for column in _ACTIVATION)
+    in_order = np.argsort(ops["start_s"].to_numpy(dtype=float), kind="stable")
+    name, start_s, end_s = (ops[column].to_numpy()[in_order] for column in ("name", "start_s", "end_s"))
+    rank, step, stage, micro_batch = (_whole_numbers(ops, column)[in_order] for column in _ACTIVATION)
     activation = _keys(rank, step, stage, micro_batch)
     forward, frees = name == "forward", (name == "backward") | (name == "weight_grad")
     freed_by = _partners(activation[forward], activation[frees])

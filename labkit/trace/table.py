@@ -43,13 +43,21 @@ def event_table(
 
     kind = MeasuredTable if measured else pd.DataFrame
     if isinstance(rows, Mapping):
-        index = range(len(rows["start_s"]))
-        table = kind({name: pd.Series(rows.get(name), index, _TYPES[name]) for name in EVENT_COLUMNS})
+        n_rows = len(rows["start_s"])
+        table = kind({name: _column(rows.get(name), n_rows, _TYPES[name]) for name in EVENT_COLUMNS})
     else:
         table = kind(list(rows), columns=list(EVENT_COLUMNS)).astype(_TYPES)
     if emulated:
         table.attrs["emulated"] = emulated
     return table
+
+
+def _column(values: Any, n_rows: int, kind: Any) -> Any:
+    import pandas as pd
+
+    if values is None or isinstance(values, str | int):
+        return pd.array([values], dtype=kind).repeat(n_rows)
+    return pd.array(values, dtype=kind)
 
 
 def rank_events(rows: Iterable[Row], rank: int, origin_ns: int) -> list[tuple[Any, ...]]:

@@ -1,4 +1,4 @@
-"""Take the README's pictures of the explorers, as a reader sees them: python tests/browser/screenshots.py
+"""Take the pictures of the explorers in README.md, as a reader sees them: make screenshots.
 
 Each is opened in JupyterLab, used a little, and photographed in the light and in the dark theme:
 figures/explorers/NAME-THEME.png.
@@ -50,7 +50,8 @@ def photograph(lab: Lab, name: str) -> None:
             before = page.locator(".labkit-timeline").last.get_attribute("data-drawn")
             page.keyboard.press(key)
             page.wait_for_function(
-                "before => [...document.querySelectorAll('.labkit-timeline')].at(-1).dataset.drawn !== before", arg=before
+                "before => [...document.querySelectorAll('.labkit-timeline')].at(-1).dataset.drawn !== before",
+                arg=before,
             )
         for theme in ("light", "dark"):
             change_theme(page, theme)

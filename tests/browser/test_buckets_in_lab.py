@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import axe
+import pytest
+from playwright.sync_api import expect
 from to_do import task
 
 CELLS = ["from labkit.explore import bucket_explorer\nbucket_explorer('mlp', world_size=2)"]
+PATIENCE_MS = 60_000  # more than anything here takes
 
 
 @task("dp.6", "dp.7")
-def test_a_slider_moved_by_key_changes_picture_and_numbers_and_a_run_is_laid_under_it(lab):
-    with lab.notebook(CELLS) as page:
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_slider_moved_by_key_changes_the_numbers_and_a_run_is_laid_under_the_prediction(lab, theme):
+    with lab.notebook(CELLS, theme=theme) as page:
         numbers = page.locator(".jp-OutputArea table").filter(has_text="exposed communication")
-        numbers.wait_for(timeout=60_000)
+        expect(numbers).to_contain_text("hidden", timeout=PATIENCE_MS)
         before = numbers.inner_text()
-        page.get_by_role("slider").first.press("ArrowRight")
-        page.wait_for_function("text => !document.body.innerText.includes(text)", arg=before.splitlines()[-1])
+        page.get_by_role("slider", name="bucket size").press("ArrowRight")
+        expect(numbers).not_to_have_text(before, timeout=PATIENCE_MS, use_inner_text=True)
         page.get_by_role("button", name="Run it").click()
-        page.get_by_text("Measured on 2 ranks").wait_for(timeout=60_000)
-        assert "measured" in numbers.inner_text()
+        expect(page.get_by_text("Measured on 2 ranks").first).to_be_visible(timeout=PATIENCE_MS)
+        expect(numbers).to_contain_text("measured", timeout=PATIENCE_MS)
         axe.check(page, ".jp-OutputArea-output")

@@ -177,14 +177,15 @@ def test_zooming_and_panning_show_a_part_of_the_axis_and_all_shows_all(page):
     assert in_sight(page) == whole
 
 
-def test_the_picture_follows_jupyterlab_s_theme(page):
-    root = page.locator(".labkit-timeline")
-    expect(root).to_have_attribute("data-theme", "light")
-    ground = "e => getComputedStyle(e).color"
-    light = root.evaluate(ground)
-    change_theme(page, "dark")
-    expect(root).to_have_attribute("data-theme", "dark")
-    assert root.evaluate(ground) != light
+def test_the_picture_follows_jupyterlab_s_theme_to_and_fro(page):
+    ink = "document.querySelector('.labkit-timeline').timeline.painter.state.theme.ink"
+    words = "getComputedStyle(document.querySelector('.labkit-timeline')).color"
+    light = page.evaluate(ink), page.evaluate(words)
+    for theme in ("dark", "light", "dark"):
+        change_theme(page, theme)
+        expect(page.locator(".labkit-timeline")).to_have_attribute("data-theme", theme)
+        for what, in_light in zip((ink, words), light, strict=True):
+            page.wait_for_function(f"([light, same]) => ({what} === light) === same", arg=[in_light, theme == "light"])
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

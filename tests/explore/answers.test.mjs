@@ -56,6 +56,21 @@ test("a kernel that does not answer is named, and asked again the next time", as
   }
 });
 
+test("of a question about a picture that has gone nobody says that the kernel is silent", async () => {
+  mock.timers.enable({ apis: ["setTimeout"] });
+  try {
+    const { answers } = connected(4000);
+    const said = [];
+    answers.ask("clock", 0, 0).then((text) => said.push(text));
+    answers.startOver(2);
+    mock.timers.tick(10_000);
+    await Promise.resolve();
+    assert.deepEqual(said, []);
+  } finally {
+    mock.timers.reset();
+  }
+});
+
 test("in a file nothing is sent: the answers are there", async () => {
   const send = () => assert.fail("a file has no kernel");
   const answers = new Answers(send, { bar: [["1F0", "1F1"]] });

@@ -2,9 +2,10 @@
 
 import matplotlib.pyplot as plt
 import pytest
+from to_do import task
 
 from labkit.draw.picture import drawn_data
-from labkit.explore import collectives_explorer, placement_explorer
+from labkit.explore import collectives_explorer, grid_widgets, placement_explorer
 from labkit.explore.collectives_seen import SEVEN
 
 
@@ -76,3 +77,25 @@ def test_placement_shows_the_four_settings_of_a_model():
 def test_an_unknown_model_is_refused():
     with pytest.raises(ValueError, match="expected one of 125M"):
         placement_explorer("2B")
+
+
+@task("dp.4", "pipe.5")
+def test_a_button_trains_a_small_model_and_shows_what_its_ranks_kept():
+    explorer = placement_explorer()
+    explorer.run.begin()
+    explorer.run.wait()
+    assert explorer.timeline.said.endswith("ranks with the same stage have the same weights.")
+    assert explorer.model.value == "a small model" and "a small model" in explorer.timeline.scene["alt"]
+    assert explorer.table()["weights"].tolist() == ["1 MiB", "1 MiB", "514 KiB", "514 KiB"]
+    explorer.model.value = "1.3B"
+    assert "GPT-3 1.3B" in explorer.timeline.scene["alt"]
+
+
+def test_why_it_cannot_train_is_said(monkeypatch):
+    def not_yet():
+        raise NotImplementedError("TODO dp.4: labkit/dp.py, line 42.")
+
+    monkeypatch.setattr(grid_widgets, "kept_in_ranks", not_yet)
+    explorer = placement_explorer()
+    assert explorer.train() == "TODO dp.4: labkit/dp.py, line 42."
+    assert explorer.model.value == "1.3B"

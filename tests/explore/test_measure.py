@@ -165,7 +165,8 @@ def test_stages_sleep_where_ranks_outnumber_cores(cores, n, sleep, monkeypatch):
     monkeypatch.setattr(measure, "_probe", lambda timeout_s: measure._Probe(1, 1e-4))
     monkeypatch.setattr(measure, "_measure", lambda work, layer_s, timeout_s: given.append(layer_s) or work.simulate())
     run_schedule(gpipe(n, 2))
-    assert given == [None if sleep else 1e-4]
+    run_schedule(gpipe(n, 2), hop=1)  # which is a link's, and wants small messages
+    assert given == [None if sleep else 1e-4, None]
 
 
 def test_a_whole_backward_pass_sleeps_as_long_as_it_is_to_take_whatever_i_and_w_are():

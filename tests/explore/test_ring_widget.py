@@ -74,7 +74,7 @@ def test_the_last_column_says_what_each_rank_has_sent_so_far(explorer):
     assert of_rank_0["name"].tolist() == ["bytes sent"] * 2 + ["more than the least"] * 2
 
 
-@pytest.mark.parametrize("n", [2, 4, 5, 8, 16])
+@pytest.mark.parametrize("n", [2, 5, 8, 16])
 def test_on_paper_it_shows_both_ways_from_a_start_to_the_end(explorer, n):
     explorer.ranks.value = n
     form = explorer.static_form()
@@ -105,8 +105,8 @@ def test_a_recorded_ring_stands_beside_the_ideal_one_and_in_the_table(explorer, 
     recording["story"] = rings.follow("naive ring", 4)._replace(name=recorded_ring.YOURS)
     said = explorer.record()
     assert said.startswith("Every rank ends up with the whole sum.")
-    assert titles(explorer) == ["ring", "yours"] and explorer.beside.value == "yours"
-    assert explorer.table()["way"].tolist()[-1] == "yours" and "yours" in explorer.metrics.value
+    assert titles(explorer) == ["ring", "your own ring"] and explorer.beside.value == "your own ring"
+    assert explorer.table()["way"].tolist()[-1] == "your own ring" and "your own ring" in explorer.metrics.value
     assert explorer.record() == said
 
 
@@ -114,8 +114,8 @@ def test_it_is_forgotten_when_the_number_of_ranks_changes(explorer, recording):
     recording["story"] = rings.follow("ring", 4)._replace(name=recorded_ring.YOURS)
     explorer.record()
     explorer.ranks.value = 5
-    assert titles(explorer) == ["ring"] and "yours" not in explorer.beside.options + explorer.way.options
-    assert "yours" not in explorer.table()["way"].tolist()
+    assert titles(explorer) == ["ring"] and "your own ring" not in explorer.beside.options + explorer.way.options
+    assert "your own ring" not in explorer.table()["way"].tolist()
 
 
 def test_why_it_cannot_be_recorded_is_said_and_the_explorer_lives_on(explorer, recording):
@@ -130,5 +130,5 @@ def test_its_button_records_the_readers_own_ring_in_real_ranks(explorer):
     explorer.ranks.value = 2
     explorer.run.begin()
     explorer.run.wait()
-    assert titles(explorer) == ["ring", "yours"]
+    assert titles(explorer) == ["ring", "your own ring"]
     assert explorer.timeline.said.startswith("Every rank ends up with the whole sum. Step by step it is the ring")

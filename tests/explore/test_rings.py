@@ -1,5 +1,7 @@
 """labkit.explore.rings: what moves where while N ranks add up a tensor, and how many bytes."""
 
+import subprocess
+import sys
 from itertools import pairwise
 
 import numpy as np
@@ -96,6 +98,14 @@ def test_an_unknown_way_is_refused_with_those_there_are():
         rings.follow("tree", 4)
 
 
+@pytest.mark.parametrize(
+    ("n_bytes", "text"),
+    [(0, "0 B"), (1, "1 B"), (1023, "1023 B"), (1024, "1 KiB"), (1.5 * 2**20, "1.5 MiB"), (2000 * 2**40, "2000 TiB")],
+)
+def test_bytes_are_written_in_the_unit_that_fits(n_bytes, text):
+    assert rings.in_units(n_bytes) == text
+
+
 # --- the grid -------------------------------------------------------------------------------------
 
 
@@ -148,3 +158,10 @@ def test_at_each_step_a_panel_shows_one_bar_a_cell_and_links_lead_between_bars_t
         assert len(links) == np.where(sent == n, 1, sent).sum()
         assert (links["label"] == "all").sum() == (sent == n).sum()
     assert shown.clocks.tolist() == list(range(story.n_steps + 1))
+
+
+def test_what_ranks_import_loads_no_torch_no_matplotlib_and_no_widgets():
+    engines = ("rings", "recorded_ring", "collectives_seen", "placement_map")
+    code = f"import sys; from labkit.explore import {', '.join(engines)}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"torch", "matplotlib", "ipywidgets"} & set(loaded)

@@ -15,10 +15,12 @@ export class Answers {
     this.asked = new Map();
   }
 
-  // Another picture: what is known of the one before no longer holds.
+  // Another picture: what is known of the one before no longer holds, and what was asked about it
+  // stays without an answer.
   startOver(version) {
     this.version = version;
     this.known.clear();
+    for (const { timer } of this.asked.values()) clearTimeout(timer);
     this.asked.clear();
   }
 
@@ -32,10 +34,7 @@ export class Answers {
           this.known.delete(key);
           resolve(NO_KERNEL);
         }, this.patienceMs);
-        this.asked.set(key, (text) => {
-          clearTimeout(timer);
-          resolve(text);
-        });
+        this.asked.set(key, { timer, resolve });
       });
       this.known.set(key, promise);
       this.send({ ask: kind, panel, index, version: this.version });
@@ -46,6 +45,8 @@ export class Answers {
   // An answer has arrived; one to a question about an earlier picture is dropped.
   receive({ answer, panel, index, version, text }) {
     if (version !== this.version) return;
-    this.asked.get(`${answer} ${panel} ${index}`)?.(text);
+    const { timer, resolve } = this.asked.get(`${answer} ${panel} ${index}`) ?? {};
+    clearTimeout(timer);
+    resolve?.(text);
   }
 }

@@ -64,10 +64,15 @@ export class Painter {
     return layout.gutter + viewport.toPixel(value, layout.plot);
   }
 
-  write(text, x, y, { size = 12, colour = this.state.theme.ink, align = "left", weight = "normal" } = {}) {
+  write(text, x, y, { size = 12, colour = this.state.theme.ink, align = "left", weight = "normal", halo = false } = {}) {
     this.pen.font = `${weight} ${size}px ${FONT}`;
     this.pen.textAlign = align;
     this.pen.textBaseline = "middle";
+    if (halo) {
+      this.pen.strokeStyle = this.state.theme.ground;
+      this.pen.lineWidth = 4;
+      this.pen.strokeText(text, x, y);
+    }
     this.pen.fillStyle = colour;
     this.pen.fillText(text, x, y);
   }
@@ -268,7 +273,7 @@ export class Painter {
       pen.stroke();
       this.head(middle, end, width);
     }
-    if (text) this.write(text, (start[0] + 2 * middle[0] + end[0]) / 4 + 6, (start[1] + 2 * middle[1] + end[1]) / 4, { size: 11 });
+    if (text) this.write(text, (start[0] + 2 * middle[0] + end[0]) / 4 + 6, (start[1] + 2 * middle[1] + end[1]) / 4, { size: 11, halo: true });
   }
 
   head([x0, y0], [x1, y1], width) {

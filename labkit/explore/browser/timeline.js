@@ -11,6 +11,7 @@ import { Viewport } from "./viewport.js";
 
 const SLACK = 3; // px beside a bar that still hit it
 const ZOOM = 1.4;
+const MOST_FRAMES_WITHOUT = 120; // so often a picture without room is tried again
 const KEYS = [
   ["arrows", "go from bar to bar"],
   ["Enter", "pin the bar, or let it go; Esc lets go"],
@@ -29,7 +30,7 @@ export class TimelineView {
     this.connection = connection;
     this.answers = new Answers((message) => connection.send(message), connection.written);
     this.hovered = this.pinned = this.focus = null;
-    this.drawn = 0;
+    this.drawn = this.framesWithout = 0;
     this.build();
     this.painter = new Painter(this.canvas);
     this.endings = [onThemeChange(() => this.draw())];
@@ -80,7 +81,11 @@ export class TimelineView {
       const theme = themeNow();
       this.root.dataset.theme = theme;
       const width = Math.floor(this.stage.clientWidth);
-      if (!width) return; // not on the page, or folded away
+      if (!width) { // folded away, or for a frame or two while JupyterLab changes its theme
+        if (this.framesWithout++ < MOST_FRAMES_WITHOUT) this.draw();
+        return;
+      }
+      this.framesWithout = 0;
       this.layout = layOut(this.scene, width);
       const { scene, layout, viewport, hovered, pinned, focus } = this;
       const focused = document.activeElement === this.stage ? focus : null;

@@ -1,5 +1,6 @@
 // The two places where a Timeline lives: a notebook, with a kernel, and a file, without one.
 
+import { NO_KERNEL } from "./answers.js";
 import { nameSliders } from "./sliders.js";
 import { TimelineView } from "./timeline.js";
 
@@ -19,9 +20,10 @@ function render({ model, el }) {
     try {
       model.send(message);
     } catch {
-      view.say("The kernel does not answer. If it was restarted, run this cell again.");
+      onLost();
     }
   };
+  const onLost = () => view.say(NO_KERNEL); // told by JupyterLab when it restarts or ends the kernel
   const onDrawn = () => nameSliders(el.closest(".jp-OutputArea-output") ?? el);
   const view = new TimelineView(root, { scene: model.get("scene"), keys: model.get("own_keys"), bare: model.get("bare"), said: () => model.get("said"), send, onDrawn });
   const onScene = () => view.show(model.get("scene"));
@@ -33,10 +35,12 @@ function render({ model, el }) {
   model.on("change:scene", onScene);
   model.on("change:said", onSaid);
   model.on("msg:custom", onMessage);
+  model.on("comm_live_update", onLost);
   return () => {
     model.off("change:scene", onScene);
     model.off("change:said", onSaid);
     model.off("msg:custom", onMessage);
+    model.off("comm_live_update", onLost);
     view.end();
   };
 }

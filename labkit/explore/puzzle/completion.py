@@ -10,6 +10,7 @@ tried: in any way to finish another one and all that comes of it could change pl
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from labkit.explore.puzzle.board import Board, Ready
@@ -17,7 +18,7 @@ from labkit.explore.puzzle.levels import Level
 from labkit.explore.puzzle.refusals import Refusal
 from labkit.schedule import Op
 
-SEARCHED = 1500  # boards a search looks at before it gives up
+SEARCHED = 1000  # boards a search looks at before it gives up
 
 
 class Completion(NamedTuple):
@@ -31,6 +32,7 @@ class Completion(NamedTuple):
     certain: bool
 
 
+@lru_cache(maxsize=512)  # of the boards of a game, which hints ask for again and again
 def complete(board: Board, level: Level) -> Completion:
     """Return the best way found to finish ``board``, which must have no violations."""
     bound_s = lower_bound(board, level)
@@ -41,6 +43,16 @@ def complete(board: Board, level: Level) -> Completion:
         if level.result_s(best) <= bound_s:
             return Completion(best, level.result_s(best), True)
     return _Search(level, best).run(board)
+
+
+@lru_cache(maxsize=512)
+def reaches_par(board: Board, level: Level) -> bool:
+    """Return whether a way to finish ``board`` at par was found."""
+    if board.violations() or lower_bound(board, level) > level.par_s:
+        return False
+    if any(level.result_s(finished) <= level.par_s for finished in _by_rules(board, level)):
+        return True
+    return _Search(level, None, level.par_s).run(board).board is not None
 
 
 def candidates(board: Board) -> list[Ready]:
@@ -176,8 +188,8 @@ def _one_machine(ops: list[tuple[float, float, float]]) -> float:
 class _Search:
     """Try every order, the one that starts earliest first, and leave out what cannot get better."""
 
-    def __init__(self, level: Level, best: Board | None):
-        self.level, self.best = level, best
+    def __init__(self, level: Level, best: Board | None, most_s: float = float("inf")):
+        self.level, self.best, self.most_s = level, best, most_s
         self.left = SEARCHED
         self.seen: set[frozenset] = set()
 
@@ -198,10 +210,14 @@ class _Search:
         if len(board.placed) == len(board.rules.ops):
             if self.level.result_s(board) < self.best_s:
                 self.best = board
+            if self.best_s <= self.most_s < float("inf"):
+                self.left = 0  # good enough
             return
         for op, start_s in sorted(candidates(board), key=lambda ready: (ready.start_s, -board.rules.tails[ready.op])):
             after = board.with_op(op, start_s)
             state = frozenset(after.placed.values())
-            if state not in self.seen and lower_bound(after, self.level) < self.best_s:
-                self.seen.add(state)
+            if state in self.seen:
+                continue
+            self.seen.add(state)
+            if (bound_s := lower_bound(after, self.level)) < self.best_s and bound_s <= self.most_s:
                 self._visit(after)

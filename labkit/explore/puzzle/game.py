@@ -111,7 +111,8 @@ class Game:
         if rank >= rules.n_ranks:
             return f"There is no rank {rank}: the last one is {rules.n_ranks - 1}."
         self.rank, self.chosen = rank, None
-        here = [ready for ready in self._at_the_end() if rules.rank_of(ready.op) == rank]
+        ready = sorted(self._at_the_end(), key=lambda ready: ready.start_s)
+        here = [offer for offer in ready if rules.rank_of(offer.op) == rank]
         if self.assistance == 0:
             return f"Rank {rank}."
         return f"Rank {rank}: {_listed(here)} may be placed." if here else f"Rank {rank}: nothing may be placed yet."

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from labkit.explore.puzzle.board import Board, Ready
-from labkit.explore.puzzle.completion import Completion, complete
+from labkit.explore.puzzle.completion import Completion, complete, reaches_par
 from labkit.explore.puzzle.levels import Level
 from labkit.explore.puzzle.refusals import Refusal
 from labkit.schedule import Op
@@ -81,7 +81,7 @@ def _undo(board: Board, best: Completion, level: Level, before: Sequence[Board])
     """Return how many moves to undo for par to be in reach again, and say so; 0 and "" if it is."""
     if best.result_s <= level.par_s:
         return 0, ""
-    number = next((n for n, earlier in enumerate(before, 1) if _reaches_par(earlier, level)), 0)
+    number = _moves_back(before, level)
     moves = f"undo {number} move{'s' if number != 1 else ''} for par" if number else "clear the board for par"
     if best.board is None:
         dead_end = "There is no way on from here" if best.certain else "I find no way on from here"
@@ -91,8 +91,20 @@ def _undo(board: Board, best: Completion, level: Level, before: Sequence[Board])
     return number, f"{here}; par is {level.par_s:g}: {moves}."
 
 
-def _reaches_par(board: Board, level: Level) -> bool:
-    return not board.violations() and complete(board, level).result_s <= level.par_s
+def _moves_back(before: Sequence[Board], level: Level) -> int:
+    """Return how many moves ago par was within reach, 0 if never.
+
+    Once it is lost it stays lost, until something is removed. So halving finds the move that lost
+    it.
+    """
+    reached, lost = len(before), 0
+    while reached - lost > 1:
+        middle = (reached + lost) // 2
+        if reaches_par(before[middle - 1], level):
+            reached = middle
+        else:
+            lost = middle
+    return reached if before and reaches_par(before[reached - 1], level) else 0
 
 
 # --- why this op ----------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import ipywidgets
@@ -20,6 +21,8 @@ from labkit.explore.puzzle.recognise import YOURS, recognise
 from labkit.explore.puzzle.rules import OF_KIND, Rules
 from labkit.explore.timeline import Timeline
 from labkit.schedule import EVENT_NAMES, Op, Schedule
+
+MOST_OFFERS = 12  # buttons; more are seen in the picture
 
 
 def schedule_puzzle(level: int = 1) -> SchedulePuzzle:
@@ -47,13 +50,15 @@ class SchedulePuzzle(Explorer):
         self.game = self._games[level]
         self._run = run or _run_schedule
         self.text = ipywidgets.HTML()
+        auto = ipywidgets.Layout(width="auto")
         narrow: Any = {"button_width": "40px", "description_width": "40px"}
-        self.rank = ipywidgets.ToggleButtons(description="Rank", style=narrow)
+        self.rank = ipywidgets.ToggleButtons(description="Rank", style=narrow, layout=auto)
         self.kinds = {
             kind: self._button(name, f"Place the next {name} ({kind}) of the rank", kind.lower())
             for kind, name in OF_KIND.items()
         }
-        self.offers = ipywidgets.HBox(layout=ipywidgets.Layout(flex_flow="row wrap"))
+        buttons = [ipywidgets.Button(layout=ipywidgets.Layout(width="auto")) for _ in range(MOST_OFFERS)]
+        self.offers = ipywidgets.HBox(buttons, layout=ipywidgets.Layout(flex_flow="row wrap"))
         self.undo = self._button("Undo", "Take the last move back (u)", "u")
         self.redo = self._button("Redo", "Make it again (r)", "r")
         self.remove = self._button("Remove", "Remove the op that is chosen, or the last one of the rank (x)", "x")
@@ -74,7 +79,6 @@ class SchedulePuzzle(Explorer):
         self.run_shown = ipywidgets.VBox()
         self.wrong = ipywidgets.HTML()
         self.table = ipywidgets.HTML()
-        self.table.add_class("jp-RenderedHTMLCommon")  # as JupyterLab shows tables
         timeline = Timeline()
         timeline.own_keys = [list(pair) for pair in KEYS]
         super().__init__(self._rows(timeline), timeline)
@@ -146,13 +150,15 @@ class SchedulePuzzle(Explorer):
         self.csv_text.value = self.csv
         self.wrong.value = _as_list([str(wrong) for wrong in game.board.violations()])
         self.table.value = table_html(table(game.board))
-        self.offers.children = [self._offer(op, start_s) for op, start_s in game.offers()[:12]]
+        self._show_offers()
 
     # --- what a reader does -----------------------------------------------------------------------
 
     def _listen(self) -> None:
         self.timeline.on_pick(lambda _, bar: self.guarded(lambda: self.place(shown_ops(self.game)[bar]))())
         self.timeline.on_key(lambda key: self.guarded(lambda: self.press(key))())
+        for number, offer in enumerate(self.offers.children):
+            offer.on_click(self.guarded(partial(self._offer, number)))
         self.clear.on_click(self.guarded(lambda: self._after(self.game.clear())))
         self.previous.on_click(self.guarded(lambda: self.go_to(self.game.number - 1)))
         self.next.on_click(self.guarded(lambda: self.go_to(self.game.number + 1)))
@@ -166,13 +172,18 @@ class SchedulePuzzle(Explorer):
         button.on_click(self.guarded(lambda: self.press(key)))
         return button
 
-    def _offer(self, op: Op, start_s: float) -> ipywidgets.Button:
-        rank = self.board.rules.rank_of(op)
-        button = ipywidgets.Button(
-            description=f"{op} at {start_s:g}", tooltip=f"Place {op} on rank {rank} at {start_s:g}"
-        )
-        button.on_click(self.guarded(lambda: self.place(op)))
-        return button
+    def _offer(self, number: int) -> None:
+        """Place the op that the button of this number offers."""
+        self.place(self.game.offers()[number].op)
+
+    def _show_offers(self) -> None:
+        """Write the offered ops on the buttons, which stay the same ones, so that focus stays."""
+        offers = self.game.offers()[:MOST_OFFERS]
+        for button, (op, start_s) in zip(self.offers.children, offers, strict=False):
+            button.description = f"{op} at {start_s:g}"
+            button.tooltip = f"Place {op} on rank {self.board.rules.rank_of(op)} at {start_s:g}"
+        for number, button in enumerate(self.offers.children):
+            button.layout.display = "" if number < len(offers) else "none"
 
     def _choose_rank(self) -> None:
         if self.rank.value is not None and self.rank.value != self.game.rank:
@@ -218,8 +229,8 @@ class SchedulePuzzle(Explorer):
             ipywidgets.HBox([self.assistance, self.free, self.previous, self.next], layout=wrap),
             ipywidgets.HBox([self.runs, self.csv_button], layout=wrap),
             self.csv_text,
-            self.run_shown,
             self.table,
+            self.run_shown,
         ]
 
 

@@ -1,0 +1,153 @@
+"""The explorers in JupyterLab, as a reader uses them: a slider moved, a puzzle built by keyboard, a
+schedule run on real ranks, a ring stepped through, and none of it closed to anyone."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from lab import change_theme, quiet_console, restart_kernel, run_all
+from playwright.sync_api import Page, expect
+
+RUN_S = 120  # real ranks may have to import torch first
+EXPLORERS = {
+    "schedule": "schedule_explorer('1f1b n=2 m=2 vs gpipe')",
+    "puzzle": "schedule_puzzle(2)",
+    "bucket": "bucket_explorer('mlp')",
+    "ring": "ring_explorer(3)",
+    "collectives": "collectives_explorer(2)",
+    "placement": "placement_explorer()",
+}
+
+
+@pytest.fixture(scope="module")
+def notebook(lab):
+    with lab.notebook(["from labkit.explore import *\nshown = None", "shown"]) as page:
+        page.set_default_timeout(30_000)
+        yield page
+
+
+@pytest.fixture
+def explore(notebook):
+    """explore(name): the page, with an explorer in it that nobody has touched yet."""
+    with quiet_console(notebook):
+        yield lambda name: opened(notebook, EXPLORERS[name])
+    change_theme(notebook, "light")
+
+
+def opened(page: Page, source: str) -> Page:
+    page.evaluate(
+        """source => {
+            const [cell] = window.jupyterapp.shell.currentWidget.content.model.cells;
+            cell.sharedModel.setSource(`from labkit.explore import *\\nshown = ${source}`);
+        }""",
+        source,
+    )
+    run_all(page)
+    page.wait_for_selector(".labkit-timeline[data-drawn]")
+    return page
+
+
+def picture(page: Page) -> str:
+    """Return the picture that is there now, as text."""
+    return page.evaluate("document.querySelector('.labkit-timeline canvas').toDataURL()")
+
+
+def narration(page: Page):
+    return page.locator(".lk-narration").first
+
+
+def test_moving_a_slider_changes_the_picture(explore):
+    page = explore("schedule")
+    before, version = picture(page), page.locator(".labkit-timeline").get_attribute("data-version")
+    expect(narration(page)).to_contain_text("makespan 9")  # (m + n − 1)(F + B)
+    page.get_by_role("slider", name="micro-batches").press("ArrowRight")
+    expect(narration(page)).to_contain_text("makespan 12")
+    expect(page.locator(".labkit-timeline")).not_to_have_attribute("data-version", version)
+    assert picture(page) != before
+    expect(page.get_by_role("textbox", name="state")).to_have_value(re.compile(r"\bm=3\b"))
+
+
+def test_a_state_that_does_not_parse_is_said_and_the_explorer_lives_on(explore):
+    page = explore("schedule")
+    state = page.get_by_role("textbox", name="state")
+    state.fill("1f1b n=2 m=two")
+    state.press("Enter")
+    expect(narration(page)).to_contain_text("two")
+    state.fill("1f1b n=2 m=4")
+    state.press("Enter")
+    expect(narration(page)).to_contain_text("makespan 15")
+
+
+def test_a_schedule_is_run_on_two_real_ranks_and_laid_over_what_it_should_have_been(explore):
+    page = explore("schedule")
+    page.get_by_role("button", name="Run it").click()
+    expect(narration(page)).to_contain_text("Running on real ranks")
+    expect(page.get_by_role("button", name="Stop")).to_be_enabled()
+    expect(narration(page)).not_to_contain_text("Running", timeout=1000 * RUN_S)
+    expect(page.get_by_role("button", name="Run it")).to_be_enabled()
+    rows = page.evaluate("document.querySelector('.labkit-timeline').timeline.scene.panels[0].rows.map(row => row[1])")
+    assert {"rank 0", "rank 1"} <= set(rows) and len(rows) > 2, rows  # what was predicted, and what was measured
+
+
+def test_a_two_by_two_puzzle_is_built_by_keyboard_to_par(explore):
+    page = explore("puzzle")
+    page.locator(".lk-stage").focus()
+    page.keyboard.press("b")
+    expect(narration(page)).to_contain_text("0B0 needs the gradient of 1B0")  # refused
+    for key in "ff1fbfb0bb":
+        page.keyboard.press(key)
+    expect(narration(page)).to_contain_text("Finished in 9: that is par")
+    expect(page.get_by_role("button", name="Run it")).to_be_enabled()
+    page.keyboard.press("u")
+    expect(page.get_by_role("button", name="Run it")).to_be_disabled()
+
+
+def test_a_click_places_an_op_that_is_offered(explore):
+    page = explore("puzzle")
+    page.get_by_role("button", name="0F0 at 0").click()
+    expect(narration(page)).to_contain_text("0F0 on rank 0 from 0 to 1")
+    page.get_by_role("button", name="Undo").click()
+    expect(page.get_by_role("button", name="0F0 at 0")).to_be_visible()
+
+
+def test_a_ring_is_stepped_through_and_says_who_sends_what(explore):
+    page = explore("ring")
+    first = picture(page)
+    page.get_by_role("button", name="A step on").first.click()
+    expect(page.locator(".labkit-timeline").first).to_have_attribute("data-step", "1")
+    expect(narration(page)).to_contain_text("rank")
+    assert picture(page) != first
+    page.get_by_role("button", name="A step back").first.click()
+    expect(page.locator(".labkit-timeline").first).to_have_attribute("data-step", "0")
+
+
+def test_dragging_the_bucket_size_changes_the_buckets(explore):
+    page = explore("bucket")
+    before = picture(page)
+    slider = page.get_by_role("slider", name="bucket size")
+    for _ in range(4):
+        slider.press("ArrowLeft")
+    page.wait_for_function(
+        "before => document.querySelector('.labkit-timeline canvas').toDataURL() !== before", arg=before
+    )
+
+
+@pytest.mark.parametrize("name", EXPLORERS)
+def test_axe_finds_no_grave_fault_in_it_light_or_dark(explore, name):
+    import axe
+
+    page = explore(name)
+    for theme in ("light", "dark"):
+        change_theme(page, theme)
+        expect(page.locator(".labkit-timeline").first).to_have_attribute("data-theme", theme)
+        axe.check(page, ".jp-OutputArea-output")
+
+
+def test_a_kernel_that_restarts_is_said_and_a_slider_moved_then_is_no_error(explore):
+    page = explore("schedule")
+    restart_kernel(page)
+    expect(narration(page)).to_contain_text("The kernel does not answer")
+    page.get_by_role("slider", name="micro-batches").press("ArrowRight")
+    opened(page, EXPLORERS["schedule"])
+    expect(narration(page)).to_contain_text("makespan 9")
