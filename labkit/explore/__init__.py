@@ -43,6 +43,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from labkit.explore.buckets import bucket_explorer
+    from labkit.explore.gradients import Gradients
     from labkit.explore.grid_widgets import collectives_explorer, placement_explorer
     from labkit.explore.puzzle.widget import schedule_puzzle
     from labkit.explore.ring_widget import ring_explorer
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 # Where each name is. It is loaded when it is first used: ranks come by here on their way to what
 # they run, and need neither widgets nor matplotlib.
 _HOMES = {
+    "Gradients": "gradients",
     "Timeline": "timeline",
     "bucket_explorer": "buckets",
     "collectives_explorer": "grid_widgets",
@@ -66,6 +68,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Gradients",
     "Timeline",
     "bucket_explorer",
     "collectives_explorer",

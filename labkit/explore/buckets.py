@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import ipywidgets
 import pandas as pd
 
+from labkit.base.checks import check_number, check_world_size
 from labkit.cost import Link
 from labkit.draw.layout import TimeAxis, time_axis
 from labkit.explore.bucket_panels import SIZE_AXIS, blocks_panel, pass_panel, summary, told_block
@@ -34,12 +36,13 @@ from labkit.explore.timeline import Timeline
 CAPS_MB = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 20, 25, 35, 50, 75, 100, 200, 500)
 MOST_RANKS = 64
 DEFAULT_LINK = Link(20e-6, 12.5e9)  # 100 Gbit/s
+_OWN = "own"  # the reader's model
 _AS_OTHERS = 0.0  # MiB: the first bucket is as large as the others
 _TINY_MB, _HUGE_MB = 1e-6, 1e6  # capacities that put each parameter, or all of them, into a bucket
 
 
 def bucket_explorer(
-    model: str = "gpt2",
+    model: str | Gradients = "gpt2",
     cap_mb: float = 25,
     first_cap_mb: float | None = 1,
     world_size: int = 8,
@@ -48,21 +51,29 @@ def bucket_explorer(
 ) -> BucketExplorer:
     """Show how DDP's buckets hide communication behind backward, to be changed by sliders.
 
-    ``model`` is ``"gpt2"``, ``"bert"``, ``"convnet"`` or ``"mlp"``. Buckets are those of the
-    reader's own ``assign_buckets``, with capacities in MiB; ``first_cap_mb=None`` is the same for
-    all. ``backward_s`` is by default what the model's FLOPs take on an assumed GPU. "Run it" trains
-    the model, an eighth as wide, on real ranks, with the reader's own BucketedDataParallel and an
-    emulated link in proportion, and lays what was measured under what was predicted.
+    ``model`` is ``"gpt2"``, ``"bert"``, ``"convnet"`` or ``"mlp"``, or the
+    :class:`~labkit.explore.gradients.Gradients` of a model of the reader's own, with the times that
+    were measured. Buckets are those of the reader's own ``assign_buckets``, with capacities in MiB;
+    ``first_cap_mb=None`` is the same for all. ``backward_s`` is by default what the model's FLOPs
+    take on an assumed GPU. "Run it" trains the model, an eighth as wide, on real ranks, with the
+    reader's own BucketedDataParallel and an emulated link in proportion, and lays what was measured
+    under what was predicted.
 
     Controls can be set from Python too, to what their sliders offer: ``explorer.cap_mb.value = 5``;
     for the first bucket, 0 is as the others. ``explorer.reduction`` is the pass that is shown,
     ``explorer.measured`` the last run.
 
-    Raises ValueError for an unknown model, TypeError for a link that is none.
+    Raises ValueError for an unknown model and for what is not more than 0, TypeError for a link
+    that is none.
     """
-    model_named(model)
+    if not isinstance(model, Gradients):
+        model_named(model)
     if not isinstance(link, Link):
         raise TypeError(f"link is {link!r}, expected a labkit.cost.Link, such as Link(20e-6, 12.5e9)")
+    check_world_size(world_size)
+    for name, value in (("cap_mb", cap_mb), ("first_cap_mb", first_cap_mb), ("backward_s", backward_s)):
+        if value is not None:
+            check_number(name, value, lambda value: 0 < value < math.inf, "a finite number, more than 0")
     return BucketExplorer(model, cap_mb, first_cap_mb, world_size, link, backward_s)
 
 
@@ -71,7 +82,7 @@ class BucketExplorer(Explorer):
 
     def __init__(
         self,
-        model: str,
+        model: str | Gradients,
         cap_mb: float,
         first_cap_mb: float | None,
         world_size: int,
@@ -83,35 +94,43 @@ class BucketExplorer(Explorer):
         self._quiet = False
         self._plans: dict[float, list[list[int]]] = {}  # the buckets of each capacity
         self._plans_drawn_from: Any = None
-        self.model = _dropdown("model", [(each.title, name) for name, each in MODELS.items()], model)
+        self._models = {name: predicted_gradients(name) for name in MODELS}
+        if isinstance(model, Gradients):
+            self._models[_OWN] = model
+        self._make_controls(_OWN if isinstance(model, Gradients) else model, backward_s)
+        self._make_bucket_controls(cap_mb, first_cap_mb)
+        self._make_link_controls(link, world_size)
+        controls = [self.rule, self.cap_mb, self.first_cap_mb, self.latency_us, self.bandwidth_gb_s]
+        controls += [self.world_size, self.backward_ms]
+        self.blocks, self.numbers, timeline = Timeline(), ipywidgets.HTML(), Timeline()
+        self.run = RunButtons("Run it", self._run, self.say)
+        columns = ipywidgets.Layout(grid_template_columns="repeat(auto-fit, minmax(330px, 1fr))")
+        grid = ipywidgets.GridBox([self.model, *controls], layout=columns)
+        super().__init__([grid, self.blocks, timeline, self.numbers, self.run], timeline)
+        self.blocks.bare, self.blocks.static_form = True, self.static_form
+        self.blocks.on_pick(lambda _, bar: self._tell(bar))
+        self.model.observe(self.guarded(self._model_changed), "value")
+        for control in controls:
+            control.observe(self.guarded(self.refresh), "value")
+        self.guarded(self.refresh)()
+
+    def _make_controls(self, model: str, backward_s: float | None) -> None:
+        self.model = _dropdown("model", [(each.model, name) for name, each in self._models.items()], model)
+        steps_ms = [1000 * each.backward_s for each in self._models.values()]
+        backward_ms = 1000 * (self._models[model].backward_s if backward_s is None else backward_s)
+        self.backward_ms = _log_slider("backward", backward_ms, (0, 4), "ms", steps_ms)
+
+    def _make_bucket_controls(self, cap_mb: float, first_cap_mb: float | None) -> None:
         self.rule = _dropdown("buckets", RULES, ASSIGN)
         self.cap_mb = _sizes("bucket size", sorted({*CAPS_MB, cap_mb}), cap_mb)
         first = first_cap_mb or _AS_OTHERS
         self.first_cap_mb = _sizes("first bucket", sorted({_AS_OTHERS, *CAPS_MB, first}), first)
+
+    def _make_link_controls(self, link: Link, world_size: int) -> None:
         self.latency_us = _log_slider("latency", 1e6 * link.latency_s, (0, 4), "µs")
         self.bandwidth_gb_s = _log_slider("bandwidth", link.bytes_per_s / 1e9, (-2, 3), "GB/s")
-        self.world_size = ipywidgets.IntSlider(
-            world_size, 1, max(MOST_RANKS, world_size), description="world size", **_LOOK
-        )
-        backward_ms = _backward_ms(model) if backward_s is None else 1000 * backward_s
-        self.backward_ms = _log_slider("backward", backward_ms, (0, 4), "ms", map(_backward_ms, MODELS))
-        self.blocks, self.numbers = Timeline(), ipywidgets.HTML()
-        self.blocks.bare = True
-        self.run = RunButtons("Run it", self._run, self.say)
-        self._controls = [self.rule, self.cap_mb, self.first_cap_mb, self.latency_us, self.bandwidth_gb_s]
-        self._controls += [self.world_size, self.backward_ms]
-        timeline = Timeline()
-        rows = ipywidgets.GridBox(
-            [self.model, *self._controls],
-            layout=ipywidgets.Layout(grid_template_columns="repeat(auto-fit, minmax(330px, 1fr))"),
-        )
-        super().__init__([rows, self.blocks, timeline, self.numbers, self.run], timeline)
-        self.blocks.static_form = self.static_form
-        self.blocks.on_pick(lambda _, bar: self._tell(bar))
-        self.model.observe(self.guarded(self._model_changed), "value")
-        for control in self._controls:
-            control.observe(self.guarded(self.refresh), "value")
-        self.guarded(self.refresh)()
+        most = max(MOST_RANKS, world_size)
+        self.world_size = ipywidgets.IntSlider(world_size, 1, most, description="world size", **_LOOK)
 
     # --- what the controls say --------------------------------------------------------------------
 
@@ -125,12 +144,12 @@ class BucketExplorer(Explorer):
 
     @property
     def gradients(self) -> Gradients:
-        return predicted_gradients(self.model.value).lasting(self.backward_ms.value / 1000)
+        return self._models[self.model.value].lasting(self.backward_ms.value / 1000)
 
     def _model_changed(self) -> None:
         """Show another model, whose backward pass takes another time."""
         with self._quietly():
-            self.backward_ms.value = _backward_ms(self.model.value)
+            self.backward_ms.value = 1000 * self._models[self.model.value].backward_s
         self.refresh()
 
     @contextlib.contextmanager
@@ -214,6 +233,8 @@ class BucketExplorer(Explorer):
 
     def _run(self) -> str:
         """Run these buckets on real ranks, show what was measured, and return a sentence on it."""
+        if self.model.value == _OWN:
+            raise ValueError("a run trains one of the lab's own models: choose one above")
         caps = {ASSIGN: (self.cap_mb.value, self._first_cap_mb), ONE_BUCKET: (_HUGE_MB, None)}
         caps[ONE_EACH] = (_TINY_MB, None)
         cap_mb, first_cap_mb = caps[self.rule.value]
@@ -254,10 +275,6 @@ def _log_slider(
         for each in sorted(grid | {value, *others})
     ]
     return ipywidgets.SelectionSlider(options=options, value=value, description=description, **_LOOK)
-
-
-def _backward_ms(model: str) -> float:
-    return 1000 * predicted_gradients(model).backward_s
 
 
 def _numbers(one: Reduction, axis: TimeAxis) -> dict[str, str]:

@@ -12,6 +12,7 @@ from to_do import task
 
 from labkit.cost import ETHERNET_1G, Link, ring_all_reduce_s
 from labkit.explore import bucket_explorer, buckets
+from labkit.explore.gradients import Gradients
 from labkit.explore.reducer import ONE_BUCKET, ONE_EACH, make_buckets
 from labkit.launch import RankError
 from labkit.todo import TodoError
@@ -95,6 +96,25 @@ def test_sizes_mean_nothing_to_the_other_rules_so_their_sliders_are_off(rule):
     explorer.rule.value = rule
     assert explorer.cap_mb.disabled and explorer.first_cap_mb.disabled
     assert "best bucket size" not in explorer.numbers.value
+
+
+def test_gradients_of_ones_own_can_be_shown_but_not_run():
+    own = Gradients("my model", ["a", "b", "c"], [4 * 2**20, 2**20, 8], [0.3, 0.2, 0.1], "measured by hooks")
+    explorer = bucket_explorer(own, world_size=2, link=ETHERNET_1G)
+    explorer.rule.value = ONE_EACH
+    assert explorer.reduction.gradients.ready_s == pytest.approx([0.3, 0.2, 0.1])
+    assert "measured by hooks" in explorer.timeline.scene["note"]
+    explorer.run.begin()
+    explorer.run.wait()
+    assert "a run trains one of the lab's own models: choose one above" in explorer.timeline.said
+    explorer.model.value = "mlp"
+    assert explorer.reduction.gradients.model == "MLP"
+
+
+@pytest.mark.parametrize("name", ["cap_mb", "first_cap_mb", "backward_s", "world_size"])
+def test_what_is_not_more_than_0_is_refused_by_name(name):
+    with pytest.raises(ValueError, match=f"^{name} is -1, expected"):
+        bucket_explorer(**{name: -1})
 
 
 def test_bad_arguments_are_refused_by_name():

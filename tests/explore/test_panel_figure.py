@@ -20,7 +20,7 @@ def panel(*ends: float, title: str = "") -> Panel:
     ]
     marks = [Mark(ends[0], "the first ends", True)]
     bars = pd.DataFrame(rows, columns=list(BAR_COLUMNS))
-    return Panel(bars, height=len(ends), rows=[Label(0.5, "a row")], title=title, marks=marks)
+    return Panel(bars, height=len(ends), rows=[Label(0.5, "a group"), Label(0.5, "a row", small=True)], title=title, marks=marks)
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,8 @@ def close():
 def test_rows_labels_marks_and_titles_are_drawn():
     (ax,) = panel_figure([(panel(1.0, 3.0, title="Two bars"), AXIS)], note="as measured").axes
     assert {text.get_text() for text in ax.texts} == {"bar 0", "bar 1"}
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["a row"]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["a group"]
+    assert [label.get_text() for label in ax.get_yticklabels(minor=True)] == ["a row"]
     assert ax.get_title(loc="left") == "Two bars"
     assert {text.get_text() for text in ax.get_legend().get_texts()} == {"forward", "backward", "the first ends"}
     assert ax.get_xlabel() == "time (s)"

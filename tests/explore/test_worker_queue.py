@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import matplotlib.pyplot as plt
 import pytest
 import torch
 from to_do import task
 from torch import nn
 
 from labkit.explore.scene import BAR_COLUMNS
-from labkit.explore.worker_queue import PLACES, queue_panel, queue_table, record_queue
+from labkit.explore.worker_queue import PLACES, queue_panel, queue_table, queue_timeline, record_queue
 from labkit.parallel.placement import WithDevice
 from labkit.pipe import Pipe
 from labkit.trace import event_table, record
@@ -70,3 +71,12 @@ def test_a_recording_that_did_not_ask_has_no_queues_and_is_refused_by_name():
             make(recording.events)
         with pytest.raises(ValueError, match=r"^no task of a queue was recorded"):
             make(event_table([]))
+
+
+def test_a_recorded_queue_is_a_timeline_with_a_picture_and_a_table_in_print(events):
+    timeline = queue_timeline(events)
+    form = timeline.static_form()
+    assert timeline.scene["alt"] == form.alt
+    assert form.alt.startswith("The queues of 2 worker threads: 3 micro-batches, each put into a queue, computed")
+    assert form.table.equals(queue_table(events))
+    plt.close("all")
