@@ -96,7 +96,7 @@ class ScheduleExplorer(Explorer):
 
     def _show_state(self, state: State) -> None:
         with self._showing:
-            if state != self.state or self.runs:
+            if state != self.state:
                 self.state, self.runs = state, []
                 self.text.value = str(state)
                 self._predict()

@@ -276,6 +276,14 @@ def test_a_run_that_ends_after_a_control_has_moved_is_not_shown_for_what_it_is_n
     assert explorer.timeline.said.startswith("The controls have moved while it ran")
 
 
+def test_a_run_stays_when_the_browser_says_what_a_slider_has_said_already(explorer, monkeypatch):
+    """It does so as it draws the sliders, with values that differ in their last bits."""
+    monkeypatch.setattr(schedules, "run_schedule", fake_run)
+    explorer.run()
+    explorer.forward.value = 1.0000000000000002
+    assert len(explorer.runs) == 1 and "predicted" in explorer.table.value
+
+
 @task("pipe.5")
 def test_the_button_runs_it_on_real_ranks(explorer):
     explorer.text.value = "1f1b n=2 m=2 vs zb-v"
