@@ -117,8 +117,9 @@ export class TimelineView {
       pen.strokeRect(0.5, 0.5, 21, 13);
       return element("span", { className: "lk-entry" }, swatch, style.name.replaceAll("_", " "));
     });
-    const marks = this.scene.panels.flatMap((panel) => panel.marks.map(([, text, dashed]) =>
-      element("span", { className: "lk-entry" }, element("span", { className: dashed ? "lk-line lk-dashed" : "lk-line" }), text)));
+    const marked = new Map(this.scene.panels.flatMap((panel) => panel.marks.map(([, text, dashed]) => [text, dashed])));
+    const marks = [...marked].map(([text, dashed]) =>
+      element("span", { className: "lk-entry" }, element("span", { className: dashed ? "lk-line lk-dashed" : "lk-line" }), text));
     this.legend.replaceChildren(...entries, ...marks);
   }
 

@@ -10,9 +10,8 @@ completion   a best way to finish a board
 hints        what to do next, and why; whether par is lost
 recognise    which of the papers' schedules it is
 game         what a reader does, by key or button, and what is answered
-picture      a board as panel, words and table
-printed      the same with matplotlib
+picture      a board as panel, words, table, and as a figure
 widget       the same in a notebook: schedule_puzzle
 
-All but the last three are pure: moves in, boards and sentences out.
+All but the last two are pure: moves in, boards and sentences out.
 """

@@ -18,13 +18,14 @@ from labkit.schedule import Op
 MOST_RANKS = 4  # in any level
 
 KEYS = [
-    (" ".join(map(str, range(MOST_RANKS))), "choose a rank; j and k: the next one, the one before"),
+    (" ".join(map(str, range(MOST_RANKS))), "choose a rank"),
     ("j k", "choose the next rank, the one before"),
     ("f b i w", "place the next forward, backward, input gradient, weight gradient of that rank"),
+    ("Enter, click", "place an outlined op, or choose one that is there"),
     ("s", "stamp: place the next micro-batch as the last whole one is"),
     ("u r", "undo, redo"),
     ("g", "into a gap: pull the op that was chosen, or the last one, as early as it may be"),
-    ("x", "remove the op that was chosen with Enter, or else the last one of the rank"),
+    ("x", "remove the op that was chosen, or else the last one of the rank"),
     ("[ ]", "in free edit: the chosen op earlier, later"),
     ("h", "a hint; again: do it"),
 ]
@@ -220,7 +221,11 @@ class Game:
         if told.op is None or told.start_s is None:
             return str(told)
         self._hinted = (self.board, Ready(told.op, told.start_s))
-        return f"{told} {self.place(told.op, told.start_s)}" if self.assistance == 3 else f"{told} Press h to do it."
+        return (
+            f"{told} {self.place(told.op, told.start_s)}"
+            if self.assistance == 3
+            else f"{told} Ask again (h), and it is done."
+        )
 
     def let_edit(self, free: bool) -> str:
         """Switch free edit on or off."""

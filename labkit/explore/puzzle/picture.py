@@ -6,8 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+from matplotlib.ticker import MaxNLocator
 
 from labkit.draw.layout import TimeAxis, stack, time_axis
+from labkit.explore.fallback import StaticForm
+from labkit.explore.panel_figure import panel_figure
 from labkit.explore.puzzle.board import Board, Ready
 from labkit.explore.puzzle.game import Game
 from labkit.explore.puzzle.rows import Bar, Row
@@ -75,6 +78,13 @@ def alt_text(game: Game) -> str:
     ranks = [f"Rank {rank}: {_ops_in_words(row.bars)}." for rank, row in enumerate(board.rows) if row.bars]
     offered = ", ".join(f"{op} at {start_s:g}" for op, start_s in game.offers())
     return " ".join([done, *ranks, *([f"To be placed: {offered}."] if offered else [])])
+
+
+def static_form(game: Game) -> StaticForm:
+    """Return picture, words and table for where there is no widget; outlines are offered ops."""
+    figure = panel_figure([(board_panel(game), axis())])
+    figure.axes[0].xaxis.set_major_locator(MaxNLocator(integer=True))
+    return StaticForm(figure, alt_text(game), table(game.board))
 
 
 def table(board: Board) -> pd.DataFrame:

@@ -15,8 +15,7 @@ from labkit.explore.puzzle.board import Board
 from labkit.explore.puzzle.game import KEYS, Game
 from labkit.explore.puzzle.hints import ASSISTANCE
 from labkit.explore.puzzle.levels import LEVELS
-from labkit.explore.puzzle.picture import alt_text, axis, board_panel, shown_ops, table
-from labkit.explore.puzzle.printed import static_form
+from labkit.explore.puzzle.picture import alt_text, axis, board_panel, shown_ops, static_form, table
 from labkit.explore.puzzle.recognise import YOURS, recognise
 from labkit.explore.puzzle.rules import OF_KIND, Rules
 from labkit.explore.timeline import Timeline
@@ -40,8 +39,8 @@ def schedule_puzzle(level: int = 1) -> SchedulePuzzle:
 class SchedulePuzzle(Explorer):
     """A :class:`Game` with a Timeline, buttons and a line that answers every move.
 
-    ``run`` runs a schedule on real ranks: :func:`labkit.explore.measure.run_schedule` unless given.
-    Controls are attributes, so that a cell can use them too: ``puzzle.press("f")``,
+    ``run`` runs a schedule on real ranks: :func:`labkit.explore.schedules.measure.run_schedule`
+    unless given. Controls are attributes, so that a cell can use them too: ``puzzle.press("f")``,
     ``puzzle.assistance.value = 2``.
     """
 
@@ -51,8 +50,8 @@ class SchedulePuzzle(Explorer):
         self._run = run or _run_schedule
         self.text = ipywidgets.HTML()
         auto = ipywidgets.Layout(width="auto")
-        narrow: Any = {"button_width": "40px", "description_width": "40px"}
-        self.rank = ipywidgets.ToggleButtons(description="Rank", style=narrow, layout=auto)
+        narrow: Any = {"button_width": "70px"}
+        self.rank = ipywidgets.ToggleButtons(style=narrow, layout=auto)
         self.kinds = {
             kind: self._button(name, f"Place the next {name} ({kind}) of the rank", kind.lower())
             for kind, name in OF_KIND.items()
@@ -130,7 +129,7 @@ class SchedulePuzzle(Explorer):
         game, rules = self.game, self.game.board.rules
         self.text.value = _level_text(game)
         rank = game.rank
-        self.rank.options = list(range(rules.n_ranks))  # which chooses the first one
+        self.rank.options = [(f"rank {rank}", rank) for rank in range(rules.n_ranks)]  # which chooses the first one
         game.rank = rank
         for kind, button in self.kinds.items():
             button.layout.display = "" if kind in rules.kinds else "none"
@@ -175,6 +174,9 @@ class SchedulePuzzle(Explorer):
     def _offer(self, number: int) -> None:
         """Place the op that the button of this number offers."""
         self.place(self.game.offers()[number].op)
+        shown = len(self.game.offers())
+        if 0 < shown <= number < MOST_OFFERS:  # this button has gone, and keyboard focus with it
+            self.offers.children[shown - 1].focus()
 
     def _show_offers(self) -> None:
         """Write the offered ops on the buttons, which stay the same ones, so that focus stays."""
@@ -273,6 +275,6 @@ def _rules_in_words(rules: Rules) -> str:
 
 
 def _run_schedule(*args: Any, **kwargs: Any) -> Any:
-    from labkit.explore.measure import run_schedule
+    from labkit.explore.schedules.measure import run_schedule
 
     return run_schedule(*args, **kwargs)

@@ -1,0 +1,298 @@
+"""Let a reader drag buckets: parameters as blocks, the Reducer over time, and a run beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import ipywidgets
+import pandas as pd
+
+from labkit.base.checks import check_number, check_world_size
+from labkit.cost import Link
+from labkit.draw.layout import TimeAxis, time_axis
+from labkit.explore.buckets.gradients import MODELS, Gradients, model_named, predicted_gradients
+from labkit.explore.buckets.overlap_run import OverlapRun, run_overlap
+from labkit.explore.buckets.panels import SIZE_AXIS, blocks_panel, pass_panel, summary, told_block
+from labkit.explore.buckets.reducer import (
+    ASSIGN,
+    MIB,
+    ONE_BUCKET,
+    ONE_EACH,
+    RULES,
+    Plan,
+    Reduction,
+    best_cap,
+    make_buckets,
+    predict,
+)
+from labkit.explore.explorer import Explorer, RunButtons, sentence_of, table_html
+from labkit.explore.fallback import StaticForm
+from labkit.explore.panel_figure import panel_figure
+from labkit.explore.timeline import Timeline
+
+CAPS_MB = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 20, 25, 35, 50, 75, 100, 200, 500)
+MOST_RANKS = 64
+DEFAULT_LINK = Link(20e-6, 12.5e9)  # 100 Gbit/s
+_OWN = "own"  # the reader's model
+_AS_OTHERS = 0.0  # MiB: the first bucket is as large as the others
+_TINY_MB, _HUGE_MB = 1e-6, 1e6  # capacities that put each parameter, or all of them, into a bucket
+
+
+def bucket_explorer(
+    model: str | Gradients = "gpt2",
+    cap_mb: float = 25,
+    first_cap_mb: float | None = 1,
+    world_size: int = 8,
+    link: Link = DEFAULT_LINK,
+    backward_s: float | None = None,
+) -> BucketExplorer:
+    """Show how DDP's buckets hide communication behind backward, to be changed by sliders.
+
+    ``model`` is ``"gpt2"``, ``"bert"``, ``"convnet"`` or ``"mlp"``, or the
+    :class:`~labkit.explore.buckets.gradients.Gradients` of a model of the reader's own, with the
+    times that were measured. Buckets are those of the reader's own ``assign_buckets``, with
+    capacities in MiB; ``first_cap_mb=None`` is the same for all. ``backward_s`` is by default what
+    the model's FLOPs take on an assumed GPU. "Run it" trains the model, an eighth as wide, on real
+    ranks, with the reader's own BucketedDataParallel and an emulated link in proportion, and lays
+    what was measured under what was predicted.
+
+    Controls can be set from Python too, to what their sliders offer: ``explorer.cap_mb.value = 5``;
+    for the first bucket, 0 is as the others. ``explorer.reduction`` is the pass that is shown,
+    ``explorer.measured`` the last run.
+
+    Raises ValueError for an unknown model and for what is not more than 0, TypeError for a link
+    that is none.
+    """
+    if not isinstance(model, Gradients):
+        model_named(model)
+    if not isinstance(link, Link):
+        raise TypeError(f"link is {link!r}, expected a labkit.cost.Link, such as Link(20e-6, 12.5e9)")
+    check_world_size(world_size)
+    for name, value in (("cap_mb", cap_mb), ("first_cap_mb", first_cap_mb), ("backward_s", backward_s)):
+        if value is not None:
+            check_number(name, value, lambda value: 0 < value < math.inf, "a finite number, more than 0")
+    return BucketExplorer(model, cap_mb, first_cap_mb, world_size, link, backward_s)
+
+
+class BucketExplorer(Explorer):
+    """What :func:`bucket_explorer` returns: sliders, blocks, a Timeline, numbers and a run."""
+
+    def __init__(
+        self,
+        model: str | Gradients,
+        cap_mb: float,
+        first_cap_mb: float | None,
+        world_size: int,
+        link: Link,
+        backward_s: float | None,
+    ):
+        self.reduction: Reduction
+        self.measured: OverlapRun | None = None
+        self._quiet = False
+        self._plans: dict[float, list[list[int]]] = {}  # the buckets of each capacity
+        self._plans_drawn_from: Any = None
+        self._models = {name: predicted_gradients(name) for name in MODELS}
+        if isinstance(model, Gradients):
+            self._models[_OWN] = model
+        self._make_controls(_OWN if isinstance(model, Gradients) else model, backward_s)
+        self._make_bucket_controls(cap_mb, first_cap_mb)
+        self._make_link_controls(link, world_size)
+        controls = [self.rule, self.cap_mb, self.first_cap_mb, self.latency_us, self.bandwidth_gb_s]
+        controls += [self.world_size, self.backward_ms]
+        self.blocks, self.numbers, timeline = Timeline(), ipywidgets.HTML(), Timeline()
+        self.run = RunButtons("Run it", self._run, self.say)
+        columns = ipywidgets.Layout(grid_template_columns="repeat(auto-fit, minmax(330px, 1fr))")
+        grid = ipywidgets.GridBox([self.model, *controls], layout=columns)
+        super().__init__([grid, self.blocks, timeline, self.numbers, self.run], timeline)
+        self.blocks.bare, self.blocks.static_form = True, self.static_form
+        self.blocks.on_pick(lambda _, bar: self._tell(bar))
+        self.model.observe(self.guarded(self._model_changed), "value")
+        for control in controls:
+            control.observe(self.guarded(self.refresh), "value")
+        self.guarded(self.refresh)()
+
+    def _make_controls(self, model: str, backward_s: float | None) -> None:
+        self.model = _dropdown("model", [(each.model, name) for name, each in self._models.items()], model)
+        steps_ms = [1000 * each.backward_s for each in self._models.values()]
+        backward_ms = 1000 * (self._models[model].backward_s if backward_s is None else backward_s)
+        self.backward_ms = _log_slider("backward", backward_ms, (0, 4), "ms", steps_ms)
+
+    def _make_bucket_controls(self, cap_mb: float, first_cap_mb: float | None) -> None:
+        self.rule = _dropdown("buckets", RULES, ASSIGN)
+        self.cap_mb = _sizes("bucket size", sorted({*CAPS_MB, cap_mb}), cap_mb)
+        first = first_cap_mb or _AS_OTHERS
+        self.first_cap_mb = _sizes("first bucket", sorted({_AS_OTHERS, *CAPS_MB, first}), first)
+
+    def _make_link_controls(self, link: Link, world_size: int) -> None:
+        self.latency_us = _log_slider("latency", 1e6 * link.latency_s, (0, 4), "µs")
+        self.bandwidth_gb_s = _log_slider("bandwidth", link.bytes_per_s / 1e9, (-2, 3), "GB/s")
+        most = max(MOST_RANKS, world_size)
+        self.world_size = ipywidgets.IntSlider(world_size, 1, most, description="world size", **_LOOK)
+
+    # --- what the controls say --------------------------------------------------------------------
+
+    @property
+    def link(self) -> Link:
+        return Link(self.latency_us.value / 1e6, 1e9 * self.bandwidth_gb_s.value)
+
+    @property
+    def _first_cap_mb(self) -> float | None:
+        return self.first_cap_mb.value or None
+
+    @property
+    def gradients(self) -> Gradients:
+        return self._models[self.model.value].lasting(self.backward_ms.value / 1000)
+
+    def _model_changed(self) -> None:
+        """Show another model, whose backward pass takes another time."""
+        with self._quietly():
+            self.backward_ms.value = 1000 * self._models[self.model.value].backward_s
+        self.refresh()
+
+    @contextlib.contextmanager
+    def _quietly(self) -> Iterator[None]:
+        self._quiet = True
+        try:
+            yield
+        finally:
+            self._quiet = False
+
+    # --- what is shown ----------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Predict the pass that the controls describe, and show it."""
+        if self._quiet:
+            return
+        gradients = self.gradients
+        plan = self._plan(gradients.sizes_bytes)
+        self.reduction = predict(gradients, plan.buckets, self.world_size.value, self.link)
+        by_size = self.rule.value == ASSIGN and not plan.note
+        for control in (self.cap_mb, self.first_cap_mb):
+            control.disabled = not by_size
+        note = f"When gradients are ready: {gradients.source.partition(' at ')[0]}; link: {self.link}"
+        self._show({"predicted": self.reduction}, note)
+        self.numbers.value = table_html(
+            self._table({"predicted": self.reduction}, self._best() if by_size else None), index=True
+        )
+        self.say(plan.note or self.timeline.scene["alt"])
+
+    def _plan(self, sizes_bytes: Sequence[int]) -> Plan:
+        """Return the buckets asked for; one if the reader's own rule fails, with a note on why."""
+        try:
+            return make_buckets(sizes_bytes, self.rule.value, self.cap_mb.value, self._first_cap_mb)
+        except Exception as error:
+            note = f"assign_buckets (dp.6) is not right yet: {sentence_of(error)}. Until then there is one bucket."
+            return Plan(make_buckets(sizes_bytes, ONE_BUCKET).buckets, note)
+
+    def _show(self, passes: dict[str, Reduction], note: str) -> None:
+        (first, *_) = passes.values()
+        axis = time_axis(max(one.end_s for one in passes.values()))
+        self.blocks.show([blocks_panel(first)], time=SIZE_AXIS, alt=_alt_of_blocks(first))
+        panels = [pass_panel(one, axis, source) for source, one in passes.items()]
+        alt = " ".join(f"Gradients and all_reduces, {source}: {summary(one, axis)}." for source, one in passes.items())
+        self.timeline.show(panels, time=axis, alt=alt, note=note)
+        self._shown = passes, note
+
+    def _tell(self, block: int) -> None:
+        """Say when the gradient of a block was ready, or a bucket was sent."""
+        passes, _ = self._shown
+        self.say("; ".join(f"{source}: {told_block(one, block, self.timeline.time)}" for source, one in passes.items()))
+
+    def _best(self) -> float:
+        """Return the bucket size of the slider with the shortest pass."""
+        from labkit.dp import assign_buckets
+
+        # The same as long as the reader does not edit the function.
+        drawn_from = self.model.value, self._first_cap_mb, getattr(assign_buckets, "__code__", None)
+        if drawn_from != self._plans_drawn_from:
+            sizes, caps = self.reduction.gradients.sizes_bytes, [value for _, value in self.cap_mb.options]
+            self._plans = {cap: make_buckets(sizes, ASSIGN, cap, self._first_cap_mb).buckets for cap in caps}
+            self._plans_drawn_from = drawn_from
+        return best_cap(self.reduction.gradients, self._plans, self.world_size.value, self.link)
+
+    def _table(self, passes: dict[str, Reduction], best_mb: float | None) -> pd.DataFrame:
+        axis = time_axis(max(one.end_s for one in passes.values()))
+        table = pd.DataFrame({source: _numbers(one, axis) for source, one in passes.items()})
+        if best_mb is not None:
+            table.loc["best bucket size on the slider"] = f"{best_mb:g} MiB"
+        return table
+
+    def static_form(self) -> StaticForm:
+        passes, note = self._shown
+        axis = time_axis(max(one.end_s for one in passes.values()))
+        first = next(iter(passes.values()))
+        panels = [(pass_panel(one, axis, source), axis) for source, one in passes.items()]
+        figure = panel_figure([(blocks_panel(first), SIZE_AXIS), *panels], note)
+        table = self.measured.table() if self.measured and "measured" in passes else self._table(passes, None)
+        return StaticForm(figure, self.timeline.scene["alt"], table)
+
+    # --- the measured run -------------------------------------------------------------------------
+
+    def _run(self) -> str:
+        """Run these buckets on real ranks, show what was measured, and return a sentence on it."""
+        if self.model.value == _OWN:
+            raise ValueError("a run trains one of the lab's own models: choose one above")
+        caps = {ASSIGN: (self.cap_mb.value, self._first_cap_mb), ONE_BUCKET: (_HUGE_MB, None)}
+        caps[ONE_EACH] = (_TINY_MB, None)
+        cap_mb, first_cap_mb = caps[self.rule.value]
+        ranks, backward_s = self.world_size.value, self.backward_ms.value / 1000
+        run = run_overlap(self.model.value, cap_mb, first_cap_mb, ranks, self.link, backward_s)
+        self.measured = run
+        passes = {"predicted": run.predicted, "measured": run.measured}
+        self._show(passes, run.note)
+        self.numbers.value = table_html(self._table(passes, None), index=True)
+        return run.sentence()
+
+
+_LOOK: dict[str, Any] = {"style": {"description_width": "90px"}, "layout": {"width": "auto"}}
+
+
+def _dropdown(description: str, options: Any, value: Any) -> ipywidgets.Dropdown:
+    return ipywidgets.Dropdown(options=options, value=value, description=description, **_LOOK)
+
+
+def _sizes(description: str, caps: Sequence[float], value: float) -> ipywidgets.SelectionSlider:
+    options = [(f"{cap:g} MiB" if cap else "as the others", cap) for cap in caps]
+    return ipywidgets.SelectionSlider(options=options, value=value, description=description, **_LOOK)
+
+
+_STEPS = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)  # of each power of ten
+
+
+def _log_slider(
+    description: str, value: float, powers: tuple[int, int], unit: str, others: Iterable[float] = ()
+) -> ipywidgets.SelectionSlider:
+    """Return a slider over powers of ten, with ``value`` and ``others`` among its steps.
+
+    ipywidgets has one of its own, which moves what it is given to the nearest step.
+    """
+    grid = {step * 10.0**power for power in range(*powers) for step in _STEPS} | {10.0 ** powers[1]}
+    options = [
+        (f"{each:,.0f} {unit}" if each >= 1000 else f"{each:.3g} {unit}", each)
+        for each in sorted(grid | {value, *others})
+    ]
+    return ipywidgets.SelectionSlider(options=options, value=value, description=description, **_LOOK)
+
+
+def _numbers(one: Reduction, axis: TimeAxis) -> dict[str, str]:
+    hidden = one.hidden_share
+    return {
+        "gradients": f"{len(one.gradients.names)}, {one.gradients.n_bytes / MIB:.4g} MiB",
+        "buckets": f"{len(one.buckets)}",
+        "backward": axis(one.backward_s),
+        "communication": axis(one.communication_s),
+        "exposed communication": axis(one.exposed_s),
+        "hidden": "nothing is sent" if hidden is None else f"{100 * hidden:.0f} %",
+        "until all gradients are means": axis(one.end_s),
+    }
+
+
+def _alt_of_blocks(one: Reduction) -> str:
+    gradients = one.gradients
+    return (
+        f"The {len(gradients.names)} parameters of {gradients.model} as blocks as long as their bytes, "
+        f"{gradients.n_bytes / MIB:.4g} MiB, in {len(one.buckets)} buckets."
+    )

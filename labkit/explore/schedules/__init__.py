@@ -1,0 +1,10 @@
+"""Explore schedules: change them, compare two on one time axis, and run them on real ranks.
+
+state           what is shown, as a line of text
+values          from a state to schedules and their times; metrics
+measure         a schedule run on real ranks, beside its ideal
+pipeline_rank   what each of these ranks does
+tables          metrics side by side, and where time went
+controls        sliders and boxes
+widget          all of it in a notebook: schedule_explorer
+"""

@@ -1,0 +1,162 @@
+"""Work out what the schedule explorer shows: from its state schedules and times, and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from labkit.explore.schedules.measure import Work
+from labkit.explore.schedules.state import MOST_MICRO, Choice, State, Times
+from labkit.schedule import (
+    Schedule,
+    forward_only,
+    gpipe,
+    interleaved,
+    one_f_one_b,
+    zero_bubble_h1,
+    zero_bubble_h2,
+    zero_bubble_v,
+)
+from labkit.schedule.papers import divides_into_rounds
+from labkit.simulate.idle import critical_ops
+from labkit.simulate.replay import Replay, attribute_delays, kept_activations
+
+# --- from a state to schedules and their times ----------------------------------------------------
+
+_MAKE: dict[str, Callable[[int, int], Schedule]] = {
+    "forward": forward_only,
+    "gpipe": gpipe,
+    "1f1b": one_f_one_b,
+    "zb-h1": zero_bubble_h1,
+    "zb-h2": zero_bubble_h2,
+    "zb-v": zero_bubble_v,
+}
+
+
+def chunks_of(choice: Choice) -> int:
+    """Return how many stages a rank has."""
+    return {"interleaved": choice.chunks, "zb-v": 2}.get(choice.name, 1)
+
+
+def work_of(state: State, choice: Choice) -> Work:
+    """Return ``choice`` as a schedule, and the times of its stages.
+
+    The model is cut into as many stages of equal size as the schedule has: with v chunks a rank,
+    the times of rank r's part of ``state`` are shared out to the stages v·r to v·r + v − 1,
+    wherever the schedule puts these. So whatever is slow stays in its place in the model.
+    """
+    n, m, v = state.n_ranks, n_micro_of(state), chunks_of(choice)
+    if choice.name == "interleaved":
+        schedule = replace(interleaved(n, m, v), name=f"interleaved 1F1B, {v} chunk{'s' * (v > 1)}")
+    else:
+        schedule = _MAKE[choice.name](n, m)
+    times = (np.array(fitted(given, n)) for given in (state.forward, state.input_grad, state.weight_grad))
+    forward, input_grad, weight_grad = (np.repeat(part / v, v).tolist() for part in times)
+    backward = [i + w for i, w in zip(input_grad, weight_grad, strict=True)]
+    return Work(schedule, forward, backward, input_grad, weight_grad, state.hop)
+
+
+def n_micro_of(state: State) -> int:
+    """Return the number of micro-batches that is shown.
+
+    It is the state's, or the nearest that interleaved 1F1B takes, for both schedules alike.
+    """
+    if not any(choice.name == "interleaved" for choice in state.choices):
+        return state.n_micro
+    fits = (m for m in range(1, MOST_MICRO + 1) if divides_into_rounds(state.n_ranks, m))
+    return min(fits, key=lambda m: (abs(m - state.n_micro), -m))
+
+
+def with_ranks(state: State, n_ranks: int) -> State:
+    """Return the state of as many ranks: of times given per rank, the first and the last stay."""
+    return replace(
+        state,
+        n_ranks=n_ranks,
+        forward=_for_ranks(state.forward, n_ranks),
+        input_grad=_for_ranks(state.input_grad, n_ranks),
+        weight_grad=_for_ranks(state.weight_grad, n_ranks),
+    )
+
+
+def _for_ranks(times: Times, n_ranks: int) -> Times:
+    if len(times) == 1:
+        return times
+    *front, last = times
+    return (*(front + front[-1:] * n_ranks)[: n_ranks - 1], last)
+
+
+def fitted(times: Times, n_ranks: int) -> Times:
+    """Return one time for each rank."""
+    return times * n_ranks if len(times) == 1 else times
+
+
+# --- what a run says ------------------------------------------------------------------------------
+
+
+class Bubbles(NamedTuple):
+    """Four things that papers call the bubble, of one run of a pipeline.
+
+    - ``fraction``: idle time of all ranks ÷ (ranks × makespan), as in this lab and in GPipe (Huang
+      et al. 2019);
+    - ``of_ideal``: idle time ÷ the time that ranks compute, as in Megatron (Narayanan et al. 2021);
+    - ``idle_s``: the idle time of a rank, on average: Megatron's bubble time;
+    - ``inside``: the idle part between the first and the last op of the rank that takes longest, as
+      in zero bubble (Qi et al. 2024), whose ranks begin and end one after the other.
+    """
+
+    fraction: float
+    of_ideal: float
+    idle_s: float
+    inside: float
+
+
+class Metrics(NamedTuple):
+    """What the explorer says of a run.
+
+    ``peak`` is the most activations that a rank keeps, counted in micro-batches of its whole part
+    of the model, and ``peak_rank`` the first rank that keeps so many. The critical path is
+    ``critical_ops`` ops long, which compute for ``critical_share`` of the makespan; the rest of it
+    is hops, and delays in what was measured.
+    """
+
+    makespan_s: float
+    bubbles: Bubbles
+    peak: float
+    peak_rank: int
+    critical_ops: int
+    critical_share: float
+
+
+def metrics_of(run: Replay) -> Metrics:
+    """Return the metrics of a run. Raises ValueError if all its ops take 0 s."""
+    path = critical_ops(run, attribute_delays(run).waited_for)
+    kept, n_stages = kept_activations(run), 1 + max(op.stage for op in run.dependencies.ops)
+    first = int(kept.number.argmax())  # where one rank keeps the most
+    return Metrics(
+        makespan_s=run.makespan_s,
+        bubbles=bubbles(run),
+        peak=float(kept.number[first] * (1 + run.dependencies.rank[-1]) / n_stages),
+        peak_rank=int(kept.rank[first]),
+        critical_ops=len(path),
+        critical_share=float(run.duration_s[path].sum()) / run.makespan_s,
+    )
+
+
+def bubbles(run: Replay) -> Bubbles:
+    """Return the four bubbles of a run. Raises ValueError if all its ops take 0 s."""
+    rank = np.array(run.dependencies.rank)
+    busy_s = np.bincount(rank, run.duration_s)
+    if not busy_s.any():
+        raise ValueError("all ops take 0 s, so there is no time of which a part could be idle")
+    first = np.searchsorted(rank, np.arange(len(busy_s)))  # op of each rank
+    taken_s = np.maximum.reduceat(run.end_s, first) - np.minimum.reduceat(run.start_s, first)
+    idle_s, longest = run.makespan_s - busy_s.mean(), taken_s.argmax()
+    return Bubbles(
+        fraction=float(idle_s / run.makespan_s),
+        of_ideal=float(idle_s / busy_s.mean()),
+        idle_s=float(idle_s),
+        inside=float(1 - busy_s[longest] / taken_s[longest]),
+    )

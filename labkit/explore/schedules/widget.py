@@ -1,0 +1,215 @@
+"""Explore schedules: change them with sliders, compare two, and run them on real ranks."""
+
+from __future__ import annotations
+
+import re
+import threading
+from functools import partial
+from typing import Any, NamedTuple
+
+import ipywidgets
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+
+from labkit import draw
+from labkit.base.formats import emulated
+from labkit.draw.layout import TimeAxis, time_axis
+from labkit.draw.picture import PAGE_IN, house_style
+from labkit.explore.events_panel import events_panel
+from labkit.explore.explorer import Explorer, RunButtons, table_html
+from labkit.explore.fallback import StaticForm
+from labkit.explore.scene import Panel
+from labkit.explore.schedules import tables as tables
+from labkit.explore.schedules.controls import ScheduleControls
+from labkit.explore.schedules.measure import Measured, Work, run_schedule, seconds_per_unit
+from labkit.explore.schedules.state import Choice, State, parse
+from labkit.explore.schedules.values import Metrics, metrics_of, n_micro_of, with_ranks, work_of
+from labkit.explore.timeline import Timeline
+from labkit.schedule import find_dependencies
+from labkit.simulate.replay import Replay, replay_events
+from labkit.todo import TodoError
+
+UNITS = "time (units)"
+
+
+def schedule_explorer(state: str = "") -> ScheduleExplorer:
+    """Return the schedule explorer, as ``state`` says: schedules to change, to compare, to run.
+
+        schedule_explorer("1f1b n=4 m=8 F=1 B=2 hop=0.5 vs zb-h1 cap=4")
+
+    What the text may say: :func:`labkit.explore.schedules.state.parse`, also for its errors.
+    """
+    return ScheduleExplorer(parse(state))
+
+
+class Predicted(NamedTuple):
+    """A schedule as it should run."""
+
+    work: Work
+    events: pd.DataFrame
+    replay: Replay
+    metrics: Metrics
+
+    @classmethod
+    def of(cls, work: Work) -> Predicted:
+        events, dependencies = work.simulate(), find_dependencies(work.schedule)
+        start_s, end_s = (events[name].to_numpy() for name in ("start_s", "end_s"))
+        replay = Replay(dependencies, np.arange(len(events)), start_s, end_s, 0.0)  # simulate's rows are the ops
+        return cls(work, events, replay, metrics_of(replay))
+
+
+class ScheduleExplorer(Explorer):
+    """Controls, one or two schedules on one time axis, their metrics, and a run on real ranks.
+
+    Values can be set from Python: ``explorer.n_micro.value = 16``, or ``explorer.text.value`` to a
+    whole state; ``explorer.state`` is what is shown. ``explorer.run()`` runs it in the cell that
+    calls it; the button does so in a thread. ``explorer.runs`` has what was measured, until a
+    control moves.
+    """
+
+    def __init__(self, state: State):
+        self.controls = controls = ScheduleControls(state)
+        self.schedule, self.chunks, self.n_ranks = controls.schedule, controls.chunks, controls.n_ranks
+        self.other, self.other_chunks, self.n_micro = controls.other, controls.other_chunks, controls.n_micro
+        self.forward, self.hop, self.per_rank = controls.forward, controls.hop, controls.per_rank
+        self.input_grad, self.weight_grad, self.cap = controls.input_grad, controls.weight_grad, controls.cap
+        self.text, self.table, timeline = controls.text, ipywidgets.HTML(), Timeline()
+        self.runner = RunButtons("Run it", self._run, self.say)
+        self.state, self.runs = state, list[Measured]()
+        self._showing = threading.RLock()  # the kernel's thread, that of its widgets, that of a run
+        super().__init__([controls, self.text, self.runner, timeline, self.table], timeline)
+        controls.on_change(self.guarded(self._read_controls))
+        self.text.observe(self.guarded(self._read_text), "value")
+        self._predict()
+
+    # --- what should happen -----------------------------------------------------------------------
+
+    def _read_controls(self) -> None:
+        self._show_state(self.controls.state)
+
+    def _read_text(self) -> None:
+        state = parse(self.text.value)
+        if state != self.controls.state:
+            self.controls.set(state)
+        self._show_state(state)
+
+    def _show_state(self, state: State) -> None:
+        with self._showing:
+            if state != self.state:
+                self.state, self.runs = state, []
+                self.text.value = str(state)
+                self._predict()
+
+    def _predict(self) -> None:
+        """Show what should happen."""
+        with self._showing:
+            self.predicted = [Predicted.of(work_of(self.state, choice)) for choice in self.state.choices]
+            axis = time_axis(max(each.metrics.makespan_s for each in self.predicted), UNITS)
+            panels = [self._predicted_panel(each, axis) for each in self.predicted]
+            self.timeline.show(panels, time=axis, alt=self._alt(), said=self._said())
+            self.table.value = table_html(self._metrics_table(), index=True)
+
+    def _predicted_panel(self, each: Predicted, axis: TimeAxis) -> Panel:
+        facts, cap = tables.facts(each.metrics, axis), self.state.cap
+        title, schedule = each.work.schedule.name, each.work.schedule
+        options: dict[str, Any] = {"title": title, "facts": facts, "memory": True, "cap": cap, "replay": each.replay}
+        most_kept = max(other.metrics.peak for other in self.predicted)
+        return events_panel(each.events, schedule, time=axis, most_kept=most_kept, **options)
+
+    def _metrics_table(self) -> pd.DataFrame:
+        axis = time_axis(1.0, UNITS)
+        return tables.metrics(
+            {each.work.schedule.name: (each.metrics, axis) for each in self.predicted}, self.state.cap
+        )
+
+    def _said(self) -> str:
+        said = []
+        if (shown := n_micro_of(self.state)) != self.state.n_micro:
+            asked, n = self.state.n_micro, self.state.n_ranks
+            said.append(f"{shown} micro-batches: interleaved 1F1B on {n} ranks cannot share out {asked} evenly")
+        said += [f"{each.work.schedule.name}: makespan {each.metrics.makespan_s:g}" for each in self.predicted]
+        over = [each for each in self.predicted if self.state.cap and each.metrics.peak > self.state.cap]
+        said += [
+            f"{each.work.schedule.name} keeps {each.metrics.peak:g}, over the cap of {self.state.cap:g}"
+            for each in over
+        ]
+        return "; ".join(said) + "."
+
+    def _alt(self) -> str:
+        ends = [f"{each.work.schedule.name} ends at {each.metrics.makespan_s:g}" for each in self.predicted]
+        n, m = self.state.n_ranks, n_micro_of(self.state)
+        return f"Timeline of {n} rank{'s' * (n > 1)} and {m} micro-batch{'es' * (m > 1)}: {', '.join(ends)}."
+
+    # --- what does happen -------------------------------------------------------------------------
+
+    def run(self) -> list[Measured]:
+        """Run what is shown on real ranks, lay it under what should happen, and return it.
+
+        Raises as :func:`labkit.explore.schedules.measure.run_schedule`.
+        """
+        state = self.state
+        works = [work_of(state, choice) for choice in state.choices]
+        unit_s = seconds_per_unit(*works)
+        runs = [
+            run_schedule(*work, fewer=partial(_of_fewer, state, choice), unit_s=unit_s)
+            for work, choice in zip(works, state.choices, strict=True)
+        ]
+        with self._showing:
+            if state == self.state:
+                self.runs = runs
+                self._show_runs()
+        return runs
+
+    def _run(self) -> str:
+        """Do what the button does, and return what is to be said then."""
+        try:
+            runs = self.run()
+        except TodoError as error:
+            return f"{error}. Real ranks run a schedule with your own ScheduledPipeline: fill in {error.task} first."
+        if self.runs is not runs:
+            return "The controls have moved while it ran, so the run is not shown: run again."
+        return self._said_of_runs()
+
+    def _said_of_runs(self) -> str:
+        """Return the notes of all runs, each sentence once."""
+        sentences = (sentence for run in self.runs for sentence in re.split(r"(?<=\.) ", run.note))
+        return " ".join(dict.fromkeys(sentences))
+
+    def _show_runs(self) -> None:
+        """Show what happened under what should have."""
+        axis = time_axis(max(float(table["end_s"].max()) for run in self.runs for table in (run.ideal, run.measured)))
+        found: dict[str, tuple[Metrics, TimeAxis]] = {}
+        panels = []
+        for run in self.runs:
+            name = run.schedule.name
+            for table, which in ((run.ideal, "predicted"), (run.measured, "measured")):
+                found[f"{name}, {which}"] = metrics_of(replay_events(run.schedule, table)), axis
+            facts = tables.facts(found[f"{name}, measured"][0], axis)
+            options: dict[str, Any] = {"title": name, "facts": facts, "memory": True, "cap": self.state.cap}
+            panels.append(events_panel(run.measured, run.schedule, run.ideal, time=axis, **options))
+        note = emulated(*(run.measured for run in self.runs))
+        alt = f"{self._alt()} Measured runs lie under it."
+        self.timeline.show(panels, time=axis, alt=alt, note=note, said=self._said_of_runs())
+        gaps = "".join(tables.gap_as_html(run.schedule.name, run.gap) for run in self.runs)
+        self.table.value = table_html(tables.metrics(found, self.state.cap), index=True) + gaps
+
+    # --- in print ---------------------------------------------------------------------------------
+
+    def static_form(self) -> StaticForm:
+        """Return schedules and metrics; after a run, that run under its prediction, and the gap."""
+        if not self.runs:
+            shown = {each.work.schedule.name: each.events for each in self.predicted}
+            return StaticForm(draw.schedules(shown, time_label=UNITS), self._alt(), self._metrics_table())
+        n_rows = sum(run.schedule.n_ranks for run in self.runs)
+        with house_style():
+            size = (PAGE_IN, 1.0 * len(self.runs) + 0.5 * n_rows)
+            figure, axes = plt.subplots(len(self.runs), figsize=size, layout="constrained", squeeze=False)
+        for run, ax in zip(self.runs, axes.flat, strict=True):
+            draw.overlay(run.ideal, run.measured, ax=ax)
+            ax.set_title(run.schedule.name, loc="left", fontweight="bold")
+        return StaticForm(figure, self._alt(), tables.gaps({run.schedule.name: run.gap for run in self.runs}))
+
+
+def _of_fewer(state: State, choice: Choice, n_ranks: int) -> Work:
+    return work_of(with_ranks(state, n_ranks), choice)

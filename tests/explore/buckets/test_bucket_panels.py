@@ -1,0 +1,103 @@
+"""Panels of a backward pass: blocks as long as their bytes, bars as their times, and words."""
+
+from __future__ import annotations
+
+import pytest
+
+from labkit.cost import Link
+from labkit.draw.layout import time_axis
+from labkit.draw.palette import STYLES
+from labkit.explore.buckets.gradients import Gradients
+from labkit.explore.buckets.panels import BUCKET_NAMES, SIZE_AXIS, blocks_panel, pass_panel
+from labkit.explore.buckets.reducer import MIB, Reduction, predict
+from labkit.explore.wire import scene_of
+
+SECONDS = time_axis(10.0)
+
+
+def three(world_size: int = 2) -> Reduction:
+    """Buckets of 3 and 4 MiB, full at 2 s and 3 s; on this link they take 2.5 s and 3 s."""
+    gradients = Gradients(
+        "three", ["m.a.weight", "m.b.weight", "m.c.bias"], [4 * MIB, 2 * MIB, MIB], [3, 2, 1], "by hand"
+    )
+    return predict(gradients, [[2, 1], [0]], world_size, Link(0.5, 2 * MIB))
+
+
+def test_blocks_are_as_long_as_their_bytes_in_the_order_of_sending_and_coloured_by_bucket():
+    bars = blocks_panel(three()).bars
+    assert (bars["left"] / MIB).tolist() == [0, 1, 3, 0, 3]
+    assert (bars["right"] / MIB).tolist() == [1, 3, 7, 3, 7]
+    assert bars["name"].tolist() == [BUCKET_NAMES[k] for k in (0, 0, 1, 0, 1)]
+    assert bars["label"].tolist() == ["c.bias", "b.weight", "a.weight", "0", "1"]
+
+
+def test_every_fourth_bucket_has_a_colour_of_the_labs_own():
+    assert set(BUCKET_NAMES) <= set(STYLES)
+    assert len({STYLES[name].colour for name in BUCKET_NAMES}) == 4
+
+
+def test_bars_of_a_pass_are_gradients_the_wait_buckets_that_wait_and_all_reduces():
+    bars = pass_panel(three(), SECONDS, "predicted").bars
+    assert bars["left"].tolist() == [0, 1, 2, 3, 3, 2, 4.5]
+    assert bars["right"].tolist() == [1, 2, 3, 7.5, 4.5, 4.5, 7.5]
+    assert bars["label"].tolist() == ["0", "0", "1", "exposed", "1", "0", "1"]
+    assert [int(top) for top in bars["top"]] == [0, 0, 0, 0, 1, 2, 2]
+
+
+def test_each_bar_needs_what_it_starts_after_and_the_critical_path_ends_with_the_pass():
+    panel = pass_panel(three(), SECONDS, "predicted")
+    assert panel.needs.tolist() == [-1, 0, 1, 6, 2, 1, 5]
+    assert panel.critical.tolist() == [0, 1, 5, 6]
+
+
+def test_without_communication_backward_alone_is_critical():
+    panel = pass_panel(three(world_size=1), SECONDS, "predicted")
+    assert panel.critical.tolist() == [0, 1, 2]
+    assert "wait" not in set(panel.bars["name"])
+
+
+def test_every_bar_is_explained():
+    panel = pass_panel(three(), SECONDS, "predicted")
+    said = [panel.explain(bar) for bar in range(len(panel.bars))]
+    where, when = said[0].splitlines()
+    assert where == "m.c.bias: 1 MiB, parameter 2 of 3."
+    assert when == "Its gradient is ready at 1 s, 1 s after the one before, as number 1, and goes into bucket 0."
+    assert said[1].endswith("and fills bucket 0.")
+    assert said[3].startswith("Exposed communication: 4.5 s, from the end of backward at 3 s")
+    assert said[4] == "Bucket 1 is full at 3 s and waits 1.5 s for the link, or its turn."
+    assert said[5] == (
+        "Bucket 0: 2 gradients, 3 MiB.\nIts all_reduce starts at 2 s, as soon as it was full, and takes 2.5 s. 1.5 s of it after "
+        "backward: exposed."
+    )
+    blocks = blocks_panel(three())
+    assert [blocks.explain(bar) for bar in (2, 3)] == [
+        "m.a.weight: 4 MiB, parameter 0 of 3.\nIts gradient is ready as number 3, and fills bucket 1.",
+        "Bucket 0: 2 gradients, 3 MiB.",
+    ]
+    assert blocks.narrate(0.0) == blocks.explain(0)
+    assert blocks.narrate(7.0 * MIB) == blocks.explain(2)
+
+
+def test_narration_says_what_happens_and_how_far_it_is():
+    panel = pass_panel(three(), SECONDS, "predicted")
+    assert panel.moments.tolist() == [0, 1, 2, 3, 4.5, 7.5]
+    assert panel.narrate(0) == "0 s: backward begins at the last layer. No gradient is ready."
+    assert panel.narrate(2).endswith(
+        "all_reduce 0 starts. (3 of 7 MiB ready; in flight: bucket 0; 0 of 2 buckets done)"
+    )
+    assert panel.narrate(3).endswith("(7 of 7 MiB ready; in flight: bucket 0, waiting: 1; 0 of 2 buckets done)")
+    assert "all_reduce 0 is done" in panel.narrate(4.5) and "all_reduce 1 starts" in panel.narrate(4.5)
+    assert panel.narrate(7.5).endswith("(7 of 7 MiB ready; nothing in flight; 2 of 2 buckets done)")
+
+
+def test_facts_give_the_parts_of_the_pass():
+    assert pass_panel(three(), SECONDS, "predicted").facts == (
+        "backward 3 s, communication 5.5 s, of it exposed 4.5 s, 18 % hidden"
+    )
+    assert pass_panel(three(world_size=1), SECONDS, "p").facts.endswith("of it exposed 0 s")
+
+
+@pytest.mark.parametrize("axis", [SIZE_AXIS, SECONDS])
+def test_panels_can_be_written_for_the_browser(axis):
+    panel = blocks_panel(three()) if axis is SIZE_AXIS else pass_panel(three(), SECONDS, "predicted")
+    assert scene_of([panel], time=axis, alt="…")["extent"][1] == panel.bars["right"].max()

@@ -1,0 +1,78 @@
+"""Buckets on real ranks: a small model that keeps the whole one's proportions, told as it ran."""
+
+from __future__ import annotations
+
+import math
+from unittest import mock
+
+import pytest
+from to_do import task
+
+from labkit.cost import Link
+from labkit.explore.buckets import overlap_run
+from labkit.explore.buckets.gradients import predicted_gradients
+from labkit.explore.buckets.overlap_run import run_overlap, stand_in
+from labkit.explore.buckets.reducer import Gradients, make_buckets, predict
+from labkit.todo import TodoError
+
+MIB = 2**20
+
+
+@pytest.mark.parametrize(("world_size", "n_ranks"), [(8, 2), (2, 2), (3, 2), (16, 4)])
+def test_on_the_stand_in_a_small_model_takes_the_whole_ones_time_in_proportion(world_size, n_ranks):
+    whole = Gradients("whole", list("abc"), [64 * MIB, 32 * MIB, 16 * MIB], [0.03, 0.02, 0.01], "by hand")
+    small = Gradients("small", list("abc"), [4 * MIB, 2 * MIB, MIB], [0.09, 0.06, 0.03], "by hand")
+    link, buckets = Link(20e-6, 10e9), [[2, 1], [0]]
+    for_it = stand_in(link, world_size, n_ranks, shrink=1 / 16, scale_s=3)
+    wanted, found = predict(whole, buckets, world_size, link), predict(small, buckets, n_ranks, for_it)
+    assert found.end_s == pytest.approx(3 * wanted.end_s)
+    assert found.hidden_share == pytest.approx(wanted.hidden_share)
+    assert [3 * end for _, end in wanted.all_reduces] == pytest.approx([end for _, end in found.all_reduces])
+
+
+@task("dp.6", "dp.7")
+@pytest.mark.parametrize(("cap_mb", "first_cap_mb"), [(25, 1), (1e6, None), (1e-6, None)], ids=["dp.6", "one", "each"])
+def test_a_run_has_the_readers_buckets_and_each_leaves_once_it_is_full_and_in_order(cap_mb, first_cap_mb):
+    run = run_overlap("mlp", cap_mb, first_cap_mb, 2, Link(20e-6, 10e9), backward_s=0.01)
+    small = predicted_gradients("mlp", small=True)
+    shrink = small.n_bytes / predicted_gradients("mlp").n_bytes
+    expected = make_buckets(
+        small.sizes_bytes, cap_mb=shrink * cap_mb, first_cap_mb=first_cap_mb and shrink * first_cap_mb
+    )
+    assert run.measured.buckets == run.predicted.buckets == expected.buckets
+    starts = [span.start_s for span in run.measured.all_reduces]
+    ends = [span.end_s for span in run.measured.all_reduces]
+    assert len(starts) == len(expected.buckets)
+    assert all(start >= full for start, full in zip(starts, run.measured.full_s, strict=True))
+    assert starts == sorted(starts)
+    assert max(ends) <= run.measured.end_s
+    assert 0 < min(run.measured.gradients.ready_s) <= run.measured.backward_s < run.measured.end_s
+    assert "MLP with all widths ÷ 8" in run.measured.events().attrs["emulated"]
+    assert list(run.table().columns) == ["predicted, ms", "measured, ms"]
+
+
+@task("dp.6", "dp.7")
+def test_a_link_that_gloo_cannot_stand_in_for_is_left_out_and_the_note_says_so():
+    run = run_overlap("mlp", 25, 1, 2, Link(0, math.inf), backward_s=0.01)
+    assert run.measured.all_reduces
+    fast = run_overlap("mlp", 25, 1, 2, Link(0, 1e15), backward_s=0.01)
+    assert "faster than gloo is here, so nothing was emulated" in fast.note
+
+
+@pytest.mark.parametrize("unfilled", ["dp.6", "dp.7"])
+def test_an_unfilled_task_is_named_before_any_rank_starts(unfilled):
+    def missing(name: str) -> str | None:
+        return f"TODO {name}: labkit/dp.py, line 7" if name == unfilled else None
+
+    with (
+        mock.patch.object(overlap_run, "missing", missing),
+        mock.patch("labkit.launch.launch", side_effect=AssertionError("started")),
+        pytest.raises(TodoError, match=f"^TODO {unfilled}: labkit/dp.py, line 7$"),
+    ):
+        run_overlap("mlp", 25, 1, 2, Link(0, 1e9), 0.01)
+
+
+@task("dp.6", "dp.7")
+def test_one_rank_is_refused_as_it_sends_nothing():
+    with pytest.raises(ValueError, match=r"^one rank sends nothing"):
+        run_overlap("mlp", 25, 1, 1, Link(0, 1e9), 0.01)

@@ -1,0 +1,224 @@
+"""The Reducer as the explorer tells it: ddp_timeline's times, closed forms, and steps in order."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from unittest import mock
+
+import pytest
+from to_do import task
+
+from labkit.cost import Link, ddp_timeline, ring_all_reduce_s
+from labkit.draw.layout import prepare
+from labkit.explore.buckets import reducer
+from labkit.explore.buckets.gradients import MODELS, Gradients, predicted_gradients
+from labkit.explore.buckets.reducer import MIB, ONE_BUCKET, ONE_EACH, RULES, Reduction, Span, make_buckets, predict
+from labkit.todo import TodoError
+
+LINK = Link(50e-6, 12.5e9)
+
+
+def three_layers(ready_s=(3.0, 2.0, 1.0), sizes=(4 * MIB, 2 * MIB, 1 * MIB)) -> Gradients:
+    return Gradients("three", ["a", "b", "c"], list(sizes), list(ready_s), "by hand")
+
+
+@functools.cache
+def gpt2(rule: str = ONE_BUCKET) -> Reduction:
+    gradients = predicted_gradients("gpt2")
+    return predict(gradients, make_buckets(gradients.sizes_bytes, rule).buckets, 8, LINK)
+
+
+# --- times ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("buckets", [[[2, 1, 0]], [[2], [1], [0]], [[2, 1], [0]], [[0], [2, 1]]])
+@pytest.mark.parametrize("world_size", [1, 2, 5])
+def test_all_reduces_run_when_ddp_timeline_says(buckets, world_size):
+    found, link = predict(three_layers(), buckets, world_size, Link(0.1, MIB)), Link(0.1, MIB)
+    oracle = ddp_timeline(
+        [3.0, 2.0, 1.0], [4 * MIB, 2 * MIB, MIB], buckets, world_size, link.latency_s, link.bytes_per_s
+    )
+    sent = found.events().query("lane == 'comm'").reset_index(drop=True)
+    assert sent.equals(oracle)
+
+
+def test_with_one_bucket_all_communication_is_exposed():
+    found = gpt2(ONE_BUCKET)
+    whole_s = ring_all_reduce_s(found.gradients.n_bytes, 8, LINK.latency_s, LINK.bytes_per_s)
+    assert found.exposed_s == pytest.approx(whole_s)
+    assert found.communication_s == pytest.approx(whole_s)
+    assert found.hidden_share == pytest.approx(0)
+    assert found.end_s == pytest.approx(found.backward_s + whole_s)
+
+
+def test_each_bucket_more_costs_its_latencies():
+    one, each = gpt2(ONE_BUCKET), gpt2(ONE_EACH)
+    assert each.communication_s - one.communication_s == pytest.approx(147 * 2 * 7 * LINK.latency_s)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("rule", [ONE_BUCKET, ONE_EACH])
+def test_what_leaves_last_is_exposed_and_a_step_takes_at_least_the_longer_of_its_two_halves(model, rule):
+    gradients = predicted_gradients(model)
+    found = predict(gradients, make_buckets(gradients.sizes_bytes, rule).buckets, 4, LINK)
+    last = found.all_reduces[-1]
+    assert found.exposed_s >= last.end_s - last.start_s
+    assert found.end_s >= max(found.backward_s, found.communication_s)
+    assert found.end_s == pytest.approx(found.backward_s + found.exposed_s)
+    assert found.hidden_share == pytest.approx(1 - found.exposed_s / found.communication_s)
+
+
+def test_one_rank_sends_nothing_so_nothing_is_exposed_or_hidden():
+    found = predict(three_layers(), [[2], [1, 0]], 1, LINK)
+    assert (found.communication_s, found.exposed_s, found.hidden_share) == (0, 0, None)
+    assert found.end_s == found.backward_s
+
+
+def test_a_link_without_limit_or_latency_costs_nothing():
+    found = predict(three_layers(), [[2], [1, 0]], 4, Link(0, math.inf))
+    assert found.end_s == found.backward_s == 3
+
+
+@pytest.mark.parametrize(
+    ("buckets", "says"),
+    [
+        ([[2], [1]], "parameters .0. are in no bucket"),
+        ([[2, 1, 0], [0]], "in buckets 0 and 1"),
+        ([[], [2, 1, 0]], "empty"),
+    ],
+)
+def test_buckets_that_are_no_partition_are_refused(buckets, says):
+    with pytest.raises(ValueError, match=says):
+        predict(three_layers(), buckets, 2, LINK)
+
+
+# --- the pass at a time, and as a table -----------------------------------------------------------
+
+
+def test_what_is_ready_in_flight_waiting_and_done_at_a_time():
+    found = predict(three_layers(), [[2], [1], [0]], 2, Link(0.75, MIB))  # 2.5 s, 3.5 s and 5.5 s on the link
+    assert found.at(0.5) == (0, 0, [], [], [])
+    assert found.at(1.0) == (1, MIB, [0], [], [])
+    assert found.at(3.2) == (3, 7 * MIB, [0], [1, 2], [])
+    assert found.at(3.5) == (3, 7 * MIB, [1], [2], [0])
+    assert found.at(99.0) == (3, 7 * MIB, [], [], [0, 1, 2])
+
+
+def test_the_event_table_has_a_row_per_gradient_and_per_bucket_and_can_be_drawn():
+    found = predict(three_layers(), [[2, 1], [0]], 2, Link(0.5, MIB))
+    events = prepare(found.events(), "events")
+    computing = events.query("name == 'backward'")
+    assert computing[["bucket", "start_s", "end_s"]].values.tolist() == [[0, 0, 1], [0, 1, 2], [1, 2, 3]]
+    assert computing["bytes"].tolist() == [MIB, 2 * MIB, 4 * MIB]
+    assert events.query("name == 'wait'")[["start_s", "end_s"]].values.tolist() == [[3, 11]]
+    assert events.query("lane == 'comm'")["bytes"].tolist() == [3 * MIB, 4 * MIB]
+
+
+@pytest.mark.parametrize("rule", [ONE_BUCKET, ONE_EACH])
+def test_gradient_bars_fill_backward_without_a_gap(rule):
+    spans = sorted(gpt2(rule).computing())
+    assert spans[0].start_s == 0
+    assert all(before.end_s == after.start_s for before, after in itertools.pairwise(spans))
+
+
+# --- step by step ---------------------------------------------------------------------------------
+
+
+def test_the_reducer_step_by_step():
+    found = predict(three_layers(), [[2, 1], [0]], 2, Link(0.5, 2 * MIB))  # 2.5 s and 3 s on the link
+    assert [(moment.time_s, moment.bucket, moment.text) for moment in found.moments()] == [
+        (1.0, 0, "The hook of c fires: its gradient is ready, 1 of 3. Bucket 0 has 1.00 of 3.00 MiB."),
+        (
+            2.0,
+            0,
+            "The hook of b fires: its gradient is ready, 2 of 3. Bucket 0 is full with 3.00 MiB: all_reduce 0 starts.",
+        ),
+        (
+            3.0,
+            1,
+            "The hook of a fires: its gradient is ready, 3 of 3. Bucket 1 is full with 4.00 MiB: it waits, as the link is "
+            "busy with bucket 0. Backward is over.",
+        ),
+        (4.5, 0, "all_reduce 0 is done: 2 gradients are means over all ranks."),
+        (4.5, 1, "all_reduce 1 starts, 1500 ms after bucket 1 was full."),
+        (
+            7.5,
+            1,
+            "all_reduce 1 is done: 1 gradient is a mean over all ranks. It is the last one: 4500 ms of communication were "
+            "exposed after backward.",
+        ),
+    ]
+
+
+def test_a_bucket_that_is_full_too_early_waits_for_its_turn():
+    found = predict(three_layers(ready_s=(1.0, 2.0, 3.0)), [[2, 1], [0]], 2, LINK)
+    assert (
+        "Bucket 1 is full with 4.00 MiB: it waits for bucket 0, as every rank sends in the same order."
+        in found.moments()[0].text
+    )
+
+
+@pytest.mark.parametrize("rule", [ONE_BUCKET, ONE_EACH])
+def test_moments_are_in_order_one_for_each_gradient_and_each_end(rule):
+    found = gpt2(rule)
+    times = [moment.time_s for moment in found.moments()]
+    assert times == sorted(times)
+    assert sum("fires" in moment.text for moment in found.moments()) == 148
+    assert sum("is done" in moment.text for moment in found.moments()) == len(found.buckets)
+
+
+def test_communication_without_cost_is_told_in_order_too():
+    texts = [moment.text for moment in predict(three_layers(), [[2], [1, 0]], 1, LINK).moments()]
+    assert [("fires" in text, "done" in text) for text in texts] == [(1, 0), (0, 1), (1, 0), (1, 0), (0, 1)]
+    assert texts[-1].endswith("no communication is exposed.")
+
+
+def test_a_measured_pass_is_told_by_its_own_times():
+    spans = [Span(2.001, 2.9), Span(3.002, 4.0)]
+    found = Reduction(three_layers(), [[2, 1], [0]], spans, end_s=4.1)
+    assert found.exposed_s == pytest.approx(1.1)
+    assert "Bucket 0 is full with 3.00 MiB: it is handed over." in found.moments()[1].text
+
+
+# --- buckets --------------------------------------------------------------------------------------
+
+
+@task("dp.6")
+def test_buckets_are_the_readers_own():
+    gradients = predicted_gradients("gpt2")
+    plan = make_buckets(gradients.sizes_bytes, cap_mb=25, first_cap_mb=1)
+    sizes = [sum(gradients.sizes_bytes[i] for i in bucket) / MIB for bucket in plan.buckets]
+    assert 1 <= sizes[0] < 25
+    assert all(size >= 25 for size in sizes[1:-1])
+    assert not plan.note
+
+
+def test_while_dp_6_is_to_be_written_there_is_one_bucket_and_a_note():
+    with mock.patch("labkit.dp.assign_buckets", side_effect=TodoError("dp.6", "labkit/dp.py, line 9")):
+        plan = make_buckets([4, 4, 4])
+    assert plan == ([[2, 1, 0]], "TODO dp.6: labkit/dp.py, line 9: until then all gradients are in one bucket")
+
+
+def test_a_wrong_answer_to_dp_6_is_refused_by_name():
+    with mock.patch("labkit.dp.assign_buckets", return_value=[[2, 1]]), pytest.raises(ValueError, match="in no bucket"):
+        make_buckets([4, 4, 4])
+
+
+def test_rules_that_need_no_answer_and_an_unknown_one():
+    assert make_buckets([4, 4, 4], ONE_BUCKET).buckets == [[2, 1, 0]]
+    assert make_buckets([4, 4, 4], ONE_EACH).buckets == [[2], [1], [0]]
+    with pytest.raises(
+        ValueError, match=f"^rule is 'mine', expected one of {', '.join(RULES)}".replace("(", r"\(").replace(")", r"\)")
+    ):
+        make_buckets([4, 4, 4], "mine")
+
+
+@task("dp.6")
+def test_the_best_capacity_is_that_of_the_shortest_pass():
+    gradients = predicted_gradients("gpt2")
+    plans = {cap: make_buckets(gradients.sizes_bytes, cap_mb=cap).buckets for cap in (0.1, 1, 5, 25, 100, 500)}
+    totals = {cap: predict(gradients, buckets, 8, LINK).end_s for cap, buckets in plans.items()}
+    assert reducer.best_cap(gradients, plans, 8, LINK) == min(totals, key=totals.__getitem__)
+    assert reducer.best_cap(gradients, plans, 1, LINK) == 500  # all equal: the fewest messages

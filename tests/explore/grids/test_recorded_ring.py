@@ -1,0 +1,126 @@
+"""labkit.explore.grids.recorded_ring: what a reader's own ring did in real ranks."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from to_do import task
+
+from labkit import todo
+from labkit.explore.grids import rings
+from labkit.explore.grids.recorded_ring import RingError, record_ring, verdict
+
+
+@task("dp.5")
+@pytest.mark.parametrize("n", [2, 4])
+def test_the_answer_to_dp5_goes_round_as_in_the_picture(n):
+    story, ideal = record_ring(n), rings.follow("ring", n)
+    assert (story.states == ideal.states).all()
+    columns = ["step", "source", "target", "column"]
+    assert story.sent.sort_values(columns, ignore_index=True).equals(ideal.sent.sort_values(columns, ignore_index=True))
+    assert story.bytes_sent == pytest.approx(ideal.bytes_sent)
+    assert story.bytes_received == pytest.approx(ideal.bytes_received)
+    assert verdict(story) == (
+        "Every rank ends up with the whole sum. Step by step it is the ring of the picture. "
+        f"The busiest rank sends {2 * (n - 1) / n:.3g} times the tensor, the least there can be."
+    )
+
+
+def through_rank_0(tensor):
+    if dist.get_rank():
+        dist.send(tensor, 0)
+        dist.recv(tensor, 0)
+        return
+    theirs = torch.empty_like(tensor)
+    for rank in range(1, dist.get_world_size()):
+        dist.recv(theirs, rank)
+        tensor += theirs
+    for rank in range(1, dist.get_world_size()):
+        dist.send(tensor, rank)
+
+
+def test_one_that_goes_through_rank_0_is_shown_as_the_parameter_server_that_it_is():
+    story, server = record_ring(3, through_rank_0), rings.follow("parameter server", 3)
+    assert (story.states == server.states).all()
+    assert story.bytes_sent == pytest.approx(server.bytes_sent)
+    assert "The busiest rank sends 2 times the tensor, 1.5 times the least" in verdict(story)
+
+
+def adds_twice(tensor):
+    other, theirs = 1 - dist.get_rank(), torch.empty_like(tensor)
+    for _ in range(2):
+        requests = dist.isend(tensor.clone(), other), dist.irecv(theirs, other)
+        for request in requests:
+            request.wait()
+        tensor += theirs
+
+
+def test_what_is_no_sum_of_different_parts_is_shown_and_said():
+    story = record_ring(2, adds_twice)
+    assert story.n_steps == 2 and (story.states[-1] < 0).all()
+    cells = rings.grid(story).at(2).cells
+    assert set(cells["name"]) == {"no such sum"} and set(cells["label"]) == {"?"}
+    assert "but 2 times rank 0's, 2 times rank 1's." in cells["sentence"].iloc[0]
+    assert verdict(story).startswith("None of 4 cells end up as the whole sum")
+
+
+def sends_half_a_chunk(tensor):
+    half = tensor[:2].clone()
+    if dist.get_rank():
+        dist.recv(half, 0)
+    else:
+        dist.send(half, 1)
+
+
+def test_bytes_of_a_message_that_is_no_whole_chunk_count_though_no_arrow_shows_it():
+    story = record_ring(2, sends_half_a_chunk)
+    assert story.sent.empty and story.n_steps == 1
+    assert story.bytes_sent[-1].tolist() == [0.25, 0]
+    assert rings.grid(story).moves.empty
+
+
+def calls_a_collective(tensor):
+    dist.all_reduce(tensor)
+
+
+def does_nothing(tensor):
+    pass
+
+
+def raises(tensor):
+    raise ArithmeticError("two and two")
+
+
+def is_to_do(tensor):
+    raise todo.TodoError("dp.5", "labkit/dp.py, line 42")
+
+
+@pytest.mark.parametrize(
+    ("ring", "said"),
+    [
+        (calls_a_collective, "no message from rank to rank: it called all_reduce"),
+        (does_nothing, "it called nothing of torch.distributed"),
+        (raises, "it raised ArithmeticError: two and two"),
+        (is_to_do, r"dp.5 has to be done first \(labkit/dp.py, line 42\)"),
+    ],
+)
+def test_what_cannot_be_shown_is_said_in_a_sentence(ring, said):
+    with pytest.raises(RingError, match=said):
+        record_ring(2, ring)
+
+
+def waits_for_ever(tensor):
+    if dist.get_rank() == 0:
+        dist.recv(tensor, 1)
+
+
+def test_one_that_does_not_end_is_ended_and_said(monkeypatch):
+    monkeypatch.setattr("labkit.explore.grids.recorded_ring.TIMEOUT_S", 3.0)
+    with pytest.raises(RingError, match="it did not end in time"):
+        record_ring(2, waits_for_ever)
+
+
+def test_an_unfilled_task_starts_no_rank(monkeypatch):
+    monkeypatch.setattr(todo, "missing", lambda name: f"TODO {name}: labkit/dp.py, line 42")
+    monkeypatch.setattr("labkit.launch.launch", None)
+    with pytest.raises(RingError, match=r"TODO dp.5: labkit/dp.py, line 42. Once it is written"):
+        record_ring(4)

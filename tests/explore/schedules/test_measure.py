@@ -1,0 +1,180 @@
+"""Running a schedule on real ranks: the same ops as the ideal, on one clock, and what was not real
+is said."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from to_do import task
+
+from labkit import launch
+from labkit.explore.schedules import measure
+from labkit.explore.schedules.measure import Work, run_schedule, seconds_per_unit
+from labkit.launch import LaunchTimeout, RankError
+from labkit.schedule import (
+    ScheduleError,
+    forward_only,
+    gpipe,
+    interleaved,
+    one_f_one_b,
+    zero_bubble_h1,
+    zero_bubble_v,
+)
+from labkit.simulate import makespan
+from labkit.simulate.replay import replay_events
+from labkit.todo import TodoError
+
+KEYS = ["rank", "name", "stage", "micro_batch"]
+
+
+def check_run(run):
+    """Both tables have the same ops in the same order, begin at 0, and the gap adds up."""
+    for table in (run.ideal, run.measured):
+        assert table["start_s"].min() == 0
+        replay_events(run.schedule, table)  # one step of this schedule, in its order
+    ideal, measured = (table[KEYS].sort_values(KEYS, ignore_index=True) for table in (run.ideal, run.measured))
+    assert (ideal.to_numpy() == measured.to_numpy()).all()
+    assert run.gap["total_s"].sum() == pytest.approx(makespan(run.measured) - makespan(run.ideal))
+
+
+# --- on real ranks --------------------------------------------------------------------------------
+
+
+@task("pipe.5")
+@pytest.mark.parametrize(
+    ("schedule", "ranks"),
+    [
+        (forward_only(2, 3), "2 ranks"),
+        (one_f_one_b(3, 3), "3 ranks"),
+        (interleaved(2, 2, 2), "2 ranks"),
+        (zero_bubble_v(2, 3), "2 ranks"),
+        (gpipe(1, 2), "1 rank"),
+    ],
+)
+def test_what_ran_is_the_schedule_with_stages_that_sleep(schedule, ranks):
+    run = run_schedule(schedule, unit_s=0.001, emulated=True)
+    check_run(run)
+    assert run.note.startswith(f"Ran on {ranks} that slept instead of computing (")
+    assert "a unit of time was 1 ms." in run.note
+    assert run.measured.attrs["emulated"] == run.gap.attrs["emulated"]
+    assert makespan(run.ideal) == pytest.approx(0.001 * makespan(Work(schedule).simulate()))
+
+
+@task("pipe.5")
+@pytest.mark.parametrize("make", [one_f_one_b, zero_bubble_h1])
+def test_what_ran_is_the_schedule_with_stages_that_multiply_matrices(make, monkeypatch):
+    monkeypatch.setattr(measure.machine, "cores", lambda: 2)
+    run = run_schedule(make(2, 3), unit_s=0.001)
+    check_run(run)
+    assert run.note.startswith("Ran on 2 ranks that multiplied matrices (2 cores here)")
+    assert "emulated" not in run.measured.attrs
+
+
+@task("pipe.5")
+def test_a_sleeping_op_takes_no_less_than_its_time_and_a_hop_no_less_than_its_latency():
+    times = {"forward": [1, 2], "backward": 3, "hop": 4}
+    run = run_schedule(one_f_one_b(2, 2), **times, unit_s=0.002, emulated=True)
+    check_run(run)
+    replay = replay_events(run.schedule, run.measured)
+    ops, remote = replay.dependencies.ops, replay.dependencies.remote_input
+    expected = [0.002 * (3 if op.kind == "B" else [1, 2][op.stage]) for op in ops]
+    assert (replay.duration_s >= expected).all()
+    waited = [replay.start_s[i] - replay.end_s[needed] for i, needed in enumerate(remote) if needed is not None]
+    assert len(waited) == 4
+    assert min(waited) >= 4 * 0.002 - 0.001  # latency counts from sending, which comes a moment after the op's end
+    assert "a hop 8 ms of emulated latency" in run.note
+    assert "emulated link" in run.measured.attrs["emulated"]
+
+
+@task("pipe.5")
+def test_fewer_ranks_run_where_the_memory_carries_no_more_and_that_is_said(monkeypatch):
+    free = SimpleNamespace(available=5 * 2**20 * 1.0)
+    monkeypatch.setattr(measure.psutil, "virtual_memory", lambda: free)
+    monkeypatch.setattr(measure, "_probe", lambda timeout_s: measure._Probe(bytes=2**20, layer_s=1e-4))
+    run = run_schedule(gpipe(4, 2), fewer=lambda n: Work(gpipe(n, 2)), unit_s=0.001, emulated=True)
+    check_run(run)
+    assert run.schedule.n_ranks == 2
+    assert run.note.startswith("Only 2 of 4 ranks ran: a rank takes 1 MiB and 5 MiB are free. Ran on 2 ranks")
+    with pytest.raises(MemoryError, match="4 ranks are more than this machine carries: a rank takes 1 MiB and 5 MiB"):
+        run_schedule(gpipe(4, 2))
+
+
+# --- faults ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error", [RankError(1, "ValueError", "raised ValueError"), LaunchTimeout(1, {}), KeyboardInterrupt()]
+)
+def test_what_launch_raises_passes_on(error, monkeypatch):
+    def fails(*_, **__):
+        raise error
+
+    monkeypatch.setattr(measure, "missing", lambda task: None)
+    monkeypatch.setattr(launch, "launch", fails)
+    with pytest.raises(type(error)) as caught:
+        run_schedule(gpipe(2, 2))
+    assert caught.value is error
+
+
+@pytest.fixture
+def no_launch(monkeypatch):
+    monkeypatch.setattr(launch, "launch", lambda *_, **__: pytest.fail("ranks were started"))
+
+
+def test_without_pipe_5_the_reader_is_told_where_it_is_to_be_written(no_launch, monkeypatch):
+    monkeypatch.setattr(measure, "missing", lambda task: f"TODO {task}: labkit/pipe.py, line 9")
+    with pytest.raises(TodoError, match=r"^TODO pipe\.5: labkit/pipe\.py, line 9$"):
+        run_schedule(gpipe(2, 2))
+
+
+def test_what_cannot_run_is_refused_before_any_rank_starts(no_launch):
+    schedule = gpipe(2, 2)
+    with pytest.raises(ScheduleError, match="does not come before it"):
+        run_schedule(type(schedule)([ops[::-1] for ops in schedule.ops]))
+    with pytest.raises(ValueError, match="forward is -1, expected"):
+        run_schedule(schedule, forward=-1)
+
+
+# --- how long, and what with ----------------------------------------------------------------------
+
+
+def test_a_forward_pass_takes_10_ms_unless_the_step_would_be_too_long():
+    assert seconds_per_unit(Work(one_f_one_b(4, 8))) == pytest.approx(0.01)
+    assert seconds_per_unit(Work(one_f_one_b(4, 8), forward=50, backward=100)) == pytest.approx(0.01 / 50)
+    long = Work(one_f_one_b(16, 64), [1] * 15 + [2], hop=0.5)
+    unit_s = seconds_per_unit(long, Work(gpipe(2, 2)))
+    assert unit_s * makespan(long.simulate()) == pytest.approx(measure.STEP_S)
+    assert makespan(long.scaled(unit_s).simulate()) == pytest.approx(measure.STEP_S)
+
+
+def test_stages_compute_only_where_the_times_are_those_of_matrix_products():
+    assert measure._are_products(Work(one_f_one_b(2, 2)))
+    assert measure._are_products(Work(one_f_one_b(2, 2), [1, 3], [2, 6], input_grad=9))  # which it does not have
+    assert measure._are_products(Work(zero_bubble_h1(2, 2), backward=9))
+    assert measure._are_products(Work(forward_only(2, 2), backward=9))
+    assert not measure._are_products(Work(one_f_one_b(2, 2), backward=1))
+    assert not measure._are_products(Work(zero_bubble_h1(2, 2), weight_grad=0.5))
+
+
+@pytest.mark.parametrize(("cores", "n", "sleep"), [(2, 2, False), (2, 3, True), (1, 2, True), (8, 8, False)])
+def test_stages_sleep_where_ranks_outnumber_cores(cores, n, sleep, monkeypatch):
+    given = []
+    monkeypatch.setattr(measure.machine, "cores", lambda: cores)
+    monkeypatch.setattr(measure, "missing", lambda task: None)
+    monkeypatch.setattr(measure, "_probe", lambda timeout_s: measure._Probe(1, 1e-4))
+    monkeypatch.setattr(measure, "_measure", lambda work, layer_s, timeout_s: given.append(layer_s) or work.simulate())
+    run_schedule(gpipe(n, 2))
+    run_schedule(gpipe(n, 2), hop=1)  # which is a link's, and wants small messages
+    assert given == [None if sleep else 1e-4, None]
+
+
+def test_a_whole_backward_pass_sleeps_as_long_as_it_is_to_take_whatever_i_and_w_are():
+    assert measure._seconds(Work(gpipe(2, 2), backward=[3, 4], input_grad=9)) == [(1, 1.5, 1.5), (1, 2, 2)]
+    assert measure._seconds(Work(zero_bubble_h1(2, 2), weight_grad=[3, 4])) == [(1, 1, 3), (1, 1, 4)]
+
+
+def test_a_rank_is_measured_and_not_guessed():
+    probe = measure._probe(60.0) if measure.missing("pipe.5") is None else pytest.skip("pipe.5 is to do")
+    assert probe.bytes > 2**20 and 0 < probe.layer_s < math.inf
+    assert np.isfinite(probe.layer_s)

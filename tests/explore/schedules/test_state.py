@@ -1,0 +1,113 @@
+"""The state of the schedule explorer as text: it comes back as it was, and what is wrong is said
+with its place."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from labkit.explore.schedules.state import NAMES, Choice, State, StateError, parse
+
+# --- there and back -------------------------------------------------------------------------------
+
+
+@st.composite
+def states(draw):
+    n = draw(st.integers(1, 16))
+    number = st.floats(0.001, 1000)
+    times = st.one_of(st.tuples(number), st.tuples(*[number] * n))
+    plain = st.sampled_from([Choice(name) for name in NAMES if name != "interleaved"])
+    choice = plain | st.builds(Choice, st.just("interleaved"), st.integers(1, 4))
+    input_grad = draw(times)
+    return State(
+        choice=draw(choice),
+        other=draw(st.none() | choice),
+        n_ranks=n,
+        n_micro=draw(st.integers(1, 64)),
+        forward=draw(times),
+        input_grad=input_grad,
+        weight_grad=draw(st.just(input_grad) | times),
+        hop=draw(st.floats(0, 1000).map(abs)),  # -0.0 is no hop either
+        cap=draw(st.none() | number),
+    )
+
+
+@given(states())
+def test_any_state_comes_back_from_its_text_as_it_was(state):
+    assert parse(str(state)) == state
+
+
+@given(states(), st.sampled_from([" ", "  ", "\n", "\t", " \u00a0"]))
+def test_spaces_and_capitals_do_not_matter(state, space):
+    assert parse(space + str(state).upper().replace(" ", space) + space) == state
+
+
+def test_the_text_is_one_to_read():
+    text = "1f1b n=4 m=8 F=1 B=2 hop=0.5 vs zb-h1 cap=4"
+    assert str(parse(text)) == text
+    assert str(parse("interleaved v=3 n=2 F=1,2.5 vs interleaved")) == (
+        "interleaved v=3 n=2 m=8 F=1,2.5 B=2,5 vs interleaved v=2"
+    )
+
+
+def test_what_is_left_out_is_the_default():
+    assert parse("") == parse("1f1b n=4 m=8 F=1 B=2") == State()
+    assert parse("n=2") == State(n_ranks=2)
+    assert parse("zb-v W=3") == State(Choice("zb-v"), weight_grad=(3.0,))
+
+
+def test_without_b_the_backward_pass_is_twice_the_forward_pass():
+    assert parse("F=1,1,1,2").input_grad == parse("F=1,1,1,2").weight_grad == (1, 1, 1, 2)
+
+
+# --- what is wrong, and where ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "position", "word", "expected"),
+    [
+        ("2f2b n=4", 0, "2f2b", "a schedule: forward, gpipe, 1f1b"),
+        ("1f1b n=4 k=8", 9, "k=8", "one of n=, m=, v=, F=, B=, I=, W=, hop=, cap="),
+        ("1f1b gpipe", 5, "gpipe", "or vs and a second schedule"),
+        ("1f1b n=", 5, "n=", "a whole number from 1 to 16, such as n=4"),
+        ("1f1b n=17", 5, "n=17", "from 1 to 16"),
+        ("1f1b n=²", 5, "n=²", "from 1 to 16"),
+        ("1f1b m=0", 5, "m=0", "from 1 to 64"),
+        ("1f1b m=2.5", 5, "m=2.5", "a whole number"),
+        ("1f1b F=nan", 5, "F=nan", "a number from 0.001 to 1000, or one per rank, such as F=1,1,1,2"),
+        ("1f1b F=1,,2", 5, "F=1,,2", "one per rank"),
+        ("1f1b F=1e9", 5, "F=1e9", "to 1000"),
+        ("1f1b B=0", 5, "B=0", "a number from 0.002 to 2000"),
+        ("1f1b hop=-1", 5, "hop=-1", "a number from 0 to 1000, such as hop=0.5"),
+        ("1f1b hop=1,2", 5, "hop=1,2", "such as hop=0.5"),
+        ("1f1b n=3  F=1,2", 10, "F=1,2", "one for each of the n=3 ranks, and there are 2"),
+        ("1f1b B=2 W=1", 9, "W=1", "B, or I and W, not both"),
+        ("1f1b m=4 m=8", 9, "m=8", "m only once"),
+        ("1f1b v=2", 5, "v=2", "v= only after interleaved"),
+        ("v=2", 0, "v=2", "v= only after interleaved"),
+        ("vs gpipe", 0, "vs", "a schedule before vs"),
+        ("gpipe vs 1f1b vs zb-v", 14, "vs", "two schedules at most"),
+        ("gpipe vs n=4", 9, "n=4", "a schedule: forward"),
+        ("gpipe vs ", 9, "", "a schedule after vs: forward"),
+    ],
+)
+def test_what_does_not_parse_is_named_with_its_place_and_what_was_expected(text, position, word, expected):
+    with pytest.raises(StateError) as caught:
+        parse(text)
+    error = caught.value
+    assert (error.position, error.word) == (position, word)
+    assert text[error.position :].startswith(error.word)
+    assert expected in error.expected
+    assert str(error) == f"character {position + 1}, {repr(word) if word else 'the end'}: expected {error.expected}"
+
+
+def test_what_is_no_text_is_a_type_error():
+    with pytest.raises(TypeError, match="the state is a int, expected a text, such as '1f1b"):
+        parse(4)
+
+
+@given(st.text())
+def test_any_text_parses_or_is_refused_by_its_place(text):
+    try:
+        parse(text)
+    except StateError as error:
+        assert text[error.position :].startswith(error.word)
