@@ -45,7 +45,7 @@ class OverlapRun:
             rows[f"{source}, ms"] = [1000 * time for time in times]
         index = ["backward", "communication", "exposed communication", "until all gradients are means"]
         table = formats.MeasuredTable(rows, index=index)
-        table.attrs["emulated"] = self.note
+        table.attrs["emulated"] = formats.fact(self.note)
         return table
 
     def sentence(self) -> str:

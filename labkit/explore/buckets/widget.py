@@ -226,7 +226,8 @@ class BucketExplorer(Explorer):
         first = next(iter(passes.values()))
         panels = [(pass_panel(one, axis, source), axis) for source, one in passes.items()]
         figure = panel_figure([(blocks_panel(first), SIZE_AXIS), *panels], note)
-        return StaticForm(figure, self.timeline.scene["alt"], self._table(passes, None))
+        table = self.measured.table() if self.measured and "measured" in passes else self._table(passes, None)
+        return StaticForm(figure, self.timeline.scene["alt"], table)
 
     # --- the measured run -------------------------------------------------------------------------
 
@@ -269,7 +270,10 @@ def _log_slider(
     ipywidgets has one of its own, which moves what it is given to the nearest step.
     """
     grid = {step * 10.0**power for power in range(*powers) for step in _STEPS} | {10.0 ** powers[1]}
-    options = [(f"{each:.3g} {unit}", each) for each in sorted(grid | {value, *others})]
+    options = [
+        (f"{each:,.0f} {unit}" if each >= 1000 else f"{each:.3g} {unit}", each)
+        for each in sorted(grid | {value, *others})
+    ]
     return ipywidgets.SelectionSlider(options=options, value=value, description=description, **_LOOK)
 
 

@@ -71,7 +71,7 @@ class CollectivesExplorer(Explorer):
         figure = cell_grids(
             places,
             across=6 if n <= 5 else 4,
-            cell_in=0.28,
+            cell_in=0.28 if n > 3 else 0.4,  # room for the longest name
             note=_NUMBERS,
         )
         return StaticForm(figure, f"Seven collectives on {n} ranks, before and after: {_listed(SEVEN)}.", self.table())
