@@ -8,8 +8,8 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from labkit.explore.schedules.values import with_ranks
 from labkit.explore.schedules.state import MOST_CHUNKS, MOST_MICRO, MOST_RANKS, Choice, State, StateError, Times, parse
+from labkit.explore.schedules.values import with_ranks
 
 TITLES = {
     "Forward only": "forward",

@@ -9,9 +9,9 @@ import pytest
 from to_do import task
 
 from labkit.explore import schedule_explorer
+from labkit.explore.explorer import RunButtons
 from labkit.explore.schedules import measure
 from labkit.explore.schedules import widget as schedules
-from labkit.explore.explorer import RunButtons
 from labkit.explore.schedules.measure import Measured, run_schedule
 from labkit.explore.schedules.state import NAMES, StateError
 from labkit.launch import LaunchTimeout, RankError
@@ -276,6 +276,14 @@ def test_a_run_that_ends_after_a_control_has_moved_is_not_shown_for_what_it_is_n
     press(explorer)
     assert explorer.runs == [] and len(explorer.timeline._panels[0].bars) == 24
     assert explorer.timeline.said.startswith("The controls have moved while it ran")
+
+
+def test_a_run_stays_when_the_browser_says_what_a_slider_has_said_already(explorer, monkeypatch):
+    """It does so as it draws the sliders, with values that differ in their last bits."""
+    monkeypatch.setattr(schedules, "run_schedule", fake_run)
+    explorer.run()
+    explorer.forward.value = 1.0000000000000002
+    assert len(explorer.runs) == 1 and "predicted" in explorer.table.value
 
 
 @task("pipe.5")
