@@ -89,7 +89,9 @@ def moved(page: Page, number: int) -> tuple[float, float]:
 def dragged(page: Page, picture: str) -> dict[str, float]:
     """Drag a slider over most of its length in sixty moves. Returns how many values it went
     through, how many pictures came, and how long after the last value the last of them."""
-    box = page.evaluate_handle("word => bench.handle(word)", SLIDERS[picture]).as_element().bounding_box()
+    handle = page.evaluate_handle("word => bench.handle(word)", SLIDERS[picture]).as_element()
+    handle.scroll_into_view_if_needed()
+    box = handle.bounding_box()
     track = page.evaluate(
         "word => bench.slider(word).querySelector('.noUi-target').getBoundingClientRect().toJSON()", SLIDERS[picture]
     )

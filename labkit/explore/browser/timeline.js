@@ -327,8 +327,8 @@ export class TimelineView {
   go(direction) {
     const panels = this.scene.panels;
     let { panel, bar } = this.focus ?? { panel: 0, bar: -1 };
-    if (direction === "first" || bar < 0) [panel, bar] = [0, panels[0].bars.edge(false, this.now)];
-    else if (direction === "last") [panel, bar] = [panels.length - 1, panels.at(-1).bars.edge(true, this.now)];
+    if (direction === "last") [panel, bar] = [panels.length - 1, panels.at(-1).bars.edge(true, this.now)];
+    else if (direction === "first" || bar < 0) [panel, bar] = [0, panels[0].bars.edge(false, this.now)];
     else {
       const next = panels[panel].bars.next(bar, direction, this.now);
       const across = panel + (direction === "down" ? 1 : direction === "up" ? -1 : 0);

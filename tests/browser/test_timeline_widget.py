@@ -99,13 +99,7 @@ def test_a_click_pins_an_op_and_escape_lets_it_go(page):
 def test_by_keyboard_alone_a_reader_goes_from_op_to_op_and_hears_of_each(page):
     page.locator(".lk-stage").focus()
     assert card(page).get_attribute("role") == "status"
-    for key, op in [
-        ("ArrowRight", "0F0"),
-        ("ArrowRight", "0F1"),
-        ("ArrowDown", "1F0"),
-        ("End", "1B1"),
-        ("Home", "0F0"),
-    ]:
+    for key, op in [("End", "1B1"), ("Home", "0F0"), ("ArrowRight", "0F1"), ("ArrowDown", "1F0"), ("ArrowLeft", "1F0")]:
         page.keyboard.press(key)
         expect(card(page)).to_contain_text(f"{op}: ")
     page.keyboard.press("Enter")
