@@ -36,9 +36,7 @@ SLIDERS = {"ours": "micro-batches", "interact": "matplotlib"}  # each known by t
 
 OURS = """
 from labkit.explore import schedule_explorer
-explorer = schedule_explorer()
-explorer.n_ranks.value, explorer.n_micro.value = {n_ranks}, {n_micro}
-explorer
+schedule_explorer("gpipe n={n_ranks} m={n_micro} vs 1f1b")
 """
 INTERACT = """
 from ipywidgets import IntSlider, interact

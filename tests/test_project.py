@@ -83,7 +83,7 @@ LIGHT = {
     "base.formats": {"torch", "matplotlib"},
     "draw": {"torch"},
     "draw.charts": {"torch"},
-    "explore.schedule_values, labkit.explore.schedules.measure": {"torch", "matplotlib"},
+    "explore.schedules.values, labkit.explore.schedules.measure": {"torch", "matplotlib"},
 }
 
 

@@ -25,11 +25,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from labkit.explore.buckets import bucket_explorer
-    from labkit.explore.gradients import Gradients
+    from labkit.explore.buckets.gradients import Gradients
+    from labkit.explore.buckets.widget import bucket_explorer
     from labkit.explore.grids.grid_widgets import collectives_explorer, placement_explorer
-    from labkit.explore.puzzle.widget import schedule_puzzle
     from labkit.explore.grids.ring_widget import ring_explorer
+    from labkit.explore.puzzle.widget import schedule_puzzle
     from labkit.explore.schedules.widget import schedule_explorer
     from labkit.explore.timeline import Timeline
     from labkit.explore.worker_queue import queue_table, queue_timeline, record_queue
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 # Where each name is. It is loaded when it is first used: ranks come by here on their way to what
 # they run, and need neither widgets nor matplotlib.
 _HOMES = {
-    "Gradients": "gradients",
+    "Gradients": "buckets.gradients",
     "Timeline": "timeline",
-    "bucket_explorer": "buckets",
+    "bucket_explorer": "buckets.widget",
     "collectives_explorer": "grids.grid_widgets",
     "placement_explorer": "grids.grid_widgets",
     "queue_table": "worker_queue",

@@ -35,10 +35,11 @@ class Shown:
     def _ipython_display_(self) -> None:
         form = self.static_form()
         picture = show(form.figure, alt=form.alt)
-        if static():
-            display(picture, form.table)
-            return
-        data, metadata = picture._repr_mimebundle_()
-        data["text/plain"] = f"{form.alt}\n{form.table}"
+        with pd.option_context("display.max_colwidth", None, "display.width", 200):  # a sentence stays whole
+            if static():
+                display(picture, form.table)
+                return
+            data, metadata = picture._repr_mimebundle_()
+            data["text/plain"] = f"{form.alt}\n{form.table}"
         view: Any = {"version_major": 2, "version_minor": 0, "model_id": self.model_id}
         display(data | {"application/vnd.jupyter.widget-view+json": view}, metadata=metadata, raw=True)

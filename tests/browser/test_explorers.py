@@ -68,6 +68,39 @@ def test_moving_a_slider_changes_the_picture(explore):
     expect(page.get_by_role("textbox", name="state")).to_have_value(re.compile(r"\bm=3\b"))
 
 
+def test_dragging_a_slider_leaves_the_picture_of_its_last_value_and_no_queue_of_others(explore):
+    page = explore("schedule")
+    handle = page.get_by_role("slider", name="micro-batches")
+    first = int(page.locator(".labkit-timeline").get_attribute("data-version"))
+    x, y = middle_of(handle)
+    page.mouse.move(x, y)
+    page.mouse.down()
+    for step in range(60):
+        page.mouse.move(x + step, y)
+    page.mouse.up()
+    value = int(handle.get_attribute("aria-valuenow").removesuffix(".0"))
+    assert value > 20
+    expect(narration(page)).to_contain_text(f"makespan {3 * (value + 1)}")
+    last = int(page.locator(".labkit-timeline").get_attribute("data-version"))
+    assert 1 <= last - first <= value
+    page.evaluate("new Promise((resolve) => requestIdleCallback(resolve))")
+    assert page.locator(".labkit-timeline").get_attribute("data-version") == str(last)
+
+
+def middle_of(element) -> tuple[float, float]:
+    box = element.bounding_box()
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
+def test_sixteen_ranks_and_sixty_four_micro_batches_can_be_moved_as_well(explore):
+    page = explore("schedule")
+    for name, end in (("ranks", "End"), ("micro-batches", "End"), ("micro-batches", "ArrowLeft")):
+        page.get_by_role("slider", name=name, exact=True).press(end)
+    expect(narration(page)).to_contain_text(f"makespan {3 * (63 + 16 - 1)}", timeout=30_000)
+    rows = page.evaluate("document.querySelector('.labkit-timeline').timeline.scene.panels[0].rows.length")
+    assert rows == 16
+
+
 def test_a_state_that_does_not_parse_is_said_and_the_explorer_lives_on(explore):
     page = explore("schedule")
     state = page.get_by_role("textbox", name="state")

@@ -20,7 +20,9 @@ def panel(*ends: float, title: str = "") -> Panel:
     ]
     marks = [Mark(ends[0], "the first ends", True)]
     bars = pd.DataFrame(rows, columns=list(BAR_COLUMNS))
-    return Panel(bars, height=len(ends), rows=[Label(0.5, "a group"), Label(0.5, "a row", small=True)], title=title, marks=marks)
+    return Panel(
+        bars, height=len(ends), rows=[Label(0.5, "a group"), Label(0.5, "a row", small=True)], title=title, marks=marks
+    )
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ const FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif";
 const PATTERN_FROM = 7; // px: in a narrower bar no hatching can be seen
 const EDGE_FROM = 3; // px: a narrower bar has no edge
 const TICK = 90; // px between two ticks, at least
+const ARROW = { ink: "#1f2328", ground: "#ffffff" }; // it lies on bars and cells, which are light in either theme
 const BESIDE = 0.78; // where in a cell of a grid its arrows begin and end: beside its label
 const LETTER = 0.62; // of the size of the letters
 
@@ -64,12 +65,12 @@ export class Painter {
     return layout.gutter + viewport.toPixel(value, layout.plot);
   }
 
-  write(text, x, y, { size = 12, colour = this.state.theme.ink, align = "left", weight = "normal", halo = false } = {}) {
+  write(text, x, y, { size = 12, colour = this.state.theme.ink, align = "left", weight = "normal", halo = "" } = {}) {
     this.pen.font = `${weight} ${size}px ${FONT}`;
     this.pen.textAlign = align;
     this.pen.textBaseline = "middle";
     if (halo) {
-      this.pen.strokeStyle = this.state.theme.ground;
+      this.pen.strokeStyle = halo;
       this.pen.lineWidth = 4;
       this.pen.strokeText(text, x, y);
     }
@@ -254,7 +255,7 @@ export class Painter {
 
   arrow(bars, from, to, place, text = "") {
     const pen = this.pen;
-    const { theme, scene } = this.state;
+    const { scene } = this.state;
     const [x0, y0, w0, h0] = this.box(bars, from, place);
     const [x1, y1, w1, h1] = this.box(bars, to, place);
     const start = [scene.axis ? x0 + w0 : x0 + BESIDE * w0, y0 + h0 / 2];
@@ -264,7 +265,7 @@ export class Painter {
     const rise = across ? 0 : 0.9 * this.state.layout.row; // within a row, over what lies between
     const middle = [(start[0] + end[0]) / 2 + bend, (start[1] + end[1]) / 2 - rise];
     pen.lineCap = "round";
-    for (const [colour, width] of [[theme.ground, 5], [theme.ink, 2]]) {
+    for (const [colour, width] of [[ARROW.ground, 5], [ARROW.ink, 2]]) {
       pen.strokeStyle = pen.fillStyle = colour;
       pen.lineWidth = width;
       pen.beginPath();
@@ -273,12 +274,12 @@ export class Painter {
       pen.stroke();
       this.head(middle, end, width);
     }
-    if (text) this.write(text, (start[0] + 2 * middle[0] + end[0]) / 4 + 6, (start[1] + 2 * middle[1] + end[1]) / 4, { size: 11, halo: true });
+    if (text) this.write(text, (start[0] + 2 * middle[0] + end[0]) / 4 + 6, (start[1] + 2 * middle[1] + end[1]) / 4, { size: 11, colour: ARROW.ink, halo: ARROW.ground });
   }
 
   head([x0, y0], [x1, y1], width) {
     const angle = Math.atan2(y1 - y0, x1 - x0);
-    const size = 5 + width;
+    const size = 8 + width;
     this.pen.beginPath();
     this.pen.moveTo(x1, y1);
     for (const turn of [-0.45, 0.45]) this.pen.lineTo(x1 - size * Math.cos(angle + turn), y1 - size * Math.sin(angle + turn));

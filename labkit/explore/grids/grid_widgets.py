@@ -11,10 +11,10 @@ import pandas as pd
 
 from labkit.cost.memory import GPT3_SIZES
 from labkit.draw.cells import cell_grids
-from labkit.explore.grids.cells import Grid, panel
-from labkit.explore.grids.collectives_seen import SEVEN, seen_collectives
 from labkit.explore.explorer import Explorer, RunButtons, table_html
 from labkit.explore.fallback import StaticForm
+from labkit.explore.grids.cells import Grid, panel
+from labkit.explore.grids.collectives_seen import SEVEN, seen_collectives
 from labkit.explore.grids.placement_map import (
     KINDS,
     SETTINGS,
@@ -71,7 +71,7 @@ class CollectivesExplorer(Explorer):
         figure = cell_grids(
             places,
             across=6 if n <= 5 else 4,
-            cell_in=0.28,
+            cell_in=0.28 if n > 3 else 0.4,  # room for the longest name
             note=_NUMBERS,
         )
         return StaticForm(figure, f"Seven collectives on {n} ranks, before and after: {_listed(SEVEN)}.", self.table())

@@ -1,7 +1,7 @@
 """Record the reader's own ring_all_reduce (dp.5) in real ranks, and retell it step by step.
 
-The numbers in a rank's tensor say whose they are (:mod:`labkit.explore.grids.marked`). So whatever passes
-by, and whatever a rank holds, tells which parts have been added up in it.
+The numbers in a rank's tensor say whose they are (:mod:`labkit.explore.grids.marked`). So whatever
+passes by, and whatever a rank holds, tells which parts have been added up in it.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import ipywidgets
 import pandas as pd
 
-from labkit.explore.grids import rings
-from labkit.explore.grids.cells import panel
 from labkit.explore.explorer import Explorer, RunButtons, table_html
 from labkit.explore.fallback import StaticForm
+from labkit.explore.grids import rings
+from labkit.explore.grids.cells import panel
 from labkit.explore.grids.recorded_ring import YOURS, RingError, record_ring, verdict
 from labkit.explore.grids.rings import MOST_RANKS, WAYS, Story
 from labkit.explore.timeline import Timeline
@@ -19,7 +19,12 @@ SIZES = {"64 KiB": 2**16, "1 MiB": 2**20, "25 MiB": 25 * 2**20, "475 MiB (GPT-2'
 NOTHING = "nothing"
 _NOTE = "An arrow: what is sent next. A cell names the ranks whose parts are added up in it; Σ is the sum of all."
 _NOTE_OF_MANY = "An arrow: what is sent next. A cell has the number of ranks whose parts are added up in it; Σ is all."
-_DRAWN = {5: (4, 8, 4), 8: (3, 6, 3), MOST_RANKS: (2, 4, 2)}  # for so many ranks: steps in a line; of either way
+_DRAWN = {
+    3: (5, 5, 5),
+    5: (4, 8, 4),
+    8: (3, 6, 3),
+    MOST_RANKS: (2, 4, 2),
+}  # for so many ranks: steps in a line; of either way
 
 
 def ring_explorer(world_size: int = 4) -> RingExplorer:

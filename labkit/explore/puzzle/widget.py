@@ -39,8 +39,8 @@ def schedule_puzzle(level: int = 1) -> SchedulePuzzle:
 class SchedulePuzzle(Explorer):
     """A :class:`Game` with a Timeline, buttons and a line that answers every move.
 
-    ``run`` runs a schedule on real ranks: :func:`labkit.explore.schedules.measure.run_schedule` unless given.
-    Controls are attributes, so that a cell can use them too: ``puzzle.press("f")``,
+    ``run`` runs a schedule on real ranks: :func:`labkit.explore.schedules.measure.run_schedule`
+    unless given. Controls are attributes, so that a cell can use them too: ``puzzle.press("f")``,
     ``puzzle.assistance.value = 2``.
     """
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from labkit.explore.schedules.values import with_ranks
 from labkit.explore.schedules.state import MOST_CHUNKS, MOST_MICRO, MOST_RANKS, Choice, State, StateError, Times, parse
+from labkit.explore.schedules.values import with_ranks
 
 TITLES = {
     "Forward only": "forward",
@@ -41,7 +41,7 @@ class ScheduleControls(widgets.HBox):
         self.per_rank = widgets.Checkbox(description="times per rank", indent=False, layout=_LAYOUT)
         self.forward_per_rank, self.input_grad_per_rank, self.weight_grad_per_rank = map(_times, "FIW")
         self.text = widgets.Text(description="state", continuous_update=False, style=_WIDE)
-        self.text.layout.width = "100%"
+        self.text.layout.width = "auto"
         self._quiet, self._changed = False, [lambda: None]
         self._sliders = (self.forward, self.input_grad, self.weight_grad)
         self._texts = (self.forward_per_rank, self.input_grad_per_rank, self.weight_grad_per_rank)

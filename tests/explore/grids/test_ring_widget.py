@@ -6,9 +6,7 @@ from to_do import task
 
 from labkit.draw.picture import drawn_data
 from labkit.explore import ring_explorer
-from labkit.explore.grids import recorded_ring
-from labkit.explore.grids import ring_widget
-from labkit.explore.grids import rings
+from labkit.explore.grids import recorded_ring, ring_widget, rings
 from labkit.explore.grids.recorded_ring import RingError
 
 

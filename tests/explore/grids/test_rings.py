@@ -1,4 +1,5 @@
-"""labkit.explore.grids.rings: what moves where while N ranks add up a tensor, and how many bytes."""
+"""labkit.explore.grids.rings: what moves where while N ranks add up a tensor, and how many
+bytes."""
 
 import subprocess
 import sys
@@ -162,6 +163,6 @@ def test_at_each_step_a_panel_shows_one_bar_a_cell_and_links_lead_between_bars_t
 
 def test_what_ranks_import_loads_no_torch_no_matplotlib_and_no_widgets():
     engines = ("rings", "recorded_ring", "collectives_seen", "placement_map")
-    code = f"import sys; from labkit.explore import {', '.join(engines)}; print(*sys.modules)"
+    code = f"import sys; from labkit.explore.grids import {', '.join(engines)}; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "matplotlib", "ipywidgets"} & set(loaded)

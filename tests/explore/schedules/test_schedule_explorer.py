@@ -9,9 +9,9 @@ import pytest
 from to_do import task
 
 from labkit.explore import schedule_explorer
+from labkit.explore.explorer import RunButtons
 from labkit.explore.schedules import measure
 from labkit.explore.schedules import widget as schedules
-from labkit.explore.explorer import RunButtons
 from labkit.explore.schedules.measure import Measured, run_schedule
 from labkit.explore.schedules.state import NAMES, StateError
 from labkit.launch import LaunchTimeout, RankError

@@ -3,8 +3,8 @@ closed forms are those of the papers (see labkit/schedule/papers.py)."""
 
 import pytest
 
-from labkit.explore.schedules.values import bubbles, metrics_of, n_micro_of, with_ranks, work_of
 from labkit.explore.schedules.state import NAMES, Choice, State, parse
+from labkit.explore.schedules.values import bubbles, metrics_of, n_micro_of, with_ranks, work_of
 from labkit.schedule import gpipe, one_f_one_b, validate, zero_bubble_h1, zero_bubble_h2
 from labkit.simulate import bubble_fraction, critical_path, makespan, peak_activations, simulate
 from labkit.simulate.replay import replay_events

@@ -13,13 +13,10 @@ import pandas as pd
 from labkit.base.checks import check_number, check_world_size
 from labkit.cost import Link
 from labkit.draw.layout import TimeAxis, time_axis
-from labkit.explore.bucket_panels import SIZE_AXIS, blocks_panel, pass_panel, summary, told_block
-from labkit.explore.explorer import Explorer, RunButtons, sentence_of, table_html
-from labkit.explore.fallback import StaticForm
-from labkit.explore.gradients import MODELS, Gradients, model_named, predicted_gradients
-from labkit.explore.overlap_run import OverlapRun, run_overlap
-from labkit.explore.panel_figure import panel_figure
-from labkit.explore.reducer import (
+from labkit.explore.buckets.gradients import MODELS, Gradients, model_named, predicted_gradients
+from labkit.explore.buckets.overlap_run import OverlapRun, run_overlap
+from labkit.explore.buckets.panels import SIZE_AXIS, blocks_panel, pass_panel, summary, told_block
+from labkit.explore.buckets.reducer import (
     ASSIGN,
     MIB,
     ONE_BUCKET,
@@ -31,6 +28,9 @@ from labkit.explore.reducer import (
     make_buckets,
     predict,
 )
+from labkit.explore.explorer import Explorer, RunButtons, sentence_of, table_html
+from labkit.explore.fallback import StaticForm
+from labkit.explore.panel_figure import panel_figure
 from labkit.explore.timeline import Timeline
 
 CAPS_MB = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 20, 25, 35, 50, 75, 100, 200, 500)
@@ -52,12 +52,12 @@ def bucket_explorer(
     """Show how DDP's buckets hide communication behind backward, to be changed by sliders.
 
     ``model`` is ``"gpt2"``, ``"bert"``, ``"convnet"`` or ``"mlp"``, or the
-    :class:`~labkit.explore.gradients.Gradients` of a model of the reader's own, with the times that
-    were measured. Buckets are those of the reader's own ``assign_buckets``, with capacities in MiB;
-    ``first_cap_mb=None`` is the same for all. ``backward_s`` is by default what the model's FLOPs
-    take on an assumed GPU. "Run it" trains the model, an eighth as wide, on real ranks, with the
-    reader's own BucketedDataParallel and an emulated link in proportion, and lays what was measured
-    under what was predicted.
+    :class:`~labkit.explore.buckets.gradients.Gradients` of a model of the reader's own, with the
+    times that were measured. Buckets are those of the reader's own ``assign_buckets``, with
+    capacities in MiB; ``first_cap_mb=None`` is the same for all. ``backward_s`` is by default what
+    the model's FLOPs take on an assumed GPU. "Run it" trains the model, an eighth as wide, on real
+    ranks, with the reader's own BucketedDataParallel and an emulated link in proportion, and lays
+    what was measured under what was predicted.
 
     Controls can be set from Python too, to what their sliders offer: ``explorer.cap_mb.value = 5``;
     for the first bucket, 0 is as the others. ``explorer.reduction`` is the pass that is shown,
@@ -226,7 +226,8 @@ class BucketExplorer(Explorer):
         first = next(iter(passes.values()))
         panels = [(pass_panel(one, axis, source), axis) for source, one in passes.items()]
         figure = panel_figure([(blocks_panel(first), SIZE_AXIS), *panels], note)
-        return StaticForm(figure, self.timeline.scene["alt"], self._table(passes, None))
+        table = self.measured.table() if self.measured and "measured" in passes else self._table(passes, None)
+        return StaticForm(figure, self.timeline.scene["alt"], table)
 
     # --- the measured run -------------------------------------------------------------------------
 
@@ -269,7 +270,10 @@ def _log_slider(
     ipywidgets has one of its own, which moves what it is given to the nearest step.
     """
     grid = {step * 10.0**power for power in range(*powers) for step in _STEPS} | {10.0 ** powers[1]}
-    options = [(f"{each:.3g} {unit}", each) for each in sorted(grid | {value, *others})]
+    options = [
+        (f"{each:,.0f} {unit}" if each >= 1000 else f"{each:.3g} {unit}", each)
+        for each in sorted(grid | {value, *others})
+    ]
     return ipywidgets.SelectionSlider(options=options, value=value, description=description, **_LOOK)
 
 

@@ -12,9 +12,9 @@ from to_do import task
 
 from labkit.cost import Link, ddp_timeline, ring_all_reduce_s
 from labkit.draw.layout import prepare
-from labkit.explore import reducer
-from labkit.explore.gradients import MODELS, Gradients, predicted_gradients
-from labkit.explore.reducer import MIB, ONE_BUCKET, ONE_EACH, RULES, Reduction, Span, make_buckets, predict
+from labkit.explore.buckets import reducer
+from labkit.explore.buckets.gradients import MODELS, Gradients, predicted_gradients
+from labkit.explore.buckets.reducer import MIB, ONE_BUCKET, ONE_EACH, RULES, Reduction, Span, make_buckets, predict
 from labkit.todo import TodoError
 
 LINK = Link(50e-6, 12.5e9)

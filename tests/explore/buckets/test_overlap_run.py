@@ -9,10 +9,10 @@ import pytest
 from to_do import task
 
 from labkit.cost import Link
-from labkit.explore import overlap_run
-from labkit.explore.gradients import predicted_gradients
-from labkit.explore.overlap_run import run_overlap, stand_in
-from labkit.explore.reducer import Gradients, make_buckets, predict
+from labkit.explore.buckets import overlap_run
+from labkit.explore.buckets.gradients import predicted_gradients
+from labkit.explore.buckets.overlap_run import run_overlap, stand_in
+from labkit.explore.buckets.reducer import Gradients, make_buckets, predict
 from labkit.todo import TodoError
 
 MIB = 2**20

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from labkit import dp, models
-from labkit.explore.gradients import (
+from labkit.explore.buckets.gradients import (
     CLASSES,
     CONVOLUTIONS,
     HIDDEN,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from labkit.explore import gradients, overlap_rank
-from labkit.explore.gradients import MODELS, predicted_gradients
+from labkit.explore.buckets import gradients, overlap_rank
+from labkit.explore.buckets.gradients import MODELS, predicted_gradients
 
 
 def on_meta(model: str, small: bool) -> torch.nn.Module:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from labkit.cost import Link
 from labkit.cost.ddp import all_reduce_times, check_buckets
-from labkit.explore.gradients import Gradients
+from labkit.explore.buckets.gradients import Gradients
 from labkit.trace import event_table
 
 if TYPE_CHECKING:

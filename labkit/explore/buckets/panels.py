@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from labkit.draw.layout import TimeAxis, stack
-from labkit.explore.reducer import MIB, Reduction
+from labkit.explore.buckets.reducer import MIB, Reduction
 from labkit.explore.scene import BAR_COLUMNS, Label, Mark, Panel
 
 SIZE_AXIS = TimeAxis("MiB of gradients, in the order of sending", "MiB", 1 / MIB)

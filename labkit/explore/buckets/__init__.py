@@ -1,0 +1,8 @@
+"""Explore buckets: which gradients are sent together, when, and how much of it backward hides.
+
+gradients     sizes of a model's gradients, and when backward makes them
+reducer       a backward pass with buckets, step by step
+panels        the same as panels
+overlap_run   buckets on real ranks; overlap_rank is what a rank does
+widget        all of it in a notebook: bucket_explorer
+"""
