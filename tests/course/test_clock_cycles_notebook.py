@@ -43,6 +43,7 @@ def orders(cap, n_micro, done=(), forwards=0, backwards=0):
 
 def test_who_reaches_par_in_level_3_has_built_1f1b():
     this = level(3)
+    assert this.rules.caps is not None
     found = []
     for ranks in itertools.product(*(orders(cap, this.rules.n_micro) for cap in this.rules.caps)):
         schedule = Schedule([[Op(kind, r, i) for kind, i in ops] for r, ops in enumerate(ranks)])
