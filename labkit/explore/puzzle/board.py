@@ -31,11 +31,13 @@ class Ready(NamedTuple):
 
 
 class Score(NamedTuple):
-    """A finished board: its makespan, the longest time of a rank from its first op to its last,
-    idle ÷ (ranks × makespan), and by rank the most activations that it keeps."""
+    """A finished board: its makespan, the longest time of a rank from its first op to its last, how
+    long ranks are idle in all between those, idle ÷ (ranks × makespan), and by rank the most
+    activations that it keeps."""
 
     makespan_s: float
     span_s: float
+    idle_within_s: float
     bubble: float
     peaks: list[int]
 
@@ -96,11 +98,25 @@ class Board:
             return refusals.frees(op, crowded)
         return board
 
-    def move(self, op: Op | str, start_s: float, *, free: bool = False) -> Board | Refusal:
-        """Place an op that is on the board at another time."""
+    def swap(self, op: Op | str, direction: int, *, free: bool = False) -> Board | Refusal:
+        """Exchange ``op`` with the one before it on its rank (-1) or the one after it (1).
+
+        Then every op on the board is as early as its rank's order lets it be.
+        """
         op = as_op(op)
-        board = self.remove(op, free=free)
-        return board if isinstance(board, Refusal) else board.place(op, start_s, free=free)
+        if op not in self.placed:
+            return refusals.absent(op)
+        rank = self.rules.rank_of(op)
+        orders = [[bar.op for bar in row.bars] for row in self.rows]
+        at = orders[rank].index(op)
+        if not 0 <= at + direction < len(orders[rank]):
+            return refusals.at_the_end(op, rank, direction)
+        other = orders[rank][at + direction]
+        orders[rank][at], orders[rank][at + direction] = other, op
+        board = self._timed(orders)
+        if not free and not self.violations() and (wrong := board.violations()):
+            return refusals.not_in_order(op, other, direction, wrong[0])
+        return board
 
     def stamp(self, micro_batch: int | None = None) -> Board | Refusal:
         """Place the pattern of ``micro_batch`` for the next one, at the least shift that is legal.
@@ -112,7 +128,7 @@ class Board:
         count = [sum(op in self.placed for op in rules.ops if op.micro_batch == i) for i in range(rules.n_micro)]
         whole = len(rules.ops) // rules.n_micro
         if micro_batch is None:
-            micro_batch = max((i for i in range(rules.n_micro) if count[i] == whole), default=0)
+            micro_batch = self.last_whole() or 0
         if not 0 <= micro_batch < rules.n_micro or count[micro_batch] < whole:
             missing = next((op for op in rules.ops if op.micro_batch == micro_batch and op not in self.placed), None)
             why = f"{missing} is missing" if missing else f"the last one is {rules.n_micro - 1}"
@@ -122,6 +138,11 @@ class Board:
         if 0 not in count:
             return Refusal("pattern", "every micro-batch has ops on the board: there is none left to stamp")
         return self._stamped(micro_batch, count.index(0))
+
+    def last_whole(self) -> int | None:
+        """Return the last micro-batch of which all ops are on the board, None without one."""
+        missing = {op.micro_batch for op in self.rules.ops if op not in self.placed}
+        return max(set(range(self.rules.n_micro)) - missing, default=None)
 
     def clear(self) -> Board:
         return Board(self.rules)
@@ -181,6 +202,10 @@ class Board:
     def finished(self) -> bool:
         return len(self.placed) == len(self.rules.ops) and not self.violations()
 
+    def end_of_rank(self, op: Op) -> float:
+        """Return when the last op that is placed on the rank of ``op`` ends."""
+        return self.rows[self.rules.rank_of(op)].end_s
+
     @property
     def end_s(self) -> float:
         """When the last op that is placed ends."""
@@ -191,8 +216,10 @@ class Board:
         """The measures of a finished board. Raises ValueError for any other."""
         if not self.finished:
             raise ValueError(f"the board is not finished: {self.what_is_missing()}")
-        events, spans = self.events(), [row.bars[-1].end_s - row.bars[0].start_s for row in self.rows]
-        return Score(makespan(events), max(spans), bubble_fraction(events), [row.peak for row in self.rows])
+        events, spans = self.events(), [row.span_s for row in self.rows]
+        idle_within_s = sum(spans) - sum(row.busy_s for row in self.rows)
+        peaks = [row.peak for row in self.rows]
+        return Score(makespan(events), max(spans), idle_within_s, bubble_fraction(events), peaks)
 
     def what_is_missing(self) -> str:
         """Say what is wrong, or how much is not placed yet."""
@@ -240,6 +267,23 @@ class Board:
 
     def _with_row(self, row: Row, rank: int, placed: dict[Op, Bar]) -> Board:
         return Board(self.rules, placed, (*self.rows[:rank], row, *self.rows[rank + 1 :]))
+
+    def _timed(self, orders: list[list[Op]]) -> Board:
+        """Return the ops of the board in these ``orders`` of its ranks, each as early as it may be.
+
+        Where ops wait for each other in a circle, one goes without its input: that is a violation.
+        """
+        board, left = Board(self.rules), [list(order) for order in orders]
+        while any(left):
+            firsts = [order[0] for order in left if order]
+            waits = {
+                op: self.rules.inputs[op] in self.placed and self.rules.inputs[op] not in board.placed for op in firsts
+            }
+            op = min(firsts, key=lambda op: waits[op])
+            left[self.rules.rank_of(op)].pop(0)
+            arrival_s = board._arrival(op)
+            board = board.with_op(op, max(board.end_of_rank(op), 0.0 if isinstance(arrival_s, Refusal) else arrival_s))
+        return Board(self.rules, {op: board.placed[op] for op in self.placed}, board.rows)
 
     def _arrival(self, op: Op) -> float | Refusal:
         """Return when the input of ``op`` is there, or why that is not known."""

@@ -1,7 +1,8 @@
 """Find a best way to finish a board: by rules of thumb, and where those leave doubt by search.
 
-An op is always placed at its earliest start, in a gap if it fits. So a way to finish is an order of
-ops, and some order gives a best board: take a best one's ops by their start.
+An op is always placed at its earliest start: in a gap if it fits, or with ``append`` after the last
+op of its rank, as a reader places it. So a way to finish is an order of ops, and some order gives a
+best board: take a best one's ops by their start.
 
 Micro-batches are alike. So of one stage's ops of one kind only the one whose input arrives first is
 tried: in any way to finish another one and all that comes of it could change places with it.
@@ -32,30 +33,39 @@ class Completion(NamedTuple):
     certain: bool
 
 
+def best_way(board: Board, level: Level) -> Completion:
+    """Return the best way found to finish ``board``: one without gaps unless others are better."""
+    appended = complete(board, level, append=True)
+    if appended.result_s <= level.par_s:
+        return appended
+    best = complete(board, level)
+    return best if best.result_s < appended.result_s else appended._replace(certain=best.certain)
+
+
 @lru_cache(maxsize=512)  # of the boards of a game, which hints ask for again and again
-def complete(board: Board, level: Level) -> Completion:
+def complete(board: Board, level: Level, append: bool = False) -> Completion:
     """Return the best way found to finish ``board``, which must have no violations."""
-    bound_s = lower_bound(board, level)
+    bound_s = lower_bound(board, level, append)
     best: Board | None = None
-    for finished in _by_rules(board, level):
+    for finished in _by_rules(board, level, append):
         if best is None or level.result_s(finished) < level.result_s(best):
             best = finished
         if level.result_s(best) <= bound_s:
             return Completion(best, level.result_s(best), True)
-    return _Search(level, best).run(board)
+    return _Search(level, best, append=append).run(board)
 
 
 @lru_cache(maxsize=512)
-def reaches_par(board: Board, level: Level) -> bool:
+def reaches_par(board: Board, level: Level, append: bool = False) -> bool:
     """Return whether a way to finish ``board`` at par was found."""
-    if board.violations() or lower_bound(board, level) > level.par_s:
+    if board.violations() or lower_bound(board, level, append) > level.par_s:
         return False
-    if any(level.result_s(finished) <= level.par_s for finished in _by_rules(board, level)):
+    if any(level.result_s(finished) <= level.par_s for finished in _by_rules(board, level, append)):
         return True
-    return _Search(level, None, level.par_s).run(board).board is not None
+    return _Search(level, None, level.par_s, append).run(board).board is not None
 
 
-def candidates(board: Board) -> list[Ready]:
+def candidates(board: Board, append: bool = False) -> list[Ready]:
     """Return of each stage and kind the op that may be placed now and whose input arrives first."""
     first: dict[tuple[int, str], tuple[float, Op]] = {}
     placed, rules = board.placed, board.rules
@@ -67,7 +77,8 @@ def candidates(board: Board) -> list[Ready]:
         if group not in first or arrival_s < first[group][0]:
             first[group] = (arrival_s, op)
     starts = ((op, board.earliest(op)) for _, op in first.values())
-    return [Ready(op, start_s) for op, start_s in starts if not isinstance(start_s, Refusal)]
+    ready = [Ready(op, start_s) for op, start_s in starts if not isinstance(start_s, Refusal)]
+    return [Ready(op, max(start_s, board.end_of_rank(op))) for op, start_s in ready] if append else ready
 
 
 # --- rules of thumb -------------------------------------------------------------------------------
@@ -114,18 +125,21 @@ def _starts(level: Level) -> dict[tuple[str, int], list[float]]:
     return {group: sorted(times) for group, times in starts.items()}
 
 
-def _by_rules(board: Board, level: Level) -> Iterator[Board]:
+def _by_rules(board: Board, level: Level, append: bool) -> Iterator[Board]:
     """Yield ways to finish ``board``: as the reference if it is on its way, then by each rule."""
-    if all(level.reference_board.placed[op] == bar for op, bar in board.placed.items()):
-        yield level.reference_board
+    reference = level.reference_board.placed
+    if all(reference[op] == bar for op, bar in board.placed.items()):
+        gaps = any(bar.start_s < board.end_of_rank(op) for op, bar in reference.items() if op not in board.placed)
+        if not (append and gaps):
+            yield level.reference_board
     for key in _keys(level):
-        if finished := _by_rule(board, key):
+        if finished := _by_rule(board, key, append):
             yield finished
 
 
-def _by_rule(board: Board, key: Key) -> Board | None:
+def _by_rule(board: Board, key: Key, append: bool) -> Board | None:
     """Place one op after the other, always the one with the least key; None in a dead end."""
-    while ready := candidates(board):
+    while ready := candidates(board, append):
         op, start_s = min(ready, key=lambda ready: key(ready, board))
         board = board.with_op(op, start_s)
     return board if len(board.placed) == len(board.rules.ops) else None
@@ -134,7 +148,7 @@ def _by_rule(board: Board, key: Key) -> Board | None:
 # --- a bound, and a search with it ----------------------------------------------------------------
 
 
-def lower_bound(board: Board, level: Level) -> float:
+def lower_bound(board: Board, level: Level, append: bool = False) -> float:
     """Return a time that no way to finish ``board`` can beat.
 
     On one rank, take ops of which none can start before some head, and after each of which some
@@ -142,7 +156,7 @@ def lower_bound(board: Board, level: Level) -> float:
     (Carlier 1982, the one-machine problem). Memory is left out, so the bound may be too low.
     """
     rules, tails = board.rules, board.rules.tails
-    heads = _heads(board)
+    heads = _heads(board, append)
     rows: list[list[tuple[float, float, float]]] = [[] for _ in range(rules.n_ranks)]
     for op in rules.ops:
         tail_s = 0.0 if level.goal == "span" else tails[op]
@@ -158,7 +172,7 @@ def lower_bound(board: Board, level: Level) -> float:
     )
 
 
-def _heads(board: Board) -> dict[Op, float]:
+def _heads(board: Board, append: bool) -> dict[Op, float]:
     """Return by op its start, or a time before which it cannot start."""
     heads: dict[Op, float] = {}
     rules = board.rules
@@ -168,7 +182,8 @@ def _heads(board: Board) -> dict[Op, float]:
             continue
         needed = rules.inputs[op]
         arrival_s = 0.0 if needed is None else heads[needed] + rules.duration(needed) + rules.delay(op)
-        heads[op] = board.rows[rules.rank_of(op)].gap(arrival_s, rules.duration(op))
+        row = board.rows[rules.rank_of(op)]
+        heads[op] = max(arrival_s, row.end_s) if append else row.gap(arrival_s, rules.duration(op))
     return heads
 
 
@@ -188,8 +203,8 @@ def _one_machine(ops: list[tuple[float, float, float]]) -> float:
 class _Search:
     """Try every order, the one that starts earliest first, and leave out what cannot get better."""
 
-    def __init__(self, level: Level, best: Board | None, most_s: float = float("inf")):
-        self.level, self.best, self.most_s = level, best, most_s
+    def __init__(self, level: Level, best: Board | None, most_s: float = float("inf"), append: bool = False):
+        self.level, self.best, self.most_s, self.append = level, best, most_s, append
         self.left = SEARCHED
         self.seen: set[frozenset] = set()
 
@@ -213,11 +228,12 @@ class _Search:
             if self.best_s <= self.most_s < float("inf"):
                 self.left = 0  # good enough
             return
-        for op, start_s in sorted(candidates(board), key=lambda ready: (ready.start_s, -board.rules.tails[ready.op])):
+        ready = candidates(board, self.append)
+        for op, start_s in sorted(ready, key=lambda ready: (ready.start_s, -board.rules.tails[ready.op])):
             after = board.with_op(op, start_s)
             state = frozenset(after.placed.values())
             if state in self.seen:
                 continue
             self.seen.add(state)
-            if (bound_s := lower_bound(after, self.level)) < self.best_s and bound_s <= self.most_s:
+            if (bound_s := lower_bound(after, self.level, self.append)) < self.best_s and bound_s <= self.most_s:
                 self._visit(after)

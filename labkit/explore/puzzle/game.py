@@ -9,33 +9,19 @@ from labkit.explore.puzzle.board import Board, Ready
 from labkit.explore.puzzle.completion import candidates
 from labkit.explore.puzzle.hints import ASSISTANCE, hint, way
 from labkit.explore.puzzle.history import History
-from labkit.explore.puzzle.levels import level
-from labkit.explore.puzzle.recognise import YOURS, recognise
+from labkit.explore.puzzle.levels import LEVELS, level
+from labkit.explore.puzzle.recognise import MEANINGS, YOURS, recognise
 from labkit.explore.puzzle.refusals import Refusal
 from labkit.explore.puzzle.rules import OF_KIND
 from labkit.schedule import Op
-
-MOST_RANKS = 4  # in any level
-
-KEYS = [
-    (" ".join(map(str, range(MOST_RANKS))), "choose a rank"),
-    ("j k", "choose the next rank, the one before"),
-    ("f b i w", "place the next forward, backward, input gradient, weight gradient of that rank"),
-    ("Enter, click", "place an outlined op, or choose one that is there"),
-    ("s", "stamp: place the next micro-batch as the last whole one is"),
-    ("u r", "undo, redo"),
-    ("g", "into a gap: pull the op that was chosen, or the last one, as early as it may be"),
-    ("x", "remove the op that was chosen, or else the last one of the rank"),
-    ("[ ]", "in free edit: the chosen op earlier, later"),
-    ("h", "a hint; again: do it"),
-]
 
 
 class Game:
     """A level and its boards so far. What a reader does returns the sentence that answers it.
 
-    A rank runs its ops in the order in which they are placed, as in a Schedule. So an op goes after
-    the last one of its rank, and into a gap only when it is pulled there.
+    A rank runs its ops in the order in which they are placed, as in a Schedule: an op goes after
+    the last one of its rank, and later may change places with its neighbours. Only a stamp, or a
+    hint that says so, puts ops into a gap.
 
     ``assistance`` is how much is shown unasked, 0 to 3 (see :data:`hints.ASSISTANCE`), ``free``
     whether ops may be placed and removed whatever else needs them, ``rank`` where keys place ops,
@@ -63,6 +49,23 @@ class Game:
 
     # --- what may be done -------------------------------------------------------------------------
 
+    def key_list(self) -> list[tuple[str, str]]:
+        """Return the keys that mean something in this level, each with what it does."""
+        rules = self.board.rules
+        names = [OF_KIND[kind] for kind in rules.kinds]
+        stamp = [("s", "stamp: place the next micro-batch as the last whole one is")]
+        return [
+            (" ".join(map(str, range(rules.n_ranks))), "choose a rank"),
+            ("j k", "choose the next rank, the one before"),
+            (" ".join(rules.kinds.lower()), f"place the next {', '.join(names)} of that rank"),
+            ("[ ]", "the chosen op, or the last one of the rank, earlier or later in its rank's order"),
+            ("x", "remove the chosen op, or the last one of the rank"),
+            *(stamp if rules.n_micro > 1 else []),
+            ("u r", "undo, redo"),
+            ("h", "a hint; again: do it"),
+            *([("n", "the next level")] if self.number < len(LEVELS) else []),
+        ]
+
     def offers(self) -> list[Ready]:
         """Return the ops to show as offered: the ready ones, or the whole way; by rank and time.
 
@@ -72,6 +75,11 @@ class Game:
             self._offers = (self.board, self.assistance, self._find_offers())
         return [self.hinted if self.hinted and op == self.hinted.op else Ready(op, s) for op, s in self._offers[2]]
 
+    def legal_offers(self) -> list[Ready]:
+        """Return of the offers those that can be placed now, one of each stage and kind."""
+        next_ops = {ready.op for ready in candidates(self.board)}
+        return [ready for ready in self.offers() if ready.op in next_ops and not self.board.refuse(*ready)]
+
     def _find_offers(self) -> list[Ready]:
         if self.assistance == 0:
             return []
@@ -80,11 +88,7 @@ class Game:
 
     def _at_the_end(self) -> list[Ready]:
         """Return the ready ops, each after the last op of its rank."""
-        ready = candidates(self.board)
-        return [Ready(op, max(start_s, self._end_s(op))) for op, start_s in ready]
-
-    def _end_s(self, op: Op) -> float:
-        return self.board.rows[self.board.rules.rank_of(op)].end_s
+        return candidates(self.board, append=True)
 
     # --- what a reader does -----------------------------------------------------------------------
 
@@ -100,10 +104,9 @@ class Game:
             "u": self.undo,
             "r": self.redo,
             "x": self.remove,
-            "g": self.pull,
             "h": self.hint,
-            "[": lambda: self.shift(-1),
-            "]": lambda: self.shift(1),
+            "[": lambda: self.swap(-1),
+            "]": lambda: self.swap(1),
         }
         return actions[key]() if key in actions else f"{key} means nothing here."
 
@@ -118,16 +121,18 @@ class Game:
             return f"Rank {rank}."
         return f"Rank {rank}: {_listed(here)} may be placed." if here else f"Rank {rank}: nothing may be placed yet."
 
-    def place(self, op: Op, start_s: float | None = None) -> str:
+    def place(self, op: Op, start_s: float | None = None, why: str = "") -> str:
         """Place ``op``: after the last op of its rank, if no start is given."""
         after = self.board.place(op, start_s, free=self.free)
         if start_s is None and isinstance(after, Board):
-            after = self.board.place(op, max(after.placed[op].start_s, self._end_s(op)), free=self.free)
+            start_s = max(after.placed[op].start_s, self.board.end_of_rank(op))
+            after = self.board.place(op, start_s, free=self.free)
         if isinstance(after, Refusal):
             return f"No: {after}."
         self.rank, self.chosen = self.board.rules.rank_of(op), op
         bar = after.placed[op]
-        return self._go_on(after, f"{op} on rank {self.rank} from {bar.start_s:g} to {bar.end_s:g}.")
+        because = f": {why}" if why else ""
+        return self._go_on(after, f"{op} on rank {self.rank} from {bar.start_s:g} to {bar.end_s:g}{because}.")
 
     def place_next(self, kind: str) -> str:
         """Place on the rank that is chosen its op of ``kind`` that may start first."""
@@ -153,27 +158,17 @@ class Game:
         self.chosen = None
         return self._go_on(after, f"{op} is removed.")
 
-    def pull(self) -> str:
-        """Place the op that is chosen, or else the last one of the rank, as early as it may be."""
+    def swap(self, direction: int) -> str:
+        """Let the op that is chosen, or else the last one, change places with one of its rank."""
         if (op := self._chosen()) is None:
-            return f"No: rank {self.rank} has no op to pull."
-        before_s = self.board.placed[op].start_s
-        without = self.board.remove(op, free=True)
-        after = without if isinstance(without, Refusal) else without.place(op, free=self.free)
-        if isinstance(after, Refusal) or (not self.free and after.violations()) or after.placed[op].start_s >= before_s:
-            return f"No: {op} is as early as it may be."
-        return self._go_on(after, f"{op} from {after.placed[op].start_s:g} on.")
-
-    def shift(self, direction: int) -> str:
-        """Move the op that is chosen earlier or later, by the time of the shortest op."""
-        if self.chosen not in self.board.placed:
-            return "No: choose an op first, by a click on it or by Enter."
-        step_s = min(self.board.rules.duration(op) for op in self.board.rules.ops)
-        start_s = self.board.placed[self.chosen].start_s + direction * step_s
-        after = self.board.move(self.chosen, start_s, free=self.free)
+            return f"No: rank {self.rank} has no op to move."
+        after = self.board.swap(op, direction, free=self.free)
         if isinstance(after, Refusal):
             return f"No: {after}."
-        return self._go_on(after, f"{self.chosen} from {start_s:g} on.")
+        self.chosen, row = op, after.rows[self.rank].bars
+        other = row[[bar.op for bar in row].index(op) - direction].op
+        said = f"{op} now runs {'before' if direction < 0 else 'after'} {other}, from {after.placed[op].start_s:g} on"
+        return self._go_on(after, f"{said}; every op is as early as this order lets it be.")
 
     def _chosen(self) -> Op | None:
         bars = self.board.rows[self.rank].bars
@@ -186,28 +181,31 @@ class Game:
         if op not in self.board.placed:
             return self.place(op, dict(self.offers()).get(op))
         self.rank, self.chosen = self.board.rules.rank_of(op), op
-        return f"{op} is chosen: x removes it, g pulls it into a gap{', [ and ] move it' if self.free else ''}."
+        return f"{op} is chosen: x removes it, [ and ] move it in its rank's order."
 
     def stamp(self) -> str:
-        after = self.board.stamp()
-        if isinstance(after, Refusal):
+        after, pattern = self.board.stamp(), self.board.last_whole()
+        if isinstance(after, Refusal) or pattern is None:
             return f"No: {after}."
-        new = [op for op in after.placed if op not in self.board.placed]
-        start_s = min(after.placed[op].start_s for op in new)
+        new = next(op for op in after.placed if op not in self.board.placed)
+        shift_s = after.placed[new].start_s - after.placed[new._replace(micro_batch=pattern)].start_s
         self.chosen = None
-        return self._go_on(after, f"Micro-batch {new[0].micro_batch} is stamped, from {start_s:g} on.")
+        how = f"as micro-batch {pattern}, {shift_s:g} later: the least shift at which all of it fits"
+        return self._go_on(after, f"Micro-batch {new.micro_batch} is stamped {how}.")
 
     def undo(self) -> str:
+        before = self.board
         if not self.history.undo():
             return "No: there is nothing to undo."
         self.chosen = None
-        return self._with_advice("Undone.")
+        return self._with_advice(f"Undone: {_difference(before, self.board)}.")
 
     def redo(self) -> str:
+        before = self.board
         if not self.history.redo():
             return "No: there is nothing to redo."
         self.chosen = None
-        return self._with_advice("Done again.")
+        return self._with_advice(f"Done again: {_difference(before, self.board)}.")
 
     def clear(self) -> str:
         self.chosen = None
@@ -220,12 +218,10 @@ class Game:
         told = hint(self.board, self.level, self.history.before)
         if told.op is None or told.start_s is None:
             return str(told)
+        if self.assistance == 3:
+            return self.place(told.op, told.start_s, told.why)
         self._hinted = (self.board, Ready(told.op, told.start_s))
-        return (
-            f"{told} {self.place(told.op, told.start_s)}"
-            if self.assistance == 3
-            else f"{told} Ask again (h), and it is done."
-        )
+        return f"{told} Ask again (h), and it is done."
 
     def let_edit(self, free: bool) -> str:
         """Switch free edit on or off."""
@@ -240,23 +236,39 @@ class Game:
 
     # --- what is said -----------------------------------------------------------------------------
 
+    @property
+    def at_par(self) -> bool:
+        return self.board.finished and self.level.result_s(self.board) <= self.level.par_s
+
     def verdict(self) -> str:
         """Say how a board that is full came out; "" for any other."""
         board, this = self.board, self.level
-        if len(board.placed) < len(board.rules.ops) or board.violations():
+        if not board.finished:
             return ""
         result_s, score = this.result_s(board), board.score
-        over = result_s - this.par_s
         took = f"{score.makespan_s:g}" if this.goal == "makespan" else f"at most {result_s:g} on a rank"
-        par = "that is par" if over <= 0 else f"par is {this.par_s:g}"
-        advice = " Undo, and try another order; a hint says how far to go back." if over > 0 else ""
-        kept = ", ".join(map(str, score.peaks))
-        name = recognise(board.to_schedule()) if this.named else YOURS
-        known = f" This order has a name: {name}." if name != YOURS else ""
-        return (
-            f"Finished in {took}: {par}.{advice} Idle: {100 * score.bubble:.0f} % of the ranks' time. "
-            f"Activations kept at most, rank by rank: {kept}.{known}"
-        )
+        if self.at_par:
+            finished = f"✓ Finished in {took}: that is par."
+        else:
+            advice = "Undo, and try another order; a hint says how far to go back."
+            finished = f"Finished in {took}: par is {this.par_s:g}. {advice}"
+        kept = f"Activations kept at most, rank by rank: {', '.join(map(str, score.peaks))}."
+        return " ".join([finished, self._idle_in_words(), kept, *self._name_in_words()])
+
+    def _idle_in_words(self) -> str:
+        score = self.board.score
+        bubble = f"{100 * score.bubble:.0f} %"
+        if self.level.goal == "makespan":
+            return f"Bubble, the share of the ranks' time in which they are idle: {bubble}."
+        within = "No rank is idle" if score.idle_within_s == 0 else f"Ranks are idle for {score.idle_within_s:g} in all"
+        return f"{within} between its first op and its last; with the time before and after, the bubble is {bubble}."
+
+    def _name_in_words(self) -> list[str]:
+        """Say the name of a finished board, if it has one, and what to try next with it."""
+        name = recognise(self.board.to_schedule()) if self.level.named else YOURS
+        if name == YOURS:
+            return []
+        return [f"This order has a name: {name}, {MEANINGS[name]}.", *filter(None, [self.level.then.get(name)])]
 
     def _go_on(self, after: Board, said: str) -> str:
         self.history.do(after)
@@ -268,10 +280,11 @@ class Game:
             more = f" ({len(wrong)} things are wrong)" if len(wrong) > 1 else ""
             return f"{said} Wrong: {wrong[0]}{more}."
         if verdict := self.verdict():
-            return f"{said} {verdict}"
-        if self.assistance >= 2:
-            return f"{said} {hint(self.board, self.level, self.history.before)}"
-        return said
+            return verdict if self.at_par else f"{said} {verdict}"
+        if self.assistance < 2:
+            return said
+        told = hint(self.board, self.level, self.history.before)
+        return f"{said} {told if self.assistance == 2 else told.about_par}".strip()
 
     def _other_kinds(self) -> str:
         rules = self.board.rules
@@ -283,3 +296,15 @@ class Game:
 def _listed(ready: list[Ready]) -> str:
     names = [f"{op} at {start_s:g}" for op, start_s in ready]
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def _difference(before: Board, after: Board) -> str:
+    """Say what changed between two boards that a move made of each other."""
+    gone = [op for op in before.placed if op not in after.placed]
+    come = [op for op in after.placed if op not in before.placed]
+    if gone or come:
+        where = "off the board" if gone else "on the board"
+        ops = gone or come
+        return f"{ops[0]} is {where}" if len(ops) == 1 else f"{len(ops)} ops are {where}, {ops[0]} to {ops[-1]}"
+    moved = [op for op in after.placed if after.placed[op] != before.placed[op]]
+    return f"{len(moved)} ops are at other times, in another order" if moved else "the board is as it was"

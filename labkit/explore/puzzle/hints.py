@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from labkit.explore.puzzle.board import Board, Ready
-from labkit.explore.puzzle.completion import Completion, complete, reaches_par
+from labkit.explore.puzzle.completion import Completion, best_way, reaches_par
 from labkit.explore.puzzle.levels import Level
 from labkit.explore.puzzle.refusals import Refusal
 from labkit.schedule import Op
@@ -16,46 +16,50 @@ ASSISTANCE = ("none", "what may be placed", "and what to place next", "and the w
 
 @dataclass(frozen=True)
 class Hint:
-    """What to do next. Printed, it is its ``sentence``.
+    """What to do next. Printed, it is all that there is to say.
 
-    ``op`` and ``start_s`` are the move, None where there is none to make. ``undo`` moves have to be
-    taken back first for par to be within reach again; 0 where it is.
+    ``sentence`` says the move, ``op`` and ``start_s``, None where there is none to make, and
+    ``why`` its reason. ``about_par`` says that par is lost and that ``undo`` moves have to be taken
+    back first for it to be within reach again; "" and 0 where it is.
     """
 
     sentence: str
     op: Op | None = None
     start_s: float | None = None
+    why: str = ""
+    about_par: str = ""
     undo: int = 0
 
     def __str__(self) -> str:
-        return self.sentence
+        return " ".join(filter(None, [self.sentence, self.about_par]))
 
 
 def hint(board: Board, level: Level, before: Sequence[Board] = ()) -> Hint:
     """Return a move of a best way to finish ``board``, with its reason; and whether par is lost.
 
-    ``before`` are the boards that undo goes back to, the latest first.
+    The move goes after the last op of its rank unless a gap is better. ``before`` are the boards
+    that undo goes back to, the latest first.
     """
     if wrong := board.violations():
         more = f" ({len(wrong)} things are wrong)" if len(wrong) > 1 else ""
         return Hint(f"First mend what is there: {wrong[0]}{more}", wrong[0].op)
-    best = complete(board, level)
+    best = best_way(board, level)
     undo, about_par = _undo(board, best, level, before)
-    if best.board is None:
-        return Hint(about_par, undo=undo)
-    if board.finished:
-        return Hint(about_par or "All is placed, and at par.", undo=undo)
+    if best.board is None or board.finished:
+        return Hint("" if about_par else "All is placed, and at par.", about_par=about_par, undo=undo)
     op, start_s = _in_order(board, best.board)[0]
     rank = board.rules.rank_of(op)
     later = next((bar.op for bar in board.rows[rank].bars if bar.start_s > start_s), None)
     where = f"on rank {rank} at {start_s:g}" + (f", in the gap before {later}" if later else "")
-    place = f"Place {op} next, {where}: {_why(op, board, best.board)}."
-    return Hint(f"{place} {about_par}".strip(), op, start_s, undo)
+    if later and not about_par and (number := _moves_back(before, level)):
+        about_par = f"Or undo {_moves(number)}: from there on no op has to go into a gap."
+    why = _why(op, board, best.board)
+    return Hint(f"Place {op} next, {where}: {why}.", op, start_s, why, about_par, undo)
 
 
 def way(board: Board, level: Level) -> list[Ready]:
     """Return the moves of a best way to finish ``board``, one after the other; [] without one."""
-    best = complete(board, level) if not board.violations() else None
+    best = best_way(board, level) if not board.violations() else None
     return _in_order(board, best.board) if best and best.board else []
 
 
@@ -82,7 +86,7 @@ def _undo(board: Board, best: Completion, level: Level, before: Sequence[Board])
     if best.result_s <= level.par_s:
         return 0, ""
     number = _moves_back(before, level)
-    moves = f"undo {number} move{'s' if number != 1 else ''} for par" if number else "clear the board for par"
+    moves = f"undo {_moves(number)} for par" if number else "clear the board for par"
     if best.board is None:
         dead_end = "There is no way on from here" if best.certain else "I find no way on from here"
         return number, f"{dead_end}: {moves}."
@@ -92,7 +96,7 @@ def _undo(board: Board, best: Completion, level: Level, before: Sequence[Board])
 
 
 def _moves_back(before: Sequence[Board], level: Level) -> int:
-    """Return how many moves ago par was within reach, 0 if never.
+    """Return how many moves ago par was within reach without an op in a gap, 0 if never.
 
     Once it is lost it stays lost, until something is removed. So halving finds the move that lost
     it.
@@ -100,11 +104,15 @@ def _moves_back(before: Sequence[Board], level: Level) -> int:
     reached, lost = len(before), 0
     while reached - lost > 1:
         middle = (reached + lost) // 2
-        if reaches_par(before[middle - 1], level):
+        if reaches_par(before[middle - 1], level, append=True):
             reached = middle
         else:
             lost = middle
-    return reached if before and reaches_par(before[reached - 1], level) else 0
+    return reached if before and reaches_par(before[reached - 1], level, append=True) else 0
+
+
+def _moves(number: int) -> str:
+    return f"{number} move{'s' if number != 1 else ''}"
 
 
 # --- why this op ----------------------------------------------------------------------------------

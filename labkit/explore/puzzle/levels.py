@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from labkit.explore.puzzle.board import Board
@@ -28,6 +28,9 @@ SPLIT = {"F": 1.0, "I": 1.0, "W": 1.0}
 class Level:
     """A puzzle: its ``rules``, what it ``teaches`` (a sentence) and what it ``asks`` of the reader.
 
+    What it teaches gives the answer away, so it is for who has reached par; ``then`` says by name
+    of the schedule that was built what to try next.
+
     The ``goal`` is to end early ("makespan"), or to have every rank done soon after its own first
     op ("span"): what counts where the next step begins on each rank as soon as it is done. Par is
     what ``reference`` needs. ``named`` is false where a finished schedule's name is not to be told,
@@ -41,6 +44,7 @@ class Level:
     reference: Schedule
     goal: str = "makespan"
     named: bool = True
+    then: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def reference_board(self) -> Board:
@@ -122,31 +126,37 @@ LEVELS = [
     Level(
         "Little room",
         teaches="A rank keeps what a forward computed (its activation) until the backward of that micro-batch has ended.",
-        asks="Now a rank may keep few activations at a time: 3 on rank 0, 2 on rank 1, 1 on rank 2. Place four "
-        "micro-batches, and end as early as you would with room for all.",
+        asks="Now a rank has room for few activations at a time. Place four micro-batches, and end as early as you would "
+        "with room for all.",
         rules=_rules([0, 1, 2], 4, WHOLE, caps=[3, 2, 1]),
         reference=one_f_one_b(3, 4),
     ),
     Level(
-        "All forward, all back",
-        teaches="While a pipeline fills and drains, ranks idle: that is the bubble, (n − 1) / (m + n − 1) of the time.",
-        asks="Four ranks, four micro-batches, room for all activations. Place all forwards before any backward, as GPipe "
-        "does, and see how much is idle: no other order ends earlier.",
+        "Room for all",
+        teaches="While a pipeline fills and drains, ranks are idle: with n ranks and m micro-batches the bubble is "
+        "(n − 1) / (m + n − 1) at least, here 3 / 7, also for GPipe, which does all forwards before any backward.",
+        asks="Four ranks, four micro-batches, room for all activations. End as early as you can: how much of the ranks' "
+        "time is idle even then, and does it matter when the backward passes begin?",
         rules=_rules([0, 1, 2, 3], 4, WHOLE),
         reference=gpipe(4, 4),
+        then={
+            "1F1B": "Now clear the board, put all forwards first, and compare what the ranks keep.",
+            "GPipe": "Now clear the board, let each backward go as soon as it may, and compare what the ranks keep.",
+        },
     ),
     Level(
         "One forward, one backward",
-        teaches="1F1B has the bubble of GPipe, and rank r keeps at most n − r activations, however many micro-batches.",
-        asks="Four ranks, six micro-batches, and rank r may keep 4 − r activations. End as early as GPipe would.",
+        teaches="1F1B has the bubble of GPipe, and of n ranks rank r keeps at most n − r activations, however many "
+        "micro-batches there are.",
+        asks="Four ranks, six micro-batches, and the later a rank, the less room it has. End as early as with room for all.",
         rules=_rules([0, 1, 2, 3], 6, WHOLE, caps=[4, 3, 2, 1]),
         reference=one_f_one_b(4, 6),
     ),
     Level(
         "A slow stage",
         teaches="The slowest stage sets the pace: it must never wait, and all others will.",
-        asks="Stage 1 takes twice as long as the others. Keep rank 1 busy from its first op to its last; one "
-        "activation more than in 1F1B is allowed there.",
+        asks="Stage 1 takes twice as long as the others. Keep rank 1 busy from its first op to its last; ranks 0 and 1 "
+        "have room for one activation more than in level 3.",
         rules=_rules([0, 1, 2], 4, {"F": [1.0, 2.0, 1.0], "B": [2.0, 4.0, 2.0]}, caps=[4, 3, 1]),
         reference=Schedule.from_csv(
             "0F0,0F1,0F2,0F3,0B0,0B1,0B2,0B3\n1F0,1F1,1F2,1B0,1F3,1B1,1B2,1B3\n2F0,2B0,2F1,2B1,2F2,2B2,2F3,2B3\n"
@@ -170,16 +180,17 @@ LEVELS = [
     ),
     Level(
         "W in the gaps",
-        teaches="ZB-H1: with W in the gaps the bubble is a third of 1F1B's, in the memory of 1F1B's first rank.",
-        asks="Three ranks, five micro-batches, at most 3 activations on each rank. The last rank has to begin late: let "
-        "it never wait after that.",
+        teaches="ZB-H1 (zero bubble, though not quite): with W in the gaps the bubble is a third of 1F1B's, in the memory "
+        "of 1F1B's first rank.",
+        asks="Three ranks, five micro-batches. The last rank has to begin late: let it never wait after that.",
         rules=_rules([0, 1, 2], 5, SPLIT, caps=[3, 3, 3]),
         reference=zero_bubble_h1(3, 5),
     ),
     Level(
         "No gap at all",
-        teaches="ZB-H2: with more forwards ahead (up to 2n − 1 activations) no rank waits between its first op and its last.",
-        asks="The same, with room for 5 activations. What counts is now each rank's own time, from its first op to its "
+        teaches="ZB-H2 (zero bubble): with more forwards ahead, up to 2n − 1 activations on each of n ranks, no rank "
+        "waits between its first op and its last.",
+        asks="The same, with room for more activations. What counts is now each rank's own time, from its first op to its "
         "last: leave no gap in any of them.",
         rules=_rules([0, 1, 2], 5, SPLIT, caps=[5, 5, 5]),
         reference=zero_bubble_h2(3, 5),
@@ -189,15 +200,16 @@ LEVELS = [
         "Two stages a rank",
         teaches="Interleaved 1F1B: with v stages a rank the pipeline fills v times as fast, at the price of more messages.",
         asks="The model is cut in four: rank 0 has stages 0 and 2, rank 1 stages 1 and 3. A micro-batch passes each "
-        "rank twice on its way. End as early as you can with at most 5 activations on rank 0 and 3 on rank 1.",
+        "rank twice on its way, so beware of filling a rank with what cannot come back.",
         rules=_rules([0, 1, 0, 1], 4, WHOLE, caps=[5, 3]),
         reference=interleaved(2, 4, 2),
     ),
     Level(
         "Down and up again",
-        teaches="ZB-V: with stages r and 2n − 1 − r on rank r no rank waits, in the memory of 1F1B.",
-        asks="Rank 0 has stages 0 and 3, rank 1 has 1 and 2, so that the last stage is where the first one is. Leave no "
-        "gap in any rank, with at most 4 activations on each.",
+        teaches="ZB-V (zero bubble, in a V): with stages r and 2n − 1 − r on rank r of n no rank waits between its first "
+        "op and its last, in the memory of 1F1B.",
+        asks="Rank 0 has stages 0 and 3, rank 1 has 1 and 2, so that the last stage is where the first one is. Let no "
+        "rank wait between its first op and its last.",
         rules=_rules([0, 1, 1, 0], 3, SPLIT, caps=[4, 4]),
         reference=zero_bubble_v(2, 3),
         goal="span",

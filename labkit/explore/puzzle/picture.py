@@ -19,7 +19,9 @@ from labkit.explore.scene import BAR_COLUMNS, Label, Mark, Panel
 from labkit.schedule import EVENT_NAMES, Op
 
 TIME_LABEL = "time"
-_BAR, _STRIP, _RANK = 0.86, 0.42, 1.75  # heights in rows: of bars, of what is kept, of all of a rank
+_BAR, _STRIP, _RANK = 1.36, 0.42, 2.25  # heights in rows: of bars, of what is kept, of all of a rank
+_TOP = 0.07  # of the bars in their rank's rows
+_KEPT = _TOP + _BAR + 0.14  # the top of what is kept
 
 
 def axis() -> TimeAxis:
@@ -37,7 +39,7 @@ def board_panel(game: Game) -> Panel:
     Under the bars of each rank is what it keeps; a strip that is full has no room for more.
     """
     board, offers, ops = game.board, game.offers(), shown_ops(game)
-    placed = [(bar.op, bar.start_s, bar.end_s, 0.07, _BAR, False) for bar in board.placed.values()]
+    placed = [(bar.op, bar.start_s, bar.end_s, _TOP, _BAR, False) for bar in board.placed.values()]
     bars = _bars(board, placed + _ghosts(board, offers))
     end_s = max(board.end_s, game.level.par_s if game.level.goal == "makespan" else 0.0)
     times = sorted({time_s for bar in board.placed.values() for time_s in (bar.start_s, bar.end_s)})
@@ -45,7 +47,7 @@ def board_panel(game: Game) -> Panel:
         bars=bars,
         height=_RANK * board.rules.n_ranks,
         rows=[
-            Label(_RANK * rank + 0.5, f"▸ rank {rank}" if rank == game.rank else f"rank {rank}")
+            Label(_RANK * rank + _TOP + _BAR / 2, f"▸ rank {rank}" if rank == game.rank else f"rank {rank}")
             for rank in range(board.rules.n_ranks)
         ],
         title=f"Level {game.number}: {game.level.title}",
@@ -53,7 +55,7 @@ def board_panel(game: Game) -> Panel:
         marks=[Mark(game.level.par_s, "par", True)] if game.level.goal == "makespan" else [],
         needs=_needs(board, ops),
         strips=_strips(board, end_s),
-        peaks=[Label(_RANK * rank + 1.07 + _STRIP / 2, _peak(row)) for rank, row in enumerate(board.rows) if row.bars],
+        peaks=[Label(_RANK * rank + _KEPT + _STRIP / 2, _peak(row)) for rank, row in enumerate(board.rows) if row.bars],
         clocks=np.arange(0.0, board.end_s + 1.0) if board.placed else np.zeros(0),
         moments=np.array(times),
         explain=lambda number: explain(board, ops[number], offers),
@@ -65,8 +67,9 @@ def facts(game: Game) -> str:
     """Return how far the board is, in a line."""
     board = game.board
     if board.finished:
-        score = board.score
-        return f"{game.level.result_s(board):g} · par {game.level.par_s:g} · bubble {100 * score.bubble:.0f} %"
+        bubble = f"bubble {100 * board.score.bubble:.0f} %"
+        reached = f"✓ par reached: {game.level.par_s:g}"
+        return f"{reached if game.at_par else f'{game.level.result_s(board):g} · par {game.level.par_s:g}'} · {bubble}"
     return f"{len(board.placed)} of {len(board.rules.ops)} ops · par {game.level.par_s:g}"
 
 
@@ -84,17 +87,21 @@ def static_form(game: Game) -> StaticForm:
     """Return picture, words and table for where there is no widget; outlines are offered ops."""
     figure = panel_figure([(board_panel(game), axis())])
     figure.axes[0].xaxis.set_major_locator(MaxNLocator(integer=True))
-    return StaticForm(figure, alt_text(game), table(game.board).set_index("rank"))
+    return StaticForm(figure, alt_text(game), table(game).set_index("rank"))
 
 
-def table(board: Board) -> pd.DataFrame:
-    """Return a row per rank: its ops in order, when it ends, what it keeps and may keep."""
-    rules = board.rules
+def table(game: Game) -> pd.DataFrame:
+    """Return a row per rank: its ops in order, when it ends, how long it is idle, what it keeps.
+
+    Idle is counted as the goal counts it: to the end of the board, or between the rank's own ops.
+    """
+    board, rules, within = game.board, game.board.rules, game.level.goal == "span"
+    idle = [(row.span_s if within else board.end_s) - row.busy_s for row in board.rows]
     columns = {
         "rank": range(rules.n_ranks),
         "ops": [" ".join(str(bar.op) for bar in row.bars) for row in board.rows],
         "ends": [f"{row.end_s:g}" for row in board.rows],
-        "idle before that": [f"{_idle_s(row):g}" for row in board.rows],
+        "idle between its ops" if within else "idle": [f"{idle_s:g}" for idle_s in idle],
         "keeps at most": [row.peak for row in board.rows],
     }
     return pd.DataFrame(columns if rules.caps is None else columns | {"may keep": list(rules.caps)})
@@ -141,13 +148,6 @@ def _peak(row: Row) -> str:
     return f"{row.peak} kept" if row.cap == float("inf") else f"{row.peak} of {row.cap:g} kept"
 
 
-def _idle_s(row: Row) -> float:
-    """Return how long the rank idles between its first op and its last."""
-    if not row.bars:
-        return 0.0
-    return row.end_s - row.bars[0].start_s - sum(bar.end_s - bar.start_s for bar in row.bars)
-
-
 # --- bars -----------------------------------------------------------------------------------------
 
 _Placed = tuple[Op, float, float, float, float, bool]  # op, from, to, top and height in its rank's row, ghost
@@ -177,7 +177,7 @@ def _ghosts(board: Board, offers: Sequence[Ready]) -> list[_Placed]:
         lanes, n_lanes = stack(starts, ends)
         height = _BAR / n_lanes
         ghosts += [
-            (ready.op, float(start_s), float(end_s), 0.07 + height * int(lane), height, True)
+            (ready.op, float(start_s), float(end_s), _TOP + height * int(lane), height, True)
             for ready, start_s, end_s, lane in zip(here, starts, ends, lanes, strict=True)
         ]
     return ghosts
@@ -194,7 +194,7 @@ def _strips(board: Board, end_s: float) -> pd.DataFrame:
     rows = []
     for rank, row in enumerate(board.rows):
         most = row.cap if row.cap < float("inf") else max(board.rules.n_micro, 1)
-        top = _RANK * rank + 1.07
+        top = _RANK * rank + _KEPT
         ends = [time_s for time_s, _ in row.counts[1:]] + [end_s]
         rows += [
             (time_s, next_s, top, top + _STRIP, min(1.0, count / most), count > most)

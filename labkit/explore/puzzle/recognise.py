@@ -7,6 +7,14 @@ from collections.abc import Iterator
 from labkit.schedule import Op, Schedule, gpipe, interleaved, one_f_one_b, zero_bubble_h1, zero_bubble_h2, zero_bubble_v
 
 YOURS = "yours"
+MEANINGS = {
+    "GPipe": "every forward, then every backward",
+    "1F1B": "one forward and one backward in turns as soon as the pipeline is full",
+    "ZB-H1": "zero bubble with the memory of 1F1B's first rank",
+    "ZB-H2": "zero bubble with more forwards ahead",
+    "ZB-V": "zero bubble with stages placed in a V",
+    "interleaved 1F1B": "one forward and one backward in turns with several stages a rank",
+}
 
 
 def recognise(schedule: Schedule) -> str:

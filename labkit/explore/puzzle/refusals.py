@@ -23,6 +23,7 @@ class Refusal:
     busy        the rank runs another op at that time
     memory      the rank would keep more activations than it may
     needed      another op needs this one
+    order       the rank cannot run its ops in this order
     pattern     there is nothing to stamp, or nothing left to stamp it for
     ==========  ===================================================================================
 
@@ -95,6 +96,15 @@ def needed(op: Op, taker: Op) -> Refusal:
 
 def frees(op: Op, later: Op) -> Refusal:
     return Refusal("memory", f"{later} has room only because {op} frees it: remove {later} first", op, later)
+
+
+def at_the_end(op: Op, rank: int, direction: int) -> Refusal:
+    return Refusal("order", f"{op} is the {'first' if direction < 0 else 'last'} op of rank {rank} already", op)
+
+
+def not_in_order(op: Op, other: Op, direction: int, why: Refusal) -> Refusal:
+    where = f"{op} cannot go {'before' if direction < 0 else 'after'} {other}"
+    return Refusal("order", f"{where}: {why}", op, other)
 
 
 def _output(needed: Op, op: Op) -> str:

@@ -57,6 +57,16 @@ class Row:
         """When the last op of the rank ends."""
         return max((bar.end_s for bar in self.bars), default=0.0)
 
+    @property
+    def span_s(self) -> float:
+        """How long it is from the start of the first op to the end of the last one."""
+        return self.end_s - self.bars[0].start_s if self.bars else 0.0
+
+    @property
+    def busy_s(self) -> float:
+        """How long the ops of the rank take together."""
+        return sum(bar.end_s - bar.start_s for bar in self.bars)
+
     def overlaps(self) -> Iterator[tuple[Bar, Bar]]:
         """Yield each bar that begins before the one before it has ended, after that one."""
         return ((one, other) for one, other in pairwise(self.bars) if other.start_s < one.end_s)

@@ -12,16 +12,17 @@ import ipywidgets
 from labkit.explore.explorer import Explorer, RunButtons, table_html
 from labkit.explore.fallback import StaticForm
 from labkit.explore.puzzle.board import Board
-from labkit.explore.puzzle.game import KEYS, Game
+from labkit.explore.puzzle.game import Game
 from labkit.explore.puzzle.hints import ASSISTANCE
 from labkit.explore.puzzle.levels import LEVELS
 from labkit.explore.puzzle.picture import alt_text, axis, board_panel, shown_ops, static_form, table
 from labkit.explore.puzzle.recognise import YOURS, recognise
 from labkit.explore.puzzle.rules import OF_KIND, Rules
+from labkit.explore.schedules.tables import gap_as_html
 from labkit.explore.timeline import Timeline
 from labkit.schedule import EVENT_NAMES, Op, Schedule
 
-MOST_OFFERS = 12  # buttons; more are seen in the picture
+MOST_OFFERS = 12  # buttons: in no level has more than 3 kinds of op for each of 4 stages
 
 
 def schedule_puzzle(level: int = 1) -> SchedulePuzzle:
@@ -57,13 +58,14 @@ class SchedulePuzzle(Explorer):
             for kind, name in OF_KIND.items()
         }
         buttons = [ipywidgets.Button(layout=ipywidgets.Layout(width="auto")) for _ in range(MOST_OFFERS)]
-        self.offers = ipywidgets.HBox(buttons, layout=ipywidgets.Layout(flex_flow="row wrap"))
+        self.offers = ipywidgets.HBox(buttons, layout=ipywidgets.Layout(flex_flow="row wrap", min_height=_ROW))
+        self.done = ipywidgets.HTML()
         self.undo = self._button("Undo", "Take the last move back (u)", "u")
         self.redo = self._button("Redo", "Make it again (r)", "r")
         self.remove = self._button("Remove", "Remove the op that is chosen, or the last one of the rank (x)", "x")
-        self.pull = self._button(
-            "Into a gap", "Pull the op that is chosen, or the last one, as early as it may be (g)", "g"
-        )
+        order = "Let the op that is chosen, or the last one, change places with the one"
+        self.earlier = self._button("Earlier", f"{order} before it on its rank ([)", "[")
+        self.later = self._button("Later", f"{order} after it on its rank (])", "]")
         self.stamp = self._button("Stamp", "Place the next micro-batch as the last whole one is (s)", "s")
         self.hint = self._button("Hint", "What to do next, and why; again: do it (h)", "h")
         self.clear = ipywidgets.Button(description="Clear", tooltip="Empty the board")
@@ -79,7 +81,6 @@ class SchedulePuzzle(Explorer):
         self.wrong = ipywidgets.HTML()
         self.table = ipywidgets.HTML()
         timeline = Timeline()
-        timeline.own_keys = [list(pair) for pair in KEYS]
         super().__init__(self._rows(timeline), timeline)
         self._listen()
         self._open()
@@ -105,17 +106,22 @@ class SchedulePuzzle(Explorer):
 
     def press(self, key: str) -> None:
         """Do what ``key`` does in the picture."""
-        self._after(self.game.press(key))
+        if key == "n" and self.game.number < len(LEVELS):
+            self.go_to(self.game.number + 1)
+        else:
+            self._after(self.game.press(key))
 
     def place(self, op: Op) -> None:
         """Place ``op`` where it is offered, or choose it if it is there: what a click does."""
         self._after(self.game.pick(op))
 
     def go_to(self, number: int) -> None:
-        """Go to another level; each keeps its board. Raises as :func:`schedule_puzzle` does."""
+        """Go to another level; each keeps its board and how much it shows unasked.
+
+        Raises as :func:`schedule_puzzle` does.
+        """
         if number not in self._games:
             self._games[number] = Game(number)
-            self._games[number].assistance = self.game.assistance
         self.game = self._games[number]
         self._open()
 
@@ -128,11 +134,13 @@ class SchedulePuzzle(Explorer):
         """Show the level anew: its text, the controls that it needs, its board."""
         game, rules = self.game, self.game.board.rules
         self.text.value = _level_text(game)
+        self.timeline.own_keys = [list(pair) for pair in game.key_list()]
         rank = game.rank
         self.rank.options = [(f"rank {rank}", rank) for rank in range(rules.n_ranks)]  # which chooses the first one
         game.rank = rank
         for kind, button in self.kinds.items():
             button.layout.display = "" if kind in rules.kinds else "none"
+        self.stamp.layout.display = "" if rules.n_micro > 1 else "none"
         self.free.value, self.assistance.value = game.free, game.assistance
         self.previous.disabled, self.next.disabled = game.number == 1, game.number == len(LEVELS)
         self.run_shown.children = []
@@ -148,7 +156,10 @@ class SchedulePuzzle(Explorer):
         self.runs.start.disabled = not game.board.finished
         self.csv_text.value = self.csv
         self.wrong.value = _as_list([str(wrong) for wrong in game.board.violations()])
-        self.table.value = table_html(table(game.board))
+        self.table.value = table_html(table(game))
+        self.done.value = _what_was_learned(game) if game.at_par else ""
+        self.done.layout.display = "" if game.at_par else "none"
+        self.offers.layout.display = "none" if game.at_par else ""  # the line that is done takes its place
         self._show_offers()
 
     # --- what a reader does -----------------------------------------------------------------------
@@ -173,14 +184,14 @@ class SchedulePuzzle(Explorer):
 
     def _offer(self, number: int) -> None:
         """Place the op that the button of this number offers."""
-        self.place(self.game.offers()[number].op)
-        shown = len(self.game.offers())
+        self.place(self.game.legal_offers()[number].op)
+        shown = len(self.game.legal_offers())
         if 0 < shown <= number < MOST_OFFERS:  # this button has gone, and keyboard focus with it
             self.offers.children[shown - 1].focus()
 
     def _show_offers(self) -> None:
         """Write the offered ops on the buttons, which stay the same ones, so that focus stays."""
-        offers = self.game.offers()[:MOST_OFFERS]
+        offers = self.game.legal_offers()
         for button, (op, start_s) in zip(self.offers.children, offers, strict=False):
             button.description = f"{op} at {start_s:g}"
             button.tooltip = f"Place {op} on rank {self.board.rules.rank_of(op)} at {start_s:g}"
@@ -208,11 +219,13 @@ class SchedulePuzzle(Explorer):
     def _run_it(self) -> str:
         """Run the schedule on real ranks, and show the run over what it should be."""
         schedule, rules = self.schedule, self.board.rules
+        if self.measured is not None and self.measured in self.run_shown.children:
+            self.run_shown.children = [ipywidgets.HTML(_RUN_BEFORE), *self.run_shown.children[-2:]]
         times = {EVENT_NAMES[kind]: list(times) for kind, times in rules.times.items()}
         run = self._run(schedule, hop=rules.hop, **times)
         title = f"Level {self.game.number}, on real ranks"
         self.measured = Timeline(run.measured, run.schedule, run.ideal, title=title)
-        self.run_shown.children = [self.measured, ipywidgets.HTML(table_html(run.gap))]
+        self.run_shown.children = [self.measured, ipywidgets.HTML(gap_as_html("This run", run.gap))]
         return f"{run.note} The run lies under what was predicted, below."
 
     # --- the page ---------------------------------------------------------------------------------
@@ -223,10 +236,12 @@ class SchedulePuzzle(Explorer):
             self.text,
             timeline,
             self.wrong,
+            self.done,
             self.offers,
             ipywidgets.HBox([self.rank, *self.kinds.values()], layout=wrap),
             ipywidgets.HBox(
-                [self.undo, self.redo, self.remove, self.pull, self.stamp, self.hint, self.clear], layout=wrap
+                [self.undo, self.redo, self.remove, self.earlier, self.later, self.stamp, self.hint, self.clear],
+                layout=wrap,
             ),
             ipywidgets.HBox([self.assistance, self.free, self.previous, self.next], layout=wrap),
             ipywidgets.HBox([self.runs, self.csv_button], layout=wrap),
@@ -236,9 +251,12 @@ class SchedulePuzzle(Explorer):
         ]
 
 
-_ORDER = "A rank runs its ops in the order in which you place them."
+_ROW = "36px"  # height of a row of buttons
+_ORDER = "An op goes after the last one of its rank; Earlier and Later change a rank's order."
 _HOW_TO = f"Click an outlined op to place it, or press its button below; keys work in the picture. {_ORDER}"
 _HOW_TO_UNAIDED = f"Choose a rank below and place its next op, or use keys in the picture. {_ORDER}"
+_PAR = ", the least that any order needs,"
+_RUN_BEFORE = "<p>This is the run before:</p>"
 _GOALS = {
     "makespan": "End as early as you can",
     "span": "Let each rank be done as soon as you can after its own first op",
@@ -250,12 +268,18 @@ def _level_text(game: Game) -> str:
     this, rules = game.level, game.board.rules
     lines = [
         this.asks,
-        f"{_rules_in_words(rules)} {_GOALS[this.goal]}: par is {this.par_s:g}, and no order is better.",
-        f"What it teaches: {this.teaches}",
+        f"{_rules_in_words(rules)} {_GOALS[this.goal]}: par{_PAR if game.number == 1 else ''} is {this.par_s:g}.",
     ]
     title = f"Level {game.number} of {len(LEVELS)}: {this.title}"
     paragraphs = "".join(f'<p style="margin: 3px 0; line-height: 1.4">{html.escape(line)}</p>' for line in lines)
     return f'<h4 style="margin: 0 0 4px">{html.escape(title)}</h4>{paragraphs}'
+
+
+def _what_was_learned(game: Game) -> str:
+    """Return the line that stays while the board is at par, as HTML."""
+    on = " Go on with n in the picture, or with Next level." if game.number < len(LEVELS) else ""
+    learned = f"✓ Par reached. What this level teaches: {game.level.teaches}{on}"
+    return f'<p style="margin: 0; min-height: {_ROW}; line-height: 1.4; font-weight: 600">{html.escape(learned)}</p>'
 
 
 def _as_list(lines: Sequence[str]) -> str:
@@ -271,7 +295,10 @@ def _rules_in_words(rules: Rules) -> str:
         return f"{kind} ({OF_KIND[kind]}) takes {each}"
 
     hop = f", and what is sent to another rank is there {rules.hop:g} later" if rules.hop else ""
-    return f"{', '.join(times(kind) for kind in rules.kinds)}{hop}."
+    caps = enumerate(rules.caps or [])
+    room = ", ".join(f"{cap} on rank {rank}" for rank, cap in caps)
+    kept = f" Room for activations: {room}." if room else ""
+    return f"{', '.join(times(kind) for kind in rules.kinds)}{hop}.{kept}"
 
 
 def _run_schedule(*args: Any, **kwargs: Any) -> Any:
