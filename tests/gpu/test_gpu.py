@@ -10,10 +10,11 @@ import torch
 import torch.distributed as dist
 
 from labkit import dp, models, pipe
+from labkit.explore.schedules.measure import run_schedule
 from labkit.launch import device, launch
 from labkit.parallel.stage import Stage
 from labkit.schedule import Op, Schedule, gpipe, interleaved, one_f_one_b, zero_bubble_h1, zero_bubble_v
-from labkit.simulate import simulate
+from labkit.simulate import makespan, simulate
 from labkit.simulate.measures import peak_activations
 from labkit.trace import record, span
 from labkit.train import TranslateConfig, metrics, translate
@@ -503,3 +504,13 @@ def test_1f1bs_order_on_one_gpu_saves_the_activations_that_the_simulator_counts(
     measured("what a stage keeps of a micro-batch", activation / 2**20, "MiB")
     saved = (taken["GPipe"] - taken["1F1B"]) / activation
     assert saved == pytest.approx(peaks["GPipe"] - peaks["1F1B"], rel=0.15)
+
+
+# --- explorers ------------------------------------------------------------------------------------
+
+
+def test_what_run_it_does_in_the_explorers_runs_on_the_gpu_and_takes_as_long_as_was_predicted(measured, m=8):
+    schedule = one_f_one_b(1, m)
+    run = run_schedule(schedule, emulated=False)
+    assert len(run.measured) == 2 * m and list(run.measured.columns) == list(run.ideal.columns)
+    measured("schedule on one rank: measured ÷ predicted makespan", makespan(run.measured) / makespan(run.ideal), "×")

@@ -84,7 +84,7 @@ def static_form(game: Game) -> StaticForm:
     """Return picture, words and table for where there is no widget; outlines are offered ops."""
     figure = panel_figure([(board_panel(game), axis())])
     figure.axes[0].xaxis.set_major_locator(MaxNLocator(integer=True))
-    return StaticForm(figure, alt_text(game), table(game.board))
+    return StaticForm(figure, alt_text(game), table(game.board).set_index("rank"))
 
 
 def table(board: Board) -> pd.DataFrame:
