@@ -55,13 +55,16 @@ window.bench = {
   // Count the values that the slider's readout goes through, and the pictures, until dropped().
   drag(word, picture) {
     const readout = bench.slider(word).querySelector(".widget-readout");
-    const drag = (bench.dragging = { values: 0, pictures: 0, valueAt: 0, pictureAt: 0, going: true, picture });
+    const drag = (bench.dragging = { values: 0, pictures: 0, behind: 0, valueAt: 0, pictureAt: 0, going: true });
     let [value, seen] = [readout.textContent, pictures[picture]()];
     const watch = () => {
       const [newValue, newPicture] = [readout.textContent, pictures[picture]()];
-      if (newValue !== value) [value, drag.values, drag.valueAt] = [newValue, drag.values + 1, performance.now()];
+      if (newValue !== value) {
+        [value, drag.values, drag.valueAt, drag.behind] = [newValue, drag.values + 1, performance.now(), 0];
+      }
       if (newPicture !== undefined && newPicture !== seen) {
         [seen, drag.pictures, drag.pictureAt] = [newPicture, drag.pictures + 1, performance.now()];
+        drag.behind += 1;
       }
       if (drag.going) requestAnimationFrame(watch);
     };
@@ -74,7 +77,8 @@ window.bench = {
     const end = performance.now();
     while (performance.now() - Math.max(end, drag.pictureAt) < 2000) await frame();
     drag.going = false;
-    return { values: drag.values, pictures: drag.pictures, behind_ms: drag.pictureAt - drag.valueAt };
+    const { values, pictures, behind } = drag;
+    return { values, pictures, behind, behind_ms: drag.pictureAt - drag.valueAt };
   },
 
   pixels: () => document.querySelector(".labkit-timeline canvas").toDataURL(),

@@ -95,30 +95,33 @@ class Lab:
     browser: BrowserContext
 
     @contextlib.contextmanager
-    def notebook(self, cells: Sequence[str], theme: str = "light", script: Path | None = None) -> Iterator[Page]:
+    def notebook(
+        self, cells: Sequence[str], theme: str = "light", name: str = "lab", script: Path | None = None
+    ) -> Iterator[Page]:
         """Open a notebook of these ``cells``, run them all, and give its page. ``script`` is run in
-        the page before anything else."""
+        the page before anything else. Several may be open, under a ``name`` each."""
         cells = [new_code_cell(source.strip()) for source in cells]
         kernel = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
-        nbformat.write(new_notebook(cells=cells, metadata={"kernelspec": kernel}), self.folder / "lab.ipynb")
+        nbformat.write(new_notebook(cells=cells, metadata={"kernelspec": kernel}), self.folder / f"{name}.ipynb")
         write_settings(self.folder, theme)
         page = self.browser.new_page()
         if script:
             page.add_init_script(path=script)
         try:
             with quiet_console(page):
-                page.goto(f"{self.url}/lab/tree/lab.ipynb?token={self.token}&reset", wait_until="domcontentloaded")
+                page.goto(f"{self.url}/lab/tree/{name}.ipynb?token={self.token}&reset", wait_until="domcontentloaded")
                 page.wait_for_selector(".jp-NotebookPanel .jp-CodeCell", timeout=60_000)
                 run_all(page)
                 yield page
         finally:
             page.close()
-            self.end_kernels()
+            self.end_kernel(name)
 
-    def end_kernels(self) -> None:
-        """End every kernel of this server."""
-        for kernel in json.load(self._ask("GET", "/api/kernels")):
-            self._ask("DELETE", f"/api/kernels/{kernel['id']}").close()
+    def end_kernel(self, name: str) -> None:
+        """End the kernel of a notebook."""
+        for session in json.load(self._ask("GET", "/api/sessions")):
+            if session["path"] == f"{name}.ipynb":
+                self._ask("DELETE", f"/api/sessions/{session['id']}").close()
 
     def _ask(self, method: str, path: str):
         headers = {"Authorization": f"token {self.token}"}

@@ -144,6 +144,18 @@ def test_a_click_places_an_op_that_is_offered(explore):
     expect(page.get_by_role("button", name="0F0 at 0")).to_be_visible()
 
 
+def test_after_a_button_the_puzzle_s_keys_still_work_and_are_not_jupyterlab_s(explore):
+    page = explore("puzzle")
+    page.get_by_role("button", name="Hint").click()
+    page.keyboard.press("f")
+    expect(narration(page)).to_contain_text("0F0 on rank 0 from 0 to 1")
+    page.get_by_role("button", name="Hint").click()
+    cells = page.locator(".jp-CodeCell").count()
+    for key in ("x", "b", "a", "d", "d", "m"):  # to JupyterLab: cut the cell, a cell below, above; delete; Markdown
+        page.keyboard.press(key)
+    assert page.locator(".jp-CodeCell").count() == cells and page.locator(".jp-MarkdownCell").count() == 0
+
+
 def test_a_ring_is_stepped_through_and_says_who_sends_what(explore):
     page = explore("ring")
     first = picture(page)

@@ -51,9 +51,11 @@ def test_without_its_token_the_server_gives_nothing(lab):
 
 
 def test_an_error_in_the_browser_s_console_fails_its_test(lab):
-    written = """from IPython.display import HTML; HTML("<img src=x onerror='console.error(\\"a fault\\")'>")"""
-    with pytest.raises(AssertionError, match="a fault"), lab.notebook([written]) as page:
-        page.wait_for_function("document.querySelector('.jp-OutputArea img')?.complete")
+    shown = (
+        """from IPython.display import HTML; HTML("<img src=x onerror='console.error(`a fault`); this.title = 1'>")"""
+    )
+    with pytest.raises(AssertionError, match="a fault"), lab.notebook([shown]) as page:
+        page.wait_for_selector(".jp-OutputArea img[title]")
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

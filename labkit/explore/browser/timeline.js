@@ -167,9 +167,6 @@ export class TimelineView {
       element("summary", { textContent: "The same as a table" }), this.tableBody);
     this.root.classList.add("labkit-timeline");
     this.root.replaceChildren(this.toolbar, this.help, this.narration, this.stage, this.card, this.legend, this.note, this.table);
-    for (const focusable of this.root.querySelectorAll("button, select, summary, [tabindex]")) {
-      focusable.dataset.lmSuppressShortcuts = "true"; // JupyterLab's own keys: b would insert a cell
-    }
     this.listen();
   }
 
@@ -287,10 +284,14 @@ export class TimelineView {
 
   // --- keys -------------------------------------------------------------------------------------
 
+  // Is it one of the keys that Python has asked for?
+  hasKey(key) {
+    return (this.connection.keys ?? []).some(([keys]) => keys.split(" ").includes(key));
+  }
+
   press(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const own = (this.connection.keys ?? []).some(([key]) => key.split(" ").includes(event.key));
-    if (own) {
+    if (this.hasKey(event.key)) {
       const { panel, bar } = this.focus ?? { panel: 0, bar: -1 };
       this.connection.send({ key: event.key, panel, bar, version: this.scene.version });
     } else {

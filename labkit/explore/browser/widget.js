@@ -12,6 +12,8 @@ function download(name, type, content) {
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
+const WRITTEN_IN = "input, textarea, select, [contenteditable], [role=slider]";
+
 // In a notebook: what anywidget calls.
 function render({ model, el }) {
   const root = document.createElement("div");
@@ -24,7 +26,19 @@ function render({ model, el }) {
     }
   };
   const onLost = () => view.say(NO_KERNEL); // told by JupyterLab when it restarts or ends the kernel
-  const onDrawn = () => nameSliders(el.closest(".jp-OutputArea-output") ?? el);
+  let explorer = null; // the whole output that the picture is in, with its controls
+  const onDrawn = () => {
+    const output = el.closest(".jp-OutputArea-output") ?? el;
+    if (output !== explorer) output.addEventListener("keydown", onKey);
+    explorer = output;
+    nameSliders(explorer);
+  };
+  // The picture's own keys also work while a button beside it has the focus; and no key goes on to
+  // JupyterLab, which would take x as cutting the cell.
+  const onKey = (event) => {
+    if (!root.contains(event.target) && !event.target.matches(WRITTEN_IN) && view.hasKey(event.key)) view.press(event);
+    if (!event.ctrlKey && !event.metaKey && !(event.shiftKey && event.key === "Enter")) event.stopPropagation();
+  };
   const view = new TimelineView(root, { scene: model.get("scene"), keys: model.get("own_keys"), bare: model.get("bare"), said: () => model.get("said"), send, onDrawn });
   const onScene = () => view.show(model.get("scene"));
   const onSaid = () => view.say(model.get("said"));
@@ -41,6 +55,7 @@ function render({ model, el }) {
     model.off("change:said", onSaid);
     model.off("msg:custom", onMessage);
     model.off("comm_live_update", onLost);
+    explorer?.removeEventListener("keydown", onKey);
     view.end();
   };
 }

@@ -1,0 +1,104 @@
+"""What all explorers share: errors are said, and a run goes on beside the reader to its end."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import ipywidgets
+import pandas as pd
+import psutil
+import pytest
+
+from labkit.explore.explorer import Explorer, RunButtons, sentence_of, table_html
+from labkit.explore.timeline import Timeline
+from labkit.launch import launch
+from labkit.schedule import gpipe
+from labkit.simulate import simulate
+
+
+@pytest.fixture
+def said():
+    return []
+
+
+def test_a_run_goes_on_in_a_thread_of_its_own_and_says_how_it_went(said):
+    seen, free = [], threading.Event()
+
+    def action():
+        seen.append(threading.current_thread())
+        free.wait()
+        return "33 ms on two ranks."
+
+    run = RunButtons("Run it", action, said.append)
+    run.start.click()
+    assert run.start.disabled and not run.stop.disabled
+    free.set()
+    run.wait()
+    assert seen != [threading.main_thread()] and said == ["Running on real ranks …", "33 ms on two ranks."]
+    assert not run.start.disabled and run.stop.disabled
+
+
+def test_a_second_start_meanwhile_runs_nothing(said):
+    runs, free = [], threading.Event()
+    run = RunButtons("Run it", lambda: (runs.append(1), free.wait(), "done")[-1], said.append)
+    run.begin()
+    run.begin()
+    free.set()
+    run.wait()
+    assert runs == [1] and said[1] == "A run is under way already: wait for it, or stop it."
+    run.begin()  # and now it may start again
+    run.wait()
+    assert runs == [1, 1]
+
+
+def test_stop_ends_the_ranks_of_a_run(said, tmp_path):
+    def report_and_sleep():
+        (tmp_path / str(os.getpid())).touch()
+        time.sleep(60)
+
+    run = RunButtons("Run it", lambda: str(launch(report_and_sleep, world_size=2, backend="gloo")), said.append)
+    run.begin()
+    while len(ranks := list(tmp_path.iterdir())) < 2:
+        time.sleep(0.01)
+    run.stop.click()
+    run.wait()
+    assert said[-1] == "Stopped: its ranks have ended."
+    alive = [psutil.Process(int(rank.name)) for rank in ranks if psutil.pid_exists(int(rank.name))]
+    assert psutil.wait_procs(alive, timeout=10)[1] == []
+    assert launch(lambda: 7, world_size=2, backend="gloo").values == [7, 7]
+
+
+def test_what_fails_in_a_rank_is_said_in_a_line(said):
+    run = RunButtons("Run it", lambda: str(launch(lambda: 1 / 0, world_size=1, backend="gloo")), said.append)
+    run.begin()
+    run.wait()
+    assert said[-1] == "RankError: rank 0 raised ZeroDivisionError: division by zero"
+    assert not run.start.disabled
+
+
+def test_stopping_what_does_not_run_does_nothing(said):
+    RunButtons("Run it", lambda: "", said.append).interrupt()
+    assert said == []
+
+
+def test_what_a_callback_raises_is_said_and_goes_no_further():
+    slider = ipywidgets.IntSlider(1)
+    explorer = Explorer([slider], Timeline(simulate(gpipe(2, 2))))
+    slider.observe(explorer.guarded(lambda: int("many")), "value")
+    slider.value = 2
+    assert explorer.timeline.said == "ValueError: invalid literal for int() with base 10: 'many'"
+
+
+def test_an_error_without_words_has_its_name():
+    assert sentence_of(MemoryError()) == "MemoryError"
+    assert sentence_of(ValueError("\nfirst\nsecond")) == "ValueError: first"
+
+
+def test_a_table_in_an_explorer_has_headers_and_holds_no_markup():
+    table = pd.DataFrame({"<b>": [1.23456, float("nan")]}, index=["a & b", "c"])
+    assert table_html(table, index=True) == (
+        '<table class="labkit-metrics"><thead><tr><td></td><th scope="col">&lt;b&gt;</th></tr></thead>'
+        '<tbody><tr><th scope="row">a &amp; b</th><td>1.235</td></tr><tr><th scope="row">c</th><td></td></tr></tbody></table>'
+    )
