@@ -274,12 +274,16 @@ class Board:
         Where ops wait for each other in a circle, one goes without its input: that is a violation.
         """
         board, left = Board(self.rules), [list(order) for order in orders]
+
+        def waits(op: Op) -> int:
+            """Return 0 for no, 1 for an op of its own rank, 2 for one of another rank."""
+            needed = self.rules.inputs[op]
+            if needed is None or needed in board.placed or needed not in self.placed:
+                return 0
+            return 1 if self.rules.rank_of(needed) == self.rules.rank_of(op) else 2
+
         while any(left):
-            firsts = [order[0] for order in left if order]
-            waits = {
-                op: self.rules.inputs[op] in self.placed and self.rules.inputs[op] not in board.placed for op in firsts
-            }
-            op = min(firsts, key=lambda op: waits[op])
+            op = min((order[0] for order in left if order), key=waits)
             left[self.rules.rank_of(op)].pop(0)
             arrival_s = board._arrival(op)
             board = board.with_op(op, max(board.end_of_rank(op), 0.0 if isinstance(arrival_s, Refusal) else arrival_s))

@@ -307,4 +307,6 @@ def _difference(before: Board, after: Board) -> str:
         ops = gone or come
         return f"{ops[0]} is {where}" if len(ops) == 1 else f"{len(ops)} ops are {where}, {ops[0]} to {ops[-1]}"
     moved = [op for op in after.placed if after.placed[op] != before.placed[op]]
-    return f"{len(moved)} ops are at other times, in another order" if moved else "the board is as it was"
+    if len(moved) == 1:
+        return f"{moved[0]} is at {after.placed[moved[0]].start_s:g}"
+    return f"{len(moved)} ops are at other times" if moved else "the board is the same"

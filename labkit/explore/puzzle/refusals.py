@@ -56,7 +56,7 @@ def placed(op: Op, bar: Bar) -> Refusal:
 
 
 def absent(op: Op) -> Refusal:
-    return Refusal("absent", f"{op} is not placed, so there is nothing to remove", op)
+    return Refusal("absent", f"{op} is not placed", op)
 
 
 def bad_time(op: Op, start_s: float) -> Refusal:
@@ -104,6 +104,10 @@ def at_the_end(op: Op, rank: int, direction: int) -> Refusal:
 
 def not_in_order(op: Op, other: Op, direction: int, why: Refusal) -> Refusal:
     where = f"{op} cannot go {'before' if direction < 0 else 'after'} {other}"
+    if why.code == "dependency" and why.op and why.blocker:
+        return Refusal(
+            "order", f"{where}: {why.op} needs {_output(why.blocker, why.op)}, which would come later", op, other
+        )
     return Refusal("order", f"{where}: {why}", op, other)
 
 

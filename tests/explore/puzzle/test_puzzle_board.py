@@ -153,6 +153,44 @@ def test_stamping_one_micro_batch_of_four_ranks_gives_the_makespan_of_the_papers
     assert board.score.makespan_s == (8 + 4 - 1) * 3 and board.score.peaks == [4, 3, 2, 1]
 
 
+# --- another order --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("op", "direction", "sentence"),
+    [
+        ("0F1", -1, "0F1 is not placed"),
+        ("0F0", -1, "0F0 is the first op of rank 0 already"),
+        ("0B0", 1, "0B0 is the last op of rank 0 already"),
+        (
+            "1B0",
+            -1,
+            "1B0 cannot go before 1F0: 1B0 needs 1F0, the forward of its own stage, which would come later",
+        ),
+        ("0B0", -1, "0B0 cannot go before 0F0: 0B0 needs the gradient of 1B0, which would come later"),
+    ],
+)
+def test_an_order_that_cannot_be_is_refused_and_says_why(op, direction, sentence):
+    assert str(refused(built(TWO_BY_TWO, "0F0 1F0 1B0 0B0").swap(op, direction))) == sentence
+
+
+def test_a_forward_that_would_have_no_room_does_not_go_before_what_makes_room():
+    refusal = refused(built(ONE_EACH, "0F0 1F0 1B0 0B0 0F1").swap("0F1", -1))
+    assert refusal.code == "order" and "rank 0 has room for 1 activation" in str(refusal)
+
+
+def test_ops_that_change_places_are_timed_anew_with_all_that_follows():
+    board = built(TWO_BY_TWO, "0F0 1F0 1B0 0B0 0F1@6 1F1@7 1B1@8 0B1@10").swap("0F1", -1)
+    assert board.score.makespan_s == 9.0 and board.placed[Op("F", 0, 1)].start_s == 1.0
+    assert board.events().equals(simulate(board.to_schedule()))  # every op as early as its order lets it be
+    assert board.swap("0F1", 1).score.makespan_s == 12.0
+
+
+def test_ops_keep_their_numbers_in_the_picture_when_their_order_changes():
+    board = built(TWO_BY_TWO, "0F0 1F0 1B0 0B0 0F1@6")
+    assert list(board.swap("0F1", -1).placed) == list(board.placed)
+
+
 # --- free edit ------------------------------------------------------------------------------------
 
 
@@ -164,11 +202,19 @@ def test_free_edit_takes_any_op_and_lists_all_that_is_wrong():
 
 
 def test_a_full_board_with_something_wrong_is_not_finished():
-    board = built(TWO_BY_TWO, "0F0 1F0 1B0 0B0").stamp().move("0B1", 5.5, free=True)
+    without = built(TWO_BY_TWO, "0F0 1F0 1B0 0B0").stamp().remove("0B1")
+    board = without.place("0B1", 5.5, free=True)
     assert len(board.placed) == len(TWO_BY_TWO.ops) and not board.finished
     with pytest.raises(ValueError, match="not finished: 0B1 needs the gradient of 1B1"):
         _ = board.score
-    assert board.move("0B1", 7.0, free=True).finished
+    assert without.place("0B1", 7.0, free=True).finished
+
+
+def test_free_edit_takes_an_order_in_which_ops_wait_for_each_other_and_lists_what_is_wrong():
+    board = built(TWO_BY_TWO, "0F0 1F0 1B0 0B0").swap("1B0", -1, free=True)
+    assert [bar.op for bar in board.rows[1].bars] == [Op("B", 1, 0), Op("F", 1, 0)]
+    assert [wrong.blocker for wrong in board.violations()] == [Op("F", 1, 0)]
+    assert board.swap("1B0", 1, free=True).placed == built(TWO_BY_TWO, "0F0 1F0 1B0 0B0").placed
 
 
 def test_moves_that_are_not_free_leave_nothing_wrong():

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
-from labkit.explore.puzzle.game import KEYS, Game
-from labkit.explore.puzzle.hints import ASSISTANCE
+from labkit.explore.puzzle.board import Board
+from labkit.explore.puzzle.completion import candidates
+from labkit.explore.puzzle.game import Game
+from labkit.explore.puzzle.hints import ASSISTANCE, way
 from labkit.explore.puzzle.levels import LEVELS
 from labkit.explore.puzzle.picture import BAR_COLUMNS, alt_text, board_panel, shown_ops, static_form, table
+from labkit.explore.puzzle.widget import MOST_OFFERS
 from labkit.schedule import Op
 
 
@@ -37,7 +42,9 @@ def played(number: int, keys: str, **settings: object) -> tuple[Game, list[str]]
         (1, "r", "No: there is nothing to redo."),
         (1, "x", "No: rank 0 has no op to remove."),
         (1, "s", "No: micro-batch 0 is not there whole, so it is no stamp: 0F0 is missing."),
-        (1, "]", "No: choose an op first, by a click on it or by Enter."),
+        (1, "]", "No: rank 0 has no op to move."),
+        (1, "f[", "No: 0F0 is the first op of rank 0 already."),
+        (1, "g", "g means nothing here."),
         (1, "f1f0x", "No: 1F0 needs 0F0: remove 1F0 first, undo, or turn on free edit."),
     ],
 )
@@ -62,10 +69,22 @@ def test_a_two_by_two_takes_seven_keys():
 
 def test_undo_redo_and_remove_answer_and_do_so():
     game, answers = played(2, "f1fuxr")
-    assert answers[-3:] == ["Undone.", "No: rank 1 has no op to remove.", "Done again."]
+    assert answers[-3:] == [
+        "Undone: 1F0 is off the board.",
+        "No: rank 1 has no op to remove.",
+        "Done again: 1F0 is on the board.",
+    ]
     assert Op("F", 1, 0) in game.board.placed
     game.pick(Op("F", 1, 0))
     assert game.press("x") == "1F0 is removed."
+    assert game.press("u") == "Undone: 1F0 is on the board."
+
+
+def test_undo_says_what_became_of_a_stamp_and_of_an_order():
+    _, answers = played(2, "f1fb0bsu")
+    assert answers[-1] == "Undone: 4 ops are off the board, 0F1 to 0B1."
+    _, answers = played(2, "f1fb0bf[u")
+    assert answers[-1] == "Undone: 0F1 is at 6."
 
 
 def test_free_edit_places_moves_and_lists_what_is_wrong():
@@ -74,8 +93,9 @@ def test_free_edit_places_moves_and_lists_what_is_wrong():
         "1F0 on rank 1 from 0 to 1. Wrong: 1F0 needs the activation of 0F0, which is not placed yet."
     )
     assert "it cannot start at 0" in game.press("0") + game.press("f")
-    game.pick(Op("F", 1, 0))
-    assert game.press("]") == "1F0 from 1 on."
+    game, answers = played(1, "f1fb[", free=True)
+    assert answers[-1].startswith("1B0 now runs before 1F0, from 0 on; every op is as early as this order lets it be.")
+    assert "Wrong: 1B0 needs 1F0" in answers[-1]
 
 
 def test_a_board_over_par_is_told_par_and_one_at_par_its_name_from_level_3_on():
@@ -93,7 +113,10 @@ def test_a_board_over_par_is_told_par_and_one_at_par_its_name_from_level_3_on():
         said = game.place(Op.parse(op), start_s)
     assert "Finished in 12: par is 9. Undo, and try another order; a hint says how far to go back." in said
     _, answers = played(3, "f1f2fb1b0bsss")
-    assert "Finished in 18: that is par." in answers[-1] and answers[-1].endswith("This order has a name: 1F1B.")
+    assert answers[-1].startswith(
+        "✓ Finished in 18: that is par. Bubble, the share of the ranks' time in which they are"
+    )
+    assert "This order has a name: 1F1B, one forward and one backward in turns" in answers[-1]
     _, answers = played(2, "f1fb0bs")
     assert "name" not in answers[-1]
 
@@ -103,17 +126,54 @@ def test_two_stages_on_a_rank_the_micro_batch_that_came_first_goes_first():
     assert [str(bar.op) for bar in game.board.rows[0].bars] == ["0F0", "0F1", "2F0", "0F2"]
 
 
-def test_an_op_goes_after_the_last_one_of_its_rank_until_it_is_pulled_into_a_gap():
+def test_an_op_goes_after_the_last_one_of_its_rank_until_it_goes_before_it():
     game, answers = played(2, "f1fb0bf")
     assert answers[-1] == "0F1 on rank 0 from 6 to 7."
-    assert game.press("g") == "0F1 from 1 on."
-    assert game.press("g") == "No: 0F1 is as early as it may be."
+    assert game.press("[") == "0F1 now runs before 0B0, from 1 on; every op is as early as this order lets it be."
+    assert game.chosen == Op("F", 0, 1) and game.press("]").startswith("0F1 now runs after 0B0, from 6 on")
 
 
-def test_an_op_is_not_pulled_to_where_its_rank_has_no_room():
-    game, answers = played(3, "f1f2fb1b0ffbf")  # 0F0, 0F1 and 0F2 until 0B0 has ended, and rank 0 idles from 3 to 7
-    assert answers[-1] == "0F3 on rank 0 from 9 to 10."
-    assert game.press("g") == "No: 0F3 is as early as it may be."
+def test_an_op_does_not_go_before_what_makes_room_for_it():
+    game, answers = played(3, "f1f2fb1b0ffbf[")  # 0F0, 0F1 and 0F2 until 0B0 has ended
+    assert answers[-1].startswith("No: 0F3 cannot go before 0B0: rank 0 has room for 3 activations")
+    assert game.board.placed[Op("F", 0, 3)].start_s == 9.0
+
+
+def test_a_stamp_says_how_much_later_and_why_a_rank_that_was_idle_stays_so():
+    _, answers = played(4, "f1f2f3fb2b1b0bs")
+    assert answers[-1] == "Micro-batch 1 is stamped as micro-batch 0, 3 later: the least shift at which all of it fits."
+
+
+def test_what_is_par_too_is_named_and_compared_with_the_other_order():
+    _, answers = played(4, "f1f2f3fb2b1b0bsss")
+    assert "that is par" in answers[-1] and "rank by rank: 4, 3, 2, 1." in answers[-1] and "1F1B" in answers[-1]
+    assert answers[-1].endswith("Now clear the board, put all forwards first, and compare what the ranks keep.")
+    _, answers = played(4, "ffff1ffff2ffff3ffffbbbb2bbbb1bbbb0bbbb")
+    assert "rank by rank: 4, 4, 4, 4." in answers[-1] and "GPipe, every forward, then every backward." in answers[-1]
+
+
+def test_where_ranks_own_times_count_no_gap_is_told_apart_from_the_bubble():
+    game = Game(10)
+    game.assistance = 3
+    said = [game.press("h") for _ in game.board.rules.ops][-1]
+    assert "✓ Finished in at most 15 on a rank: that is par. No rank is idle between its first op and its last" in said
+    assert "with the time before and after, the bubble is 12 %" in said
+    assert table(game)["idle between its ops"].tolist() == ["0", "0", "0"]
+
+
+def test_idle_times_of_the_table_are_those_of_the_bubble():
+    game, _ = played(3, "f1f2fb1b0bsss")
+    idle = [float(of_rank) for of_rank in table(game)["idle"]]
+    assert sum(idle) / (3 * game.board.score.makespan_s) == game.board.score.bubble
+    assert table(played(2, "f1f")[0])["idle"].tolist() == ["1", "1"]
+
+
+def test_a_board_at_par_says_so_in_its_title_also_after_a_wrong_key():
+    game, _ = played(2, "f1fb0bs")
+    assert game.press("q").endswith("means nothing here.") and game.at_par
+    assert board_panel(game).facts == "✓ par reached: 9 · bubble 33 %"
+    game.press("u")
+    assert not game.at_par and "reached" not in board_panel(game).facts
 
 
 def test_a_hint_moves_the_outline_of_its_op_and_asked_again_places_it():
@@ -139,11 +199,35 @@ def test_assistance_shows_nothing_the_ready_set_the_next_op_the_whole_way():
 
 
 @pytest.mark.parametrize("number", range(1, len(LEVELS) + 1))
-def test_the_whole_way_is_shown_one_move_a_key(number):
+def test_the_whole_way_is_shown_one_move_a_key_and_each_says_that_move_alone(number):
     game = Game(number)
     game.assistance = 3
     answers = [game.press("h") for _ in game.board.rules.ops]
     assert game.board.finished and "that is par" in answers[-1]
+    assert all(" on rank " in answer and "Place" not in answer for answer in answers[:-1])
+
+
+def test_where_the_whole_way_is_shown_it_is_said_that_a_move_has_lost_par():
+    _, answers = played(2, "f1fb0bff", assistance=3)
+    assert [("par is 9: undo" in answer) for answer in answers[-2:]] == [True, False]
+    assert answers[-1].startswith("No: every forward of rank 0")
+
+
+@pytest.mark.parametrize("number", range(1, len(LEVELS) + 1))
+@pytest.mark.parametrize("assistance", range(4))
+def test_buttons_offer_legal_ops_of_every_rank_that_has_one(number, assistance):
+    game, draw = Game(number), random.Random(number)
+    game.assistance = assistance
+    while ready := candidates(game.board, append=True):
+        offered = game.legal_offers()
+        assert len(offered) <= MOST_OFFERS and len({op for op, _ in offered}) == len(offered)
+        assert all(isinstance(game.board.place(*offer), Board) for offer in offered)
+        ranks = {game.board.rules.rank_of(op) for op, _ in offered}
+        if assistance in (1, 2):
+            assert ranks == {game.board.rules.rank_of(op) for op, _ in ready}
+        elif assistance == 3 and way(game.board, game.level):
+            assert ranks
+        game.place(*draw.choice(ready))
 
 
 def test_a_hint_on_demand_moves_nothing():
@@ -195,11 +279,23 @@ def test_an_empty_board_without_help_can_be_shown_too():
 def test_words_picture_and_table_say_what_is_placed():
     game, _ = played(3, "f1f")
     assert alt_text(game).startswith("Level 3, Little room: 2 of 24 ops are placed, up to 2. Rank 0: 0F0 from 0 to 1.")
-    assert table(game.board)["ops"].tolist() == ["0F0", "1F0", ""]
+    assert table(game)["ops"].tolist() == ["0F0", "1F0", ""]
     assert board_panel(game).narrate(1.0) == "At 1: rank 0 idles, rank 1 begins 1F0, rank 2 idles."
 
 
-def test_every_key_that_is_listed_does_something():
-    for keys, _ in KEYS:
-        for key in keys.split() if keys != "Enter, click" else ():  # which the Timeline itself knows
-            assert "means nothing" not in Game(1).press(key)
+@pytest.mark.parametrize("number", range(1, len(LEVELS) + 1))
+def test_every_key_that_is_listed_means_something_in_this_level_and_is_listed_once(number):
+    keys = " ".join(keys for keys, _ in Game(number).key_list()).split()
+    assert len(set(keys)) == len(keys)
+    for key in set(keys) - {"n"}:  # which the widget knows
+        said = Game(number).press(key)
+        assert "means nothing" not in said and "There is no rank" not in said and "split here" not in said
+    assert ("n" in keys) == (number < len(LEVELS)) and ("s" in keys) == (number > 1)
+    assert ("b" in keys) != ("w" in keys)
+
+
+def test_two_ops_offered_at_the_same_time_are_high_enough_for_their_names():
+    game, _ = played(2, "f1f0")
+    game.place(Op("B", 1, 0))
+    bars = board_panel(game).bars
+    assert bars["height"].min() * 26 * 0.62 >= 7  # px of a row, and of its letters, in layout.js and painter.js

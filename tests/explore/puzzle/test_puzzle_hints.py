@@ -9,7 +9,7 @@ import pytest
 from small_puzzles import ONE_EACH, TWO_BY_TWO, built, least_makespan
 
 from labkit.explore.puzzle.board import Board
-from labkit.explore.puzzle.completion import complete, lower_bound
+from labkit.explore.puzzle.completion import candidates, complete, lower_bound
 from labkit.explore.puzzle.hints import hint, way
 from labkit.explore.puzzle.history import History
 from labkit.explore.puzzle.levels import LEVELS, Level, level
@@ -23,12 +23,13 @@ def one_after_the_other() -> Schedule:
     return Schedule([[Op(kind, stage, i) for i, kind in product(range(2), "FB")] for stage in range(2)])
 
 
-def boards_at_random(this: Level, seed: int) -> list[Board]:
+def boards_at_random(this: Level, seed: int, append: bool = False) -> list[Board]:
     """Return the boards of a game whose moves are drawn among those that are ready."""
     draw = random.Random(seed)
     boards = [Board(this.rules)]
-    while ready := boards[-1].ready():
-        boards.append(boards[-1].place(draw.choice(ready[:6]).op))
+    while ready := candidates(boards[-1], append=True) if append else boards[-1].ready()[:6]:
+        op, start_s = draw.choice(ready)
+        boards.append(boards[-1].place(op, start_s))
     return boards
 
 
@@ -76,8 +77,19 @@ def test_a_finished_board_over_par_is_told_so():
         op, _, start_s = move.partition("@")
         history.do(history.board.place(op, float(start_s)))
     told = hint(history.board, this, history.before)
-    assert told.op is None and told.undo == 4
-    assert str(told) == "This board takes 12; par is 9: undo 4 moves for par."
+    assert told.op is None and told.undo == 5  # 0B0 too, or 0F1 would have to go into the gap before it
+    assert str(told) == "This board takes 12; par is 9: undo 5 moves for par."
+
+
+def test_where_only_a_gap_leads_to_par_a_hint_says_so_and_how_to_do_without():
+    this = Level("", "", "", TWO_BY_TWO, gpipe(2, 2))
+    history = History(Board(TWO_BY_TWO))
+    for op in ["0F0", "1F0", "1B0", "0B0"]:
+        history.do(history.board.place(op))
+    told = hint(history.board, this, history.before)
+    assert (told.op, told.start_s, told.undo) == (Op("F", 0, 1), 1.0, 0)
+    assert "in the gap before 0B0" in told.sentence
+    assert told.about_par == "Or undo 1 move: from there on no op has to go into a gap."
 
 
 # --- right from anywhere --------------------------------------------------------------------------
@@ -112,10 +124,21 @@ def test_following_every_hint_from_any_board_ends_where_the_first_one_said(numbe
 def test_the_number_of_moves_to_undo_is_the_least_from_which_par_is_reached(number):
     this = level(number)
     for seed in range(4):
-        boards = boards_at_random(this, seed)[::-1]
+        boards = boards_at_random(this, seed, append=True)[::-1]
         told = hint(boards[0], this, boards[1:])
-        reached = [complete(board, this).result_s <= this.par_s for board in boards]
+        reached = [complete(board, this, append=True).result_s <= this.par_s for board in boards]
         assert told.undo == reached.index(True)
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_after_what_a_hint_says_to_undo_no_hint_leads_into_a_gap(number):
+    this = level(number)
+    boards = boards_at_random(this, seed=1, append=True)[::-1]
+    board = boards[hint(boards[0], this, boards[1:]).undo]
+    for op, start_s in way(board, this):
+        assert start_s >= board.end_of_rank(op)
+        board = board.place(op, start_s)
+    assert board.finished and this.result_s(board) == this.par_s
 
 
 @pytest.mark.parametrize("seed", range(8))

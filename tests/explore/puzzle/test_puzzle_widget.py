@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import html
 from types import SimpleNamespace
 
-import pandas as pd
 import pytest
 
 from labkit.draw.picture import show
 from labkit.explore import schedule_puzzle
+from labkit.explore.puzzle.levels import LEVELS
 from labkit.explore.puzzle.widget import SchedulePuzzle
 from labkit.schedule import Op, Schedule, one_f_one_b
-from labkit.simulate import simulate
+from labkit.simulate import explain_gap, simulate
 
 
 def sent(puzzle: SchedulePuzzle, **message: object) -> None:
@@ -58,7 +59,7 @@ def test_a_run_that_fails_is_said_and_the_puzzle_lives_on():
     puzzle.runs.wait()
     assert puzzle.timeline.said == "RuntimeError: rank 1 has died"
     sent(puzzle, key="u")
-    assert puzzle.timeline.said == "Undone."
+    assert puzzle.timeline.said == "Undone: 0B0 is off the board."
 
 
 def test_a_refusal_is_said_and_nothing_moves():
@@ -107,7 +108,7 @@ def test_a_click_on_a_placed_op_chooses_it_and_its_rank():
     puzzle = pressed(1, "f1f0")
     sent(puzzle, pick=1)
     assert puzzle.rank.value == 1
-    assert puzzle.timeline.said == "1F0 is chosen: x removes it, g pulls it into a gap."
+    assert puzzle.timeline.said == "1F0 is chosen: x removes it, [ and ] move it in its rank's order."
     puzzle.remove.click()
     assert list(puzzle.board.placed) == [Op("F", 0, 0)]
 
@@ -122,7 +123,49 @@ def test_free_edit_lists_what_is_wrong_and_assistance_changes_what_is_offered():
     puzzle.assistance.value = 0
     assert offered(puzzle) == [] and puzzle.wrong.value == ""
     puzzle.assistance.value = 3
-    assert offered(puzzle) == ["0F0 at 0", "0B0 at 4", "1F0 at 1", "1B0 at 2"]
+    assert offered(puzzle) == ["0F0 at 0"]  # the other outlines of the way cannot be placed yet
+
+
+def test_the_whole_way_is_not_shown_in_a_level_that_is_new():
+    puzzle = SchedulePuzzle(1)
+    puzzle.assistance.value = 3
+    puzzle.next.click()
+    assert puzzle.assistance.value == 1 and offered(puzzle) == ["0F0 at 0"]
+    puzzle.previous.click()
+    assert puzzle.assistance.value == 3
+
+
+@pytest.mark.parametrize("number", range(1, len(LEVELS) + 1))
+def test_what_a_level_teaches_is_told_at_par_and_not_before(number):
+    puzzle = SchedulePuzzle(number)
+    assert puzzle.game.level.teaches not in html.unescape(puzzle.text.value + puzzle.done.value)
+    puzzle.assistance.value = 3
+    while not puzzle.board.finished:
+        puzzle.press("h")
+    assert puzzle.timeline.said.startswith("✓ Finished in ") and puzzle.game.level.teaches in html.unescape(
+        puzzle.done.value
+    )
+    puzzle.press("q")  # a key that means nothing
+    assert "✓ Par reached" in puzzle.done.value
+    puzzle.press("u")
+    assert puzzle.done.value == ""
+
+
+def test_n_goes_to_the_next_level_and_each_level_lists_its_own_keys():
+    puzzle = pressed(7, "n")
+    assert puzzle.game.number == 8
+    keys = dict(puzzle.timeline.own_keys)
+    assert "f i w" in keys and "0 1" in keys and "n" in keys
+    assert dict(SchedulePuzzle(12).timeline.own_keys).keys() & {"n"} == set()
+    last = pressed(12, "n")
+    assert last.game.number == 12 and last.timeline.said == "n means nothing here."
+
+
+def test_limits_are_told_and_par_is_explained_once():
+    for number in range(1, len(LEVELS) + 1):
+        puzzle = SchedulePuzzle(number)
+        assert ("Room for activations" in puzzle.text.value) == (puzzle.board.rules.caps is not None)
+        assert ("the least that any order needs" in puzzle.text.value) == (number == 1)
 
 
 def test_each_level_keeps_its_board_and_shows_the_kinds_that_it_has():
@@ -145,7 +188,7 @@ def test_a_finished_board_runs_with_the_times_of_its_level_and_shows_the_run_ove
     def run(schedule: Schedule, **times: object) -> SimpleNamespace:
         asked.update(times, schedule=schedule)
         events = simulate(schedule)
-        gap = pd.DataFrame({"cause": ["overhead"], "s": [0.1]})
+        gap = explain_gap(events, events)
         return SimpleNamespace(schedule=schedule, ideal=events, measured=events, gap=gap, note="Ran on 2 ranks.")
 
     puzzle = pressed(1, "f1fb0b", run=run)
@@ -154,7 +197,28 @@ def test_a_finished_board_runs_with_the_times_of_its_level_and_shows_the_run_ove
     assert asked == {"schedule": puzzle.schedule, "forward": [1.0, 1.0], "backward": [2.0, 2.0], "hop": 0.0}
     assert puzzle.timeline.said == "Ran on 2 ranks. The run lies under what was predicted, below."
     measured, gap = puzzle.run_shown.children
-    assert len(measured._panels[0].bars) == 8 and "overhead" in gap.value
+    assert len(measured._panels[0].bars) == 8
+    assert "This run: measured − predicted is 0.0 ms" in gap.value and "by stage" in gap.value
+
+
+def test_when_a_later_run_fails_what_stays_is_called_the_run_before():
+    def run(schedule: Schedule, **_: object) -> SimpleNamespace:
+        if len(ran) == 1:
+            raise RuntimeError("rank 1 has died")
+        ran.append(schedule)
+        events = simulate(schedule)
+        return SimpleNamespace(
+            schedule=schedule, ideal=events, measured=events, gap=explain_gap(events, events), note=""
+        )
+
+    ran: list[Schedule] = []
+    puzzle = pressed(1, "f1fb0b", run=run)
+    for _ in range(3):
+        puzzle.runs.begin()
+        puzzle.runs.wait()
+    assert puzzle.timeline.said == "RuntimeError: rank 1 has died"
+    before, measured, _ = puzzle.run_shown.children
+    assert "run before" in before.value and measured is puzzle.measured
 
 
 def test_the_csv_can_be_shown_and_hidden():
