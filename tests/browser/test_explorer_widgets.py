@@ -156,6 +156,20 @@ def test_after_a_button_the_puzzle_s_keys_still_work_and_are_not_jupyterlab_s(ex
     assert page.locator(".jp-CodeCell").count() == cells and page.locator(".jp-MarkdownCell").count() == 0
 
 
+def test_the_puzzle_s_keys_are_those_of_its_level(explore):
+    page = explore("puzzle")
+    page.get_by_role("button", name="Show the keys").click()
+    keys = page.locator(".lk-keys dt")
+    expect(keys.filter(has_text=re.compile("^f b$"))).to_have_count(1)
+    expect(keys.filter(has_text=re.compile("^0"))).to_have_count(1)  # rank 0, which is not also to see all
+    page.locator(".lk-stage").focus()
+    for _ in range(6):
+        page.keyboard.press("n")
+    expect(keys.filter(has_text=re.compile("^f i w$"))).to_have_count(1)
+    page.keyboard.press("i")
+    expect(narration(page)).to_contain_text("No: 0I0 needs the gradient of 1I0")
+
+
 def test_a_ring_is_stepped_through_and_says_who_sends_what(explore):
     page = explore("ring")
     first = picture(page)

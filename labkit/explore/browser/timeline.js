@@ -17,7 +17,8 @@ const KEYS = [
   ["Enter", "pin the bar, or let it go; Esc lets go"],
   ["space", "play and pause"],
   [". and ,", "a step on, a step back"],
-  ["+ − 0", "zoom in, zoom out, see all; also the wheel with Ctrl"],
+  ["+ −", "zoom in, zoom out; also the wheel with Ctrl"],
+  ["0", "see all"],
   ["Shift ← →", "move along the axis; also drag"],
   ["Home End", "the first bar, the last bar"],
 ];
@@ -68,6 +69,7 @@ export class TimelineView {
     this.showHint();
     this.legendOf = null;
     this.fitControls();
+    this.fillHelp();
     if (this.table.open) this.fillTable();
     else this.tableBody.replaceChildren();
     this.draw();
@@ -98,6 +100,12 @@ export class TimelineView {
       this.root.dataset.step = String(this.playback.step);
       this.connection.onDrawn?.();
     });
+  }
+
+  // The keys with what they do; a key that Python has asked for does only that.
+  fillHelp() {
+    const keys = [...KEYS.filter(([key]) => !this.hasKey(key)), ...(this.connection.keys ?? [])];
+    this.help.replaceChildren(...keys.flatMap(([key, what]) => [element("dt", { textContent: key }), element("dd", { textContent: what })]));
   }
 
   fillLegend() {
@@ -144,10 +152,10 @@ export class TimelineView {
     this.critical.setAttribute("aria-pressed", "false");
     this.savers = ["SVG", "PNG", "HTML"].map((form) => button(form, `Save the picture as ${form}`, () => this.connection.send({ save: form.toLowerCase() })));
     this.savers.forEach((saver) => { saver.hidden = Boolean(this.connection.written); });
-    this.help = element("dl", { className: "lk-keys", hidden: true },
-      ...[...KEYS, ...(this.connection.keys ?? [])].flatMap(([key, what]) => [element("dt", { textContent: key }), element("dd", { textContent: what })]));
+    this.help = element("dl", { className: "lk-keys", hidden: true });
     const helpButton = button("keys", "Show the keys", () => {
       this.help.hidden = !this.help.hidden;
+      this.fillHelp();
       helpButton.setAttribute("aria-expanded", String(!this.help.hidden));
     });
     helpButton.setAttribute("aria-expanded", "false");

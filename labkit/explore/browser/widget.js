@@ -39,7 +39,7 @@ function render({ model, el }) {
     if (!root.contains(event.target) && !event.target.matches(WRITTEN_IN) && view.hasKey(event.key)) view.press(event);
     if (!event.ctrlKey && !event.metaKey && !(event.shiftKey && event.key === "Enter")) event.stopPropagation();
   };
-  const view = new TimelineView(root, { scene: model.get("scene"), keys: model.get("own_keys"), bare: model.get("bare"), said: () => model.get("said"), send, onDrawn });
+  const view = new TimelineView(root, { scene: model.get("scene"), get keys() { return model.get("own_keys"); }, bare: model.get("bare"), said: () => model.get("said"), send, onDrawn });
   const onScene = () => view.show(model.get("scene"));
   const onSaid = () => view.say(model.get("said"));
   const onMessage = (message, buffers) => {

@@ -252,14 +252,15 @@ class Game:
         else:
             advice = "Undo, and try another order; a hint says how far to go back."
             finished = f"Finished in {took}: par is {this.par_s:g}. {advice}"
-        kept = f"Activations kept at most, rank by rank: {', '.join(map(str, score.peaks))}."
+        peaks = ", ".join(map(str, score.peaks))
+        kept = f"Activations (what forwards leave for their backwards) kept at most, rank by rank: {peaks}."
         return " ".join([finished, self._idle_in_words(), kept, *self._name_in_words()])
 
     def _idle_in_words(self) -> str:
         score = self.board.score
         bubble = f"{100 * score.bubble:.0f} %"
         if self.level.goal == "makespan":
-            return f"Bubble, the share of the ranks' time in which they are idle: {bubble}."
+            return f"Bubble (idle share of the ranks' time): {bubble}."
         within = "No rank is idle" if score.idle_within_s == 0 else f"Ranks are idle for {score.idle_within_s:g} in all"
         return f"{within} between its first op and its last; with the time before and after, the bubble is {bubble}."
 

@@ -117,17 +117,16 @@ LEVELS = [
     Level(
         "Two at once",
         teaches="While one rank works for one micro-batch, the other can work for the next.",
-        asks="Two micro-batches. One after the other they would take twice as long as one: overlap them, and end as "
-        "early as you can.",
+        asks="Two micro-batches. One after the other they would take twice as long as one: overlap them.",
         rules=_rules([0, 1], 2, WHOLE),
         reference=gpipe(2, 2),
         named=False,
     ),
     Level(
         "Little room",
-        teaches="A rank keeps what a forward computed (its activation) until the backward of that micro-batch has ended.",
-        asks="Now a rank has room for few activations at a time. Place four micro-batches, and end as early as you would "
-        "with room for all.",
+        teaches="A rank that takes each backward pass as soon as it may keeps few activations, and that costs no time.",
+        asks="What a forward computes, its activation, is kept until the backward of that micro-batch has ended, and now "
+        "a rank has room for few. Place four micro-batches, and end as early as you would with room for all.",
         rules=_rules([0, 1, 2], 4, WHOLE, caps=[3, 2, 1]),
         reference=one_f_one_b(3, 4),
     ),
@@ -135,8 +134,8 @@ LEVELS = [
         "Room for all",
         teaches="While a pipeline fills and drains, ranks are idle: with n ranks and m micro-batches the bubble is "
         "(n − 1) / (m + n − 1) at least, here 3 / 7, also for GPipe, which does all forwards before any backward.",
-        asks="Four ranks, four micro-batches, room for all activations. End as early as you can: how much of the ranks' "
-        "time is idle even then, and does it matter when the backward passes begin?",
+        asks="Four ranks, four micro-batches, room for all activations. How much of the ranks' time is idle at "
+        "best, and does it matter when the backward passes begin?",
         rules=_rules([0, 1, 2, 3], 4, WHOLE),
         reference=gpipe(4, 4),
         then={

@@ -295,10 +295,15 @@ def _rules_in_words(rules: Rules) -> str:
         return f"{kind} ({OF_KIND[kind]}) takes {each}"
 
     hop = f", and what is sent to another rank is there {rules.hop:g} later" if rules.hop else ""
-    caps = enumerate(rules.caps or [])
-    room = ", ".join(f"{cap} on rank {rank}" for rank, cap in caps)
-    kept = f" Room for activations: {room}." if room else ""
-    return f"{', '.join(times(kind) for kind in rules.kinds)}{hop}.{kept}"
+    return f"{', '.join(times(kind) for kind in rules.kinds)}{hop}.{_room_in_words(rules)}"
+
+
+def _room_in_words(rules: Rules) -> str:
+    if rules.caps is None:
+        return ""
+    if len(set(rules.caps)) == 1:
+        return f" Room for activations: {rules.caps[0]} on each rank."
+    return f" Room for activations: {', '.join(f'{cap} on rank {rank}' for rank, cap in enumerate(rules.caps))}."
 
 
 def _run_schedule(*args: Any, **kwargs: Any) -> Any:

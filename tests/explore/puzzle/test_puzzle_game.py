@@ -113,9 +113,7 @@ def test_a_board_over_par_is_told_par_and_one_at_par_its_name_from_level_3_on():
         said = game.place(Op.parse(op), start_s)
     assert "Finished in 12: par is 9. Undo, and try another order; a hint says how far to go back." in said
     _, answers = played(3, "f1f2fb1b0bsss")
-    assert answers[-1].startswith(
-        "✓ Finished in 18: that is par. Bubble, the share of the ranks' time in which they are"
-    )
+    assert answers[-1].startswith("✓ Finished in 18: that is par. Bubble (idle share of the ranks' time): 33 %.")
     assert "This order has a name: 1F1B, one forward and one backward in turns" in answers[-1]
     _, answers = played(2, "f1fb0bs")
     assert "name" not in answers[-1]
