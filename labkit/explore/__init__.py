@@ -10,7 +10,7 @@ worker_queue   a worker thread's queue, from a recorded Pipe
 
 timeline       the one widget that shows every picture
 scene          a picture as data: panels of bars in rows
-events_panel   event tables as a panel that explains itself
+events_panel   event tables as a panel; voice: what its bars say of themselves
 wire, browser  what the browser gets, and what it does with it
 page           the same as a file that needs no kernel
 explorer       the frame of all explorers

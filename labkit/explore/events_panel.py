@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -13,14 +10,13 @@ import pandas as pd
 from labkit.draw import memory_strips
 from labkit.draw.layout import Layout, Part, TimeAxis, from_zero, lay_out, prepare
 from labkit.explore.scene import BAR_COLUMNS, Label, Mark, Panel
-from labkit.schedule import EVENT_KINDS, Op, Schedule
-from labkit.simulate.idle import IdleReasons, critical_ops
-from labkit.simulate.replay import Replay, replay_events, schedule_from_events
+from labkit.explore.voice import Run, Voice, run_of
+from labkit.schedule import Schedule
+from labkit.simulate.replay import Replay
 
+_HEIGHTS = {"": 1.0, "predicted": 0.6, "measured": 1.0}  # of rows
 _STRIP = 0.5  # rows, under each rank
-_MOST_NAMED = 6  # ops and ranks in one line of narration
 _MOST_CLOCKS = 5000
-_PASSES = {"F": "forward pass", "B": "backward pass", "I": "input gradient", "W": "weight gradient"}
 
 
 def events_panel(
@@ -45,45 +41,38 @@ def events_panel(
 
     Raises ValueError for a table that cannot be drawn, or that is not one step of ``schedule``.
     """
-    tables = [table for table in (ideal, events) if table is not None]
-    names = ["predicted", "measured"] if ideal is not None else [""]
-    drawn = [prepare(table, name or "Timeline(events)") for table, name in zip(tables, names, strict=True)]
-    drawn = [from_zero(table) for table in drawn] if ideal is not None else drawn
-    heights = (0.6, 1.0) if ideal is not None else (1.0,)
-    parts = [
-        Part(name, height, table.assign(start=table["start_s"]))
-        for name, height, table in zip(names, heights, drawn, strict=True)
-    ]
+    given = {"": events} if ideal is None else {"predicted": ideal, "measured": events}
+    tables = {name: prepare(table, name or "Timeline(events)") for name, table in given.items()}
+    if ideal is not None:
+        tables = {name: from_zero(table) for name, table in tables.items()}
+    parts = [Part(name, _HEIGHTS[name], table.assign(start=table["start_s"])) for name, table in tables.items()]
     layout = lay_out(parts, strip=_STRIP if memory else 0.0)
-    runs = (
-        [_run_of(table, schedule, what) for table, what in zip(drawn, names, strict=True)]
-        if replay is None
-        else [_Run.of(replay)]
-    )
+    runs = [Run.of(replay, time)] if replay else [run_of(table, schedule, name, time) for name, table in tables.items()]
+    voice = Voice(tables, runs, time)
     each = [_bars(part.events) for part in parts]
     bars = pd.concat(each, ignore_index=True) if len(each) > 1 else each[0]
-    voice = _Voice(drawn, names, runs, time)
-    strips, peaks = _strips(drawn[-1], replay, layout, cap, most_kept) if memory else (None, [])
+    happened = list(tables.values())[-1]
+    strips, peaks = _strips(happened, replay, layout, cap, most_kept) if memory else (None, [])
     return Panel(
         bars=bars,
         height=layout.height,
         rows=_labels(layout),
         title=title,
         facts=facts,
-        marks=[
-            Mark(float(table["end_s"].max()), f"{name} ends", name == "predicted")
-            for name, table in zip(names, drawn, strict=True)
-            if name
-        ],
+        marks=_marks(tables) if ideal is not None else [],
         needs=voice.needs,
         critical=voice.critical,
         strips=strips,
         peaks=peaks,
-        clocks=_clocks(drawn[-1]),
+        clocks=_clocks(happened),
         moments=np.unique(bars[["left", "right"]].to_numpy()),
         explain=voice.explain,
         narrate=voice.narrate,
     )
+
+
+def _marks(tables: Mapping[str, pd.DataFrame]) -> list[Mark]:
+    return [Mark(float(table["end_s"].max()), f"{name} ends", name == "predicted") for name, table in tables.items()]
 
 
 def _bars(events: pd.DataFrame) -> pd.DataFrame:
@@ -134,199 +123,3 @@ def _strips(
     )
     peaks = {number: f"{kept[rank == number].max():g}" for number in np.unique(rank).tolist()}
     return strips, [Label(sum(layout.strips[number]) / 2, peak) for number, peak in peaks.items()]
-
-
-# --- what a bar is, and why it is there -----------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Run:
-    """One run of a pipeline: op i of the replay is row ``row[i]`` of its table."""
-
-    replay: Replay
-    reasons: IdleReasons
-
-    @classmethod
-    def of(cls, replay: Replay) -> _Run:
-        return cls(replay, IdleReasons.of(replay, lambda seconds: f"{seconds:.6g} s"))
-
-    @cached_property
-    def op_of_row(self) -> dict[int, int]:
-        return {int(row): op for op, row in enumerate(self.replay.row)}
-
-    @cached_property
-    def takers(self) -> dict[int, list[int]]:
-        """By op: the ops that take its output."""
-        takers: dict[int, list[int]] = {}
-        for op, needed in enumerate(self.replay.dependencies.input_op):
-            if needed is not None:
-                takers.setdefault(needed, []).append(op)
-        return takers
-
-
-def _run_of(events: pd.DataFrame, schedule: Schedule | None, what: str) -> _Run | None:
-    """Return the run that the table is one step of; None where it is none, unless asked for."""
-    what = what or "events"
-    try:
-        replay = replay_events(schedule or schedule_from_events(events, what), events, what)
-    except ValueError:
-        if schedule is not None:
-            raise
-        return None
-    return _Run.of(replay)
-
-
-class _Voice:
-    """Says what the bars of a panel are; bars are numbered table after table."""
-
-    def __init__(
-        self, tables: Sequence[pd.DataFrame], names: Sequence[str], runs: Sequence[_Run | None], time: TimeAxis
-    ):
-        self.tables, self.names, self.time = tables, names, time
-        self.firsts = np.cumsum([0, *(len(table) for table in tables)])
-        self.runs = [run and _with_clock(run, time) for run in runs]
-
-    @property
-    def needs(self) -> np.ndarray:
-        """For each bar the one whose output it takes, -1 without one."""
-        needs = np.full(self.firsts[-1], -1, dtype="int32")
-        for run, first in zip(self.runs, self.firsts, strict=False):
-            if run:
-                row = run.replay.row
-                for op, needed in enumerate(run.replay.dependencies.input_op):
-                    if needed is not None:
-                        needs[first + row[op]] = first + row[needed]
-        return needs
-
-    @property
-    def critical(self) -> np.ndarray:
-        """The bars on the critical path: of what was measured, where both are there."""
-        run, first = self.runs[-1], self.firsts[-2]
-        if not run:
-            return np.zeros(0, dtype="int32")
-        return (first + run.replay.row[critical_ops(run.replay, run.reasons.waited_for)]).astype("int32")
-
-    def explain(self, bar: int) -> str:
-        table = int(np.searchsorted(self.firsts, bar, side="right")) - 1
-        row = bar - int(self.firsts[table])
-        run = self.runs[table]
-        if run and row in run.op_of_row:
-            lines = self._op_lines(run, run.op_of_row[row])
-        else:
-            lines = _span_lines(self.tables[table].iloc[row], self.time)
-        if self.names[table]:
-            lines[0] += f", {self.names[table]}"
-        if self.names[table] == "measured" and run and self.runs[0] and row in run.op_of_row:
-            lines.append(self._against_ideal(self.runs[0].replay, run.replay, run.op_of_row[row]))
-        return "\n".join(lines)
-
-    def narrate(self, x: float) -> str:
-        """Return one line on the time x: what begins and what goes on, and why ranks are idle."""
-        said, near = [], 1e-9 * max(1.0, abs(x))
-        for table, name in zip(self.tables, self.names, strict=True):
-            start, end = table["start_s"].to_numpy(), table["end_s"].to_numpy()
-            for verb, chosen in (("begin", abs(start - x) <= near), ("go on", (start < x - near) & (end > x + near))):
-                if who := [f"{_short(row)} on rank {row.rank}" for row in table[chosen].itertuples()]:
-                    said.append(f"{name}: " * bool(name) + f"{_listed(who)} {_agree(verb, len(who))}")
-        return f"{self.time(x)}: {'; '.join([*said, *self._idle_ranks(x)]) or 'all has ended'}."
-
-    def _idle_ranks(self, x: float) -> list[str]:
-        run = self.runs[-1]
-        replay = run.replay if run else None
-        if not run or not replay or not replay.origin_s <= x <= replay.origin_s + replay.makespan_s:
-            return []
-        idle: dict[str, list[str]] = {}
-        for rank in range(1 + replay.dependencies.rank[-1]):
-            why = run.reasons.at(rank, x)
-            if why.code == "busy":
-                continue
-            reason = {"done": "idle: done", "overhead": f"idle, could begin {why.op}"}
-            idle.setdefault(reason.get(why.code, f"idle, waiting for {why.waits_for}"), []).append(str(rank))
-        return [f"{'rank' if len(who) == 1 else 'ranks'} {_listed(who)} {why}" for why, who in idle.items()]
-
-    def _op_lines(self, run: _Run, number: int) -> list[str]:
-        replay, dependencies = run.replay, run.replay.dependencies
-        op, rank = dependencies.ops[number], dependencies.rank[number]
-        start, end = (float(times[number]) + replay.origin_s for times in (replay.start_s, replay.end_s))
-        lines = [
-            f"{op}: {_PASSES[op.kind]} of micro-batch {op.micro_batch}, stage {op.stage}",
-            f"Rank {rank}, {self.time(start)} to {self.time(end)}: {self.time(end - start)}.",
-            self._needs_line(run, number),
-        ]
-        takers = [self._named(replay, taker, rank) for taker in run.takers.get(number, [])]
-        lines.append(
-            f"{_listed(takers)} {'waits' if len(takers) == 1 else 'wait'} for it."
-            if takers
-            else "Nothing waits for it."
-        )
-        lines.append(self._lateness(run, number))
-        return lines
-
-    def _needs_line(self, run: _Run, number: int) -> str:
-        replay = run.replay
-        needed = replay.dependencies.input_op[number]
-        if needed is None:
-            return "It needs nothing but the batch."
-        op, other = replay.dependencies.ops[number], replay.dependencies.ops[needed]
-        there = self.time(float(replay.end_s[needed]) + replay.origin_s)
-        what = {"FF": "the activation of", "FB": "the loss of", "FI": "the loss of", "IW": "what is left over from"}
-        of = what.get(other.kind + op.kind, "the gradient of")
-        return f"It needs {of} {self._named(replay, needed, replay.dependencies.rank[number])}, which ended at {there}."
-
-    def _named(self, replay: Replay, number: int, rank: int) -> str:
-        op, home = replay.dependencies.ops[number], replay.dependencies.rank[number]
-        return str(op) if home == rank else f"{op} on rank {home}"
-
-    def _lateness(self, run: _Run, number: int) -> str:
-        replay = run.replay
-        previous = replay.dependencies.previous_op[number]
-        free = float(replay.end_s[previous]) if previous is not None else 0.0
-        idle = float(replay.start_s[number]) - free
-        rank = replay.dependencies.rank[number]
-        if idle <= 1e-9 * replay.makespan_s:
-            return f"It began as soon as rank {rank} was free."
-        why = run.reasons.at(rank, replay.origin_s + free + idle / 2)
-        return f"Rank {rank} was idle for {self.time(idle)} before it: {why.sentence}."
-
-    def _against_ideal(self, ideal: Replay, measured: Replay, number: int) -> str:
-        began = float(measured.start_s[number] - ideal.start_s[number])
-        took = float(measured.duration_s[number] - ideal.duration_s[number])
-        return (
-            f"It began {self.time(abs(began))} {'later' if began >= 0 else 'earlier'} than predicted and took "
-            f"{self.time(abs(took))} {'longer' if took >= 0 else 'less'}."
-        )
-
-
-def _with_clock(run: _Run, time: TimeAxis) -> _Run:
-    reasons = IdleReasons(run.reasons.run, run.reasons.waited_for, time)
-    return _Run(run.replay, reasons)
-
-
-def _span_lines(span: pd.Series, time: TimeAxis) -> list[str]:
-    """Return what a span is that is no op of a pipeline: a collective, a send, the optimizer."""
-    labels = [
-        f"{name.replace('_', '-')} {span[name]}" for name in ("stage", "micro_batch", "bucket") if pd.notna(span[name])
-    ]
-    size = [f"{span['bytes'] / 2**20:.3g} MiB"] if pd.notna(span["bytes"]) else []
-    start, end = float(span["start_s"]), float(span["end_s"])
-    where = f"Rank {span['rank']}, lane {span['lane']}, {time(start)} to {time(end)}: {time(end - start)}."
-    return [", ".join([str(span["name"]).replace("_", " "), *labels, *size]), where]
-
-
-def _short(row: Any) -> str:
-    """Return how a row of an event table is named in a line: its op, or its name and number."""
-    if row.name in EVENT_KINDS and pd.notna(row.stage) and pd.notna(row.micro_batch):
-        return str(Op(EVENT_KINDS[row.name], int(row.stage), int(row.micro_batch)))
-    number = next((f" {int(value)}" for value in (row.bucket, row.micro_batch) if pd.notna(value)), "")
-    return f"{row.name.replace('_', ' ')}{number}"
-
-
-def _agree(verb: str, count: int) -> str:
-    return verb if count > 1 else {"begin": "begins", "go on": "goes on"}[verb]
-
-
-def _listed(words: Sequence[str]) -> str:
-    """Return "a", "a and b", "a, b and c", or the first of many and how many more."""
-    if len(words) > _MOST_NAMED:
-        return f"{', '.join(words[: _MOST_NAMED - 1])} and {len(words) - _MOST_NAMED + 1} more"
-    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)

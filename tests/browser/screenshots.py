@@ -32,12 +32,17 @@ bucket_explorer()
 from labkit.explore import ring_explorer
 ring_explorer()
 """,
+    "measured_run": """
+from labkit.explore import schedule_explorer
+schedule_explorer("1f1b n=2 m=6 vs zb-h1")
+""",
 }
 USES = {  # keys that are pressed in its last picture
     "schedule_explorer": ["Home", "End", "ArrowLeft"],
     "schedule_puzzle": ["f", "f", "f", "1", "f", "2", "f", "b"],
     "bucket_explorer": ["Home", "ArrowRight"],
     "ring_explorer": [".", "."],
+    "measured_run": [],
 }
 
 
@@ -52,6 +57,11 @@ def photograph(lab: Lab, name: str) -> None:
             page.wait_for_function(
                 "before => [...document.querySelectorAll('.labkit-timeline')].at(-1).dataset.drawn !== before",
                 arg=before,
+            )
+        if name == "measured_run":
+            page.get_by_role("button", name="Run it").click()
+            page.wait_for_function(
+                "document.querySelector('.lk-narration').textContent.startsWith('Ran on')", timeout=60_000
             )
         for theme in ("light", "dark"):
             change_theme(page, theme)
