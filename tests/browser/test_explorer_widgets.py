@@ -162,9 +162,8 @@ def test_the_puzzle_s_keys_are_those_of_its_level(explore):
     keys = page.locator(".lk-keys dt")
     expect(keys.filter(has_text=re.compile("^f b$"))).to_have_count(1)
     expect(keys.filter(has_text=re.compile("^0"))).to_have_count(1)  # rank 0, which is not also to see all
-    page.locator(".lk-stage").focus()
     for _ in range(6):
-        page.keyboard.press("n")
+        page.keyboard.press("n")  # while the button "keys" has the focus
     expect(keys.filter(has_text=re.compile("^f i w$"))).to_have_count(1)
     page.keyboard.press("i")
     expect(narration(page)).to_contain_text("No: 0I0 needs the gradient of 1I0")

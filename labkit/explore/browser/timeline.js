@@ -128,7 +128,8 @@ export class TimelineView {
     const marked = new Map(this.scene.panels.flatMap((panel) => panel.marks.map(([, text, dashed]) => [text, dashed])));
     const marks = [...marked].map(([text, dashed]) =>
       element("span", { className: "lk-entry" }, element("span", { className: dashed ? "lk-line lk-dashed" : "lk-line" }), text));
-    this.legend.replaceChildren(...entries, ...marks);
+    const kept = element("span", { className: "lk-entry" }, element("span", { className: "lk-swatch lk-kept" }), "activations kept");
+    this.legend.replaceChildren(...entries, ...(this.scene.panels.some((panel) => panel.strips) ? [kept] : []), ...marks);
   }
 
   // --- the page ---------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ function render({ model, el }) {
   // The picture's own keys also work while a button beside it has the focus; and no key goes on to
   // JupyterLab, which would take x as cutting the cell.
   const onKey = (event) => {
-    if (!root.contains(event.target) && !event.target.matches(WRITTEN_IN) && view.hasKey(event.key)) view.press(event);
+    if (!view.stage.contains(event.target) && !event.target.matches(WRITTEN_IN) && view.hasKey(event.key)) view.press(event);
     if (!event.ctrlKey && !event.metaKey && !(event.shiftKey && event.key === "Enter")) event.stopPropagation();
   };
   const view = new TimelineView(root, { scene: model.get("scene"), get keys() { return model.get("own_keys"); }, bare: model.get("bare"), said: () => model.get("said"), send, onDrawn });

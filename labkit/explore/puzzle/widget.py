@@ -68,7 +68,7 @@ class SchedulePuzzle(Explorer):
         self.later = self._button("Later", f"{order} after it on its rank (])", "]")
         self.stamp = self._button("Stamp", "Place the next micro-batch as the last whole one is (s)", "s")
         self.hint = self._button("Hint", "What to do next, and why; again: do it (h)", "h")
-        self.clear = ipywidgets.Button(description="Clear", tooltip="Empty the board")
+        self.clear = ipywidgets.Button(description="Clear", tooltip="Empty the board", layout=auto)
         self.free = ipywidgets.ToggleButton(description="Free edit", tooltip="Allow any move, and list what is wrong")
         self.assistance = ipywidgets.Dropdown(description="Show", options=[(t, i) for i, t in enumerate(ASSISTANCE)])
         self.previous = ipywidgets.Button(description="Previous level")
@@ -178,7 +178,7 @@ class SchedulePuzzle(Explorer):
         self.assistance.observe(self.guarded(self._assist), "value")
 
     def _button(self, name: str, tooltip: str, key: str) -> ipywidgets.Button:
-        button = ipywidgets.Button(description=name, tooltip=tooltip)
+        button = ipywidgets.Button(description=name, tooltip=tooltip, layout=ipywidgets.Layout(width="auto"))
         button.on_click(self.guarded(lambda: self.press(key)))
         return button
 
