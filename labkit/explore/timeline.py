@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -66,6 +67,8 @@ class Timeline(Shown, anywidget.AnyWidget):
         self._table: pd.DataFrame | None = None
         self._picked: list[Pick] = []
         self._pressed: list[Callable[[str], None]] = []
+        self._heard: Counter[str] = Counter()  # keys, by view
+        self._early: dict[tuple[str, int], str] = {}  # those that came before the ones pressed before them
         self._version = 0
         self.static_form: Callable[[], StaticForm] = self._no_static_form
         self.time: TimeAxis | None = None
@@ -134,8 +137,7 @@ class Timeline(Shown, anywidget.AnyWidget):
         if "save" in message:
             self._download(message["save"])
         elif "key" in message:
-            for pressed in self._pressed:
-                pressed(message["key"])  # also those that were pressed before the answer to the last one
+            self._press(message["view"], message["number"], message["key"])
         elif message.get("version") != self._version:
             return  # about a picture that is no longer there
         elif "ask" in message:
@@ -145,6 +147,14 @@ class Timeline(Shown, anywidget.AnyWidget):
         elif "pick" in message:
             for callback in self._picked:
                 callback(message["panel"], message["pick"])
+
+    def _press(self, view: str, number: int, key: str) -> None:
+        """Pass keys on in the order in which they were pressed: messages overtake each other."""
+        self._early[view, number] = key
+        while next_key := self._early.pop((view, self._heard[view]), None):
+            self._heard[view] += 1
+            for pressed in self._pressed:
+                pressed(next_key)
 
     def _answer(self, kind: str, panel: int, index: int) -> str:
         if kind == "bar":

@@ -129,7 +129,7 @@ def test_a_two_by_two_puzzle_is_built_by_keyboard_to_par(explore):
     page.keyboard.press("b")
     expect(narration(page)).to_contain_text("0B0 needs the gradient of 1B0")  # refused
     for key in "ff1fbfb0bb":
-        page.keyboard.press(key, delay=80)  # as a hand does: in no time at all they may arrive in another order
+        page.keyboard.press(key)  # as a hand does: in no time at all they may arrive in another order
     expect(narration(page)).to_contain_text("Finished in 9: that is par")
     expect(page.get_by_role("button", name="Run it")).to_be_enabled()
     page.keyboard.press("u")
@@ -163,7 +163,7 @@ def test_the_puzzle_s_keys_are_those_of_its_level(explore):
     expect(keys.filter(has_text=re.compile("^f b$"))).to_have_count(1)
     expect(keys.filter(has_text=re.compile("^0"))).to_have_count(1)  # rank 0, which is not also to see all
     for _ in range(6):
-        page.keyboard.press("n", delay=80)  # while the button "keys" has the focus
+        page.keyboard.press("n")  # while the button "keys" has the focus
     expect(keys.filter(has_text=re.compile("^f i w$"))).to_have_count(1)
     page.keyboard.press("i")
     expect(narration(page)).to_contain_text("No: 0I0 needs the gradient of 1I0")

@@ -79,8 +79,16 @@ def test_who_listens_hears_what_a_reader_picks_and_presses(timeline):
     timeline.on_pick(lambda panel, bar: heard.append((panel, bar)))
     timeline.on_key(heard.append)
     receive(timeline, pick=3, panel=0)
-    receive(timeline, key="f", panel=0, bar=3)
+    receive(timeline, key="f", panel=0, bar=3, view="a", number=0)
     assert heard == [(0, 3), "f"]
+
+
+def test_keys_are_heard_in_the_order_in_which_they_were_pressed_view_by_view(timeline):
+    heard = []
+    timeline.on_key(heard.append)
+    for view, number, key in [("a", 1, "b"), ("b", 0, "x"), ("a", 2, "u"), ("a", 0, "f"), ("b", 1, "y")]:
+        receive(timeline, key=key, panel=0, bar=-1, view=view, number=number)
+    assert heard == ["x", "f", "b", "u", "y"]
 
 
 def test_who_cannot_see_it_is_told_what_it_shows():

@@ -32,6 +32,8 @@ export class TimelineView {
     this.answers = new Answers((message) => connection.send(message), connection.written);
     this.hovered = this.pinned = this.focus = null;
     this.drawn = this.framesWithout = 0;
+    this.pressed = 0; // keys that Python has been told of
+    this.name = Math.random().toString(36).slice(2); // tells several views of one picture apart
     this.build();
     this.painter = new Painter(this.canvas);
     this.endings = [onThemeChange(() => this.draw())];
@@ -302,7 +304,7 @@ export class TimelineView {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (this.hasKey(event.key)) {
       const { panel, bar } = this.focus ?? { panel: 0, bar: -1 };
-      this.connection.send({ key: event.key, panel, bar, version: this.scene.version });
+      this.connection.send({ key: event.key, panel, bar, view: this.name, number: this.pressed++ });
     } else {
       const action = this.actions[event.shiftKey && event.key.startsWith("Arrow") ? `Shift${event.key}` : event.key];
       if (!action) return;

@@ -17,7 +17,9 @@ from labkit.simulate import explain_gap, simulate
 
 def sent(puzzle: SchedulePuzzle, **message: object) -> None:
     """Let the browser send a message, as after a click or a key."""
-    puzzle.timeline._receive(None, {"version": puzzle.timeline.scene["version"], "panel": 0, **message}, None)
+    timeline = puzzle.timeline
+    where = {"version": timeline.scene["version"], "panel": 0, "view": "test", "number": timeline._heard["test"]}
+    timeline._receive(None, where | message, None)
 
 
 def offered(puzzle: SchedulePuzzle) -> list[str]:
