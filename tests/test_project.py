@@ -83,6 +83,8 @@ LIGHT = {
     "base.formats": {"torch", "matplotlib"},
     "draw": {"torch"},
     "draw.charts": {"torch"},
+    "explore": NOTHING_HEAVY,
+    "explore import *": {"torch"},
     "explore.schedules.values, labkit.explore.schedules.measure": {"torch", "matplotlib"},
 }
 
