@@ -144,6 +144,15 @@ def test_a_click_places_an_op_that_is_offered(explore):
     expect(page.get_by_role("button", name="0F0 at 0")).to_be_visible()
 
 
+def test_an_op_that_was_clicked_in_the_picture_is_told_although_the_picture_is_new(explore):
+    page = explore("puzzle")
+    page.locator(".lk-stage").focus()
+    page.keyboard.press("Home")  # the op that is offered
+    page.keyboard.press("Enter")
+    expect(narration(page)).to_contain_text("0F0 on rank 0 from 0 to 1")
+    expect(page.locator(".lk-card").first).to_contain_text("0F0")
+
+
 def test_after_a_button_the_puzzle_s_keys_still_work_and_are_not_jupyterlab_s(explore):
     page = explore("puzzle")
     page.get_by_role("button", name="Hint").click()

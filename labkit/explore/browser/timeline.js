@@ -68,12 +68,13 @@ export class TimelineView {
     this.note.textContent = scene.note;
     this.note.hidden = !scene.note;
     this.narration.textContent = this.connection.said();
-    this.showHint();
     this.legendOf = null;
     this.fitControls();
     this.fillHelp();
     if (this.table.open) this.fillTable();
     else this.tableBody.replaceChildren();
+    if (this.focus && document.activeElement === this.stage) this.explain(this.focus); // what was clicked, as it is now
+    else this.showHint();
     this.draw();
   }
 
