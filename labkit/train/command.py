@@ -1,155 +1,32 @@
-"""The command line of training: own processes, or one rank of those that torchrun started."""
+"""The command line of training: a task's name, and what its own command makes of the rest."""
 
 from __future__ import annotations
 
 import argparse
-import datetime
-import os
-import platform
 import sys
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, fields
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
-import torch
-import torch.distributed as dist
+from labkit.train import translate_command
 
-from labkit import launch, models, trace
-from labkit.todo import missing
-from labkit.train import metrics, modes
-from labkit.train.metrics import RankResult
-from labkit.train.trainer import device, world
-from labkit.train.translation_task import DATA_ERRORS, TranslateConfig, load, translate
+COMMANDS = (translate_command,)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Train by command line: own processes, or this process as one rank under torchrun."""
-    parser = _parser()
-    args = parser.parse_args(_with_hyphens(sys.argv[1:] if argv is None else argv))
-    started = {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
-    given = 2 if args.world_size is None else args.world_size
-    drives_all = args.mode in modes.ONE_PROCESS
-    world_size = int(os.environ["WORLD_SIZE"]) if started else 1 if drives_all else given
-    args.n_devices = given if drives_all else TranslateConfig.n_devices
-    try:
-        config = TranslateConfig(**{f.name: getattr(args, f.name) for f in fields(TranslateConfig)})
-        config.check_world(world_size)
-        if started and not drives_all and args.world_size not in (None, world_size):
-            raise ValueError(
-                f"--world-size is {args.world_size}, but torchrun started {world_size} ranks; leave it out"
-            )
-        corpus = None if started else load(config)
-    except DATA_ERRORS as error:
-        parser.error(str(error))
-    for task in modes.tasks_for_mode(config.mode, world_size):
-        if todo := missing(task):
-            raise SystemExit(f"{todo}: training needs it; fill it in first")
-    if drives_all and args.backend == "auto" and torch.cuda.device_count() < config.n_devices:
-        args.backend = "gloo"  # as it computes on virtual devices
-    if started:
-        _run_as_rank(config, args)
-        return
-    run = launch.launch(
-        translate, config, corpus, world_size=world_size, backend=args.backend, timeout_s=args.timeout_s
-    )
-    _finish(run.values, run.events, args.out)
-
-
-def _run_as_rank(config: TranslateConfig, args: argparse.Namespace) -> None:
-    """Train as one rank under torchrun; rank 0 gathers all ranks' results and writes them."""
-    on_gpu = launch.device().type == "cuda" and args.backend != "gloo"  # one GPU for each rank of this node
-    if on_gpu:
-        torch.cuda.set_device(launch.device())
-    dist.init_process_group(args.backend if args.backend != "auto" else "nccl" if on_gpu else "gloo")
-    try:
-        rank, world_size = world()
-        recorder = trace.Recorder()
-        recorder.start(device().type)
-        origin = _common_origin_ns(world_size)
-        result = translate(config)
-        rows = trace.rank_events(recorder.finish(), rank, origin)
-        gathered: list[Any] = [None] * world_size
-        dist.all_gather_object(gathered, (result, rows))
-        if rank == 0:
-            events = trace.event_table((row for _, rows in gathered for row in rows), measured=True)
-            _finish([result for result, _ in gathered], events, args.out)
-    finally:
-        dist.destroy_process_group()
-
-
-def _common_origin_ns(world_size: int) -> int:
-    """Return the moment from which all ranks count, as a reading of this machine's clock.
-
-    All ranks have come this far by then. The processes of a machine have one clock, so they take
-    the reading of the first of them.
-    """
-    dist.barrier()
-    readings: list[Any] = [None] * world_size
-    dist.all_gather_object(readings, (platform.node(), time.perf_counter_ns()))
-    return next(reading for machine, reading in readings if machine == platform.node())
-
-
-def _finish(results: Sequence[RankResult], events: Any, out: str | None) -> None:
-    folder = Path(out or f"runs/translate-{datetime.datetime.now():%Y%m%d-%H%M%S}")
-    print(metrics.report(metrics.save(results, events, folder)))
-    print(f"\nresults in {folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
-
-
-def _with_hyphens(argv: Sequence[str]) -> list[str]:
-    """Return flags with hyphens, as argparse knows them; the assignment has --world_size=2."""
-    split = [arg.partition("=") for arg in argv]
-    return [
-        name.replace("_", "-") + eq + value if name.startswith("--") else name + eq + value for name, eq, value in split
-    ]
-
-
-def _with_underscores(mode: str) -> str:
-    return mode.replace("-", "_").lower()  # 1F1B and ZB-H1, as the papers write them
-
-
-def _parser() -> argparse.ArgumentParser:
+    """Train by command line: own processes, or this process as one rank of those started."""
     parser = argparse.ArgumentParser(
         prog="python -m labkit.train",
         description="Train on real ranks: own processes, or under torchrun. Hyphens and underscores both work in flags.",
     )
     tasks = parser.add_subparsers(dest="task", required=True, metavar="TASK")
-    task = tasks.add_parser("translate", help="GPT-2 on German to English", description="Train GPT-2 to translate.")
-    _add_config_flags(task)
-    add = task.add_argument
-    several = (
-        "ranks, 2 if not given; torchrun sets its own. Devices, in the modes in which one process drives all of them"
-    )
-    add("--world-size", type=int, help=several)
-    add("--backend", default="auto", choices=launch.BACKENDS, help="auto: NCCL where each rank has a GPU, else gloo")
-    add("--timeout-s", type=float, default=86400.0, help="seconds after which unfinished ranks are ended (%(default)g)")
-    add("--out", help="folder for the results; runs/translate-DATE-TIME without this")
-    return parser
+    for command in COMMANDS:
+        command.add_parser(tasks)
+    args = parser.parse_args(with_hyphens(sys.argv[1:] if argv is None else argv))
+    args.run(args)
 
 
-def _add_config_flags(task: argparse.ArgumentParser) -> None:
-    """Add a flag for each field of TranslateConfig, with the field's default."""
-
-    def add(*flags: str, help: str, type: Callable[[str], Any] = int) -> None:
-        task.add_argument(*flags, type=type, help=f"{help} (%(default)s)")
-
-    add("--source", type=str, help="auto, shipped, hub, a folder, or a data set's name on the hub")
-    add("--size", type=str, help=f"of the model: {', '.join(models.GPT2_SIZES)}")
-    add("--n-layer", help="blocks of the model; None: as many as its size has")
-    add("--mode", "--model-parallel-mode", type=_with_underscores, help=", ".join(modes.MODES))
-    add("--n-micro", "--n-chunk", help="micro-batches of a batch, where there is a pipeline")
-    add("--stages-per-rank", help="in the mode interleaved")
-    add("--vocab-size", help="tokens of the byte-level BPE")
-    add("--max-length", "--model-max-length", help="tokens of a pair, at most")
-    add("--limit", help="training pairs to use; None: all of them")
-    add("--limit-eval", help="validation and test pairs to use")
-    add("--epochs", "--n-epochs", help="times through the training pairs")
-    add("--batch-size", help="pairs in a step, of all ranks together")
-    add("--learning-rate", "--lr", type=float, help="the highest; None: what suits the size")
-    add("--seed", help="of the model's first weights")
-    add("--warmup-epochs", help="first epochs that the averages leave out")
-    add("--warmup-steps", help="first steps left out where no epoch can be")
-    task.add_argument("--no-bleu", dest="bleu", action="store_false", help="do not translate the test sentences")
-    task.add_argument("--save-gradients", action="store_true", help="store each rank's gradients of the first batch")
-    task.set_defaults(**asdict(TranslateConfig()))
+def with_hyphens(argv: Sequence[str]) -> list[str]:
+    """Return flags with hyphens, as argparse knows them; the assignment has --world_size=2."""
+    split = [arg.partition("=") for arg in argv]
+    return [
+        name.replace("_", "-") + eq + value if name.startswith("--") else name + eq + value for name, eq, value in split
+    ]

@@ -1,12 +1,4 @@
-"""The data sets of the lab: found, read and checked, as plain Python rows.
-
-``"auto"`` takes the first of these that is there, and a printed line says which:
-
-1. the folder named by the environment variable ``LABKIT_DATA``, in the form the data set has on the
-   web;
-2. the Hugging Face hub, where it can be reached (a hub that cannot be costs about a second, once);
-3. what ships with the lab in ``data/``.
-"""
+"""German-English sentence pairs: the lab's own, Multi30k, or any parallel text."""
 
 from __future__ import annotations
 
@@ -19,7 +11,7 @@ from typing import Any
 
 from labkit.base import hub
 
-SHIPPED = Path(__file__).resolve().parents[1] / "data"
+SHIPPED = Path(__file__).resolve().parents[2] / "data"
 _SHIPPED_WORDS = "data/translation, which ships with the lab"
 
 # A split and the stems its files have: Multi30k calls its second half "val" and has several test
@@ -45,11 +37,11 @@ class Pairs(list[dict[str, str]]):
 def translation(split: str, source: str = "auto") -> Pairs:
     """Return German-English sentence pairs of a split: ``"train"``, ``"validation"``, ``"test"``.
 
-    ``"val"`` is ``"validation"``. ``source`` is ``"auto"`` (see the module's first lines),
-    ``"shipped"``, ``"hub"``, a folder, or a data set's name on the hub. A folder holds either
-    Multi30k's files (``train.de`` and ``train.en``, one sentence a line, plain or ``.gz``, in the
-    folder or in ``multi30k/`` below it) or a data set that ``datasets.load_dataset`` reads, with a
-    column ``translation`` or columns ``de`` and ``en``.
+    ``"val"`` is ``"validation"``. ``source`` is ``"auto"`` (see :mod:`labkit.data`), ``"shipped"``,
+    ``"hub"``, a folder, or a data set's name on the hub. A folder holds either Multi30k's files
+    (``train.de`` and ``train.en``, one sentence a line, plain or ``.gz``, in the folder or in
+    ``multi30k/`` below it) or a data set that ``datasets.load_dataset`` reads, with a column
+    ``translation`` or columns ``de`` and ``en``.
 
     Raises ValueError for an unknown split, a malformed line (file and line number) or an empty data
     set, and FileNotFoundError for a source that has no such files.

@@ -18,8 +18,9 @@ from num2words import num2words
 
 from labkit import data
 from labkit.base import hub
+from labkit.data import sentence_pairs
 
-PROJECT = Path(__file__).resolve().parent.parent
+PROJECT = Path(__file__).resolve().parents[2]
 FILES = [f"{split}.{language}" for split in ("train", "val", "test_2016_flickr") for language in ("de", "en")]
 
 
@@ -46,7 +47,7 @@ def no_source_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 def test_the_script_makes_the_committed_files_byte_for_byte(tmp_path: Path) -> None:
     subprocess.run([sys.executable, PROJECT / "data" / "make_translation.py", tmp_path], check=True)
     for name in FILES:
-        assert (tmp_path / name).read_bytes() == (data.SHIPPED / "translation" / name).read_bytes(), name
+        assert (tmp_path / name).read_bytes() == (sentence_pairs.SHIPPED / "translation" / name).read_bytes(), name
 
 
 def test_number_words_are_those_of_num2words(maker: ModuleType) -> None:
@@ -314,6 +315,6 @@ def test_a_data_set_with_other_columns_is_refused(tmp_path: Path) -> None:
 def test_an_installation_without_the_repository_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(data, "SHIPPED", tmp_path)
+    monkeypatch.setattr(sentence_pairs, "SHIPPED", tmp_path)
     with pytest.raises(FileNotFoundError, match=r"installed without its repository.*pip install -e"):
         data.translation("train", "shipped")

@@ -1,0 +1,13 @@
+"""The data sets of the lab: found, read and checked, as plain Python rows.
+
+``"auto"`` takes the first of these that is there, and a printed line says which:
+
+1. the folder named by the environment variable ``LABKIT_DATA``, in the form the data set has on the
+   web;
+2. the Hugging Face hub, where it can be reached (a hub that cannot be costs about a second, once);
+3. what ships with the lab in ``data/``.
+"""
+
+from labkit.data.sentence_pairs import Pairs, translation
+
+__all__ = ["Pairs", "translation"]
