@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from labkit import __version__
 
@@ -28,6 +30,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     command.add_argument("tasks", nargs="*", metavar="TASK", help="such as dp.1; all of them if none is given")
     command = _add(commands, "student", _student, "write the student edition of this repository")
     command.add_argument("directory", metavar="DIR", help="a new or empty directory, outside the repository")
+    command = _add(
+        commands, "report", _report, "write an assignment's report from your notebook, as you ran and saved it"
+    )
+    command.add_argument("notebook", metavar="NOTEBOOK", help="its number or name, such as 03")
+    command.add_argument("--out", metavar="FOLDER", type=Path, help="where to write it; runs of the lab without this")
+    command.add_argument("--no-pdf", dest="pdf", action="store_false", help="write the HTML only")
     commands.add_parser("train", help="train a model: see labkit train --help")
 
     args = parser.parse_args(arguments)
@@ -74,6 +82,19 @@ def _student(args: argparse.Namespace) -> int:
     except (ValueError, OSError) as error:
         return _refuse(f"student: {error}")
     print(f"The student edition is in {args.directory}, with these tasks to do: {', '.join(tasks)}")
+    return 0
+
+
+def _report(args: argparse.Namespace) -> int:
+    from labkit.course.report import write_report
+
+    try:
+        written = write_report(args.notebook, args.out, args.pdf)
+    except (ValueError, OSError) as error:
+        return _refuse(f"report: {error}")
+    print(f"The report is in {' and '.join(map(os.path.relpath, written.files))}")
+    for note in written.notes:
+        print(note)
     return 0
 
 

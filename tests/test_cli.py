@@ -27,7 +27,7 @@ def test_help_lists_the_commands_and_loads_neither_torch_nor_pandas():
     )
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
-    for command in ("doctor", "check", "student", "train"):
+    for command in ("doctor", "check", "student", "report", "train"):
         assert f"\n    {command} " in run.stdout
 
 

@@ -1,6 +1,7 @@
 """Serve a course around the lab.
 
 student     the student edition: this repository without the solutions
+report      an assignment's report, from the reader's own notebook
 notebooks   notebooks as they are committed: executed, in normal form, held to a contract
 kernels     kernels that no other user of the machine can reach
 doctor      whether this machine is ready

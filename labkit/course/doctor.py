@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 
 from labkit.base import formats, hub, machine
+from labkit.course import chromium
 
 OK, WARNING, FAULT = "ok", "warning", "fault"
 GIB = 1 << 30
@@ -68,8 +69,13 @@ def doctor() -> Diagnosis:
 
     It takes a few seconds.
     """
-    looks = (_python, _torch, _gpus, _nccl, _cores, _memory, _shared_memory, _jupyter, _chromium, _hub)
-    return Diagnosis(tuple(look() for look in looks))
+    looks = (_shared_memory, _jupyter, _chromium, _hub)
+    return Diagnosis((*machine_facts(), *(look() for look in looks)))
+
+
+def machine_facts() -> tuple[Fact, ...]:
+    """Return what a measurement depends on: Python, torch, GPUs, NCCL, cores and memory."""
+    return _python(), _torch(), _gpus(), _nccl(), _cores(), _memory()
 
 
 # --- software -------------------------------------------------------------------------------------
@@ -139,15 +145,20 @@ def _jupyter() -> Fact:
 
 
 def _chromium() -> Fact:
-    """Look for the browser that only browser tests need: playwright's own, or an installed one."""
+    """Look for the browser of tests and reports: playwright's own, or an installed one."""
     default = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "ms-playwright"
     folder = Path(os.environ.get("PLAYWRIGHT_BROWSERS_PATH") or default)
-    installed = next((name for name in ("chromium", "chromium-browser", "google-chrome") if shutil.which(name)), None)
+    installed = next((name for name in chromium.NAMES if shutil.which(name)), None)
     if folder.is_dir() and any(folder.glob("chromium*")):
         return Fact("Chromium", OK, "playwright's")
     if installed:
         return Fact("Chromium", OK, installed)
-    return Fact("Chromium", WARNING, "not found", "only browser tests need it: python -m playwright install chromium")
+    return Fact(
+        "Chromium",
+        WARNING,
+        "not found",
+        "only browser tests and a report's PDF need it: python -m playwright install chromium",
+    )
 
 
 # --- hardware -------------------------------------------------------------------------------------

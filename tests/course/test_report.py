@@ -1,0 +1,323 @@
+"""A report has what the reader ran and wrote, or says what is wrong and is not written."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import zlib
+from html.parser import HTMLParser
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from labkit import cli
+from labkit.course import chromium
+from labkit.course.report_source import UNANSWERED
+
+
+def png(width: int = 2, height: int = 1) -> bytes:
+    """A grey picture, by the PNG format's own rules."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    rows = (b"\0" + b"\x80" * width) * height
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+PICTURE = new_output(
+    "execute_result",
+    data={"image/png": base64.b64encode(png()).decode(), "text/plain": "Picture"},
+    metadata={"image/png": {"alt": 'Bars: "a" < "b".'}},
+)
+TABLE = (
+    "<div><style scoped>.x {color: red}</style><table border='0' onclick='steal()'><tr><td>[~&nbsp;&nbsp;&nbsp; 0.034]"
+    "</td><td>[≈ 0.7627]</td></tr></table><script>steal()</script></div>"
+)
+
+
+def code(source, *outputs, tags=("report",), count=1):
+    return new_code_cell(source, outputs=list(outputs), execution_count=count, metadata={"tags": list(tags)})
+
+
+def text(source, *tags, **more):
+    return new_markdown_cell(source, metadata={"tags": list(tags)} if tags else {}, **more)
+
+
+def printed(words):
+    return new_output("stream", name="stdout", text=words)
+
+
+def good_cells():
+    return [
+        text("# 03 · Sync\n\n**What does it cost?**\n\nMuch."),
+        code("import secret", tags=()),
+        text("## Measure *it*"),
+        code("draw()", PICTURE),
+        code("%%needs dp.3\ntable", new_output("execute_result", data={"text/html": TABLE, "text/plain": "no"})),
+        code("print(1 < 2)", printed("took [~    0.034 s] & \x1b[31mmore\x1b[0m\n")),
+        text("## Questions"),
+        text("**Why?** See `a < b`.", "question"),
+        text(f"{UNANSWERED}\n\nBecause <b onclick=steal()>of</b> *bytes*.", "answer"),
+        text("And of latency."),
+        text("**And then?**", "question"),
+        text(UNANSWERED, "answer"),
+        text("## The end\n\nNot for the report."),
+    ]
+
+
+@pytest.fixture
+def lab(tmp_path, monkeypatch):
+    """An empty lab, and a function that writes a notebook in it."""
+    (tmp_path / "notebooks").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    def write(cells, name="03_sync"):
+        nbformat.write(new_notebook(cells=cells), tmp_path / "notebooks" / f"{name}.ipynb")
+        return tmp_path
+
+    return write
+
+
+class Page(HTMLParser):
+    """The text of a page, and its tags with their attributes, as a browser's parser sees them."""
+
+    def __init__(self, file: Path):
+        super().__init__()
+        self.tags: list[tuple[str, dict]] = []
+        self.words: list[str] = []
+        self.feed(file.read_text(encoding="utf-8"))
+        self.text = " ".join(" ".join(self.words).split())
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+
+    def handle_data(self, data):
+        if self.tags and self.tags[-1][0] != "style":
+            self.words.append(data)
+
+    def all(self, tag):
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def report_of(lab, cells) -> Page:
+    folder = lab(cells)
+    assert cli.main(["report", "03", "--no-pdf"]) == 0
+    return Page(folder / "runs" / "report-03.html")
+
+
+# --- what is wrong is said before anything is written ---------------------------------------------
+
+
+def raising():
+    error = new_output("error", ename="ZeroDivisionError", evalue="division by zero", traceback=["…"])
+    return [*good_cells(), code("1 / 0", error)]
+
+
+WRONG = {
+    "not there": ("04", good_cells, "there is no notebook '04'; those of", "03_sync"),
+    "no tags": (
+        "03",
+        lambda: [text("# Why?"), code("1", tags=())],
+        "03_sync.ipynb has nothing for a report",
+        "tag cells",
+    ),
+    "not run": ("03", lambda: [*good_cells(), code("%%needs dp.3\nx = 1", count=None)], "5 (x = 1)", "Run All Cells"),
+    "raised": ("03", raising, "code cell 5 (1 / 0) ended with ZeroDivisionError: division by zero", "Put it right"),
+}
+
+
+@pytest.mark.parametrize(("name", "cells", "fault", "advice"), WRONG.values(), ids=WRONG.keys())
+def test_a_wrong_notebook_is_refused_with_its_fault_and_nothing_is_written(lab, capsys, name, cells, fault, advice):
+    folder = lab(cells())
+    assert cli.main(["report", name]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("labkit report: ") and fault in error and advice in error
+    assert [path.name for path in folder.iterdir()] == ["notebooks"]
+
+
+def test_only_the_cells_without_a_result_are_named(lab, capsys):
+    lab([code("good = 1"), code("bad = 2", count=None), code("untagged", tags=(), count=None)])
+    cli.main(["report", "03"])
+    assert "without a result: 2 (bad = 2). Choose" in capsys.readouterr().err
+
+
+def test_two_notebooks_of_one_number_are_both_named_and_the_whole_name_tells_them_apart(lab, capsys):
+    lab(good_cells())
+    folder = lab(good_cells(), "03_copy")
+    lab(good_cells(), "03b_ladder")
+    assert cli.main(["report", "03", "--no-pdf"]) == 2
+    assert "03_copy.ipynb and 03_sync.ipynb: give the whole name" in capsys.readouterr().err
+    for name in ("03_copy", "03b", "notebooks/03_sync.ipynb"):
+        assert cli.main(["report", name, "--no-pdf"]) == 0
+    assert {path.name for path in (folder / "runs").iterdir()} == {"report-03.html", "report-03b.html"}
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"cells": 1, "nbformat": 4}', "\udcff"])
+def test_a_file_that_is_no_notebook_is_refused(lab, capsys, content):
+    folder = lab(good_cells())
+    (folder / "notebooks/03_sync.ipynb").write_bytes(content.encode(errors="surrogateescape"))
+    assert cli.main(["report", "03"]) == 2
+    assert "03_sync.ipynb is no notebook that can be read" in capsys.readouterr().err
+
+
+def test_outside_a_lab_the_command_says_where_to_go(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["report", "03"]) == 2
+    assert "go to the lab's folder" in capsys.readouterr().err
+
+
+def test_where_a_file_stands_in_the_place_of_the_folder_it_is_named(lab, capsys):
+    folder = lab(good_cells())
+    (folder / "taken").write_text("")
+    assert cli.main(["report", "03", "--no-pdf", "--out", "taken"]) == 2
+    assert "taken" in capsys.readouterr().err
+
+
+# --- what is in it --------------------------------------------------------------------------------
+
+
+def test_the_report_has_title_question_tables_pictures_sources_and_answers_in_order(lab):
+    page = report_of(lab, good_cells())
+    head, body = page.text.split("Measure it", 1)
+    assert head.index("03 · Sync") < head.index("What does it cost?") < head.index("Name:")
+    parts = ["0.034", "took", "Questions", "Why?", "of latency.", "And then?", "The machine", "Python", "torch"]
+    places = [body.index(part) for part in [*parts, "The cells that made it", "draw()", "print(1 < 2)"]]
+    assert places == sorted(places)
+    assert "import secret" not in page.text and "Not for the report" not in page.text
+
+
+def test_a_text_stands_under_its_own_heading_and_ends_at_the_next_one(lab):
+    tagged = [text("## Before\n\nOne.\n\n## After\n\nTwo.", "report"), code("1", printed("three"))]
+    page = report_of(lab, [text("# Top\n\nWhy?"), *tagged, text("Four.", "report")])
+    assert "Before One. After Code cell 1 three Four. The machine" in page.text
+
+
+def test_pictures_are_in_the_page_with_their_alt_texts_and_a_caption(lab):
+    page = report_of(lab, good_cells())
+    (picture,) = page.all("img")
+    assert picture["alt"] == 'Bars: "a" < "b".' and picture["alt"] in page.text
+    assert base64.b64decode(picture["src"].removeprefix("data:image/png;base64,")) == png()
+
+
+def test_nothing_is_fetched_and_nothing_runs_that_a_student_or_an_output_has_written(lab):
+    cells = [*good_cells(), text("![far](https://example.org/x.png) [bad](javascript:steal())", "report")]
+    page = report_of(lab, cells)
+    assert not page.all("script") and not page.all("b") and not page.all("link")
+    assert not [attributes for _, attributes in page.tags if any(name.startswith("on") for name in attributes)]
+    addresses = [attributes.get("src") or attributes.get("href") or "#" for _, attributes in page.tags]
+    assert {address[:5] for address in addresses if address[:1] != "#"} <= {"data:"}
+    assert "default-src 'none'" in page.all("meta")[2]["content"]
+    assert "<b onclick=steal()>of</b>" in page.text  # shown as it was written
+
+
+def test_a_measurement_is_a_number_in_a_style_of_its_own(lab):
+    folder = lab(good_cells())
+    cli.main(["report", "03", "--no-pdf"])
+    html = (folder / "runs" / "report-03.html").read_text()
+    assert '<td><span class="measured">0.034</span></td><td><span class="device">0.7627</span></td>' in html
+    assert 'took       <span class="measured">0.034 s</span>  &amp; more</pre>' in html  # as wide as it was
+    assert not re.search(r"\[[~≈]", html)
+
+
+def test_answers_are_those_written_and_room_is_left_for_the_others(lab, capsys):
+    page = report_of(lab, good_cells())
+    assert UNANSWERED.strip("*") not in page.text
+    assert [attributes["class"] for attributes in page.all("div")] == ["asked", "answer", "asked keep", "room"]
+    assert "Without an answer yet: 1 of 2 questions." in capsys.readouterr().out
+
+
+def test_a_picture_in_an_answer_comes_along_from_the_cell_or_from_a_file(lab, tmp_path):
+    attached = {"mine.png": {"image/png": base64.b64encode(png()).decode()}}
+    (tmp_path / "there.png").write_bytes(png(3))
+    answer = "![own](attachment:mine.png) ![file](../there.png) ![lost](../lost.png)"
+    page = report_of(lab, [text("Why?", "question"), text(answer, "answer", attachments=attached)])
+    sources = [base64.b64decode(picture["src"].partition(",")[2]) for picture in page.all("img")]
+    assert sources == [png(), png(3)] and "picture lost: ../lost.png" in page.text
+
+
+def test_cells_that_wait_for_a_task_are_told(lab, capsys):
+    report_of(lab, [code("%%needs dp.3 dp.4\nrun()", printed("TODO dp.3: labkit/dp.py, line 42; TODO dp.4: x\n"))])
+    assert "wait for you: TODO dp.3: labkit/dp.py, line 42; TODO dp.4: x." in capsys.readouterr().out
+
+
+def test_runs_of_the_notebooks_task_show_the_command_that_they_kept(lab, tmp_path):
+    kept = {
+        "glue-1": {"command": ["python", "-m", "labkit.train", "glue", "--data-dir", "my data"]},
+        "glue-2": {"command": "torchrun x"},
+        "glue-3": {"no": "command"},
+        "glue-4": ["not", "ours"],
+        "translate-1": {"command": "of another task"},
+    }
+    for name, merged in kept.items():
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "merged.json").write_text(json.dumps(merged))
+    (tmp_path / "runs" / "glue-5").mkdir()
+    (tmp_path / "runs" / "glue-5" / "merged.json").write_text('{"command": "half of')
+    page = report_of(lab, [*good_cells(), text("In a terminal:\n\n    python -m labkit.train glue --do-train")])
+    assert "runs/glue-1 python -m labkit.train glue --data-dir 'my data' runs/glue-2 torchrun x The cells" in page.text
+
+
+def test_a_report_of_a_notebook_without_questions_has_no_such_heading(lab):
+    assert "Questions" not in report_of(lab, [text("# One"), code("1", printed("1"))]).text
+
+
+def test_the_command_loads_no_page_machinery_before_it_is_needed():
+    program = "import sys, labkit.course.report as r; sys.exit(bool({'jinja2', 'bs4', 'mistune', 'torch'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+# --- the PDF --------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not chromium.find_chromium(), reason="no Chromium on this machine")
+def test_where_chromium_is_there_a_pdf_on_a4_stands_beside_the_page(lab, capsys):
+    folder = lab(good_cells())
+    assert cli.main(["report", "3"]) == 0
+    assert "The report is in runs/report-03.html and runs/report-03.pdf\n" in capsys.readouterr().out
+    assert sorted(path.name for path in (folder / "runs").iterdir()) == ["report-03.html", "report-03.pdf"]
+    pdf = folder / "runs" / "report-03.pdf"
+    assert pdf.read_bytes().startswith(b"%PDF-")
+    if not shutil.which("pdftotext"):
+        pytest.skip("a PDF was made, but there is no pdftotext here to read it")
+    printed = subprocess.run(["pdftotext", "-layout", pdf, "-"], capture_output=True, text=True, check=True).stdout
+    for words in ("03 · Sync", "0.034 s", "Because", "draw()"):
+        assert words in printed
+    info = subprocess.run(["pdfinfo", pdf], capture_output=True, text=True, check=True).stdout
+    assert "A4" in info
+
+
+def test_without_chromium_the_page_is_written_and_a_line_says_how_to_get_the_pdf(lab, monkeypatch, capsys):
+    monkeypatch.setattr(chromium, "find_chromium", lambda: None)
+    folder = lab(good_cells())
+    assert cli.main(["report", "03"]) == 0
+    assert [path.name for path in (folder / "runs").iterdir()] == ["report-03.html"]
+    assert "No PDF: there is no Chromium here; python -m playwright install chromium" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("browser", ["false", "true", "nowhere/chromium"])
+def test_a_browser_that_fails_costs_the_pdf_and_not_the_page(lab, monkeypatch, capsys, browser):
+    monkeypatch.setattr(chromium, "find_chromium", lambda: browser)
+    folder = lab(good_cells())
+    assert cli.main(["report", "03"]) == 0
+    assert [path.name for path in (folder / "runs").iterdir()] == ["report-03.html"]
+    assert f"No PDF: {browser} could not print it" in capsys.readouterr().out
+
+
+def test_a_browser_that_hangs_is_ended(lab, monkeypatch, capsys, tmp_path):
+    sleeper = tmp_path / "sleeper"
+    sleeper.write_text("#!/bin/sh\nexec sleep 100\n")
+    sleeper.chmod(0o755)
+    monkeypatch.setattr(chromium, "find_chromium", lambda: str(sleeper))
+    monkeypatch.setattr(chromium, "PATIENCE_S", 0.2)
+    lab(good_cells())
+    assert cli.main(["report", "03"]) == 0
+    assert "did not end within 0.2 s" in capsys.readouterr().out
