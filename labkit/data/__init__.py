@@ -9,6 +9,7 @@
 """
 
 from labkit.data.handwritten import Digits, digits
-from labkit.data.sentence_pairs import Pairs, translation
+from labkit.data.sentence_pairs import translation
+from labkit.data.sources import Rows
 
-__all__ = ["Digits", "Pairs", "digits", "translation"]
+__all__ = ["Digits", "Rows", "digits", "translation"]

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit.base import hub
+from labkit.data.sources import DataSet
 
 if TYPE_CHECKING:
     import torch
 
 SPLITS = ("train", "test")
-MNIST = "ylecun/mnist"
 _N_SHIPPED_TRAIN = 1500
 
 
@@ -56,47 +54,10 @@ def digits(split: str, source: str | os.PathLike[str] = "auto") -> Digits:
     """
     if split not in SPLITS:
         raise ValueError(f"split is {split!r}, expected 'train' or 'test'")
-    found, described = _digits(split, os.fspath(source))
-    if not len(found):
-        raise ValueError(f"{described}: the {split} split is empty, expected at least one picture")
-    height, width = found.images.shape[-2:]
-    print(f"digits, {split}: {len(found):,} pictures of {height}×{width} from {described}")
-    return found
+    return _DIGITS.load(split, source)
 
 
-def _digits(split: str, source: str) -> tuple[Digits, str]:
-    """Return the digits and a description of their source, for the printed line."""
-    if source == "auto":
-        return _digits_auto(split)
-    if source == "shipped":
-        return _shipped(split)
-    if source == "hub":
-        return _load_dataset(MNIST, split), f"the hub: {MNIST}"
-    if (folder := Path(source)).is_dir():
-        below = folder / "mnist"
-        return _load_dataset(str(below if below.is_dir() else folder), split), f"the folder {source}"
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", source) and not source.startswith("."):
-        return _load_dataset(source, split), f"the hub: {source}"
-    raise FileNotFoundError(
-        f"source is {source!r}, which is not a folder; expected 'auto', 'shipped', 'hub', a folder, or owner/name on the hub"
-    )
-
-
-def _digits_auto(split: str) -> tuple[Digits, str]:
-    if named := os.environ.get("LABKIT_DATA"):
-        if not Path(named).is_dir():
-            raise FileNotFoundError(f"LABKIT_DATA is {named!r}, which is not a folder; correct it or unset it")
-        if (folder := Path(named) / "mnist").is_dir():
-            return _load_dataset(str(folder), split), f"LABKIT_DATA: {folder}"
-    if hub.reachable():
-        try:
-            return _load_dataset(MNIST, split), f"the hub: {MNIST}"
-        except Exception as error:
-            print(f"digits: the hub answers, but {error}")
-    return _shipped(split)
-
-
-def _shipped(split: str) -> tuple[Digits, str]:
+def _shipped(split: str) -> Digits:
     import torch
     from sklearn.datasets import load_digits
 
@@ -104,26 +65,43 @@ def _shipped(split: str) -> tuple[Digits, str]:
     bunch = load_digits()
     part = slice(_N_SHIPPED_TRAIN) if split == "train" else slice(_N_SHIPPED_TRAIN, None)
     images = torch.from_numpy(bunch.images[part]).float()[:, None] / 16  # ink is counted from 0 to 16
-    return Digits(images, torch.from_numpy(bunch.target[part]).long(), "shipped"), "scikit-learn, which ships them"
+    return Digits(images, torch.from_numpy(bunch.target[part]).long(), "shipped")
 
 
-def _load_dataset(name_or_folder: str, split: str) -> Digits:
-    if not Path(name_or_folder).is_dir():
-        hub.require(f"the data set {name_or_folder}")
+def _from_mnist_below(split: str, folder: Path) -> Digits | None:
+    return _DIGITS.load_folder(split, folder / "mnist") if (folder / "mnist").is_dir() else None
+
+
+def _expected(split: str) -> str:
+    return f"expected MNIST's {split}-….parquet, or pictures as {split}/0/….png to {split}/9/….png"
+
+
+def _from_table(table: Any, name: str, split: str) -> Digits:
     import numpy as np
     import torch
-    from datasets import Image, load_dataset
+    from datasets import Image
 
-    rows: Any = load_dataset(name_or_folder, split=split)
-    columns = rows.column_names or []
+    columns = table.column_names or []
     if not {"image", "label"} <= set(columns):
-        raise ValueError(f"{name_or_folder} has the columns {', '.join(columns)}; expected 'image' and 'label'")
-    rows = rows.cast_column("image", Image(mode="L"))
-    pictures = [np.asarray(image) for image in rows["image"]]
+        raise ValueError(f"{name} has the columns {', '.join(columns)}; expected 'image' and 'label'")
+    pictures = [np.asarray(picture) for picture in table.cast_column("image", Image(mode="L"))["image"]]
     if len(shapes := {picture.shape for picture in pictures}) > 1:
-        raise ValueError(f"{name_or_folder} has pictures of several sizes: {sorted(shapes)}; expected one")
-    labels = torch.tensor(rows["label"][:], dtype=torch.int64)
+        raise ValueError(f"{name} has pictures of several sizes: {sorted(shapes)}; expected one")
+    labels = torch.tensor(table["label"][:], dtype=torch.int64)
     if not ((labels >= 0) & (labels <= 9)).all():
-        raise ValueError(f"{name_or_folder} has labels from {labels.min()} to {labels.max()}; expected 0 to 9")
-    images = torch.from_numpy(np.stack(pictures))[:, None].float() / 255 if pictures else torch.empty(0, 1, 0, 0)
-    return Digits(images, labels, name_or_folder)
+        raise ValueError(f"{name} has labels from {labels.min()} to {labels.max()}; expected 0 to 9")
+    images = torch.from_numpy(np.stack(pictures))[:, None].float() / 255
+    return Digits(images, labels, name)
+
+
+_DIGITS = DataSet(
+    name="digits",
+    unit="picture",
+    shipped=_shipped,
+    shipped_words="scikit-learn, which ships them",
+    from_folder=_from_mnist_below,
+    expected=_expected,
+    from_table=_from_table,
+    on_hub=(("ylecun/mnist", {}),),
+    labkit_data_may_lack_it=True,
+)

@@ -51,7 +51,7 @@ def test_the_shipped_digits_are_all_of_scikit_learns_each_in_one_split(capsys: p
     assert torch.equal(images.flatten(1), torch.tensor(load_digits().data / 16, dtype=torch.float32))
     assert torch.cat([train.labels, test.labels]).tolist() == load_digits().target.tolist()
     assert len(images.flatten(1).unique(dim=0)) == 1797  # no picture occurs twice, so none is in both
-    assert "digits, train: 1,500 pictures of 8×8 from scikit-learn, which ships them\n" in capsys.readouterr().out
+    assert "digits, train: 1,500 pictures from scikit-learn, which ships them\n" in capsys.readouterr().out
 
 
 def test_each_split_has_all_ten_digits_about_equally_often() -> None:
@@ -89,7 +89,7 @@ def test_mnist_in_labkit_data_is_taken_first(
     assert digits.labels.tolist() == [7, 0]
     assert digits.images.shape == (2, 1, 28, 28)
     assert digits[0][0].unique().tolist() == pytest.approx([175 / 255])
-    assert f"2 pictures of 28×28 from LABKIT_DATA: {tmp_path / 'mnist'}" in capsys.readouterr().out
+    assert f"digits, test: 2 pictures from LABKIT_DATA: {tmp_path}\n" in capsys.readouterr().out
 
 
 def test_a_labkit_data_folder_of_other_data_leaves_the_digits_that_ship(
@@ -140,7 +140,10 @@ def test_the_hub_is_asked_for_mnist_and_a_failure_leaves_the_digits_that_ship(
     assert data.digits("train").source == "ylecun/mnist"
     assert data.digits("train").source == "shipped"
     assert asked == ["ylecun/mnist", "ylecun/mnist"]
-    assert "digits: the hub answers, but gone" in capsys.readouterr().out
+    assert (
+        "digits: the hub answers, but none of these could be loaded: ylecun/mnist: ConnectionError: gone"
+        in capsys.readouterr().out
+    )
 
 
 # --- what cannot be read --------------------------------------------------------------------------
@@ -154,6 +157,18 @@ def test_an_unknown_split_is_refused() -> None:
 def test_a_source_that_is_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="which is not a folder; expected 'auto', 'shipped', 'hub'"):
         data.digits("train", tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match=r"no pictures of the train split; expected MNIST's train-….parquet"):
+        data.digits("train", tmp_path)
+
+
+def test_a_folder_without_the_split_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"mnist has no pictures of the train split"):
+        data.digits("train", write_parquet(tmp_path, "test", [1]))
+
+
+def test_an_empty_data_set_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="mnist has no pictures of the train split"):
+        data.digits("train", write_parquet(tmp_path, "train", []))
 
 
 def test_a_data_set_with_other_columns_is_refused(tmp_path: Path) -> None:
