@@ -1,11 +1,21 @@
-"""Find out how much of this machine a process may use: cores, and what a container grants."""
+"""Find out about this machine: which one it is, its cores, and what a container grants of them."""
 
 from __future__ import annotations
 
 import math
 import os
+import platform
 from collections.abc import Iterator
 from pathlib import Path
+
+
+def name(boot_id: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
+    """Return a name that processes of one machine share and that no other machine has.
+
+    A host name alone is not: many clouds call every machine alike. Linux draws a number when it
+    starts.
+    """
+    return f"{platform.node()} {boot_id.read_text().strip() if boot_id.exists() else ''}".strip()
 
 
 def visible_cores() -> int:

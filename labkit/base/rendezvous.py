@@ -1,43 +1,28 @@
-"""Let processes find each other: by a store at an address that all of them know."""
+"""Let processes find each other: by a store at an address that all of them know.
+
+Ranks that a program starts meet by :func:`loopback_store`. Those that somebody starts by hand, one
+by one and perhaps wrongly, meet by :func:`meet`, which says who is missing.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import ipaddress
 import os
+import platform
 import re
 import socket
-import sys
+import threading
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from labkit.base.network import LOOPBACK_INTERFACE, interface_towards, is_loopback, keep_on, own_addresses, resolve
+
 if TYPE_CHECKING:
     from torch.distributed import TCPStore
-
-LOOPBACK_INTERFACE = "lo0" if sys.platform == "darwin" else "lo"
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether ``host`` is this machine's address for itself: 127.0.0.1, localhost, ::1.
-
-    Nobody outside can reach it.
-    """
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:  # a name, not an address
-        return host == "localhost"
-
-
-def keep_on_loopback() -> None:
-    """Have gloo and NCCL listen on the loopback interface too.
-
-    Where their environment variables say otherwise already, those count.
-    """
-    for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-        os.environ.setdefault(variable, LOOPBACK_INTERFACE)
 
 
 @contextlib.contextmanager
@@ -77,10 +62,9 @@ def loopback_store(
     """
     from torch.distributed import TCPStore
 
-    if not 0 <= rank < world_size:
-        raise ValueError(f"rank is {rank}, expected 0 to {world_size - 1} because world_size is {world_size}")
+    _check_rank(rank, world_size)
     if is_loopback(host):
-        keep_on_loopback()
+        keep_on(LOOPBACK_INTERFACE)
         if rank == 0 and listen_fd is None:
             listen_fd = _listen(host, port)
     with without_name_server() if is_loopback(host) else contextlib.nullcontext():
@@ -98,3 +82,182 @@ def _listen(host: str, port: int) -> int:
             f"rank 0 cannot listen at {host}:{port} ({error.strerror}). Perhaps another run is still using the port: "
             "end it, or give all ranks another master_port",
         ) from None
+
+
+def _check_rank(rank: int, world_size: int) -> None:
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank is {rank}, expected 0 to {world_size - 1} because world_size is {world_size}")
+
+
+# --- ranks that somebody starts by hand -----------------------------------------------------------
+
+
+class MeetingError(ConnectionError):
+    """Ranks did not meet. The message says why, and what to do."""
+
+
+POLL_S = 0.02
+ALL_HERE = "all ranks are here"
+GRACE_S = 5.0  # for which rank 0 keeps the store open, so that the others read why they did not meet
+
+
+def meet(rank: int, world_size: int, host: str, port: int, timeout_s: float = 300.0) -> TCPStore:
+    """Return a store that all ranks share, once each of them has come to ``host:port``.
+
+    For processes that somebody starts one by one, in two terminals or on several machines. Rank 0
+    opens the store, so ``host`` is an address of rank 0's machine, and all ranks are told the same
+    one. On a loopback ``host`` nobody outside can connect; for another one gloo and NCCL take the
+    interface on the route to it, unless GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME say otherwise.
+
+    Raises ValueError, before anything is opened, for a rank outside the world, no port and no host.
+    Raises MeetingError, on every rank that is there, after ``timeout_s`` seconds if some did not
+    come, and at once if two have the same rank or were told different world sizes; also for a
+    ``host`` that is not rank 0's machine, a port that is taken, and a rank 0 that is not there.
+    """
+    _check_rank(rank, world_size)
+    if not 0 < port < 2**16:
+        raise ValueError(f"port is {port}, expected 1 to 65535, such as 11868")
+    deadline = time.monotonic() + timeout_s
+    address = resolve(host)
+    if interface := interface_towards(address):
+        keep_on(LOOPBACK_INTERFACE if is_loopback(address) else interface)
+    if rank == 0:
+        _check_own(host, address)
+        listener = _listen(address, port)
+    else:
+        listener = None
+        _wait_for_rank_0(rank, address, port, timeout_s)
+    store = _store(address, port, listener, deadline)
+    try:
+        verdict = _call_roll(store, rank, world_size, timeout_s, deadline)
+    except RuntimeError:  # torch's DistNetworkError
+        verdict = f"rank 0 at {address}:{port} ended before all ranks were there: read there why, and start all anew"
+    if verdict:
+        raise MeetingError(verdict)
+    return store
+
+
+def _check_own(host: str, address: str) -> None:
+    """Raise MeetingError unless ``address`` is this machine's, and known to others under it."""
+    own = own_addresses()
+    others = ", ".join(f"{each} ({name})" for each, name in own.items() if not is_loopback(each)) or "none but loopback"
+    if address not in own and not is_loopback(address):
+        raise MeetingError(
+            f"rank 0 cannot listen at {host}: that address is another machine's. This one has {others}. Start rank 0 on "
+            "the machine that has it, or give all ranks (--master-ip) an address of this one"
+        )
+    if is_loopback(address) and not is_loopback(host):
+        raise MeetingError(
+            f"rank 0 cannot listen at {host}: to this machine that is {address}, where no other reaches it. Give all ranks "
+            f"(--master-ip) the address that they reach; this machine has {others}"
+        )
+
+
+def _wait_for_rank_0(rank: int, address: str, port: int, timeout_s: float) -> None:
+    """Wait until somebody listens at ``address:port``. torch's own waiting fills the screen."""
+    deadline = time.monotonic() + timeout_s
+    why: object = "no time to try"
+    while (left := deadline - time.monotonic()) > 0:
+        try:
+            socket.create_connection((address, port), timeout=left).close()
+            return
+        except OSError as error:
+            why = error.strerror or error
+        time.sleep(POLL_S)
+    raise MeetingError(
+        f"rank {rank} found no rank 0 at {address}:{port} within {timeout_s:g} s ({why}). Is rank 0 running, and is this an "
+        "address of its machine (--master-ip)? May this port be reached there (a firewall)?"
+    )
+
+
+def _store(address: str, port: int, listener: int | None, deadline: float) -> TCPStore:
+    """Return the store: rank 0's over its ``listener``, the others' by connecting to it.
+
+    In a thread, because torch waits for ever if whatever listens at the port is no store.
+    """
+    from torch.distributed import TCPStore
+
+    stores: list[TCPStore] = []
+
+    def connect() -> None:
+        left = timedelta(seconds=max(deadline - time.monotonic(), 1.0))
+        with without_name_server(), contextlib.suppress(RuntimeError):
+            stores.append(
+                TCPStore(
+                    address,
+                    port,
+                    is_master=listener is not None,
+                    timeout=left,
+                    wait_for_workers=False,
+                    master_listen_fd=listener,
+                )
+            )
+
+    thread = threading.Thread(target=connect, daemon=True)
+    thread.start()
+    thread.join(max(deadline - time.monotonic(), 0.0))
+    if not stores:
+        raise MeetingError(
+            f"what answers at {address}:{port} is no rank 0: perhaps another program has this port. Give all ranks another "
+            "one (--master-port)"
+        )
+    return stores[0]
+
+
+def _call_roll(store: TCPStore, rank: int, world_size: int, timeout_s: float, deadline: float) -> str:
+    """Say that this rank is here, and wait for the verdict, which is the same for all that come.
+
+    Return "" if all are here, else why they cannot meet. Whoever finds a reason first says it.
+    """
+    store.add("arrived", 1)
+    if wrong := _sign(store, rank, world_size):
+        store.compare_set("verdict", "", wrong)  # it stays as it is where there is one
+    while not store.check(["verdict"]):
+        missing = [each for each in range(world_size) if not store.check([f"rank/{each}"])]
+        if not missing:
+            store.compare_set("verdict", "", ALL_HERE)
+        elif time.monotonic() > deadline:
+            late = (
+                f"{_listed(missing)} of {world_size} did not come within {timeout_s:g} s. Start one process for each rank, "
+                "with the same world size, address and port, and a rank of its own"
+            )
+            store.compare_set("verdict", "", late)
+        else:
+            time.sleep(POLL_S)
+    verdict = store.get("verdict").decode()
+    store.add("informed", 1)
+    if rank == 0 and verdict != ALL_HERE:
+        _wait_for_readers(store)
+    return wrong or verdict.removeprefix(ALL_HERE)
+
+
+def _sign(store: TCPStore, rank: int, world_size: int) -> str:
+    """Put this rank on the list. Return "", or why it does not belong there."""
+    me = f"process {os.getpid()} on {platform.node()}"
+    told = int(store.compare_set("world_size", "", str(world_size)))
+    if told != world_size:
+        return (
+            f"the ranks were told different world sizes: {me} has {world_size}, and an earlier one {told}. Give all ranks "
+            "the same one"
+        )
+    if store.add(f"claims/{rank}", 1) > 1:
+        first = store.get(f"rank/{rank}").decode()
+        return (
+            f"two processes have rank {rank} of {world_size}: {first} and {me}. Give each a rank of its own, from 0 to "
+            f"{world_size - 1}; if one is left over from an earlier run, end it and start all anew"
+        )
+    store.set(f"rank/{rank}", me)
+    return ""
+
+
+def _wait_for_readers(store: TCPStore) -> None:
+    """Keep the store open until every rank that came knows the verdict, or GRACE_S."""
+    until = time.monotonic() + GRACE_S
+    while store.add("informed", 0) < store.add("arrived", 0) and time.monotonic() < until:
+        time.sleep(POLL_S)
+
+
+def _listed(ranks: list[int]) -> str:
+    """Return "rank 2", or "ranks 1, 2 and 3"."""
+    *others, last = map(str, ranks)
+    return f"ranks {', '.join(others)} and {last}" if others else f"rank {last}"

@@ -20,7 +20,7 @@ from multiprocessing import forkserver, popen_forkserver, popen_spawn_posix
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from labkit.base.rendezvous import is_loopback
+from labkit.base.network import is_loopback
 from labkit.check.harness import Finding, Task
 
 TOLD_TO_FAIL = "this rank was told to fail"

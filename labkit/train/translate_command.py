@@ -6,8 +6,6 @@ import argparse
 import datetime
 import functools
 import os
-import platform
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -19,6 +17,7 @@ import torch.distributed as dist
 from labkit import launch, models, trace
 from labkit.todo import missing
 from labkit.train import metrics, modes
+from labkit.train.joining import common_origin_ns, joined, under_torchrun
 from labkit.train.metrics import RankResult
 from labkit.train.trainer import device, world
 from labkit.train.translation_task import DATA_ERRORS, TranslateConfig, load, translate
@@ -41,7 +40,7 @@ def add_parser(tasks: Any) -> None:
 
 def _train(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     """Train as the flags say: start ranks, or be one of those that torchrun started."""
-    started = {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
+    started = under_torchrun()
     given = 2 if args.world_size is None else args.world_size
     drives_all = args.mode in modes.ONE_PROCESS
     world_size = int(os.environ["WORLD_SIZE"]) if started else 1 if drives_all else given
@@ -72,15 +71,11 @@ def _train(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
 
 def _run_as_rank(config: TranslateConfig, args: argparse.Namespace) -> None:
     """Train as one rank under torchrun; rank 0 gathers all ranks' results and writes them."""
-    on_gpu = launch.device().type == "cuda" and args.backend != "gloo"  # one GPU for each rank of this node
-    if on_gpu:
-        torch.cuda.set_device(launch.device())
-    dist.init_process_group(args.backend if args.backend != "auto" else "nccl" if on_gpu else "gloo")
-    try:
+    with joined(backend=args.backend):
         rank, world_size = world()
         recorder = trace.Recorder()
         recorder.start(device().type)
-        origin = _common_origin_ns(world_size)
+        origin = common_origin_ns()
         result = translate(config)
         rows = trace.rank_events(recorder.finish(), rank, origin)
         gathered: list[Any] = [None] * world_size
@@ -88,20 +83,6 @@ def _run_as_rank(config: TranslateConfig, args: argparse.Namespace) -> None:
         if rank == 0:
             events = trace.event_table((row for _, rows in gathered for row in rows), measured=True)
             _finish([result for result, _ in gathered], events, args.out)
-    finally:
-        dist.destroy_process_group()
-
-
-def _common_origin_ns(world_size: int) -> int:
-    """Return the moment from which all ranks count, as a reading of this machine's clock.
-
-    All ranks have come this far by then. The processes of a machine have one clock, so they take
-    the reading of the first of them.
-    """
-    dist.barrier()
-    readings: list[Any] = [None] * world_size
-    dist.all_gather_object(readings, (platform.node(), time.perf_counter_ns()))
-    return next(reading for machine, reading in readings if machine == platform.node())
 
 
 def _finish(results: Sequence[RankResult], events: Any, out: str | None) -> None:

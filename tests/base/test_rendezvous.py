@@ -11,7 +11,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from labkit.base.rendezvous import LOOPBACK_INTERFACE, is_loopback, loopback_store, without_name_server
+from labkit.base.network import LOOPBACK_INTERFACE, is_loopback
+from labkit.base.rendezvous import loopback_store, without_name_server
 from labkit.ranks.rank import Rank
 
 glibc_only = pytest.mark.skipif(

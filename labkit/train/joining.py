@@ -1,0 +1,149 @@
+"""Make this process a rank of training that somebody started: torchrun, or a hand in a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import gc
+import json
+import os
+import time
+import traceback
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from labkit import launch
+from labkit.base import machine
+from labkit.base.rendezvous import meet
+
+GROUP_TIMEOUT_S = 1800.0  # torch's own, for each collective
+VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+
+
+class ByHand(NamedTuple):
+    """What each process is told that somebody starts by hand.
+
+    ``host`` and ``port`` are where rank 0 listens; all ranks are told the same.
+    """
+
+    rank: int
+    world_size: int
+    host: str = "127.0.0.1"
+    port: int = 11868
+
+
+def under_torchrun() -> bool:
+    """Return whether torchrun, or launch, has made this process a rank."""
+    return {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
+
+
+@contextlib.contextmanager
+def joined(
+    by_hand: ByHand | None = None,
+    backend: str = "auto",
+    device: torch.device | None = None,
+    wait_s: float = 300.0,
+    timeout_s: float = GROUP_TIMEOUT_S,
+) -> Iterator[torch.device]:
+    """Inside, this process is a rank, and the process group is up. Give the rank's device.
+
+        with joined(ByHand(rank=0, world_size=2)) as device:
+            result = train(device)
+
+    - ``by_hand``: None under torchrun. Otherwise the processes find each other as
+      :func:`labkit.base.rendezvous.meet` has it, for at most ``wait_s`` seconds, and inside
+      RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set.
+    - ``device``: None stands for a GPU of this rank's own where there is one, else the CPU.
+    - ``backend``: ``"auto"`` is NCCL for a GPU, gloo for the CPU.
+    - ``timeout_s``: of each collective.
+
+    Raises what ``meet`` raises, and ValueError where the ranks would take different backends.
+
+    Caveats: ending a group can hang for ever while a DistributedDataParallel model on it is alive
+    (pytorch issue 56297: gloo's threads wait for the GIL). So have a function make the model, train
+    it, and return numbers or plain tensors, as ``train`` does above: what is local to it is gone by
+    the end. After an error its frames are cleared for the same reason.
+    """
+    before = {name: os.environ.get(name) for name in (*VARIABLES, *INTERFACES)}
+    try:
+        store = None if by_hand is None else _meet(by_hand, wait_s)
+        device = device or (launch.device() if backend != "gloo" else torch.device("cpu"))
+        if backend == "auto":
+            backend = "nccl" if device.type == "cuda" else "gloo"
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        timeout = datetime.timedelta(seconds=timeout_s)
+        if by_hand is None:
+            dist.init_process_group(backend, timeout=timeout)
+        else:
+            _check_agreed(store, by_hand, backend)
+            dist.init_process_group(
+                backend, store=store, rank=by_hand.rank, world_size=by_hand.world_size, timeout=timeout
+            )
+        try:
+            yield device
+        except BaseException as error:
+            _clear_frames(error)
+            raise
+        finally:
+            gc.collect()  # a model that is part of a circle lives until here
+            dist.destroy_process_group()
+    finally:
+        _restore(before)
+
+
+def _meet(by_hand: ByHand, wait_s: float) -> Any:
+    """Meet the others, and set the environment as torchrun does. Return the store."""
+    store = meet(*by_hand, timeout_s=wait_s)
+    machines = _told_by_all(store, by_hand, "machine", machine.name())
+    here = [rank for rank, each in enumerate(machines) if each == machines[by_hand.rank]]
+    local = here.index(by_hand.rank), by_hand.world_size, len(here)
+    values = (by_hand.rank, *local, by_hand.host, by_hand.port)
+    os.environ.update({name: str(value) for name, value in zip(VARIABLES, values, strict=True)})
+    return store
+
+
+def _told_by_all(store: Any, by_hand: ByHand, name: str, mine: str) -> list[str]:
+    """Tell all ranks ``mine``, and return what each of them tells."""
+    store.set(f"{name}/{by_hand.rank}", json.dumps(mine))
+    return [json.loads(store.get(f"{name}/{rank}")) for rank in range(by_hand.world_size)]
+
+
+def _check_agreed(store: Any, by_hand: ByHand, backend: str) -> None:
+    backends = _told_by_all(store, by_hand, "backend", backend)
+    if len(set(backends)) > 1:
+        listed = ", ".join(f"rank {rank}: {each}" for rank, each in enumerate(backends))
+        raise ValueError(
+            f"the ranks would take different backends ({listed}), expected the same: gloo on all of them works without GPUs"
+        )
+
+
+def _clear_frames(error: BaseException | None) -> None:
+    """Have the frames that ``error`` and its causes came through let go of their variables."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+
+
+def _restore(before: dict[str, str | None]) -> None:
+    for name, value in before.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def common_origin_ns() -> int:
+    """Return the moment from which all ranks count, as a reading of this machine's clock.
+
+    All ranks have come this far by then. The processes of a machine have one clock, so they take
+    the reading of the first of them.
+    """
+    dist.barrier()
+    readings: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(readings, (machine.name(), time.perf_counter_ns()))
+    return next(reading for name, reading in readings if name == machine.name())
