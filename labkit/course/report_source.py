@@ -211,13 +211,13 @@ def _questions(notebook: NotebookNode) -> Iterator[Question]:
 
 
 def _runs(notebook: NotebookNode, folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield folder and command of each training run of the tasks named here, where it kept it."""
-    tasks = dict.fromkeys(task for cell in notebook.cells for task in _TRAINING.findall(cell.source))
-    for merged in (path for task in tasks for path in sorted(folder.glob(f"{task}-*/merged.json"))):
+    """Yield folder and command of each training run that kept its command, of tasks named here."""
+    tasks = {task for cell in notebook.cells for task in _TRAINING.findall(cell.source)}
+    for merged in sorted(folder.glob("*/merged.json")):
         try:
             command = json.loads(merged.read_text(encoding="utf-8"))["command"]
         except (OSError, ValueError, KeyError, TypeError):  # of another version, or half of it
             continue
-        if isinstance(command, list):
-            command = shlex.join(map(str, command))
-        yield merged.parent.name, str(command)
+        command = shlex.join(map(str, command)) if isinstance(command, list) else str(command)
+        if tasks.intersection(_TRAINING.findall(command)):
+            yield merged.parent.name, command

@@ -252,10 +252,10 @@ def test_cells_that_wait_for_a_task_are_told(lab, capsys):
 def test_runs_of_the_notebooks_task_show_the_command_that_they_kept(lab, tmp_path):
     kept = {
         "glue-1": {"command": ["python", "-m", "labkit.train", "glue", "--data-dir", "my data"]},
-        "glue-2": {"command": "torchrun x"},
+        "mine": {"command": "torchrun -m labkit.train glue"},
         "glue-3": {"no": "command"},
         "glue-4": ["not", "ours"],
-        "translate-1": {"command": "of another task"},
+        "translate-1": {"command": "python -m labkit.train translate"},
     }
     for name, merged in kept.items():
         (tmp_path / "runs" / name).mkdir(parents=True)
@@ -263,7 +263,7 @@ def test_runs_of_the_notebooks_task_show_the_command_that_they_kept(lab, tmp_pat
     (tmp_path / "runs" / "glue-5").mkdir()
     (tmp_path / "runs" / "glue-5" / "merged.json").write_text('{"command": "half of')
     page = report_of(lab, [*good_cells(), text("In a terminal:\n\n    python -m labkit.train glue --do-train")])
-    assert "runs/glue-1 python -m labkit.train glue --data-dir 'my data' runs/glue-2 torchrun x The cells" in page.text
+    assert "runs/glue-1 python -m labkit.train glue --data-dir 'my data' runs/mine torchrun -m labkit.train glue The cells" in page.text
 
 
 def test_a_report_of_a_notebook_without_questions_has_no_such_heading(lab):
