@@ -1,4 +1,4 @@
-"""What training costs beside its arithmetic: reading and tokenising RTE, and the loop's own overhead.
+"""What training costs beside its arithmetic: reading RTE, tokenising it, and the loop itself.
 
     python benchmarks/bench_train.py [--data ../shared/data/glue] [--pairs 12] [--size mini]
 
@@ -13,6 +13,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import statistics
 import time
 from pathlib import Path
@@ -38,7 +40,8 @@ def reading(source: str, repeats: int = 5) -> list[float]:
     seconds = []
     for _ in range(1 + repeats):
         began = time.perf_counter()
-        load_glue(GlueConfig(source, vocab_size=8000, max_length=TOKENS))
+        with contextlib.redirect_stdout(io.StringIO()):
+            load_glue(GlueConfig(source, vocab_size=8000, max_length=TOKENS))
         seconds.append(time.perf_counter() - began)
     return seconds[1:]  # the first one imports
 
