@@ -1,5 +1,5 @@
 """GPT-2 and BERT are the published ones in every size, equal on all ranks; a trained one comes from
-a folder or fails quickly.
+a folder or fails quickly. The ConvNet is the lecture's.
 
 A GPT-2 on several devices, or in stages, is the same model in other places.
 """
@@ -117,6 +117,31 @@ def test_a_bert_depends_on_its_seed_alone_has_no_dropout_and_tells_two_classes_a
 def test_an_unknown_bert_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="size is 'huge', expected one of tiny, mini, small, medium, base"):
         models.bert("huge")
+
+
+@pytest.mark.parametrize(("image_size", "linear"), [(28, 7 * 7 * 32 * 10 + 10), (8, 2 * 2 * 32 * 10 + 10)])
+def test_the_convnet_has_the_lectures_two_blocks_and_a_linear_layer(image_size: int, linear: int) -> None:
+    model = models.convnet(image_size)
+    blocks = (1 * 16 * 25 + 16) + 2 * 16 + (16 * 32 * 25 + 32) + 2 * 32  # weights and biases; batch norm has two each
+    assert models.parameter_count(model) == blocks + linear
+    assert model(torch.zeros(3, 1, image_size, image_size)).shape == (3, 10)
+
+
+def test_a_convnet_depends_on_its_seed_alone_and_leaves_torchs_random_state_alone() -> None:
+    torch.manual_seed(7)
+    undisturbed = torch.rand(3)
+    torch.manual_seed(7)
+    one = models.convnet(8, seed=1)
+    assert torch.equal(torch.rand(3), undisturbed)
+    image = torch.linspace(0, 1, 64).view(1, 1, 8, 8)
+    same, other = models.convnet(8, seed=1).eval()(image), models.convnet(8, seed=2).eval()(image)
+    assert torch.equal(one.eval()(image), same)
+    assert not torch.equal(same, other)
+
+
+def test_pictures_that_pooling_would_use_up_are_refused() -> None:
+    with pytest.raises(ValueError, match="image_size is 3, expected at least 4"):
+        models.convnet(3)
 
 
 # --- on several devices ---------------------------------------------------------------------------

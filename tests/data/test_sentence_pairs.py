@@ -18,7 +18,7 @@ from num2words import num2words
 
 from labkit import data
 from labkit.base import hub
-from labkit.data import sentence_pairs
+from labkit.data import sources
 
 PROJECT = Path(__file__).resolve().parents[2]
 FILES = [f"{split}.{language}" for split in ("train", "val", "test_2016_flickr") for language in ("de", "en")]
@@ -47,7 +47,7 @@ def no_source_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 def test_the_script_makes_the_committed_files_byte_for_byte(tmp_path: Path) -> None:
     subprocess.run([sys.executable, PROJECT / "data" / "make_translation.py", tmp_path], check=True)
     for name in FILES:
-        assert (tmp_path / name).read_bytes() == (sentence_pairs.SHIPPED / "translation" / name).read_bytes(), name
+        assert (tmp_path / name).read_bytes() == (sources.SHIPPED / "translation" / name).read_bytes(), name
 
 
 def test_number_words_are_those_of_num2words(maker: ModuleType) -> None:
@@ -283,7 +283,7 @@ def test_an_unknown_split_is_refused() -> None:
 def test_a_source_that_is_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="which is not a folder; expected 'auto', 'shipped', 'hub'"):
         data.translation("train", str(tmp_path / "nowhere"))
-    with pytest.raises(FileNotFoundError, match=r"is empty; expected train\.de and train\.en"):
+    with pytest.raises(FileNotFoundError, match=r"no sentence pairs of the train split; expected train\.de"):
         data.translation("train", str(tmp_path))
 
 
@@ -315,6 +315,6 @@ def test_a_data_set_with_other_columns_is_refused(tmp_path: Path) -> None:
 def test_an_installation_without_the_repository_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sentence_pairs, "SHIPPED", tmp_path)
+    monkeypatch.setattr(sources, "SHIPPED", tmp_path)
     with pytest.raises(FileNotFoundError, match=r"installed without its repository.*pip install -e"):
         data.translation("train", "shipped")

@@ -1,0 +1,107 @@
+"""Handwritten digits: scikit-learn's small ones, MNIST, or any pictures in MNIST's form."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from labkit.data.sources import DataSet
+
+if TYPE_CHECKING:
+    import torch
+
+SPLITS = ("train", "test")
+_N_SHIPPED_TRAIN = 1500
+
+
+@dataclass(frozen=True)
+class Digits:
+    """N handwritten digits, a map-style data set: ``digits[i]`` is a picture and its number.
+
+    ``images`` are (N, 1, H, W) float32 from 0 (paper) to 1 (ink), ``labels`` (N,) int64 from 0 to
+    9. ``source`` says where they are from: :func:`digits` takes it as its own.
+
+        image, label = digits("train")[0]           # a tensor (1, 8, 8), an int
+        DataLoader(digits("train"), batch_size=100) # batches (100, 1, 8, 8) and (100,)
+    """
+
+    images: torch.Tensor
+    labels: torch.Tensor
+    source: str
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return self.images[index], int(self.labels[index])
+
+
+def digits(split: str, source: str | os.PathLike[str] = "auto") -> Digits:
+    """Return the handwritten digits of a split: ``"train"`` or ``"test"``. MNIST has no validation.
+
+    ``source`` is ``"auto"`` (see :mod:`labkit.data`), ``"shipped"``, ``"hub"``, a folder, or a data
+    set's name on the hub. A folder is one that ``datasets.load_dataset`` reads, or has one as
+    ``mnist/`` below it, with the columns ``image`` and ``label``: MNIST's Parquet files, or
+    ``train/0/*.png`` to ``test/9/*.png``. ``LABKIT_DATA`` may name a folder of other data alone:
+    without an ``mnist/`` in it, ``"auto"`` goes on to the hub.
+
+    Shipped are scikit-learn's, 8×8: the first 1,500 are for training, the last 297 for testing.
+
+    Raises ValueError for an unknown split, other columns, pictures of several sizes, labels outside
+    0 to 9 or an empty data set, and FileNotFoundError for a source that is not there.
+    """
+    if split not in SPLITS:
+        raise ValueError(f"split is {split!r}, expected 'train' or 'test'")
+    return _DIGITS.load(split, source)
+
+
+def _shipped(split: str) -> Digits:
+    import torch
+    from sklearn.datasets import load_digits
+
+    # As they were collected, one writer after the other: few hands, if any, are in both parts.
+    bunch = load_digits()
+    part = slice(_N_SHIPPED_TRAIN) if split == "train" else slice(_N_SHIPPED_TRAIN, None)
+    images = torch.from_numpy(bunch.images[part]).float()[:, None] / 16  # ink is counted from 0 to 16
+    return Digits(images, torch.from_numpy(bunch.target[part]).long(), "shipped")
+
+
+def _from_mnist_below(split: str, folder: Path) -> Digits | None:
+    return _DIGITS.load_folder(split, folder / "mnist") if (folder / "mnist").is_dir() else None
+
+
+def _expected(split: str) -> str:
+    return f"expected MNIST's {split}-….parquet, or pictures as {split}/0/….png to {split}/9/….png"
+
+
+def _from_table(table: Any, name: str, split: str) -> Digits:
+    import numpy as np
+    import torch
+    from datasets import Image
+
+    columns = table.column_names or []
+    if not {"image", "label"} <= set(columns):
+        raise ValueError(f"{name} has the columns {', '.join(columns)}; expected 'image' and 'label'")
+    pictures = [np.asarray(picture) for picture in table.cast_column("image", Image(mode="L"))["image"]]
+    if len(shapes := {picture.shape for picture in pictures}) > 1:
+        raise ValueError(f"{name} has pictures of several sizes: {sorted(shapes)}; expected one")
+    labels = torch.tensor(table["label"][:], dtype=torch.int64)
+    if not ((labels >= 0) & (labels <= 9)).all():
+        raise ValueError(f"{name} has labels from {labels.min()} to {labels.max()}; expected 0 to 9")
+    images = torch.from_numpy(np.stack(pictures))[:, None].float() / 255
+    return Digits(images, labels, name)
+
+
+_DIGITS = DataSet(
+    name="digits",
+    unit="picture",
+    shipped=_shipped,
+    shipped_words="scikit-learn, which ships them",
+    from_folder=_from_mnist_below,
+    expected=_expected,
+    from_table=_from_table,
+    on_hub=(("ylecun/mnist", {}),),
+    labkit_data_may_lack_it=True,
+)
