@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from labkit import dp, launch, models
+from labkit import launch, models
 from labkit.parallel.devices import training_device
 from labkit.trace import pause, span
 from labkit.train.metrics import EpochMetrics
+from labkit.train.synchronization import WAYS, Way
 
 LossFunction = Callable[[torch.nn.Module, Any], torch.Tensor]
 RAMP_STEPS = 20  # the learning rate rises for so many steps
@@ -72,9 +73,13 @@ class Trainer:
 
     - ``loss_fn(model, batch)``: the loss summed over the batch's targets. A batch has
       ``n_targets``, ``n_tokens``, ``len`` and ``to(device)``.
-    - ``learning_rate``: the highest. It rises over the first steps and falls to 0 at
+    - ``learning_rate``: the highest. It rises over the first ``ramp_steps`` and falls to 0 at
       ``total_steps``, both linearly, as ``lr_scheduler`` has it.
-    - ``synchronize(model)``: make every rank's gradients their mean over ranks.
+    - ``way``: how every rank's gradients become their mean over ranks. ``model`` is the wrapped
+      module that it wants, ``module`` always the plain one.
+    - ``clip(parameters)``: change the mean gradient before the optimizer's step, such as by
+      torch.nn.utils.clip_grad_norm_. With ``clip_local`` every rank's own gradient instead, before
+      they are averaged: a mistake to look at.
     - ``keep_gradients``: copy those of the first step into ``kept_gradients``: ``"local"`` (this
       rank's own) and ``"averaged"``.
     - ``devices``: those over which the model is spread already, and then it is not moved.
@@ -90,18 +95,23 @@ class Trainer:
         loss_fn: LossFunction,
         learning_rate: float,
         total_steps: int,
-        synchronize: Callable[[torch.nn.Module], None] = dp.average_gradients,
+        way: Way = WAYS["all_reduce"],
         keep_gradients: bool = False,
         devices: Sequence[torch.device] | None = None,
         spans: bool = True,
+        ramp_steps: int = RAMP_STEPS,
+        clip: Callable[[list[torch.nn.Parameter]], Any] | None = None,
+        clip_local: bool = False,
     ):
         self.devices, self.world_size = devices or [device()], world().size
-        self.model = model if devices else model.to(self.devices[0])
+        self.module = model if devices else model.to(self.devices[0])
         self.device = next(model.parameters()).device  # a virtual device is plain cpu to torch
-        self.loss_fn, self.synchronize, self.spans = loss_fn, synchronize, spans
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=learning_rate)
+        self.model = way.wrap(self.module) if self.world_size > 1 else self.module
+        self.loss_fn, self.way, self.spans = loss_fn, way, spans
+        self.clip, self.clip_local = clip, clip_local
+        self.optimizer = torch.optim.AdamW(self.module.parameters(), lr=learning_rate)
         self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(
-            self.optimizer, lambda step: min((step + 1) / RAMP_STEPS, 1) * (1 - step / max(total_steps, 1))
+            self.optimizer, lambda step: min((step + 1) / ramp_steps, 1) * (1 - step / max(total_steps, 1))
         )
         self.step = 0
         self.n_parameters = models.parameter_count(model)  # of the whole model
@@ -113,12 +123,13 @@ class Trainer:
         ``targets`` is how many the batch has on all ranks together. The local loss, a sum, is
         scaled by world size / ``targets``, so that the *mean* over ranks is that gradient however
         unevenly the batch is shared out. A rank without a ``batch`` (None) takes part with zeros:
-        nobody waits for it, and no sample is left out. Gives the local loss, a sum over targets.
+        nobody waits for it, and no sample is left out (not where the ``way`` sends during
+        backward: there every rank needs a batch). Gives the local loss, a sum over targets.
         """
-        self.model.zero_grad()
+        self.module.zero_grad()
         loss = torch.zeros((), device=self.device)
         if batch is None:
-            for parameter in self.model.parameters():
+            for parameter in self.module.parameters():
                 parameter.grad = torch.zeros_like(parameter)
         else:
             with self._span("forward"):
@@ -126,11 +137,15 @@ class Trainer:
             with self._span("backward"):
                 (loss * (self.world_size / targets)).backward()
         self._keep("local")
-        if self.world_size > 1:
-            n_bytes = sum(p.grad.nbytes for p in self.model.parameters() if p.grad is not None)
-            with span("all_reduce", lane="comm", step=self.step, bytes=n_bytes):
-                self.synchronize(self.model)
+        if self.clip and self.clip_local:
+            self.clip(list(self.module.parameters()))
+        if self.world_size > 1 and self.way.finish:
+            n_bytes = sum(p.grad.nbytes for p in self.module.parameters() if p.grad is not None)
+            with span(self.way.name, lane="comm", step=self.step, bytes=n_bytes):
+                self.way.finish(self.model)
         self._keep("averaged")
+        if self.clip and not self.clip_local:
+            self.clip(list(self.module.parameters()))
         return loss.detach()
 
     def _span(self, name: str) -> AbstractContextManager[Any]:
@@ -139,7 +154,7 @@ class Trainer:
     def _keep(self, name: str) -> None:
         if self.kept_gradients is not None and self.step == 0:
             self.kept_gradients[name] = [
-                p.grad.detach().cpu().clone() for p in self.model.parameters() if p.grad is not None
+                p.grad.detach().cpu().clone() for p in self.module.parameters() if p.grad is not None
             ]
 
     def train_step(self, batch: Any | None, targets: int) -> torch.Tensor:
@@ -194,11 +209,11 @@ class Trainer:
 
     def _loss(self, batch: Any) -> torch.Tensor:
         """Return the batch's loss, summed over targets, where it is computed."""
-        return self.loss_fn(self.model, batch.to(self.device))
+        return self.loss_fn(self.module, batch.to(self.device))
 
     def whole_model(self) -> Any:
         """Return the trained model, all of it."""
-        return self.model
+        return self.module
 
     def close(self) -> None:
         """Free what training needed in addition to the model: here nothing."""

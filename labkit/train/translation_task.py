@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import pickle
-import time
-import traceback
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from labkit import dp, launch, models, pipe
 from labkit.parallel.devices import training_devices
-from labkit.parallel.stage_assignment import HEAD_START_S
 from labkit.train import metrics, modes, pipeline_trainer, translation
 from labkit.train.metrics import RankResult
 from labkit.train.pipeline_trainer import PipelineTrainer
+from labkit.train.reading import read_on_rank_0
 from labkit.train.trainer import Trainer, device, targets_per_step, world
 from labkit.train.translation import Corpus
 
@@ -98,7 +95,7 @@ def translate(config: TranslateConfig, corpus: Corpus | None = None) -> RankResu
     """
     rank, world_size = world()
     config.check_world(world_size)
-    corpus = corpus or _corpus_from_rank_0(config)
+    corpus = corpus or read_on_rank_0(lambda: load(config))
     shard, n_shards = (rank, world_size) if config.mode == modes.DATA_PARALLEL else (0, 1)
     if rank == 0 and (left := config.batch_size % n_shards):
         print(f"batch size {config.batch_size} over {n_shards} ranks: {config.batch_size - left} samples in a step")
@@ -153,42 +150,6 @@ def load(config: TranslateConfig) -> Corpus:
     Raises ValueError, FileNotFoundError or ConnectionError where it cannot be had.
     """
     return translation.load_corpus(config.source, config.vocab_size, config.max_length, config.limit, config.limit_eval)
-
-
-class _Sent(NamedTuple):
-    """What rank 0 tells the others: the data, pickled, or why it has none."""
-
-    corpus: bytes = b""
-    failure: str = ""
-
-
-def _corpus_from_rank_0(config: TranslateConfig) -> Corpus:
-    """Load the data on rank 0, for all ranks.
-
-    Whatever rank 0 raises, every rank raises, so that none waits for it: rank 0 the exception
-    itself, the others a RuntimeError that quotes it. An exception that pickle cannot carry is
-    quoted as well as any other.
-    """
-    rank, world_size = world()
-    if world_size == 1:
-        return load(config)
-    message: list[Any] = [None]
-    mistake: BaseException | None = None
-    if rank == 0:
-        try:
-            corpus = load(config)
-            message = [_Sent(corpus=pickle.dumps(corpus))]
-        except BaseException as error:
-            mistake = error
-            message = [_Sent(failure="".join(traceback.format_exception_only(error)).strip())]
-    dist.broadcast_object_list(message, src=0, device=device())
-    if mistake is not None:
-        raise mistake
-    (sent,) = message
-    if sent.failure:
-        time.sleep(HEAD_START_S)
-        raise RuntimeError(f"rank 0 could not read the data, so no rank can train: {sent.failure}")
-    return corpus if rank == 0 else pickle.loads(sent.corpus)
 
 
 def _bleu(model: torch.nn.Module, corpus: Corpus, max_length: int) -> tuple[float, list[dict[str, str]]]:

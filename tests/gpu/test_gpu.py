@@ -138,6 +138,49 @@ def test_gpt2_124m_trains_on_one_gpu(measured):
     measured("GPT-2 124M on one rank, batches of 64 sentences", rate, "tokens/s")
 
 
+def bert_base_steps(precision, sizes, length=128, steps=12):
+    """In a rank: seconds of a step and peak MiB of BERT-base at some batch sizes, every row full."""
+    corpus = load_glue(GlueConfig("shipped"))
+    row = Example([2, *range(5, length + 3), 3], [0] * length, 0)
+    found = {}
+    for size in sizes:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        rows = [replace(row, label=i % 2) for i in range(size * steps)]
+        config = GlueConfig(
+            size="base", batch_size=size, epochs=1, precision=precision, sync="ddp", do_eval=False, quiet=True
+        )
+        result = glue(config, replace(corpus, train=rows))
+        assert all(math.isfinite(loss) for loss in result.losses) and len(result.losses) == steps
+        found[size] = statistics.median(result.iteration_s[2:]), torch.cuda.max_memory_allocated() / 2**20
+        del result
+        gc.collect()
+    return found
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_bert_base_trains_on_one_gpu_and_bigger_batches_cost_less_a_row(precision, measured):
+    sizes = (8, 16, 32, 64, 128)
+    (found,) = launch(bert_base_steps, precision, sizes, world_size=1, timeout_s=240).values
+    for size, (seconds, mib) in found.items():
+        what = f"BERT-base, {precision}, {size} × 128 tokens"
+        measured(f"{what}: a step", 1e3 * seconds, "ms")
+        measured(f"{what}: peak memory", mib, "MiB")
+    assert found[128][0] / 128 < found[8][0] / 8
+    assert found[128][1] > found[8][1]
+
+
+def test_every_way_to_agree_trains_bert_alike_on_nccl():
+    config = GlueConfig("shipped", limit=128, limit_eval=32, epochs=1, batch_size=16, dropout=False, quiet=True)
+    corpus = load_glue(config)
+    alone = launch(glue, replace(config, sync="none"), corpus, world_size=1).values[0]
+    for sync in ("gather_scatter", "all_reduce", "bucketed", "ddp"):
+        run = launch(glue, replace(config, sync=sync), corpus, world_size=2, share_gpu=True)
+        assert run.backend == "nccl"
+        for result in run.values:
+            assert result.mean_losses == pytest.approx(alone.mean_losses, rel=1e-3), sync
+
+
 # --- gradients ------------------------------------------------------------------------------------
 
 

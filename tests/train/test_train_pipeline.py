@@ -131,7 +131,7 @@ def train_and_put_together(mode: str) -> tuple[dict[str, torch.Tensor], int, int
     gc.collect()
     before = {id(each) for each in gc.get_objects() if type(each) is torch.nn.Parameter}
     learner = translation_task._trainer(settings, CORPUS, len(batches))
-    # Adam divides a gradient by its size: of one that is nearly 0, rounding would make a whole step.
+    # Adam divides a gradient by its size: rounding in one that is nearly 0 would be a whole step.
     learner.optimizer.param_groups[0]["eps"] = 1e-4
     for batch in batches:
         learner.train_step(batch, batch.n_targets)

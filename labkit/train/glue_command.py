@@ -1,0 +1,204 @@
+"""The command of the GLUE task: one process a node as in the assignment, own ranks, or torchrun."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import shlex
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from labkit import launch, models
+from labkit.base.files import write_atomically
+from labkit.todo import missing
+from labkit.train import glue_task
+from labkit.train.entailment import Corpus
+from labkit.train.glue_task import GlueConfig, GlueResult, glue, load_glue
+from labkit.train.joining import ByHand, joined, recorded_on_all, under_torchrun
+from labkit.train.reading import read_on_rank_0
+from labkit.train.synchronization import WAYS
+
+MODEL_TYPES, TASKS = ("bert",), ("RTE",)
+BAD_INPUT = (ValueError, FileNotFoundError, FileExistsError, ConnectionError)
+DAY_S = 86400.0
+
+
+def add_parser(tasks: Any) -> None:
+    """Add the task to the subparsers ``tasks``; ``args.run(args)`` then trains."""
+    task = tasks.add_parser("glue", help="BERT on RTE", description="Train BERT to tell what follows from a text.")
+    _add_flags(task)
+    task.set_defaults(run=functools.partial(_train, task))
+
+
+def _train(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Train as the flags say: start ranks, or be the one that this process is."""
+    args.do_train = args.do_train or not args.do_eval  # --do-eval alone judges a model as it is
+    by_hand = args.local_rank is not None
+    torchrun = under_torchrun() and not by_hand
+    given = args.world_size or (1 if args.sync == "none" else 2)
+    world_size = int(os.environ["WORLD_SIZE"]) if torchrun else given
+    try:
+        config = GlueConfig(**{f.name: getattr(args, f.name) for f in fields(GlueConfig)})
+        _check_names(args.model_type, args.task_name)
+        _check_output(config.output_dir, args.overwrite_output_dir)
+        config.check_world(world_size)
+        if torchrun and args.world_size not in (None, world_size):
+            raise ValueError(
+                f"--world-size is {args.world_size}, but torchrun started {world_size} ranks; leave it out"
+            )
+        if by_hand and not 0 <= args.local_rank < world_size:
+            raise ValueError(f"--local-rank is {args.local_rank}, expected 0 to {world_size - 1}: one for each process")
+        corpus = load_glue(config) if not torchrun and args.local_rank in (None, 0) else None
+    except BAD_INPUT as error:
+        parser.error(str(error))
+    for task in WAYS[config.sync].tasks if world_size > 1 else ():
+        if todo := missing(task):
+            raise SystemExit(f"{todo}: --sync {config.sync} needs it; fill it in first")
+    if torchrun or by_hand:
+        hand = ByHand(args.local_rank, world_size, args.master_ip, args.master_port) if by_hand else None
+        try:
+            with joined(hand, args.backend, wait_s=args.timeout_s):
+                _run_as_rank(config, corpus, every_rank_prints=by_hand)
+        except ConnectionError as error:
+            raise SystemExit(str(error)) from None
+        return
+    run = launch.launch(glue, config, corpus, world_size=world_size, backend=args.backend, timeout_s=DAY_S)
+    _finish(run.values, run.events, config.output_dir)
+
+
+def _run_as_rank(config: GlueConfig, corpus: Corpus | None, every_rank_prints: bool) -> None:
+    """Train as one rank on the data that rank 0 has read; rank 0 writes what all ranks found."""
+    data = read_on_rank_0(lambda: corpus or load_glue(config))
+    if everything := recorded_on_all(lambda: glue(config, data, every_rank_prints)):
+        _finish(*everything, config.output_dir)
+
+
+def _check_names(model_type: str, task_name: str) -> None:
+    for flag, given, known in (("--model-type", model_type, MODEL_TYPES), ("--task-name", task_name, TASKS)):
+        if given.lower() not in map(str.lower, known):
+            raise ValueError(f"{flag} is {given!r}, expected {' or '.join(known)}: the lab knows no other")
+
+
+def _check_output(folder: str, overwrite: bool) -> None:
+    """Raise FileExistsError where results would be lost."""
+    if folder and Path(folder).is_dir() and any(Path(folder).iterdir()) and not overwrite:
+        raise FileExistsError(
+            f"--output-dir {folder} has something in it; name another folder, or say --overwrite-output-dir"
+        )
+
+
+# --- what comes out -------------------------------------------------------------------------------
+
+
+def summary(results: Sequence[GlueResult], command: str) -> dict[str, Any]:
+    """Return the ranks' results as one: what was run, on what, and what came of it."""
+    ranks = sorted(results, key=lambda result: result.rank)
+    first = ranks[0]
+    seconds = [rank.seconds_per_iteration for rank in ranks] if first.iteration_s else []
+    return {
+        "command": command,
+        "data_source": first.data_source,
+        "model": first.model,
+        "parameters": first.parameters,
+        "world_size": first.world_size,
+        "backend": first.backend,
+        "devices": [rank.device for rank in ranks],
+        "threads_per_rank": first.threads,
+        "config": first.config,
+        "mean_losses": first.mean_losses,
+        "losses": [rank.losses for rank in ranks],
+        "seconds_per_iteration": statistics.fmean(seconds) if seconds else None,
+        "accuracy": first.accuracy,
+    }
+
+
+def report(summed: dict[str, Any]) -> str:
+    """Return the summary in a few lines, for a terminal."""
+    sync, seconds = summed["config"]["sync"], summed["seconds_per_iteration"]
+    lines = [
+        ("source", summed["data_source"]),
+        ("model", f"{summed['model']}, {summed['parameters']:,} parameters"),
+        ("ranks", f"{summed['world_size']} on {summed['backend']}: {', '.join(summed['devices'])}; sync {sync}"),
+    ]
+    if seconds is not None:
+        n = min(len(summed["mean_losses"]), glue_task.TIMED_ITERATIONS)
+        lines.append(("per iteration", f"{seconds:.4g} s, the mean of {n} iterations without the first"))
+    if summed["accuracy"]:
+        lines.append(("accuracy", ", ".join(f"{accuracy:.4f}" for accuracy in summed["accuracy"])))
+    return "\n".join(f"{name:<14} {value}" for name, value in lines)
+
+
+def _finish(results: Sequence[GlueResult], events: Any, output_dir: str) -> None:
+    summed = summary(results, shlex.join(["python", "-m", "labkit.train", *sys.argv[1:]]))
+    print(report(summed))
+    if output_dir:
+        path = Path(output_dir) / "merged.json"
+        write_atomically(path, (json.dumps(summed, indent=2, ensure_ascii=False) + "\n").encode())
+        events.to_csv(path.with_name("events.csv"), index=False)
+        print(f"\nresults in {output_dir}: {', '.join(sorted(path.name for path in path.parent.iterdir()))}")
+
+
+# --- flags ----------------------------------------------------------------------------------------
+
+
+def _whole(text: str) -> int:
+    """Return a whole number; the assignment writes three epochs as 3.0."""
+    if not float(text).is_integer():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
+    return int(float(text))
+
+
+def _add_flags(task: argparse.ArgumentParser) -> None:
+    """Add the assignment's flags, by its names and ours, with GlueConfig's defaults."""
+
+    def add(*flags: str, dest: str, help: str, type: Callable[[str], Any] = int) -> None:
+        task.add_argument(*flags, dest=dest, type=type, help=f"{help} (%(default)s)")
+
+    add("--model-type", dest="model_type", type=str, help=" or ".join(MODEL_TYPES))
+    model = "a folder with a pretrained BERT, or its name on the hub; without one a small BERT with new weights"
+    task.add_argument("--model-name-or-path", "--model", dest="model", help=model)
+    add("--size", dest="size", type=str, help=f"of a BERT with new weights: {', '.join(models.BERT_SIZES)}")
+    add("--vocab-size", dest="vocab_size", help="tokens of a vocabulary that is trained on the data, at most")
+    add("--task-name", dest="task_name", type=str, help=" or ".join(TASKS))
+    add(
+        "--data-dir",
+        "--source",
+        dest="source",
+        type=str,
+        help="a folder with train.tsv and dev.tsv; shipped; hub; auto",
+    )
+    add("--max-seq-length", "--max-length", dest="max_length", help="tokens of a pair of sentences, at most")
+    add("--limit", dest="limit", help="training rows to use; None: all of them")
+    add("--limit-eval", dest="limit_eval", help="validation rows to use; None: all of them")
+    batch = ("--per-gpu-train-batch-size", "--per-device-train-batch-size", "--batch-size")
+    add(*batch, dest="batch_size", help="rows in a step, of all ranks together")
+    add("--num-train-epochs", "--epochs", dest="epochs", type=_whole, help="times through the training rows")
+    add("--learning-rate", "--lr", dest="learning_rate", type=float, help="the highest; it falls to 0")
+    add("--max-grad-norm", dest="max_grad_norm", type=float, help="norm to which the gradient is clipped")
+    add("--clip", dest="clip", type=str, help="after the ranks have agreed, or before")
+    add("--sync", dest="sync", type=str, help=f"how the ranks agree: {', '.join(WAYS)}")
+    add("--precision", dest="precision", type=str, help=f"of the forward pass: {', '.join(glue_task.PRECISIONS)}")
+    add("--iterations", dest="iterations", help="end after so many; None: after all epochs")
+    add("--seed", dest="seed", help="of new weights, the order of rows, and dropout")
+    task.add_argument("--no-dropout", dest="dropout", action="store_false", help="compare runs to the last digit")
+    task.add_argument("--do-train", action="store_true", help="train; with neither this nor --do-eval: both")
+    task.add_argument("--do-eval", action="store_true", help="take the accuracy after each epoch")
+    task.add_argument("--output-dir", help="folder for losses, results and the trained model; nothing is kept without")
+    task.add_argument("--overwrite-output-dir", action="store_true", help="the folder may have something in it")
+    add("--world-size", dest="world_size", help="processes in all; 1 without sync, else 2; torchrun sets its own")
+    rank = "which one this process is, started by hand: from 0 on; without it all are started here"
+    add("--local-rank", "--rank", dest="local_rank", help=rank)
+    add("--master-ip", "--master-addr", dest="master_ip", type=str, help="of rank 0's machine, for all ranks alike")
+    add("--master-port", dest="master_port", help="where rank 0 listens")
+    add("--timeout-s", dest="timeout_s", type=float, help="seconds to wait for ranks that are started by hand")
+    task.add_argument("--backend", choices=launch.BACKENDS, help="auto: NCCL where each rank has a GPU, else gloo")
+    task.set_defaults(world_size=None, local_rank=None, timeout_s=300.0, backend="auto")
+    task.set_defaults(master_ip=ByHand._field_defaults["host"], master_port=ByHand._field_defaults["port"])
+    task.set_defaults(**asdict(GlueConfig()) | {"model_type": MODEL_TYPES[0], "task_name": TASKS[0]})
+    task.set_defaults(do_train=False, do_eval=False)

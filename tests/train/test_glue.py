@@ -1,0 +1,281 @@
+"""BERT on RTE: every way to agree trains what one process trains, and what cannot be is refused."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from to_do import task
+
+from labkit import models
+from labkit.launch import RankError, launch
+from labkit.train import glue_task
+from labkit.train.entailment import Corpus, Example
+from labkit.train.glue_task import GlueConfig, GlueResult, glue, load_glue
+from labkit.train.synchronization import WAYS
+
+AGREEING = [name for name in WAYS if name != "none"]
+needs_all_ways = task("dp.3", "dp.4", "dp.6", "dp.7")
+
+SMALL = GlueConfig(
+    source="shipped", vocab_size=300, limit=104, limit_eval=30, epochs=2, batch_size=16, dropout=False, quiet=True
+)
+
+
+@pytest.fixture(scope="module")
+def corpus() -> Corpus:
+    return load_glue(replace(SMALL, learning_rate=1e-3))
+
+
+@pytest.fixture(scope="module")
+def results(corpus: Corpus, ranks: Any) -> Any:
+    """results(sync, world_size, **changes): the results of all ranks, in rank order."""
+    made: dict[Any, list[GlueResult]] = {}
+
+    def run(sync: str, world_size: int = 2, **changes: Any) -> list[GlueResult]:
+        key = (sync, world_size, *sorted(changes.items()))
+        if key not in made:
+            config = replace(SMALL, sync=sync, learning_rate=1e-3, **changes)
+            made[key] = ranks(world_size).run(glue, config, corpus).values
+        return made[key]
+
+    return run
+
+
+# --- the training ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def expected(corpus: Corpus) -> tuple[list[float], list[float]]:
+    """Losses and accuracies of the small run, by hand."""
+    return by_hand(corpus, SMALL.epochs)
+
+
+def by_hand(corpus: Corpus, epochs: int, max_grad_norm: float = 1.0) -> tuple[list[float], list[float]]:
+    """One process, plain torch: the losses of whole batches and the accuracies."""
+    model = models.bert("tiny", 0, vocab_size=corpus.vocab_size, max_position_embeddings=128)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    n_steps, losses, accuracy = epochs * math.ceil(len(corpus.train) / 16), [], []
+    for epoch in range(1, epochs + 1):
+        order = glue_task.epoch_order(len(corpus.train), 0, epoch)
+        assert sorted(order) == list(range(len(corpus.train)))
+        model.train()
+        for start in range(0, len(order), 16):
+            rows = [corpus.train[row] for row in order[start : start + 16]]
+            for group in optimizer.param_groups:
+                group["lr"] = 1e-3 * (1 - len(losses) / n_steps)
+            loss = F.cross_entropy(logits_one_by_one(model, rows), torch.tensor([row.label for row in rows]))
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
+            optimizer.step()
+            losses.append(loss.item())
+        model.eval()
+        with torch.no_grad():
+            guessed = logits_one_by_one(model, corpus.validation).argmax(1)
+        accuracy.append((guessed == torch.tensor([row.label for row in corpus.validation])).float().mean().item())
+    return losses, accuracy
+
+
+def logits_one_by_one(model: Any, rows: list[Example]) -> torch.Tensor:
+    """Without padding, so without a mask."""
+    inputs = [
+        {"input_ids": torch.tensor([row.input_ids]), "token_type_ids": torch.tensor([row.token_type_ids])}
+        for row in rows
+    ]
+    return torch.cat([model(**each).logits for each in inputs])
+
+
+@needs_all_ways
+@pytest.mark.parametrize("sync", AGREEING)
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_every_way_trains_what_one_process_trains_on_the_whole_batch(
+    sync: str, world_size: int, results: Any, corpus: Corpus, expected: Any
+) -> None:
+    losses, accuracy = expected
+    for result in results(sync, world_size):
+        assert result.mean_losses == pytest.approx(losses, rel=2e-4)
+        assert result.accuracy == pytest.approx(accuracy, abs=1.01 / len(corpus.validation))
+
+
+@needs_all_ways
+def test_one_process_alone_does_it_too(corpus: Corpus, expected: Any) -> None:
+    losses, accuracy = expected
+    alone = glue(replace(SMALL, sync="none", learning_rate=1e-3), corpus)
+    assert alone.mean_losses == alone.losses == pytest.approx(losses, rel=2e-4)
+    assert alone.accuracy == pytest.approx(accuracy, abs=1.01 / len(corpus.validation))
+    assert (alone.world_size, alone.backend) == (1, "none")
+
+
+@needs_all_ways
+@pytest.mark.parametrize("dropout", [False, True])
+def test_gather_scatter_and_all_reduce_have_the_same_losses_to_the_last_bit(dropout: bool, results: Any) -> None:
+    by_server = results("gather_scatter", dropout=dropout)
+    by_ring = results("all_reduce", dropout=dropout)
+    assert [r.losses for r in by_server] == [r.losses for r in by_ring]
+    assert by_server[0].fingerprints == by_ring[0].fingerprints
+
+
+@needs_all_ways
+def test_dropout_changes_the_losses_and_the_seed_decides_how(results: Any) -> None:
+    without, with_dropout, again, other = (
+        results("all_reduce", **changes)[0].losses
+        for changes in ({}, {"dropout": True}, {"dropout": True, "limit": 500}, {"dropout": True, "seed": 1})
+    )
+    assert without != with_dropout != other
+    assert again == with_dropout  # the rows are given: a second run of the same training
+
+
+@needs_all_ways
+@pytest.mark.parametrize("sync", AGREEING)
+def test_ranks_have_losses_of_their_own_and_parameters_in_common(sync: str, results: Any) -> None:
+    first, second = results(sync)
+    assert first.losses != second.losses and first.mean_losses == second.mean_losses
+    assert first.fingerprints == second.fingerprints and len(set(first.fingerprints)) == 2
+    # Both have half of each batch, in all steps but an epoch's last one too: 104 rows are 6 × 16 and 8.
+    means = [(a + b) / 2 for a, b in zip(first.losses, second.losses, strict=True)]
+    assert means == pytest.approx(first.mean_losses, rel=1e-5)
+
+
+@needs_all_ways
+@pytest.mark.parametrize("sync", AGREEING)
+def test_a_last_batch_with_fewer_rows_than_ranks_hangs_nobody_and_loses_no_row(
+    sync: str, corpus: Corpus, ranks: Any
+) -> None:
+    few = replace(corpus, train=corpus.train[:17], validation=corpus.validation[:1])
+    config = replace(SMALL, sync=sync, learning_rate=1e-3, epochs=2)
+    with_rows, without = ranks(2).run(glue, config, few).values
+    losses, accuracy = by_hand(few, 2)
+    assert with_rows.mean_losses == pytest.approx(losses, rel=2e-4) and with_rows.accuracy == accuracy
+    assert [math.isnan(loss) for loss in without.losses] == [False, True, False, True]
+
+
+@needs_all_ways
+def test_the_gradient_is_clipped_once_the_ranks_have_agreed(results: Any, corpus: Corpus) -> None:
+    tight = results("all_reduce", max_grad_norm=0.01)[0]
+    assert tight.mean_losses == pytest.approx(by_hand(corpus, SMALL.epochs, 0.01)[0], rel=2e-4)
+    before = results("all_reduce", max_grad_norm=0.01, clip="before")[0]
+    assert before.mean_losses[0] == tight.mean_losses[0]
+    assert before.fingerprints[1] != tight.fingerprints[1]
+
+
+@needs_all_ways
+@pytest.mark.parametrize("sync", ["all_reduce", "ddp"])
+def test_bf16_trains_close_to_fp32(sync: str, results: Any) -> None:
+    half, whole = (results(sync, precision=precision)[0].mean_losses for precision in ("bf16", "fp32"))
+    assert half != whole and half == pytest.approx(whole, abs=0.05)
+
+
+@needs_all_ways
+def test_iterations_ends_early_on_the_way_to_all_epochs(results: Any) -> None:
+    early, whole = results("all_reduce", iterations=9)[0], results("all_reduce")[0]
+    assert early.mean_losses == whole.mean_losses[:9] and len(early.accuracy) == 2
+    assert len(early.iteration_s) == 9
+
+
+def test_seconds_per_iteration_are_those_of_forty_without_the_first(corpus: Corpus) -> None:
+    result = glue(replace(SMALL, sync="none", iterations=1), corpus)
+    timed = replace(result, iteration_s=[100.0, *([1.0] * 20), *([2.0] * 19), *([50.0] * 9)])
+    assert timed.seconds_per_iteration == pytest.approx((20 + 38) / 39)
+    assert replace(result, iteration_s=[3.0]).seconds_per_iteration == 3.0
+
+
+@needs_all_ways
+@pytest.mark.parametrize("sync", AGREEING)
+def test_the_first_losses_on_real_rte_are_those_of_one_process(sync: str, shared_data: Path, ranks: Any) -> None:
+    config = GlueConfig(
+        str(shared_data / "glue"), iterations=5, dropout=False, do_eval=False, quiet=True, max_length=64
+    )
+    data = load_glue(config)
+    assert (len(data.train), len(data.validation)) == (2490, 277)
+    alone = glue(replace(config, sync="none"), data)
+    for result in ranks(2).run(glue, replace(config, sync=sync), data).values:
+        assert result.mean_losses == pytest.approx(alone.losses, rel=1e-4)
+
+
+# --- before the first step ------------------------------------------------------------------------
+
+
+def start_from_seed_of_rank(corpus: Corpus) -> None:
+    """What someone does who seeds every rank differently."""
+    glue(replace(SMALL, seed=dist.get_rank() // 3), corpus)
+
+
+@needs_all_ways
+def test_ranks_that_start_with_different_parameters_are_told_before_they_train(corpus: Corpus) -> None:
+    with pytest.raises(RankError, match=r"start with different parameters: rank 0 has \w{12}, and ranks 3 have others"):
+        launch(start_from_seed_of_rank, corpus, world_size=4, timeout_s=60)
+
+
+WRONG = {
+    "epochs": (0, "epochs is 0, expected a whole number, 1 or more"),
+    "batch_size": (True, "batch_size is True, expected a whole number"),
+    "iterations": (0, "iterations is 0, expected a whole number, 1 or more"),
+    "sync": ("ring", "sync is 'ring', expected one of none, gather_scatter, all_reduce, bucketed, ddp"),
+    "size": ("huge", "size is 'huge', expected one of tiny, mini"),
+    "precision": ("fp16", "precision is 'fp16', expected one of fp32, bf16"),
+    "clip": ("never", "clip is 'never', expected one of after, before"),
+    "learning_rate": (0.0, r"learning_rate is 0\.0, expected a number above 0"),
+    "max_grad_norm": (-1.0, r"max_grad_norm is -1\.0, expected a number above 0"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_value_that_cannot_be_is_refused_by_name(name: str) -> None:
+    value, complaint = WRONG[name]
+    with pytest.raises(ValueError, match=complaint):
+        GlueConfig(**{name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("sync", ["none", "ddp"])
+def test_clipping_before_needs_a_moment_before_the_ranks_agree(sync: str) -> None:
+    with pytest.raises(ValueError, match=f"clip is 'before' and sync '{sync}'"):
+        GlueConfig(sync=sync, clip="before")
+
+
+@pytest.mark.parametrize(
+    ("config", "world_size", "complaint"),
+    [
+        (GlueConfig(batch_size=64), 3, "batch_size is 64 and world_size 3: .* a multiple of 3, such as 66"),
+        (GlueConfig(sync="none"), 2, "sync is 'none' and world_size 2: ranks that never agree"),
+        (GlueConfig(), 0, "world_size is 0, expected 1 or more"),
+    ],
+)
+def test_a_world_that_cannot_train_so_is_refused(config: GlueConfig, world_size: int, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        config.check_world(world_size)
+
+
+# --- what stays on disk ---------------------------------------------------------------------------
+
+
+@needs_all_ways
+def test_losses_and_the_trained_model_are_on_disk_and_can_be_judged_again(
+    tmp_path: Path, corpus: Corpus, ranks: Any
+) -> None:
+    config = replace(SMALL, learning_rate=1e-3, output_dir=str(tmp_path / "out"))
+    first, second = ranks(2).run(glue, config, corpus).values
+    for result in (first, second):
+        lines = (tmp_path / "out" / f"loss_{result.rank}.txt").read_text().splitlines()
+        assert [int(line.split()[0]) for line in lines] == list(range(1, 15))
+        assert [float(line.split()[1]) for line in lines] == pytest.approx(result.losses, abs=1e-6)
+    judged = replace(SMALL, model=config.output_dir, do_train=False, output_dir="")
+    again = glue(judged, load_glue(judged))
+    assert again.accuracy == first.accuracy[-1:] and again.losses == []
+    assert again.fingerprints[0] == first.fingerprints[1]
+
+
+def test_every_iteration_prints_its_mean_loss_and_every_epoch_its_accuracy(
+    corpus: Corpus, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = glue(replace(SMALL, sync="none", quiet=False), corpus)
+    lines = capsys.readouterr().out.splitlines()
+    losses = [f"iter {i} loss {loss:.4f}" for i, loss in enumerate(result.mean_losses, start=1)]
+    accuracies = [f"accuracy {a:.4f} after epoch {e}, on 30 rows" for e, a in enumerate(result.accuracy, start=1)]
+    assert lines == [*losses[:7], accuracies[0], *losses[7:], accuracies[1]]

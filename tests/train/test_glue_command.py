@@ -1,0 +1,188 @@
+"""The assignment's command: started by hand, by torchrun or here, it trains the same; bad flags stop
+it before anything starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from test_train import without_torchrun
+from to_do import task
+
+from labkit import train
+from labkit.trace import EVENT_COLUMNS
+from labkit.train import glue_command
+
+needs_all_reduce = task("dp.4")
+SMALL = "--data-dir shipped --vocab-size 300 --limit 48 --limit-eval 20 --batch-size 16 --no-dropout --lr 1e-3".split()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+
+
+def started_by_hand(flags: list[str], ranks: list[int], port: int, *common: str) -> list[tuple[int, str, str]]:
+    """Exit status, stdout and stderr of one process for each of ``ranks``, as in so many terminals."""
+    command = [sys.executable, "-m", "labkit.train", "glue", *flags, "--master-ip", "127.0.0.1", "--master-port"]
+    processes = [
+        subprocess.Popen(
+            [*command, str(port), *common, "--local-rank", str(rank)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(),
+        )
+        for rank in ranks
+    ]
+    try:
+        printed = [process.communicate(timeout=200) for process in processes]
+        return [(process.returncode, *both) for process, both in zip(processes, printed, strict=True)]
+    finally:
+        for process in processes:
+            process.kill()
+
+
+# --- three ways to start it -----------------------------------------------------------------------
+
+
+@needs_all_reduce
+def test_by_hand_by_torchrun_and_on_own_processes_it_trains_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    without_torchrun(monkeypatch)
+    flags = [*SMALL, "--model_type", "bert", "--task_name=RTE", "--num_train_epochs", "2.0", "--do_train", "--do_eval"]
+    train.main(["glue", *flags, "--world-size", "2", "--output_dir", str(tmp_path / "own")])
+    own_out = capfd.readouterr().out
+    two = started_by_hand([*flags, "--output-dir", str(tmp_path / "hand")], [1, 0], free_port(), "--world-size", "2")
+    assert [status for status, *_ in two] == [0, 0], two
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    command = [*torchrun, "labkit.train", "glue", *flags, "--output-dir", str(tmp_path / "torchrun")]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+
+    own, hand, torchrun_s = (
+        json.loads((tmp_path / name / "merged.json").read_text()) for name in ("own", "hand", "torchrun")
+    )
+    for other in (hand, torchrun_s):
+        assert other["mean_losses"] == pytest.approx(own["mean_losses"], rel=1e-4)
+        assert other["losses"][1] == pytest.approx(own["losses"][1], rel=1e-4)
+        assert other["accuracy"] == pytest.approx(own["accuracy"], abs=0.051)
+    assert len(own["mean_losses"]) == 6 and len(own["accuracy"]) == 2
+    printed = [f"iter {i} loss {loss:.4f}" for i, loss in enumerate(hand["mean_losses"], start=1)]
+    for text in (two[0][1], two[1][1]):  # each terminal shows the losses
+        assert [line for line in text.splitlines() if line.startswith("iter ")] == printed
+    assert own_out.count("iter 1 loss ") == 1 and "2 ranks start with the same parameters" in own_out
+    assert glue_command.report(hand) in two[1][1] and "results in" not in two[0][1]
+    for name in ("own", "hand", "torchrun"):
+        files = {path.name for path in (tmp_path / name).iterdir()}
+        assert files >= {"merged.json", "events.csv", "loss_0.txt", "loss_1.txt", "config.json", "model.safetensors"}
+        events = pd.read_csv(tmp_path / name / "events.csv")
+        assert tuple(events.columns) == EVENT_COLUMNS and set(events["rank"]) == {0, 1}
+    assert "glue" in hand["command"] and "--local-rank 0" in hand["command"]
+
+
+def test_one_process_needs_no_sync_and_eval_alone_judges_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without_torchrun(monkeypatch)
+    out = str(tmp_path / "out")
+    train.main(["glue", *SMALL, "--sync", "none", "--epochs", "1", "--do-train", "--do-eval", "--output-dir", out])
+    accuracy = json.loads((tmp_path / "out" / "merged.json").read_text())["accuracy"][-1]
+    capsys.readouterr()
+    train.main(["glue", *SMALL, "--sync", "none", "--do-eval", "--model-name-or-path", out])
+    printed = capsys.readouterr().out
+    assert f"accuracy {accuracy:.4f} of the model as it is, on 20 rows" in printed and "iter" not in printed
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        ("--task-name MRPC", "--task-name is 'MRPC', expected RTE"),
+        ("--model-type gpt2", "--model-type is 'gpt2', expected bert"),
+        ("--sync ring", "sync is 'ring', expected one of none, gather_scatter"),
+        ("--sync none --world-size 2", "sync is 'none' and world_size 2"),
+        ("--batch-size 64 --world-size 3", "batch_size is 64 and world_size 3"),
+        ("--world-size 4 --local-rank 4", "--local-rank is 4, expected 0 to 3: one for each process"),
+        ("--world-size 4 --local-rank -1", "--local-rank is -1, expected 0 to 3"),
+        ("--num-train-epochs 1.5", "--num-train-epochs/--epochs: '1.5' is no whole number"),
+        ("--precision fp16", "precision is 'fp16', expected one of fp32, bf16"),
+        ("--data-dir /no/such/folder", "/no/such/folder"),
+        ("--model-name-or-path /no/such/folder", "/no/such/folder"),
+        ("--backend mpi", "invalid choice: 'mpi'"),
+    ],
+)
+def test_bad_flags_are_refused_before_anything_starts(
+    flags: str, complaint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without_torchrun(monkeypatch)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(glue_command.launch, "launch", lambda *_, **__: pytest.fail("processes were started"))
+    monkeypatch.setattr(glue_command, "joined", lambda *_, **__: pytest.fail("ranks met"))
+    with pytest.raises(SystemExit) as stop:
+        train.main(["glue", "--data-dir", "shipped", *flags.split()])
+    assert stop.value.code == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_results_of_an_earlier_run_are_not_lost_unless_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without_torchrun(monkeypatch)
+    (tmp_path / "loss_0.txt").write_text("1 0.7\n")
+    flags = ["glue", *SMALL, "--sync", "none", "--iterations", "1", "--output-dir", str(tmp_path)]
+    with pytest.raises(SystemExit):
+        train.main(flags)
+    assert "has something in it; name another folder, or say --overwrite-output-dir" in capsys.readouterr().err
+    assert (tmp_path / "loss_0.txt").read_text() == "1 0.7\n"
+    train.main([*flags, "--overwrite-output-dir"])
+    assert (tmp_path / "loss_0.txt").read_text() != "1 0.7\n"
+
+
+def test_an_unfilled_task_is_named_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_torchrun(monkeypatch)
+    monkeypatch.setattr(glue_command, "missing", lambda task: f"TODO {task}: labkit/dp.py, line 7")
+    monkeypatch.setattr(glue_command.launch, "launch", lambda *_, **__: pytest.fail("ranks were started"))
+    with pytest.raises(SystemExit, match=r"TODO dp\.3: labkit/dp\.py, line 7: --sync gather_scatter needs it"):
+        train.main(["glue", *SMALL, "--sync", "gather_scatter"])
+
+
+@needs_all_reduce
+def test_a_process_that_never_comes_and_one_too_many_are_named_in_the_terminals_of_the_others() -> None:
+    alone = started_by_hand(SMALL, [0], free_port(), "--world-size", "2", "--timeout-s", "2")
+    assert alone[0][0] != 0 and "rank 1 of 2 did not come within 2 s" in alone[0][2]
+    assert "Traceback" not in alone[0][2]
+    twice = started_by_hand(SMALL, [0, 1, 1], free_port(), "--world-size", "3", "--sync", "ddp", "--batch-size", "15")
+    assert all(status for status, *_ in twice)
+    assert all("two processes have rank 1 of 3" in error for _, _, error in twice)
+
+
+def test_all_flags_of_the_assignment_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_torchrun(monkeypatch)
+    seen: dict[str, Any] = {}
+    monkeypatch.setattr(glue_command, "load_glue", lambda config: seen.update(config=config))
+    monkeypatch.setattr(glue_command, "joined", lambda hand, *_, **__: seen.update(hand=hand) or sys.exit(0))
+    flags = """--model_type bert --model_name_or_path folder --task_name RTE --do_train --do_eval --data_dir shipped
+        --max_seq_length 128 --per_gpu_train_batch_size 64 --learning_rate 2e-5 --num_train_epochs 3 --output_dir out
+        --overwrite_output_dir --sync ddp --master_ip 10.10.1.1 --master_port 23456 --world_size 4 --local_rank 0
+        --iterations 5 --precision bf16"""
+    with pytest.raises(SystemExit):
+        train.main(["glue", *flags.split()])
+    config, hand = seen["config"], seen["hand"]
+    assert (config.model, config.source, config.max_length, config.batch_size) == ("folder", "shipped", 128, 64)
+    assert (config.epochs, config.learning_rate, config.iterations, config.precision) == (3, 2e-5, 5, "bf16")
+    assert hand == (0, 4, "10.10.1.1", 23456) and config.sync == "ddp" and config.do_eval
