@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from labkit.base import hub
 
 if TYPE_CHECKING:
     import torch
-    from transformers import BertForSequenceClassification, GPT2Config, GPT2LMHeadModel
+    from transformers import BertForSequenceClassification, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerBase
 
     from labkit.parallel.gpt2 import GPT2Stage
+
+T = TypeVar("T")
 
 # nano and mini are ours, for CPUs. The others are OpenAI's (Radford et al. 2019): 124M, 355M, 774M
 # and 1558M parameters.
@@ -84,23 +88,48 @@ def pretrained_gpt2(name_or_folder: str | os.PathLike[str] = "openai-community/g
     """Return a trained GPT-2: from a folder, or by its name on the Hugging Face hub.
 
     The folder is one that ``save_pretrained`` wrote. What was downloaded before is used without
-    asking the hub. Raises FileNotFoundError for a folder without a model, and ConnectionError,
-    within seconds, where the hub is needed and does not answer.
+    asking the hub. Raises FileNotFoundError for a folder that is not there or has no model,
+    ValueError for a model of another architecture, and ConnectionError, within seconds, where the
+    hub is needed and does not answer.
     """
     from transformers import GPT2LMHeadModel
 
+    return _from_pretrained(GPT2LMHeadModel.from_pretrained, name_or_folder, "gpt2")
+
+
+def _from_pretrained(
+    load: Callable[..., T], name_or_folder: str | os.PathLike[str], architecture: str, **settings: Any
+) -> T:
+    """Return what ``load`` makes of a folder or a name: of this machine if it can be, else the hub.
+
+    ``architecture`` is transformers' word for what the model has to be.
+    """
     name = os.fspath(name_or_folder)
-    if os.path.isdir(name) and not os.path.isfile(os.path.join(name, "config.json")):
-        raise FileNotFoundError(
-            f"the folder {name} has no config.json; expected a folder that model.save_pretrained wrote"
-        )
+    if os.path.isdir(name):
+        if not os.path.isfile(os.path.join(name, "config.json")):
+            raise FileNotFoundError(
+                f"the folder {name} has no config.json; expected a folder that model.save_pretrained wrote"
+            )
+    elif not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", name):
+        raise FileNotFoundError(f"there is no folder {name}; expected a folder with a model, or a name on the hub")
     try:
-        return GPT2LMHeadModel.from_pretrained(name, local_files_only=True)
+        _check_architecture(name, architecture, local_files_only=True)
+        return load(name, local_files_only=True, **settings)
     except OSError:
         if os.path.isdir(name) or hub.offline():
             raise
     hub.require(f"the model {name}")
-    return GPT2LMHeadModel.from_pretrained(name)
+    _check_architecture(name, architecture)
+    return load(name, **settings)
+
+
+def _check_architecture(name: str, expected: str, **options: Any) -> None:
+    """Raise ValueError, before weights are read, if a model's configuration says another."""
+    from transformers import PretrainedConfig
+
+    found = PretrainedConfig.get_config_dict(name, **options)[0].get("model_type")
+    if found != expected:
+        raise ValueError(f"{name} holds a model of type {found!r}, expected {expected!r}: name another one")
 
 
 def parallelize(gpt2: GPT2LMHeadModel, devices: Sequence[str | torch.device]) -> GPT2LMHeadModel:
@@ -193,6 +222,62 @@ def convnet(image_size: int = 28, n_classes: int = 10, seed: int = 0) -> torch.n
         torch.manual_seed(seed)
         linear_in = 32 * (image_size // 4) ** 2
         return nn.Sequential(*block(1, 16), *block(16, 32), nn.Flatten(), nn.Linear(linear_in, n_classes))
+
+
+def pretrained_bert(
+    name_or_folder: str | os.PathLike[str] = "google-bert/bert-base-cased",
+    num_labels: int = 2,
+    seed: int = 0,
+    **settings: Any,
+) -> BertForSequenceClassification:
+    """Return a trained BERT that is to learn to tell ``num_labels`` classes of texts apart.
+
+    Where the model has not learned that yet, its last layer has new weights, by ``seed`` alone.
+    ``settings`` are BertConfig's own, such as ``hidden_dropout_prob``. Folders, names and errors
+    are those of :func:`pretrained_gpt2`; ValueError also for a folder without BERT's weights.
+    """
+    import torch
+    from transformers import BertForSequenceClassification
+
+    def load(name: str, **options: Any) -> BertForSequenceClassification:
+        with torch.random.fork_rng(devices=[]), _without_load_report():
+            torch.manual_seed(seed)
+            loaded: Any = BertForSequenceClassification.from_pretrained(
+                name, num_labels=num_labels, output_loading_info=True, **options
+            )
+        model, found = loaded
+        if lost := sorted(key for key in found["missing_keys"] if not key.startswith(("classifier.", "bert.pooler."))):
+            raise ValueError(
+                f"the model {name} lacks {len(lost)} of BERT's weights, such as {lost[0]}: name another one"
+            )
+        return model
+
+    return _from_pretrained(load, name_or_folder, "bert", **settings)
+
+
+@contextlib.contextmanager
+def _without_load_report() -> Iterator[None]:
+    """Inside, transformers prints no bar, and no table of new weights: those are meant to be."""
+    from transformers import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def pretrained_bert_tokenizer(
+    name_or_folder: str | os.PathLike[str] = "google-bert/bert-base-cased",
+) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of a trained BERT. Folders, names and errors are as for the model."""
+    from transformers import AutoTokenizer
+
+    return _from_pretrained(AutoTokenizer.from_pretrained, name_or_folder, "bert")
 
 
 def parameter_count(model: Any) -> int:

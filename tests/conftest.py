@@ -89,3 +89,17 @@ def answer(tmp_path, monkeypatch):
         monkeypatch.syspath_prepend(str(tmp_path))
 
     return put
+
+
+@pytest.fixture(scope="module")
+def four_hosts() -> Iterator[list[Any]]:
+    """Four hosts with addresses of their own, 10.77.0.1 to 10.77.0.4 (hosts.Host), or the test is
+    skipped."""
+    import hosts
+
+    with contextlib.ExitStack() as stack:
+        try:
+            made = stack.enter_context(hosts.network(4))
+        except hosts.CannotMakeHosts as reason:
+            pytest.skip(f"no hosts of their own: {reason}")
+        yield made

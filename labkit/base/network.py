@@ -1,4 +1,4 @@
-"""Find out how this machine is reached: its addresses, and the interface on the route to another."""
+"""Find out how this machine is reached: its addresses, and the interface towards another one."""
 
 from __future__ import annotations
 

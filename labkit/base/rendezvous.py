@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from torch.distributed import TCPStore
 
 
+class MeetingError(ConnectionError):
+    """Ranks did not meet. The message says why, and what to do."""
+
+
 @contextlib.contextmanager
 def without_name_server() -> Iterator[None]:
     """Inside, have this process look up hosts in /etc/hosts alone, where glibc is there to do so.
@@ -57,8 +61,8 @@ def loopback_store(
     machines) the store is the usual one. ``listen_fd`` is a listening socket that rank 0 has
     already; the store takes it over.
 
-    Raises ValueError for a rank that is not in the world, OSError if the port is taken, and torch's
-    DistStoreError if the others are not there after ``timeout_s`` seconds.
+    Raises ValueError for a rank that is not in the world, MeetingError if the port is taken, and
+    torch's DistStoreError if the others are not there after ``timeout_s`` seconds.
     """
     from torch.distributed import TCPStore
 
@@ -77,10 +81,9 @@ def _listen(host: str, port: int) -> int:
     try:
         return socket.create_server((host, port), family=family).detach()
     except OSError as error:
-        raise OSError(
-            error.errno,
+        raise MeetingError(
             f"rank 0 cannot listen at {host}:{port} ({error.strerror}). Perhaps another run is still using the port: "
-            "end it, or give all ranks another master_port",
+            "end it, or give all ranks another master_port"
         ) from None
 
 
@@ -90,10 +93,6 @@ def _check_rank(rank: int, world_size: int) -> None:
 
 
 # --- ranks that somebody starts by hand -----------------------------------------------------------
-
-
-class MeetingError(ConnectionError):
-    """Ranks did not meet. The message says why, and what to do."""
 
 
 POLL_S = 0.02
@@ -134,6 +133,7 @@ def meet(rank: int, world_size: int, host: str, port: int, timeout_s: float = 30
         verdict = f"rank 0 at {address}:{port} ended before all ranks were there: read there why, and start all anew"
     if verdict:
         raise MeetingError(verdict)
+    store.set_timeout(timedelta(seconds=timeout_s))  # until here it was what was left
     return store
 
 

@@ -1,26 +1,96 @@
-"""Stand-in, until the branch data is merged."""
+"""Textual entailment as BERT sees it, from text to batches, and who got how many right.
+
+A sequence is: ``[CLS]`` sentence1 ``[SEP]`` sentence2 ``[SEP]`` ``[PAD]`` … Token types tell the
+two sentences apart, and the class is read off the first position (Devlin et al. 2018).
+"""
 
 from __future__ import annotations
-from dataclasses import dataclass
-from typing import Any
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
 import torch
 import torch.nn.functional as F
 
-NO_LOSS = -100
+from labkit import data, models
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+MARKS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+PAD_ID = 0  # marks come first in a trained vocabulary, in this order
+NO_LOSS = -100  # the label that cross_entropy passes over
+PRETRAINED = "google-bert/bert-base-cased"  # the assignment's
+
+Row = dict[str, Any]
+
+
+# --- text to token numbers ------------------------------------------------------------------------
+
+
+def train_tokenizer(rows: Sequence[Row], vocab_size: int) -> PreTrainedTokenizerBase:
+    """Return a WordPiece tokenizer as BERT's, cased, for both sentences of ``rows``.
+
+    Its vocabulary has at most ``vocab_size`` tokens: the five marks, every character, alone and
+    within a word, and then whole words, the most frequent first. Other words are spelled. The same
+    rows give the same tokenizer (tokenizers' own trainer breaks ties as they come). Raises
+    ValueError for fewer tokens than marks and characters.
+    """
+    from transformers import BertTokenizer
+
+    empty = BertTokenizer(vocab={mark: i for i, mark in enumerate(MARKS)}, do_lower_case=False).backend_tokenizer
+    words: Counter[str] = Counter()
+    for row in rows:
+        for side in ("sentence1", "sentence2"):
+            text = empty.normalizer.normalize_str(row[side])
+            words.update(word for word, _ in empty.pre_tokenizer.pre_tokenize_str(text))
+    characters = sorted(set("".join(words)))
+    vocabulary = [*MARKS, *characters, *(f"##{character}" for character in characters)]
+    if vocab_size < len(vocabulary):
+        raise ValueError(f"vocab_size is {vocab_size}, expected at least {len(vocabulary)}: marks, and every character")
+    by_frequency = sorted((word for word in words if len(word) > 1), key=lambda word: (-words[word], word))
+    vocabulary += by_frequency[: vocab_size - len(vocabulary)]
+    return BertTokenizer(vocab={token: i for i, token in enumerate(vocabulary)}, do_lower_case=False)
 
 
 @dataclass(frozen=True)
 class Example:
+    """A pair of sentences as token numbers, which sentence each belongs to, and its label."""
+
     input_ids: list[int]
     token_type_ids: list[int]
     label: int
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.input_ids)
+
+
+def encode(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, max_length: int) -> list[Example]:
+    """Return each row's tokens with their marks, at most ``max_length``.
+
+    Of a pair that is too long, the longer sentence loses its end first.
+    """
+    if not rows:
+        return []
+    first, second = ([row[side] for row in rows] for side in ("sentence1", "sentence2"))
+    tokens = tokenizer(first, second, truncation="longest_first", max_length=max_length)
+    kinds = tokens.get("token_type_ids") or [[0] * len(ids) for ids in tokens["input_ids"]]
+    labels = (int(row["label"]) for row in rows)
+    return [Example(*each) for each in zip(tokens["input_ids"], kinds, labels, strict=True)]
+
+
+# --- token numbers to batches ---------------------------------------------------------------------
 
 
 @dataclass
 class Batch:
+    """B pairs of sentences, padded to one length T: three of (B, T) int64, and labels (B,).
+
+    ``n_targets`` counts the rows that count in the loss, ``n_tokens`` their tokens without padding.
+    """
+
     input_ids: torch.Tensor
     attention_mask: torch.Tensor
     token_type_ids: torch.Tensor
@@ -28,71 +98,111 @@ class Batch:
     n_targets: int
     n_tokens: int
 
-    def __len__(self):
-        return len(self.input_ids)
+    def __len__(self) -> int:
+        return self.n_targets
 
-    def to(self, device):
-        return Batch(
-            self.input_ids.to(device),
-            self.attention_mask.to(device),
-            self.token_type_ids.to(device),
-            self.labels.to(device),
-            self.n_targets,
-            self.n_tokens,
-        )
+    def to(self, device: torch.device) -> Batch:
+        names = ("input_ids", "attention_mask", "token_type_ids", "labels")
+        return replace(self, **{name: getattr(self, name).to(device) for name in names})
+
+
+def collate(examples: Sequence[Example], length: int | None = None) -> Batch:
+    """Return a batch of examples, padded to ``length`` tokens, or to the longest.
+
+    Of no examples it is a row that counts in no loss: a rank for which none is left still takes
+    part in forward and backward, and in what is agreed there.
+    """
+    n_rows, length = max(len(examples), 1), length or max(map(len, examples), default=1)
+    input_ids, mask, kinds = (torch.full((n_rows, length), value) for value in (PAD_ID, 0, 0))
+    labels = torch.full((n_rows,), NO_LOSS)
+    mask[:, 0] = 1  # of a row without tokens too, or attention would have nothing to look at
+    for row, example in enumerate(examples):
+        n = len(example)
+        input_ids[row, :n], mask[row, :n] = torch.tensor(example.input_ids), 1
+        kinds[row, :n], labels[row] = torch.tensor(example.token_type_ids), example.label
+    return Batch(input_ids, mask, kinds, labels, len(examples), sum(map(len, examples)))
+
+
+def logits(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+    """Return the model's logits, (B, classes), float32."""
+    tensors = {"attention_mask": batch.attention_mask, "token_type_ids": batch.token_type_ids}
+    return model(input_ids=batch.input_ids, **tensors).logits.float()
+
+
+def summed_loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+    """Return the cross-entropy of the batch's rows, summed, in nats. A scalar.
+
+    A sum, so that it adds up over ranks; divided by ``batch.n_targets`` it is the loss per row.
+    """
+    return F.cross_entropy(logits(model, batch), batch.labels, ignore_index=NO_LOSS, reduction="sum")
+
+
+def count_correct(model: torch.nn.Module, batch: Batch) -> int:
+    """Return how many of the batch's rows the model puts into the class of their label."""
+    return int((logits(model, batch).argmax(1) == batch.labels).sum())
+
+
+# --- all of it, ready for training ----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Corpus:
+    """The data of a training run.
+
+    ``source`` says where the rows are from. ``model`` is the pretrained model that the tokenizer
+    belongs to, a folder or a name, or "" where the tokenizer was trained on the rows.
+    """
+
     source: str
-    tokenizer: str
-    vocab_size: int
-    train: list[Example]
-    validation: list[Example]
+    model: str
+    tokenizer: PreTrainedTokenizerBase = field(repr=False)
+    train: list[Example] = field(repr=False)
+    validation: list[Example] = field(repr=False)
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.tokenizer)
 
 
-def collate(examples, length=None):
-    n = max(1, len(examples))
-    length = length or max(map(len, examples))
-    ids, mask, types = (
-        torch.zeros(n, length, dtype=torch.int64),
-        torch.zeros(n, length, dtype=torch.int64),
-        torch.zeros(n, length, dtype=torch.int64),
-    )
-    labels = torch.full((n,), NO_LOSS)
-    mask[:, 0] = 1
-    for r, e in enumerate(examples):
-        k = len(e)
-        ids[r, :k] = torch.tensor(e.input_ids)
-        mask[r, :k] = 1
-        types[r, :k] = torch.tensor(e.token_type_ids)
-        labels[r] = e.label
-    return Batch(ids, mask, types, labels, len(examples), sum(map(len, examples)))
+def load_corpus(
+    source: str = "auto",
+    model: str = "auto",
+    vocab_size: int = 2000,
+    max_length: int = 128,
+    limit: int | None = None,
+    limit_eval: int | None = None,
+) -> Corpus:
+    """Load RTE's two labelled splits and encode them with the tokenizer of a model.
+
+    ``source`` is as :func:`labkit.data.rte` takes it. ``model`` is a pretrained BERT, a folder or a
+    name on the hub; "" has a tokenizer trained on the training rows; ``"auto"`` is the assignment's
+    bert-base-cased where it can be had, else "", and a printed line says so. ``limit`` takes that
+    many training rows from the front, ``limit_eval`` that many of validation. A pair of more than
+    ``max_length`` tokens is cut.
+
+    Raises what :func:`labkit.data.rte` and :func:`labkit.models.pretrained_bert_tokenizer` raise.
+    """
+    train = data.rte("train", source)
+    validation = data.rte("validation", train.source)
+    parts = {"train": train[:limit], "validation": validation[:limit_eval]}
+    for split, whole in (("train", train), ("validation", validation)):
+        if len(parts[split]) < len(whole):
+            print(f"{split}: the first {len(parts[split]):,} of {len(whole):,} rows are used")
+    model, tokenizer = _tokenizer(model, parts["train"], vocab_size)
+    examples = {split: encode(rows, tokenizer, max_length) for split, rows in parts.items()}
+    return Corpus(train.source, model, tokenizer, examples["train"], examples["validation"])
 
 
-def logits(model, batch):
-    return model(
-        input_ids=batch.input_ids, attention_mask=batch.attention_mask, token_type_ids=batch.token_type_ids
-    ).logits
-
-
-def summed_loss(model, batch):
-    return F.cross_entropy(logits(model, batch).float(), batch.labels, ignore_index=NO_LOSS, reduction="sum")
-
-
-def count_correct(model, batch):
-    return int((logits(model, batch).argmax(1) == batch.labels).sum())
-
-
-def load_corpus(source="auto", model="", vocab_size=300, max_length=128, limit=None, limit_eval=None):
-    g = torch.Generator().manual_seed(0)
-
-    def rows(n):
-        out = []
-        for i in range(n):
-            k = int(torch.randint(6, 20, (1,), generator=g))
-            ids = torch.randint(5, vocab_size, (k,), generator=g).tolist()
-            out.append(Example([2, *ids, 3], [0] * (k // 2) + [1] * (k + 2 - k // 2), int(ids[0] % 2)))
-        return out
-
-    return Corpus("random", "", vocab_size, rows(limit or 500), rows(limit_eval or 50))
+def _tokenizer(model: str, rows: Sequence[Row], vocab_size: int) -> tuple[str, PreTrainedTokenizerBase]:
+    """Return the pretrained model to use, "" for none, and the tokenizer that belongs to it."""
+    if model == "auto":
+        try:
+            return PRETRAINED, models.pretrained_bert_tokenizer(PRETRAINED)
+        except OSError:  # not downloaded, and no hub: ConnectionError is one too
+            print(f"model: {PRETRAINED} cannot be had here, so it is a small BERT with new weights")
+            model = ""
+    if model:
+        return model, models.pretrained_bert_tokenizer(model)
+    tokenizer = train_tokenizer(rows, vocab_size)
+    print(f"tokenizer: {len(tokenizer):,} WordPiece tokens, made from {len(rows):,} rows")
+    return "", tokenizer

@@ -20,8 +20,9 @@ from labkit.todo import missing
 from labkit.train import glue_task
 from labkit.train.entailment import Corpus
 from labkit.train.glue_task import GlueConfig, GlueResult, glue, load_glue
-from labkit.train.joining import ByHand, joined, recorded_on_all, under_torchrun
+from labkit.train.joining import ByHand, joined, under_torchrun
 from labkit.train.reading import read_on_rank_0
+from labkit.train.recording import recorded_on_all
 from labkit.train.synchronization import WAYS
 
 MODEL_TYPES, TASKS = ("bert",), ("RTE",)
@@ -161,8 +162,8 @@ def _add_flags(task: argparse.ArgumentParser) -> None:
         task.add_argument(*flags, dest=dest, type=type, help=f"{help} (%(default)s)")
 
     add("--model-type", dest="model_type", type=str, help=" or ".join(MODEL_TYPES))
-    model = "a folder with a pretrained BERT, or its name on the hub; without one a small BERT with new weights"
-    task.add_argument("--model-name-or-path", "--model", dest="model", help=model)
+    model = "a folder with a pretrained BERT, or a name on the hub; auto: bert-base-cased where it can be had, else a small one"
+    add("--model-name-or-path", "--model", dest="model", type=str, help=model)
     add("--size", dest="size", type=str, help=f"of a BERT with new weights: {', '.join(models.BERT_SIZES)}")
     add("--vocab-size", dest="vocab_size", help="tokens of a vocabulary that is trained on the data, at most")
     add("--task-name", dest="task_name", type=str, help=" or ".join(TASKS))
@@ -200,5 +201,5 @@ def _add_flags(task: argparse.ArgumentParser) -> None:
     task.add_argument("--backend", choices=launch.BACKENDS, help="auto: NCCL where each rank has a GPU, else gloo")
     task.set_defaults(world_size=None, local_rank=None, timeout_s=300.0, backend="auto")
     task.set_defaults(master_ip=ByHand._field_defaults["host"], master_port=ByHand._field_defaults["port"])
-    task.set_defaults(**asdict(GlueConfig()) | {"model_type": MODEL_TYPES[0], "task_name": TASKS[0]})
+    task.set_defaults(**asdict(GlueConfig()) | {"model_type": MODEL_TYPES[0], "task_name": TASKS[0], "model": "auto"})
     task.set_defaults(do_train=False, do_eval=False)

@@ -35,7 +35,7 @@ class GlueConfig:
 
     - ``source``, ``limit``, ``limit_eval``, ``max_length``, ``vocab_size``: as
       :func:`labkit.train.entailment.load_corpus` takes them.
-    - ``model``: a pretrained BERT, a folder or a name on the hub. Without one it is
+    - ``model``: a pretrained BERT, a folder or a name on the hub, or ``"auto"``. Without one it is
       :func:`labkit.models.bert` of ``size`` with new weights, and a tokenizer trained on the data.
     - ``batch_size``: rows in a step, of all ranks together; a multiple of the number of ranks.
     - ``sync``: one of :data:`labkit.train.synchronization.WAYS`; ``"none"`` is for one process.
@@ -186,7 +186,7 @@ def glue(config: GlueConfig, corpus: Corpus | None = None, every_rank_prints: bo
         device=str(run.trainer.device),
         threads=torch.get_num_threads(),
         data_source=corpus.source,
-        model=config.model or f"BERT {config.size}, new weights",
+        model=corpus.model or f"BERT {config.size}, new weights",
         parameters=run.trainer.n_parameters,
         config=asdict(config),
         losses=run.losses,
@@ -268,14 +268,14 @@ class GlueRun:
         return torch.autocast(device().type, torch.bfloat16, enabled=self.config.precision == "bf16")
 
     def save(self, folder: Path) -> None:
-        """Write this rank's losses; rank 0 also the trained model, as ``from_pretrained`` reads it."""
+        """Write this rank's losses; on rank 0 also the model, as ``from_pretrained`` reads it."""
         rank = world().rank
         folder.mkdir(parents=True, exist_ok=True)
         lines = (f"{i} {loss:.6f}\n" for i, loss in enumerate(self.losses, start=1))
         write_atomically(folder / f"loss_{rank}.txt", "".join(lines).encode())
         if rank == 0 and self.config.do_train:
-            self.trainer.module.save_pretrained(folder)
-            self.corpus.load_tokenizer().save_pretrained(folder)
+            self.trainer.whole_model().save_pretrained(folder)
+            self.corpus.tokenizer.save_pretrained(folder)
 
 
 def epoch_order(n_rows: int, seed: int, epoch: int) -> list[int]:
@@ -287,9 +287,9 @@ def epoch_order(n_rows: int, seed: int, epoch: int) -> list[int]:
 def _model(config: GlueConfig, corpus: Corpus) -> torch.nn.Module:
     """Return the model that training starts from, the same on every rank."""
     rate = 0.1 if config.dropout else 0.0
-    dropout = {"hidden_dropout_prob": rate, "attention_probs_dropout_prob": rate}
-    if config.model:
-        return models.pretrained_bert(config.model, seed=config.seed, **dropout)
+    dropout: dict[str, Any] = {"hidden_dropout_prob": rate, "attention_probs_dropout_prob": rate}
+    if corpus.model:
+        return models.pretrained_bert(corpus.model, seed=config.seed, **dropout)
     shape = {"vocab_size": corpus.vocab_size, "max_position_embeddings": max(config.max_length, 8)}
     return models.bert(config.size, config.seed, **shape, **dropout)
 

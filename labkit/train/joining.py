@@ -9,7 +9,7 @@ import json
 import os
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -100,11 +100,19 @@ def _meet(by_hand: ByHand, wait_s: float) -> Any:
     """Meet the others, and set the environment as torchrun does. Return the store."""
     store = meet(*by_hand, timeout_s=wait_s)
     machines = _told_by_all(store, by_hand, "machine", machine.name())
-    here = [rank for rank, each in enumerate(machines) if each == machines[by_hand.rank]]
-    local = here.index(by_hand.rank), by_hand.world_size, len(here)
-    values = (by_hand.rank, *local, by_hand.host, by_hand.port)
+    local_rank, local_world_size = local_place(machines, by_hand.rank)
+    values = (by_hand.rank, local_rank, by_hand.world_size, local_world_size, by_hand.host, by_hand.port)
     os.environ.update({name: str(value) for name, value in zip(VARIABLES, values, strict=True)})
     return store
+
+
+def local_place(machines: Sequence[str], rank: int) -> tuple[int, int]:
+    """Return which of the ranks on its machine ``rank`` is, and how many those are.
+
+    ``machines`` has the machine of each rank.
+    """
+    here = [each for each, machine in enumerate(machines) if machine == machines[rank]]
+    return here.index(rank), len(here)
 
 
 def _told_by_all(store: Any, by_hand: ByHand, name: str, mine: str) -> list[str]:

@@ -23,7 +23,7 @@ class Recorded(NamedTuple):
 
 
 def recorded_on_all(fn: Callable[[], Any]) -> Recorded | None:
-    """Run ``fn()`` on every rank, its spans recorded. Return what came of it on rank 0, else None."""
+    """Run ``fn()`` on every rank, its spans recorded. Return everything on rank 0, else None."""
     rank, world_size = world()
     recorder = trace.Recorder()
     recorder.start(device().type)

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
-from labkit import launch, models, trace
+from labkit import launch, models
 from labkit.todo import missing
 from labkit.train import metrics, modes
-from labkit.train.joining import common_origin_ns, joined, under_torchrun
+from labkit.train.joining import joined, under_torchrun
 from labkit.train.metrics import RankResult
-from labkit.train.trainer import device, world
+from labkit.train.recording import recorded_on_all
 from labkit.train.translation_task import DATA_ERRORS, TranslateConfig, load, translate
 
 
@@ -72,17 +71,8 @@ def _train(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
 def _run_as_rank(config: TranslateConfig, args: argparse.Namespace) -> None:
     """Train as one rank under torchrun; rank 0 gathers all ranks' results and writes them."""
     with joined(backend=args.backend):
-        rank, world_size = world()
-        recorder = trace.Recorder()
-        recorder.start(device().type)
-        origin = common_origin_ns()
-        result = translate(config)
-        rows = trace.rank_events(recorder.finish(), rank, origin)
-        gathered: list[Any] = [None] * world_size
-        dist.all_gather_object(gathered, (result, rows))
-        if rank == 0:
-            events = trace.event_table((row for _, rows in gathered for row in rows), measured=True)
-            _finish([result for result, _ in gathered], events, args.out)
+        if everything := recorded_on_all(lambda: translate(config)):
+            _finish(*everything, args.out)
 
 
 def _finish(results: Sequence[RankResult], events: Any, out: str | None) -> None:

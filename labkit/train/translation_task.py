@@ -14,7 +14,7 @@ from labkit.train import metrics, modes, pipeline_trainer, translation
 from labkit.train.metrics import RankResult
 from labkit.train.pipeline_trainer import PipelineTrainer
 from labkit.train.reading import read_on_rank_0
-from labkit.train.trainer import Trainer, device, targets_per_step, world
+from labkit.train.trainer import Trainer, targets_per_step, world
 from labkit.train.translation import Corpus
 
 DATA_ERRORS = (ValueError, FileNotFoundError, ConnectionError)

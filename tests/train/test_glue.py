@@ -1,4 +1,4 @@
-"""BERT on RTE: every way to agree trains what one process trains, and what cannot be is refused."""
+"""BERT on RTE: every way to agree trains what one process trains; what cannot be is refused."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_ranks_have_losses_of_their_own_and_parameters_in_common(sync: str, resu
     first, second = results(sync)
     assert first.losses != second.losses and first.mean_losses == second.mean_losses
     assert first.fingerprints == second.fingerprints and len(set(first.fingerprints)) == 2
-    # Both have half of each batch, in all steps but an epoch's last one too: 104 rows are 6 × 16 and 8.
+    # Each has half of every batch, of an epoch's last one too: 104 rows are 6 × 16 and 8.
     means = [(a + b) / 2 for a, b in zip(first.losses, second.losses, strict=True)]
     assert means == pytest.approx(first.mean_losses, rel=1e-5)
 

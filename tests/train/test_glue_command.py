@@ -1,5 +1,5 @@
-"""The assignment's command: started by hand, by torchrun or here, it trains the same; bad flags stop
-it before anything starts."""
+"""The assignment's command: started by hand, by torchrun or here, it trains the same; bad flags
+stop it before anything starts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from labkit.trace import EVENT_COLUMNS
 from labkit.train import glue_command
 
 needs_all_reduce = task("dp.4")
-SMALL = "--data-dir shipped --vocab-size 300 --limit 48 --limit-eval 20 --batch-size 16 --no-dropout --lr 1e-3".split()
+SMALL = ["--data-dir", "shipped", "--vocab-size", "300", "--limit", "48", "--limit-eval", "20"]
+SMALL += ["--batch-size", "16", "--no-dropout", "--lr", "1e-3", "--model", ""]
 
 
 def free_port() -> int:
@@ -34,7 +35,7 @@ def environment() -> dict[str, str]:
 
 
 def started_by_hand(flags: list[str], ranks: list[int], port: int, *common: str) -> list[tuple[int, str, str]]:
-    """Exit status, stdout and stderr of one process for each of ``ranks``, as in so many terminals."""
+    """Exit status, stdout and stderr of a process for each rank, as in so many terminals."""
     command = [sys.executable, "-m", "labkit.train", "glue", *flags, "--master-ip", "127.0.0.1", "--master-port"]
     processes = [
         subprocess.Popen(
