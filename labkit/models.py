@@ -84,23 +84,13 @@ def pretrained_gpt2(name_or_folder: str | os.PathLike[str] = "openai-community/g
     """Return a trained GPT-2: from a folder, or by its name on the Hugging Face hub.
 
     The folder is one that ``save_pretrained`` wrote. What was downloaded before is used without
-    asking the hub. Raises FileNotFoundError for a folder without a model, and ConnectionError,
-    within seconds, where the hub is needed and does not answer.
+    asking the hub. Raises FileNotFoundError for a folder without a model, ValueError for a model of
+    another architecture, and ConnectionError, within seconds, where the hub is needed and does not
+    answer.
     """
     from transformers import GPT2LMHeadModel
 
-    name = os.fspath(name_or_folder)
-    if os.path.isdir(name) and not os.path.isfile(os.path.join(name, "config.json")):
-        raise FileNotFoundError(
-            f"the folder {name} has no config.json; expected a folder that model.save_pretrained wrote"
-        )
-    try:
-        return GPT2LMHeadModel.from_pretrained(name, local_files_only=True)
-    except OSError:
-        if os.path.isdir(name) or hub.offline():
-            raise
-    hub.require(f"the model {name}")
-    return GPT2LMHeadModel.from_pretrained(name)
+    return _pretrained(GPT2LMHeadModel, os.fspath(name_or_folder))
 
 
 def parallelize(gpt2: GPT2LMHeadModel, devices: Sequence[str | torch.device]) -> GPT2LMHeadModel:
@@ -169,6 +159,50 @@ def bert(size: str = "small", seed: int = 0, **settings: Any) -> BertForSequence
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return BertForSequenceClassification(config)
+
+
+def pretrained_bert(
+    name_or_folder: str | os.PathLike[str] = "google-bert/bert-base-cased",
+    num_labels: int = 2,
+    seed: int = 0,
+    **settings: Any,
+) -> BertForSequenceClassification:
+    """Return a trained BERT with a new layer on top that tells ``num_labels`` classes apart.
+
+    The weights of that layer, which was not trained, depend on ``seed`` alone; a folder that holds
+    a classifier of as many classes brings its own. Dropout is as it was in training (0.1) unless
+    ``settings`` of BertConfig's own, such as ``hidden_dropout_prob=0.0``, say otherwise.
+    Places and errors are those of :func:`pretrained_gpt2`.
+    """
+    import torch
+    from transformers import BertForSequenceClassification
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return _pretrained(BertForSequenceClassification, os.fspath(name_or_folder), num_labels=num_labels, **settings)
+
+
+def _pretrained(model_class: Any, name: str, **settings: Any) -> Any:
+    """Return a trained model: from a folder, from what was downloaded before, or from the hub."""
+    if os.path.isdir(name) and not os.path.isfile(os.path.join(name, "config.json")):
+        raise FileNotFoundError(
+            f"the folder {name} has no config.json; expected a folder that model.save_pretrained wrote"
+        )
+    try:
+        return _load(model_class, name, local_files_only=True, **settings)
+    except OSError:
+        if os.path.isdir(name) or hub.offline():
+            raise
+    hub.require(f"the model {name}")
+    return _load(model_class, name, local_files_only=False, **settings)
+
+
+def _load(model_class: Any, name: str, local_files_only: bool, **settings: Any) -> Any:
+    config, _ = model_class.config_class.get_config_dict(name, local_files_only=local_files_only)
+    found, expected = config.get("model_type"), model_class.config_class.model_type
+    if found != expected:  # transformers would warn, and draw all weights anew
+        raise ValueError(f"{name} holds a model of type {found!r}, expected {expected!r}")
+    return model_class.from_pretrained(name, local_files_only=local_files_only, **settings)
 
 
 def convnet(image_size: int = 28, n_classes: int = 10, seed: int = 0) -> torch.nn.Sequential:

@@ -8,8 +8,9 @@
 3. what ships with the lab in ``data/``, or with scikit-learn.
 """
 
+from labkit.data.entailment import rte
 from labkit.data.handwritten import Digits, digits
 from labkit.data.sentence_pairs import translation
 from labkit.data.sources import Rows
 
-__all__ = ["Digits", "Rows", "digits", "translation"]
+__all__ = ["Digits", "Rows", "digits", "rte", "translation"]

@@ -1,0 +1,108 @@
+"""Pairs of sentences, and whether the second follows from the first: the lab's own, RTE, or any in
+RTE's form."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from labkit.data.sources import DataSet, Rows, lines, shipped_folder
+
+LABELS = ("entailment", "not_entailment")  # a label's number is its place, as in GLUE
+_STEMS = {"train": "train", "validation": "dev"}  # the labels of RTE's test split are not public
+_COLUMNS = ("sentence1", "sentence2", "label")
+
+
+def rte(split: str, source: str | os.PathLike[str] = "auto") -> Rows:
+    """Return the rows of a split of RTE (recognising textual entailment, of GLUE).
+
+    Splits are ``"train"`` and ``"validation"``, which is also ``"val"`` and ``"dev"``. A row is
+    ``{"sentence1": ..., "sentence2": ..., "label": ...}``; label 0, entailment, says that sentence2
+    follows from sentence1, and 1 that it does not.
+
+    ``source`` is ``"auto"`` (see :mod:`labkit.data`), ``"shipped"``, ``"hub"``, a folder, or a data
+    set's name on the hub. A folder holds either GLUE's files (``train.tsv`` and ``dev.tsv``, in the
+    folder, in ``RTE/`` or in ``glue/RTE/`` below it; fields are separated by tabs, and a quote is a
+    character like any other) or a data set that ``datasets.load_dataset`` reads.
+
+    Raises ValueError for an unknown split, a malformed line (file and line number), an unknown
+    label or an empty data set, and FileNotFoundError for a source that has no such files.
+    """
+    split = {"val": "validation", "dev": "validation"}.get(split, split)
+    if split not in _STEMS:
+        raise ValueError(f"split is {split!r}, expected 'train' or 'validation'")
+    return _RTE.load(split, source)
+
+
+# --- GLUE's files ---------------------------------------------------------------------------------
+
+
+def _from_glue_folder(split: str, folder: Path) -> Rows | None:
+    places = (place / f"{_STEMS[split]}.tsv" for place in (folder, folder / "RTE", folder / "glue" / "RTE"))
+    path = next(filter(Path.is_file, places), None)
+    return None if path is None else Rows(_read_tsv(path), str(folder))
+
+
+def _expected(split: str) -> str:
+    return (
+        f"expected {_STEMS[split]}.tsv, there, in RTE/ or in glue/RTE/ below it. To get it: "
+        "https://dl.fbaipublicfiles.com/glue/data/RTE.zip, unpacked (the README has the command)"
+    )
+
+
+def _read_tsv(path: Path) -> list[dict[str, Any]]:
+    text = enumerate(lines(path), 1)
+    header = next(text, (1, ""))[1].split("\t")
+    if not set(_COLUMNS) <= set(header):
+        raise ValueError(
+            f"{path}, line 1: the header is {', '.join(header)!r}; "
+            f"expected index, {', '.join(_COLUMNS)}, with tabs between them"
+        )
+    rows = []
+    for number, line in text:
+        fields = line.split("\t")
+        if len(fields) != len(header):
+            raise ValueError(
+                f"{path}, line {number}: {len(fields)} fields, expected {len(header)} with tabs between them: "
+                f"{', '.join(header)}"
+            )
+        rows.append(_row(dict(zip(header, fields, strict=True)), f"{path}, line {number}"))
+    return rows
+
+
+def _row(fields: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return a row with its label as a number; it may be a word in ``fields``."""
+    first, second, label = (fields[column] for column in _COLUMNS)
+    if label not in (*LABELS, 0, 1):
+        raise ValueError(f"{where}: the label is {label!r}, expected {LABELS[0]!r} or {LABELS[1]!r}")
+    for column in _COLUMNS[:2]:
+        if not fields[column].strip():
+            raise ValueError(f"{where}: {column} is empty, expected a sentence")
+    return {"sentence1": first, "sentence2": second, "label": LABELS.index(label) if label in LABELS else label}
+
+
+# --- its other places -----------------------------------------------------------------------------
+
+
+def _shipped(split: str) -> Rows:
+    return Rows(_from_glue_folder(split, shipped_folder("entailment")) or (), "shipped")
+
+
+def _from_table(table: Any, name: str, split: str) -> Rows:
+    columns = table.column_names or []
+    if not set(_COLUMNS) <= set(columns):
+        raise ValueError(f"{name} has the columns {', '.join(columns)}; expected {', '.join(_COLUMNS)}")
+    return Rows((_row(row, f"{name}, {split}, row {number}") for number, row in enumerate(table)), name)
+
+
+_RTE = DataSet(
+    name="entailment",
+    unit="sentence pair",
+    shipped=_shipped,
+    shipped_words="data/entailment, which ships with the lab",
+    from_folder=_from_glue_folder,
+    expected=_expected,
+    from_table=_from_table,
+    on_hub=(("nyu-mll/glue", {"name": "rte"}),),
+)
