@@ -97,7 +97,9 @@ def _add_flags(task: argparse.ArgumentParser) -> None:
     add("-w", "--world-size", type=int, help="processes in all; 2 if not given; torchrun sets its own")
     rank = "which one this process is, started by hand: from 0 on; without it all are started here"
     add("-nr", "--rank", type=int, help=rank)
-    add("-g", "--gpu", type=int, help="the GPU of this process, -1 for the CPU; without it one of its own if it has one")
+    add(
+        "-g", "--gpu", type=int, help="the GPU of this process, -1 for the CPU; without it one of its own if it has one"
+    )
     share = "processes on this machine, which share out its GPUs: each drives several, and spreads the model over them"
     add("--local-world-size", type=int, help=share)
     own = ByHand._field_defaults

@@ -10,6 +10,7 @@ import os
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -108,11 +109,13 @@ def train_digits(
     devices = list(devices) or [device()]
     where = " and ".join(map(str, devices))
     print(f"Hello from rank {rank} of {world_size}: {dist.get_backend()}, {where}, {process()}", flush=True)
+    train: Any  # a data set by its methods, as torch's loader wants it
+    test: Digits
     train, test = data or read_on_rank_0(lambda: load_digits(config))
     model = _parallel(models.convnet(train.images.shape[-1], seed=config.seed), devices)
     optimizer = torch.optim.SGD(model.parameters(), lr=config.learning_rate, momentum=0.9)
-    sampler = DistributedSampler(train, world_size, rank, seed=config.seed)
-    loader = DataLoader(train, batch_size=config.batch_size // world_size, sampler=sampler)
+    sampler: DistributedSampler[Any] = DistributedSampler(train, world_size, rank, seed=config.seed)
+    loader: DataLoader[Any] = DataLoader(train, batch_size=config.batch_size // world_size, sampler=sampler)
     every = max(1, len(loader) // LINES_PER_EPOCH)
     losses: list[float] = []
     model.train()
@@ -126,7 +129,9 @@ def train_digits(
             optimizer.step()
             losses.append(sum_over_ranks(loss.item())[0] / world_size)
             if step % every == 0 and (every_rank_prints or rank == 0):
-                print(f"Epoch [{epoch}/{config.epochs}], Step [{step}/{len(loader)}], Loss: {losses[-1]:.4f}", flush=True)
+                print(
+                    f"Epoch [{epoch}/{config.epochs}], Step [{step}/{len(loader)}], Loss: {losses[-1]:.4f}", flush=True
+                )
     accuracy = _accuracy(model.module, test, devices[0])
     if every_rank_prints or rank == 0:
         print(f"Accuracy on {len(test):,} test pictures: {accuracy:.4f}", flush=True)
@@ -167,9 +172,7 @@ class Spread(nn.Module):
             )
         self.devices = list(devices)
         cuts = [round(i * len(layers) / len(devices)) for i in range(len(devices) + 1)]
-        self.parts = nn.ModuleList(
-            layers[cuts[i] : cuts[i + 1]].to(each) for i, each in enumerate(devices)
-        )
+        self.parts = nn.ModuleList(layers[cuts[i] : cuts[i + 1]].to(each) for i, each in enumerate(devices))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for part, each in zip(self.parts, self.devices, strict=True):
