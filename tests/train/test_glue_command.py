@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from to_do import task
 from labkit import train
 from labkit.trace import EVENT_COLUMNS
 from labkit.train import glue_command
+from labkit.train.glue_task import GlueConfig, glue
 
 needs_all_reduce = task("dp.4")
 SMALL = ["--data-dir", "shipped", "--vocab-size", "300", "--limit", "48", "--limit-eval", "20"]
@@ -187,3 +189,29 @@ def test_all_flags_of_the_assignment_are_known(monkeypatch: pytest.MonkeyPatch) 
     assert (config.model, config.source, config.max_length, config.batch_size) == ("folder", "shipped", 128, 64)
     assert (config.epochs, config.learning_rate, config.iterations, config.precision) == (3, 2e-5, 5, "bf16")
     assert hand == (0, 4, "10.10.1.1", 23456) and config.sync == "ddp" and config.do_eval
+
+
+@needs_all_reduce
+def test_four_nodes_with_addresses_of_their_own_train_what_one_process_trains(tmp_path: Path, four_hosts: Any) -> None:
+    master, out = four_hosts[2].address, tmp_path / "out"  # to the other three it is another host's
+    flags = [*SMALL, "--epochs", "1", "--sync", "all_reduce", "--world-size", "4", "--master-ip", master]
+    command = [sys.executable, "-m", "labkit.train", "glue", *flags, "--master-port", "23456", "--output-dir", str(out)]
+    ranks = {0: four_hosts[2], 1: four_hosts[0], 2: four_hosts[1], 3: four_hosts[3]}
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    nodes = {
+        rank: host.start(
+            [*command, "--local-rank", str(rank)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
+        )
+        for rank, host in ranks.items()
+    }
+    printed = {rank: node.communicate(timeout=200)[0] for rank, node in nodes.items()}
+    assert [node.returncode for node in nodes.values()] == [0] * 4, printed
+    config = GlueConfig(
+        "shipped", limit=48, limit_eval=20, vocab_size=300, batch_size=16, epochs=1, dropout=False, sync="none"
+    )
+    alone = glue(replace(config, learning_rate=1e-3))
+    merged = json.loads((out / "merged.json").read_text())
+    assert merged["mean_losses"] == pytest.approx(alone.losses, rel=1e-4)
+    assert merged["world_size"] == 4 and merged["backend"] == "gloo"
+    for rank, text in printed.items():
+        assert "iter 1 loss " in text and (out / f"loss_{rank}.txt").is_file()
