@@ -6,6 +6,7 @@
 timelines          an event table as a timeline, or one over another
 schedule_figures   several schedules on one time axis, with their memory
 schedule_tables    a schedule as a table of time slots
+rank_devices       which rank drives which devices
 charts             bars next to each other, and measured points with a predicted curve
 picture            a figure as PNG, SVG, CSV and alt text
 layout, artists, memory_strips, palette   what those are made of
@@ -15,6 +16,7 @@ Simulated and measured tables have the same columns, so one function draws both.
 
 from labkit.draw.palette import HATCHES, PALETTE, STYLES, darker, style_of
 from labkit.draw.picture import Picture, new_axes, save, show
+from labkit.draw.rank_devices import describe_rank_devices, rank_devices
 from labkit.draw.schedule_figures import schedules
 from labkit.draw.schedule_tables import schedule_table
 from labkit.draw.timelines import overlay, timeline
@@ -25,8 +27,10 @@ __all__ = [
     "STYLES",
     "Picture",
     "darker",
+    "describe_rank_devices",
     "new_axes",
     "overlay",
+    "rank_devices",
     "save",
     "schedule_table",
     "schedules",

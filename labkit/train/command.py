@@ -6,9 +6,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from labkit.train import glue_command, translate_command
+from labkit.train import digits_command, glue_command, translate_command
 
-COMMANDS = (translate_command, glue_command)
+COMMANDS = (translate_command, glue_command, digits_command)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

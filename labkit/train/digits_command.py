@@ -1,0 +1,115 @@
+"""The command of the digits task: a process in each of two terminals, own ranks, or torchrun."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+from dataclasses import asdict, fields
+from typing import Any
+
+import torch
+
+from labkit import launch
+from labkit.parallel.devices import device_ids
+from labkit.train.digits_task import DigitsConfig, load_digits, process, train_digits
+from labkit.train.joining import ByHand, joined, under_torchrun
+from labkit.train.reading import read_on_rank_0
+
+BAD_INPUT = (TypeError, ValueError, FileNotFoundError, ConnectionError)
+DAY_S = 86400.0
+
+
+def add_parser(tasks: Any) -> None:
+    """Add the task to the subparsers ``tasks``; ``args.run(args)`` then trains."""
+    task = tasks.add_parser("digits", help="a ConvNet on digits", description="Train a ConvNet to read digits.")
+    _add_flags(task)
+    task.set_defaults(run=functools.partial(_train, task))
+
+
+def _train(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Train as the flags say: start ranks, or be the one that this process is."""
+    by_hand = args.rank is not None
+    torchrun = under_torchrun() and not by_hand
+    given = 2 if args.world_size is None else args.world_size
+    world_size = int(os.environ["WORLD_SIZE"]) if torchrun else given
+    try:
+        config = DigitsConfig(**{f.name: getattr(args, f.name) for f in fields(DigitsConfig)})
+        config.check_world(world_size)
+        if torchrun and args.world_size not in (None, world_size):
+            raise ValueError(
+                f"--world-size is {args.world_size}, but torchrun started {world_size} ranks; leave it out"
+            )
+        if by_hand and not 0 <= args.rank < world_size:
+            raise ValueError(f"--rank (-nr) is {args.rank}, expected 0 to {world_size - 1}: one for each process")
+        _check_devices(args, starts_ranks=not (by_hand or torchrun))
+        data = load_digits(config) if not torchrun and args.rank in (None, 0) else None
+    except BAD_INPUT as error:
+        parser.error(str(error))
+    if not (by_hand or torchrun):
+        backend = "gloo" if args.gpu == -1 else args.backend
+        launch.launch(train_digits, config, data, world_size=world_size, backend=backend, timeout_s=DAY_S)
+        return
+    hand = ByHand(args.rank, world_size, args.master_ip, args.master_port) if by_hand else None
+    if hand:
+        print(f"rank {hand.rank} of {world_size}, {process()}: waiting until all are there", flush=True)
+    try:
+        with joined(hand, args.backend, _own_device(args.gpu), wait_s=args.timeout_s) as own:
+            shared = read_on_rank_0(lambda: data or load_digits(config))
+            train_digits(config, shared, _devices(args.local_world_size, own), every_rank_prints=by_hand)
+    except ConnectionError as error:
+        raise SystemExit(str(error)) from None
+
+
+def _check_devices(args: argparse.Namespace, starts_ranks: bool) -> None:
+    """Raise ValueError for GPUs that are not there, or that nobody could share out."""
+    n_gpus = torch.cuda.device_count()
+    if args.gpu is not None and not -1 <= args.gpu < n_gpus:
+        raise ValueError(f"--gpu (-g) is {args.gpu}, and this machine has {n_gpus} GPUs, from 0 on; -1 is the CPU")
+    if args.gpu is not None and args.gpu >= 0 and starts_ranks:
+        raise ValueError("--gpu (-g) names the GPU of one process: give its --rank (-nr) too, or leave it out")
+    if args.local_world_size is not None:
+        if args.gpu is not None or starts_ranks:
+            raise ValueError(
+                "--local-world-size shares out the GPUs of a machine among processes that torchrun or you start: give "
+                "each its --rank (-nr), and no --gpu (-g)"
+            )
+        device_ids(0, args.local_world_size, n_gpus)
+
+
+def _own_device(gpu: int | None) -> torch.device | None:
+    """Return the device that a flag names; None stands for the rank's own."""
+    return None if gpu is None else torch.device("cpu") if gpu < 0 else torch.device("cuda", gpu)
+
+
+def _devices(local_world_size: int | None, own: torch.device) -> list[torch.device]:
+    """Return the devices that this rank drives: its ``own`` one, or its share of the machine's."""
+    if local_world_size is None:
+        return [own]
+    numbers = device_ids(int(os.environ["LOCAL_RANK"]), local_world_size, torch.cuda.device_count())
+    torch.cuda.set_device(numbers[0])
+    return [torch.device("cuda", number) for number in numbers]
+
+
+def _add_flags(task: argparse.ArgumentParser) -> None:
+    """Add the lecture's flags, by its names and ours, with DigitsConfig's defaults."""
+    add = task.add_argument
+    add("-w", "--world-size", type=int, help="processes in all; 2 if not given; torchrun sets its own")
+    rank = "which one this process is, started by hand: from 0 on; without it all are started here"
+    add("-nr", "--rank", type=int, help=rank)
+    add(
+        "-g", "--gpu", type=int, help="the GPU of this process, -1 for the CPU; without it one of its own if it has one"
+    )
+    share = "processes on this machine, which share out its GPUs: each drives several, and spreads the model over them"
+    add("--local-world-size", type=int, help=share)
+    own = ByHand._field_defaults
+    add("--master-addr", "--master-ip", dest="master_ip", default=own["host"], help="of rank 0's machine (%(default)s)")
+    add("--master-port", type=int, default=own["port"], help="where rank 0 listens (%(default)s)")
+    add("--timeout-s", type=float, default=300.0, help="to wait for ranks that are started by hand (%(default)g)")
+    add("--backend", default="auto", choices=launch.BACKENDS, help="auto: NCCL where each rank has a GPU, else gloo")
+    add("--source", help="auto, shipped, hub, a folder, or a data set's name on the hub (%(default)s)")
+    add("--epochs", type=int, help="times through the training pictures (%(default)s)")
+    add("--batch-size", type=int, help="pictures in a step, of all ranks together (%(default)s)")
+    add("--learning-rate", "--lr", type=float, help="of SGD with momentum 0.9 (%(default)s)")
+    add("--seed", type=int, help="of the first weights and the order of the pictures (%(default)s)")
+    task.set_defaults(**asdict(DigitsConfig()))

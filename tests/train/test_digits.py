@@ -1,0 +1,172 @@
+"""The digits task: two ranks train what one process would, however they were started, and the
+command refuses what cannot be."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+from test_train import without_torchrun
+from torch.utils.data import DataLoader, DistributedSampler
+
+from labkit import models, train
+from labkit.data import Digits, digits
+from labkit.launch import RankError, launch
+from labkit.train import digits_command
+from labkit.train.digits_task import DigitsConfig, Spread, train_digits
+
+SMALL = DigitsConfig("shipped", epochs=2, batch_size=50)
+
+
+def pictures(n: int = 200) -> tuple[Digits, Digits]:
+    train, test = digits("train", "shipped"), digits("test", "shipped")
+    return Digits(train.images[:n], train.labels[:n], "shipped"), test
+
+
+def losses_in_one_process(config: DigitsConfig, n_ranks: int, data: tuple[Digits, Digits]) -> list[float]:
+    """Take each rank's share of a batch one after the other, as its batch norm sees it alone, and
+    add up the gradients by hand."""
+    model = models.convnet(8, seed=config.seed).train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=config.learning_rate, momentum=0.9)
+    losses = []
+    for epoch in range(1, config.epochs + 1):
+        loaders = []
+        for rank in range(n_ranks):
+            sampler = DistributedSampler(data[0], n_ranks, rank, seed=config.seed)
+            sampler.set_epoch(epoch)
+            loaders.append(DataLoader(data[0], config.batch_size // n_ranks, sampler=sampler))
+        for shares in zip(*loaders, strict=True):
+            mean = torch.stack([F.cross_entropy(model(images), labels) for images, labels in shares]).mean()
+            optimizer.zero_grad()
+            mean.backward()
+            optimizer.step()
+            losses.append(mean.item())
+    return losses
+
+
+def test_two_ranks_train_what_one_process_does_that_adds_up_the_gradients_of_their_shares(capfd):
+    data = pictures()
+    first, second = launch(train_digits, SMALL, data, backend="gloo").values
+    assert first.losses == second.losses and len(first.losses) == 8
+    assert first.losses == pytest.approx(losses_in_one_process(SMALL, 2, data), rel=1e-3)
+    # What would be wrong: batch norm over the whole batch is another training.
+    alone = launch(train_digits, SMALL, data, backend="gloo", world_size=1).values[0]
+    assert first.losses != pytest.approx(alone.losses, rel=1e-2)
+    assert alone.losses == pytest.approx(losses_in_one_process(SMALL, 1, data), rel=1e-3)
+    said = capfd.readouterr().out
+    assert re.search(r"Hello from rank 1 of 2: gloo, cpu, process \d+ on ", said)
+    assert f"Epoch [1/2], Step [4/4], Loss: {first.losses[3]:.4f}" in said
+
+
+def test_it_learns_to_read_and_all_ranks_judge_the_same_model():
+    first, second = launch(train_digits, DigitsConfig("shipped", epochs=5), backend="gloo").values
+    assert first.accuracy == second.accuracy > 0.85
+    assert first.losses[-1] < 0.1 < 2 < first.losses[0]  # ln 10 is 2.3
+
+
+def test_a_model_spread_over_two_devices_trains_as_on_one(capfd):
+    data, cpu = pictures(), torch.device("cpu")
+    whole = launch(train_digits, SMALL, data, world_size=1, backend="gloo").values[0]
+    spread = launch(train_digits, SMALL, data, [cpu, cpu], world_size=1, backend="gloo").values[0]
+    assert (spread.losses, spread.device) == (pytest.approx(whole.losses, rel=1e-4), "cpu and cpu")
+
+
+def test_spread_layers_are_all_there_in_their_order_and_on_their_devices():
+    model, devices = models.convnet(8), [torch.device("cpu"), torch.device("meta"), torch.device("cpu")]
+    names = [type(layer).__name__ for layer in model]
+    parts = Spread(model, devices).parts
+    assert [type(layer).__name__ for part in parts for layer in part] == names
+    assert [{p.device.type for p in part.parameters()} for part in parts] == [{"cpu"}, {"meta"}, {"cpu"}]
+    with pytest.raises(ValueError, match="the model has 10 layers, and a rank has 11 devices"):
+        Spread(models.convnet(8), [torch.device("cpu")] * 11)
+
+
+def test_a_rank_that_cannot_read_the_data_is_told_and_nobody_waits():
+    with pytest.raises(RankError, match="FileNotFoundError: source is 'nowhere at all'"):
+        launch(train_digits, DigitsConfig("nowhere at all"), timeout_s=60)
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+FLAGS = ["digits", "--source", "shipped", "--epochs", "2"]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def progress(text: str) -> tuple[list[str], list[float]]:
+    """The printed lines of training: their words, and the number at the end of each."""
+    found = re.findall(r"(Epoch \[\d/2\], Step \[\d+/15\], Loss:|Accuracy on 297 test pictures:) (\d\.\d{4})", text)
+    return [words for words, _ in found], [float(number) for _, number in found]
+
+
+def test_in_two_terminals_by_torchrun_and_on_own_processes_it_prints_the_same_losses(monkeypatch, capfd):
+    without_torchrun(monkeypatch)
+    env = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    train.main([*FLAGS, "-w", "2", "-g", "-1"])
+    own = capfd.readouterr().out
+    where = ["--master_addr", "127.0.0.1", "--master_port", str(free_port())]
+    command = [sys.executable, "-m", "labkit.train", *FLAGS, "-w", "2", "-g", "-1", *where, "-nr"]
+    terminals = [subprocess.Popen([*command, str(n)], env=env, stdout=subprocess.PIPE, text=True) for n in (1, 0)]
+    try:
+        said = [process.communicate(timeout=120)[0] for process in terminals]
+    finally:
+        for process in terminals:
+            process.kill()
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    done = subprocess.run([*torchrun, "labkit.train", *FLAGS, "-g", "-1"], env=env, stdout=subprocess.PIPE, text=True)
+    assert [process.returncode for process in (*terminals, done)] == [0, 0, 0]
+    words, numbers = progress(own)
+    assert len(words) == 7 and words[0] == "Epoch [1/2], Step [5/15], Loss:"
+    for text in (*said, done.stdout):
+        assert progress(text) == (words, pytest.approx(numbers, abs=4e-3))
+    for rank, process, text in zip((1, 0), terminals, said, strict=True):
+        assert f"rank {rank} of 2, process {process.pid} on " in text  # it waits
+        assert f"Hello from rank {rank} of 2: gloo, cpu, process {process.pid} on " in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        ("-w 3", "batch_size is 100 and world_size 3"),
+        ("-w 0", "world_size is 0, expected 1 or more"),
+        ("-w 2 -nr 2", "--rank (-nr) is 2, expected 0 to 1: one for each process"),
+        ("-w 2 -nr -1", "--rank (-nr) is -1, expected 0 to 1"),
+        ("-g -2", "--gpu (-g) is -2, and this machine has "),
+        ("-nr 0 -g 99", "--gpu (-g) is 99, and this machine has "),
+        ("--epochs 0", "epochs is 0, expected a whole number, 1 or more"),
+        ("--batch-size 0", "batch_size is 0, expected a whole number, 1 or more"),
+        ("--lr 0", "learning_rate is 0.0, expected a number above 0"),
+        ("--seed -1", "seed is -1, expected a whole number, 0 or more"),
+        ("--local-world-size 2", "give each its --rank (-nr), and no --gpu (-g)"),
+        ("-nr 0 -g -1 --local-world-size 2", "give each its --rank (-nr), and no --gpu (-g)"),
+        ("-nr 0 --local-world-size 999", "local_world_size is 999 and the machine has "),
+        ("-nr 0 --local-world-size 0", "local_rank is 0, expected 0 to -1"),
+        ("--source /no/such/folder", "source is '/no/such/folder', which is not a folder"),
+        ("--backend mpi", "invalid choice: 'mpi'"),
+    ],
+)
+def test_bad_flags_are_refused_before_anything_starts(flags, complaint, monkeypatch, capsys):
+    without_torchrun(monkeypatch)
+    monkeypatch.setattr(digits_command.launch, "launch", lambda *_, **__: pytest.fail("processes were started"))
+    monkeypatch.setattr(digits_command, "joined", lambda *_, **__: pytest.fail("ranks met"))
+    with pytest.raises(SystemExit) as stop:
+        train.main([*FLAGS, *flags.split()])
+    assert stop.value.code == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_ranks_that_do_not_meet_say_why_in_a_line(monkeypatch):
+    without_torchrun(monkeypatch)
+    flags = ["-w", "2", "-nr", "1", "--timeout-s", "0.1", "--master-port", str(free_port())]
+    with pytest.raises(SystemExit, match=r"rank 1 found no rank 0 at 127\.0\.0\.1:"):
+        train.main([*FLAGS, *flags])
