@@ -3,6 +3,7 @@
     python -m labkit.train translate --world-size 2 --batch-size 128 --epochs 2
     python -m labkit.train translate --mode 1f1b --n-micro 4 --world-size 2
     torchrun --nproc-per-node 2 -m labkit.train translate --batch-size 128 --epochs 2
+    python -m labkit.train digits -w 2 -nr 0      in one terminal, and with -nr 1 in another
 
 In a notebook: ``launch(translate, TranslateConfig(epochs=2), world_size=2)``, then
 ``metrics.merge(run.values)``.

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from labkit import launch
 from labkit.base import machine
-from labkit.base.rendezvous import meet
+from labkit.base.rendezvous import MeetingError, meet
 
 GROUP_TIMEOUT_S = 1800.0  # torch's own, for each collective
 VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -61,7 +61,8 @@ def joined(
     - ``backend``: ``"auto"`` is NCCL for a GPU, gloo for the CPU.
     - ``timeout_s``: of each collective.
 
-    Raises what ``meet`` raises, and ValueError where the ranks would take different backends.
+    Raises what ``meet`` raises, and MeetingError where the ranks would take different backends, or
+    NCCL without a GPU.
 
     Caveats: ending a group can hang for ever while a DistributedDataParallel model on it is alive
     (pytorch issue 56297: gloo's threads wait for the GIL). So have a function make the model, train
@@ -76,11 +77,15 @@ def joined(
             backend = "nccl" if device.type == "cuda" else "gloo"
         if device.type == "cuda":
             torch.cuda.set_device(device)
+        plan = backend if backend != "nccl" or device.type == "cuda" else "nccl without a GPU"
+        if by_hand is None:
+            _check_plans({int(os.environ["RANK"]): plan})
+        else:
+            _check_plans(dict(enumerate(_told_by_all(store, by_hand, "plan", plan))))
         timeout = datetime.timedelta(seconds=timeout_s)
         if by_hand is None:
             dist.init_process_group(backend, timeout=timeout)
         else:
-            _check_agreed(store, by_hand, backend)
             dist.init_process_group(
                 backend, store=store, rank=by_hand.rank, world_size=by_hand.world_size, timeout=timeout
             )
@@ -121,12 +126,13 @@ def _told_by_all(store: Any, by_hand: ByHand, name: str, mine: str) -> list[str]
     return [json.loads(store.get(f"{name}/{rank}")) for rank in range(by_hand.world_size)]
 
 
-def _check_agreed(store: Any, by_hand: ByHand, backend: str) -> None:
-    backends = _told_by_all(store, by_hand, "backend", backend)
-    if len(set(backends)) > 1:
-        listed = ", ".join(f"rank {rank}: {each}" for rank, each in enumerate(backends))
-        raise ValueError(
-            f"the ranks would take different backends ({listed}), expected the same: gloo on all of them works without GPUs"
+def _check_plans(plans: dict[int, str]) -> None:
+    """Raise MeetingError where the ``plans`` of ranks, each a backend, make no group."""
+    if set(plans.values()) not in ({"gloo"}, {"nccl"}):
+        listed = ", ".join(f"rank {rank}: {plan}" for rank, plan in plans.items())
+        raise MeetingError(
+            f"the ranks can form no group ({listed}): expected NCCL with a GPU for each of them, or gloo on all, which works "
+            "everywhere (--backend gloo)"
         )
 
 

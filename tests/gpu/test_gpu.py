@@ -4,7 +4,10 @@ averaged, pipelines."""
 import copy
 import gc
 import math
+import socket
 import statistics
+import subprocess
+import sys
 import time
 from dataclasses import replace
 
@@ -21,6 +24,7 @@ from labkit.simulate import makespan, simulate
 from labkit.simulate.measures import peak_activations
 from labkit.trace import record, span
 from labkit.train import TranslateConfig, metrics, translate
+from labkit.train.digits_task import DigitsConfig, train_digits
 from labkit.train.entailment import Example
 from labkit.train.glue_task import GlueConfig, glue, load_glue
 from labkit.train.translation import EOS_DE_ID, generate
@@ -184,6 +188,31 @@ def test_every_way_to_agree_trains_bert_alike_on_nccl():
         assert run.backend == "nccl"
         for result in run.values:
             assert result.mean_losses == pytest.approx(alone.mean_losses, rel=1e-3), sync
+
+
+def test_digits_train_on_one_gpu_over_nccl_as_on_the_cpu_whole_and_spread(measured):
+    config = DigitsConfig("shipped", epochs=1)
+    on_cpu = launch(train_digits, config, world_size=1, backend="gloo").values[0]
+    run = launch(train_digits, config, world_size=1)
+    assert (run.backend, run.values[0].device) == ("nccl", "cuda:0")
+    spread = launch(train_digits, config, None, [torch.device("cuda", 0)] * 2, world_size=1).values[0]
+    for result in (run.values[0], spread):
+        assert result.losses[:5] == pytest.approx(on_cpu.losses[:5], rel=0.05)
+        assert result.losses[-1] < 0.5 * result.losses[0]
+    measured("digits recognised after an epoch on one GPU", run.values[0].accuracy, "of 1")
+
+
+def test_a_process_started_by_hand_takes_the_gpu_that_it_is_told_and_nccl():
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    flags = ["digits", "--source", "shipped", "-w", "1", "-nr", "0", "--epochs", "1", "--master-port", str(port)]
+    for more in (["-g", "0"], ["--local-world-size", "1"]):
+        command = [sys.executable, "-m", "labkit.train", *flags, *more]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        gpus = 1 if "-g" in more else torch.cuda.device_count()
+        assert f"Hello from rank 0 of 1: nccl, {' and '.join(f'cuda:{i}' for i in range(gpus))}, process" in done.stdout
+        assert "Accuracy on 297 test pictures: 0." in done.stdout
 
 
 # --- gradients ------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch.distributed import HashStore
 from torch.nn.parallel import DistributedDataParallel
 
+from labkit.base.rendezvous import MeetingError
 from labkit.train import joining
 from labkit.train.joining import INTERFACES, VARIABLES, ByHand, joined, local_place
 
@@ -90,8 +91,25 @@ def test_a_local_rank_counts_the_ranks_of_its_own_machine(machines, places):
     assert [local_place(machines, rank) for rank in range(len(machines))] == places
 
 
-def test_ranks_that_would_take_different_backends_are_told_of_each_other():
+@pytest.mark.parametrize(
+    ("plans", "complaint"),
+    [
+        (["gloo", "nccl"], r"rank 0: gloo, rank 1: nccl"),
+        (["nccl", "nccl without a GPU"], r"rank 0: nccl, rank 1: nccl without a GPU"),
+    ],
+)
+def test_every_rank_is_told_of_those_whose_backend_does_not_fit(plans, complaint):
     store = HashStore()
-    store.set("backend/1", '"nccl"')
-    with pytest.raises(ValueError, match=r"different backends \(rank 0: gloo, rank 1: nccl\), expected the same"):
-        joining._check_agreed(store, ByHand(0, 2), "gloo")
+    for rank, plan in enumerate(plans):
+        store.set(f"plan/{rank}", f'"{plan}"')
+    for rank, plan in enumerate(plans):
+        told = joining._told_by_all(store, ByHand(rank, 2), "plan", plan)
+        with pytest.raises(MeetingError, match=complaint):
+            joining._check_plans(dict(enumerate(told)))
+
+
+def test_nccl_without_a_gpu_is_refused_before_a_group_is_formed():
+    complaint = r"rank 0: nccl without a GPU\): expected NCCL with a GPU for each"
+    with pytest.raises(MeetingError, match=complaint), joined(alone(), "nccl", device=torch.device("cpu")):
+        pytest.fail("no group can be here")
+    assert not dist.is_initialized()
