@@ -21,7 +21,7 @@ class Start(NamedTuple):
 
     @property
     def reads_first(self) -> bool:
-        """Whether this process reads the data before ranks meet, so that bad data stop it at once."""
+        """Whether this process reads the data before ranks meet: bad data then stop it at once."""
         return not self.torchrun and (self.by_hand is None or self.by_hand.rank == 0)
 
 
