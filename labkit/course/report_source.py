@@ -35,10 +35,10 @@ class ReportError(ValueError):
 class Report:
     """What a notebook has for its report.
 
-    ``number`` is the notebook's, or its name where that has none. ``cells`` are those tagged
-    ``report``, each with the heading of the section it stands in and, for code, its number among
-    the code cells. ``runs`` are the training runs whose task the notebook names: each one's folder
-    and command.
+    ``number`` is the notebook's, or its name where that has none; ``folder`` is where it lies, and
+    ``title`` and ``question`` are what it begins with. ``cells`` are those tagged ``report``, each
+    with the heading of the section it stands in and, for code, its number among the code cells.
+    ``runs`` are the training runs whose task the notebook names: each one's folder and command.
     """
 
     number: str

@@ -20,6 +20,9 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from labkit import cli
 from labkit.course import chromium
 from labkit.course.report_source import UNANSWERED
+from labkit.course.student import is_student_edition
+
+PROJECT = Path(__file__).resolve().parents[2]
 
 
 def png(width: int = 2, height: int = 1) -> bytes:
@@ -263,11 +266,25 @@ def test_runs_of_the_notebooks_task_show_the_command_that_they_kept(lab, tmp_pat
     (tmp_path / "runs" / "glue-5").mkdir()
     (tmp_path / "runs" / "glue-5" / "merged.json").write_text('{"command": "half of')
     page = report_of(lab, [*good_cells(), text("In a terminal:\n\n    python -m labkit.train glue --do-train")])
-    assert "runs/glue-1 python -m labkit.train glue --data-dir 'my data' runs/mine torchrun -m labkit.train glue The cells" in page.text
+    assert (
+        "runs/glue-1 python -m labkit.train glue --data-dir 'my data' runs/mine torchrun -m labkit.train glue The cells"
+        in page.text
+    )
 
 
 def test_a_report_of_a_notebook_without_questions_has_no_such_heading(lab):
     assert "Questions" not in report_of(lab, [text("# One"), code("1", printed("1"))]).text
+
+
+def test_the_assignments_notebook_asks_its_questions_and_leaves_room_below_each():
+    cells = nbformat.read(PROJECT / "notebooks" / "03_gradient_sync.ipynb", as_version=4).cells
+    tags = [cell.metadata.get("tags", []) for cell in cells]
+    questions = [i for i, each in enumerate(tags) if "question" in each]
+    assert len(questions) == 5 and all("answer" in tags[i + 1] for i in questions)
+    if not is_student_edition(PROJECT):
+        assert all(cells[i + 1].source == UNANSWERED for i in questions)
+    pictures = [cell for cell, each in zip(cells, tags, strict=True) if "draw.save" in cell.source and "report" in each]
+    assert len(pictures) == 2
 
 
 def test_the_command_loads_no_page_machinery_before_it_is_needed():
