@@ -188,21 +188,15 @@ def _pretrained(model_class: Any, name: str, **settings: Any) -> Any:
         raise FileNotFoundError(
             f"the folder {name} has no config.json; expected a folder that model.save_pretrained wrote"
         )
-    try:
-        return _load(model_class, name, local_files_only=True, **settings)
-    except OSError:
-        if os.path.isdir(name) or hub.offline():
-            raise
-    hub.require(f"the model {name}")
-    return _load(model_class, name, local_files_only=False, **settings)
 
+    def load(local_files_only: bool) -> Any:
+        config, _ = model_class.config_class.get_config_dict(name, local_files_only=local_files_only)
+        found, expected = config.get("model_type"), model_class.config_class.model_type
+        if found != expected:  # transformers would warn, and draw all weights anew
+            raise ValueError(f"{name} holds a model of type {found!r}, expected {expected!r}")
+        return model_class.from_pretrained(name, local_files_only=local_files_only, **settings)
 
-def _load(model_class: Any, name: str, local_files_only: bool, **settings: Any) -> Any:
-    config, _ = model_class.config_class.get_config_dict(name, local_files_only=local_files_only)
-    found, expected = config.get("model_type"), model_class.config_class.model_type
-    if found != expected:  # transformers would warn, and draw all weights anew
-        raise ValueError(f"{name} holds a model of type {found!r}, expected {expected!r}")
-    return model_class.from_pretrained(name, local_files_only=local_files_only, **settings)
+    return hub.local_first(name, load)
 
 
 def convnet(image_size: int = 28, n_classes: int = 10, seed: int = 0) -> torch.nn.Sequential:

@@ -8,6 +8,10 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
+from typing import TypeVar
+
+Found = TypeVar("Found")
 
 
 def offline() -> bool:
@@ -35,6 +39,22 @@ def require(what: str) -> None:
             f"{what} is on the Hugging Face hub, which does not answer. Connect this machine, "
             "set HF_HUB_OFFLINE=1 to use what was downloaded before, or name a local folder"
         )
+
+
+def local_first(name: str, load: Callable[[bool], Found]) -> Found:
+    """Return ``load(True)``, what is on this machine; where that is nothing, ``load(False)``.
+
+    The argument is ``local_files_only``, as in ``from_pretrained``. Raises the OSError of the first
+    where ``name`` is a folder or the hub is not to be asked, and ConnectionError where it does not
+    answer.
+    """
+    try:
+        return load(True)
+    except OSError:
+        if os.path.isdir(name) or offline():
+            raise
+    require(f"the model {name}")
+    return load(False)
 
 
 @functools.lru_cache(maxsize=4)
