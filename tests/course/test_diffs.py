@@ -4,6 +4,7 @@ comes from what goes."""
 from __future__ import annotations
 
 import html
+import itertools
 import re
 from pathlib import Path
 
@@ -27,7 +28,7 @@ def side(lines: list[str], left_out: str) -> list[str]:
     return [line[1:] for line in lines if line[0] != left_out]
 
 
-@pytest.mark.parametrize("pair", zip(RUNGS, RUNGS[1:], strict=False), ids=lambda pair: pair[1].stem)
+@pytest.mark.parametrize("pair", list(itertools.pairwise(RUNGS)), ids=lambda pair: pair[1].stem)
 def test_a_diff_holds_both_files_and_counts_what_differs(pair):
     before, after = pair
     (lines,) = diff(before, after, context=1000).hunks
