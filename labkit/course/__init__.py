@@ -4,4 +4,5 @@ student     the student edition: this repository without the solutions
 notebooks   notebooks as they are committed: executed, in normal form, held to a contract
 kernels     kernels that no other user of the machine can reach
 doctor      whether this machine is ready
+diffs       a file as its diff to another one
 """

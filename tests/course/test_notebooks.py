@@ -33,6 +33,7 @@ EXPECTED = (
     "00_start_here",
     "01_shards",
     "02_collectives",
+    "03b_ladder",
     "04_data_parallel",
     "05_overlap",
     "06_clock_cycles",
