@@ -12,12 +12,13 @@ import torch
 
 from labkit import launch
 from labkit.parallel.devices import device_ids
+from labkit.train import starting
 from labkit.train.digits_task import DigitsConfig, load_digits, process, train_digits
-from labkit.train.joining import ByHand, joined, under_torchrun
+from labkit.train.joining import joined
 from labkit.train.reading import read_on_rank_0
+from labkit.train.starting import DAY_S, check_shares, start_of
 
 BAD_INPUT = (TypeError, ValueError, FileNotFoundError, ConnectionError)
-DAY_S = 86400.0
 
 
 def add_parser(tasks: Any) -> None:
@@ -29,34 +30,25 @@ def add_parser(tasks: Any) -> None:
 
 def _train(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     """Train as the flags say: start ranks, or be the one that this process is."""
-    by_hand = args.rank is not None
-    torchrun = under_torchrun() and not by_hand
-    given = 2 if args.world_size is None else args.world_size
-    world_size = int(os.environ["WORLD_SIZE"]) if torchrun else given
     try:
+        start = start_of(args)
         config = DigitsConfig(**{f.name: getattr(args, f.name) for f in fields(DigitsConfig)})
-        config.check_world(world_size)
-        if torchrun and args.world_size not in (None, world_size):
-            raise ValueError(
-                f"--world-size is {args.world_size}, but torchrun started {world_size} ranks; leave it out"
-            )
-        if by_hand and not 0 <= args.rank < world_size:
-            raise ValueError(f"--rank (-nr) is {args.rank}, expected 0 to {world_size - 1}: one for each process")
-        _check_devices(args, starts_ranks=not (by_hand or torchrun))
-        data = load_digits(config) if not torchrun and args.rank in (None, 0) else None
+        check_shares(config.batch_size, start.world_size)
+        starts_ranks = not (start.by_hand or start.torchrun)
+        _check_devices(args, starts_ranks)
+        data = load_digits(config) if start.reads_first else None
     except BAD_INPUT as error:
         parser.error(str(error))
-    if not (by_hand or torchrun):
+    if starts_ranks:
         backend = "gloo" if args.gpu == -1 else args.backend
-        launch.launch(train_digits, config, data, world_size=world_size, backend=backend, timeout_s=DAY_S)
+        launch.launch(train_digits, config, data, world_size=start.world_size, backend=backend, timeout_s=DAY_S)
         return
-    hand = ByHand(args.rank, world_size, args.master_ip, args.master_port) if by_hand else None
-    if hand:
-        print(f"rank {hand.rank} of {world_size}, {process()}: waiting until all are there", flush=True)
+    if start.by_hand:
+        print(f"rank {args.rank} of {start.world_size}, {process()}: waiting until all are there", flush=True)
     try:
-        with joined(hand, args.backend, _own_device(args.gpu), wait_s=args.timeout_s) as own:
+        with joined(start.by_hand, args.backend, _own_device(args.gpu), wait_s=args.timeout_s) as own:
             shared = read_on_rank_0(lambda: data or load_digits(config))
-            train_digits(config, shared, _devices(args.local_world_size, own), every_rank_prints=by_hand)
+            train_digits(config, shared, _devices(args.local_world_size, own), every_rank_prints=args.rank is not None)
     except ConnectionError as error:
         raise SystemExit(str(error)) from None
 
@@ -94,19 +86,12 @@ def _devices(local_world_size: int | None, own: torch.device) -> list[torch.devi
 def _add_flags(task: argparse.ArgumentParser) -> None:
     """Add the lecture's flags, by its names and ours, with DigitsConfig's defaults."""
     add = task.add_argument
-    add("-w", "--world-size", type=int, help="processes in all; 2 if not given; torchrun sets its own")
-    rank = "which one this process is, started by hand: from 0 on; without it all are started here"
-    add("-nr", "--rank", type=int, help=rank)
+    starting.add_flags(task, "-nr", "--rank")
     add(
         "-g", "--gpu", type=int, help="the GPU of this process, -1 for the CPU; without it one of its own if it has one"
     )
     share = "processes on this machine, which share out its GPUs: each drives several, and spreads the model over them"
     add("--local-world-size", type=int, help=share)
-    own = ByHand._field_defaults
-    add("--master-addr", "--master-ip", dest="master_ip", default=own["host"], help="of rank 0's machine (%(default)s)")
-    add("--master-port", type=int, default=own["port"], help="where rank 0 listens (%(default)s)")
-    add("--timeout-s", type=float, default=300.0, help="to wait for ranks that are started by hand (%(default)g)")
-    add("--backend", default="auto", choices=launch.BACKENDS, help="auto: NCCL where each rank has a GPU, else gloo")
     add("--source", help="auto, shipped, hub, a folder, or a data set's name on the hub (%(default)s)")
     add("--epochs", type=int, help="times through the training pictures (%(default)s)")
     add("--batch-size", type=int, help="pictures in a step, of all ranks together (%(default)s)")

@@ -24,6 +24,7 @@ from labkit.base.checks import check_counts
 from labkit.data import Digits, digits
 from labkit.parallel.bucket import take_from_rank_0
 from labkit.train.reading import read_on_rank_0
+from labkit.train.starting import check_shares
 from labkit.train.trainer import device, sum_over_ranks, world
 
 LINES_PER_EPOCH = 3
@@ -52,16 +53,6 @@ class DigitsConfig:
             raise ValueError(f"learning_rate is {self.learning_rate!r}, expected a number above 0")
         if self.seed < 0:
             raise ValueError(f"seed is {self.seed!r}, expected a whole number, 0 or more")
-
-    def check_world(self, world_size: int) -> None:
-        """Raise ValueError if ``world_size`` ranks cannot share a batch equally."""
-        if world_size < 1:
-            raise ValueError(f"world_size is {world_size}, expected 1 or more")
-        if self.batch_size % world_size:
-            raise ValueError(
-                f"batch_size is {self.batch_size} and world_size {world_size}: the batch is that of all ranks together, "
-                f"expected a multiple of {world_size}, such as {-(-self.batch_size // world_size) * world_size}"
-            )
 
 
 @dataclass(frozen=True)
@@ -105,7 +96,7 @@ def train_digits(
     GPUs alone.
     """
     rank, world_size = world()
-    config.check_world(world_size)
+    check_shares(config.batch_size, world_size)
     devices = list(devices) or [device()]
     where = " and ".join(map(str, devices))
     print(f"Hello from rank {rank} of {world_size}: {dist.get_backend()}, {where}, {process()}", flush=True)

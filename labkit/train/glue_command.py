@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import os
 import shlex
 import statistics
 import sys
@@ -17,17 +16,17 @@ from typing import Any
 from labkit import launch, models
 from labkit.base.files import write_atomically
 from labkit.todo import missing
-from labkit.train import glue_task
+from labkit.train import glue_task, starting
 from labkit.train.entailment import Corpus
 from labkit.train.glue_task import GlueConfig, GlueResult, glue, load_glue
-from labkit.train.joining import ByHand, joined, under_torchrun
+from labkit.train.joining import joined
 from labkit.train.reading import read_on_rank_0
 from labkit.train.recording import recorded_on_all
+from labkit.train.starting import DAY_S, start_of
 from labkit.train.synchronization import WAYS
 
 MODEL_TYPES, TASKS = ("bert",), ("RTE",)
 BAD_INPUT = (ValueError, FileNotFoundError, FileExistsError, ConnectionError)
-DAY_S = 86400.0
 
 
 def add_parser(tasks: Any) -> None:
@@ -40,37 +39,27 @@ def add_parser(tasks: Any) -> None:
 def _train(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     """Train as the flags say: start ranks, or be the one that this process is."""
     args.do_train = args.do_train or not args.do_eval  # --do-eval alone judges a model as it is
-    by_hand = args.local_rank is not None
-    torchrun = under_torchrun() and not by_hand
-    given = args.world_size or (1 if args.sync == "none" else 2)
-    world_size = int(os.environ["WORLD_SIZE"]) if torchrun else given
     try:
+        start = start_of(args, default_world_size=1 if args.sync == "none" else 2)
         config = GlueConfig(**{f.name: getattr(args, f.name) for f in fields(GlueConfig)})
         _check_names(args.model_type, args.task_name)
         _check_output(config.output_dir, args.overwrite_output_dir)
-        config.check_world(world_size)
-        if torchrun and args.world_size not in (None, world_size):
-            raise ValueError(
-                f"--world-size is {args.world_size}, but torchrun started {world_size} ranks; leave it out"
-            )
-        if by_hand and not 0 <= args.local_rank < world_size:
-            raise ValueError(f"--local-rank is {args.local_rank}, expected 0 to {world_size - 1}: one for each process")
-        corpus = load_glue(config) if not torchrun and args.local_rank in (None, 0) else None
+        config.check_world(start.world_size)
+        corpus = load_glue(config) if start.reads_first else None
     except BAD_INPUT as error:
         parser.error(str(error))
-    for task in WAYS[config.sync].tasks if world_size > 1 else ():
+    for task in WAYS[config.sync].tasks if start.world_size > 1 else ():
         if todo := missing(task):
             raise SystemExit(f"{todo}: --sync {config.sync} needs it; fill it in first")
-    if torchrun or by_hand:
-        hand = ByHand(args.local_rank, world_size, args.master_ip, args.master_port) if by_hand else None
-        try:
-            with joined(hand, args.backend, wait_s=args.timeout_s):
-                _run_as_rank(config, corpus, every_rank_prints=by_hand)
-        except ConnectionError as error:
-            raise SystemExit(str(error)) from None
+    if not (start.by_hand or start.torchrun):
+        run = launch.launch(glue, config, corpus, world_size=start.world_size, backend=args.backend, timeout_s=DAY_S)
+        _finish(run.values, run.events, config.output_dir)
         return
-    run = launch.launch(glue, config, corpus, world_size=world_size, backend=args.backend, timeout_s=DAY_S)
-    _finish(run.values, run.events, config.output_dir)
+    try:
+        with joined(start.by_hand, args.backend, wait_s=args.timeout_s):
+            _run_as_rank(config, corpus, every_rank_prints=start.by_hand is not None)
+    except ConnectionError as error:
+        raise SystemExit(str(error)) from None
 
 
 def _run_as_rank(config: GlueConfig, corpus: Corpus | None, every_rank_prints: bool) -> None:
@@ -192,14 +181,6 @@ def _add_flags(task: argparse.ArgumentParser) -> None:
     task.add_argument("--do-eval", action="store_true", help="take the accuracy after each epoch")
     task.add_argument("--output-dir", help="folder for losses, results and the trained model; nothing is kept without")
     task.add_argument("--overwrite-output-dir", action="store_true", help="the folder may have something in it")
-    add("--world-size", dest="world_size", help="processes in all; 1 without sync, else 2; torchrun sets its own")
-    rank = "which one this process is, started by hand: from 0 on; without it all are started here"
-    add("--local-rank", "--rank", dest="local_rank", help=rank)
-    add("--master-ip", "--master-addr", dest="master_ip", type=str, help="of rank 0's machine, for all ranks alike")
-    add("--master-port", dest="master_port", help="where rank 0 listens")
-    add("--timeout-s", dest="timeout_s", type=float, help="seconds to wait for ranks that are started by hand")
-    task.add_argument("--backend", choices=launch.BACKENDS, help="auto: NCCL where each rank has a GPU, else gloo")
-    task.set_defaults(world_size=None, local_rank=None, timeout_s=300.0, backend="auto")
-    task.set_defaults(master_ip=ByHand._field_defaults["host"], master_port=ByHand._field_defaults["port"])
+    starting.add_flags(task, "--local-rank", "--rank")
     task.set_defaults(**asdict(GlueConfig()) | {"model_type": MODEL_TYPES[0], "task_name": TASKS[0], "model": "auto"})
     task.set_defaults(do_train=False, do_eval=False)

@@ -22,6 +22,7 @@ from labkit.base.files import write_atomically
 from labkit.train import entailment
 from labkit.train.entailment import Batch, Corpus, Example
 from labkit.train.reading import read_on_rank_0
+from labkit.train.starting import check_shares
 from labkit.train.synchronization import WAYS
 from labkit.train.trainer import Trainer, device, sum_over_ranks, world
 
@@ -97,13 +98,7 @@ class GlueConfig:
 
     def check_world(self, world_size: int) -> None:
         """Raise ValueError if ``world_size`` ranks cannot train together so."""
-        if world_size < 1:
-            raise ValueError(f"world_size is {world_size}, expected 1 or more")
-        if self.batch_size % world_size:
-            raise ValueError(
-                f"batch_size is {self.batch_size} and world_size {world_size}: the batch is that of all ranks together, "
-                f"expected a multiple of {world_size}, such as {-(-self.batch_size // world_size) * world_size}"
-            )
+        check_shares(self.batch_size, world_size)
         if world_size > 1 and self.sync == "none":
             raise ValueError(
                 f"sync is 'none' and world_size {world_size}: ranks that never agree train {world_size} models; "

@@ -155,8 +155,8 @@ def test_in_two_terminals_by_torchrun_and_on_own_processes_it_prints_the_same_lo
     [
         ("-w 3", "batch_size is 100 and world_size 3"),
         ("-w 0", "world_size is 0, expected 1 or more"),
-        ("-w 2 -nr 2", "--rank (-nr) is 2, expected 0 to 1: one for each process"),
-        ("-w 2 -nr -1", "--rank (-nr) is -1, expected 0 to 1"),
+        ("-w 2 -nr 2", "the rank is 2, expected 0 to 1: one for each process"),
+        ("-w 2 -nr -1", "the rank is -1, expected 0 to 1"),
         ("-g -2", "--gpu (-g) is -2, and this machine has "),
         ("-nr 0 -g 99", "--gpu (-g) is 99, and this machine has "),
         ("--epochs 0", "epochs is 0, expected a whole number, 1 or more"),
