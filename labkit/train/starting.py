@@ -54,9 +54,7 @@ def start_of(args: argparse.Namespace, default_world_size: int = 2) -> Start:
     if args.rank is None:
         return Start(world_size, None, torchrun)
     if not 0 <= args.rank < world_size:
-        raise ValueError(
-            f"the rank is {args.rank}, expected 0 to {world_size - 1}: one for each process"
-        )
+        raise ValueError(f"the rank is {args.rank}, expected 0 to {world_size - 1}: one for each process")
     return Start(world_size, ByHand(args.rank, world_size, args.master_ip, args.master_port), torchrun)
 
 
