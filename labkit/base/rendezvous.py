@@ -17,7 +17,9 @@ import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import psutil
 
 from labkit.base.network import LOOPBACK_INTERFACE, interface_towards, is_loopback, keep_on, own_addresses, resolve
 
@@ -178,30 +180,33 @@ def _store(address: str, port: int, listener: int | None, deadline: float) -> TC
     from torch.distributed import TCPStore
 
     stores: list[TCPStore] = []
+    options: dict[str, Any] = {"is_master": listener is not None, "wait_for_workers": False}
 
     def connect() -> None:
-        left = timedelta(seconds=max(deadline - time.monotonic(), 1.0))
+        left = timedelta(seconds=max(deadline - time.monotonic(), 0.1))
         with without_name_server(), contextlib.suppress(RuntimeError):
-            stores.append(
-                TCPStore(
-                    address,
-                    port,
-                    is_master=listener is not None,
-                    timeout=left,
-                    wait_for_workers=False,
-                    master_listen_fd=listener,
-                )
-            )
+            stores.append(TCPStore(address, port, timeout=left, master_listen_fd=listener, **options))
 
     thread = threading.Thread(target=connect, daemon=True)
     thread.start()
     thread.join(max(deadline - time.monotonic(), 0.0))
+    while thread.is_alive():  # a thread in torch's code at the end of Python would abort the process
+        _hang_up(address, port)
+        thread.join(0.1)
     if not stores:
         raise MeetingError(
             f"what answers at {address}:{port} is no rank 0: perhaps another program has this port. Give all ranks another "
             "one (--master-port)"
         )
     return stores[0]
+
+
+def _hang_up(address: str, port: int) -> None:
+    """End this process's connections to ``address:port``, whoever has opened them."""
+    for each in psutil.Process().net_connections("tcp"):
+        if each.raddr and each.raddr.port == port and each.raddr.ip.removeprefix("::ffff:") == address:
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(each.fd)) as connection:
+                connection.shutdown(socket.SHUT_RDWR)
 
 
 def _call_roll(store: TCPStore, rank: int, world_size: int, timeout_s: float, deadline: float) -> str:

@@ -13,7 +13,7 @@ from unittest import mock
 
 import psutil
 import pytest
-from torch.distributed import TCPStore
+from torch.distributed import HashStore, TCPStore
 
 from labkit.base import rendezvous
 from labkit.base.network import LOOPBACK_INTERFACE, is_loopback
@@ -294,6 +294,23 @@ def test_a_rank_0_that_ends_too_early_keeps_nobody_waiting(meeting):
     store.wait(["rank/1"])
     del store
     assert f"rank 0 at 127.0.0.1:{meeting.port} ended before all ranks were there" in str(meeting.end()[0])
+
+
+def test_rank_0_keeps_the_store_open_until_the_others_know_why_they_did_not_meet(clock):
+    store, returned = HashStore(), []
+    store.add("arrived", 1)  # another rank, that finds a mistake
+    store.set("verdict", "two processes have rank 1")
+    roll = threading.Thread(
+        target=lambda: returned.append(rendezvous._call_roll(store, 0, 2, timeout_s=60, deadline=60)), daemon=True
+    )
+    roll.start()
+    while store.add("informed", 0) < 1:  # rank 0 knows
+        time.sleep(0.002)
+    roll.join(0.3)
+    assert roll.is_alive()
+    store.add("informed", 1)
+    roll.join(30)
+    assert returned == ["two processes have rank 1"]
 
 
 @pytest.mark.parametrize(

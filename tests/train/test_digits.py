@@ -11,6 +11,7 @@ import sys
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from test_train import without_torchrun
 from torch.utils.data import DataLoader, DistributedSampler
@@ -18,7 +19,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from labkit import models, train
 from labkit.data import Digits, digits
 from labkit.launch import RankError, launch
-from labkit.train import digits_command
+from labkit.train import digits_command, digits_task
 from labkit.train.digits_task import DigitsConfig, Spread, train_digits
 
 SMALL = DigitsConfig("shipped", epochs=2, batch_size=50)
@@ -29,9 +30,11 @@ def pictures(n: int = 200) -> tuple[Digits, Digits]:
     return Digits(train.images[:n], train.labels[:n], "shipped"), test
 
 
-def losses_in_one_process(config: DigitsConfig, n_ranks: int, data: tuple[Digits, Digits]) -> list[float]:
+def in_one_process(
+    config: DigitsConfig, n_ranks: int, data: tuple[Digits, Digits]
+) -> tuple[list[float], torch.nn.Module]:
     """Take each rank's share of a batch one after the other, as its batch norm sees it alone, and
-    add up the gradients by hand."""
+    add up the gradients by hand. Gives the losses and the model."""
     model = models.convnet(8, seed=config.seed).train()
     optimizer = torch.optim.SGD(model.parameters(), lr=config.learning_rate, momentum=0.9)
     losses = []
@@ -47,21 +50,34 @@ def losses_in_one_process(config: DigitsConfig, n_ranks: int, data: tuple[Digits
             mean.backward()
             optimizer.step()
             losses.append(mean.item())
-    return losses
+    return losses, model
 
 
 def test_two_ranks_train_what_one_process_does_that_adds_up_the_gradients_of_their_shares(capfd):
     data = pictures()
     first, second = launch(train_digits, SMALL, data, backend="gloo").values
     assert first.losses == second.losses and len(first.losses) == 8
-    assert first.losses == pytest.approx(losses_in_one_process(SMALL, 2, data), rel=1e-3)
+    assert first.losses == pytest.approx(in_one_process(SMALL, 2, data)[0], rel=1e-3)
     # What would be wrong: batch norm over the whole batch is another training.
     alone = launch(train_digits, SMALL, data, backend="gloo", world_size=1).values[0]
     assert first.losses != pytest.approx(alone.losses, rel=1e-2)
-    assert alone.losses == pytest.approx(losses_in_one_process(SMALL, 1, data), rel=1e-3)
+    assert alone.losses == pytest.approx(in_one_process(SMALL, 1, data)[0], rel=1e-3)
     said = capfd.readouterr().out
     assert re.search(r"Hello from rank 1 of 2: gloo, cpu, process \d+ on ", said)
     assert f"Epoch [1/2], Step [4/4], Loss: {first.losses[3]:.4f}" in said
+
+
+def test_every_rank_judges_with_the_statistics_of_rank_0():
+    def judged(model: torch.nn.Module, test: Digits) -> float:
+        if dist.get_rank() == 1:
+            model.get_submodule("1").running_var.fill_(1e6)
+        return digits_task._accuracy(model, test, torch.device("cpu"))
+
+    data = pictures(500)
+    model, test = in_one_process(SMALL, 1, data)[1].eval(), data[1]
+    expected = (model(test.images).argmax(dim=1) == test.labels).float().mean().item()
+    assert expected > 0.5
+    assert launch(judged, model, test, backend="gloo").values == pytest.approx([expected] * 2)
 
 
 def test_it_learns_to_read_and_all_ranks_judge_the_same_model():
