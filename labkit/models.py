@@ -274,10 +274,18 @@ def _without_load_report() -> Iterator[None]:
 def pretrained_bert_tokenizer(
     name_or_folder: str | os.PathLike[str] = "google-bert/bert-base-cased",
 ) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of a trained BERT. Folders, names and errors are as for the model."""
+    """Return the tokenizer of a trained BERT. Folders, names and errors are as for the model.
+
+    FileNotFoundError also for a folder without one.
+    """
     from transformers import AutoTokenizer
 
-    return _from_pretrained(AutoTokenizer.from_pretrained, name_or_folder, "bert")
+    tokenizer = _from_pretrained(AutoTokenizer.from_pretrained, name_or_folder, "bert")
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # what transformers makes of a place without one
+        raise FileNotFoundError(
+            f"{name_or_folder} has no tokenizer: expected tokenizer.json or vocab.txt with its tokens"
+        )
+    return tokenizer
 
 
 def parameter_count(model: Any) -> int:

@@ -21,7 +21,14 @@ PROJECT = Path(__file__).resolve().parent.parent
 
 # Files that take a minute or more. They come first, so that no worker of pytest-xdist is left with
 # one at the end.
-LONGEST = ("test_notebooks", "test_answers", "test_other_environments", "test_launch_faults", "test_explorer_widgets")
+LONGEST = (
+    "test_notebooks",
+    "test_answers",
+    "test_other_environments",
+    "test_launch_faults",
+    "test_explorer_widgets",
+    "test_ladder",
+)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -24,8 +24,8 @@ MATRIX = {
     "py312-torch2.9": ("3.12", ["torch==2.9.1", "transformers==5.17.0"]),
 }
 OTHERS = ["cloudpickle", "hypothesis", "ipykernel", "jupyter-client", "matplotlib", "numpy", "pandas", "psutil"]
-OTHERS += ["pytest", "pytest-timeout", "pytest-xdist", "sacrebleu", "tqdm", "anywidget"]
-ROOMS = ["base", "trace", "parallel", "ranks", "train"]
+OTHERS += ["pytest", "pytest-timeout", "pytest-xdist", "sacrebleu", "scikit-learn", "tqdm", "anywidget", "accelerate"]
+ROOMS = ["base", "trace", "parallel", "ranks", "train", "examples"]
 FILES = ["test_launch*", "test_link*", "test_dp*", "test_buckets*", "test_reducer*", "test_pipe*", "test_scheduled_*"]
 FILES += ["test_models*", "test_gpt2*", "test_explorer", "test_measure", "test_recorded_*", "test_overlap_run"]
 

@@ -5,4 +5,5 @@ report      an assignment's report, from the reader's own notebook
 notebooks   notebooks as they are committed: executed, in normal form, held to a contract
 kernels     kernels that no other user of the machine can reach
 doctor      whether this machine is ready
+diffs       a file as its diff to another one
 """

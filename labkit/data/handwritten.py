@@ -61,7 +61,7 @@ def _shipped(split: str) -> Digits:
     import torch
     from sklearn.datasets import load_digits
 
-    # As they were collected, one writer after the other: few hands, if any, are in both parts.
+    # Not shuffled: neighbours are often by one writer, whose hand would then be in both parts.
     bunch = load_digits()
     part = slice(_N_SHIPPED_TRAIN) if split == "train" else slice(_N_SHIPPED_TRAIN, None)
     images = torch.from_numpy(bunch.images[part]).float()[:, None] / 16  # ink is counted from 0 to 16

@@ -70,8 +70,11 @@ class Example:
 def encode(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, max_length: int) -> list[Example]:
     """Return each row's tokens with their marks, at most ``max_length``.
 
-    Of a pair that is too long, the longer sentence loses its end first.
+    Of a pair that is too long, the longer sentence loses its end first. Raises ValueError where
+    ``max_length`` has no room for three marks and a token of each sentence.
     """
+    if max_length < 5:
+        raise ValueError(f"max_length is {max_length}, expected at least 5: three marks, and a token of each sentence")
     if not rows:
         return []
     first, second = ([row[side] for row in rows] for side in ("sentence1", "sentence2"))
@@ -110,9 +113,13 @@ def collate(examples: Sequence[Example], length: int | None = None) -> Batch:
     """Return a batch of examples, padded to ``length`` tokens, or to the longest.
 
     Of no examples it is a row that counts in no loss: a rank for which none is left still takes
-    part in forward and backward, and in what is agreed there.
+    part in forward and backward, and in what is agreed there. Raises ValueError for an example of
+    more tokens than ``length``.
     """
-    n_rows, length = max(len(examples), 1), length or max(map(len, examples), default=1)
+    longest = max(map(len, examples), default=1)
+    n_rows, length = max(len(examples), 1), length or longest
+    if longest > length:
+        raise ValueError(f"length is {length}, but an example has {longest} tokens")
     input_ids, mask, kinds = (torch.full((n_rows, length), value) for value in (PAD_ID, 0, 0))
     labels = torch.full((n_rows,), NO_LOSS)
     mask[:, 0] = 1  # of a row without tokens too, or attention would have nothing to look at

@@ -34,6 +34,7 @@ EXPECTED = (
     "01_shards",
     "02_collectives",
     "03_gradient_sync",
+    "03b_ladder",
     "04_data_parallel",
     "05_overlap",
     "06_clock_cycles",

@@ -1,0 +1,86 @@
+"""Show a file as its diff to another one, with the lines that come and go told apart by sign and
+by colour."""
+
+from __future__ import annotations
+
+import difflib
+import html
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+# Blue and orange are told apart in every common form of colour blindness. They let the page shine
+# through, so that its own ink reads on them, on a light theme and on a dark one.
+_COLOURS = {"+": "rgba(0, 114, 178, 0.25)", "-": "rgba(230, 159, 0, 0.30)"}
+_TAGS = {"+": "ins", "-": "del"}
+
+
+@dataclass(frozen=True)
+class Diff:
+    """What changes from one text to another. As the last line of a cell it is shown there.
+
+    ``hunks``: runs of lines, each line after its sign: ``+`` comes, ``-`` goes, and a space stays.
+    """
+
+    before: str
+    after: str
+    hunks: tuple[tuple[str, ...], ...]
+
+    @property
+    def added(self) -> int:
+        """Return how many lines come."""
+        return self._count("+")
+
+    @property
+    def removed(self) -> int:
+        """Return how many lines go."""
+        return self._count("-")
+
+    def _count(self, sign: str) -> int:
+        return sum(line[0] == sign for hunk in self.hunks for line in hunk)
+
+    @property
+    def title(self) -> str:
+        """Return the names, and how many lines come and go."""
+        return f"{self.before} → {self.after}: +{self.added} −{self.removed} lines"
+
+    def __repr__(self) -> str:
+        return "\n\n".join([self.title, *("\n".join(hunk) for hunk in self.hunks)])
+
+    def _repr_html_(self) -> str:
+        style = "line-height: 1.35; margin: 0 0 0.8em 0; overflow-x: auto"
+        hunks = (f'<pre style="{style}">{"".join(map(_marked, hunk))}</pre>' for hunk in self.hunks)
+        return "".join([f"<p><b>{html.escape(self.title)}</b></p>", *hunks])
+
+
+def _marked(line: str) -> str:
+    """Return a line of a diff as HTML, with a colour if it comes or goes."""
+    text, sign = html.escape(line), line[0]
+    if sign not in _TAGS:
+        return text + "\n"
+    style = f"display: block; text-decoration: none; background: {_COLOURS[sign]}"
+    return f'<{_TAGS[sign]} style="{style}">{text}</{_TAGS[sign]}>'
+
+
+def diff(before: str | os.PathLike[str], after: str | os.PathLike[str], context: int = 1) -> Diff:
+    """Return what changes from one file to another, with ``context`` lines around each change.
+
+    Raises FileNotFoundError for a file that is not there, ValueError for a negative ``context``.
+    """
+    if context < 0:
+        raise ValueError(f"diff: context is {context}, expected a number of lines, 0 or more")
+    old, new = Path(before), Path(after)
+    lines = difflib.unified_diff(_lines(old), _lines(new), n=context, lineterm="")
+    hunks: list[list[str]] = []
+    for line in list(lines)[2:]:  # after the names of both files
+        if line.startswith("@@"):
+            hunks.append([])
+        else:
+            hunks[-1].append(line)
+    return Diff(old.name, new.name, tuple(map(tuple, hunks)))
+
+
+def _lines(path: Path) -> list[str]:
+    if not path.is_file():
+        raise FileNotFoundError(f"diff: there is no file {path} (looked from {Path.cwd()})")
+    return path.read_text(encoding="utf-8").splitlines()

@@ -1,0 +1,240 @@
+"""The ladder: six files that train the same network on the same rows in the same order, so that
+their losses agree, and do not if a rank does anything else.
+
+The files are started as their reader starts them: by python, by torchrun and by accelerate launch.
+What is wrong on purpose runs on ranks of labkit, which need not import torch again.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import io
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from labkit.launch import RankError, launch
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+RUNGS = [path.stem for path in sorted(EXAMPLES.glob("[1-9]_*.py"))]
+ALONE, BY_HAND, DDP, CHECKPOINT, ACCELERATE, FSDP = RUNGS
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+ACCELERATE_LAUNCH = ["-m", "accelerate.commands.launch", "--multi_gpu", "--main_process_port", "0", "--num_processes"]
+LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
+LOCAL = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": LOOPBACK, "NCCL_SOCKET_IFNAME": LOOPBACK}
+ROUNDING = 2e-4  # of losses with four digits after the point
+LINE = re.compile(r"epoch (\d+), step (\d+), loss (\d+\.\d{4})")
+
+
+def start(rung: str, world_size: int = 2, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run a rung as its docstring says, its traffic on the loopback interface."""
+    launcher = {ALONE: [], ACCELERATE: [*ACCELERATE_LAUNCH, str(world_size)]}.get(rung, [*TORCHRUN, str(world_size)])
+    command = [sys.executable, *launcher, str(EXAMPLES / f"{rung}.py"), *options]
+    return subprocess.run(command, env=LOCAL, capture_output=True, text=True, timeout=120)
+
+
+def losses(output: str) -> dict[tuple[int, int], float]:
+    """Return the losses of an output by epoch and step; every line of it must be one."""
+    found = [LINE.fullmatch(line) for line in output.splitlines()]
+    assert all(found), output
+    table = {(int(line[1]), int(line[2])): float(line[3]) for line in found if line}
+    assert len(table) == len(found), "a line stands there twice"
+    return table
+
+
+def agree(some: dict[tuple[int, int], float], others: dict[tuple[int, int], float]) -> bool:
+    return some.keys() == others.keys() and all(abs(some[at] - others[at]) <= ROUNDING for at in some)
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[tuple[int, int], float]:
+    """The losses of one process."""
+    done = start(ALONE)
+    assert done.returncode == 0, done.stderr
+    return losses(done.stdout)
+
+
+def in_rank(path: str, options: tuple[str, ...]) -> str:
+    """Run a file on this rank as ``python path`` would; return what it printed."""
+    sys.argv = [path, *options]
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        runpy.run_path(path, run_name="__main__")
+    return printed.getvalue()
+
+
+def on_ranks(path: Path, *options: str, world_size: int = 2) -> dict[tuple[int, int], float]:
+    run = launch(in_rank, str(path), options, world_size=world_size, threads=1, init=False)
+    assert not any(run.values[1:]), "not only rank 0 prints"
+    return losses(run.values[0])
+
+
+# --- the same losses ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rung", RUNGS[1:])
+def test_every_rung_has_the_losses_of_one_process(rung, alone):
+    done = start(rung)
+    assert done.returncode == 0, done.stderr
+    assert agree(losses(done.stdout), alone), done.stdout
+
+
+@pytest.mark.parametrize("rung", RUNGS[1:])
+def test_four_ranks_have_them_too(rung, alone):
+    assert agree(on_ranks(EXAMPLES / f"{rung}.py", world_size=4), alone)
+
+
+def test_one_process_learns_digits_in_three_epochs(alone):
+    steps = [(epoch, step) for epoch in (1, 2, 3) for step in (7, 14, 21, 28)]  # 1797 rows are 28 batches of 64
+    assert list(alone) == steps
+    assert alone[1, 7] > 2 and max(alone[3, step] for step in (7, 14, 21, 28)) < 0.3  # log 10 is 2.3
+
+
+WRONG = {
+    "a sum of gradients": (BY_HAND, "parameter.grad /= world_size", "pass"),
+    "no averaging": (BY_HAND, "dist.all_reduce(parameter.grad)", "parameter.grad *= world_size"),
+    "one gradient forgotten": (BY_HAND, "in model.parameters():", "in list(model.parameters())[1:]:"),
+    "other weights on each rank": (BY_HAND, "torch.manual_seed(SEED)", "torch.manual_seed(SEED + rank)"),
+    "the same rows on all ranks": (BY_HAND, "rows[rank::world_size]", "rows[::world_size]"),
+    "the loss of one rank": (BY_HAND, "dist.all_reduce(loss)", "loss *= dist.get_world_size()"),
+    "the same rows under DDP": (DDP, "rows[rank::world_size]", "rows[: BATCH_SIZE // world_size]"),
+    "no set_epoch": (CHECKPOINT, "sampler.set_epoch(epoch)", "pass"),
+    "another seed of the sampler": (CHECKPOINT, "seed=SEED)", "seed=SEED + 1)"),
+    "no sampler": (CHECKPOINT, "sampler=sampler,", "shuffle=True,"),
+    "a batch for each rank": (CHECKPOINT, "BATCH_SIZE // world_size, sampler", "BATCH_SIZE, sampler"),
+    "accelerate's own batches": (ACCELERATE, "split_batches=True, ", ""),
+    "accelerate's own order": (ACCELERATE, ", use_seedable_sampler=True, data_seed=SEED", ""),
+    "other parts of weights": (FSDP, "torch.manual_seed(SEED)", "torch.manual_seed(SEED + dist.get_rank())"),
+    "no set_epoch under FSDP": (FSDP, "sampler.set_epoch(epoch)", "pass"),
+}
+
+
+@pytest.mark.parametrize(("rung", "right", "wrong"), WRONG.values(), ids=WRONG.keys())
+def test_a_rung_that_does_anything_else_has_other_losses(rung, right, wrong, alone, tmp_path):
+    assert not agree(on_ranks(edited(tmp_path, rung, right, wrong)), alone)
+
+
+def edited(folder: Path, rung: str, right: str, wrong: str) -> Path:
+    source = (EXAMPLES / f"{rung}.py").read_text()
+    assert source.count(right) == 1
+    path = folder / f"{rung}.py"
+    path.write_text(source.replace(right, wrong))
+    return path
+
+
+# --- a checkpoint ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rung", [CHECKPOINT, ACCELERATE, FSDP])
+def test_a_run_goes_on_from_its_checkpoint_as_if_it_had_never_stopped(rung, alone, tmp_path):
+    file, path = tmp_path / "digits.pt", EXAMPLES / f"{rung}.py"
+    begun = on_ranks(path, "--epochs", "1", "--checkpoint", str(file))
+    resumed = on_ranks(path, "--checkpoint", str(file))
+    assert {epoch for epoch, _ in begun} == {1} and {epoch for epoch, _ in resumed} == {2, 3}
+    assert agree(begun | resumed, alone)
+    assert list(tmp_path.iterdir()) == [file]
+
+
+FORGOTTEN = {
+    "the weights": (CHECKPOINT, 'model.module.load_state_dict(saved["model"])'),
+    "the optimizer": (CHECKPOINT, 'optimizer.load_state_dict(saved["optimizer"])'),
+    "the epoch": (ACCELERATE, "loader.set_epoch(epoch)"),
+}
+
+
+@pytest.mark.parametrize(("rung", "line"), FORGOTTEN.values(), ids=FORGOTTEN.keys())
+def test_a_checkpoint_that_is_read_in_part_is_noticed(rung, line, alone, tmp_path):
+    path, file = edited(tmp_path, rung, line, "pass"), tmp_path / "digits.pt"
+    begun = on_ranks(path, "--epochs", "1", "--checkpoint", str(file))
+    assert not agree(begun | on_ranks(path, "--checkpoint", str(file)), alone)
+
+
+def test_rank_0_alone_writes_the_checkpoint_and_fsdp_writes_the_same_weights_as_ddp(tmp_path):
+    files = {rung: tmp_path / f"{rung}.pt" for rung in (CHECKPOINT, ACCELERATE, FSDP)}
+    for rung, file in files.items():
+        on_ranks(EXAMPLES / f"{rung}.py", "--epochs", "1", "--checkpoint", str(file))
+    ddp, *others = [torch.load(file) for file in files.values()]
+    for other in others:
+        assert other["epochs"] == ddp["epochs"] == 1
+        torch.testing.assert_close(dict(other["model"]), dict(ddp["model"]), rtol=1e-4, atol=1e-5)
+
+
+# --- the end of the process group -----------------------------------------------------------------
+
+
+MODELS_AT_THE_END = """
+import gc, runpy, sys, torch, torch.distributed as dist
+
+def counting(*group, end=dist.destroy_process_group):
+    print("left:", *(type(thing).__name__ for thing in gc.get_objects() if isinstance(thing, torch.nn.Module)))
+    end(*group)
+
+gc.disable()  # nothing is collected by chance
+dist.destroy_process_group = counting
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def models_at_the_end(path: Path) -> list[str]:
+    """Run a file as the only rank; return the models that are alive when its process group ends."""
+    place = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), "1") | dict.fromkeys(("RANK", "LOCAL_RANK"), "0")
+    env = LOCAL | place | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}  # any that is free
+    command = [sys.executable, "-c", MODELS_AT_THE_END, str(path)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("left:")]
+    return line.split()[1:]
+
+
+@pytest.mark.parametrize("rung", [DDP, CHECKPOINT, ACCELERATE])
+def test_no_ddp_model_is_left_when_the_process_group_ends(rung):
+    """Ending a group under a DDP model can hang (pytorch/pytorch#56297)."""
+    assert models_at_the_end(EXAMPLES / f"{rung}.py") == []
+
+
+def test_the_ddp_model_would_be_left_without_collecting(tmp_path):
+    path = edited(tmp_path, DDP, "    gc.collect()", "    pass")
+    assert "DistributedDataParallel" in models_at_the_end(path)
+
+
+# --- bad input ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rung", [BY_HAND, DDP, CHECKPOINT, FSDP])
+def test_without_torchrun_a_rung_says_how_to_start_it(rung, monkeypatch):
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    monkeypatch.setattr(sys, "argv", [rung])
+    with pytest.raises(SystemExit, match=f"torchrun --standalone --nproc-per-node 2 examples/{rung}.py"):
+        runpy.run_path(str(EXAMPLES / f"{rung}.py"), run_name="__main__")
+
+
+@pytest.mark.parametrize("rung", RUNGS[1:])
+def test_ranks_that_cannot_share_a_batch_equally_are_refused(rung):
+    with pytest.raises(RankError, match=r"64.*3"):
+        on_ranks(EXAMPLES / f"{rung}.py", world_size=3)
+
+
+# --- to be read -----------------------------------------------------------------------------------
+
+
+@functools.cache
+def source(rung: str) -> str:
+    return (EXAMPLES / f"{rung}.py").read_text()
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_a_rung_is_plain_torch_and_short(rung):
+    tree = ast.parse(source(rung))
+    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    imported |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    assert not any(name.split(".")[0] == "labkit" for name in imported)
+    assert sum(bool(line.strip()) for line in source(rung).splitlines()) <= 80
+    assert f"examples/{rung}.py" in ast.get_docstring(tree)

