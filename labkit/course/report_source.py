@@ -173,7 +173,7 @@ def _report_cells(notebook: NotebookNode) -> Iterator[ReportCell]:
 def _check_run(path: Path, cells: Sequence[ReportCell]) -> None:
     """Raise ReportError where a cell has nothing to show: it was not run, or it raised."""
     code = [(cell.number, cell.cell) for cell in cells if cell.number is not None]
-    silent = [f"{number} ({_first_line(cell)})" for number, cell in code if cell.execution_count is None]
+    silent = [f'{number} "{_first_line(cell)}"' for number, cell in code if cell.execution_count is None]
     if silent:
         raise ReportError(
             f"{path.name} was not run to its end, or not saved. Code cells without a result: {', '.join(silent)}. "
@@ -183,7 +183,7 @@ def _check_run(path: Path, cells: Sequence[ReportCell]) -> None:
         for output in cell.outputs:
             if output.output_type == "error" and RAISES not in _tags(cell):
                 raise ReportError(
-                    f"{path.name}: code cell {number} ({_first_line(cell)}) ended with {output.ename}: {output.evalue}. "
+                    f'{path.name}: code cell {number} "{_first_line(cell)}" ended with {output.ename}: {output.evalue}. '
                     "Put it right, run it, save the notebook, and try again"
                 )
 

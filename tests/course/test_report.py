@@ -133,8 +133,8 @@ WRONG = {
         "03_sync.ipynb has nothing for a report",
         "tag cells",
     ),
-    "not run": ("03", lambda: [*good_cells(), code("%%needs dp.3\nx = 1", count=None)], "5 (x = 1)", "Run All Cells"),
-    "raised": ("03", raising, "code cell 5 (1 / 0) ended with ZeroDivisionError: division by zero", "Put it right"),
+    "not run": ("03", lambda: [*good_cells(), code("%%needs dp.3\nx = 1", count=None)], '5 "x = 1"', "Run All Cells"),
+    "raised": ("03", raising, 'code cell 5 "1 / 0" ended with ZeroDivisionError: division by zero', "Put it right"),
 }
 
 
@@ -150,7 +150,7 @@ def test_a_wrong_notebook_is_refused_with_its_fault_and_nothing_is_written(lab, 
 def test_only_the_cells_without_a_result_are_named(lab, capsys):
     lab([code("good = 1"), code("bad = 2", count=None), code("untagged", tags=(), count=None)])
     cli.main(["report", "03"])
-    assert "without a result: 2 (bad = 2). Choose" in capsys.readouterr().err
+    assert 'without a result: 2 "bad = 2". Choose' in capsys.readouterr().err
 
 
 def test_two_notebooks_of_one_number_are_both_named_and_the_whole_name_tells_them_apart(lab, capsys):
