@@ -61,6 +61,7 @@ def train(device, epochs, checkpoint):
                 report(epoch, step, loss.detach())
         if checkpoint and dist.get_rank() == 0:  # all ranks have the same, so one of them writes
             saved = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "epochs": epoch + 1}
+            checkpoint.parent.mkdir(parents=True, exist_ok=True)
             unfinished = checkpoint.with_name(checkpoint.name + ".part")
             torch.save(saved, unfinished)
             unfinished.replace(checkpoint)  # so a run that is killed meanwhile leaves no half checkpoint

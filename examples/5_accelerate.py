@@ -57,6 +57,7 @@ def train(accelerator, epochs, checkpoint):
         if checkpoint and accelerator.is_main_process:
             weights = accelerator.unwrap_model(model).state_dict()
             saved = {"model": weights, "optimizer": optimizer.state_dict(), "epochs": epoch + 1}
+            checkpoint.parent.mkdir(parents=True, exist_ok=True)
             unfinished = checkpoint.with_name(checkpoint.name + ".part")
             torch.save(saved, unfinished)
             unfinished.replace(checkpoint)  # so a run that is killed meanwhile leaves no half checkpoint

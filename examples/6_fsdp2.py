@@ -69,6 +69,7 @@ def train(device, epochs, checkpoint):
         weights, momentum = get_state_dict(model, optimizer, options=WHOLE)  # every rank gives its part
         if dist.get_rank() == 0:
             saved = {"model": weights, "optimizer": momentum, "epochs": epoch + 1}
+            checkpoint.parent.mkdir(parents=True, exist_ok=True)
             unfinished = checkpoint.with_name(checkpoint.name + ".part")
             torch.save(saved, unfinished)
             unfinished.replace(checkpoint)  # so a run that is killed meanwhile leaves no half checkpoint
