@@ -38,7 +38,8 @@ def add_parser(tasks: Any) -> None:
 
 def _train(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     """Train as the flags say: start ranks, or be the one that this process is."""
-    args.do_train = args.do_train or not args.do_eval  # --do-eval alone judges a model as it is
+    if not (args.do_train or args.do_eval):
+        args.do_train = args.do_eval = True
     try:
         start = start_of(args, default_world_size=1 if args.sync == "none" else 2)
         config = GlueConfig(**{f.name: getattr(args, f.name) for f in fields(GlueConfig)})
@@ -178,7 +179,7 @@ def _add_flags(task: argparse.ArgumentParser) -> None:
     add("--seed", dest="seed", help="of new weights, the order of rows, and dropout")
     task.add_argument("--no-dropout", dest="dropout", action="store_false", help="compare runs to the last digit")
     task.add_argument("--do-train", action="store_true", help="train; with neither this nor --do-eval: both")
-    task.add_argument("--do-eval", action="store_true", help="take the accuracy after each epoch")
+    task.add_argument("--do-eval", action="store_true", help="take the accuracy, after each epoch if it trains")
     task.add_argument("--output-dir", help="folder for losses, results and the trained model; nothing is kept without")
     task.add_argument("--overwrite-output-dir", action="store_true", help="the folder may have something in it")
     starting.add_flags(task, "--local-rank", "--rank")

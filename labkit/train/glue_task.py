@@ -284,7 +284,10 @@ def _model(config: GlueConfig, corpus: Corpus) -> torch.nn.Module:
     rate = 0.1 if config.dropout else 0.0
     dropout: dict[str, Any] = {"hidden_dropout_prob": rate, "attention_probs_dropout_prob": rate}
     if corpus.model:
-        return models.pretrained_bert(corpus.model, seed=config.seed, **dropout)
+        model = models.pretrained_bert(corpus.model, seed=config.seed, **dropout)
+        if (most := model.config.max_position_embeddings) < config.max_length:
+            raise ValueError(f"max_length is {config.max_length}, but {corpus.model} takes at most {most} tokens")
+        return model
     shape = {"vocab_size": corpus.vocab_size, "max_position_embeddings": max(config.max_length, 8)}
     return models.bert(config.size, config.seed, **shape, **dropout)
 

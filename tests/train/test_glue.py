@@ -269,6 +269,9 @@ def test_losses_and_the_trained_model_are_on_disk_and_can_be_judged_again(
     again = glue(judged, load_glue(judged))
     assert again.accuracy == first.accuracy[-1:] and again.losses == []
     assert again.fingerprints[0] == first.fingerprints[1]
+    longer = replace(judged, max_length=SMALL.max_length + 1)
+    with pytest.raises(ValueError, match=r"max_length is 129, but .*out takes at most 128 tokens"):
+        glue(longer, load_glue(longer))
 
 
 def test_every_iteration_prints_its_mean_loss_and_every_epoch_its_accuracy(
