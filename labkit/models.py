@@ -205,7 +205,7 @@ def pretrained_bert(
     from transformers import BertForSequenceClassification
 
     def load(name: str, **options: Any) -> BertForSequenceClassification:
-        with torch.random.fork_rng(devices=[]), _without_load_report():
+        with torch.random.fork_rng(devices=[]), quiet_transformers():
             torch.manual_seed(seed)
             loaded: Any = BertForSequenceClassification.from_pretrained(
                 name, num_labels=num_labels, output_loading_info=True, **options
@@ -256,8 +256,8 @@ def _check_architecture(name: str, expected: str, **options: Any) -> None:
 
 
 @contextlib.contextmanager
-def _without_load_report() -> Iterator[None]:
-    """Inside, transformers prints no bar, and no table of new weights: those are meant to be."""
+def quiet_transformers() -> Iterator[None]:
+    """Inside, transformers prints no bar, and no table of weights that are new: those are meant."""
     from transformers import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

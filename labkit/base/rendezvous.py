@@ -84,8 +84,8 @@ def _listen(host: str, port: int) -> int:
         return socket.create_server((host, port), family=family).detach()
     except OSError as error:
         raise MeetingError(
-            f"rank 0 cannot listen at {host}:{port} ({error.strerror}). Perhaps another run is still using the port: "
-            "end it, or give all ranks another master_port"
+            f"rank 0 cannot listen at {host}:{port} ({os.strerror(error.errno or 0)}). Perhaps another process is rank 0 "
+            "too, or another run is still using the port: end it, or give all ranks another master_port"
         ) from None
 
 

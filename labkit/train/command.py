@@ -21,7 +21,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     for command in COMMANDS:
         command.add_parser(tasks)
     args = parser.parse_args(with_hyphens(sys.argv[1:] if argv is None else argv))
-    args.run(args)
+    try:
+        args.run(args)
+    except KeyboardInterrupt:
+        print("interrupted: all processes that this one has started are ended", file=sys.stderr)
+        raise SystemExit(130) from None
 
 
 def with_hyphens(argv: Sequence[str]) -> list[str]:

@@ -13,17 +13,20 @@ import torch
 from labkit import launch
 from labkit.parallel.devices import device_ids
 from labkit.train import starting
-from labkit.train.digits_task import DigitsConfig, load_digits, process, train_digits
+from labkit.train.digits_task import DigitsConfig, load_digits, train_digits
 from labkit.train.joining import joined
 from labkit.train.reading import read_on_rank_0
 from labkit.train.starting import DAY_S, check_shares, start_of
 
-BAD_INPUT = (TypeError, ValueError, FileNotFoundError, ConnectionError)
+BAD_INPUT = (TypeError, ValueError, OSError)
 
 
 def add_parser(tasks: Any) -> None:
     """Add the task to the subparsers ``tasks``; ``args.run(args)`` then trains."""
-    task = tasks.add_parser("digits", help="a ConvNet on digits", description="Train a ConvNet to read digits.")
+    usage = "python -m labkit.train digits [FLAG ...]    --help lists them"
+    task = tasks.add_parser(
+        "digits", help="a ConvNet on digits", description="Train a ConvNet to read digits.", usage=usage
+    )
     _add_flags(task)
     task.set_defaults(run=functools.partial(_train, task))
 
@@ -41,12 +44,15 @@ def _train(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
         parser.error(str(error))
     if starts_ranks:
         backend = "gloo" if args.gpu == -1 else args.backend
-        launch.launch(train_digits, config, data, world_size=start.world_size, backend=backend, timeout_s=DAY_S)
+        try:
+            launch.launch(train_digits, config, data, world_size=start.world_size, backend=backend, timeout_s=DAY_S)
+        except ValueError as error:  # a plan that cannot be: no rank has started
+            parser.error(str(error))
         return
-    if start.by_hand:
-        print(f"rank {args.rank} of {start.world_size}, {process()}: waiting until all are there", flush=True)
+    start.announce()
+    told = {name: value for name, value in asdict(config).items() if name != "source"}
     try:
-        with joined(start.by_hand, args.backend, _own_device(args.gpu), wait_s=args.timeout_s) as own:
+        with joined(start.by_hand, args.backend, _own_device(args.gpu), wait_s=args.timeout_s, options=told) as own:
             shared = read_on_rank_0(lambda: data or load_digits(config))
             train_digits(config, shared, _devices(args.local_world_size, own), every_rank_prints=args.rank is not None)
     except ConnectionError as error:

@@ -6,8 +6,6 @@ DistributedDataParallel averages the gradients. labkit's own versions of both ar
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +21,7 @@ from labkit import models
 from labkit.base.checks import check_counts
 from labkit.data import Digits, digits
 from labkit.parallel.bucket import take_from_rank_0
+from labkit.train.joining import process
 from labkit.train.reading import read_on_rank_0
 from labkit.train.starting import check_shares
 from labkit.train.trainer import device, sum_over_ranks, world
@@ -127,11 +126,6 @@ def train_digits(
     if every_rank_prints or rank == 0:
         print(f"Accuracy on {len(test):,} test pictures: {accuracy:.4f}", flush=True)
     return DigitsResult(rank, world_size, where, losses, accuracy)
-
-
-def process() -> str:
-    """Return who this is: its process id and machine."""
-    return f"process {os.getpid()} on {platform.node()}"
 
 
 def _parallel(model: nn.Sequential, devices: Sequence[torch.device]) -> DistributedDataParallel:

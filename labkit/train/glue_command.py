@@ -26,12 +26,15 @@ from labkit.train.starting import DAY_S, start_of
 from labkit.train.synchronization import WAYS
 
 MODEL_TYPES, TASKS = ("bert",), ("RTE",)
-BAD_INPUT = (ValueError, FileNotFoundError, FileExistsError, ConnectionError)
+BAD_INPUT = (ValueError, OSError)
 
 
 def add_parser(tasks: Any) -> None:
     """Add the task to the subparsers ``tasks``; ``args.run(args)`` then trains."""
-    task = tasks.add_parser("glue", help="BERT on RTE", description="Train BERT to tell what follows from a text.")
+    usage = "python -m labkit.train glue [FLAG ...]    --help lists them"
+    task = tasks.add_parser(
+        "glue", help="BERT on RTE", description="Train BERT to tell what follows from a text.", usage=usage
+    )
     _add_flags(task)
     task.set_defaults(run=functools.partial(_train, task))
 
@@ -53,11 +56,18 @@ def _train(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
         if todo := missing(task):
             raise SystemExit(f"{todo}: --sync {config.sync} needs it; fill it in first")
     if not (start.by_hand or start.torchrun):
-        run = launch.launch(glue, config, corpus, world_size=start.world_size, backend=args.backend, timeout_s=DAY_S)
+        try:
+            run = launch.launch(
+                glue, config, corpus, world_size=start.world_size, backend=args.backend, timeout_s=DAY_S
+            )
+        except ValueError as error:  # a plan that cannot be: no rank has started
+            parser.error(str(error))
         _finish(run.values, run.events, config.output_dir)
         return
+    start.announce()
+    told = {name: value for name, value in asdict(config).items() if name not in ("source", "output_dir", "quiet")}
     try:
-        with joined(start.by_hand, args.backend, wait_s=args.timeout_s):
+        with joined(start.by_hand, args.backend, wait_s=args.timeout_s, options=told):
             _run_as_rank(config, corpus, every_rank_prints=start.by_hand is not None)
     except ConnectionError as error:
         raise SystemExit(str(error)) from None
@@ -77,11 +87,13 @@ def _check_names(model_type: str, task_name: str) -> None:
 
 
 def _check_output(folder: str, overwrite: bool) -> None:
-    """Raise FileExistsError where results would be lost."""
+    """Make the folder. Raise OSError where it cannot be, or results would be lost."""
     if folder and Path(folder).is_dir() and any(Path(folder).iterdir()) and not overwrite:
         raise FileExistsError(
             f"--output-dir {folder} has something in it; name another folder, or say --overwrite-output-dir"
         )
+    if folder:
+        Path(folder).mkdir(parents=True, exist_ok=True)
 
 
 # --- what comes out -------------------------------------------------------------------------------
@@ -119,7 +131,8 @@ def report(summed: dict[str, Any]) -> str:
     ]
     if seconds is not None:
         n = min(len(summed["mean_losses"]), glue_task.TIMED_ITERATIONS)
-        lines.append(("per iteration", f"{seconds:.4g} s, the mean of {n} iterations without the first"))
+        timed = f"the mean of iterations 2 to {n}" if n > 1 else "the first iteration"
+        lines.append(("per iteration", f"{seconds:.4g} s, {timed}"))
     if summed["accuracy"]:
         lines.append(("accuracy", ", ".join(f"{accuracy:.4f}" for accuracy in summed["accuracy"])))
     return "\n".join(f"{name:<14} {value}" for name, value in lines)

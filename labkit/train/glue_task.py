@@ -101,8 +101,8 @@ class GlueConfig:
         check_shares(self.batch_size, world_size)
         if world_size > 1 and self.sync == "none":
             raise ValueError(
-                f"sync is 'none' and world_size {world_size}: ranks that never agree train {world_size} models; "
-                f"expected one of {', '.join(name for name in WAYS if name != 'none')}"
+                f"sync is 'none' and world_size {world_size}: ranks that never agree train {world_size} models; expected "
+                f"one process, or one of {', '.join(name for name in WAYS if name != 'none')}"
             )
 
 
@@ -269,8 +269,9 @@ class GlueRun:
         lines = (f"{i} {loss:.6f}\n" for i, loss in enumerate(self.losses, start=1))
         write_atomically(folder / f"loss_{rank}.txt", "".join(lines).encode())
         if rank == 0 and self.config.do_train:
-            self.trainer.whole_model().save_pretrained(folder)
-            self.corpus.tokenizer.save_pretrained(folder)
+            with models.quiet_transformers():
+                self.trainer.whole_model().save_pretrained(folder)
+                self.corpus.tokenizer.save_pretrained(folder)
 
 
 def epoch_order(n_rows: int, seed: int, epoch: int) -> list[int]:

@@ -7,9 +7,11 @@ import datetime
 import gc
 import json
 import os
+import platform
+import re
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,11 +19,15 @@ import torch.distributed as dist
 
 from labkit import launch
 from labkit.base import machine
-from labkit.base.rendezvous import MeetingError, meet
+from labkit.base.rendezvous import GRACE_S, POLL_S, MeetingError, meet
 
 GROUP_TIMEOUT_S = 1800.0  # torch's own, for each collective
 VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+
+
+# gloo's words, and NCCL's, for a rank whose process is gone.
+_PEER_IS_GONE = re.compile(r"Connection (closed|reset) by peer|Read error|Broken pipe|remote process exited")
 
 
 class ByHand(NamedTuple):
@@ -36,6 +42,11 @@ class ByHand(NamedTuple):
     port: int = 11868
 
 
+def process() -> str:
+    """Return who this is: its process id and machine."""
+    return f"process {os.getpid()} on {platform.node()}"
+
+
 def under_torchrun() -> bool:
     """Return whether torchrun, or launch, has made this process a rank."""
     return {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
@@ -48,6 +59,7 @@ def joined(
     device: torch.device | None = None,
     wait_s: float = 300.0,
     timeout_s: float = GROUP_TIMEOUT_S,
+    options: Mapping[str, Any] | None = None,
 ) -> Iterator[torch.device]:
     """Inside, this process is a rank, and the process group is up. Give the rank's device.
 
@@ -60,9 +72,11 @@ def joined(
     - ``device``: None stands for a GPU of this rank's own where there is one, else the CPU.
     - ``backend``: ``"auto"`` is NCCL for a GPU, gloo for the CPU.
     - ``timeout_s``: of each collective.
+    - ``options``: what ranks started by hand must have been told alike, as JSON has it.
 
-    Raises what ``meet`` raises, and MeetingError where the ranks would take different backends, or
-    NCCL without a GPU.
+    Raises what ``meet`` raises, and MeetingError where the ranks were told different options, would
+    take different backends, or NCCL without a GPU, and where one of them is gone while another
+    waits for it.
 
     Caveats: ending a group can hang for ever while a DistributedDataParallel model on it is alive
     (pytorch issue 56297: gloo's threads wait for the GIL). So have a function make the model, train
@@ -81,7 +95,9 @@ def joined(
         if by_hand is None:
             _check_plans({int(os.environ["RANK"]): plan})
         else:
-            _check_plans(dict(enumerate(_told_by_all(store, by_hand, "plan", plan))))
+            told = _told_by_all(store, by_hand, "told", (dict(options or {}), plan))
+            _check_options([options for options, _ in told])
+            _check_plans({rank: plan for rank, (_, plan) in enumerate(told)})
         timeout = datetime.timedelta(seconds=timeout_s)
         if by_hand is None:
             dist.init_process_group(backend, timeout=timeout)
@@ -93,6 +109,10 @@ def joined(
             yield device
         except BaseException as error:
             _clear_frames(error)
+            if isinstance(error, RuntimeError) and _PEER_IS_GONE.search(str(error)):
+                raise MeetingError(
+                    "another rank ended while this one waited for it: its own terminal says why"
+                ) from error
             raise
         finally:
             gc.collect()  # a model that is part of a circle lives until here
@@ -120,10 +140,29 @@ def local_place(machines: Sequence[str], rank: int) -> tuple[int, int]:
     return here.index(rank), len(here)
 
 
-def _told_by_all(store: Any, by_hand: ByHand, name: str, mine: str) -> list[str]:
-    """Tell all ranks ``mine``, and return what each of them tells."""
+def _told_by_all(store: Any, by_hand: ByHand, name: str, mine: Any) -> list[Any]:
+    """Tell all ranks ``mine``, and return what each of them tells.
+
+    Rank 0, which has the store, waits until all have read it: it may be the last thing they do.
+    """
     store.set(f"{name}/{by_hand.rank}", json.dumps(mine))
-    return [json.loads(store.get(f"{name}/{rank}")) for rank in range(by_hand.world_size)]
+    told = [json.loads(store.get(f"{name}/{rank}")) for rank in range(by_hand.world_size)]
+    read, until = store.add(f"{name}/read", 1), time.monotonic() + GRACE_S
+    while by_hand.rank == 0 and read < by_hand.world_size and time.monotonic() < until:
+        time.sleep(POLL_S)
+        read = store.add(f"{name}/read", 0)
+    return told
+
+
+def _check_options(told: Sequence[Mapping[str, Any]]) -> None:
+    """Raise MeetingError where a rank was ``told`` other options than rank 0."""
+    for rank, options in enumerate(told):
+        for name in sorted(told[0].keys() | options.keys()):
+            if options.get(name) != told[0].get(name):
+                raise MeetingError(
+                    f"the ranks were told different options: {name} is {options.get(name)!r} on rank {rank}, and "
+                    f"{told[0].get(name)!r} on rank 0. Start all of them with the same"
+                )
 
 
 def _check_plans(plans: dict[int, str]) -> None:

@@ -7,7 +7,8 @@ import os
 from typing import NamedTuple
 
 from labkit import launch
-from labkit.train.joining import ByHand, under_torchrun
+from labkit.base.network import resolve
+from labkit.train.joining import ByHand, process, under_torchrun
 
 DAY_S = 86400.0  # for ranks that the command starts itself: as long as training takes
 
@@ -22,14 +23,22 @@ class Start(NamedTuple):
     @property
     def reads_first(self) -> bool:
         """Whether this process reads the data before ranks meet: bad data then stop it at once."""
-        return not self.torchrun and (self.by_hand is None or self.by_hand.rank == 0)
+        if self.torchrun:
+            return os.environ["RANK"] == "0"
+        return self.by_hand is None or self.by_hand.rank == 0
+
+    def announce(self) -> None:
+        """Print that a rank started by hand waits for the others."""
+        if self.by_hand:
+            rank = f"rank {self.by_hand.rank} of {self.world_size}"
+            print(f"{rank}, {process()}: waiting until all are there", flush=True)
 
 
 def add_flags(task: argparse.ArgumentParser, *rank_flags: str) -> None:
     """Add what :func:`start_of` reads; ``rank_flags`` are names of the rank of this process."""
     own = ByHand._field_defaults
     add = task.add_argument
-    add("-w", "--world-size", type=int, help="processes in all; torchrun sets its own")
+    add("-w", "--world-size", type=int, help="processes in all, 2 if not given; torchrun sets its own")
     rank = "which one this process is, started by hand: from 0 on; without it all are started here"
     add(*rank_flags, dest="rank", type=int, help=rank)
     master = "an address of rank 0's machine, for all ranks alike (%(default)s)"
@@ -42,9 +51,12 @@ def add_flags(task: argparse.ArgumentParser, *rank_flags: str) -> None:
 def start_of(args: argparse.Namespace, default_world_size: int = 2) -> Start:
     """Return how the ranks start, by the flags of :func:`add_flags` and the environment.
 
-    Raises ValueError for a rank outside the world, and a world that torchrun did not start.
+    Raises ValueError for a rank outside the world, a world that torchrun did not start, a host
+    without an address, and no port.
     """
-    torchrun = under_torchrun() and args.rank is None
+    torchrun = under_torchrun()
+    if torchrun and args.rank is not None:
+        raise ValueError("torchrun tells each process its rank: leave out the flag for it, or torchrun")
     given = default_world_size if args.world_size is None else args.world_size
     world_size = int(os.environ["WORLD_SIZE"]) if torchrun else given
     if torchrun and args.world_size not in (None, world_size):
@@ -55,6 +67,9 @@ def start_of(args: argparse.Namespace, default_world_size: int = 2) -> Start:
         return Start(world_size, None, torchrun)
     if not 0 <= args.rank < world_size:
         raise ValueError(f"the rank is {args.rank}, expected 0 to {world_size - 1}: one for each process")
+    resolve(args.master_ip)
+    if not 0 < args.master_port < 2**16:
+        raise ValueError(f"--master-port is {args.master_port}, expected 1 to 65535")
     return Start(world_size, ByHand(args.rank, world_size, args.master_ip, args.master_port), torchrun)
 
 

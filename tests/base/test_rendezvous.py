@@ -104,7 +104,7 @@ def test_a_taken_port_is_an_error_that_says_what_to_do():
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         pytest.raises(
-            OSError, match="another run is still using the port: end it, or give all ranks another master_port"
+            OSError, match="another process is rank 0 too, or another run is still using the port: end it, or give"
         ),
     ):
         loopback_store(0, 1, "127.0.0.1", server.getsockname()[1])

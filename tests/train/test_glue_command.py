@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -36,19 +37,25 @@ def environment() -> dict[str, str]:
     return os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 
 
+def terminal(rank: int, port: int, flags: list[str]) -> subprocess.Popen[str]:
+    """A process that is one rank of the assignment's command, as in a terminal of its own."""
+    command = [sys.executable, "-m", "labkit.train", "glue", *flags, "--master-ip", "127.0.0.1", "--master-port"]
+    return subprocess.Popen(
+        [*command, str(port), "--local-rank", str(rank)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+
+
 def started_by_hand(flags: list[str], ranks: list[int], port: int, *common: str) -> list[tuple[int, str, str]]:
     """Exit status, stdout and stderr of a process for each rank, as in so many terminals."""
-    command = [sys.executable, "-m", "labkit.train", "glue", *flags, "--master-ip", "127.0.0.1", "--master-port"]
-    processes = [
-        subprocess.Popen(
-            [*command, str(port), *common, "--local-rank", str(rank)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment(),
-        )
-        for rank in ranks
-    ]
+    return ended([terminal(rank, port, [*flags, *common]) for rank in ranks])
+
+
+def ended(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
+    """Exit status, stdout and stderr of processes, once they have ended."""
     try:
         printed = [process.communicate(timeout=200) for process in processes]
         return [(process.returncode, *both) for process, both in zip(processes, printed, strict=True)]
@@ -125,6 +132,9 @@ def test_one_process_needs_no_sync_and_eval_alone_judges_a_model(
         ("--batch-size 64 --world-size 3", "batch_size is 64 and world_size 3"),
         ("--world-size 4 --local-rank 4", "the rank is 4, expected 0 to 3: one for each process"),
         ("--world-size 4 --local-rank -1", "the rank is -1, expected 0 to 3"),
+        ("--world-size 2 --local-rank 1 --master-ip no.such.host", "this machine knows no address of that name"),
+        ("--world-size 2 --local-rank 1 --master-port 99999", "--master-port is 99999, expected 1 to 65535"),
+        ("--output-dir /proc/no/such/folder", "/proc/no"),
         ("--num-train-epochs 1.5", "--num-train-epochs/--epochs: '1.5' is no whole number"),
         ("--precision fp16", "precision is 'fp16', expected one of fp32, bf16"),
         ("--data-dir /no/such/folder", "/no/such/folder"),
@@ -175,6 +185,45 @@ def test_a_process_that_never_comes_and_one_too_many_are_named_in_the_terminals_
     twice = started_by_hand(SMALL, [0, 1, 1], free_port(), "--world-size", "3", "--sync", "ddp", "--batch-size", "15")
     assert all(status for status, *_ in twice)
     assert all("two processes have rank 1 of 3" in error for _, _, error in twice)
+
+
+@needs_all_reduce
+def test_ranks_that_were_told_different_things_say_which_before_they_train() -> None:
+    port, flags = free_port(), [*SMALL, "--world-size", "2"]
+    both = ended([terminal(0, port, flags), terminal(1, port, [*flags, "--learning-rate", "0.5"])])
+    for status, out, error in both:
+        assert status != 0 and "iter" not in out and "Traceback" not in error
+        assert "learning_rate is 0.5 on rank 1, and 0.001 on rank 0. Start all of them with the same" in error
+
+
+@needs_all_reduce
+def test_a_rank_whose_partner_is_killed_says_so_and_ends() -> None:
+    port, flags = free_port(), [*SMALL, "--world-size", "2", "--epochs", "10000"]
+    survivor, victim = terminal(0, port, flags), terminal(1, port, flags)
+    assert victim.stdout is not None
+    assert any(line.startswith("iter 2 loss") for line in victim.stdout)
+    victim.kill()
+    (status, _, error), _ = ended([survivor, victim])
+    assert status != 0 and "another rank ended while this one waited for it" in error and "Traceback" not in error
+
+
+def test_an_interrupt_while_ranks_wait_ends_in_a_word() -> None:
+    waiting = terminal(0, free_port(), [*SMALL, "--world-size", "2"])
+    assert waiting.stdout is not None
+    assert any("rank 0 of 2, process" in line and "waiting until all are there" in line for line in waiting.stdout)
+    waiting.send_signal(signal.SIGINT)
+    ((status, _, error),) = ended([waiting])
+    assert status == 130 and error.startswith("interrupted") and "Traceback" not in error
+
+
+def test_a_rank_by_hand_under_torchrun_is_refused_at_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit):
+        train.main(["glue", *SMALL, "--local-rank", "1"])
+    assert "torchrun tells each process its rank: leave out the flag for it" in capsys.readouterr().err
 
 
 def test_all_flags_of_the_assignment_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
