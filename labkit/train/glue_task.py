@@ -24,7 +24,7 @@ from labkit.train.entailment import Batch, Corpus, Example
 from labkit.train.reading import read_on_rank_0
 from labkit.train.starting import check_shares
 from labkit.train.synchronization import WAYS
-from labkit.train.trainer import Trainer, device, sum_over_ranks, world
+from labkit.train.trainer import Trainer, device, start_sum_over_ranks, sum_over_ranks, world
 
 TIMED_ITERATIONS = 40  # of which the first does not count, as in the assignment
 PRECISIONS = ("fp32", "bf16")
@@ -226,10 +226,12 @@ class GlueRun:
             whole = order[start : start + self.config.batch_size]
             batch = self.own_rows(self.corpus.train, whole)
             began = trainer.now()
-            loss = trainer.train_step(batch, targets=len(whole))
+            loss = trainer.gradients(batch, targets=len(whole))
+            whole_loss = start_sum_over_ranks(loss.view(1))  # now, as no rank is ahead of the others
+            trainer.update()
             self.iteration_s.append(trainer.now() - began)
             self.losses.append(loss.item() / batch.n_targets if batch.n_targets else float("nan"))
-            self.mean_losses.append(sum_over_ranks(loss.item())[0] / len(whole))
+            self.mean_losses.append(whole_loss()[0] / len(whole))
             if self.prints:
                 print(f"iter {len(self.losses)} loss {self.mean_losses[-1]:.4f}", flush=True)
             if self.is_over:

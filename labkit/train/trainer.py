@@ -46,10 +46,20 @@ def device() -> torch.device:
 
 def sum_over_ranks(*values: float) -> list[float]:
     """Return each value's sum over all ranks, in float64."""
-    total = torch.tensor(values, dtype=torch.float64, device=device())
-    if world().size > 1:
-        dist.all_reduce(total)
-    return total.tolist()
+    return start_sum_over_ranks(torch.tensor(values, dtype=torch.float64))()
+
+
+def start_sum_over_ranks(values: torch.Tensor) -> Callable[[], list[float]]:
+    """Start adding ``values`` (n,) up over all ranks. Return what waits for the sums."""
+    total = values.detach().to(device(), torch.float64, copy=True)
+    work = dist.all_reduce(total, async_op=True) if world().size > 1 else None
+
+    def wait() -> list[float]:
+        if work is not None:
+            work.wait()
+        return total.tolist()
+
+    return wait
 
 
 def targets_per_step(batches: Sequence[Any]) -> list[int]:
@@ -160,11 +170,15 @@ class Trainer:
     def train_step(self, batch: Any | None, targets: int) -> torch.Tensor:
         """Do one step of all ranks. Return the local loss, summed over targets."""
         loss = self.gradients(batch, targets)
+        self.update()
+        return loss
+
+    def update(self) -> None:
+        """Take the step that the gradients ask for."""
         with span("optimizer", step=self.step):
             self.optimizer.step()
         self.lr_scheduler.step()
         self.step += 1
-        return loss
 
     def train_epoch(self, batches: Sequence[Any], validation: Sequence[Any], epoch: int, skip: int = 0) -> EpochMetrics:
         """Train on this rank's ``batches`` once, then take the validation loss.
