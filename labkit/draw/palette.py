@@ -62,7 +62,6 @@ STYLES: dict[str, Style] = {
     "bytes sent": Style("#EFE0B0", ""),
     "more than the least": Style(_ORANGE, "xxx"),
     "weights": Style("#A9D3EC", ""),
-    "the rank's model": Style("#A9D3EC", ""),
     "gradients": Style(_ORANGE, "\\\\\\"),
     "optimizer state": Style(_GREY, "+++"),
 }

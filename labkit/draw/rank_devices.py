@@ -13,7 +13,7 @@ from labkit.draw.cells import CellGrid, cell_grids
 # Of each node, of each of its ranks in order: the numbers of the GPUs that it drives.
 Nodes = Sequence[Sequence[Sequence[int]]]
 _COLUMNS = ["rank", "column", "name", "shade", "label", "sentence"]
-_MODEL = "the rank's model"
+_MODEL = "weights"
 _MOVES = pd.DataFrame(columns=["source", "target", "column"])
 
 

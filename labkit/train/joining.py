@@ -92,19 +92,11 @@ def joined(
         if device.type == "cuda":
             torch.cuda.set_device(device)
         plan = backend if backend != "nccl" or device.type == "cuda" else "nccl without a GPU"
-        if by_hand is None:
-            _check_plans({int(os.environ["RANK"]): plan})
-        else:
-            told = _told_by_all(store, by_hand, "told", (dict(options or {}), plan))
-            _check_options([options for options, _ in told])
-            _check_plans({rank: plan for rank, (_, plan) in enumerate(told)})
-        timeout = datetime.timedelta(seconds=timeout_s)
-        if by_hand is None:
-            dist.init_process_group(backend, timeout=timeout)
-        else:
-            dist.init_process_group(
-                backend, store=store, rank=by_hand.rank, world_size=by_hand.world_size, timeout=timeout
-            )
+        _check_ranks(store, by_hand, plan, options)
+        place: dict[str, Any] = {}  # torchrun's environment says it
+        if by_hand:
+            place = {"store": store, "rank": by_hand.rank, "world_size": by_hand.world_size}
+        dist.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout_s), **place)
         try:
             yield device
         except BaseException as error:
@@ -152,6 +144,16 @@ def _told_by_all(store: Any, by_hand: ByHand, name: str, mine: Any) -> list[Any]
         time.sleep(POLL_S)
         read = store.add(f"{name}/read", 0)
     return told
+
+
+def _check_ranks(store: Any, by_hand: ByHand | None, plan: str, options: Mapping[str, Any] | None) -> None:
+    """Raise MeetingError where the ranks, of which this one has ``plan``, cannot work together."""
+    if by_hand is None:
+        _check_plans({int(os.environ["RANK"]): plan})
+        return
+    told = _told_by_all(store, by_hand, "told", (dict(options or {}), plan))
+    _check_options([options for options, _ in told])
+    _check_plans({rank: plan for rank, (_, plan) in enumerate(told)})
 
 
 def _check_options(told: Sequence[Mapping[str, Any]]) -> None:
