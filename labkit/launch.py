@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import functools
-import html
 import inspect
 import multiprocessing
 import os
@@ -29,6 +28,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from labkit import trace
+from labkit.base.said import as_html
 from labkit.cost import Link
 from labkit.ranks import pickling, rank, servers
 from labkit.ranks.cell_output import CellBars, CellOutput, static
@@ -85,7 +85,7 @@ class Run:
 
     def _repr_html_(self) -> str:
         table = self.timings._repr_html_() if self._rows else "<p>no spans were recorded</p>"  # type: ignore[operator]
-        return f"<p><code>{html.escape(self.header)}</code></p>{table}"
+        return f"<p>{as_html(self.header)}</p>{table}"
 
 
 # --- launch and workers ---------------------------------------------------------------------------

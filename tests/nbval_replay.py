@@ -88,8 +88,14 @@ def texts(outputs: list[Any], skipped: tuple[str, ...]) -> Iterator[tuple[Any, s
 
 
 def brackets(text: str, i: int) -> str:
-    """``"~"`` or ``"≈"`` if position i of the text stands in such brackets, else nothing. Says it
-    without a pattern."""
+    """``"~"`` or ``"≈"`` if position i of the text stands in such brackets, or in HTML between the
+    tags that stand for them, else nothing. Says it without a pattern."""
+    for name, sign in (("measured", "~"), ("device", "≈")):
+        before, tag, _ = text[:i].rpartition(f'<span class="labkit-{name}"')
+        rest = text[len(before) :] if tag else ""
+        begin, end = rest.find(">") + 1, rest.find("</span>")
+        if tag and begin <= i - len(before) < end:
+            return sign
     line_start, line_end = text.rfind("\n", 0, i) + 1, (text + "\n").find("\n", i)
     opening, closing = text.rfind("[", line_start, i), text.find("]", i, line_end)
     if opening < 0 or closing < 0 or "]" in text[opening:i] or "[" in text[i:closing]:

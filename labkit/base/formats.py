@@ -3,15 +3,33 @@
 ``[~ 0.034 s]`` is a measurement or a fact about this machine: it differs everywhere, and the
 notebook test hides it. ``[≈ 0.7627]`` depends on a device's arithmetic (a loss): compared exactly
 on CPUs, hidden on a GPU. Everything else in an output is compared to the letter.
+
+The brackets belong to the text form. In HTML such a number stands alone, in a style of its own: see
+:mod:`labkit.base.said`, whose names are here as well.
 """
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
+
+from labkit.base.said import Lines, as_html, say, style_measurements
+
+__all__ = [
+    "FACT_WIDTH",
+    "Lines",
+    "MeasuredSeries",
+    "MeasuredTable",
+    "as_html",
+    "emulated",
+    "fact",
+    "loss",
+    "measured",
+    "say",
+    "style_measurements",
+]
 
 FACT_WIDTH = 44
 _ROUND = str.maketrans("[]", "()")
@@ -55,7 +73,9 @@ class MeasuredTable(pd.DataFrame):
     """A DataFrame whose floating-point columns are measurements, printed by :func:`measured`.
 
     Counts, names and labels print as they are. Selecting, sorting and grouping keep the class. What
-    was emulated while they were measured, ``.attrs["emulated"]``, stands under the table.
+    was emulated while they were measured, ``.attrs["emulated"]``, stands under the table. Where no
+    column may hold floats, the text is that of pandas itself. In HTML measurements, also those that
+    were formatted before they came into the table, are numbers in a style.
     """
 
     @property
@@ -71,13 +91,18 @@ class MeasuredTable(pd.DataFrame):
         return dict.fromkeys(kinds, _measured_if_float)
 
     def __repr__(self) -> str:
-        text = self.to_string(formatters=self._formatters(), max_rows=60)
+        as_measured = {"formatters": self._formatters(), "max_rows": 60}
+        text = self.to_string(**as_measured) if self._may_hold_floats() else super().__repr__()
         return "\n".join([text, *self._emulated()])
 
     def _repr_html_(self) -> str:
         with pd.option_context("display.max_colwidth", None):  # a cell that is cut off loses its closing bracket
             table = self.to_html(formatters=self._formatters(), max_rows=60, border=0, notebook=True)
-        return "".join([table, *(f"<p>{html.escape(text)}</p>" for text in self._emulated())])
+        return "".join([style_measurements(table), *(f"<p>{as_html(text)}</p>" for text in self._emulated())])
+
+    def _may_hold_floats(self) -> bool:
+        columns = (column for _, column in self.items() if _may_be_measured(column.dtype))
+        return any(pd.api.types.infer_dtype(column) != "string" for column in columns)
 
     def _emulated(self) -> list[str]:
         return [text for text in [emulated(self)] if text]
@@ -96,6 +121,9 @@ class MeasuredSeries(pd.Series):
 
     def __repr__(self) -> str:
         return repr(pd.Series([_measured_if_float(value) for value in self], index=self.index, name=self.name))
+
+    def _repr_html_(self) -> str:
+        return MeasuredTable(self.to_frame("" if self.name is None else self.name))._repr_html_()
 
 
 def _may_be_measured(kind: Any) -> bool:

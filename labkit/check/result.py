@@ -3,9 +3,10 @@ others."""
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+from labkit.base.said import as_html
 
 COLOURS = {"✓": "#0072b2", "✗": "#d55e00", "–": "#767676"}
 
@@ -84,8 +85,8 @@ class CheckResult:
         items = ""
         for claim, reason in self._reasons():
             mark = f'<span style="color: {COLOURS[claim.mark]}">{claim.mark}</span>'
-            why = html.escape(reason).replace("\n", "<br>")
+            why = as_html(reason).replace("\n", "<br>")
             why = why and f'<div style="margin-left: 1.5em">{why}</div>'
-            items += f"<li>{mark} {html.escape(claim.text)}{why}</li>"
-        headline = html.escape(self._headline)
+            items += f"<li>{mark} {as_html(claim.text)}{why}</li>"
+        headline = as_html(self._headline)
         return f'<p><b>{headline}</b></p><ul style="list-style: none; padding-left: 1em">{items}</ul>'

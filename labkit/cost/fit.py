@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from labkit.base.checks import check_bytes, check_number, is_whole
+from labkit.base.said import Lines
 from labkit.cost.collectives import COLLECTIVES, Cost, collective_s
 from labkit.cost.links import Link
 
@@ -49,6 +50,9 @@ class LinkFit:
         return f"latency {latency}, bandwidth {bandwidth}"
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return Lines(str(self))._repr_html_()
 
 
 def fit_link(sizes_bytes: Sequence[float], times_s: Sequence[float], world_size: int | None = None) -> LinkFit:

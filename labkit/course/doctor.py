@@ -63,6 +63,17 @@ class Diagnosis:
         lines = [f"{fact.name:<14}{formats.fact(fact)}" for fact in self.facts]
         return "\n".join([*lines, f"{'this machine':<14}{formats.fact(self.summary)}"])
 
+    def _repr_html_(self) -> str:
+        rows = [("", "", "found here", "to do")]
+        rows += [(fact.name, *map(formats.fact, (fact.status, fact.found, fact.advice))) for fact in self.facts]
+        rows += [("this machine", *map(formats.fact, (self.summary, "", "")))]
+        lines = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+        return f"<table>{lines}</table>"
+
+
+def _cell(text: str) -> str:
+    return f'<td style="text-align: left">{formats.as_html(text)}</td>'
+
 
 def doctor() -> Diagnosis:
     """Look at this machine: Python, torch, GPUs, cores, memory, Jupyter and what else is needed.

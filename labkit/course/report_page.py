@@ -48,6 +48,7 @@ _NEVER_SHOWN = {"style", "script", "template", "iframe"}
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _BRACKETS = re.compile(r"\[([~≈])(?:[ \u00a0]|&nbsp;)((?:[ \u00a0]|&nbsp;)*)([^\[\]\n]*?)([ \u00a0]*)\]")
 _STYLES = {"~": "measured", "≈": "device"}
+_STYLES_OF_CELLS = {"labkit-measured": "measured", "labkit-device": "device"}  # as labkit.base.said writes them
 
 
 def page(report: Report) -> str:
@@ -133,8 +134,11 @@ def _table(html: str) -> Markup:
     for tag in soup.find_all(_NEVER_SHOWN):
         tag.decompose()
     for tag in soup.find_all(True):
+        style = next((_STYLES_OF_CELLS[name] for name in tag.get("class", []) if name in _STYLES_OF_CELLS), None)
         tag.attrs = {name: value for name, value in tag.attrs.items() if name in ("colspan", "rowspan")}
-        if tag.name not in _OF_A_TABLE:
+        if tag.name == "span" and style:
+            tag["class"] = style
+        elif tag.name not in _OF_A_TABLE:
             tag.unwrap()
     return with_measurements(Markup(str(soup)))
 

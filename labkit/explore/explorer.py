@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import html
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import ipywidgets
 import pandas as pd
 
+from labkit.base.said import as_html
 from labkit.explore.fallback import Shown, StaticForm
 from labkit.explore.timeline import Timeline
 
@@ -63,11 +63,11 @@ def table_html(table: pd.DataFrame, index: bool = False) -> str:
     Its columns are headers, and with ``index`` its rows too. It is made here as it follows every
     move of a slider, for which pandas' own takes too long.
     """
-    head = "".join(f'<th scope="col">{html.escape(str(name))}</th>' for name in table)
+    head = "".join(f'<th scope="col">{as_html(str(name))}</th>' for name in table)
     lines = []
     for name, *cells in table.itertuples():
-        row = f'<th scope="row">{html.escape(str(name))}</th>' if index else ""
-        lines.append(f"<tr>{row}{''.join(f'<td>{html.escape(_cell(cell))}</td>' for cell in cells)}</tr>")
+        row = f'<th scope="row">{as_html(str(name))}</th>' if index else ""
+        lines.append(f"<tr>{row}{''.join(f'<td>{as_html(_cell(cell))}</td>' for cell in cells)}</tr>")
     corner = "<td></td>" if index else ""
     return (
         f'<table class="labkit-metrics"><thead><tr>{corner}{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'

@@ -13,6 +13,7 @@ import traitlets
 
 from labkit.base.files import write_atomically
 from labkit.base.formats import emulated
+from labkit.base.said import style_measurements
 from labkit.draw import Picture, overlay, save
 from labkit.draw import timeline as draw_timeline
 from labkit.draw.layout import TimeAxis, from_zero, time_axis
@@ -177,7 +178,7 @@ class Timeline(Shown, anywidget.AnyWidget):
         shown = pd.DataFrame(table).head(MOST_TABLE_ROWS).dropna(axis="columns", how="all")
         text = shown.to_html(index=False, na_rep="", border=0, float_format=lambda value: f"{value:.6g}")
         left_out = len(table) - len(shown)
-        return text + (f"<p>and {left_out} rows more</p>" if left_out > 0 else "")
+        return style_measurements(text) + (f"<p>and {left_out} rows more</p>" if left_out > 0 else "")
 
     # --- to keep ----------------------------------------------------------------------------------
 

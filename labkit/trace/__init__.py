@@ -4,12 +4,14 @@ spans     time a block of code, and record such spans
 table     the event table, and the timings of its spans
 chrome    the table as a file for Perfetto
 traffic   bytes that this process's sockets moved
+compare   two ways by their repeats, in a sentence that takes its words from the data
 
 The simulator (what *should* happen) makes rows of the same table, so everything that reads or draws
 one reads the other.
 """
 
 from labkit.trace.chrome import to_chrome_trace
+from labkit.trace.compare import Interval, Verdict, interval, repeats, verdict
 from labkit.trace.spans import Recorder, Recording, note_emulated, pause, record, span
 from labkit.trace.table import EVENT_COLUMNS, LANES, TIMING_COLUMNS, Row, event_table, rank_events, timings
 
@@ -17,15 +19,20 @@ __all__ = [
     "EVENT_COLUMNS",
     "LANES",
     "TIMING_COLUMNS",
+    "Interval",
     "Recorder",
     "Recording",
     "Row",
+    "Verdict",
     "event_table",
+    "interval",
     "note_emulated",
     "pause",
     "rank_events",
     "record",
+    "repeats",
     "span",
     "timings",
     "to_chrome_trace",
+    "verdict",
 ]

@@ -6,7 +6,7 @@ import re
 import pandas as pd
 import pytest
 
-from labkit.base.formats import MeasuredTable, emulated, fact, loss, measured
+from labkit.base.formats import Lines, MeasuredTable, as_html, emulated, fact, loss, measured, say
 
 BARE_NUMBER = re.compile(r"\d+\.\d+")
 
@@ -64,8 +64,6 @@ def test_no_view_of_a_measured_table_prints_a_bare_measurement(view):
     shown = view(TABLE)
     assert not BARE_NUMBER.search(outside_brackets(repr(shown)))
     assert "[~" in repr(shown)
-    if hasattr(shown, "_repr_html_"):
-        assert not BARE_NUMBER.search(outside_brackets(shown._repr_html_()))
 
 
 def test_counts_and_labels_of_a_measured_table_are_printed_in_the_open():
@@ -73,9 +71,9 @@ def test_counts_and_labels_of_a_measured_table_are_printed_in_the_open():
     assert "3" in outside_brackets(repr(events)) and "7" in outside_brackets(repr(events))
 
 
-def test_a_long_fact_in_a_table_keeps_its_closing_bracket_in_html():
+def test_a_long_fact_in_a_table_is_whole_in_html():
     html = MeasuredTable({"device": [fact("x" * 200)]})._repr_html_()
-    assert "x" * 200 + "]" in html
+    assert ">" + "x" * 200 + "</span>" in html
 
 
 def test_a_measured_table_still_computes_like_a_table():
@@ -117,3 +115,94 @@ def test_the_note_under_a_picture_has_the_given_words_first_and_names_each_emula
     assert emulated(plain) == "" and emulated(slow) == SAID and emulated(plain, note="Two ranks") == "Two ranks"
     assert emulated(plain, slow, slow, other, note="Two ranks.") == f"Two ranks. {SAID}. emulated link: OTHER"
     assert emulated(slow, note=SAID) == SAID  # the caller has said it already
+
+
+# --- HTML: a number in a style --------------------------------------------------------------------
+
+
+def outside_styles(html: str) -> str:
+    """Return what is left when each styled measurement is cut out with its tags."""
+    first, *others = html.split('<span class="labkit-')
+    return first + "".join(other.partition("</span>")[2] for other in others)
+
+
+def test_html_has_the_number_alone_with_a_tooltip_and_the_rest_as_it_was():
+    html = as_html("took [~    0.034 s], loss [≈ 0.7627], a < b")
+    measured_span, loss_span = re.findall(r"<span class=\"(\S+)\" title=\"(.+?)\" style=\"[^\"]*\">(.*?)</span>", html)
+    assert measured_span == ("labkit-measured", "measured on this machine", "0.034 s")
+    assert loss_span == ("labkit-device", "depends a little on the kind of device", "0.7627")
+    assert outside_styles(html) == "took , loss , a &lt; b"
+
+
+@pytest.mark.parametrize("text", ["[1.5]", "~ 1.5", "[~1.5]", "[~ 1.5\n]", "[~ 1.5", "≈ 0.76", "[? 1]"])
+def test_html_of_anything_else_is_the_text_itself(text):
+    assert as_html(text) == text
+
+
+def test_html_in_a_measurement_is_text():
+    assert as_html(fact("<b>&")).endswith(">&lt;b&gt;&amp;</span>")
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
+def test_no_view_of_a_measured_table_shows_a_bare_measurement_or_a_bracket_in_html(view):
+    html = view(TABLE)._repr_html_()
+    assert "labkit-measured" in html and "[~" not in html
+    assert not BARE_NUMBER.search(outside_styles(html))
+
+
+STRINGS = {
+    "short": [{"way": "ring", "took": measured(0.5, "s"), "loss": loss(0.5)}, {"way": "a", "took": "", "loss": None}],
+    "wide": [{f"a long name of column {i}": measured(i + 0.5, "s") for i in range(8)}],
+    "many rows": [{"row": f"row {i}", "took": measured(0.5)} for i in range(100)],
+    "counts": [{"rank": 0, "took": measured(0.5)}, {"rank": 1, "took": measured(1.5)}],
+}
+
+
+@pytest.mark.parametrize("rows", STRINGS.values(), ids=STRINGS.keys())
+def test_a_table_of_formatted_strings_is_that_of_pandas_as_text_and_styled_in_html(rows):
+    shown = MeasuredTable(rows)
+    assert repr(shown) == repr(pd.DataFrame(rows))
+    assert shown._repr_html_().count("labkit-measured") == pd.DataFrame(rows)._repr_html_().count("[~") or rows[60:]
+    assert "[~" not in shown._repr_html_() and "[≈" not in shown._repr_html_()
+
+
+def test_two_columns_of_one_name_are_no_obstacle():
+    shown = MeasuredTable([["a", 0.5]], columns=["x", "x"])
+    assert outside_brackets(repr(shown)).split() == ["x", "x", "0", "a"]
+
+
+# --- lines ----------------------------------------------------------------------------------------
+
+
+def test_lines_are_their_text_and_in_html_the_lines_with_measurements_in_a_style():
+    lines = Lines(f"a < b\ntook {measured(0.5, 's')}")
+    assert str(lines) == repr(lines) == "a < b\ntook [~       0.5 s]"
+    html = lines._repr_html_()
+    assert re.sub("<[^<>]*>", "", html.replace("<br>", "\n")) == "a &lt; b\ntook 0.5 s"
+
+
+def test_aligned_lines_keep_their_columns_in_html():
+    html = Lines("a    1\nbc   2", aligned=True)._repr_html_()
+    assert html.startswith("<pre") and ">a    1\nbc   2</pre>" in html
+
+
+def test_say_prints_where_there_is_no_notebook(capsys):
+    say("took", 2, measured(0.5, "s"))
+    say("one", "two", sep="\n")
+    assert capsys.readouterr().out == "took 2 [~       0.5 s]\none\ntwo\n"
+
+
+def test_say_shows_one_output_a_call_in_a_notebook_with_the_text_that_print_gives(monkeypatch, capsys):
+    import IPython
+    from IPython.core.interactiveshell import InteractiveShell
+    from IPython.utils.capture import capture_output
+
+    shell = InteractiveShell()
+    monkeypatch.setattr(IPython, "get_ipython", lambda: shell)
+    monkeypatch.setattr(InteractiveShell, "initialized", lambda: True)
+    with capture_output(stdout=True, stderr=False, display=True) as captured:
+        say("took", measured(0.5, "s"))
+        say("one", "two", sep="\n")
+    texts = [output.data["text/plain"] for output in captured.outputs]
+    assert texts == ["took [~       0.5 s]", "one\ntwo"] and captured.stdout == ""
+    assert "labkit-measured" in captured.outputs[0].data["text/html"]

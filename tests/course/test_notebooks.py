@@ -21,7 +21,9 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from nbval.plugin import get_sanitize_patterns
+from nbval_replay import brackets
 
+from labkit.base.formats import as_html
 from labkit.course import notebooks as machinery
 from labkit.course.student import is_student_edition
 
@@ -109,10 +111,10 @@ def test_a_changed_digit_is_noticed_exactly_where_it_is_compared(name):
     assert kinds[True] >= 5 or is_student_edition(PROJECT)  # and measures something, unless all of that takes an answer
 
 
-# --- the two rules --------------------------------------------------------------------------------
+# --- the rules ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("path", "n_rules"), [(CPU_RULES, 1), (GPU_RULES, 2)])
+@pytest.mark.parametrize(("path", "n_rules"), [(CPU_RULES, 2), (GPU_RULES, 4)])
 def test_nbval_loads_every_rule_of_the_file(path, n_rules):
     text = path.read_text(encoding="ascii")
     assert len(get_sanitize_patterns(text)) == n_rules == text.count("\nregex:") == text.count("\nreplace:")
@@ -151,6 +153,37 @@ def test_device_arithmetic_is_hidden_only_where_there_is_a_gpu(text):
     assert sanitized(f"a {text} b", GPU_RULES) == "a [device] b"
 
 
+def test_a_measurement_in_a_style_is_hidden_as_in_brackets_and_what_stands_beside_it_is_not():
+    row = as_html("1 [~ 2 s] 3 [≈ 4.5] 6 [~ <7> & [≈ 8]")
+    assert sanitized(row, CPU_RULES) == f"1 [measured] 3 {as_html('[≈ 4.5]')} 6 [~ &lt;7&gt; &amp; {as_html('[≈ 8]')}"
+    assert sanitized(as_html("1 [~ 2 s] 3 [≈ 4.5] 6"), GPU_RULES) == "1 [measured] 3 [device] 6"
+    assert sanitized(as_html("[~ <7> & 8]"), CPU_RULES) == "[measured]"
+
+
+@pytest.mark.parametrize("sign", "~≈")
+def test_no_digit_stands_in_the_tag_that_is_hidden_with_its_number(sign):
+    assert not re.search(r"\d", as_html(f"[{sign} x]"))
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        "<span>1.5</span>",
+        '<span class="other">1</span>',
+        '<span class="labkit-measured">1\n</span>',
+        "labkit-measured 1",
+    ],
+)
+def test_no_other_element_is_hidden(html):
+    assert sanitized(html, GPU_RULES) == html
+
+
+def test_the_trials_know_the_digits_inside_a_style_from_those_outside():
+    text = as_html("1 [~ 2 s] 3 [≈ 4] 5") + "[~ 6] 7"
+    kinds = {text[i]: brackets(text, i) for i in range(len(text)) if text[i].isdigit()}
+    assert kinds == {"1": "", "2": "~", "3": "", "4": "≈", "5": "", "6": "~", "7": ""}
+
+
 @pytest.mark.parametrize(
     "text", ["1.5 s", "[1.5]", "~ 1.5", "[~1.5]", "[~ 1.5\n]", "[~ 1.5", "(~ 1.5)", "≈ 0.76", "[≈0.76]"]
 )
@@ -168,10 +201,12 @@ def test_a_rule_ends_with_its_bracket_and_with_its_line():
 AUTORELOAD = "%load_ext autoreload\n%autoreload 2"
 SMALL = [
     AUTORELOAD,
-    "import os, sys, time\nfrom labkit.base.formats import MeasuredTable, loss, measured",
+    "import os, sys, time\nfrom labkit.base.formats import MeasuredTable, loss, measured, say",
     "print('3 ranks took', measured(time.perf_counter(), 's'), 'for step 7')\nprint(os.getpid(), file=sys.stderr)",
     "MeasuredTable({'rank': [0, 1], 'mean_s': [time.perf_counter(), 0.5]})",
     "loss(0.7627)",
+    "MeasuredTable({'way': ['ring 3'], 'loss': [loss(0.5432)], 'took': [measured(time.perf_counter(), 's')]})",
+    "say('4 ranks took', measured(time.perf_counter(), 's'), 'for step 8')",
     "import psutil\nfrom ipykernel.connect import get_connection_info\n"
     "listening = [each for each in psutil.Process().net_connections('tcp') if each.status == 'LISTEN']\n"
     "print(get_connection_info(unpack=True)['transport'], len(listening))",
@@ -189,7 +224,7 @@ def make(path: Path, cells: list[str], raises: tuple[int, ...] = ()) -> Path:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory) -> Path:
-    path = make(tmp_path_factory.mktemp("small") / "small.ipynb", SMALL, raises=(6,))
+    path = make(tmp_path_factory.mktemp("small") / "small.ipynb", SMALL, raises=(8,))
     machinery.execute(path)
     return path
 
@@ -200,7 +235,11 @@ TAMPERED = {
     "text_after_a_bracket": ("for step 7", "for step 8", False, False),
     "html": (r"<td>1</td>", r"<td>2</td>", False, False),
     "measured": (r"\[~ +\d+", "[~ 99", True, True),
-    "measured_in_html": (r"\[~&nbsp;", "[~&nbsp;9", True, True),
+    "measured_in_html": (r"(labkit-measured[^>]*>)", r"\g<1>9", True, True),
+    "beside_a_measurement_in_html": (r"</span> for step 8", "</span> for step 9", False, False),
+    "a_row_of_a_table_with_a_loss": (r"<td>ring 3", "<td>ring 4", False, False),
+    "loss_in_html": (r"(labkit-device[^>]*>)0", r"\g<1>9", False, True),
+    "a_measurement_without_its_style": (r"<span class=.{2}labkit-measured", r"<span class='x", False, False),
     "stderr": (r'"\d+\\n"', r'"1\\n"', True, True),
     "error": ("shard 4 is", "shard 5 is", False, False),
     "loss": (r"0\.7627(?!\))", "0.7628", False, True),
@@ -208,7 +247,9 @@ TAMPERED = {
 
 
 @pytest.mark.parametrize(
-    ("rules", "names"), [(CPU_RULES, list(TAMPERED)), (GPU_RULES, ["untouched", "text", "loss"])], ids=["cpu", "gpu"]
+    ("rules", "names"),
+    [(CPU_RULES, list(TAMPERED)), (GPU_RULES, ["untouched", "text", "loss", "loss_in_html"])],
+    ids=["cpu", "gpu"],
 )
 def test_nbval_fails_where_a_compared_digit_was_changed_and_only_there(small, tmp_path, rules, names):
     """One notebook has the cells of the small one once for each name, each time with outputs of
@@ -239,9 +280,10 @@ def test_nbval_fails_where_a_compared_digit_was_changed_and_only_there(small, tm
 def test_an_executed_notebook_is_in_normal_form_and_keeps_the_contract(small):
     notebook = nbformat.read(small, as_version=4)
     assert machinery.breaches(notebook) == []
-    assert [cell.execution_count for cell in notebook.cells if cell.cell_type == "code"] == [1, 2, 3, 4, 5, 6, 7]
+    assert [cell.execution_count for cell in notebook.cells if cell.cell_type == "code"] == list(range(1, 10))
     assert notebook.metadata == {"kernelspec": machinery.KERNEL, "language_info": {"name": "python"}}
     assert "0.7627" in notebook.cells[5].outputs[0].data["text/plain"]
+    assert list(notebook.cells[7].outputs[0].data) == ["text/html", "text/plain"]
 
 
 def test_no_kernel_can_be_reached_through_a_tcp_port(small):
@@ -251,7 +293,7 @@ def test_no_kernel_can_be_reached_through_a_tcp_port(small):
     The one port is ipykernel's own: forked processes print through it, each message with a secret
     of the kernel's.
     """
-    assert nbformat.read(small, as_version=4).cells[6].outputs[0].text == "ipc 1\n"
+    assert nbformat.read(small, as_version=4).cells[8].outputs[0].text == "ipc 1\n"
 
 
 def test_executing_again_gives_the_same_bytes_outside_the_brackets(tmp_path):

@@ -18,6 +18,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from labkit import cli
+from labkit.base.formats import as_html
 from labkit.course import chromium
 from labkit.course.report_source import UNANSWERED
 from labkit.course.student import is_student_edition
@@ -43,7 +44,8 @@ PICTURE = new_output(
 )
 TABLE = (
     "<div><style scoped>.x {color: red}</style><table border='0' onclick='steal()'><tr><td>[~&nbsp;&nbsp;&nbsp; 0.034]"
-    "</td><td>[≈ 0.7627]</td></tr></table><script>steal()</script></div>"
+    f"</td><td>[≈ 0.7627]</td><td>{as_html('[~ 0.5] [≈ 6]')}</td><td><span class='x'>7</span></td></tr></table>"
+    "<script>steal()</script></div>"
 )
 
 
@@ -227,6 +229,7 @@ def test_a_measurement_is_a_number_in_a_style_of_its_own(lab):
     cli.main(["report", "03", "--no-pdf"])
     html = (folder / "runs" / "report-03.html").read_text()
     assert '<td><span class="measured">0.034</span></td><td><span class="device">0.7627</span></td>' in html
+    assert '<td><span class="measured">0.5</span> <span class="device">6</span></td><td>7</td>' in html
     assert 'took       <span class="measured">0.034 s</span>  &amp; more</pre>' in html  # as wide as it was
     assert not re.search(r"\[[~≈]", html)
 

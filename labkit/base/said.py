@@ -1,0 +1,79 @@
+"""Show lines with measurements in them: as text with their brackets, in HTML as numbers in a style.
+
+The text form is what the notebook test compares, so it keeps ``[~ 0.034 s]``. Who reads the
+notebook sees the HTML: there the number stands alone, and a tooltip says where it comes from. Where
+styles are taken away, as on GitHub, it is simply the number.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import sys
+
+# The notebook test hides the element with its tag, so no digit stands there (see
+# tests/nbval_sanitize.cfg).
+_TAGS = {
+    "~": '<span class="labkit-measured" title="measured on this machine" '
+    'style="border-bottom: thin dotted; cursor: help">',
+    "≈": '<span class="labkit-device" title="depends a little on the kind of device" '
+    'style="border-bottom: thin dashed; cursor: help">',
+}
+_BRACKETS = re.compile(r"\[([~≈])(?:[ \u00a0]|&nbsp;)+([^\[\]\n]*?)(?:[ \u00a0]|&nbsp;)*\]")
+_SENTENCES = '<div style="white-space: pre-wrap; line-height: 1.5; margin: 0">{}</div>'
+_COLUMNS = '<pre style="white-space: pre-wrap; line-height: 1.4; margin: 0">{}</pre>'  # GitHub keeps that it is a pre
+
+
+def as_html(text: str) -> str:
+    """Return text as HTML, in which ``[~ 0.034 s]`` and ``[≈ 0.7627]`` are numbers in a style.
+
+    What else stands in the text is shown as it is: HTML in it is escaped. Line ends stay line ends.
+    """
+    return style_measurements(html.escape(text))
+
+
+def style_measurements(page: str) -> str:
+    """Return HTML with the brackets of its measurements turned into a style.
+
+    It is for HTML that is ready but for them, such as a table that pandas made.
+    """
+    return _BRACKETS.sub(lambda found: f"{_TAGS[found[1]]}{found[2]}</span>", page)
+
+
+class Lines:
+    """Lines that a cell shows: as text what ``str`` gives, in HTML with measurements in a style.
+
+    ``aligned`` is for lines whose columns stand under each other: HTML has them in letters of one
+    width. Sentences are set as text.
+
+        Lines("two ranks took [~ 0.034 s]")   # shows: two ranks took 0.034 s
+    """
+
+    def __init__(self, text: str, aligned: bool = False):
+        self.text, self.aligned = str(text), aligned
+
+    def __str__(self) -> str:
+        return self.text
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        if self.aligned:
+            return _COLUMNS.format(as_html(self.text))
+        return _SENTENCES.format(as_html(self.text).replace("\n", "<br>"))
+
+
+def say(*parts: object, sep: str = " ") -> None:
+    """Show a line as ``print`` does; in a notebook its measurements are numbers in a style.
+
+    Each call makes an output of its own, so lines that belong together go into one call:
+    ``say("first line", "second line", sep="\\n")``. Outside IPython it prints.
+    """
+    text = sep.join(map(str, parts))
+    ipython = sys.modules.get("IPython")  # who has not loaded it is not in a notebook
+    if ipython is None or ipython.get_ipython() is None:
+        print(text)
+        return
+    from IPython.display import display
+
+    display(Lines(text, aligned=True))  # type: ignore[no-untyped-call, unused-ignore]

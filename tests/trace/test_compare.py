@@ -1,0 +1,142 @@
+"""labkit.trace.compare: a sentence that compares takes its words from the data, and is as sure
+as it says."""
+
+import itertools
+import math
+import random
+import re
+
+import pytest
+
+from labkit.trace import event_table, interval, repeats, verdict
+
+
+def test_the_interval_goes_between_the_order_statistics_of_the_textbook():
+    """The table of Le Boudec, appendix A: for n values the ranks of a 95 % interval."""
+    for n, (low, high) in {6: (1, 6), 8: (1, 8), 9: (2, 8), 10: (2, 9), 12: (3, 10), 20: (6, 15), 30: (10, 21)}.items():
+        assert interval(range(n, 0, -1)) == ((n + 1) / 2, low, high)
+
+
+@pytest.mark.parametrize("n", [6, 9, 10, 13])
+def test_the_interval_covers_the_median_in_95_of_100_samples_and_the_next_smaller_one_would_not(n):
+    """Counted over all ways in which n values can fall below or above the median."""
+    _, low, high = interval(range(1, n + 1))
+
+    def covered(low, high):
+        sides = (sum(below) for below in itertools.product((0, 1), repeat=n))
+        return sum(low <= n_below < high for n_below in sides) / 2**n
+
+    assert covered(low, high) >= 0.95 > covered(low + 1, high - 1)
+
+
+def test_one_wild_value_moves_neither_median_nor_interval():
+    values = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9]
+    assert interval([*values[:-1], 1e9]) == interval(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"), [([1.0] * 5, "got 5 values, expected at least 6"), ([1.0] * 6 + [math.nan], "no finite number")]
+)
+def test_too_few_values_or_one_that_was_not_measured_make_no_interval(values, said):
+    with pytest.raises(ValueError, match=said):
+        interval(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ([1.2, 1.31, 1.35, 1.4, 1.4, 1.4, 1.45, 1.47, 1.47, 1.6], "1.40 (1.31 to 1.47) s"),
+        ([11, 12, 1288, 1300, 1310, 1320, 1330, 1350, 1360, 9999], "1315 (12 to 1360) s"),
+        ([0.5] * 6, "0.5000 (0.5000 to 0.5000) s"),
+        ([0.0] * 6, "0.000 (0.000 to 0.000) s"),
+    ],
+)
+def test_an_interval_is_written_with_the_digits_that_it_bears(values, shown):
+    assert interval(values).text("s") == shown
+
+
+ONE = [1.0, 1.1, 0.9, 1.05, 1.2, 0.95, 1.0, 1.15, 0.98, 1.02]
+
+
+@pytest.mark.parametrize(
+    ("times", "word", "unit"), [(2, "faster", "fast"), (0.5, "slower", "long"), (1, "within noise", "fast")]
+)
+def test_word_and_number_of_a_verdict_come_from_the_data(times, word, unit):
+    rates = [0.97, 1.02, 1.0, 0.99, 1.03, 0.98, 1.01, 1.0, 0.96, 1.04]
+    found = verdict("threads", [b / times * rate for b, rate in zip(ONE, rates, strict=True)], "one", ONE)
+    assert found.word == word
+    assert found.interval.median == pytest.approx(times, rel=0.02)
+    shown = re.fullmatch(
+        r"threads, compared with one: \[~ (.*?) *\] \(median of 10 pairs and its 95 % interval\)", str(found)
+    )
+    assert shown[1].startswith("within noise, ") == (word == "within noise")
+    number = float(re.search(r"[\d.]+ \(", shown[1])[0].removesuffix(" ("))
+    assert number == pytest.approx(max(times, 1 / times), rel=0.02) and shown[1].endswith(f"times as {unit}")
+
+
+def test_what_slows_both_of_a_pair_down_drops_out():
+    slowed = [1, 10, 1, 30, 2, 1, 100, 1]
+    found = verdict("a", [1.0 * s for s in slowed], "b", [1.5 * s for s in slowed])
+    assert (found.word, found.interval) == ("faster", (1.5, 1.5, 1.5))
+
+
+def test_noise_is_seldom_called_a_difference_and_a_real_difference_is_found():
+    generator = random.Random(0)
+
+    def words(times):
+        def sample(scale):
+            return [scale * generator.lognormvariate(0, 0.1) for _ in range(12)]
+
+        return [verdict("a", sample(1), "b", sample(times)).word for _ in range(400)]
+
+    assert words(1.0).count("within noise") > 0.93 * 400
+    assert words(1.5).count("faster") > 0.99 * 400
+
+
+def test_all_that_depends_on_the_data_is_hidden_in_the_text_form():
+    hidden = {re.sub(r"\[~ [^\[\]]*\]", "", str(verdict("a", ONE, "b", [t * b for b in ONE]))) for t in (0.1, 1, 30)}
+    assert len(hidden) == 1 and not re.search(r"\d\.\d|noise|fast|long", hidden.pop())
+
+
+def test_a_verdict_refuses_what_is_no_pair_or_no_time():
+    with pytest.raises(ValueError, match="10 times of threads and 9 of one, expected pairs"):
+        verdict("threads", ONE, "one", ONE[1:])
+    with pytest.raises(ValueError, match="not positive"):
+        verdict("threads", [0.0, *ONE[1:]], "one", ONE)
+    with pytest.raises(ValueError, match="not positive"):
+        verdict("threads", [math.nan, *ONE[1:]], "one", ONE)
+
+
+def events_of(rows):
+    """Spans of (rank, name, step, seconds), one after the other on each rank."""
+    clock, events = {}, []
+    for rank, name, step, seconds in rows:
+        start = clock.get(rank, 0.0)
+        clock[rank] = start + seconds
+        events.append((rank, "comm", name, step, None, None, None, None, start, start + seconds))
+    return event_table(events, measured=True, emulated="emulated link")
+
+
+def test_repeats_are_numbered_in_turn_and_the_slowest_rank_counts():
+    rows = [(0, "ring", 1, 2.0), (1, "ring", 1, 1.0), (0, "server", 2, 3.0), (1, "server", 2, 4.0)]
+    rows += [
+        (0, "ring", 1, 1.0),
+        (1, "ring", 1, 5.0),
+        (0, "server", 2, 7.0),
+        (1, "server", 2, 6.0),
+        (0, "other", None, 9.0),
+    ]
+    events = events_of(rows)
+    table = repeats(events[events.name != "other"])
+    assert table.to_dict("list") == {"ring": [2.0, 5.0], "server": [4.0, 7.0]}
+    assert repeats(events, by="step").to_dict("list") == {1: [2.0, 5.0], 2: [4.0, 7.0]}
+    assert repeats(events, by="step", name="ring").to_dict("list") == {1: [2.0, 5.0]}
+    assert "[~" in repr(table) and repr(table).endswith("emulated link")
+
+
+def test_repeats_that_are_not_as_many_make_no_pairs():
+    events = events_of([(0, "ring", 1, 2.0), (0, "server", 1, 3.0), (0, "ring", 1, 2.0)])
+    with pytest.raises(ValueError, match=r"not as many repeats of each name \(ring: 2, server: 1\)"):
+        repeats(events)
+    with pytest.raises(ValueError, match="no spans named gather with a step"):
+        repeats(events, by="step", name="gather")
