@@ -6,6 +6,8 @@ notebook, importing this module brings ``%%needs``:
 
     %%needs dp.1 dp.4
     ...the cell: runs as it stands once both are filled in; until then a line says which is missing
+
+With :mod:`labkit.guess` imported, ``%%needs guess.hidden`` waits for the reader's guess.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,9 @@ TASKS = {
     "pipe.4": "prepare_pipeline_parallel",
     "pipe.5": "ScheduledPipeline.step",
 }
+
+# What else a cell may need, by the word before the dot: labkit.guess adds "guess".
+OTHERS: dict[str, Callable[[str], str | None]] = {}
 
 _PACKAGE = Path(__file__).parent
 
@@ -65,8 +71,12 @@ def needs(task: str) -> bool:
 def missing(task: str) -> str | None:
     """Return ``"TODO dp.1: labkit/dp.py, line 42"`` while the task is not filled in, else None.
 
-    Raises ValueError as :func:`needs`.
+    For ``"guess.hidden"`` it is what the reader has to guess first. Raises ValueError as
+    :func:`needs`.
     """
+    kind, _, name = task.partition(".")
+    if kind in OTHERS:
+        return OTHERS[kind](name)
     file = task_file(task)
     lines = _todo_lines(file.read_text(encoding="utf-8"), task)
     return f"TODO {task}: {_place(file, lines[0])}" if lines else None

@@ -28,6 +28,7 @@ from nbformat import NotebookNode
 
 from labkit.base.files import write_atomically
 from labkit.course.kernels import over_ipc
+from labkit.guesses.store import KEPT
 
 MOST_CODE_CELLS = 25  # of a notebook's thread
 MOST_FURTHER_CELLS = 15  # of what follows the heading "Going further"
@@ -66,8 +67,10 @@ class NotebookError(RuntimeError):
     """A notebook that did not run to its end: which one, which cell, and its traceback."""
 
 
-def run(path: Path) -> NotebookNode:
+def run(path: Path, storing: bool = False) -> NotebookNode:
     """Return the notebook with fresh outputs. The file stays as it is.
+
+    With ``storing`` the answers to its questions go into ``notebooks/guesses.json``.
 
     Raises NotebookError if a cell raises that has no tag ``raises-exception``, or takes over five
     minutes.
@@ -90,21 +93,21 @@ def run(path: Path) -> NotebookNode:
     manager = over_ipc(client.create_kernel_manager())
     manager.kernel_spec_manager.kernel_dirs = []  # no other kernel's, but that of this very Python
     try:
-        client.execute(env=_environment())
+        client.execute(env=_environment(storing))
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
         raise NotebookError(f"{path}: {error}") from None
     return notebook
 
 
-def _environment() -> dict[str, str]:
-    environment = os.environ | {"LABKIT_STATIC": "1"}
+def _environment(storing: bool) -> dict[str, str]:
+    environment = os.environ | {"LABKIT_STATIC": "1"} | ({KEPT: "1"} if storing else {})
     environment.pop("MPLBACKEND", None)  # Agg, as in CI, would take pictures away
     return environment
 
 
 def execute(path: Path) -> None:
     """Run a notebook and store it in place, in normal form; where it raises, leave the file."""
-    store(path, normalised(run(path)))
+    store(path, normalised(run(path, storing=True)))
 
 
 def store(path: Path, notebook: NotebookNode) -> None:

@@ -1,0 +1,68 @@
+"""Ask for the reader's guess before a measurement, and say afterwards which term it forgot.
+
+    hidden = guess("hidden", "Which fraction of the communication hides?", low=0, high=1)
+
+shows a form and has no default. A cell that reveals the answer begins with ``%%needs guess.hidden``
+and steps aside until the guess is given; "I don't know" is one. It is kept outside the notebook, so
+running all cells again keeps it. In such a cell:
+
+    hidden.feedback(0.72, as_if={"if messages were free": 1.0, "if nothing overlapped": 0.0})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from labkit import todo
+from labkit.guesses import store
+from labkit.guesses.calibration import calibration, draw_calibration, said_of_calibration
+from labkit.guesses.card import Card, display, in_notebook
+from labkit.guesses.guessed import Guess
+from labkit.guesses.question import Question
+
+__all__ = ["Guess", "calibration", "draw_calibration", "guess", "said_of_calibration"]
+
+
+def guess(
+    name: str,
+    question: str,
+    low: float | None = None,
+    high: float | None = None,
+    unit: str = "",
+    choices: Sequence[str] | None = None,
+    ordered: bool = False,
+) -> Guess:
+    """Ask ``question``: show its form in the cell, and return what holds the guess.
+
+    A number is asked for, in ``unit`` and from ``low`` to ``high`` where these are given; a whole
+    one if both are ints more than 1 apart. With ``choices`` it is one of these strings, and with
+    ``ordered`` all of them in an order, the smallest first. ``name`` is that of this question in
+    the whole course: ``%%needs guess.name`` waits for it.
+
+    Raises ValueError or TypeError for what cannot be asked.
+    """
+    asked = Guess(Question(name, question, low, high, unit, tuple(choices or ()), ordered))
+    _show(asked)
+    return asked
+
+
+def _show(asked: Guess) -> None:
+    """Show the form; on a kept page the question and the guess that ships."""
+    if store.static():
+        display(Card(f"{asked.question.text}\nThe guess on this page: {asked.said()}"))
+    elif in_notebook():
+        from labkit.guesses.form import Form
+
+        display(Form(asked))
+
+
+def _missing(name: str) -> str | None:
+    """Return what %%needs prints while this guess is not given, else None."""
+    return (
+        None
+        if "guess" in store.load().get(name, {})
+        else f'GUESS {name}: give your guess first ("I don\'t know" is one)'
+    )
+
+
+todo.OTHERS["guess"] = _missing

@@ -1,0 +1,10 @@
+"""Behind labkit.guess: questions, where guesses are kept, the form, feedback, calibration.
+
+question      what is asked, and which guesses it takes
+store         where guesses are kept: outside the notebook
+guessed       a question and the reader's guess
+card          what a question looks like on a page
+form          the form in a notebook
+forgotten     how far off a guess is, and which term it forgot
+calibration   all guesses of the course in one table and one picture
+"""

@@ -1,0 +1,125 @@
+// The form of a question. Python decides what a guess is; this file shows the question and sends it.
+
+const STEPS = 1000; // of a slider
+
+function element(tag, attributes = {}, ...children) {
+  const made = Object.assign(document.createElement(tag), attributes);
+  made.append(...children);
+  return made;
+}
+
+// A slider moves by factors where the bounds are far apart.
+function along({ low, high, logarithmic, whole }, share) {
+  const value = logarithmic ? low * (high / low) ** share : low + share * (high - low);
+  return whole ? Math.round(value) : Number(value.toPrecision(3));
+}
+
+function shareOf({ low, high, logarithmic }, value) {
+  return logarithmic ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low);
+}
+
+function numberField(asked, onReady) {
+  const label = `${asked.text} Your guess, ${asked.expected}`;
+  const box = element("input", { type: "number", step: asked.whole ? 1 : "any", placeholder: "your guess" });
+  box.setAttribute("aria-label", label);
+  if (asked.low !== null) box.min = asked.low;
+  if (asked.high !== null) box.max = asked.high;
+  const field = element("span", { className: "labkit-guess-field" });
+  const guess = () => (box.value === "" ? undefined : Number(box.value));
+  const changed = () => onReady(guess());
+  if (asked.low !== null && asked.high !== null) {
+    const slider = element("input", { type: "range", min: 0, max: STEPS, step: 1, value: STEPS / 2, className: "labkit-untouched" });
+    slider.setAttribute("aria-label", label);
+    slider.oninput = () => {
+      slider.className = "";
+      box.value = along(asked, slider.value / STEPS);
+      changed();
+    };
+    box.addEventListener("input", () => {
+      if (box.value === "") return;
+      slider.className = "";
+      slider.value = STEPS * shareOf(asked, Number(box.value));
+    });
+    field.append(String(asked.low), slider, String(asked.high));
+  }
+  box.addEventListener("input", changed);
+  field.append(box, asked.unit);
+  return { field, guess, enter: box };
+}
+
+function choiceField(asked, onReady) {
+  const field = element("span", { className: "labkit-guess-choices" });
+  let chosen;
+  for (const choice of asked.choices) {
+    const radio = element("input", { type: "radio", name: `labkit-${asked.name}`, value: choice });
+    radio.onchange = () => onReady((chosen = choice));
+    field.append(element("label", {}, radio, ` ${choice}`));
+  }
+  return { field, guess: () => chosen };
+}
+
+function orderField(asked, onReady) {
+  const field = element("span", { className: "labkit-guess-choices" });
+  let order = [];
+  const draw = () => {
+    field.replaceChildren(
+      ...asked.choices.map((choice) => {
+        const place = order.indexOf(choice);
+        const button = element("button", { textContent: place < 0 ? choice : `${place + 1}. ${choice}`, disabled: place >= 0 });
+        button.onclick = () => {
+          order = [...order, choice];
+          draw();
+        };
+        return button;
+      }),
+    );
+    if (order.length) field.append(element("button", { textContent: "start over", className: "labkit-quiet", onclick: () => ((order = []), draw()) }));
+    onReady(guess());
+  };
+  const guess = () => (order.length === asked.choices.length ? order : undefined);
+  draw();
+  return { field, guess };
+}
+
+function render({ model, el }) {
+  const asked = model.get("asked");
+  let changing = false;
+  const root = element("div", { className: "labkit-guess" });
+  // No key goes on to JupyterLab, which would take x as cutting the cell; Shift-Enter does.
+  root.onkeydown = (event) => {
+    if (!(event.shiftKey && event.key === "Enter")) event.stopPropagation();
+  };
+  const send = (guess) => {
+    changing = false;
+    model.set("sent", [(model.get("sent")[0] ?? 0) + 1, guess]);
+    model.save_changes();
+  };
+  const show = () => {
+    const { given, said, final, fault } = model.get("state");
+    const parts = [element("div", { className: "labkit-guess-question", textContent: asked.text })];
+    if (given && !changing) {
+      const line = element("div", { className: "labkit-guess-said" }, "Your guess: ", element("b", { textContent: said }));
+      if (final) line.append(" (final: you have seen the answer)");
+      else line.append(" ", element("button", { textContent: "change", className: "labkit-quiet", onclick: () => ((changing = true), show()) }));
+      parts.push(line);
+      if (!final) parts.push(element("div", { className: "labkit-guess-next", textContent: "Now run the next cells." }));
+    } else {
+      const give = element("button", { textContent: "That is my guess", disabled: true, className: "labkit-give" });
+      const make = asked.ordered ? orderField : asked.choices.length ? choiceField : numberField;
+      const { field, guess, enter } = make(asked, (value) => (give.disabled = value === undefined || Number.isNaN(value)));
+      give.onclick = () => send(guess());
+      enter?.addEventListener("keydown", (event) => event.key === "Enter" && !event.shiftKey && !give.disabled && send(guess()));
+      const unknown = element("button", { textContent: "I don't know", className: "labkit-quiet", onclick: () => send(null) });
+      if (asked.ordered) parts.push(element("div", { className: "labkit-guess-next", textContent: "Click them in order, the smallest first." }));
+      parts.push(element("div", { className: "labkit-guess-row" }, field, give, unknown));
+    }
+    if (fault) parts.push(element("div", { className: "labkit-guess-fault", textContent: fault, role: "alert" }));
+    root.replaceChildren(...parts);
+  };
+  model.on("change:state", show);
+  show();
+  el.append(root);
+  return () => model.off("change:state", show);
+}
+
+export default { render };

@@ -1,0 +1,119 @@
+"""A question together with the reader's guess, which a file keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from labkit.base.formats import fact
+from labkit.guesses import forgotten, store
+from labkit.guesses.card import Card, display
+from labkit.guesses.forgotten import Told
+from labkit.guesses.question import Question
+
+
+class Guess:
+    """A question and the reader's guess: ``value``, once it is ``given``.
+
+    ``value`` is a float, an int, a string, or a tuple in an order; None until it is given, and for
+    "I don't know". It is final once its answer has been seen.
+    """
+
+    def __init__(self, question: Question):
+        self.question = question
+
+    @property
+    def value(self) -> Any:
+        kept = self._known().get("guess")
+        try:
+            return None if kept is None else self.question.accept(kept)
+        except ValueError:  # the question has changed since
+            return None
+
+    @property
+    def given(self) -> bool:
+        """Whether the reader has guessed, or said that they do not know."""
+        known = self._known()
+        return "guess" in known and (known["guess"] is None or self.value is not None)
+
+    @property
+    def final(self) -> bool:
+        """Whether the answer has been seen."""
+        return self.given and "answer" in self._known() and not store.static()
+
+    def give(self, value: Any) -> None:
+        """Give the guess, as the form does; None is "I don't know".
+
+        Raises ValueError for what the question does not take, and once the guess is final.
+        """
+        if self.final:
+            raise ValueError(
+                f"guess {self.question.name} is final, as you have seen the answer: "
+                f"{self.said()}. To begin anew: .forget()"
+            )
+        store.keep(self.question.name, guess=None if value is None else self.question.accept(value))
+
+    def forget(self) -> None:
+        """Take the guess back, and what was its answer."""
+        store.forget(self.question.name)
+
+    def said(self) -> str:
+        """Return the guess in words: ``0.5``, ``GPipe, then 1F1B``, ``I don't know``."""
+        value = self.value
+        if value is None:
+            return "I don't know" if self.given else "no guess yet"
+        if isinstance(value, tuple):
+            return ", then ".join(value)
+        return value if isinstance(value, str) else forgotten.amount(value, self.question.unit)
+
+    def feedback(
+        self,
+        answer: Any,
+        as_if: Mapping[str, Any] | None = None,
+        terms: Mapping[str, float] | None = None,
+        measured: bool = True,
+    ) -> None:
+        """Show how far off the guess is and which term it forgot; from now on it is final.
+
+        For a number, ``as_if`` holds wrong models by a clause, ``{"if messages were free": 0.1}``,
+        and ``terms`` what the answer is made of, ``{"the latency of 52 messages": 5.2}``; at least
+        one of them. For a choice, ``as_if`` says of every choice what speaks for it or against it.
+        For an order, ``answer`` has the number of each choice, and ``as_if`` wrong orders by a
+        clause. With ``measured`` the answer comes from this machine, so no test compares it.
+
+        Raises ValueError where nothing could be said but right or wrong.
+        """
+        told = self._compare(answer, as_if or {}, terms or {})
+        store.keep(self.question.name, answer=_plain(answer), left_out=told.left_out)
+        display(Card(f"You said: {self.said()}. {fact(told.text, width=0) if measured else told.text}"))
+
+    def _compare(self, answer: Any, as_if: Mapping[str, Any], terms: Mapping[str, float]) -> Told:
+        question = self.question
+        if not question.choices:
+            if not as_if and not terms:
+                raise ValueError(f"guess {question.name}: feedback needs as_if or terms, to name what a guess forgot")
+            numbers = {name: float(value) for name, value in as_if.items()}
+            parts = {name: float(value) for name, value in terms.items()}
+            return forgotten.of_number(question, self.value, float(answer), numbers, parts)
+        expected = set(answer) if question.ordered else set(as_if) | {answer}
+        if expected != set(question.choices):
+            raise ValueError(
+                f"guess {question.name}: feedback speaks of {', '.join(sorted(expected))}, expected all of "
+                f"{', '.join(sorted(question.choices))}"
+            )
+        if question.ordered:
+            return forgotten.of_order(self.value, answer, as_if)
+        return forgotten.of_choice(self.value, answer, as_if)
+
+    def _known(self) -> dict[str, Any]:
+        return store.load().get(self.question.name, {})
+
+    def __repr__(self) -> str:
+        return f"{self.question.text}\nYour guess: {self.said()}"
+
+
+def _plain(answer: Any) -> Any:
+    """Return an answer as JSON has it, a measured one to four digits."""
+    if isinstance(answer, Mapping):
+        return {name: _plain(value) for name, value in answer.items()}
+    return answer if isinstance(answer, str | int) else float(f"{answer:.4g}")

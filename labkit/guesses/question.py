@@ -1,0 +1,120 @@
+"""What a reader is asked, and which guesses a question takes."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from labkit.base.checks import is_whole
+
+LOGARITHMIC = 30  # from this ratio of high to low on a slider goes by factors
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question whose guess is a number, one of some choices, or all choices in an order.
+
+    ``low`` and ``high`` bound a number, None where there is no bound; it is a whole one where both
+    are ints more than 1 apart. ``choices`` are strings; with ``ordered`` the guess is a tuple of
+    all of them.
+
+    Raises ValueError or TypeError for what cannot be asked.
+    """
+
+    name: str
+    text: str
+    low: float | None = None
+    high: float | None = None
+    unit: str = ""
+    choices: tuple[str, ...] = ()
+    ordered: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not re.fullmatch(r"[a-z][a-z0-9_]*", self.name):
+            raise ValueError(f"guess: name is {self.name!r}, expected small letters, digits and _, such as 'hidden'")
+        if not isinstance(self.text, str) or not self.text.strip():
+            raise ValueError(f"guess {self.name}: question is {self.text!r}, expected a sentence")
+        if self.choices or self.ordered:
+            _check_choices(self)
+        else:
+            _check_bounds(self)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the guess is a whole number."""
+        return self.low is not None and self.high is not None and is_whole(self.low + self.high) and self.spread > 1
+
+    @property
+    def spread(self) -> float:
+        """How far the bounds are apart; infinite where one is missing."""
+        return math.inf if self.low is None or self.high is None else self.high - self.low
+
+    @property
+    def by_factors(self) -> bool:
+        """Whether two guesses are compared by their ratio: bounds above 0, or no lower one."""
+        return not self.choices and (self.low is None or self.low > 0)
+
+    @property
+    def logarithmic(self) -> bool:
+        """Whether a slider for this question goes by factors."""
+        return bool(self.low and self.high and self.low > 0 and self.high / self.low >= LOGARITHMIC)
+
+    def accept(self, value: Any) -> Any:
+        """Return ``value`` as a guess of this question: int, float, str or tuple.
+
+        Raises ValueError that says what is expected.
+        """
+        if not self.choices:
+            return self._accept_number(value)
+        if self.ordered:
+            if isinstance(value, str) or not isinstance(value, Sequence) or sorted(value) != sorted(self.choices):
+                raise ValueError(
+                    f"guess {self.name}: {value!r}, expected all of {', '.join(self.choices)}, in an order"
+                )
+            return tuple(value)
+        if value not in self.choices:
+            raise ValueError(f"guess {self.name}: {value!r}, expected one of {', '.join(self.choices)}")
+        return value
+
+    def _accept_number(self, value: Any) -> int | float:
+        expected = f"guess {self.name}: {value!r}, expected {self.expected()}"
+        if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
+            raise ValueError(expected)
+        low, high = (bound if bound is not None else value for bound in (self.low, self.high))
+        number = float(value)
+        if not low <= number <= high or (self.whole and number != int(number)):
+            raise ValueError(expected)
+        return int(number) if self.whole else number
+
+    def expected(self) -> str:
+        """Return in words which number is expected: ``a whole number from 1 to 30``."""
+        kind = "a whole number" if self.whole else "a number"
+        at_least = "" if self.low is None else f" from {self.low:g}"
+        at_most = "" if self.high is None else f" {'to' if at_least else 'up to'} {self.high:g}"
+        return f"{kind}{at_least}{at_most}{self.unit and ' ' + self.unit}"
+
+
+def _check_bounds(question: Question) -> None:
+    for side, bound in (("low", question.low), ("high", question.high)):
+        if bound is not None and (isinstance(bound, bool) or not isinstance(bound, numbers.Real)):
+            raise TypeError(f"guess {question.name}: {side} is {bound!r}, expected a number")
+        if bound is not None and not math.isfinite(bound):
+            raise ValueError(f"guess {question.name}: {side} is {bound!r}, expected a finite number")
+    if question.spread <= 0:
+        raise ValueError(
+            f"guess {question.name}: low is {question.low!r} and high {question.high!r}: expected low < high"
+        )
+
+
+def _check_choices(question: Question) -> None:
+    name, choices = question.name, question.choices
+    if question.low is not None or question.high is not None or question.unit:
+        raise ValueError(f"guess {name}: low, high and unit are for numbers, and choices are given: leave them out")
+    if len(choices) < 2 or not all(isinstance(each, str) and each for each in choices):
+        raise ValueError(f"guess {name}: choices are {choices!r}, expected two or more strings")
+    if len(set(choices)) < len(choices):
+        raise ValueError(f"guess {name}: choices {choices!r} has one of them twice")

@@ -1,0 +1,82 @@
+"""Keep the reader's guesses in a file outside the notebook.
+
+A reader's own are in ``.labkit/guesses.json`` of the lab, so running all cells again keeps them.
+A kept page (LABKIT_STATIC=1) has those of ``notebooks/guesses.json``, which ship with the lab.
+Either file is one JSON object: by the name of a question what is known of it, in the order in
+which the questions were answered.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from labkit.base.answers import answers_folder
+from labkit.base.files import write_atomically
+from labkit.base.lab import lab_folder
+
+FILE = "guesses.json"
+KEPT = "LABKIT_KEEP_ANSWERS"  # set while an instructor stores the notebooks: their answers ship too
+
+
+def static() -> bool:
+    """Return whether this is a page to keep, with no reader to ask."""
+    return bool(os.environ.get("LABKIT_STATIC"))
+
+
+def shipped_file() -> Path:
+    """Return the file of guesses that ships with the lab."""
+    return lab_folder() / "notebooks" / FILE
+
+
+def own_file() -> Path:
+    """Return the file of the reader's own guesses."""
+    return answers_folder() / FILE
+
+
+def load() -> dict[str, dict[str, Any]]:
+    """Return what is known of each question, by name: ``guess``, ``answer``, ``left_out`` …
+
+    Raises ValueError for a file that is damaged, with what to do.
+    """
+    return read(shipped_file() if static() else own_file())
+
+
+def read(file: Path) -> dict[str, dict[str, Any]]:
+    """Return what a file of guesses holds; nothing where there is none. Raises as :func:`load`."""
+    try:
+        known = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise ValueError(f"{file} is damaged ({error}): mend it, or delete it and guess again") from None
+    if not isinstance(known, dict) or not all(isinstance(each, dict) for each in known.values()):
+        raise ValueError(f"{file} is no object of guesses: mend it, or delete it and guess again")
+    return known
+
+
+def keep(name: str, **facts: Any) -> None:
+    """Write facts of a question into the file, beside what it holds already.
+
+    On a kept page nothing is written, except by who stores the page.
+    """
+    if static() and not os.environ.get(KEPT):
+        return
+    known = load()
+    known[name] = known.get(name, {}) | facts
+    _write(known)
+
+
+def forget(name: str) -> None:
+    """Take a question out of the file."""
+    if not static():
+        _write({other: facts for other, facts in load().items() if other != name})
+
+
+def _write(known: dict[str, dict[str, Any]]) -> None:
+    file = shipped_file() if static() else own_file()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    lines = [f"{json.dumps(name)}: {json.dumps(facts, ensure_ascii=False)}" for name, facts in known.items()]
+    write_atomically(file, ("{\n" + ",\n".join(lines) + "\n}\n").encode())

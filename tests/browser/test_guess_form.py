@@ -1,0 +1,61 @@
+"""The form of a question in JupyterLab: nothing is given until the reader gives it, by mouse or by
+keyboard, and the cell that reveals the answer waits."""
+
+from __future__ import annotations
+
+import json
+
+import axe
+from lab import run_all
+from playwright.sync_api import Page, expect
+
+CELLS = [
+    "from labkit.guess import guess",
+    "hidden = guess('hidden', 'Which fraction of the communication hides?', low=0, high=1)",
+    "slow = guess('slow', 'How long does a step take?', low=1.0, high=1000.0, unit='ms')",
+    "which = guess('which', 'Which sends less?', choices=['ring', 'parameter server'])",
+    "order = guess('order', 'Which ends first?', choices=['GPipe', '1F1B', 'ZB-H1'], ordered=True)",
+    "%%needs guess.hidden\nhidden.feedback(0.72, as_if={'if nothing overlapped': 0.0})",
+]
+
+
+def form(page: Page, question: str):
+    return page.locator(".labkit-guess").filter(has_text=question)
+
+
+def test_a_reader_gives_guesses_of_every_kind(lab):
+    with lab.notebook(CELLS, name="guesses") as page:
+        page.get_by_text("GUESS hidden: give your guess first").wait_for()
+        axe.check(page, ".labkit-guess")
+        fraction = form(page, "Which fraction")
+        give = fraction.get_by_role("button", name="That is my guess")
+        expect(give).to_be_disabled()  # a slider that nobody has moved is no guess
+        fraction.get_by_role("slider").focus()
+        page.keyboard.press("ArrowRight")
+        expect(give).to_be_enabled()
+        box = fraction.get_by_role("spinbutton")
+        box.fill("7")
+        box.press("Enter")
+        expect(fraction.get_by_role("alert")).to_contain_text("expected a number from 0 to 1")
+        fraction.get_by_role("spinbutton").fill("0.5")
+        fraction.get_by_role("spinbutton").press("Enter")
+        expect(fraction).to_contain_text("Your guess: 0.5")
+        form(page, "How long").get_by_role("button", name="I don't know").click()
+        expect(form(page, "How long")).to_contain_text("Your guess: I don't know")
+        form(page, "sends less").get_by_label("ring").check()
+        form(page, "sends less").get_by_role("button", name="That is my guess").click()
+        expect(form(page, "sends less")).to_contain_text("Your guess: ring")
+        for name in ("1F1B", "ZB-H1", "GPipe"):
+            form(page, "ends first").get_by_role("button", name=name).click()
+        form(page, "ends first").get_by_role("button", name="That is my guess").click()
+        expect(form(page, "ends first")).to_contain_text("Your guess: 1F1B, then ZB-H1, then GPipe")
+        axe.check(page, ".labkit-guess")
+        kept = json.loads((lab.folder / ".labkit" / "guesses.json").read_text())
+        assert {name: facts["guess"] for name, facts in kept.items()} == {
+            "hidden": 0.5,
+            "slow": None,
+            "which": "ring",
+            "order": ["1F1B", "ZB-H1", "GPipe"],
+        }
+        run_all(page)
+        page.get_by_text("It is 0.72").wait_for()

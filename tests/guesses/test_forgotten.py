@@ -1,0 +1,149 @@
+"""Feedback is never just right or wrong: it names the wrong model, or the term, that the guess
+came nearest to."""
+
+from __future__ import annotations
+
+import pytest
+
+from labkit.guesses import forgotten
+from labkit.guesses.question import Question
+
+FRACTION = Question("hidden", "Which fraction hides?", 0, 1)
+TIME = Question("step", "How long?", 0.01, 1000.0, "ms")
+MODELS = {"if messages were free": 0.1, "if all ranks shared one link": 40.0}
+TERMS = {"the latency of 52 messages": 5.2, "the bytes": 0.1}
+
+NUMBERS = {
+    "a wrong model": (
+        TIME,
+        0.13,
+        5.3,
+        MODELS,
+        {},
+        "near 0.1 ms, which it would be if messages were free",
+        "if messages were free",
+    ),
+    "a wrong model above": (
+        TIME,
+        30.0,
+        5.3,
+        MODELS,
+        TERMS,
+        "if all ranks shared one link",
+        "if all ranks shared one link",
+    ),
+    "a term": (
+        TIME,
+        0.12,
+        5.3,
+        {},
+        TERMS,
+        "leaves out is the latency of 52 messages: 5.2 ms of 5.3 ms",
+        "the latency of 52 messages",
+    ),
+    "a term that takes off": (
+        TIME,
+        30.0,
+        10.0,
+        {},
+        {"sending": 30.0, "what hides": -20.0},
+        "what hides: it takes off 20 ms",
+        "what hides",
+    ),
+    "above all terms": (
+        TIME,
+        300.0,
+        5.3,
+        {},
+        TERMS,
+        "57 times too high. The largest part is the latency of 52 messages",
+        "",
+    ),
+    "close": (TIME, 5.0, 5.3, MODELS, TERMS, "close. The largest part is the latency", ""),
+    "right": (
+        FRACTION,
+        0.5,
+        0.5,
+        {"if nothing overlapped": 0.0},
+        {},
+        "just what you said. It would be 0 if nothing",
+        "",
+    ),
+    "a fraction too low": (
+        FRACTION,
+        0.1,
+        0.72,
+        {"if nothing overlapped": 0.0},
+        {},
+        "0.62 too low. Your guess is near 0,",
+        "if nothing overlapped",
+    ),
+    "a guess of nothing": (
+        FRACTION,
+        0.0,
+        0.72,
+        {"if nothing overlapped": 0.0},
+        {},
+        "which it would be if nothing overlapped",
+        "if nothing overlapped",
+    ),
+    "no idea": (TIME, None, 5.3, MODELS, TERMS, "It is 5.3 ms. The largest part is the latency of 52 messages", ""),
+    "no idea, no terms": (
+        FRACTION,
+        None,
+        0.72,
+        {"if nothing overlapped": 0.0},
+        {},
+        "It would be 0 if nothing overlapped.",
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("question", "guess", "answer", "as_if", "terms", "says", "left_out"), NUMBERS.values(), ids=NUMBERS
+)
+def test_a_number_is_told_what_it_left_out(question, guess, answer, as_if, terms, says, left_out):
+    verdict = forgotten.of_number(question, guess, answer, as_if, terms)
+    assert says in verdict.text
+    assert verdict.left_out == left_out
+
+
+REASONS = {"threads": "Threads share the GIL.", "processes": "Processes send what they share."}
+
+
+def test_a_wrong_choice_is_told_what_speaks_against_it():
+    assert forgotten.of_choice("threads", "processes", REASONS) == (
+        "It is processes. Threads share the GIL.",
+        "threads",
+    )
+
+
+def test_a_right_choice_is_told_why():
+    assert forgotten.of_choice("processes", "processes", REASONS) == ("It is. Processes send what they share.", "")
+
+
+def test_no_idea_is_told_answer_and_reason():
+    assert forgotten.of_choice(None, "processes", REASONS) == ("It is processes. Processes send what they share.", "")
+
+
+SPANS = {"GPipe": 33.0, "1F1B": 33.0, "ZB-H1": 27.0, "ZB-H2": 24.0}
+
+
+def test_a_wrong_order_names_the_worst_pair_and_the_model_that_it_follows():
+    text, left_out = forgotten.of_order(
+        ["ZB-H1", "ZB-H2", "1F1B", "GPipe"],
+        SPANS,
+        {"if splitting the backward pass were all": ["ZB-H1", "ZB-H2", "1F1B", "GPipe"]},
+    )
+    assert "You put ZB-H1 before ZB-H2. That would be so if splitting" in text
+    assert left_out == "if splitting the backward pass were all"
+
+
+def test_equals_are_right_in_either_order():
+    for order in (["ZB-H2", "ZB-H1", "1F1B", "GPipe"], ["ZB-H2", "ZB-H1", "GPipe", "1F1B"]):
+        assert forgotten.of_order(order, SPANS, {}).text.startswith("It is: ZB-H2 24 < ZB-H1 27")
+
+
+def test_no_idea_of_an_order_is_told_the_order():
+    assert forgotten.of_order(None, SPANS, {}).text.startswith("It is ZB-H2 24 < ZB-H1 27")

@@ -1,0 +1,83 @@
+"""A question takes the guesses that it asks for, and says what it expects of any other."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from labkit.guesses.question import Question
+
+FRACTION = {"low": 0, "high": 1}
+COUNT = {"low": 1, "high": 30}
+CHOICE = {"choices": ("GPipe", "1F1B", "ZB-H1")}
+
+CANNOT_BE_ASKED = {
+    "a name with a blank": (("two words", "How many?"), {}, "small letters"),
+    "no sentence": (("hidden", " "), {}, "expected a sentence"),
+    "bounds the wrong way round": (("hidden", "How many?"), {"low": 2, "high": 1}, "low < high"),
+    "no number as a bound": (("hidden", "How many?"), {"low": "0"}, "expected a number"),
+    "an infinite bound": (("hidden", "How many?"), {"high": math.inf}, "finite"),
+    "one choice": (("hidden", "Which?"), {"choices": ("GPipe",)}, "two or more"),
+    "a choice twice": (("hidden", "Which?"), {"choices": ("GPipe", "GPipe")}, "twice"),
+    "choices with a unit": (("hidden", "Which?"), CHOICE | {"unit": "ms"}, "leave them out"),
+    "an order of nothing": (("hidden", "Which?"), {"ordered": True}, "two or more"),
+}
+
+
+@pytest.mark.parametrize(("texts", "options", "message"), CANNOT_BE_ASKED.values(), ids=CANNOT_BE_ASKED)
+def test_what_cannot_be_asked_is_refused(texts, options, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        Question(*texts, **options)
+
+
+REFUSED = [
+    (FRACTION, 1.2),
+    (FRACTION, "0.5"),
+    (FRACTION, True),
+    (FRACTION, math.nan),
+    (COUNT, 3.5),
+    (COUNT, 0),
+    ({"low": 0.0}, -1),
+    (CHOICE, "gpipe"),
+    (CHOICE | {"ordered": True}, ("GPipe", "1F1B")),
+    (CHOICE | {"ordered": True}, "GPipe"),
+]
+
+
+@pytest.mark.parametrize(("options", "value"), REFUSED)
+def test_a_guess_that_does_not_fit_is_refused_with_what_is_expected(options, value):
+    with pytest.raises(ValueError, match="expected"):
+        Question("hidden", "How many?", **options).accept(value)
+
+
+@pytest.mark.parametrize(
+    ("options", "value", "kept"),
+    [
+        (FRACTION, 0.5, 0.5),
+        (FRACTION, 1, 1.0),
+        (COUNT, 30.0, 30),
+        ({}, -7, -7.0),
+        (CHOICE, "1F1B", "1F1B"),
+        (CHOICE | {"ordered": True}, ["ZB-H1", "GPipe", "1F1B"], ("ZB-H1", "GPipe", "1F1B")),
+    ],
+)
+def test_a_guess_that_fits_is_kept_as_what_was_asked_for(options, value, kept):
+    accepted = Question("hidden", "How many?", **options).accept(value)
+    assert accepted == kept
+    assert type(accepted) is type(kept)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "whole", "logarithmic"),
+    [
+        (0, 1, False, False),
+        (1, 30, True, True),
+        (0.1, 2.0, False, False),
+        (1.0, 1000.0, False, True),
+        (0, 64, True, False),
+    ],
+)
+def test_two_ints_ask_for_a_whole_number_and_far_bounds_for_factors(low, high, whole, logarithmic):
+    question = Question("hidden", "How many?", low, high)
+    assert (question.whole, question.logarithmic) == (whole, logarithmic)

@@ -1,0 +1,227 @@
+"""A guess has no default, holds back the cells that reveal its answer, outlives the kernel, and is
+final once the answer is out."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+
+from labkit import todo
+from labkit.guess import Guess, calibration, draw_calibration, guess, said_of_calibration
+from labkit.guesses import store
+from labkit.guesses.form import Form
+from labkit.guesses.question import Question
+
+NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
+
+
+@pytest.fixture(autouse=True)
+def own_answers(tmp_path, monkeypatch):
+    """A reader with a lab and an answers folder of their own, in front of a live notebook."""
+    monkeypatch.setenv("LABKIT_ANSWERS", str(tmp_path / "answers"))
+    monkeypatch.delenv("LABKIT_STATIC", raising=False)
+    monkeypatch.delenv(store.KEPT, raising=False)
+    (tmp_path / "notebooks").mkdir()
+    monkeypatch.chdir(tmp_path / "notebooks")
+    return tmp_path
+
+
+@pytest.fixture
+def hidden() -> Guess:
+    return guess("hidden", "Which fraction hides?", low=0, high=1)
+
+
+def test_there_is_no_default(hidden):
+    assert (hidden.value, hidden.given, hidden.final) == (None, False, False)
+    assert "no guess yet" in repr(hidden)
+
+
+def test_a_guess_outlives_the_kernel_and_can_be_changed_until_the_answer_is_out(hidden):
+    hidden.give(0.5)
+    again = guess("hidden", "Which fraction hides?", low=0, high=1)
+    assert again.value == 0.5
+    again.give(0.25)
+    assert hidden.value == 0.25
+
+
+def test_once_the_answer_is_out_the_guess_is_final_until_it_is_forgotten(hidden, capsys):
+    hidden.give(0.5)
+    hidden.feedback(0.72, as_if={"if nothing overlapped": 0.0})
+    assert "You said: 0.5. [~ It is 0.72" in capsys.readouterr().out
+    with pytest.raises(ValueError, match=r"hidden is final.*forget"):
+        hidden.give(0.7)
+    assert hidden.value == 0.5
+    hidden.forget()
+    hidden.give(0.7)
+    assert (hidden.value, hidden.final) == (0.7, False)
+
+
+def test_not_to_know_is_a_guess(hidden):
+    hidden.give(None)
+    assert (hidden.value, hidden.given, hidden.said()) == (None, True, "I don't know")
+
+
+def test_a_guess_for_a_question_that_has_changed_is_asked_for_again(hidden):
+    hidden.give(0.5)
+    changed = guess("hidden", "Which one hides?", choices=["latency", "bytes"])
+    assert (changed.value, changed.given) == (None, False)
+
+
+def test_feedback_without_a_model_is_refused(hidden):
+    with pytest.raises(ValueError, match="as_if or terms"):
+        hidden.feedback(0.72)
+    order = guess("order", "Which ends first?", choices=["a", "b"], ordered=True)
+    with pytest.raises(ValueError, match="expected all of a, b"):
+        order.feedback({"a": 1.0})
+    choice = guess("choice", "Which?", choices=["a", "b", "c"])
+    with pytest.raises(ValueError, match="expected all of a, b, c"):
+        choice.feedback("a", as_if={"b": "No."})
+
+
+def test_a_damaged_file_is_named_and_kept(own_answers, hidden):
+    hidden.give(0.5)
+    file = own_answers / "answers" / "guesses.json"
+    file.write_text(file.read_text()[:-4])
+    with pytest.raises(ValueError, match=r"guesses\.json is damaged"):
+        hidden.give(0.6)
+    assert "0.5" in file.read_text()
+
+
+# --- cells that wait ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shell():
+    shell = InteractiveShell.instance()
+    todo.load_ipython_extension(shell)
+    yield shell
+    InteractiveShell.clear_instance()
+
+
+def test_a_cell_that_reveals_the_answer_waits_for_the_guess(shell, hidden):
+    cell = "%%needs guess.hidden\nprint('72 % hide')"
+    with capture_output() as before:
+        shell.run_cell(cell)
+    hidden.give(None)
+    with capture_output() as after:
+        shell.run_cell(cell)
+    assert before.stdout.startswith("GUESS hidden: give your guess first")
+    assert after.stdout == "72 % hide\n"
+
+
+# --- kept pages -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def kept_page(own_answers, monkeypatch):
+    monkeypatch.setenv("LABKIT_STATIC", "1")
+    file = own_answers / "notebooks" / "guesses.json"
+    file.write_text(json.dumps({"hidden": {"notebook": "05_overlap", "guess": 0.5}}))
+    return file
+
+
+def test_a_kept_page_has_the_guess_that_ships_and_writes_nothing(kept_page, hidden, capsys):
+    before = kept_page.read_bytes()
+    assert (hidden.value, hidden.given, hidden.final) == (0.5, True, False)
+    hidden.feedback(0.72, as_if={"if nothing overlapped": 0.0})
+    assert "You said: 0.5." in capsys.readouterr().out
+    assert kept_page.read_bytes() == before
+    assert not store.own_file().exists()
+
+
+def test_who_stores_the_page_keeps_its_answers(kept_page, hidden, monkeypatch):
+    monkeypatch.setenv(store.KEPT, "1")
+    hidden.feedback(0.7234, as_if={"if nothing overlapped": 0.0})
+    kept = json.loads(kept_page.read_text())["hidden"]
+    assert kept == {"notebook": "05_overlap", "guess": 0.5, "answer": 0.7234, "left_out": ""}
+
+
+ASKS = re.compile(r"\bguess\(\s*\"(\w+)\"")
+NEEDS = re.compile(r"\bguess\.(\w+)")
+
+
+def asked_in(notebook: Path) -> list[str]:
+    cells = nbformat.read(notebook, as_version=4).cells
+    return [name for cell in cells if cell.cell_type == "code" for name in ASKS.findall(cell.source)]
+
+
+def test_every_question_of_the_notebooks_has_a_guess_that_ships_and_is_asked_once():
+    asked = [(path.stem, name) for path in sorted(NOTEBOOKS.glob("*.ipynb")) for name in asked_in(path)]
+    shipped = store.read(NOTEBOOKS / "guesses.json")
+    assert [(facts["notebook"], name) for name, facts in shipped.items()] == asked
+    assert all("guess" in facts and "answer" in facts for facts in shipped.values())
+
+
+def test_every_question_holds_a_cell_back_and_is_told_what_it_forgot():
+    for path in sorted(NOTEBOOKS.glob("*.ipynb")):
+        code = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+        heads = " ".join(source.partition("\n")[0] for source in code if source.startswith("%%needs"))
+        assert not set(asked_in(path)) - set(NEEDS.findall(heads)), path.stem
+        assert sum(map(len, map(ASKS.findall, code))) <= "\n".join(code).count(".feedback("), path.stem
+        assert "# your guess" not in "\n".join(code), path.stem
+
+
+# --- the form -------------------------------------------------------------------------------------
+
+
+def test_the_form_sends_a_guess_and_shows_what_is_wrong_with_another(hidden):
+    form = Form(hidden)
+    form.sent = [1, 7]
+    assert form.state["fault"].startswith("guess hidden: 7, expected a number from 0 to 1")
+    assert not form.state["given"]
+    form.sent = [2, 0.5]
+    assert form.state == {"given": True, "said": "0.5", "final": False, "fault": ""}
+    form.sent = [3, None]
+    assert form.state["said"] == "I don't know"
+    assert hidden.given
+
+
+# --- calibration ----------------------------------------------------------------------------------
+
+
+def answered(**pairs) -> None:
+    for name, (value, answer) in pairs.items():
+        question = Guess(Question(name, "How long?", 0.01, 10_000.0))
+        question.give(value)
+        question.feedback(answer, as_if={"if messages were free": 0.1})
+
+
+def test_calibration_says_how_far_off_and_whether_it_gets_better():
+    answered(a=(1.0, 10.0), b=(90.0, 10.0), c=(8.0, 10.0), d=(11.0, 10.0), e=(None, 10.0))
+    table = calibration()
+    assert table.factor.round(3).tolist()[:4] == [0.1, 9.0, 0.8, 1.1]
+    assert table.factor.isna().tolist() == [False] * 4 + [True]
+    said = said_of_calibration(table)
+    assert "Numbers: 4, typically" in said
+    assert re.search(r"First half \[~ +9\.5 times off\], second half \[~ +1\.175 times off\]: \[~ better", said)
+    worse = said_of_calibration(table[:4].iloc[::-1])
+    assert "[~ worse" in worse
+
+
+def test_calibration_counts_choices_and_what_is_left_out():
+    answered(a=(0.11, 10.0), b=(0.09, 10.0), c=(0.1, 10.0), d=(11.0, 10.0))
+    choice = Guess(Question("which", "Which?", choices=("x", "y")))
+    choice.give("x")
+    choice.feedback("x", as_if={"y": "No."})
+    said = said_of_calibration(calibration())
+    assert "Choices and orders: 1, right: [~  1]" in said
+    assert "Left out most often: [~ if messages were free], [~  3 times]" in said
+
+
+def test_calibration_draws_each_number_with_its_factor():
+    answered(a=(1.0, 10.0), b=(0.01, 10_000.0))
+    ax = draw_calibration(calibration())
+    stars = next(line for line in ax.lines if line.get_label() == "your guess")
+    assert stars.get_xdata().tolist() == pytest.approx([0.1, 0.01])  # the second is beyond the edge
+
+
+def test_without_answers_there_is_nothing_to_draw():
+    with pytest.raises(ValueError, match="no number"):
+        draw_calibration(calibration())
+    assert "come back" in said_of_calibration(calibration())
