@@ -84,8 +84,8 @@ class Question:
         expected = f"guess {self.name}: {value!r}, expected {self.expected()}"
         if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
             raise ValueError(expected)
-        low, high = (bound if bound is not None else value for bound in (self.low, self.high))
         number = float(value)
+        low, high = (number if bound is None else bound for bound in (self.low, self.high))
         if not low <= number <= high or (self.whole and number != int(number)):
             raise ValueError(expected)
         return int(number) if self.whole else number
