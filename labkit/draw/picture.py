@@ -28,6 +28,7 @@ from matplotlib.container import BarContainer, ErrorbarContainer
 from matplotlib.figure import Figure
 
 from labkit.base.files import write_atomically
+from labkit.base.lab import lab_folder
 
 INK = "#222222"
 PAGE_IN = 9.0  # as wide is a page, inches
@@ -152,18 +153,9 @@ def save(figure: Figure | Axes, name: str, *, alt: str) -> Picture:
 
 
 def figures_folder() -> Path:
-    """Return where :func:`save` writes: the ``figures`` folder of the lab.
-
-    A lab is a folder that has ``notebooks`` in it, or labkit's own pyproject.toml.
-    """
-    if os.environ.get("LABKIT_FIGURES"):
-        return Path(os.environ["LABKIT_FIGURES"])
-    here = Path.cwd()
-    for folder in (here, *here.parents):
-        project = folder / "pyproject.toml"
-        if (folder / "notebooks").is_dir() or (project.is_file() and 'name = "labkit"' in project.read_text()):
-            return folder / "figures"
-    return here / "figures"
+    """Return where :func:`save` writes: ``LABKIT_FIGURES`` if that is set, else ``figures`` of the lab."""
+    given = os.environ.get("LABKIT_FIGURES")
+    return Path(given) if given else lab_folder() / "figures"
 
 
 def _checked_alt(alt: str, what: str) -> str:
