@@ -65,6 +65,8 @@ def _check(args: argparse.Namespace) -> int:
 
     if unknown := [task for task in args.tasks if task not in TASKS]:
         return _refuse(f"check: unknown task {unknown[0]!r}, expected one of: {', '.join(TASKS)}")
+    if args.hint and not args.tasks:
+        return _refuse(f"check: --hint {args.hint} is for which task? Name it, as in: check dp.1 --hint {args.hint}")
     from labkit.check import check
 
     passed = True
