@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,7 @@ PARTS = ("compute", "waiting", "communication", "host")
 COMPUTED = ("forward", "backward", "optimizer")
 _WAIT = "wait"  # a span around what a rank waits for: no work of its own
 
-Step = tuple[int, int]  # a rank, and the number of its step
+Collective = tuple[str, int]  # its name, and how many of that name came before it in the step
 
 
 def explain_step(predicted: pd.DataFrame, measured: pd.DataFrame, steps: Iterable[int] | None = None) -> pd.DataFrame:
@@ -60,59 +61,93 @@ def explain_step(predicted: pd.DataFrame, measured: pd.DataFrame, steps: Iterabl
 
 
 def largest_difference(table: pd.DataFrame) -> str:
-    """Return which part of :func:`explain_step`'s table explains most: ``4.2 of 9.1 ms: waiting``.
+    """Say which part of :func:`explain_step`'s table explains most of the difference, as a fact.
 
-    It is a fact of the run, so it prints as one, in ``[~ ]``.
+    Such as ``[~ 9.1 ms longer than predicted, 4.2 ms of it waiting ]``.
     """
     total = table["difference_s"].sum()
     signed = table["difference_s"] * (1 if total >= 0 else -1)
-    largest = signed.idxmax()
+    largest = int(signed.to_numpy().argmax())
     change = "longer" if total >= 0 else "shorter"
-    part, ms, all_ms = table["part"][largest], 1000 * signed[largest], 1000 * abs(total)
+    part, ms, all_ms = table["part"].iloc[largest], 1000 * signed.iloc[largest], 1000 * abs(total)
     return fact(f"{all_ms:.1f} ms {change} than predicted, {ms:.1f} ms of it {part}", width=55)
 
 
 # --- an event table as steps ----------------------------------------------------------------------
 
 
-def _steps(events: pd.DataFrame, what: str, chosen: Iterable[int] | None = None) -> dict[Step, pd.DataFrame]:
-    """Return each rank's steps, their spans cut at the step's end. Raises as explain_step does."""
-    columns = ["rank", "lane", "name", "step", "start_s", "end_s"]
-    events = pd.DataFrame(check_events(events, what, columns))[columns]
-    numbers = events["step"].dropna().unique()
-    wanted = sorted(numbers) if chosen is None else sorted(set(chosen))
-    if not wanted:
-        if chosen is not None:
-            raise ValueError(f"steps is empty, expected numbers of steps of {what}")
-        events, wanted = events.assign(step=0), [0]
-    if missing := set(wanted) - {0, *numbers}:
-        raise ValueError(f"{what} has no step {min(missing)}, expected one of {', '.join(map(str, sorted(numbers)))}")
-    found: dict[Step, pd.DataFrame] = {}
-    for rank, of_rank in events.groupby("rank"):
-        for number in wanted:
-            own = of_rank[(of_rank["step"] == number).fillna(False).to_numpy(dtype=bool)]
-            if own.empty:
-                raise ValueError(f"{what} has no step {number} on rank {rank}, expected the same steps on all ranks")
-            begin_s, end_s = own["start_s"].min(), own["end_s"].max()
-            without = of_rank[of_rank["step"].isna().to_numpy() & of_rank["start_s"].between(begin_s, end_s).to_numpy()]
-            found[rank, number] = pd.concat([own, without.assign(end_s=without["end_s"].clip(upper=end_s))])
-    return found
+class _Spans(NamedTuple):
+    """Spans of a rank: each has a lane, a name, a start and an end."""
+
+    lane: np.ndarray
+    name: np.ndarray
+    start_s: np.ndarray
+    end_s: np.ndarray
+
+    def where(self, chosen: np.ndarray) -> _Spans:
+        return _Spans(*(values[chosen] for values in self))
+
+    def cover(self, times_s: np.ndarray) -> np.ndarray:
+        """Tell of each stretch from one of ``times_s`` to the next whether a span is open in it."""
+        inside = (self.start_s[:, None] <= times_s[:-1]) & (times_s[1:] <= self.end_s[:, None])
+        return np.asarray(inside.any(axis=0))
 
 
-def _check_same_names(predicted: dict[Step, pd.DataFrame], measured: dict[Step, pd.DataFrame]) -> None:
-    names = {name for name in COMPUTED for step in predicted.values() if (step["name"] == name).any()}
+class _Step(NamedTuple):
+    """A step of a rank, with all its spans in order of their start."""
+
+    rank: int
+    number: int
+    spans: _Spans
+
+    def __str__(self) -> str:
+        return f"in step {self.number} of rank {self.rank}"
+
+
+def _steps(events: pd.DataFrame, what: str, chosen: Iterable[int] | None = None) -> list[_Step]:
+    """Return each rank's steps. Raises as explain_step does; ``what`` names the table."""
+    events = check_events(events, what, ["rank", "lane", "name", "step", "start_s", "end_s"])
+    events = events.iloc[np.argsort(events["start_s"].to_numpy(dtype=float), kind="stable")]
+    rank, number = (events[name].to_numpy(dtype=float, na_value=np.nan) for name in ("rank", "step"))
+    if np.isnan(number).all() and chosen is None:
+        number = np.zeros(len(events))  # all of it is one step
+    there = {int(each) for each in number if not np.isnan(each)}
+    wanted = sorted(there if chosen is None else set(chosen))
+    if not wanted or (missing := set(wanted) - there):
+        which = f"no step {min(missing)}" if wanted else "no step: steps is empty"
+        raise ValueError(f"{what} has {which}, expected some of its steps, {', '.join(map(str, sorted(there)))}")
+    spans = _Spans(*(events[name].to_numpy() for name in ("lane", "name", "start_s", "end_s")))
+    ranks = sorted({int(each) for each in rank})
+    return [_Step(each, step, _in_step(spans, rank == each, number, step, what)) for step in wanted for each in ranks]
+
+
+def _in_step(spans: _Spans, of_rank: np.ndarray, number: np.ndarray, step: int, what: str) -> _Spans:
+    """Return a rank's spans of that number, and those without one that begin meanwhile.
+
+    These are cut where the step ends.
+    """
+    own = of_rank & (number == step)
+    if not own.any():
+        raise ValueError(f"{what} has step {step} on some ranks only, expected the same steps on all")
+    begin_s, end_s = spans.start_s[own].min(), spans.end_s[own].max()
+    meanwhile = of_rank & np.isnan(number) & (begin_s <= spans.start_s) & (spans.start_s <= end_s)
+    found = spans.where(own | meanwhile)
+    return found._replace(end_s=np.minimum(found.end_s, end_s))
+
+
+def _check_same_names(predicted: list[_Step], measured: list[_Step]) -> None:
+    names = {*COMPUTED} & {name for step in predicted for name in step.spans.name}
     if not names:
         raise ValueError(f"predicted has no span named {', '.join(COMPUTED)}, expected a step, such as ddp_step gives it")
-    communicates = any((step["lane"] == "comm").any() for step in predicted.values())
-    for (rank, number), step in measured.items():
-        where = f"in step {number} of rank {rank}"
-        if differing := names ^ ({*COMPUTED} & {*step["name"]}):
+    communicates = any("comm" in step.spans.lane for step in predicted)
+    for step in measured:
+        if differing := names ^ ({*COMPUTED} & {*step.spans.name}):
             name = min(differing)
-            one, other = ("measured", "predicted") if name in names else ("predicted", "measured")
-            raise ValueError(f"{one} has no span named {name}, which {other} has {where}: expected it in both or in none")
-        if communicates and not (step["lane"] == "comm").any():
+            lacks, has = ("measured", "predicted") if name in names else ("predicted", "measured")
+            raise ValueError(f"{lacks} has no span named {name}, which {has} has {step}: expected it in both or in none")
+        if communicates and "comm" not in step.spans.lane:
             raise ValueError(
-                f"measured has no span in the lane comm {where}, and predicted has. torch's DDP sends inside backward and "
+                f"measured has no span in the lane comm {step}, and predicted has. torch's DDP sends inside backward and "
                 "tells nobody: train with BucketedDataParallel, or put a span around what you send"
             )
 
@@ -120,65 +155,53 @@ def _check_same_names(predicted: dict[Step, pd.DataFrame], measured: dict[Step, 
 # --- a step as parts ------------------------------------------------------------------------------
 
 
-def _parts(steps: dict[Step, pd.DataFrame]) -> list[list[float]]:
+def _parts(steps: list[_Step]) -> list[list[float]]:
     """Return the seconds of each of PARTS, of each rank's steps."""
     joined_s = _all_joined_s(steps)
-    return [_parts_of_step(events, joined_s[number]) for (_, number), events in steps.items()]
+    return [_parts_of_step(step.spans, joined_s[step.number]) for step in steps]
 
 
-class _Spans(NamedTuple):
-    start_s: np.ndarray
-    end_s: np.ndarray
-
-    def cover(self, times_s: np.ndarray) -> np.ndarray:
-        """Tell of each stretch from one of ``times_s`` to the next whether a span is open in it."""
-        inside = (self.start_s[:, None] <= times_s[:-1]) & (times_s[1:] <= self.end_s[:, None])
-        return inside.any(axis=0)
-
-
-def _spans(events: pd.DataFrame) -> _Spans:
-    return _Spans(*(events[name].to_numpy(dtype=float) for name in ("start_s", "end_s")))
+def _collectives(sent: _Spans) -> list[Collective]:
+    """Number spans of the lane comm by name: the k-th of a name is the same one on all ranks."""
+    seen: Counter[str] = Counter()
+    numbered = []
+    for name in sent.name:
+        numbered.append((name, seen[name]))
+        seen[name] += 1
+    return numbered
 
 
-def _collectives(events: pd.DataFrame) -> pd.DataFrame:
-    """Return the spans of the lane comm, numbered by name: the k-th is the same one on all ranks."""
-    sent = events[(events["lane"] == "comm").to_numpy()].sort_values("start_s", kind="stable")
-    return sent.assign(number=sent.groupby("name").cumcount())
-
-
-def _all_joined_s(steps: dict[Step, pd.DataFrame]) -> dict[int, pd.Series]:
-    """Return for each step when the last rank joined each of its collectives, by name and number."""
-    joined_s: dict[int, pd.Series] = {}
-    for (rank, number), events in steps.items():
-        own = _collectives(events).set_index(["name", "number"])["start_s"]
-        others = joined_s.setdefault(number, own)
-        if differing := set(own.index) ^ set(others.index):
+def _all_joined_s(steps: list[_Step]) -> dict[int, dict[Collective, float]]:
+    """Return for each step's number when the last rank joined each of its collectives."""
+    joined_s: dict[int, dict[Collective, float]] = {}
+    for step in steps:
+        sent = step.spans.where(step.spans.lane == "comm")
+        own = dict(zip(_collectives(sent), sent.start_s.tolist(), strict=True))
+        others = joined_s.setdefault(step.number, own)
+        if differing := own.keys() ^ others.keys():
             name = min(differing)[0]
-            counts = [int((each.index.get_level_values("name") == name).sum()) for each in (own, others)]
+            counts = [sum(each == name for each, _ in found) for found in (own, others)]
             raise ValueError(
-                f"step {number} has {counts[0]} spans named {name} on rank {rank} and {counts[1]} on another, expected as "
-                "many on all ranks: each joins every collective"
+                f"{counts[0]} spans named {name} {step} and {counts[1]} on another rank, expected as many on all: each rank "
+                "joins every collective"
             )
-        joined_s[number] = np.maximum(own, others.reindex(own.index))
+        joined_s[step.number] = {each: max(start_s, others[each]) for each, start_s in own.items()}
     return joined_s
 
 
-def _parts_of_step(events: pd.DataFrame, joined_s: pd.Series) -> list[float]:
-    sent = _collectives(events)
-    on_the_way = sent.assign(start_s=joined_s.reindex(sent.set_index(["name", "number"]).index).to_numpy(dtype=float))
-    computing = events[(events["lane"] == "compute").to_numpy() & (events["name"] != _WAIT).to_numpy()]
-    spans = {
-        "host": _spans(events[(events["lane"] == "host").to_numpy()]),
-        "compute": _spans(computing),
-        "communication": _spans(on_the_way),
-        "waiting": _spans(sent),
+def _parts_of_step(spans: _Spans, joined_s: dict[Collective, float]) -> list[float]:
+    sent = spans.where(spans.lane == "comm")
+    open_spans = {
+        "host": spans.where(spans.lane == "host"),
+        "compute": spans.where((spans.lane == "compute") & (spans.name != _WAIT)),
+        "communication": sent._replace(start_s=np.array([joined_s[each] for each in _collectives(sent)])),
+        "waiting": sent,
     }
-    # Stretches between which nothing begins or ends; a rank that joins too late ends no span earlier.
-    begin_s, end_s = events["start_s"].min(), events["end_s"].max()
-    times = np.unique(np.concatenate([times for each in spans.values() for times in each] + [[begin_s, end_s]]))
+    # Between two of these times nothing begins or ends. Another rank may join before or after the step.
+    begin_s, end_s = spans.start_s.min(), spans.end_s.max()
+    times = np.unique(np.concatenate([spans.start_s, spans.end_s, open_spans["communication"].start_s]))
     times = times[(begin_s <= times) & (times <= end_s)]
     part = np.full(len(times) - 1, "host", dtype=object)
-    for name in reversed(spans):
-        part[spans[name].cover(times)] = name
-    seconds: dict[Any, float] = dict(pd.Series(np.diff(times)).groupby(part).sum())
-    return [seconds.get(name, 0.0) for name in PARTS]
+    for name in reversed(open_spans):
+        part[open_spans[name].cover(times)] = name
+    return [float(np.diff(times)[part == name].sum()) for name in PARTS]
