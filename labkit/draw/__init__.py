@@ -8,6 +8,7 @@ schedule_figures   several schedules on one time axis, with their memory
 schedule_tables    a schedule as a table of time slots
 rank_devices       which rank drives which devices
 charts             bars next to each other, and measured points with a predicted curve
+waterfalls         from a predicted duration to the measured one, and stacked bars
 picture            a figure as PNG, SVG, CSV and alt text
 layout, artists, memory_strips, palette   what those are made of
 
@@ -20,6 +21,7 @@ from labkit.draw.rank_devices import describe_rank_devices, rank_devices
 from labkit.draw.schedule_figures import schedules
 from labkit.draw.schedule_tables import schedule_table
 from labkit.draw.timelines import overlay, timeline
+from labkit.draw.waterfalls import stacks, waterfall
 
 __all__ = [
     "HATCHES",
@@ -35,6 +37,8 @@ __all__ = [
     "schedule_table",
     "schedules",
     "show",
+    "stacks",
     "style_of",
     "timeline",
+    "waterfall",
 ]
