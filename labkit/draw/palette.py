@@ -44,7 +44,7 @@ STYLES: dict[str, Style] = {
     "result waits": Style(_GREY, "\\\\\\"),
     # Parts of a step, as explain_step and stacked bars have them.
     "compute": Style(_SKY, "..."),
-    "waiting": Style(_GREY, "..."),
+    "waiting": Style("#BCC2C8", "..."),
     "communication": Style("#B0578C", ""),
     "host": Style(_YELLOW, "..."),
     "exposed communication": Style("#B0578C", "///"),
