@@ -63,11 +63,11 @@ class FilledRing(Lines):
         for step, ranks in enumerate(self.written):
             place = true.at(step, moves=False)
             cells = place.cells.copy()
-            for row in cells.itertuples():
-                if reason := self.wrong.get((step, row.rank, row.column)):
-                    label = ranks[row.rank][row.column]
-                    cells.loc[row.Index, ["name", "shade", "label", "sentence"]] = "wrong", 0, label, reason
-            filled = [ranks[rank][chunk] != EMPTY for rank, chunk in zip(cells["rank"], cells["column"], strict=True)]
+            at = [(int(rank), int(chunk)) for rank, chunk in zip(cells["rank"], cells["column"], strict=True)]
+            for row, (rank, chunk) in zip(cells.index, at, strict=True):
+                if reason := self.wrong.get((step, rank, chunk)):
+                    cells.loc[row, ["name", "shade", "label", "sentence"]] = "wrong", 0, ranks[rank][chunk], reason
+            filled = [ranks[rank][chunk] != EMPTY for rank, chunk in at]
             places.append(place._replace(cells=cells[filled]))
         return cell_grids(places, across=len(places))
 
