@@ -97,7 +97,12 @@ def _draw_way(ax: Axes, drawn: pd.DataFrame, floor: float) -> None:
             look, start = _ENDS[part], floor
         else:
             style = styles[part]
-            look = {"facecolor": style.colour, "edgecolor": darker(style.colour), "hatch": style.hatch, "linewidth": 0.6}
+            look = {
+                "facecolor": style.colour,
+                "edgecolor": darker(style.colour),
+                "hatch": style.hatch,
+                "linewidth": 0.6,
+            }
         ax.bar(x, end - start, bottom=start, width=_WIDTH, zorder=2, **look)
         if not whole and start == end:
             ax.plot([x - _WIDTH / 2, x + _WIDTH / 2], [end, end], color=darker(style.colour), linewidth=1.2)
@@ -165,9 +170,19 @@ def _draw_stacks(ax: Axes, heights: np.ndarray, parts: list[str]) -> None:
                 behind = {"facecolor": colour, "edgecolor": "none", "pad": 1.2}
                 ink = text_colour(colour)
                 ax.text(
-                    x, low + height / 2, f"{height:.3g}", ha="center", va="center", fontsize=8, color=ink, bbox=behind, zorder=3
+                    x,
+                    low + height / 2,
+                    f"{height:.3g}",
+                    ha="center",
+                    va="center",
+                    fontsize=8,
+                    color=ink,
+                    bbox=behind,
+                    zorder=3,
                 )
         base = base + row
     for x, total in enumerate(base):
-        ax.text(x, total + 0.015 * tallest, f"{total:.3g}", ha="center", va="bottom", fontsize=8.5, bbox=_BEHIND, zorder=3)
+        ax.text(
+            x, total + 0.015 * tallest, f"{total:.3g}", ha="center", va="bottom", fontsize=8.5, bbox=_BEHIND, zorder=3
+        )
     ax.set_ylim(0, 1.1 * tallest or 1)

@@ -46,7 +46,7 @@ def test_no_round_and_no_way_are_refused():
 
 
 def sums_of_two_buckets():
-    tensors = [torch.arange(5, dtype=torch.float32) + dist.get_rank(), torch.full((2,), 10.0**dist.get_rank())]
+    tensors = [torch.arange(5, dtype=torch.float32) + dist.get_rank(), torch.full((2,), 10.0 ** dist.get_rank())]
     with ThreadPoolExecutor(1) as thread:
         channel = Channel(LINK, thread)
         for each in [channel.hand_over(tensor, 0, k) for k, tensor in enumerate(tensors)]:

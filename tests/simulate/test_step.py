@@ -36,8 +36,16 @@ TWO_RANKS = pd.concat([IDEAL, IDEAL.assign(rank=1)], ignore_index=True)
         (IDEAL, without("optimizer"), "measured has no span named optimizer, which predicted has in step 0 of rank 0"),
         (without("forward"), IDEAL, "predicted has no span named forward, which measured has in step 0 of rank 0"),
         (IDEAL[IDEAL["lane"] != "compute"], IDEAL, "predicted has no span named forward, backward, optimizer"),
-        (IDEAL, without("all_reduce"), "measured has no span in the lane comm in step 0 of rank 0, and predicted has. torch's DDP"),
-        (IDEAL, TWO_RANKS.drop(TWO_RANKS.index[-1]), "1 spans named all_reduce in step 0 of rank 1 and 2 on another rank"),
+        (
+            IDEAL,
+            without("all_reduce"),
+            "measured has no span in the lane comm in step 0 of rank 0, and predicted has. torch's DDP",
+        ),
+        (
+            IDEAL,
+            TWO_RANKS.drop(TWO_RANKS.index[-1]),
+            "1 spans named all_reduce in step 0 of rank 1 and 2 on another rank",
+        ),
         (
             IDEAL,
             pd.concat([IDEAL, IDEAL.assign(step=1), IDEAL.assign(rank=1)]),
@@ -105,7 +113,9 @@ def test_a_bucket_on_its_way_is_communication_even_if_the_next_one_waits_for_a_r
 
 
 def test_a_wait_in_which_nothing_travels_and_what_no_span_covers_are_the_hosts():
-    gaps = event_table([row(0, "compute", "forward", 0, 1), row(0, "compute", "wait", 2, 3), row(0, "compute", "optimizer", 3, 4)])
+    gaps = event_table(
+        [row(0, "compute", "forward", 0, 1), row(0, "compute", "wait", 2, 3), row(0, "compute", "optimizer", 3, 4)]
+    )
     assert parts(gaps) == {"compute": 2, "waiting": 0, "communication": 0, "host": 2}
 
 
@@ -174,7 +184,9 @@ def test_the_differences_add_up_to_that_of_the_durations(one, other):
 )
 def test_what_was_lost_is_found_in_its_part_alone(changed, part, difference_s):
     given_as = {"forward_s": 1.0, "optimizer_s": 0.5, "bytes_per_s": 100.0, "host_s": 0.25} | changed
-    step = ddp_step(ready_s=[2.0, 1.0], sizes_bytes=[100, 100], buckets=[[1, 0]], world_size=2, latency_s=0.0, **given_as)
+    step = ddp_step(
+        ready_s=[2.0, 1.0], sizes_bytes=[100, 100], buckets=[[1, 0]], world_size=2, latency_s=0.0, **given_as
+    )
     plain = ddp_step(1.0, [2.0, 1.0], 0.5, [100, 100], [[1, 0]], 2, 0.0, 100.0, host_s=0.25)
     table = explain_step(plain, step).set_index("part")["difference_s"]
     assert table[part] == pytest.approx(difference_s)
@@ -185,7 +197,9 @@ def test_what_was_lost_is_found_in_its_part_alone(changed, part, difference_s):
 
 
 def test_it_prints_as_measured_where_the_run_does_and_says_what_was_emulated():
-    run = event_table(IDEAL.astype(object).where(IDEAL.notna(), None).values.tolist(), measured=True, emulated="emulated link: x")
+    run = event_table(
+        IDEAL.astype(object).where(IDEAL.notna(), None).values.tolist(), measured=True, emulated="emulated link: x"
+    )
     table = explain_step(IDEAL, run)
     assert isinstance(table, MeasuredTable) and table.attrs["emulated"] == "emulated link: x"
     assert list(table.columns) == ["part", "predicted_s", "measured_s", "difference_s"]
