@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -42,10 +44,10 @@ def waterfall(
 
     ``total`` is where it begins, the predicted duration. ``label`` and ``value`` name columns: what
     a part is called, and by how much it is longer than predicted. Each bar begins where the one
-    before ended, and goes down where a part is shorter. The last bar is what was measured: the total
-    and all values together. Total and values are multiplied by ``scale``, and ``unit`` says what
-    comes of it. Colours are those of the parts' names: see :func:`style_of`. Where the parts are
-    small beside the total, the axis begins above 0, which is written under it.
+    before ended, and goes down where a part is shorter. The last bar is what was measured: the
+    total and all values together. Total and values are multiplied by ``scale``, and ``unit`` says
+    what comes of it. Colours are those of the parts' names: see :func:`style_of`. Where the parts
+    are small beside the total, the axis begins above 0, which is written under it.
 
     Raises ValueError for a missing column, an empty table, or a value that is no finite number.
     """
@@ -91,6 +93,7 @@ def _draw_way(ax: Axes, drawn: pd.DataFrame, floor: float) -> None:
     parts, last = drawn["part"].tolist(), len(drawn) - 1
     styles = styles_of(parts[1:-1])
     room = 0.02 * (drawn["to"].max() - floor)
+    look: dict[str, Any]
     for x, (part, start, end, change) in enumerate(drawn.itertuples(index=False)):
         whole = x in (0, last)
         if whole:
@@ -127,12 +130,13 @@ def stacks(
     note: str = "",
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw a table of one row per part of a bar: a bar per ``group``, its parts on top of each other.
+    """Draw a table of one row per part of a bar: a bar per ``group``, its parts stacked.
 
-    ``group``, ``part`` and ``value`` name columns. Parts stand in the order in which they first come
-    in the table, from the bottom up; their colours are those of their names (:func:`style_of`), the
-    same in every picture: "forward", "backward", "optimizer", "exposed communication", "hidden" …
-    Over a bar stands its sum. ``label`` says what the value is and in which unit.
+    ``group``, ``part`` and ``value`` name columns. Parts stand in the order in which they first
+    come in the table, from the bottom up. Their colours are those of their names (see
+    :func:`style_of`), the same in every picture: "forward", "backward", "optimizer", "exposed
+    communication", "hidden" … Over a bar stands its sum. ``label`` says what the value is and in
+    which unit.
 
     Raises ValueError for a missing column, an empty table, a value that is missing or negative, or
     two rows for one part of a bar.
@@ -163,7 +167,7 @@ def _draw_stacks(ax: Axes, heights: np.ndarray, parts: list[str]) -> None:
     styles, base, tallest = styles_of(parts), np.zeros(heights.shape[1]), heights.sum(axis=0).max()
     for name, row in zip(parts, heights, strict=True):
         colour, hatch = styles[name]
-        look = {"color": colour, "hatch": hatch, "edgecolor": darker(colour), "linewidth": 0.6}
+        look: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": darker(colour), "linewidth": 0.6}
         ax.bar(range(len(row)), row, bottom=base, width=_WIDTH, label=name, zorder=2, **look)
         for x, (height, low) in enumerate(zip(row, base, strict=True)):
             if height > 0.07 * tallest:

@@ -1,4 +1,4 @@
-"""Emulated data-parallel steps: real sums, never faster than the link, recorded like a real step."""
+"""Emulated data-parallel steps: real sums, never faster than the link, recorded as real steps."""
 
 import functools
 from concurrent.futures import ThreadPoolExecutor

@@ -77,7 +77,7 @@ def parts(events, steps=None, column="measured_s"):
 
 
 def test_the_parts_of_a_step_drawn_by_hand():
-    # forward 0–1, backward 1–3.5 with calls 2–2.25 and 3.25–3.5, on the link until 4.5, optimizer 0.5
+    # forward 1 s, backward 2 s and two calls of 0.25 s, 1 s more on the link, optimizer 0.5 s
     assert parts(IDEAL) == {"compute": 3.5, "waiting": 0.0, "communication": 1.0, "host": 0.5}
     assert parts(IDEAL, column="predicted_s") == parts(IDEAL)
 
@@ -88,8 +88,12 @@ def row(rank, lane, name, start_s, end_s, step=0):
 
 def test_who_is_early_waits_until_the_last_rank_joins_and_then_both_communicate():
     late = event_table(
-        [row(0, "compute", "backward", 0, 2), row(0, "comm", "all_reduce", 2, 10)]
-        + [row(1, "compute", "backward", 0, 7), row(1, "comm", "all_reduce", 7, 10)]
+        [
+            row(0, "compute", "backward", 0, 2),
+            row(0, "comm", "all_reduce", 2, 10),
+            row(1, "compute", "backward", 0, 7),
+            row(1, "comm", "all_reduce", 7, 10),
+        ]
     )
     found = parts(late)
     assert found == {"compute": (2 + 7) / 2, "waiting": (5 + 0) / 2, "communication": 3, "host": 0}
@@ -97,8 +101,12 @@ def test_who_is_early_waits_until_the_last_rank_joins_and_then_both_communicate(
 
 def test_waiting_that_hides_behind_compute_is_compute():
     hidden = event_table(
-        [row(0, "comm", "all_reduce", 0, 8), row(0, "compute", "backward", 0, 8)]
-        + [row(1, "comm", "all_reduce", 4, 8), row(1, "compute", "backward", 0, 8)]
+        [
+            row(0, "comm", "all_reduce", 0, 8),
+            row(0, "compute", "backward", 0, 8),
+            row(1, "comm", "all_reduce", 4, 8),
+            row(1, "compute", "backward", 0, 8),
+        ]
     )
     assert parts(hidden) == {"compute": 8, "waiting": 0, "communication": 0, "host": 0}
 
@@ -121,10 +129,15 @@ def test_a_wait_in_which_nothing_travels_and_what_no_span_covers_are_the_hosts()
 
 def test_what_has_no_number_belongs_to_the_step_in_whose_time_it_begins_and_is_cut_at_its_end():
     steps = event_table(
-        [row(0, "compute", "backward", 0, 2, step=4), row(0, "compute", "optimizer", 5, 6, step=4)]
-        + [row(0, "compute", "backward", 20, 22, step=5), row(0, "compute", "optimizer", 22, 24, step=5)]
-        + [row(0, "comm", "all_reduce", 1, 4, step=None), row(0, "comm", "all_reduce", 23.5, 30, step=None)]
-        + [row(0, "comm", "barrier", 10, 19, step=None)]
+        [
+            row(0, "compute", "backward", 0, 2, step=4),
+            row(0, "compute", "optimizer", 5, 6, step=4),
+            row(0, "compute", "backward", 20, 22, step=5),
+            row(0, "compute", "optimizer", 22, 24, step=5),
+            row(0, "comm", "all_reduce", 1, 4, step=None),
+            row(0, "comm", "all_reduce", 23.5, 30, step=None),
+            row(0, "comm", "barrier", 10, 19, step=None),
+        ]
     )
     assert parts(steps, steps=[4]) == {"compute": 3, "waiting": 0, "communication": 2, "host": 1}
     assert parts(steps, steps=[5]) == {"compute": 4, "waiting": 0, "communication": 0, "host": 0}
