@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from drawn_tables import RESULTS, SWEEP
 
-from labkit.draw.charts import bars, by_source, curve
+from labkit.draw.charts import bars, by_source, curve, curves
 
 
 @pytest.fixture(autouse=True)
@@ -120,6 +120,17 @@ def test_bars_by_source_are_those_of_the_numbers_that_are_there():
     assert ax.get_ylabel() == "times as fast"
     with pytest.raises(ValueError, match="the table is empty"):
         by_source({"your guess": {"weak": None}}, label="times")
+
+
+def test_curves_have_a_line_for_each_name_and_an_interval_where_a_number_has_one():
+    ax = curves({"measured": {4: (3.0, 2.0, 5.0), 2: 1.0}, "formula": {2: 1.5, 4: None}}, x="ranks", y="ms", log="x")
+    lines = {each.get_label(): each.lines[0].get_xydata().tolist() for each in ax.containers}
+    assert lines == {"measured": [[2, 1], [4, 3]], "formula": [[2, 1.5]]}
+    (bars_of_measured,) = ax.containers[0].lines[2]
+    assert [segment.tolist() for segment in bars_of_measured.get_segments() if len(segment)][-1] == [[4, 2], [4, 5]]
+    assert (ax.get_xlabel(), ax.get_ylabel(), ax.get_xscale()) == ("ranks", "ms", "log")
+    with pytest.raises(ValueError, match="ms lies outside of low to high"):
+        curves({"measured": {2: (1.0, 2.0, 3.0)}}, x="ranks", y="ms")
 
 
 def test_ticks_stand_where_they_are_asked_for_with_their_names():
