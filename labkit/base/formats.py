@@ -91,8 +91,10 @@ class MeasuredTable(pd.DataFrame):
         return dict.fromkeys(kinds, _measured_if_float)
 
     def __repr__(self) -> str:
-        as_measured = {"formatters": self._formatters(), "max_rows": 60}
-        text = self.to_string(**as_measured) if self._may_hold_floats() else super().__repr__()
+        if self._may_hold_floats():
+            text = self.to_string(formatters=self._formatters(), max_rows=60)
+        else:
+            text = super().__repr__()
         return "\n".join([text, *self._emulated()])
 
     def _repr_html_(self) -> str:
