@@ -221,7 +221,8 @@ def curve(
             look |= {"marker": style.marker, "markersize": 10 if style.marker == "*" else 5}
             ax.errorbar(rows[x], rows[y], yerr=ends, label=name, linewidth=1.4, **look)
             if predicted:
-                label = f"{name}, predicted" if series else "predicted"
+                word = predicted if source_of(predicted) else "predicted"  # such as "fitted", "formula"
+                label = f"{name}, {word}" if series else word
                 ahead = darker(style.edge) if series else SOURCES["predicted"].edge
                 ax.plot(rows[x], rows[predicted], color=ahead, linestyle="--", linewidth=1.2, label=label, zorder=3)
         _scale(ax, log)
