@@ -17,7 +17,7 @@ from labkit.base.formats import emulated
 from labkit.draw.marks import lines_at, mark_guess, remember_columns
 from labkit.draw.palette import MEASURED, SOURCES, SeriesStyle, darker
 from labkit.draw.picture import INK, attach, house_style, new_axes
-from labkit.draw.sources import bar_styles, is_told, line_styles
+from labkit.draw.sources import bar_styles, is_told, line_styles, source_of
 
 __all__ = ["bars", "by_source", "curve", "lines_at", "mark_guess", "panels"]
 

@@ -84,7 +84,7 @@ def _floor(drawn: pd.DataFrame) -> float:
 
 
 def _look_of_end(style: SeriesStyle) -> dict[str, Any]:
-    return {"facecolor": style.colour, "edgecolor": style.edge, "linestyle": style.line, "linewidth": 1.1}
+    return {"facecolor": style.fill, "edgecolor": style.edge, "linestyle": style.line, "linewidth": 1.1}
 
 
 def _draw_way(ax: Axes, drawn: pd.DataFrame, floor: float) -> None:
