@@ -140,3 +140,11 @@ def test_ticks_stand_where_they_are_asked_for_with_their_names():
     ax = curve(SWEEP, x="batch", y="time_s", log="x", ticks={1: "1 of 4\nparameters", 4: "4 of 1"})
     assert [label.get_text() for label in ax.get_xticklabels()] == ["1 of 4\nparameters", "4 of 1"]
     assert list(ax.get_xticks()) == [1, 4]
+
+
+def test_only_a_series_with_a_spread_has_error_bars():
+    rows = [("measured", 1, 5.0, 4.0, 6.0), ("measured", 2, 3.0, 2.0, 4.0)]
+    rows += [("predicted", m, 4.0, 4.0, 4.0) for m in (1, 2)]
+    table = pd.DataFrame(rows, columns=["run", "m", "ms", "low", "high"])
+    ax = curve(table, x="m", y="ms", series="run", error=("low", "high"))
+    assert {line.get_label(): line.has_yerr for line in ax.containers} == {"measured": True, "predicted": False}
