@@ -137,3 +137,11 @@ def test_of_panels_with_the_same_lines_the_last_one_has_the_legend():
         curve(SWEEP.assign(ways="one"), x="batch", y="time_s", series="ways", predicted="time_s", ax=ax)
     one_legend(axes)
     assert [ax.get_legend() is not None for ax in axes] == [False, True]
+
+
+def test_only_a_series_with_a_spread_has_error_bars():
+    rows = [("measured", 1, 5.0, 4.0, 6.0), ("measured", 2, 3.0, 2.0, 4.0)]
+    rows += [("predicted", m, 4.0, 4.0, 4.0) for m in (1, 2)]
+    table = pd.DataFrame(rows, columns=["run", "m", "ms", "low", "high"])
+    ax = curve(table, x="m", y="ms", series="run", error=("low", "high"))
+    assert {line.get_label(): line.has_yerr for line in ax.containers} == {"measured": True, "predicted": False}
