@@ -21,6 +21,7 @@ import labkit
 from labkit.cost import ETHERNET_1G, Link
 from labkit.launch import RankError, Workers, device, launch, progress, workers
 from labkit.ranks import pickling, plan, servers
+from labkit.ranks.cell_output import CellBars
 from labkit.trace import EVENT_COLUMNS, TIMING_COLUMNS, span
 
 
@@ -568,6 +569,15 @@ def test_one_bar_goes_as_far_as_the_slowest_rank(capsys):
     launch(work, world_size=2)
     last = capsys.readouterr().err.split("\r")[-1]
     assert "items" in last and "4/10" in last
+
+
+def test_a_full_bar_is_gone_when_the_run_is_over(monkeypatch, capsys):
+    monkeypatch.delenv("LABKIT_STATIC", raising=False)
+    with CellBars() as bars:
+        bars(0, "epoch 1", 2, 2)
+    on_screen = capsys.readouterr().err
+    assert "epoch 1" in on_screen
+    assert on_screen.split("\r")[-2].strip() == "" and "\n" not in on_screen
 
 
 # --- what they return -----------------------------------------------------------------------------

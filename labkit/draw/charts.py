@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -19,7 +19,7 @@ from labkit.draw.palette import MEASURED, SOURCES, SeriesStyle, darker
 from labkit.draw.picture import INK, attach, house_style, new_axes
 from labkit.draw.sources import bar_styles, is_told, line_styles, source_of
 
-__all__ = ["bars", "by_source", "curve", "curves", "lines_at", "mark_guess", "panels"]
+__all__ = ["bars", "by_source", "curve", "curves", "lines_at", "mark_guess", "one_legend", "panels"]
 
 ALIKE = SeriesStyle("#AFBAC4", "", darker("#AFBAC4"))  # grey and plain, for bars that are not told apart
 CHARACTERS_PER_IN = 16  # of what stands under the axes
@@ -31,6 +31,13 @@ def panels(*widths: float, height_in: float = 4.0) -> list[Axes]:
         return list(
             plt.subplots(1, len(widths), figsize=(12.0, height_in), layout="constrained", width_ratios=widths)[1]
         )
+
+
+def one_legend(axes: Sequence[Axes]) -> None:
+    """Keep the legend of the last of several panels alone, which stands for all of them."""
+    for ax in axes[:-1]:
+        if (legend := ax.get_legend()) is not None:
+            legend.remove()
 
 
 def bars(

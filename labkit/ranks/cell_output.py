@@ -48,7 +48,10 @@ class CellOutput:
 
 
 class CellBars:
-    """The progress bars of one run: one for each description, as far as the slowest rank."""
+    """The progress bars of one run: one for each description, as far as the slowest rank.
+
+    Those that are full are gone when it is over, or a cell with many runs would be full of them.
+    """
 
     def __init__(self) -> None:
         self._bars: dict[str, Any] = {}
@@ -72,4 +75,5 @@ class CellBars:
 
     def __exit__(self, *_: object) -> None:
         for bar in self._bars.values():
+            bar.leave = bar.n != bar.total
             bar.close()

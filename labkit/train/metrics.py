@@ -198,5 +198,29 @@ def table(merged: Mapping[str, dict[str, Any]]) -> pd.DataFrame:
     )
 
 
+def history(results: Sequence[RankResult]) -> pd.DataFrame:
+    """Return how a run learned, a row after each epoch: what it took until then, and the losses.
+
+    The columns are epochs, steps, seconds (of training, averaged over ranks), training_loss and
+    validation_loss (nats per target token). All epochs are in it, also those of the warm-up. Raises
+    as :func:`merge` does.
+    """
+    from labkit.base import formats
+
+    merge(results)  # refuses what is no run
+    by_epoch = list(zip(*(rank.epochs for rank in results), strict=True))
+    table = formats.MeasuredTable(
+        {
+            "epochs": [epoch[0].epoch for epoch in by_epoch],
+            "steps": [max(e.steps for e in epoch) for epoch in by_epoch],
+            "seconds": [statistics.fmean(e.seconds for e in epoch) for epoch in by_epoch],
+            "training_loss": [epoch[0].training_loss for epoch in by_epoch],
+            "validation_loss": [epoch[0].validation_loss for epoch in by_epoch],
+        }
+    )
+    table[["steps", "seconds"]] = table[["steps", "seconds"]].cumsum()
+    return table
+
+
 def _with_std(spread: dict[str, Any], form: str) -> str:
     return f"{spread['mean']:{form}}" + (f" ± {spread['std']:{form}}" if spread["std"] is not None else "")

@@ -136,27 +136,38 @@ class Trainer:
         nobody waits for it, and no sample is left out (not where the ``way`` sends during
         backward: there every rank needs a batch). Gives the local loss, a sum over targets.
         """
-        self.module.zero_grad()
-        loss = torch.zeros((), device=self.device)
-        if batch is None:
-            for parameter in self.module.parameters():
-                parameter.grad = torch.zeros_like(parameter)
-        else:
-            with self._span("forward"):
-                loss = self.loss_fn(self.model, batch.to(self.device))
-            with self._span("backward"):
-                (loss * (self.world_size / targets)).backward()
+        loss = self.own_gradients(batch, targets)
         self._keep("local")
         if self.clip and self.clip_local:
             self.clip(list(self.module.parameters()))
+        self.agree()
+        self._keep("averaged")
+        if self.clip and not self.clip_local:
+            self.clip(list(self.module.parameters()))
+        return loss
+
+    def own_gradients(self, batch: Any | None, targets: int) -> torch.Tensor:
+        """Compute this rank's gradients, of its own share of the batch. Return the local loss."""
+        self.module.zero_grad()
+        if batch is None:
+            return self._zero_gradients()
+        with self._span("forward"):
+            loss = self.loss_fn(self.model, batch.to(self.device))
+        with self._span("backward"):
+            (loss * (self.world_size / targets)).backward()
+        return loss.detach()
+
+    def _zero_gradients(self) -> torch.Tensor:
+        for parameter in self.module.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        return torch.zeros((), device=self.device)
+
+    def agree(self) -> None:
+        """Replace this rank's gradients by their mean over all ranks, where nobody has done so."""
         if self.world_size > 1 and self.way.finish:
             n_bytes = sum(p.grad.nbytes for p in self.module.parameters() if p.grad is not None)
             with span(self.way.name, lane="comm", step=self.step, bytes=n_bytes):
                 self.way.finish(self.model)
-        self._keep("averaged")
-        if self.clip and not self.clip_local:
-            self.clip(list(self.module.parameters()))
-        return loss.detach()
 
     def _span(self, name: str) -> AbstractContextManager[Any]:
         return span(name, step=self.step) if self.spans else contextlib.nullcontext()

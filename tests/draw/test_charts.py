@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from drawn_tables import RESULTS, SWEEP
 
-from labkit.draw.charts import bars, by_source, curve, curves
+from labkit.draw.charts import bars, by_source, curve, curves, one_legend, panels
 
 
 @pytest.fixture(autouse=True)
@@ -140,6 +140,14 @@ def test_ticks_stand_where_they_are_asked_for_with_their_names():
     ax = curve(SWEEP, x="batch", y="time_s", log="x", ticks={1: "1 of 4\nparameters", 4: "4 of 1"})
     assert [label.get_text() for label in ax.get_xticklabels()] == ["1 of 4\nparameters", "4 of 1"]
     assert list(ax.get_xticks()) == [1, 4]
+
+
+def test_of_panels_with_the_same_lines_the_last_one_has_the_legend():
+    axes = panels(1, 1)
+    for ax in axes:
+        curve(SWEEP.assign(ways="one"), x="batch", y="time_s", series="ways", predicted="time_s", ax=ax)
+    one_legend(axes)
+    assert [ax.get_legend() is not None for ax in axes] == [False, True]
 
 
 def test_only_a_series_with_a_spread_has_error_bars():

@@ -112,3 +112,14 @@ def test_the_table_of_named_results_holds_what_was_merged() -> None:
     table = metrics.table({"two ranks": metrics.merge(RUN)})
     assert table[["run", "epoch_s", "tokens_per_s"]].values.tolist() == [["two ranks", 3.75, pytest.approx(600)]]
     assert table["first loss"].tolist() == ["[≈ 3.000]"]
+
+
+def test_the_history_adds_up_steps_and_the_mean_seconds_of_ranks_warm_up_included() -> None:
+    history = metrics.history(RUN)
+    assert history.epochs.tolist() == [1, 2, 3]
+    assert history.steps.tolist() == [10, 20, 30]
+    assert history.seconds.tolist() == [9.0, 12.0, 16.5]
+    assert history.validation_loss.tolist() == [4.0, 2.0, pytest.approx(4 / 3)]
+    assert history.training_loss.tolist() == [3.0, 1.5, 1.0]
+    with pytest.raises(ValueError, match=r"results of ranks \[1\], expected one of each rank"):
+        metrics.history(RUN[1:])
