@@ -63,14 +63,14 @@ def explain_step(predicted: pd.DataFrame, measured: pd.DataFrame, steps: Iterabl
 def largest_difference(table: pd.DataFrame) -> str:
     """Say which part of :func:`explain_step`'s table explains most of the difference, as a fact.
 
-    Such as ``[~ 9.1 ms longer than predicted, 4.2 ms of it waiting ]``.
+    Such as ``[~ 9.1 ms longer than predicted; most by waiting, 4.2 ms longer ]``.
     """
     total = table["difference_s"].sum()
     signed = table["difference_s"] * (1 if total >= 0 else -1)
     largest = int(signed.to_numpy().argmax())
     change = "longer" if total >= 0 else "shorter"
     part, ms, all_ms = table["part"].iloc[largest], 1000 * signed.iloc[largest], 1000 * abs(total)
-    return fact(f"{all_ms:.1f} ms {change} than predicted, {ms:.1f} ms of it {part}", width=55)
+    return fact(f"{all_ms:.1f} ms {change} than predicted; most by {part}, {ms:.1f} ms {change}", width=65)
 
 
 # --- an event table as steps ----------------------------------------------------------------------

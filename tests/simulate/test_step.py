@@ -222,8 +222,8 @@ def test_it_prints_as_measured_where_the_run_does_and_says_what_was_emulated():
 @pytest.mark.parametrize(
     "differences_s, sentence",
     [
-        ([0.001, 0.0042, 0.0029, 0.001], "9.1 ms longer than predicted, 4.2 ms of it waiting"),
-        ([-0.006, 0.002, 0.0, 0.001], "3.0 ms shorter than predicted, 6.0 ms of it compute"),
+        ([0.001, 0.0042, 0.0029, 0.001], "9.1 ms longer than predicted; most by waiting, 4.2 ms longer"),
+        ([-0.006, 0.002, 0.0, 0.001], "3.0 ms shorter than predicted; most by compute, 6.0 ms shorter"),
     ],
 )
 def test_the_largest_difference_is_told_with_its_part_as_a_fact_of_the_run(differences_s, sentence):
