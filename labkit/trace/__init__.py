@@ -5,6 +5,7 @@ table     the event table, and the timings of its spans
 chrome    the table as a file for Perfetto
 traffic   bytes that this process's sockets moved
 compare   two ways by their repeats, in a sentence that takes its words from the data
+turns     the steps of several ways that took turns
 
 The simulator (what *should* happen) makes rows of the same table, so everything that reads or draws
 one reads the other.
@@ -14,6 +15,7 @@ from labkit.trace.chrome import to_chrome_trace
 from labkit.trace.compare import Interval, Verdict, interval, repeats, verdict
 from labkit.trace.spans import Recorder, Recording, note_emulated, pause, record, span
 from labkit.trace.table import EVENT_COLUMNS, LANES, TIMING_COLUMNS, Row, event_table, rank_events, timings
+from labkit.trace.turns import turns
 
 __all__ = [
     "EVENT_COLUMNS",
@@ -34,5 +36,6 @@ __all__ = [
     "span",
     "timings",
     "to_chrome_trace",
+    "turns",
     "verdict",
 ]
