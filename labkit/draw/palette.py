@@ -42,6 +42,14 @@ STYLES: dict[str, Style] = {
     "wait": Style(_GREY, "///"),
     "queued": Style(_YELLOW, "---"),
     "result waits": Style(_GREY, "\\\\\\"),
+    # Parts of a step, as explain_step and stacked bars have them.
+    "compute": Style(_SKY, "..."),
+    "waiting": Style("#BCC2C8", "..."),
+    "communication": Style("#B0578C", ""),
+    "host": Style(_YELLOW, "..."),
+    "exposed communication": Style("#B0578C", "///"),
+    "hidden communication": Style("#F1DDE8", "///"),
+    "hidden": Style("#F1DDE8", "..."),
     "buckets 0, 4, 8 …": Style(_SKY, "|||"),
     "buckets 1, 5, 9 …": Style(_ORANGE, "ooo"),
     "buckets 2, 6, 10 …": Style(_GREEN, "+++"),
@@ -65,6 +73,29 @@ STYLES: dict[str, Style] = {
     "gradients": Style(_ORANGE, "\\\\\\"),
     "optimizer state": Style(_GREY, "+++"),
 }
+
+# --- where the numbers of a series come from: see sources -----------------------------------------
+
+GUESS, PREDICTED, MEASURED, PUBLISHED = "your guess", "predicted", "measured", "published"
+
+
+class SeriesStyle(NamedTuple):
+    """How a series looks: bars have fill, hatch and an edge; its line has the edge's form."""
+
+    fill: str
+    hatch: str
+    edge: str
+    line: str = "-"  # "-", "--" or ":"
+    marker: str = ""
+
+
+SOURCES: dict[str, SeriesStyle] = {
+    GUESS: SeriesStyle("#C9CFD4", "..", "#555B61", ":", "*"),
+    PREDICTED: SeriesStyle("#FFFFFF", "", "#222222", "--"),
+    MEASURED: SeriesStyle(_BLUE, "", _BLUE, "-", "o"),
+    PUBLISHED: SeriesStyle("#5BBFA0", "///", "#00694C", "-", "D"),
+}
+
 _LIGHTEST = 0.6  # how far the last stage of a rank goes towards white
 
 

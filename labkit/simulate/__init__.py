@@ -8,6 +8,7 @@ measures    what an event table says: makespan, bubble, activations
 replay      a schedule and its event table op by op: what delayed each op
 idle        the critical path, and why a rank is idle at some time
 gap         where the time went that a run took longer than it should
+step        the same for a step of data-parallel training
 hidden      which part of communication hides behind compute
 
 A simulated unit of time is one second.
@@ -18,6 +19,7 @@ from labkit.simulate.hidden import hidden_and_exposed
 from labkit.simulate.idle import Idle, critical_path, explain_idle
 from labkit.simulate.measures import activations, bubble_fraction, by_stage, makespan, peak_activations
 from labkit.simulate.simulator import simulate
+from labkit.simulate.step import explain_step, largest_difference
 
 __all__ = [
     "Idle",
@@ -27,6 +29,8 @@ __all__ = [
     "critical_path",
     "explain_gap",
     "explain_idle",
+    "explain_step",
+    "largest_difference",
     "hidden_and_exposed",
     "makespan",
     "peak_activations",
