@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import pandas as pd
 
@@ -36,28 +38,39 @@ def hidden_and_exposed(events: pd.DataFrame) -> pd.DataFrame:
         raise ValueError("no span of events has a step, expected them on forward, backward and what else computes")
     rows = []
     for rank, own in events.groupby("rank"):
-        sent = own[own["lane"] == "comm"]
-        rows += [(rank, step, *_parts(spans, sent)) for step, spans in own.groupby("step")]
+        computed = own["step"].notna() & (own["lane"] == "compute") & (own["name"] != _WAIT)
+        working, sent = _Spans.of(own[computed]), _Spans.of(own[own["lane"] == "comm"])
+        number = own.loc[computed, "step"].to_numpy(dtype=int)
+        ends = own.groupby("step").agg(begin_s=("start_s", "min"), end_s=("end_s", "max"))
+        for step, begin_s, end_s in ends.itertuples():
+            rows.append((rank, step, *_parts(begin_s, end_s, working.where(number == step), sent)))
     table = pd.DataFrame(rows, columns=["rank", "step", *PARTS]).groupby("step")[list(PARTS)].mean().reset_index()
     result = MeasuredTable(table) if isinstance(events, MeasuredTable) else table
     result.attrs = dict(events.attrs)
     return result
 
 
-def _parts(step: pd.DataFrame, sent: pd.DataFrame) -> tuple[float, float, float]:
-    """Return the seconds of each of PARTS in one rank's step."""
-    begin_s, end_s = step["start_s"].min(), step["end_s"].max()
-    computed = step[(step["lane"] == "compute") & (step["name"] != _WAIT)]
-    times = np.concatenate(
-        [[begin_s, end_s], *(table[["start_s", "end_s"]].to_numpy().ravel() for table in (computed, sent))]
-    )
-    times = np.unique(times.clip(begin_s, end_s))
-    computing, sending = (_covered(table, times) for table in (computed, sent))
-    lengths = np.diff(times)
-    return tuple(float(lengths[chosen].sum()) for chosen in (computing & ~sending, computing & sending, ~computing))  # type: ignore[return-value]
+class _Spans(NamedTuple):
+    start_s: np.ndarray
+    end_s: np.ndarray
+
+    @classmethod
+    def of(cls, events: pd.DataFrame) -> _Spans:
+        return cls(events["start_s"].to_numpy(dtype=float), events["end_s"].to_numpy(dtype=float))
+
+    def where(self, chosen: np.ndarray) -> _Spans:
+        return _Spans(self.start_s[chosen], self.end_s[chosen])
+
+    def cover(self, times_s: np.ndarray) -> np.ndarray:
+        """Tell of each stretch from one of ``times_s`` to the next whether a span is open in it."""
+        inside = (self.start_s[:, None] <= times_s[:-1]) & (times_s[1:] <= self.end_s[:, None])
+        return np.asarray(inside.any(axis=0))
 
 
-def _covered(spans: pd.DataFrame, times: np.ndarray) -> np.ndarray:
-    """Tell of each stretch from one of ``times`` to the next whether a span is open in it."""
-    start_s, end_s = (spans[name].to_numpy(dtype=float)[:, None] for name in ("start_s", "end_s"))
-    return np.asarray(((start_s <= times[:-1]) & (times[1:] <= end_s)).any(axis=0))
+def _parts(begin_s: float, end_s: float, working: _Spans, sent: _Spans) -> list[float]:
+    """Return the seconds of each of PARTS from ``begin_s`` to ``end_s``, on one rank."""
+    sent = sent.where((sent.end_s > begin_s) & (sent.start_s < end_s))
+    times_s = np.unique(np.concatenate([[begin_s, end_s], *working, *sent]).clip(begin_s, end_s))
+    computing, sending = working.cover(times_s), sent.cover(times_s)
+    lengths_s = np.diff(times_s)
+    return [float(lengths_s[chosen].sum()) for chosen in (computing & ~sending, computing & sending, ~computing)]

@@ -138,13 +138,17 @@ def _in_step(spans: _Spans, of_rank: np.ndarray, number: np.ndarray, step: int, 
 def _check_same_names(predicted: list[_Step], measured: list[_Step]) -> None:
     names = {*COMPUTED} & {name for step in predicted for name in step.spans.name}
     if not names:
-        raise ValueError(f"predicted has no span named {', '.join(COMPUTED)}, expected a step, such as ddp_step gives it")
+        raise ValueError(
+            f"predicted has no span named {', '.join(COMPUTED)}, expected a step, such as ddp_step gives it"
+        )
     communicates = any("comm" in step.spans.lane for step in predicted)
     for step in measured:
         if differing := names ^ ({*COMPUTED} & {*step.spans.name}):
             name = min(differing)
             lacks, has = ("measured", "predicted") if name in names else ("predicted", "measured")
-            raise ValueError(f"{lacks} has no span named {name}, which {has} has {step}: expected it in both or in none")
+            raise ValueError(
+                f"{lacks} has no span named {name}, which {has} has {step}: expected it in both or in none"
+            )
         if communicates and "comm" not in step.spans.lane:
             raise ValueError(
                 f"measured has no span in the lane comm {step}, and predicted has. torch's DDP sends inside backward and "
