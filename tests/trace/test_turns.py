@@ -2,7 +2,7 @@
 
 import pytest
 
-from labkit.trace import event_table, turns
+from labkit.trace import event_table, one_step, turns
 
 
 def events_of(seconds, n_ranks=2, pause_s=0.0):
@@ -41,3 +41,30 @@ def test_a_name_counts_its_own_spans_only():
 def test_what_are_no_whole_rounds_is_refused(seconds, name, warm_up, said):
     with pytest.raises(ValueError, match=said):
         turns(events_of(seconds), ["flat", "buckets"], name, warm_up)
+
+
+def test_one_step_is_a_rank_s_own_and_a_bucket_waits_for_the_link():
+    spans = [
+        ("compute", "backward", 3, 1.0, 5.0),
+        ("comm", "all_reduce", None, 2.0, 4.0),
+        ("comm", "all_reduce", None, 3.0, 6.0),
+    ]
+    others = [
+        ("comm", "all_reduce", None, 0.0, 0.5),
+        ("compute", "wait", 3, 5.0, 7.0),
+        ("host", "collect", None, 2.0, 3.0),
+    ]
+    rows = [
+        (rank, lane, name, step, None, None, None, None, a, b)
+        for rank in (0, 1)
+        for lane, name, step, a, b in spans + others
+    ]
+    found = one_step(event_table(rows), 3, names=["backward", "wait", "all_reduce"])
+    assert found[["rank", "name", "start_s", "end_s"]].values.tolist() == [
+        [0, "backward", 1.0, 5.0],
+        [0, "all_reduce", 2.0, 4.0],
+        [0, "all_reduce", 4.0, 6.0],
+        [0, "wait", 5.0, 7.0],
+    ]
+    with pytest.raises(ValueError, match="rank 0 has no such spans in step 4"):
+        one_step(event_table(rows), 4)
