@@ -129,7 +129,8 @@ def _ends(rows: pd.DataFrame, value: str, errors: list[str], what: str) -> np.nd
         ends = np.array([middle - low, high - middle])
         if (ends < -1e-9 * abs(middle)).any():
             raise ValueError(f"{what}: {value} lies outside of {errors[0]} to {errors[1]}; expected the ends around it")
-    return np.where(ends.max(axis=0) > 0, ends.clip(min=0), np.nan)  # no line for what has no spread
+    spread = ends.max(axis=0) > 0
+    return np.where(spread, ends.clip(min=0), np.nan) if spread.any() else None  # no line for what has no spread
 
 
 def _label_groups(ax: Axes, groups: list[Any]) -> None:
