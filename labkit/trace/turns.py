@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def turns(events: pd.DataFrame, ways: Iterable[str], name: str | None = None, warm_up: int = 2) -> pd.DataFrame:
+def turns(events: pd.DataFrame, ways: Iterable[str], name: str | None = None, warm_up: int = 1) -> pd.DataFrame:
     """Return the seconds of each repeat: a row per round and a column per way.
 
         seconds = turns(run.events, ["flat", "buckets"])
