@@ -58,8 +58,8 @@ def ddp_timeline(
 def handed_over_s(full_s: Sequence[float], host_s: float) -> list[tuple[float, float]]:
     """Return start and end of each call that hands a bucket over, in bucket order.
 
-    ``full_s`` is when buckets would be full if calls cost nothing. One thread computes and calls, so
-    bucket k's call begins k calls later than its gradients and those of all buckets before it.
+    ``full_s`` is when buckets would be full if calls cost nothing. One thread computes and calls,
+    so bucket k's call begins k calls later than its gradients and those of all buckets before it.
     """
     return [(full + k * host_s, full + (k + 1) * host_s) for k, full in enumerate(accumulate(full_s, max))]
 

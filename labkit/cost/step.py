@@ -26,7 +26,7 @@ def ddp_step(
     host_s: float = 0.0,
     overlap: bool = True,
 ) -> pd.DataFrame:
-    """Return one step of rank 0 as it should be: an event table of step 0, in seconds from its start.
+    """Return one whole step of rank 0 as it should be: an event table, in seconds from its start.
 
     ``forward_s`` and ``optimizer_s`` are how long these take. ``ready_s[i]`` is when parameter i's
     gradient is ready, in seconds from the start of the backward pass, which is over with the last

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
 from labkit.base.formats import emulated
 from labkit.draw.charts import _check_columns, _finish, _label_groups
-from labkit.draw.palette import darker, styles_of, text_colour
-from labkit.draw.picture import INK, attach, house_style, new_axes
+from labkit.draw.palette import MEASURED, PREDICTED, SOURCES, SeriesStyle, darker, styles_of, text_colour
+from labkit.draw.picture import attach, house_style, new_axes
 
-PREDICTED, MEASURED = "predicted", "measured"
-_ENDS = {  # as a prediction and a measurement look in every picture
-    PREDICTED: {"facecolor": "white", "edgecolor": INK, "linestyle": "--", "linewidth": 1.1},
-    MEASURED: {"facecolor": "#0072B2", "edgecolor": "#0072B2", "linewidth": 1.1},
-}
 _WIDTH = 0.72
 _SMALL = 0.35  # of the height: parts together smaller than this are drawn larger, on an axis cut off below
 _BEHIND = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}  # or a line through a number would hide it
@@ -42,10 +39,10 @@ def waterfall(
 
     ``total`` is where it begins, the predicted duration. ``label`` and ``value`` name columns: what
     a part is called, and by how much it is longer than predicted. Each bar begins where the one
-    before ended, and goes down where a part is shorter. The last bar is what was measured: the total
-    and all values together. Total and values are multiplied by ``scale``, and ``unit`` says what
-    comes of it. Colours are those of the parts' names: see :func:`style_of`. Where the parts are
-    small beside the total, the axis begins above 0, which is written under it.
+    before ended, and goes down where a part is shorter. The last bar is what was measured: the
+    total and all values together. Total and values are multiplied by ``scale``, and ``unit`` says
+    what comes of it. Colours are those of the parts' names: see :func:`style_of`. Where the parts
+    are small beside the total, the axis begins above 0, which is written under it.
 
     Raises ValueError for a missing column, an empty table, or a value that is no finite number.
     """
@@ -86,18 +83,28 @@ def _floor(drawn: pd.DataFrame) -> float:
     return max(0.0, float(step * np.floor((low - 1.2 * (high - low)) / step)))
 
 
+def _look_of_end(style: SeriesStyle) -> dict[str, Any]:
+    return {"facecolor": style.fill, "edgecolor": style.edge, "linestyle": style.line, "linewidth": 1.1}
+
+
 def _draw_way(ax: Axes, drawn: pd.DataFrame, floor: float) -> None:
     """Draw bars, a thin line from each to the next, and over each its number."""
     parts, last = drawn["part"].tolist(), len(drawn) - 1
     styles = styles_of(parts[1:-1])
     room = 0.02 * (drawn["to"].max() - floor)
+    look: dict[str, Any]
     for x, (part, start, end, change) in enumerate(drawn.itertuples(index=False)):
         whole = x in (0, last)
         if whole:
-            look, start = _ENDS[part], floor
+            look, start = _look_of_end(SOURCES[part]), floor
         else:
             style = styles[part]
-            look = {"facecolor": style.colour, "edgecolor": darker(style.colour), "hatch": style.hatch, "linewidth": 0.6}
+            look = {
+                "facecolor": style.colour,
+                "edgecolor": darker(style.colour),
+                "hatch": style.hatch,
+                "linewidth": 0.6,
+            }
         ax.bar(x, end - start, bottom=start, width=_WIDTH, zorder=2, **look)
         if not whole and start == end:
             ax.plot([x - _WIDTH / 2, x + _WIDTH / 2], [end, end], color=darker(style.colour), linewidth=1.2)
@@ -122,12 +129,13 @@ def stacks(
     note: str = "",
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw a table of one row per part of a bar: a bar per ``group``, its parts on top of each other.
+    """Draw a table of one row per part of a bar: a bar per ``group``, its parts stacked.
 
-    ``group``, ``part`` and ``value`` name columns. Parts stand in the order in which they first come
-    in the table, from the bottom up; their colours are those of their names (:func:`style_of`), the
-    same in every picture: "forward", "backward", "optimizer", "exposed communication", "hidden" …
-    Over a bar stands its sum. ``label`` says what the value is and in which unit.
+    ``group``, ``part`` and ``value`` name columns. Parts stand in the order in which they first
+    come in the table, from the bottom up. Their colours are those of their names (see
+    :func:`style_of`), the same in every picture: "forward", "backward", "optimizer", "exposed
+    communication", "hidden" … Over a bar stands its sum. ``label`` says what the value is and in
+    which unit.
 
     Raises ValueError for a missing column, an empty table, a value that is missing or negative, or
     two rows for one part of a bar.
@@ -158,16 +166,26 @@ def _draw_stacks(ax: Axes, heights: np.ndarray, parts: list[str]) -> None:
     styles, base, tallest = styles_of(parts), np.zeros(heights.shape[1]), heights.sum(axis=0).max()
     for name, row in zip(parts, heights, strict=True):
         colour, hatch = styles[name]
-        look = {"color": colour, "hatch": hatch, "edgecolor": darker(colour), "linewidth": 0.6}
+        look: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": darker(colour), "linewidth": 0.6}
         ax.bar(range(len(row)), row, bottom=base, width=_WIDTH, label=name, zorder=2, **look)
         for x, (height, low) in enumerate(zip(row, base, strict=True)):
             if height > 0.07 * tallest:
                 behind = {"facecolor": colour, "edgecolor": "none", "pad": 1.2}
                 ink = text_colour(colour)
                 ax.text(
-                    x, low + height / 2, f"{height:.3g}", ha="center", va="center", fontsize=8, color=ink, bbox=behind, zorder=3
+                    x,
+                    low + height / 2,
+                    f"{height:.3g}",
+                    ha="center",
+                    va="center",
+                    fontsize=8,
+                    color=ink,
+                    bbox=behind,
+                    zorder=3,
                 )
         base = base + row
     for x, total in enumerate(base):
-        ax.text(x, total + 0.015 * tallest, f"{total:.3g}", ha="center", va="bottom", fontsize=8.5, bbox=_BEHIND, zorder=3)
+        ax.text(
+            x, total + 0.015 * tallest, f"{total:.3g}", ha="center", va="bottom", fontsize=8.5, bbox=_BEHIND, zorder=3
+        )
     ax.set_ylim(0, 1.1 * tallest or 1)

@@ -65,8 +65,8 @@ class Bucket:
     def send(self, comm_hook: CommHook) -> None:
         """Start summing the buffer over all ranks: a span in the event table until it is done.
 
-        Its ``bytes`` are the buffer's, whatever the hook makes of them on the way. To hand it over is
-        a span of the host: so long the thread that computes is held up.
+        Its ``bytes`` are the buffer's, whatever the hook makes of them on the way. To hand it over
+        is a span of the host: so long the thread that computes is held up.
         """
         timing = span("all_reduce", lane="comm", bucket=self.number, bytes=self.buffer.nbytes).__enter__()
 

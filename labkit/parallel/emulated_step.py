@@ -44,9 +44,9 @@ class EmulatedStep:
 
         EmulatedStep(forward_s=0.03, backward_s=0.06, bucket_bytes=(2**14, 2**14))
 
-    The backward pass makes its buckets one by one, in equal times: the last one as it ends. A bucket
-    is so many bytes of float32, summed over all ranks by the time of a ring on ``link``. By default
-    all of it fits what 64 ranks can do on two cores.
+    The backward pass makes its buckets one by one, in equal times: the last one as it ends. A
+    bucket is so many bytes of float32, summed over all ranks in the time of a ring on ``link``. By
+    default all of it fits what 64 ranks can do on two cores.
 
     Raises TypeError for what is no number, ValueError for a negative or infinite one, for no bucket
     at all, and for bytes that are no whole number of floats.
@@ -82,7 +82,7 @@ class EmulatedStep:
         return ddp_step(*times, self.bucket_bytes, buckets, world_size, latency_s, bytes_per_s, host_s, overlap)
 
     def train(self, overlaps: Sequence[bool] = (False, True), rounds: int = 3) -> int:
-        """Do ``rounds`` of steps on every rank, of each way in turns: step s is ``overlaps[s % n]``.
+        """Do ``rounds`` of steps, of each way in turns: step s is ``overlaps[s % len(overlaps)]``.
 
         With overlap a bucket leaves as soon as it is full, without it all leave after the backward
         pass. Spans: forward, backward, wait, optimizer, all_reduce by bucket, and the calls, "hand
@@ -137,7 +137,7 @@ class Channel:
         with span("all_reduce", lane="comm", step=step, bucket=bucket, bytes=gradient.nbytes):
             if dist.get_world_size() == 1:
                 return
-            # However late this thread wakes up: the channel was free once the bucket before was through.
+            # However late this thread woke up: the channel was free when the bucket before was due.
             began_ns = sum_over_tree(gradient, max(handed_over_ns, self._free_ns))
             cost_s = collective_s("all_reduce", gradient.nbytes, dist.get_world_size(), self._link)
             self._free_ns = began_ns + round(1e9 * cost_s)

@@ -36,10 +36,10 @@ def explain_step(predicted: pd.DataFrame, measured: pd.DataFrame, steps: Iterabl
     name in a step is the same one on all ranks, and all have joined when the last rank's span of it
     begins. A span named ``wait`` is not compute: what happens in it counts.
 
-    Both are event tables. ``measured`` may hold several ranks, and several steps by number, of which
-    ``steps`` chooses some; what has no number, such as a bucket on its way, belongs to the step in
-    whose time it begins. Numbers are means over ranks and steps, seconds. The order of the parts
-    matters only where two hold at once: there time is compute before it is communication.
+    Both are event tables. ``measured`` may hold several ranks, and several steps by number, of
+    which ``steps`` chooses some; what has no number, such as a bucket on its way, belongs to the
+    step in whose time it begins. Numbers are means over ranks and steps, seconds. The order of the
+    parts matters only where two hold at once: there time is compute before it is communication.
 
     Columns: part, predicted_s, measured_s, difference_s; the differences add up to that of the
     steps' durations, from the first span's start to the last one's end. It prints as measured where
@@ -201,7 +201,7 @@ def _parts_of_step(spans: _Spans, joined_s: dict[Collective, float]) -> list[flo
         "communication": sent._replace(start_s=np.array([joined_s[each] for each in _collectives(sent)])),
         "waiting": sent,
     }
-    # Between two of these times nothing begins or ends. Another rank may join before or after the step.
+    # Between two of these times nothing begins or ends. The last rank may join after the step.
     begin_s, end_s = spans.start_s.min(), spans.end_s.max()
     times = np.unique(np.concatenate([spans.start_s, spans.end_s, open_spans["communication"].start_s]))
     times = times[(begin_s <= times) & (times <= end_s)]

@@ -1,10 +1,11 @@
-"""labkit.cost, the host's part: what a call costs is found again, holds backward up, and makes small
-buckets dear; a step adds up from its parts."""
+"""labkit.cost, the host's part: what a call costs is found again, holds backward up, and makes
+small buckets dear; a step adds up from its parts."""
 
 from __future__ import annotations
 
 import math
 import re
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -85,7 +86,7 @@ def gradients_in_buckets(draw):
     ready = [float(draw(st.integers(0, 20))) for _ in sizes]
     order = draw(st.permutations(range(len(sizes))))
     cuts = sorted({0, len(order), *draw(st.lists(st.integers(0, len(order)), max_size=4))})
-    return ready, sizes, [order[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+    return ready, sizes, [order[a:b] for a, b in pairwise(cuts)]
 
 
 def watched_on_the_thread(ready, buckets, host_s):

@@ -16,7 +16,9 @@ def _close_figures():
     plt.close("all")
 
 
-PARTS = pd.DataFrame({"part": ["compute", "waiting", "communication", "host"], "difference_s": [0.03, 0.05, -0.02, 0.0]})
+PARTS = pd.DataFrame(
+    {"part": ["compute", "waiting", "communication", "host"], "difference_s": [0.03, 0.05, -0.02, 0.0]}
+)
 SMALL = PARTS.assign(difference_s=[0.003, 0.005, -0.002, 0.0])
 STACKED = pd.DataFrame(
     [("buckets", "backward", 80.0), ("buckets", "exposed communication", 60.0), ("overlap", "backward", 85.0)],
@@ -47,7 +49,10 @@ def spans_of(ax):
         (lambda: stacks(STACKED[:0], group="run", part="part", value="ms"), "stacks.*the table is empty"),
         (lambda: stacks(STACKED, group="run", part="name", value="ms"), "stacks.*no column name"),
         (lambda: stacks(STACKED.assign(ms=-1.0), group="run", part="part", value="ms"), "stacks.*negative"),
-        (lambda: stacks(STACKED.assign(run="one"), group="run", part="part", value="ms"), "stacks.*two rows for one part"),
+        (
+            lambda: stacks(STACKED.assign(run="one"), group="run", part="part", value="ms"),
+            "stacks.*two rows for one part",
+        ),
     ],
 )
 def test_a_table_that_cannot_be_drawn_is_refused_by_name(draw, message):
@@ -83,7 +88,10 @@ def test_a_part_has_the_colour_of_its_name_and_what_was_emulated_stands_below():
 
     bars = sorted(ax.patches, key=lambda bar: bar.get_x())
     for bar, name in zip(bars[1:-1], PARTS["part"], strict=True):
-        assert (to_hex(bar.get_facecolor()).upper(), bar.get_hatch() or "") == (style_of(name).colour, style_of(name).hatch)
+        assert (to_hex(bar.get_facecolor()).upper(), bar.get_hatch() or "") == (
+            style_of(name).colour,
+            style_of(name).hatch,
+        )
     assert "emulated link: slow" in ax.get_xlabel()
     looks = {(bar.get_facecolor(), bar.get_hatch()) for bar in bars}
     assert len(looks) == len(bars)

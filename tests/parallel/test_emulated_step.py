@@ -1,4 +1,4 @@
-"""Emulated data-parallel steps: real sums, never faster than the link, recorded like a real step."""
+"""Emulated data-parallel steps: real sums, never faster than the link, recorded as real steps."""
 
 import functools
 from concurrent.futures import ThreadPoolExecutor
@@ -46,7 +46,7 @@ def test_no_round_and_no_way_are_refused():
 
 
 def sums_of_two_buckets():
-    tensors = [torch.arange(5, dtype=torch.float32) + dist.get_rank(), torch.full((2,), 10.0**dist.get_rank())]
+    tensors = [torch.arange(5, dtype=torch.float32) + dist.get_rank(), torch.full((2,), 10.0 ** dist.get_rank())]
     with ThreadPoolExecutor(1) as thread:
         channel = Channel(LINK, thread)
         for each in [channel.hand_over(tensor, 0, k) for k, tensor in enumerate(tensors)]:
