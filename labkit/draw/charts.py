@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -19,7 +19,7 @@ from labkit.draw.palette import MEASURED, SOURCES, SeriesStyle, darker
 from labkit.draw.picture import INK, attach, house_style, new_axes
 from labkit.draw.sources import bar_styles, is_told, line_styles, source_of
 
-__all__ = ["bars", "by_source", "curve", "lines_at", "mark_guess", "panels"]
+__all__ = ["bars", "by_source", "curve", "curves", "lines_at", "mark_guess", "panels"]
 
 ALIKE = SeriesStyle("#AFBAC4", "", darker("#AFBAC4"))  # grey and plain, for bars that are not told apart
 CHARACTERS_PER_IN = 16  # of what stands under the axes
@@ -98,18 +98,21 @@ def by_source(
 
     Raises ValueError where there are no numbers, or one lies outside of its interval.
     """
-    rows = []
-    for source, by_group in numbers.items():
-        for group, number in by_group.items():
-            number = getattr(number, "value", number)
-            if number is not None:
-                middle, low, high = number if isinstance(number, tuple) else (number, number, number)
-                rows.append((group, source, middle, low, high))
+    rows = [(group, source, *number) for source, group, *number in _numbers_of(numbers)]
     columns = ["group", "source", label, "low", "high"]
     table = pd.DataFrame(rows, columns=columns).sort_values(
         "group", kind="stable", key=lambda column: column.map(list(dict.fromkeys(row[0] for row in rows)).index)
     )
     return bars(table, group="group", series="source", value=label, error=("low", "high"), note=note, log=log, ax=ax)
+
+
+def _numbers_of(numbers: Mapping[Any, Mapping[Any, Any]]) -> Iterator[tuple[Any, Any, float, float, float]]:
+    """Give series, place, number and the ends of its interval, for each number that is there."""
+    for series, by_place in numbers.items():
+        for place, number in by_place.items():
+            number = getattr(number, "value", number)
+            if number is not None:
+                yield series, place, *(number if isinstance(number, tuple) else (number, number, number))
 
 
 def _names(columns: str | tuple[str, str] | None) -> list[str]:
@@ -129,8 +132,8 @@ def _ends(rows: pd.DataFrame, value: str, errors: list[str], what: str) -> np.nd
         ends = np.array([middle - low, high - middle])
         if (ends < -1e-9 * abs(middle)).any():
             raise ValueError(f"{what}: {value} lies outside of {errors[0]} to {errors[1]}; expected the ends around it")
-    spread = ends.max(axis=0) > 0
-    return np.where(spread, ends.clip(min=0), np.nan) if spread.any() else None  # no line for what has no spread
+    spread = ends.max(axis=0) > 0  # what has none has no line, and a series without any no error bars
+    return np.where(spread, ends.clip(min=0), np.nan) if spread.any() else None
 
 
 def _label_groups(ax: Axes, groups: list[Any]) -> None:
@@ -233,6 +236,18 @@ def curve(
     attach(ax, table[[*([series] if series else []), *numbers]])
     remember_columns(ax, x, y, series)
     return ax
+
+
+def curves(numbers: Mapping[str, Mapping[float, Any]], *, x: str, y: str, **look: Any) -> Axes:
+    """Draw lines of numbers by position: a line per name, with an interval where a number has one.
+
+        curves({"measured": {2: (1.1, 1.0, 1.3)}, "predicted": {2: 1.0}}, x="ranks", y="ms")
+
+    ``x`` and ``y`` say what the axes are. A number is as for :func:`by_source`; names and ``look``
+    are as for :func:`curve`, which draws them and raises what it raises.
+    """
+    table = pd.DataFrame(_numbers_of(numbers), columns=["series", x, y, "low", "high"])
+    return curve(table, x=x, y=y, series="series", error=("low", "high"), **look)
 
 
 def _name_ticks(ax: Axes, ticks: Mapping[float, str] | Collection[float]) -> None:

@@ -39,11 +39,11 @@ from labkit.trace import EVENT_COLUMNS
 
 # The figure is laid out in inches by hand: rows of all panels are of one height, and bars of one
 # second of one width.
-_ROW_IN, _STRIP, _GAP = 0.21, 0.68, 0.34  # a rank's bars; its strip and the gap below it, in rows
+ROW_IN, _STRIP, _GAP = 0.21, 0.68, 0.34  # a rank's bars; its strip and the gap below it, in rows
 _TITLE_IN, _LEGEND_IN, _AXIS_IN, _LINE_IN = 0.3, 0.26, 0.42, 0.16
 _LEFT_IN, _RIGHT_IN = 0.6, 0.55
 _MOST_IN = 13.0  # so high may all rows be together
-_NUMBERS_PT = (7.0, 7.6)  # in bars, least and most
+_NUMBERS_PT = (7.0, 7.6)  # in bars of that height, least and most
 _CHARACTERS_ACROSS = 125
 _LEGEND_PT = 8.5
 _HANDLE_PT, _LETTER_PT = 35.0, 4.3  # about as wide in the legend
@@ -67,11 +67,17 @@ class _Look:
     n_chunks: int
     time: TimeAxis
     extent_s: float
+    row_in: float  # a rank's bars
     most_kept: float  # micro-batches, where strips are highest
 
 
 def schedules(
-    tables: Mapping[str, pd.DataFrame], memory: bool = True, note: str = "", *, time_label: str = ""
+    tables: Mapping[str, pd.DataFrame],
+    memory: bool = True,
+    note: str = "",
+    *,
+    time_label: str = "",
+    row_in: float = ROW_IN,
 ) -> Figure:
     """Draw event tables one above the other on one time axis, each with its makespan and bubble.
 
@@ -79,7 +85,8 @@ def schedules(
     grey. With ``memory`` there is a strip below each rank: of how many micro-batches it keeps the
     activations, over time, with the peak next to it, on one scale for all (see
     :mod:`labkit.draw.memory_strips`). ``note`` and ``time_label`` are those of
-    :func:`labkit.draw.timeline`.
+    :func:`labkit.draw.timeline`. ``row_in`` is how high a rank's bars are, inches, unless many
+    ranks have to fit on the page; the numbers in them grow with it.
 
     Raises TypeError for what is no dict of titles and event tables, ValueError for an empty one and
     for a table that cannot be drawn, by its title.
@@ -92,12 +99,12 @@ def schedules(
     if not tables:
         raise ValueError("schedules(tables): there is no table, expected at least one title with an event table")
     panels = [_panel(title, events, memory) for title, events in tables.items()]
-    look = _look(panels, time_label)
+    look = _look(panels, time_label, _fitting(row_in, panels))
     note_lines = textwrap.wrap(_note(panels, emulated(*tables.values(), note=note)), _CHARACTERS_ACROSS)
     handles, labels = _legend(look, panels)
     n_lines = math.ceil(sum(_HANDLE_PT + _LETTER_PT * len(label) for label in labels) / (72 * (PAGE_IN - _LEFT_IN)))
     with house_style():
-        figure, all_axes = _new_figure(panels, n_lines, len(note_lines))
+        figure, all_axes = _new_figure(panels, look.row_in, n_lines, len(note_lines))
         for ax, panel in zip(all_axes, panels, strict=True):
             _draw_panel(ax, panel, look)
             attach(ax, _data_of(panel))
@@ -126,13 +133,14 @@ def _panel(title: str, table: pd.DataFrame, memory: bool) -> _Panel:
     return _Panel(str(title), events, layout, (end_s - makespan_s, end_s), bubble, pieces)
 
 
-def _look(panels: Sequence[_Panel], time_label: str) -> _Look:
+def _look(panels: Sequence[_Panel], time_label: str, row_in: float) -> _Look:
     extent_s = max(float(panel.events["end_s"].max()) for panel in panels)
     return _Look(
         styles=styles_of(names_of(panel.events for panel in panels)),
         n_chunks=1 + max(int(panel.events["chunk"].max()) for panel in panels),
         time=time_axis(extent_s, time_label),
         extent_s=extent_s,
+        row_in=row_in,
         most_kept=max((panel.pieces["micro_batches"].max() for panel in panels if panel.pieces is not None), default=1),
     )
 
@@ -142,21 +150,23 @@ def _note(panels: Sequence[_Panel], note: str) -> str:
     return f"{note.removesuffix('.')}. {unit}" if note and unit else note or unit
 
 
-def _row_in(panels: Sequence[_Panel]) -> float:
-    return min(_ROW_IN, _MOST_IN / sum(panel.layout.height for panel in panels))
+def _fitting(row_in: float, panels: Sequence[_Panel]) -> float:
+    return min(row_in, _MOST_IN / sum(panel.layout.height for panel in panels))
 
 
 def _legend(look: _Look, panels: Sequence[_Panel]) -> tuple[list[Any], list[str]]:
     handles, labels = legend_entries(look.styles, look.n_chunks)
     handles, labels = [*handles, Patch(color=IDLE)], [*labels, "idle"]
     if any(panel.pieces is not None for panel in panels):
-        handle, label = strips.legend_entry(72 * _row_in(panels) * _STRIP)
+        handle, label = strips.legend_entry(72 * look.row_in * _STRIP)
         handles, labels = [*handles, handle], [*labels, label]
     return handles, labels
 
 
-def _new_figure(panels: Sequence[_Panel], n_legend_lines: int, n_note_lines: int) -> tuple[Figure, list[Axes]]:
-    heights = [_row_in(panels) * panel.layout.height for panel in panels]
+def _new_figure(
+    panels: Sequence[_Panel], row_in: float, n_legend_lines: int, n_note_lines: int
+) -> tuple[Figure, list[Axes]]:
+    heights = [row_in * panel.layout.height for panel in panels]
     legend_in = _LEGEND_IN + 1.5 * _LEGEND_PT / 72 * (n_legend_lines - 1)
     total = legend_in + sum(heights) + _TITLE_IN * len(panels) + _AXIS_IN + _LINE_IN * n_note_lines
     figure = plt.figure(figsize=(PAGE_IN, total))
@@ -178,7 +188,8 @@ def _draw_panel(ax: Axes, panel: _Panel, look: _Look) -> None:
     named = label_rows(ax, panel.layout)
     _draw_idle(ax, panel, per_second)
     draw_bars(ax, panel.events, look.styles, per_second, look.n_chunks)
-    draw_numbers(ax, panel.events, look.styles, per_second, look.n_chunks, sizes_pt=_NUMBERS_PT, halo=True)
+    sizes_pt = (_NUMBERS_PT[0], _NUMBERS_PT[1] * max(1.0, look.row_in / ROW_IN))
+    draw_numbers(ax, panel.events, look.styles, per_second, look.n_chunks, sizes_pt=sizes_pt, halo=True)
     if panel.pieces is not None:
         strips.draw_strips(ax, panel.pieces, panel.layout, per_second, panel.computing_s, look.most_kept, named)
     _write_title(ax, panel, look.time)

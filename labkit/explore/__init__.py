@@ -5,7 +5,7 @@
 schedules      schedule_explorer: change schedules, compare two, run them
 puzzle         schedule_puzzle: build one by hand
 buckets        bucket_explorer: a model's gradients in buckets, and when they are sent
-grids          ring_explorer, and other grids: collectives, places of a model's parts
+grids          ring_explorer, fill_ring, and other grids: collectives, places of a model's parts
 worker_queue   a worker thread's queue, from a recorded Pipe
 
 timeline       the one widget that shows every picture
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from labkit.explore.buckets.gradients import Gradients
     from labkit.explore.buckets.widget import bucket_explorer
+    from labkit.explore.grids.filled_ring import fill_ring
     from labkit.explore.grids.grid_widgets import collectives_explorer, placement_explorer
     from labkit.explore.grids.ring_widget import ring_explorer
     from labkit.explore.puzzle.widget import schedule_puzzle
@@ -41,6 +42,7 @@ _HOMES = {
     "Timeline": "timeline",
     "bucket_explorer": "buckets.widget",
     "collectives_explorer": "grids.grid_widgets",
+    "fill_ring": "grids.filled_ring",
     "placement_explorer": "grids.grid_widgets",
     "queue_table": "worker_queue",
     "queue_timeline": "worker_queue",
@@ -55,6 +57,7 @@ __all__ = [
     "Timeline",
     "bucket_explorer",
     "collectives_explorer",
+    "fill_ring",
     "placement_explorer",
     "queue_table",
     "queue_timeline",

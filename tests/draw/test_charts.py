@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from drawn_tables import RESULTS, SWEEP
 
-from labkit.draw.charts import bars, by_source, curve
+from labkit.draw.charts import bars, by_source, curve, curves
 
 
 @pytest.fixture(autouse=True)
@@ -122,6 +122,17 @@ def test_bars_by_source_are_those_of_the_numbers_that_are_there():
         by_source({"your guess": {"weak": None}}, label="times")
 
 
+def test_curves_have_a_line_for_each_name_and_an_interval_where_a_number_has_one():
+    ax = curves({"measured": {4: (3.0, 2.0, 5.0), 2: 1.0}, "formula": {2: 1.5, 4: None}}, x="ranks", y="ms", log="x")
+    lines = {each.get_label(): each.lines[0].get_xydata().tolist() for each in ax.containers}
+    assert lines == {"measured": [[2, 1], [4, 3]], "formula": [[2, 1.5]]}
+    (bars_of_measured,) = ax.containers[0].lines[2]
+    assert [segment.tolist() for segment in bars_of_measured.get_segments() if len(segment)][-1] == [[4, 2], [4, 5]]
+    assert (ax.get_xlabel(), ax.get_ylabel(), ax.get_xscale()) == ("ranks", "ms", "log")
+    with pytest.raises(ValueError, match="ms lies outside of low to high"):
+        curves({"measured": {2: (1.0, 2.0, 3.0)}}, x="ranks", y="ms")
+
+
 def test_ticks_stand_where_they_are_asked_for_with_their_names():
     assert [
         label.get_text() for label in curve(SWEEP, x="batch", y="time_s", log="x", ticks=[1, 4]).get_xticklabels()
@@ -129,3 +140,11 @@ def test_ticks_stand_where_they_are_asked_for_with_their_names():
     ax = curve(SWEEP, x="batch", y="time_s", log="x", ticks={1: "1 of 4\nparameters", 4: "4 of 1"})
     assert [label.get_text() for label in ax.get_xticklabels()] == ["1 of 4\nparameters", "4 of 1"]
     assert list(ax.get_xticks()) == [1, 4]
+
+
+def test_only_a_series_with_a_spread_has_error_bars():
+    rows = [("measured", 1, 5.0, 4.0, 6.0), ("measured", 2, 3.0, 2.0, 4.0)]
+    rows += [("predicted", m, 4.0, 4.0, 4.0) for m in (1, 2)]
+    table = pd.DataFrame(rows, columns=["run", "m", "ms", "low", "high"])
+    ax = curve(table, x="m", y="ms", series="run", error=("low", "high"))
+    assert {line.get_label(): line.has_yerr for line in ax.containers} == {"measured": True, "predicted": False}

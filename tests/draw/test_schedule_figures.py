@@ -83,6 +83,20 @@ def test_a_second_is_as_wide_and_a_bar_as_high_in_every_panel_whatever_its_ranks
     assert len({ax.get_xlim() for ax in figure.axes}) == 1
 
 
+def test_higher_rows_have_larger_numbers_up_to_what_fits_on_the_page():
+    def row_and_number(row_in, n_ranks):
+        figure = schedules({"GPipe": simulate(gpipe(n_ranks, 2))}, row_in=row_in)
+        figure.draw_without_rendering()
+        ax = figure.axes[0]
+        (_, top), (_, bottom) = ax.transData.transform([(0, 0), (0, 1)])
+        number = max(text.get_fontsize() for text in ax.texts if text.get_path_effects())
+        return (top - bottom) / figure.dpi, number
+
+    small, large, crowded = row_and_number(0.21, 4), row_and_number(0.42, 4), row_and_number(0.42, 40)
+    assert large == pytest.approx((0.42, 2 * small[1])) and small[0] == pytest.approx(0.21)
+    assert crowded[0] < 0.21  # forty ranks have to fit
+
+
 def test_panels_stand_below_each_other_in_the_order_given_and_only_the_last_names_the_time(five_tables):
     figure = schedules(five_tables, time_label="time (forward passes)")
     assert [words(ax)[-4] for ax in figure.axes] == list(five_tables)

@@ -2,6 +2,7 @@
 
 cells             a table of cells, and its panel
 rings             the ring, the parameter server and the naive ring, step by step
+filled_ring       the ring as the reader filled it in by hand: fill_ring
 recorded_ring     the reader's own ring, as it was recorded in real ranks
 marked            tensors whose numbers say whose they are
 collectives_seen  seven collectives, as real ranks saw them

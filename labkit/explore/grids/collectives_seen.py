@@ -21,7 +21,7 @@ SEVEN = {
     "all_gather": "Each rank has a part, and every rank collects them all.",
     "reduce": "All tensors are added up, and rank 0 gets the sum. Count on nothing in the tensors of the others.",
     "reduce_scatter": "All tensors are added up, and each rank gets one part of the sum.",
-    "all_reduce": "All tensors are added up, and every rank gets the sum. A reduce_scatter and an all_gather do the same.",
+    "all_reduce": "All tensors are added up, and every rank gets the sum.",
 }
 
 
