@@ -9,11 +9,13 @@ replay      a schedule and its event table op by op: what delayed each op
 idle        the critical path, and why a rank is idle at some time
 gap         where the time went that a run took longer than it should
 step        the same for a step of data-parallel training
+hidden      which part of communication hides behind compute
 
 A simulated unit of time is one second.
 """
 
 from labkit.simulate.gap import explain_gap
+from labkit.simulate.hidden import hidden_and_exposed
 from labkit.simulate.idle import Idle, critical_path, explain_idle
 from labkit.simulate.measures import activations, bubble_fraction, by_stage, makespan, peak_activations
 from labkit.simulate.simulator import simulate
@@ -28,6 +30,7 @@ __all__ = [
     "explain_gap",
     "explain_idle",
     "explain_step",
+    "hidden_and_exposed",
     "largest_difference",
     "makespan",
     "peak_activations",

@@ -5,6 +5,7 @@ table     the event table, and the timings of its spans
 chrome    the table as a file for Perfetto
 traffic   bytes that this process's sockets moved
 compare   two ways by their repeats, in a sentence that takes its words from the data
+turns     the steps of several ways that took turns, and one step of them
 
 The simulator (what *should* happen) makes rows of the same table, so everything that reads or draws
 one reads the other.
@@ -14,6 +15,7 @@ from labkit.trace.chrome import to_chrome_trace
 from labkit.trace.compare import Interval, Verdict, interval, repeats, verdict
 from labkit.trace.spans import Recorder, Recording, note_emulated, pause, record, span
 from labkit.trace.table import EVENT_COLUMNS, LANES, TIMING_COLUMNS, Row, event_table, rank_events, timings
+from labkit.trace.turns import one_step, turns
 
 __all__ = [
     "EVENT_COLUMNS",
@@ -27,6 +29,7 @@ __all__ = [
     "event_table",
     "interval",
     "note_emulated",
+    "one_step",
     "pause",
     "rank_events",
     "record",
@@ -34,5 +37,6 @@ __all__ = [
     "span",
     "timings",
     "to_chrome_trace",
+    "turns",
     "verdict",
 ]

@@ -1,0 +1,63 @@
+"""Tell apart the steps of several ways that took turns in every round, and take one step out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def turns(events: pd.DataFrame, ways: Iterable[str], name: str | None = None, warm_up: int = 1) -> pd.DataFrame:
+    """Return the seconds of each repeat: a row per round and a column per way.
+
+        seconds = turns(run.events, ["flat", "buckets"])
+        verdict("buckets", seconds["buckets"], "flat", seconds["flat"])
+
+    Step s belongs to way s % n of n ways. It lasts from the start of its first span to the end of
+    its last one, of those that have its number; with ``name`` it is the spans of that name, added
+    up. Of several ranks the slowest one counts. The first ``warm_up`` rounds are left out.
+
+    Raises ValueError where no span has a step (or that name), where the last round lacks a way, and
+    where ``warm_up`` leaves no round.
+    """
+    columns = list(ways)
+    spans = events[events["step"].notna() & (True if name is None else events["name"] == name)]
+    if spans.empty:
+        raise ValueError(f"turns: no spans{f' named {name}' if name else ''} with a step")
+    steps = spans.assign(seconds=spans["end_s"] - spans["start_s"]).groupby(["step", "rank"])
+    seconds = steps["end_s"].max() - steps["start_s"].min() if name is None else steps["seconds"].sum()
+    slowest = seconds.groupby("step").max()
+    n_rounds, left_over = divmod(len(slowest), len(columns))
+    if left_over or slowest.index[-1] != len(slowest) - 1:
+        raise ValueError(
+            f"turns: {len(slowest)} steps up to number {slowest.index[-1]}, expected whole rounds of {len(columns)}"
+        )
+    if n_rounds <= warm_up:
+        raise ValueError(f"turns: {n_rounds} rounds, of which {warm_up} are to warm up: expected more rounds")
+    table = type(events)(slowest.to_numpy(dtype=float).reshape(n_rounds, len(columns))[warm_up:], columns=columns)
+    table.attrs = dict(events.attrs)
+    return table
+
+
+def one_step(events: pd.DataFrame, step: int, names: Iterable[str] | None = None, rank: int = 0) -> pd.DataFrame:
+    """Return one rank's spans of a step, and those without a step that begin meanwhile.
+
+    ``names`` keeps only some. Messages of the lane comm share one link: each begins once the one
+    before it has arrived, however early it was handed over.
+
+    Raises ValueError where the rank has no such spans.
+    """
+    own = events[events["rank"] == rank]
+    if names is not None:
+        own = own[own["name"].isin(list(names))]
+    numbered = own[(own["step"] == step).fillna(False)]
+    if numbered.empty:
+        raise ValueError(f"one_step: rank {rank} has no such spans in step {step}")
+    meanwhile = own["start_s"].between(numbered["start_s"].min(), numbered["end_s"].max())
+    found = own[own.index.isin(numbered.index) | (own["step"].isna() & meanwhile)].sort_values("start_s", kind="stable")
+    sent = found["lane"] == "comm"
+    arrived_s = found.loc[sent, "end_s"].shift(fill_value=0.0).cummax()
+    found.loc[sent, "start_s"] = found.loc[sent, "start_s"].clip(lower=arrived_s)
+    return found
