@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from labkit import todo
+from labkit.base.said import display, in_notebook
 from labkit.guesses import store
 from labkit.guesses.calibration import calibration, draw_calibration, said_of_calibration
-from labkit.guesses.card import Card, display, in_notebook
+from labkit.guesses.card import Card
 from labkit.guesses.guessed import Guess
 from labkit.guesses.question import Question
 

@@ -63,17 +63,26 @@ class Lines:
         return _SENTENCES.format(as_html(self.text).replace("\n", "<br>"))
 
 
+def in_notebook() -> bool:
+    """Return whether IPython runs this code, so that something can be displayed."""
+    ipython = sys.modules.get("IPython")  # who has not loaded it is not in a notebook
+    return ipython is not None and ipython.get_ipython() is not None
+
+
+def display(shown: object) -> None:
+    """Show something as an output of the cell; outside a notebook print it."""
+    if not in_notebook():
+        print(shown)
+        return
+    from IPython.display import display as display_in_cell
+
+    display_in_cell(shown)  # type: ignore[no-untyped-call, unused-ignore]
+
+
 def say(*parts: object, sep: str = " ") -> None:
     """Show a line as ``print`` does; in a notebook its measurements are numbers in a style.
 
     Each call makes an output of its own, so lines that belong together go into one call:
     ``say("first line", "second line", sep="\\n")``. Outside IPython it prints.
     """
-    text = sep.join(map(str, parts))
-    ipython = sys.modules.get("IPython")  # who has not loaded it is not in a notebook
-    if ipython is None or ipython.get_ipython() is None:
-        print(text)
-        return
-    from IPython.display import display
-
-    display(Lines(text, aligned=True))  # type: ignore[no-untyped-call, unused-ignore]
+    display(Lines(sep.join(map(str, parts)), aligned=True))

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from labkit.base.formats import fact
+from labkit.base.said import display
 from labkit.guesses import forgotten, store
-from labkit.guesses.card import Card, display
+from labkit.guesses.card import Card
 from labkit.guesses.forgotten import Told
 from labkit.guesses.question import Question
 
