@@ -14,7 +14,15 @@ A simulated unit of time is one second.
 
 from labkit.simulate.gap import explain_gap
 from labkit.simulate.idle import Idle, critical_path, explain_idle
-from labkit.simulate.measures import activations, bubble_fraction, by_stage, makespan, peak_activations
+from labkit.simulate.measures import (
+    activations,
+    bubble_fraction,
+    by_stage,
+    makespan,
+    median_step,
+    peak_activations,
+    steps_of,
+)
 from labkit.simulate.simulator import simulate
 
 __all__ = [
@@ -26,6 +34,8 @@ __all__ = [
     "explain_gap",
     "explain_idle",
     "makespan",
+    "median_step",
     "peak_activations",
     "simulate",
+    "steps_of",
 ]
