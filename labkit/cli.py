@@ -28,6 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         commands, "check", _check, "judge answers as they are on disk, and say what is right and what is wrong"
     )
     command.add_argument("tasks", nargs="*", metavar="TASK", help="such as dp.1; all of them if none is given")
+    command.add_argument("--hint", type=int, choices=(1, 2, 3), help="a hint as well; 2 and 3 say more than 1")
     command = _add(commands, "student", _student, "write the student edition of this repository")
     command.add_argument("directory", metavar="DIR", help="a new or empty directory, outside the repository")
     command = _add(
@@ -64,11 +65,13 @@ def _check(args: argparse.Namespace) -> int:
 
     if unknown := [task for task in args.tasks if task not in TASKS]:
         return _refuse(f"check: unknown task {unknown[0]!r}, expected one of: {', '.join(TASKS)}")
+    if args.hint and not args.tasks:
+        return _refuse(f"check: --hint {args.hint} is for which task? Name it, as in: check dp.1 --hint {args.hint}")
     from labkit.check import check
 
     passed = True
     for task in args.tasks or TASKS:
-        result = check(task)
+        result = check(task, hint=args.hint)
         print(result, flush=True)
         passed &= result.passed
     return 0 if passed else 1

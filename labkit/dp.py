@@ -159,9 +159,9 @@ def setup(rank: int, world_size: int, backend: str, master_addr: str = "127.0.0.
     """
     _check_backend(backend)
     _check_rank(rank, world_size)
-    ### TODO dp.2 (5 minutes): Meet the others: loopback_store gives a store once all ranks are
-    ### there. Then form the default process group through that store, with this process's rank and
-    ### the world size: see dist.init_process_group.
+    ### TODO dp.2 (5 minutes): Meet the others at master_addr:master_port, then form the default
+    ### process group with them. loopback_store gives a store through which ranks meet;
+    ### dist.init_process_group forms a group through a store.
     ### BEGIN SOLUTION dp.2
     store = loopback_store(rank, world_size, master_addr, master_port)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
@@ -182,11 +182,10 @@ def run_processes(fn: Callable[[int, int, str], object], world_size: int, backen
     _check_backend(backend)
     if world_size < 1:
         raise ValueError(f"world_size is {world_size}, expected at least 1")
-    ### TODO dp.2 (15 minutes): Start world_size processes that each do _run_rank(rank, fn,
-    ### world_size, backend); see mp.start_processes, with start_method="spawn" and join=False. It
-    ### gives a context: join() waits for news and is True once all have ended; if one has failed it
-    ### ends the others and raises. Whatever happens meanwhile, a keyboard interrupt too: leave no
-    ### process behind (context.processes).
+    ### TODO dp.2 (15 minutes): Start a process for each rank, which does _run_rank(rank, fn,
+    ### world_size, backend), and come back when all have ended. mp.start_processes starts them,
+    ### with start_method="spawn"; what it returns can be asked whether they have ended. Whatever
+    ### happens meanwhile, a keyboard interrupt too: leave no process behind.
     ### BEGIN SOLUTION dp.2
     arguments = (fn, world_size, backend)
     context = mp.start_processes(_run_rank, arguments, nprocs=world_size, join=False, start_method="spawn")
@@ -224,10 +223,10 @@ def gather_scatter_gradients(model: torch.nn.Module) -> None:
     while the others wait: a parameter server. Parameters without a gradient are left out, as in
     :func:`average_gradients`.
     """
-    ### TODO dp.3 (15 minutes): For each parameter: dist.gather collects every rank's gradient in a
-    ### list on rank 0, and None stands in for the list elsewhere. Average there, then dist.scatter
-    ### gives each rank its copy of the mean, from a list. Not every back end takes tensors that are
-    ### not contiguous. Mind the parameters whose grad is None.
+    ### TODO dp.3 (15 minutes): Give every rank the mean of each gradient. Rank 0 alone averages:
+    ### what it needs comes by dist.gather, and what it has goes out by dist.scatter, once each for
+    ### a parameter. A gradient may be None, on all ranks, and it may not be contiguous, which not
+    ### every back end takes.
     ### BEGIN SOLUTION dp.3
     rank, world_size = dist.get_rank(), dist.get_world_size()
     for parameter in model.parameters():
@@ -241,23 +240,20 @@ def gather_scatter_gradients(model: torch.nn.Module) -> None:
     ### END SOLUTION
 
 
-def average_gradients(model: torch.nn.Module, process_group: Any = None) -> None:
+def average_gradients(model: torch.nn.Module) -> None:
     """Replace each parameter's gradient by its mean over all ranks, in place.
 
     One all_reduce a parameter. Where every rank's loss is the mean over a shard of equal size, the
     result is the gradient of the whole batch. A parameter without a gradient (frozen, or not used
-    in this step) is left as it is; that must be so on all ranks. ``process_group`` is those ranks
-    that average, by default all: where two pipelines of two ranks train together, the two that have
-    the same stage.
+    in this step) is left as it is; that must be so on all ranks.
     """
-    ### TODO dp.4 (10 minutes): dist.all_reduce sums a tensor over all ranks, in place. From the sum
-    ### to the mean is one more step. Mind the parameters whose grad is None. all_reduce and
-    ### get_world_size both take group=process_group.
+    ### TODO dp.4 (10 minutes): Make each gradient the mean over all ranks, with one dist.all_reduce
+    ### for a parameter. A gradient may be None.
     ### BEGIN SOLUTION dp.4
     for parameter in model.parameters():
         if parameter.grad is not None:
-            dist.all_reduce(parameter.grad, group=process_group)
-            parameter.grad /= dist.get_world_size(group=process_group)
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
     ### END SOLUTION
 
 
@@ -274,13 +270,11 @@ def ring_all_reduce(tensor: torch.Tensor) -> None:
     rank sends 2 (N - 1) / N of the tensor, however many ranks there are. Any shape, strides and
     floating-point dtype, the same on all ranks (Patarasu and Yuan 2009).
     """
-    ### TODO dp.5 (30 minutes): tensor.contiguous().view(-1).tensor_split(world_size) gives the
-    ### chunks. They are views of the tensor itself if that is contiguous, else of a copy, which has
-    ### to be copied back at the end. _exchange, below, sends one tensor to the right and receives
-    ### another from the left. In step 0 rank r sends chunk r, and in each step it passes on the
-    ### chunk that it has just received, so write down for three ranks which chunk that is. After
-    ### the first half rank r has the whole sum of chunk r + 1, and sends that first in the second
-    ### half. Ranks and chunks count modulo world_size.
+    ### TODO dp.5 (30 minutes): Send the chunks around the ring, in the two halves that stand above.
+    ### _exchange, below, sends one tensor to the right while another comes from the left;
+    ### torch.tensor_split cuts a tensor, also where its length is no multiple of the number of
+    ### ranks. Before you write a line, write down for three ranks which chunk each of them sends in
+    ### each step. The tensor need not be contiguous, but it is to change in place.
     ### BEGIN SOLUTION dp.5
     rank, world_size = dist.get_rank(), dist.get_world_size()
     flat = tensor.contiguous().view(-1)  # of a copy if the tensor is not contiguous
@@ -326,9 +320,8 @@ def assign_buckets(
     what is no number.
     """
     _check_capacities(sizes_bytes, cap_bytes, first_cap_bytes)
-    ### TODO dp.6 (15 minutes): Go through the parameters from the last to the first, and put each
-    ### into the open bucket. A bucket that has reached its capacity is closed: the next parameter
-    ### opens a new one.
+    ### TODO dp.6 (15 minutes): Fill the buckets by the rule above. Try it on paper first: sizes 1,
+    ### 9 and 1 with a capacity of 8 give two buckets, [2, 1] and [0].
     ### BEGIN SOLUTION dp.6
     buckets: list[list[int]] = []
     room = 0.0  # what the open bucket still takes
@@ -433,12 +426,11 @@ class BucketedDataParallel(torch.nn.Module):
             )
         if not self._synchronize:
             return
-        ### TODO dp.7 (20 minutes): Collect the gradient into its bucket and mark it as ready: it is
-        ### not missing any more. Then send every bucket that can go now. Ranks must send in the
-        ### same order, whatever becomes ready first, or they would add up different buckets: a
-        ### bucket goes when nothing of it is missing and all buckets before it have gone.
-        ### self._sent counts those that have. Bucket, in labkit/parallel/bucket.py, has collect,
-        ### missing and send; send it with self.comm_hook.
+        ### TODO dp.7 (20 minutes): This gradient is ready: put it into its bucket, then send every
+        ### bucket that can go now, with self.comm_hook. Ranks must send in the same order, whatever
+        ### becomes ready first, or they would add up different buckets. self.buckets is that order,
+        ### and self._sent counts those that have gone. What a Bucket can do is in
+        ### labkit/parallel/bucket.py.
         ### BEGIN SOLUTION dp.7
         bucket.collect(position)
         bucket.missing.remove(position)
@@ -459,9 +451,9 @@ class BucketedDataParallel(torch.nn.Module):
                 "this model has run outside no_sync()"
             )
         self._unused = [name for bucket in self.buckets for name in bucket.unused()]
-        ### TODO dp.7 (10 minutes): Some buckets may not have gone, because a parameter in them was
-        ### not used in this step. Collect what is missing in them and send them too, in order. Then
-        ### wait for each bucket.
+        ### TODO dp.7 (10 minutes): Come back when the sum of every bucket is there. Some have not
+        ### gone, because a parameter in them was not used in this step: they have to go too, on
+        ### every rank and in order.
         ### BEGIN SOLUTION dp.7
         for bucket in self.buckets[self._sent :]:
             for position in bucket.missing:

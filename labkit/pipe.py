@@ -55,12 +55,10 @@ def split_module(modules: nn.Sequential) -> tuple[list[nn.Sequential], list[torc
     check_modules(modules)
     partitions: list[nn.Sequential] = []
     devices: list[torch.device] = []
-    ### TODO pipe.1 (15 minutes): Go through the modules in order. Each goes into the last
-    ### partition, and where its device is another one than before, a new partition begins.
-    ### placed(modules) gives (name, module, device) for each module; the device is None where a
-    ### module names none and stays with the one before it. The first one's is never None. Put a
-    ### module into a partition, which is an nn.Sequential, with add_module(name, module), so that
-    ### it keeps its name.
+    ### TODO pipe.1 (15 minutes): Fill partitions and devices. placed(modules) gives (name, module,
+    ### device) for each module, in order; the device is None where a module names none and stays
+    ### with the one before it, and the first one's is never None. A partition is an nn.Sequential,
+    ### in which each module keeps its name.
     ### BEGIN SOLUTION pipe.1
     for name, module, device in placed(modules):
         if device is not None and (not devices or device != devices[-1]):
@@ -96,10 +94,8 @@ def clock_cycles(num_batches: int, num_partitions: int) -> Iterator[list[tuple[i
 
 
 def _clock_cycles(num_batches: int, num_partitions: int) -> Iterator[list[tuple[int, int]]]:
-    ### TODO pipe.2 (10 minutes): Yield one list for each clock, made anew each time, with the pairs
-    ### in the order of their partitions. Look at a column of the table: what do micro-batch and
-    ### partition add up to in each of its pairs? And which partitions have a micro-batch to work on
-    ### at all?
+    ### TODO pipe.2 (10 minutes): Yield one list for each clock, made anew each time, with its pairs
+    ### in the order of their partitions.
     ### BEGIN SOLUTION pipe.2
     for clock in range(num_batches + num_partitions - 1):
         yield [(clock - j, j) for j in range(num_partitions) if 0 <= clock - j < num_batches]
@@ -164,14 +160,11 @@ class Pipe(nn.Module):
         """
         self._check_open()
         self._check_clock(batches, schedule)
-        ### TODO pipe.3 (20 minutes): A Task is a call that a worker makes: Task(function,
-        ### *arguments, **options). Here the function is run_stage, in
-        ### labkit/parallel/stage_node.py, which takes a partition, its input, its device, and the
-        ### numbers stage= and micro_batch= to name it by. self._workers[j].put(task) hands it to
-        ### the thread of partition j, and returns at once; task.wait() waits until it is done;
-        ### task.result() gives the output, or raises what went wrong. Hand out all tasks before you
-        ### wait for one, or they run one after the other. And wait for all before you ask for a
-        ### result, or others are still at work when one that has failed raises.
+        ### TODO pipe.3 (20 minutes): Do the clock, all of its pairs at the same time, each in the
+        ### worker of its partition: self._workers[j]. A worker makes a call that somebody hands to
+        ### it as a Task (labkit/parallel/worker.py). The call to make is run_stage
+        ### (labkit/parallel/stage_node.py), with the partition, its input and its device.
+        ### Afterwards batches has the outputs; what is to hold if a call fails stands above.
         ### BEGIN SOLUTION pipe.3
         tasks = []
         for i, j in schedule:
@@ -194,11 +187,9 @@ class Pipe(nn.Module):
         """
         self._check_open()
         _check_batch(x)
-        ### TODO pipe.3 (10 minutes): Cut x into micro-batches of split_size rows: a list that
-        ### compute changes. Do the clocks of clock_cycles, one after the other, with self.compute.
-        ### Then the list holds the outputs of the last partition: give them as one tensor.
-        ### concatenate, in labkit/parallel/stage_node.py, does that, once it has seen that they fit
-        ### together.
+        ### TODO pipe.3 (10 minutes): Send x through all partitions, in micro-batches of split_size
+        ### rows, by the clocks of clock_cycles. self.compute does one clock; concatenate, in
+        ### labkit/parallel/stage_node.py, makes one tensor of outputs that fit together.
         ### BEGIN SOLUTION pipe.3
         batches = list(x.split(self.split_size))
         for schedule in clock_cycles(len(batches), len(self.partitions)):
@@ -288,13 +279,10 @@ def prepare_pipeline_parallel(gpt2: GPT2LMHeadModel, split_size: int) -> GPT2LMH
     check_ready(gpt2)
     check_counts(split_size=split_size)
     take_out_of_pipe(gpt2)
-    ### TODO pipe.4 (15 minutes): gpt2.transformer.h has the blocks, in the order in which they run,
-    ### each in a WithDevice, as models.parallelize has put them. Gather them in an nn.Sequential,
-    ### as Pipe takes one, and make a Pipe of it. A Pipe takes one tensor, but GPT-2 goes through
-    ### gpt2.transformer.h and calls what it finds with hidden states and some other things.
-    ### PipedBlocks, in labkit/parallel/gpt2.py, is made from a Pipe and stands between the two:
-    ### look at its __iter__ and its forward. Put one where GPT-2 finds it instead of the blocks: as
-    ### it is, without a list around it.
+    ### TODO pipe.4 (15 minutes): Put a Pipe where GPT-2 has its blocks. They are in
+    ### gpt2.transformer.h, in the order in which they run, each in a WithDevice. GPT-2 goes through
+    ### what it finds there, and calls it with hidden states and some other things, but a Pipe takes
+    ### one tensor: PipedBlocks, in labkit/parallel/gpt2.py, stands between the two.
     ### BEGIN SOLUTION pipe.4
     pipe = Pipe(nn.Sequential(*gpt2.transformer.h), split_size)
     gpt2.transformer.h = PipedBlocks(pipe)  # type: ignore[assignment]
@@ -378,19 +366,12 @@ class ScheduledPipeline:
         """
         inputs, last = self._begin(x, target), self.schedule.n_stages - 1
         with self._running():
-            ### TODO pipe.5 (30 minutes): Go through the ops of this rank,
-            ### self.schedule.ops[self.rank], in their order. An op has a kind, a stage and a
-            ### micro_batch. self._stages[op.stage] is its Stage (labkit/parallel/stage.py), which
-            ### has a method for each kind: forward for F, backward for B, input_grad for I,
-            ### weight_grad for W. self._p2p (labkit/parallel/p2p.py) has receive(op), which gives
-            ### what op takes from another stage, and send(op, tensor) for what it gives to one; it
-            ### knows on which rank that is. F takes inputs[op.micro_batch] on stage 0, and
-            ### otherwise what it receives; it sends its output, but not on the last stage, whose
-            ### number is last, as there it is the loss. B and I receive the output's gradient, but
-            ### not on the last stage, where backward begins; they send the input's gradient, also
-            ### if it is None, but not on stage 0. W receives and sends nothing. Send before you
-            ### turn to the next op, as others wait for it; and ask for the stage of an op, not for
-            ### the rank, which may have several stages.
+            ### TODO pipe.5 (30 minutes): Do this rank's ops, self.schedule.ops[self.rank], in their
+            ### order: each gets what it needs, and what others wait for is sent. self._stages has
+            ### the Stage (labkit/parallel/stage.py) of each number that this rank has, maybe
+            ### several. self._p2p (labkit/parallel/p2p.py) sends and receives; it knows on which
+            ### rank the other stage is. inputs are the micro-batches of stage 0, and last is the
+            ### number of the last stage, whose forward pass gives the loss.
             ### BEGIN SOLUTION pipe.5
             for op in self.schedule.ops[self.rank]:
                 stage, i = self._stages[op.stage], op.micro_batch

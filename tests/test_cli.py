@@ -32,7 +32,7 @@ def test_help_lists_the_commands_and_loads_neither_torch_nor_pandas():
 
 
 def result(passed: bool):
-    return lambda task: CheckResult(task, (Claim("it holds", None if passed else "it does not"),))
+    return lambda task, hint=None: CheckResult(task, (Claim("it holds", None if passed else "it does not"),))
 
 
 def test_check_judges_the_tasks_it_is_given_and_ends_with_0_if_all_are_right(monkeypatch, capsys):
@@ -49,9 +49,22 @@ def test_check_without_a_task_judges_all(monkeypatch, capsys):
 
 
 def test_one_wrong_answer_is_enough_for_exit_status_1(monkeypatch, capsys):
-    monkeypatch.setattr(check_module, "check", lambda task: result(task != "dp.1")(task))
+    monkeypatch.setattr(check_module, "check", lambda task, hint: result(task != "dp.1")(task))
     assert cli.main(["check", "dp.1", "dp.2"]) == 1
     assert "it does not" in capsys.readouterr().out
+
+
+def test_check_gives_the_hint_that_it_is_asked_for(monkeypatch, capsys):
+    seen = []
+    monkeypatch.setattr(check_module, "check", lambda task, hint: seen.append((task, hint)) or result(True)(task))
+    assert cli.main(["check", "dp.1", "--hint", "2"]) == 0
+    assert seen == [("dp.1", 2)]
+
+
+def test_a_hint_without_a_task_is_refused_as_it_would_count_for_all(monkeypatch, capsys):
+    monkeypatch.setattr(check_module, "check", lambda task, hint: pytest.fail("it was judged"))
+    assert cli.main(["check", "--hint", "2"]) == 2
+    assert "Name it, as in: check dp.1 --hint 2" in capsys.readouterr().err
 
 
 def test_an_unknown_task_is_refused_with_the_known_ones(capsys):

@@ -174,7 +174,6 @@ def test_a_schedule_without_backward_passes_keeps_no_graph_and_takes_an_x_that_r
     torch.testing.assert_close(loss, in_one_process("blocks", 1)[0])
 
 
-@task("dp.4")
 def test_two_pipelines_side_by_side_train_as_one_process_on_the_whole_batch(ranks):
     schedule = zero_bubble_h1(2, 3)
     values = ranks(4).run(train_two_by_two, schedule, rows=12).values

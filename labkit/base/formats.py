@@ -73,9 +73,9 @@ class MeasuredTable(pd.DataFrame):
     """A DataFrame whose floating-point columns are measurements, printed by :func:`measured`.
 
     Counts, names and labels print as they are. Selecting, sorting and grouping keep the class. What
-    was emulated while they were measured, ``.attrs["emulated"]``, stands under the table. Where no
-    column may hold floats, the text is that of pandas itself. In HTML measurements, also those that
-    were formatted before they came into the table, are numbers in a style.
+    was emulated while they were measured, ``.attrs["emulated"]``, stands under the table. A table
+    of strings, such as :func:`measured` makes, has the text that pandas gives it. In HTML all
+    measurements are numbers in a style.
     """
 
     @property
@@ -91,18 +91,15 @@ class MeasuredTable(pd.DataFrame):
         return dict.fromkeys(kinds, _measured_if_float)
 
     def __repr__(self) -> str:
-        as_measured = {"formatters": self._formatters(), "max_rows": 60}
-        text = self.to_string(**as_measured) if self._may_hold_floats() else super().__repr__()
+        with_floats = any(_has_floats(column) for _, column in self.items())
+        with pd.option_context("display.max_colwidth", None):  # a cell that is cut off loses its closing bracket
+            text = self.to_string(formatters=self._formatters(), max_rows=60) if with_floats else super().__repr__()
         return "\n".join([text, *self._emulated()])
 
     def _repr_html_(self) -> str:
-        with pd.option_context("display.max_colwidth", None):  # a cell that is cut off loses its closing bracket
+        with pd.option_context("display.max_colwidth", None):
             table = self.to_html(formatters=self._formatters(), max_rows=60, border=0, notebook=True)
         return "".join([style_measurements(table), *(f"<p>{as_html(text)}</p>" for text in self._emulated())])
-
-    def _may_hold_floats(self) -> bool:
-        columns = (column for _, column in self.items() if _may_be_measured(column.dtype))
-        return any(pd.api.types.infer_dtype(column) != "string" for column in columns)
 
     def _emulated(self) -> list[str]:
         return [text for text in [emulated(self)] if text]
@@ -129,6 +126,13 @@ class MeasuredSeries(pd.Series):
 def _may_be_measured(kind: Any) -> bool:
     """Return whether a column may hold floats: also a mixed one, as those of a transposed table."""
     return pd.api.types.is_float_dtype(kind) or pd.api.types.is_object_dtype(kind)
+
+
+def _has_floats(column: pd.Series) -> bool:
+    """Return whether a column has a float in it. In one of strings, NaN is what is missing."""
+    if pd.api.types.is_float_dtype(column.dtype):
+        return True
+    return _may_be_measured(column.dtype) and any(isinstance(value, float) and value == value for value in column)
 
 
 def _measured_if_float(value: Any) -> str:

@@ -1,9 +1,10 @@
 """Judge a student's answer as it stands on disk: what is right, what is wrong, what to do about it.
 
     check("dp.1")
+    check("dp.1", hint=1)     # and a hint under that; 2 and 3 say more
 
 One file a task, such as ``dp_6.py``; how such a file is written, and what becomes of it:
-``harness.py``.
+``harness.py``. The hints are in ``hints.py``.
 """
 
 from labkit.check.harness import check

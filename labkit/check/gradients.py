@@ -9,11 +9,10 @@ from labkit.check.harness import Task
 
 NONE = "parameters without a gradient (grad is None)"
 UNLIKE = "gradients that lie transposed in memory, first.weight's on rank 0, last.weight's on the others"
-GROUPS = "ranks 0 and 1 in one process_group, rank 2 in another"
 
 
 class Case(NamedTuple):
-    """A way to average, in calls and in words, and what is special about gradients or groups."""
+    """A way to average, in calls and in words, and what is special about the gradients."""
 
     function: str
     calls: tuple[str, ...]
@@ -29,12 +28,10 @@ class Case(NamedTuple):
 
         from labkit import dp
 
-        model, options = self.model(dist.get_rank()), {}
-        if self.special == GROUPS:
-            options["process_group"], _ = dist.new_subgroups_by_enumeration([[0, 1], [2]])
+        model = self.model(dist.get_rank())
         held = {name: p.grad.detach() for name, p in model.named_parameters() if p.grad is not None}
         with recorded() as calls:
-            getattr(dp, self.function)(model, **options)
+            getattr(dp, self.function)(model)
         gradients = {name: p.grad for name, p in model.named_parameters()}
         moved = [name for name, old in held.items() if gradients[name] is None or not gradients[name].is_set_to(old)]
         return {"gradients": gradients, "moved": moved, "weights": model.state_dict(), "calls": calls}
@@ -60,10 +57,14 @@ class Case(NamedTuple):
         return {name: p.grad for name, p in self.model(*shards).named_parameters()}
 
     def wrong(self, seen: Any) -> list[tuple[int, str]]:
-        """Return each rank and gradient that is not the mean over the rank's group."""
-        groups = [(0, 1), (0, 1), (2,)] if self.special == GROUPS else [(0, 1, 2)] * 3
-        means = [(rank, *mean) for rank, group in enumerate(groups) for mean in self.gradients(*group).items()]
-        return [(rank, name) for rank, name, mean in means if not _close(seen[rank]["gradients"][name], mean)]
+        """Return each rank and gradient that is not the mean over the ranks."""
+        means = self.gradients(0, 1, 2).items()
+        return [
+            (rank, name)
+            for rank in range(self.world_size)
+            for name, mean in means
+            if not _close(seen[rank]["gradients"][name], mean)
+        ]
 
 
 def _close(found: Any, expected: Any) -> bool:

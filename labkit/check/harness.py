@@ -46,10 +46,13 @@ from __future__ import annotations
 import contextlib
 import importlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from labkit.check import plain
+from labkit.check.asked import remember
 from labkit.check.failure import WAITS_FOR_RANKS, Source, stopped_by
+from labkit.check.hints import HINTS
 from labkit.check.result import CheckResult, Claim
 from labkit.todo import missing, task_file
 
@@ -91,13 +94,26 @@ class Task:
         return add
 
 
-def check(task: str) -> CheckResult:
+def check(task: str, hint: int | None = None) -> CheckResult:
     """Judge ``task``, such as ``"dp.1"``, by its file on disk: what is right, and what is wrong.
 
     The answer runs in new processes, so an edit counts at once, and an endless loop or a crash in
     it is survived. Takes a few seconds at most, longer only where the answer does not end by
-    itself. Raises ValueError for an unknown task, with the list of those there are.
+    itself. ``hint`` is 1, 2 or 3: hints so far stand under the result, each bigger than the one
+    before, and how many were asked for is remembered.
+
+    Raises ValueError for an unknown task, with the list of those there are, and for a hint that
+    there is not, before anything is judged.
     """
+    task_file(task)  # raises for an unknown task
+    if hint is None:
+        return _checked(task)
+    if type(hint) is not int or not 1 <= hint <= len(HINTS[task]):
+        raise ValueError(f"hint is {hint!r}, expected 1, 2 or 3: start with 1, the others say more")
+    return replace(_checked(task), hints=HINTS[task][:hint], asked=remember(task, hint))
+
+
+def _checked(task: str) -> CheckResult:
     if todo := missing(task):
         return CheckResult(task, todo=todo)
     module = importlib.import_module(f"labkit.check.{task.replace('.', '_')}")
@@ -113,7 +129,7 @@ def sentence(claim: Holds) -> str:
 
 
 def _has_to_come_first(task: str) -> Claim | None:
-    result = check(task)
+    result = _checked(task)
     if result.passed:
         return None
     if result.todo:

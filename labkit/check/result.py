@@ -3,12 +3,15 @@ others."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from labkit.base.said import as_html
+from labkit.check.hints import HINTS
 
 COLOURS = {"✓": "#0072b2", "✗": "#d55e00", "–": "#767676"}
+WIDTH = 100  # of a hint as text, in characters
 
 
 @dataclass(frozen=True)
@@ -41,11 +44,14 @@ class CheckResult:
     ``claims`` are all that was judged; ``findings`` says what is wrong.
 
     An unfilled task has no claims: its only finding is ``TODO dp.1: labkit/dp.py, line 42``.
+    ``hints`` are shown under the result; of the task's three, ``asked`` were asked for so far.
     """
 
     task: str
     claims: tuple[Claim, ...] = ()
     todo: str | None = None
+    hints: tuple[str, ...] = ()
+    asked: int = 0
 
     @property
     def passed(self) -> bool:
@@ -79,7 +85,18 @@ class CheckResult:
         lines = [self._headline]
         for claim, reason in self._reasons():
             lines += [f"  {claim.mark} {claim.text}", *(f"      {line}" for line in reason.splitlines())]
-        return "\n".join(lines)
+        return "\n".join([*lines, *self._hint_lines()])
+
+    def _hint_lines(self) -> list[str]:
+        if not self.hints:
+            return []
+        texts = [f"hint {number}: {hint}" for number, hint in enumerate(self.hints, 1)]
+        wrapped = [line for text in texts for line in textwrap.wrap(text, WIDTH, subsequent_indent="  ")]
+        return [*wrapped, f"hints {self._asked}"]
+
+    @property
+    def _asked(self) -> str:
+        return f"asked for: {self.asked} of {len(HINTS[self.task])}"
 
     def _repr_html_(self) -> str:
         items = ""
@@ -89,4 +106,6 @@ class CheckResult:
             why = why and f'<div style="margin-left: 1.5em">{why}</div>'
             items += f"<li>{mark} {as_html(claim.text)}{why}</li>"
         headline = as_html(self._headline)
-        return f'<p><b>{headline}</b></p><ul style="list-style: none; padding-left: 1em">{items}</ul>'
+        claims = f'<p><b>{headline}</b></p><ul style="list-style: none; padding-left: 1em">{items}</ul>'
+        hints = "".join(f"<li>{as_html(hint)}</li>" for hint in self.hints)
+        return claims + (f"<p><b>Hints</b> ({self._asked})</p><ol>{hints}</ol>" if hints else "")

@@ -4,7 +4,7 @@ links         a link, and the links that one meets
 collectives   what a collective costs on a link
 ddp           when DDP's buckets run on one channel
 fit           the link that fits measured times
-memory        how big a model fits where
+memory        how big a model fits where, and how long it trains
 
 Everything stands on one model of a link, the α–β model: a message takes a fixed time α, its
 latency, and then its bytes at the bandwidth β. N is the world size and B the bytes of the whole

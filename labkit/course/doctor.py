@@ -64,7 +64,7 @@ class Diagnosis:
         return "\n".join([*lines, f"{'this machine':<14}{formats.fact(self.summary)}"])
 
     def _repr_html_(self) -> str:
-        rows = [("", "", "found here", "to do")]
+        rows: list[tuple[str, ...]] = [("", "", "found here", "to do")]
         rows += [(fact.name, *map(formats.fact, (fact.status, fact.found, fact.advice))) for fact in self.facts]
         rows += [("this machine", *map(formats.fact, (self.summary, "", "")))]
         lines = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)

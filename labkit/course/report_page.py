@@ -134,7 +134,7 @@ def _table(html: str) -> Markup:
     for tag in soup.find_all(_NEVER_SHOWN):
         tag.decompose()
     for tag in soup.find_all(True):
-        style = next((_STYLES_OF_CELLS[name] for name in tag.get("class", []) if name in _STYLES_OF_CELLS), None)
+        style = next((_STYLES_OF_CELLS[name] for name in tag.get("class") or () if name in _STYLES_OF_CELLS), None)
         tag.attrs = {name: value for name, value in tag.attrs.items() if name in ("colspan", "rowspan")}
         if tag.name == "span" and style:
             tag["class"] = style

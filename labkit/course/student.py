@@ -17,7 +17,8 @@ In the student edition this becomes
 
 and everything else is copied as it is, except what is for instructors only: ``figures/``, a Python
 file whose first line begins with ``### INSTRUCTORS ONLY``, and in a Markdown file what stands
-between ``<!-- INSTRUCTORS ONLY -->`` and ``<!-- END -->``.
+between ``<!-- INSTRUCTORS ONLY -->`` and ``<!-- END -->``. The edition's git ignores ``figures/``,
+where a student's own pictures go.
 
 Outputs of notebook cells that show a solution, or what only a solution can compute, are taken out;
 the tag ``nbval-ignore-output`` tells the notebook test not to compare them.
@@ -54,13 +55,17 @@ NOT_OURS = {
     "build",
 }
 
+# What instructors commit and students only make: added to the edition's .gitignore, so that git
+# status stays clean when a notebook has saved its pictures.
+NOT_COMMITTED = "figures/\n"
+
 INSTRUCTORS_ONLY = "### INSTRUCTORS ONLY"
 _INSTRUCTORS_PART = re.compile(r"<!-- INSTRUCTORS ONLY -->.*?<!-- END -->\n*", re.DOTALL)
 _LIKE_A_MARKER = re.compile(r"\s*#+\s*(begin|end)[\s_-]*solution", re.IGNORECASE)
 _BEGIN = re.compile(r"(?P<indent>\s*)### BEGIN SOLUTION (?P<task>\S+)")
 _END = re.compile(r"(?P<indent>\s*)### END SOLUTION")
 _TODO = re.compile(r"\s*### TODO (?P<task>\S+) \((?P<minutes>\d+) minutes?\): (?P<what>.+)")
-_SHOWS_A_SOLUTION = re.compile(r"^%%needs\b|\bcheck\(|\bgetsource\(", re.MULTILINE)
+_SHOWS_A_SOLUTION = re.compile(r"^%%needs\b|\bcheck\(|\bgetsource\(|\blisting\(", re.MULTILINE)
 
 
 class MarkerError(ValueError):
@@ -143,6 +148,8 @@ def _without_solutions(repository: Path, name: str) -> tuple[str | None, set[str
         return student_notebook((repository / name).read_text(encoding="utf-8"), name)
     if path.suffix == ".py" and path.parent.name == "labkit":
         return student_source((repository / name).read_text(encoding="utf-8"), name)
+    if name == ".gitignore":
+        return (repository / name).read_text(encoding="utf-8") + NOT_COMMITTED, set()
     if path.suffix == ".md":
         return _INSTRUCTORS_PART.sub("", (repository / name).read_text(encoding="utf-8")), set()
     return None, set()

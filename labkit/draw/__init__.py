@@ -8,13 +8,15 @@ schedule_figures   several schedules on one time axis, with their memory
 schedule_tables    a schedule as a table of time slots
 rank_devices       which rank drives which devices
 charts             bars next to each other, and measured points with a predicted curve
+marks              the reader's guess in a picture, and lines at values to compare with
+sources            the look of what was guessed, predicted, measured and published
 picture            a figure as PNG, SVG, CSV and alt text
 layout, artists, memory_strips, palette   what those are made of
 
 Simulated and measured tables have the same columns, so one function draws both.
 """
 
-from labkit.draw.palette import HATCHES, PALETTE, STYLES, darker, style_of
+from labkit.draw.palette import HATCHES, PALETTE, SOURCES, STYLES, darker, style_of
 from labkit.draw.picture import Picture, new_axes, save, show
 from labkit.draw.rank_devices import describe_rank_devices, rank_devices
 from labkit.draw.schedule_figures import schedules
@@ -24,6 +26,7 @@ from labkit.draw.timelines import overlay, timeline
 __all__ = [
     "HATCHES",
     "PALETTE",
+    "SOURCES",
     "STYLES",
     "Picture",
     "darker",

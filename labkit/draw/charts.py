@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -13,13 +14,15 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogFormatter
 
 from labkit.base.formats import emulated
-from labkit.draw.palette import HATCHES, PALETTE, Style, darker
+from labkit.draw.marks import lines_at, mark_guess, remember_columns
+from labkit.draw.palette import MEASURED, SOURCES, SeriesStyle, darker
 from labkit.draw.picture import INK, attach, house_style, new_axes
+from labkit.draw.sources import bar_styles, is_told, line_styles
 
-ALIKE = Style("#AFBAC4", "")  # grey and plain, for bars that are not told apart
-CURVE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # a thin line needs a dark colour
+__all__ = ["bars", "by_source", "curve", "lines_at", "mark_guess", "panels"]
+
+ALIKE = SeriesStyle("#AFBAC4", "", darker("#AFBAC4"))  # grey and plain, for bars that are not told apart
 CHARACTERS_PER_IN = 16  # of what stands under the axes
-MARKERS = ("o", "s", "^", "D", "v", "P")
 
 
 def panels(*widths: float, height_in: float = 4.0) -> list[Axes]:
@@ -34,9 +37,9 @@ def bars(
     table: pd.DataFrame,
     *,
     group: str,
-    series: str,
     value: str,
-    error: str | None = None,
+    series: str | None = None,
+    error: str | tuple[str, str] | None = None,
     label: str = "",
     log: bool = False,
     note: str = "",
@@ -44,36 +47,89 @@ def bars(
 ) -> Axes:
     """Draw a table of one row per bar: a cluster per ``group``, in it a bar per ``series``.
 
-    ``group``, ``series``, ``value`` and ``error`` name columns. A bar is ``value`` high; ``error``
-    is half the length of the error bar, in the unit of the value. ``label`` says what the value is
-    and in which unit. With ``log`` the axis is logarithmic.
+    ``group``, ``series``, ``value`` and ``error`` name columns. A bar is ``value`` high. ``error``
+    is half the length of the error bar, in the unit of the value; or two columns, the ends of an
+    interval around it. ``label`` says what the value is and in which unit. With ``log`` the axis is
+    logarithmic. A series whose name begins with "your guess", "predicted", "measured" or
+    "published" looks as that source does in every picture: see :mod:`labkit.draw.sources`.
 
-    Raises ValueError for a missing column, an empty table, a value that is missing, or two rows for
-    one bar.
+    Raises ValueError for a missing column, an empty table, a value that is missing, two rows for
+    one bar, or an interval that its value lies outside of.
     """
-    _check_columns(table, "bars(table)", [group, series], [value, *([error] if error else [])])
+    errors, keys = _names(error), [group] if series is None else [group, series]
+    _check_columns(table, "bars(table)", keys, [value, *errors])
     if log and (table[value] <= 0).any():
         raise ValueError(f"bars(table): {value} has entries that are not positive, which have no place on a log axis")
-    if table.duplicated([group, series]).any():
-        raise ValueError(f"bars(table): two rows for one bar; expected one row per {group} and {series}")
-    groups, names = list(table[group].unique()), list(table[series].unique())
+    if table.duplicated(keys).any():
+        raise ValueError(f"bars(table): two rows for one bar; expected one row per {' and '.join(keys)}")
+    groups = list(table[group].unique())
+    names = [""] if series is None else [str(name) for name in table[series].unique()]
+    styles = bar_styles(names)
     width = 0.8 / len(names)
     with house_style():
         ax = ax or new_axes(2.2 + 0.75 * len(groups) * (len(names) + 1), 3.6)
         for i, name in enumerate(names):
-            rows = table[table[series] == name]
+            rows = table if series is None else table[table[series].astype(str) == name]
             x = [groups.index(entry) + (i - (len(names) - 1) / 2) * width for entry in rows[group]]
-            deviation = rows[error].to_numpy(dtype=float) if error else None
-            style = Style(PALETTE[i % len(PALETTE)], HATCHES[i % len(HATCHES)]) if len(names) > 1 else ALIKE
+            style = styles[name] if len(names) > 1 or is_told(name) else ALIKE
             number_pt = 8.0 if len(table) <= 16 else 7.0  # of many bars each is narrow
-            _draw_series(ax, str(name), style, x, rows[value].to_numpy(dtype=float), deviation, width, number_pt)
+            ends = _ends(rows, value, errors, "bars(table)")
+            _draw_series(ax, name, style, x, rows[value].to_numpy(dtype=float), ends, width, number_pt)
         _label_groups(ax, groups)
         ax.margins(y=0.12)
         if log:
             _scale_by_powers_of_ten(ax, table[value])
         _finish(ax, "", label or value, emulated(table, note=note))
-    attach(ax, table[[group, series, value, *([error] if error else [])]])
+    attach(ax, table[[*keys, value, *errors]])
+    remember_columns(ax, group, value, series)
     return ax
+
+
+def by_source(
+    numbers: Mapping[str, Mapping[str, Any]], *, label: str, note: str = "", log: bool = False, ax: Axes | None = None
+) -> Axes:
+    """Draw bars of the same quantity from several sources: guessed, predicted, measured, published.
+
+        by_source({"your guess": {"weak": 2.0}, "measured": {"weak": 1.4}}, label="times as fast")
+
+    ``numbers`` has a number per source and group, and need not have each. A number with an interval
+    is ``(median, low, high)``, as :func:`labkit.trace.interval` returns it. A guess may be what
+    ``guess(...)`` returned; one that was not given is left out.
+
+    Raises ValueError where there are no numbers, or one lies outside of its interval.
+    """
+    rows = []
+    for source, by_group in numbers.items():
+        for group, number in by_group.items():
+            number = getattr(number, "value", number)
+            if number is not None:
+                middle, low, high = number if isinstance(number, tuple) else (number, number, number)
+                rows.append((group, source, middle, low, high))
+    columns = ["group", "source", label, "low", "high"]
+    table = pd.DataFrame(rows, columns=columns).sort_values(
+        "group", kind="stable", key=lambda column: column.map(list(dict.fromkeys(row[0] for row in rows)).index)
+    )
+    return bars(table, group="group", series="source", value=label, error=("low", "high"), note=note, log=log, ax=ax)
+
+
+def _names(columns: str | tuple[str, str] | None) -> list[str]:
+    return [] if columns is None else [columns] if isinstance(columns, str) else list(columns)
+
+
+def _ends(rows: pd.DataFrame, value: str, errors: list[str], what: str) -> np.ndarray | None:
+    """Return how far each error bar goes down and up from its value, as two rows."""
+    if not errors:
+        return None
+    middle = rows[value].to_numpy(dtype=float)
+    if len(errors) == 1:
+        half = rows[errors[0]].to_numpy(dtype=float)
+        ends = np.array([half, half])
+    else:
+        low, high = (rows[name].to_numpy(dtype=float) for name in errors)
+        ends = np.array([middle - low, high - middle])
+        if (ends < -1e-9 * abs(middle)).any():
+            raise ValueError(f"{what}: {value} lies outside of {errors[0]} to {errors[1]}; expected the ends around it")
+    return np.where(ends.max(axis=0) > 0, ends.clip(min=0), np.nan)  # no line for what has no spread
 
 
 def _label_groups(ax: Axes, groups: list[Any]) -> None:
@@ -86,23 +142,22 @@ def _label_groups(ax: Axes, groups: list[Any]) -> None:
 def _draw_series(
     ax: Axes,
     name: str,
-    style: Style,
+    style: SeriesStyle,
     x: list[float],
     y: np.ndarray,
-    deviation: np.ndarray | None,
+    ends: np.ndarray | None,
     width: float,
     number_pt: float,
 ) -> None:
-    if deviation is not None:
-        deviation = np.where(deviation > 0, deviation, np.nan)  # no line for what has no spread
     look: dict[str, Any] = {
-        "color": style.colour,
+        "color": style.fill,
         "hatch": style.hatch,
-        "edgecolor": darker(style.colour),
-        "linewidth": 0.5,
+        "edgecolor": style.edge,
+        "linestyle": style.line,
+        "linewidth": 0.5 if style.line == "-" else 1.1,
     }
     error_look = {"capsize": 3, "elinewidth": 1, "ecolor": INK}
-    drawn = ax.bar(x, y, width=0.92 * width, yerr=deviation, label=name, error_kw=error_look, **look)
+    drawn = ax.bar(x, y, width=0.92 * width, yerr=ends, label=name, error_kw=error_look, **look)
     behind = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}  # or a line through a number would hide it
     ax.bar_label(
         drawn,
@@ -126,41 +181,62 @@ def curve(
     x: str,
     y: str,
     series: str | None = None,
-    error: str | None = None,
+    error: str | tuple[str, str] | None = None,
     predicted: str | None = None,
+    source: str = MEASURED,
     x_label: str = "",
     y_label: str = "",
     log: str = "",
+    ticks: Mapping[float, str] | Collection[float] | None = None,
     note: str = "",
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw a table of one row per measured point: ``y`` over ``x``, and dashed what was predicted.
+    """Draw a table of one row per point: ``y`` over ``x``, and dashed what was predicted.
 
     ``x``, ``y``, ``series``, ``error`` and ``predicted`` name columns; ``series`` makes a line per
-    name in it. ``log`` names the axes that are logarithmic: ``"x"``, ``"y"`` or ``"xy"``.
+    name in it, ``error`` is as for :func:`bars`. ``log`` names the axes that are logarithmic:
+    ``"x"``, ``"y"`` or ``"xy"``. ``ticks`` are the positions that the x axis names, with what to
+    write there if it is not the number.
 
-    Raises ValueError for a missing column, an empty table, or a value that is missing.
+    Only what was measured or published has markers. A line of which the series' name says that it
+    was predicted ("formula", "ring, simulated") is dashed; ``source`` says where the lines come
+    from whose names do not: ``"measured"``, ``"predicted"`` or ``"published"``.
+
+    Raises ValueError for a missing column, an empty table, a value that is missing, an unknown
+    source, or an interval that its value lies outside of.
     """
-    numbers = [x, y, *(name for name in (error, predicted) if name)]
+    errors = _names(error)
+    numbers = [x, y, *errors, *([predicted] if predicted else [])]
     _check_columns(table, "curve(table)", [series] if series else [], numbers)
+    if source not in SOURCES:
+        raise ValueError(f"curve(table): source is {source!r}, expected one of {', '.join(SOURCES)}")
+    lines = [(str(name), rows) for name, rows in table.groupby(series, sort=False)] if series else [(source, table)]
+    styles = line_styles([name for name, _ in lines], source)
     with house_style():
         ax = ax or new_axes(7.0, 3.6)
-        lines = (
-            [(str(name), rows) for name, rows in table.groupby(series, sort=False)] if series else [("measured", table)]
-        )
-        for i, (name, rows) in enumerate(lines):
-            rows, colour = rows.sort_values(x), CURVE_COLOURS[i % len(CURVE_COLOURS)]
-            deviation = rows[error] if error else None
-            look: dict[str, Any] = {"color": colour, "marker": MARKERS[i % len(MARKERS)], "markersize": 5, "capsize": 3}
-            ax.errorbar(rows[x], rows[y], yerr=deviation, label=name, linewidth=1.4, **look)
+        for name, rows in lines:
+            rows, style = rows.sort_values(x), styles[name]
+            ends = _ends(rows, y, errors, "curve(table)")
+            look: dict[str, Any] = {"color": style.edge, "linestyle": style.line, "capsize": 3}
+            look |= {"marker": style.marker, "markersize": 10 if style.marker == "*" else 5}
+            ax.errorbar(rows[x], rows[y], yerr=ends, label=name, linewidth=1.4, **look)
             if predicted:
                 label = f"{name}, predicted" if series else "predicted"
-                ahead = darker(colour) if series else INK
+                ahead = darker(style.edge) if series else SOURCES["predicted"].edge
                 ax.plot(rows[x], rows[predicted], color=ahead, linestyle="--", linewidth=1.2, label=label, zorder=3)
         _scale(ax, log)
+        if ticks is not None:
+            _name_ticks(ax, ticks)
         _finish(ax, x_label or x, y_label or y, emulated(table, note=note))
     attach(ax, table[[*([series] if series else []), *numbers]])
+    remember_columns(ax, x, y, series)
     return ax
+
+
+def _name_ticks(ax: Axes, ticks: Mapping[float, str] | Collection[float]) -> None:
+    named = ticks if isinstance(ticks, Mapping) else {position: f"{position:g}" for position in ticks}
+    ax.set_xticks(list(named), labels=list(named.values()))
+    ax.tick_params(axis="x", which="minor", bottom=False)
 
 
 def _scale(ax: Axes, log: str) -> None:

@@ -65,6 +65,29 @@ STYLES: dict[str, Style] = {
     "gradients": Style(_ORANGE, "\\\\\\"),
     "optimizer state": Style(_GREY, "+++"),
 }
+
+# --- where the numbers of a series come from: see sources -----------------------------------------
+
+GUESS, PREDICTED, MEASURED, PUBLISHED = "your guess", "predicted", "measured", "published"
+
+
+class SeriesStyle(NamedTuple):
+    """How a series looks: bars have fill, hatch and an edge; its line has the edge's form."""
+
+    fill: str
+    hatch: str
+    edge: str
+    line: str = "-"  # "-", "--" or ":"
+    marker: str = ""
+
+
+SOURCES: dict[str, SeriesStyle] = {
+    GUESS: SeriesStyle("#C9CFD4", "..", "#555B61", ":", "*"),
+    PREDICTED: SeriesStyle("#FFFFFF", "", "#222222", "--"),
+    MEASURED: SeriesStyle(_BLUE, "", _BLUE, "-", "o"),
+    PUBLISHED: SeriesStyle("#5BBFA0", "///", "#00694C", "-", "D"),
+}
+
 _LIGHTEST = 0.6  # how far the last stage of a rank goes towards white
 
 

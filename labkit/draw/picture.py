@@ -76,10 +76,18 @@ def new_axes(width_in: float, height_in: float) -> Axes:
     return plt.subplots(figsize=(min(width_in, PAGE_IN), height_in), layout="constrained")[1]
 
 
-def attach(ax: Axes, table: pd.DataFrame) -> None:
-    """Remember the table that was drawn on these axes; :func:`save` writes it as CSV."""
-    before = _attached.get(ax)
-    _attached[ax] = table if before is None else pd.concat([before, table], ignore_index=True)
+def attach(ax: Axes, table: pd.DataFrame, after: pd.DataFrame | None = None) -> None:
+    """Remember the table that was drawn on these axes; :func:`save` writes it as CSV.
+
+    It comes after those that were attached before, or ``after`` another table.
+    """
+    before = _attached.get(ax) if after is None else after
+    _attached[ax] = table if before is None or before.empty else pd.concat([before, table], ignore_index=True)
+
+
+def drawn_table(ax: Axes) -> pd.DataFrame:
+    """Return what these axes show: the attached table, else the lines, bars and points on them."""
+    return _attached[ax] if ax in _attached else _data_of_artists(ax)
 
 
 @dataclass(frozen=True, repr=False)
@@ -153,7 +161,11 @@ def save(figure: Figure | Axes, name: str, *, alt: str) -> Picture:
 
 
 def figures_folder() -> Path:
+<<<<<<< HEAD
     """Return where :func:`save` writes: ``LABKIT_FIGURES`` if that is set, else ``figures`` of the lab."""
+=======
+    """Return where :func:`save` writes: ``LABKIT_FIGURES``, else ``figures`` of the lab."""
+>>>>>>> tasks
     given = os.environ.get("LABKIT_FIGURES")
     return Path(given) if given else lab_folder() / "figures"
 
@@ -196,7 +208,7 @@ def drawn_data(figure: Figure) -> pd.DataFrame:
 
     Raises ValueError if there is no data in it.
     """
-    tables = [_attached[ax] if ax in _attached else _data_of_artists(ax) for ax in figure.axes]
+    tables = [drawn_table(ax) for ax in figure.axes]
     tables = [table for table in tables if not table.empty]
     if not tables:
         raise ValueError("save: the figure shows no data (no timeline, bars, lines or points were found in it)")

@@ -14,15 +14,16 @@ from labkit.draw.picture import attach, house_style, new_axes
 from labkit.guesses import store
 
 FAR = 100.0  # a guess that is further off is drawn at the edge
-_COLUMNS = ["notebook", "question", "guess", "answer", "factor", "left out"]
+_COLUMNS = ["notebook", "question", "guess", "answer", "factor", "times off", "left out"]
 
 
 def calibration() -> MeasuredTable:
     """Return every guess whose answer has been seen, in the order in which they were answered.
 
-    Columns: notebook, question, guess, answer, factor, left out. ``factor`` is how many times too
-    high (above 1) or too low (below 1) a number was; NaN for choices, orders and "I don't know".
-    ``left out`` is the wrong model or the term that the guess came nearest to, or "".
+    Columns: notebook, question, guess, answer, factor, times off, left out. ``factor`` is guess ÷
+    answer of a number, and ``times off`` how many times too high or too low that is; both are NaN
+    for choices, orders and "I don't know". ``left out`` is the wrong model or the term that the
+    guess came nearest to, or "".
     """
     notebook_of = {name: facts.get("notebook", "") for name, facts in store.read(store.shipped_file()).items()}
     rows = [
@@ -37,15 +38,19 @@ def calibration() -> MeasuredTable:
         for name, facts in store.load().items()
         if "guess" in facts and "answer" in facts
     ]
-    return MeasuredTable(pd.DataFrame(rows, columns=_COLUMNS).astype({"factor": float}))
+    table = pd.DataFrame(rows, columns=[name for name in _COLUMNS if name != "times off"])
+    factor = table["factor"].astype(float)
+    return MeasuredTable(
+        table.assign(**{"factor": factor, "times off": factor.where(factor >= 1, 1 / factor)})[_COLUMNS]
+    )
 
 
 def said_of_calibration(table: pd.DataFrame) -> str:
     """Return three lines: how far off, what was left out most often, and getting better or not."""
-    factors = table.factor.dropna().map(lambda factor: max(factor, 1 / factor))
-    if len(factors) < 4:
+    times_off = table["times off"].dropna()
+    if len(times_off) < 4:
         return f"{len(table)} answers so far: come back when you have four numbers."
-    lines = [f"Numbers: {len(factors)}, typically {measured(factors.median(), 'times off')}."]
+    lines = [f"Numbers: {len(times_off)}, typically {measured(times_off.median(), 'times off')}."]
     choices = table[table.factor.isna() & (table.guess != "I don't know")]
     right = sum(map(_agrees, choices.guess, choices.answer))
     lines.append(f"Choices and orders: {len(choices)}, right: {measured(right, width=2)}.")
@@ -53,7 +58,7 @@ def said_of_calibration(table: pd.DataFrame) -> str:
     if len(left_out):
         most, times = left_out.mode()[0], left_out.value_counts().iloc[0]
         lines.append(f"Left out most often: {most}, {measured(times, 'times', 2)}.")
-    early, late = factors.iloc[: len(factors) // 2].median(), factors.iloc[len(factors) // 2 :].median()
+    early, late = times_off.iloc[: len(times_off) // 2].median(), times_off.iloc[len(times_off) // 2 :].median()
     word = "better" if late < early / 1.1 else "worse" if late > 1.1 * early else "neither better nor worse"
     lines.append(
         f"First half {measured(early, 'times off')}, second half {measured(late, 'times off')}: {fact(word, 26)}."

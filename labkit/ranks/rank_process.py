@@ -27,6 +27,7 @@ def run(connection: int, output: int, stacks: int, listener: int) -> int:
     with contextlib.suppress(PermissionError):  # leads a session already
         os.setsid()  # an interrupt of the notebook's process group must not reach the ranks
     _die_with_parent()
+    _keep_freed_memory()
     atexit._clear()  # what the preloaded packages registered is the server's to run; a rank runs what it registers itself
     atexit.register(multiprocessing.util._exit_function)  # type: ignore[attr-defined]
     _redirect_output(output)
@@ -44,6 +45,18 @@ def _die_with_parent() -> None:
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
         _libc.prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+def _keep_freed_memory() -> None:
+    """Have the C library keep what is freed, as it does by itself once a large tensor was freed.
+
+    Until then it gives a freed tensor back to the system, above all in autograd's threads, and the
+    next one's pages have to be zeroed anew: a cost of the first steps that no prediction knows.
+    """
+    if hasattr(_libc, "mallopt"):  # glibc
+        mmap_threshold, trim_threshold = -3, -1  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
+        _libc.mallopt(mmap_threshold, 32 << 20)  # the most that glibc takes
+        _libc.mallopt(trim_threshold, 64 << 20)  # twice that is its own choice
 
 
 _libc = ctypes.CDLL(None)

@@ -71,9 +71,10 @@ def test_counts_and_labels_of_a_measured_table_are_printed_in_the_open():
     assert "3" in outside_brackets(repr(events)) and "7" in outside_brackets(repr(events))
 
 
-def test_a_long_fact_in_a_table_is_whole_in_html():
-    html = MeasuredTable({"device": [fact("x" * 200)]})._repr_html_()
-    assert ">" + "x" * 200 + "</span>" in html
+def test_a_long_fact_in_a_table_is_whole():
+    table = MeasuredTable({"device": [fact("x" * 200)]})
+    assert ">" + "x" * 200 + "</span>" in table._repr_html_()
+    assert "x" * 200 + "]" in repr(table)
 
 
 def test_a_measured_table_still_computes_like_a_table():
@@ -154,6 +155,7 @@ STRINGS = {
     "short": [{"way": "ring", "took": measured(0.5, "s"), "loss": loss(0.5)}, {"way": "a", "took": "", "loss": None}],
     "wide": [{f"a long name of column {i}": measured(i + 0.5, "s") for i in range(8)}],
     "many rows": [{"row": f"row {i}", "took": measured(0.5)} for i in range(100)],
+    "mixed": [{"way": "ring", "n": 3}, {"way": 7, "n": "–"}, {"way": [1, 2], "n": None}],
     "counts": [{"rank": 0, "took": measured(0.5)}, {"rank": 1, "took": measured(1.5)}],
 }
 

@@ -1,32 +1,31 @@
 ### INSTRUCTORS ONLY: this file holds answers, so it is not in the student edition
 """Wrong and right answers to dp.4; test_answers.py says how they are written."""
 
-from labkit.check import dp_4 as claims
 from labkit.check import gradients
 from labkit.check.calls import calls_have_ended
 
 SOME = "if parameter.grad is not None:"
-SUM = "dist.all_reduce(parameter.grad, group=process_group)"
-DIVIDE = "parameter.grad /= dist.get_world_size(group=process_group)"
+SUM = "dist.all_reduce(parameter.grad)"
+DIVIDE = "parameter.grad /= dist.get_world_size()"
 ZEROS = "if parameter.grad is None: parameter.grad = torch.zeros_like(parameter)\n        if True:"
 WEIGHTS = "parameter.data += dist.get_rank(); dist.all_reduce(parameter.data)"
 LAST_BITS = f"{DIVIDE}; parameter.grad *= 1 + dist.get_rank() * 1e-15"
 FLAT = """
-def average_gradients(model, process_group=None):
+def average_gradients(model):
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     flat = torch.cat([gradient.flatten() for gradient in gradients])
-    dist.all_reduce(flat, group=process_group)
-    flat /= dist.get_world_size(group=process_group)
+    dist.all_reduce(flat)
+    flat /= dist.get_world_size()
     for gradient, mean in zip(gradients, flat.split([gradient.numel() for gradient in gradients])):
         gradient.copy_(mean.view_as(gradient))
 """
 ALL_AT_ONCE = """
-def average_gradients(model, process_group=None):
+def average_gradients(model):
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    works = [dist.all_reduce(gradient, group=process_group, async_op=True) for gradient in gradients]
+    works = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]
     for gradient, work in zip(gradients, works):
         work.wait()
-        gradient /= dist.get_world_size(group=process_group)
+        gradient /= dist.get_world_size()
 """
 
 WRONG = {
@@ -44,17 +43,13 @@ WRONG = {
     },
     None: {"forgets None": ("parameters without a gradient (grad is None): it raised ", (SOME, "if True:"))},
     calls_have_ended: {
-        "does not wait": ("rank 0 began all_reduce and never", (SUM, SUM.replace("group=", "async_op=True, group="))),
+        "does not wait": ("rank 0 began all_reduce and never", (SUM, SUM.replace(")", ", async_op=True)"))),
     },
     gradients.gradients_change_in_place: {
         "makes a new gradient": ("is another tensor than before", (DIVIDE, DIVIDE.replace("/=", "= parameter.grad /"))),
     },
     gradients.each_gradient_travels_by_itself: {
         "one flat all_reduce": ("{'all_reduce': [320]}, expected {'all_reduce': [32, 32, 128, 128]}", FLAT),
-    },
-    claims.a_group_averages_among_its_ranks: {
-        "sums over all": ("both take group=process_group", (SUM, "dist.all_reduce(parameter.grad)")),
-        "divides by the number of all": ("on rank 0, whose group has 2 of 3 ranks", (DIVIDE, "parameter.grad /= 3")),
     },
 }
 RIGHT = {

@@ -2,7 +2,21 @@
 
 import pytest
 
-from labkit.cost.memory import GPT3_SIZES, Size, activation_bytes, memory_table, parameters, token_table
+from labkit.cost.memory import (
+    DAY_S,
+    GPT3_SIZES,
+    GPUS,
+    Size,
+    activation_bytes,
+    fit_table,
+    gib_per_gpu,
+    memory_table,
+    parameters,
+    token_table,
+    training_flops,
+    training_s,
+    training_table,
+)
 
 
 @pytest.mark.parametrize("layers, width", [(2, 64), (12, 768), (3, 128)])
@@ -22,7 +36,7 @@ def test_each_size_has_about_as_many_parameters_as_its_name_says(size: Size):
 
 def test_the_largest_model_takes_16_bytes_a_parameter_and_its_activations():
     row = memory_table().set_index("model").loc["175B"]
-    states = row.weights + row.gradients + row.Adam
+    states = row.weights + row.gradients + row.master + row.moments
     assert states * 2**30 == pytest.approx(16 * 175e9, rel=0.01)
     assert row.total == pytest.approx(states + row.activations)
 
@@ -34,14 +48,72 @@ def test_activations_agree_with_the_paper_that_gave_the_formula():
     """
     linear, attention = 34, 5 * 96 * 2048 / 12288
     assert attention == 80
-    assert activation_bytes(96, 12288, 96) == pytest.approx(96 * 2048 * 12288 * (linear + attention))
+    assert activation_bytes(96, 12288, 96, flash_attention=False) == pytest.approx(
+        96 * 2048 * 12288 * (linear + attention)
+    )
 
 
 def test_activations_grow_with_the_square_of_the_context_once_attention_dominates():
-    short, long = (activation_bytes(1, 64, 64, context=context) for context in (10_000, 20_000))
+    short, long = (activation_bytes(1, 64, 64, context=context, flash_attention=False) for context in (10_000, 20_000))
     assert long / short == pytest.approx(4, rel=0.01)
 
 
 def test_every_size_sees_300_billion_tokens():
     table = token_table()
     assert (table.batch_tokens * table.steps).round(-9).eq(300e9).all()
+
+
+def test_without_flash_attention_its_matrices_are_kept_too():
+    flash, kept = (memory_table(flash_attention=yes).set_index("model").loc["175B"] for yes in (True, False))
+    assert kept.activations / flash.activations == pytest.approx((34 + 80) / 34)
+    assert kept.total - flash.total == pytest.approx(kept.activations - flash.activations)
+
+
+# --- where it fits --------------------------------------------------------------------------------
+
+
+def test_ddp_fits_no_more_on_eight_gpus_than_on_one_and_sharding_does():
+    fits = fit_table()
+    assert fits["8 × H100, DDP"].equals(fits["H100"])
+    assert not fits.loc["6.7B", "8 × H100, DDP"]
+    assert fits.loc[["6.7B", "13B"], "8 × H100, sharded"].all()
+    assert not fits.loc["175B"].any()
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_what_fits_is_what_takes_less_than_the_gpu_has(name):
+    total = memory_table(flash_attention=False).set_index("model").total
+    assert fit_table(flash_attention=False)[name].to_dict() == (total <= GPUS[name].memory_gib).to_dict()
+
+
+def test_sharding_follows_the_example_of_the_paper():
+    """ZeRO, figure 1: 7.5 billion parameters on 64 GPUs take 120 GB each by DDP, 1.9 GB sharded."""
+    activations = memory_table().set_index("model").activations
+    copy, part = (gib_per_gpu(64, sharded) - activations for sharded in (False, True))
+    assert (copy / part).to_list() == pytest.approx([120 / 1.875] * len(GPT3_SIZES))
+
+
+# --- how long it takes ----------------------------------------------------------------------------
+
+
+def test_flops_are_those_that_the_gpt3_paper_states():
+    """Brown et al. 2020, table D.1: 3.14e23 FLOPs for 175B, 1.2e22 for 6.7B."""
+    flops = training_table().set_index("model").FLOPs
+    assert flops["175B"] == pytest.approx(3.14e23, rel=0.01)
+    assert flops["6.7B"] == pytest.approx(1.2e22, rel=0.01)
+
+
+def test_days_agree_with_those_that_megatron_states_for_gpt3():
+    """Narayanan et al. 2021, section 5.2: 34 days at 140 TFLOP/s, with the forward pass done twice.
+
+    That is 8 FLOPs for a parameter and token instead of 6.
+    """
+    days = training_s(175e9, 1024, GPUS["A100"], utilisation=140e12 / 312e12) / DAY_S
+    assert days * 8 / 6 == pytest.approx(34, rel=0.01)
+
+
+def test_time_shrinks_with_gpus_and_grows_with_tokens():
+    once = training_s(1e9, 1, GPUS["T4"])
+    assert training_s(1e9, 8, GPUS["T4"]) == pytest.approx(once / 8)
+    assert training_s(1e9, 1, GPUS["T4"], n_tokens=600e9) == pytest.approx(2 * once)
+    assert training_flops(2, n_tokens=3) == 36

@@ -213,16 +213,17 @@ def test_a_notebooks_solution_and_its_output_are_taken_out(repository):
             cell("%%needs dp.1\nshow()"),
             cell('check("dp.1")'),
             cell("print(inspect.getsource(dp.average_gradients))"),
+            cell("listing(dp.average_gradients)"),
             cell("1 + 1"),
         )
     )
     cells = json.loads((edition(repository) / "notebooks/00.ipynb").read_text())["cells"]
     assert "".join(cells[1]["source"]) == '# TODO dp.4 (about 1 line, 1 minute): Say it.\nraise TodoError("dp.4")\n'
-    for cleared in cells[1:5]:
+    for cleared in cells[1:6]:
         assert cleared["outputs"] == []
         assert cleared["execution_count"] is None
         assert cleared["metadata"]["tags"] == ["nbval-ignore-output"]
-    for kept in (cells[0], cells[5]):
+    for kept in (cells[0], cells[6]):
         assert kept["outputs"]
         assert "tags" not in kept["metadata"]
 
@@ -231,6 +232,31 @@ def test_a_notebooks_marker_that_does_not_fit_is_an_error_with_cell_and_line(rep
     (repository / "notebooks/00.ipynb").write_text(notebook(cell("1"), cell("x = 1\n### END SOLUTION")))
     with pytest.raises(MarkerError, match=r"notebooks/00\.ipynb, cell 2, line 2: a solution ends"):
         edition(repository)
+
+
+WRITTEN_BY_NOTEBOOKS = [
+    "figures/dp_training_time.png",
+    ".labkit/guesses.json",
+    ".labkit/hints.json",
+    "runs/report-03.html",
+    "notebooks/.ipynb_checkpoints/01_shards-checkpoint.ipynb",
+    "labkit/__pycache__/dp.cpython-311.pyc",
+]
+
+
+@in_the_marked_source
+def test_git_ignores_what_notebooks_write_in_the_student_edition_and_keeps_figures_here(repository):
+    shutil.copy(ROOT / ".gitignore", repository)
+    target = edition(repository)
+    subprocess.run(["git", "init", "-q", str(target)], check=True)
+    assert ignored(target) == WRITTEN_BY_NOTEBOOKS
+    subprocess.run(["git", "init", "-q", str(repository)], check=True)
+    assert ignored(repository) == WRITTEN_BY_NOTEBOOKS[1:]
+
+
+def ignored(folder: Path) -> list[str]:
+    command = ["git", "-C", str(folder), "check-ignore", *WRITTEN_BY_NOTEBOOKS, "labkit/dp.py"]
+    return subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
 
 
 # --- this repository ------------------------------------------------------------------------------

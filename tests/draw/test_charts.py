@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from drawn_tables import RESULTS, SWEEP
 
-from labkit.draw.charts import bars, curve
+from labkit.draw.charts import bars, by_source, curve
 
 
 @pytest.fixture(autouse=True)
@@ -68,3 +68,59 @@ def test_charts_refuse_tables_that_they_cannot_draw():
         curve(SWEEP[:0], x="batch", y="time_s")
     with pytest.raises(ValueError, match="not positive"):
         bars(RESULTS.assign(time_s=[1.0, 2.0, 0.0, 1.0]), group="setting", series="source", value="time_s", log=True)
+
+
+# --- intervals, sources, ticks --------------------------------------------------------------------
+
+ENDS = RESULTS.assign(low=RESULTS.time_s - 0.5, high=[13.0, 17.0, 3.5, 5.25])
+
+
+def test_two_columns_are_the_ends_of_an_interval_in_bars_and_curves():
+    ax = bars(ENDS, group="setting", series="source", value="time_s", error=("low", "high"))
+    segments = [tuple(segment[:, 1]) for lines in ax.collections for segment in lines.get_segments()]
+    assert segments == [(11.5, 13.0), (14.5, 17.0), (3.0, 3.5), (1.75, 5.25)]
+    sweep = SWEEP.assign(low=[0.3, 0.1, 0.1], high=[0.6, 0.1, 0.3])
+    (lines,) = curve(sweep, x="batch", y="time_s", error=("low", "high")).collections
+    segments = [tuple(segment[:, 1]) for segment in lines.get_segments() if len(segment)]
+    assert [segment for segment in segments if segment == segment] == [(0.1, 0.3), (0.3, 0.6)]
+
+
+@pytest.mark.parametrize("ends", [("high", "low"), ("high", "high"), ("low", "low")])
+def test_a_value_outside_of_its_interval_is_refused(ends):
+    table = ENDS.assign(high=ENDS.time_s + 1)
+    with pytest.raises(ValueError, match=f"time_s lies outside of {ends[0]} to {ends[1]}"):
+        bars(table, group="setting", series="source", value="time_s", error=ends)
+    with pytest.raises(ValueError, match="no column least"):
+        bars(table, group="setting", series="source", value="time_s", error=("least", "high"))
+
+
+def test_bars_without_series_are_one_per_group_and_have_no_legend():
+    ax = bars(RESULTS[:2], group="setting", value="time_s")
+    assert [bar.get_height() for bar in ax.patches] == [12.0, 15.0] and ax.get_legend() is None
+    with pytest.raises(ValueError, match="two rows for one bar"):
+        bars(RESULTS, group="setting", value="time_s")
+
+
+def test_bars_by_source_are_those_of_the_numbers_that_are_there():
+    numbers = {
+        "your guess": {"strong": None},
+        "predicted": {"weak": 1.7, "strong": 1.5},
+        "measured": {"weak": (1.4, 1.3, 1.6)},
+    }
+    ax = by_source(numbers | {"published": {"weak": 1.74}}, label="times as fast")
+    drawn = [container for container in ax.containers if not container.get_label().startswith("_")]
+    heights = {each.get_label(): [bar.get_height() for bar in each] for each in drawn}
+    assert heights == {"predicted": [1.7, 1.5], "measured": [1.4], "published": [1.74]}
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["weak", "strong"]
+    assert ax.get_ylabel() == "times as fast"
+    with pytest.raises(ValueError, match="the table is empty"):
+        by_source({"your guess": {"weak": None}}, label="times")
+
+
+def test_ticks_stand_where_they_are_asked_for_with_their_names():
+    assert [
+        label.get_text() for label in curve(SWEEP, x="batch", y="time_s", log="x", ticks=[1, 4]).get_xticklabels()
+    ] == ["1", "4"]
+    ax = curve(SWEEP, x="batch", y="time_s", log="x", ticks={1: "1 of 4\nparameters", 4: "4 of 1"})
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["1 of 4\nparameters", "4 of 1"]
+    assert list(ax.get_xticks()) == [1, 4]

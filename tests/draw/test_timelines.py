@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from drawn_artists import coloured_bars, drawn_bars, faces, on_screen, overlapping
 from drawn_tables import ALT, event, two_ranks
+from eyes import COLOUR_VISION, lab
 from matplotlib.collections import PolyCollection
-from matplotlib.colors import to_hex, to_rgb
+from matplotlib.colors import to_hex
 
 from labkit.draw import PALETTE, STYLES, overlay, schedule_table, show, style_of, timeline
 from labkit.draw.palette import shade
@@ -304,26 +305,9 @@ def test_a_wrong_table_is_refused_with_its_fault(table, error, message):
 
 # --- colours --------------------------------------------------------------------------------------
 
+
 # Linear light to what an eye without red, green or blue cones sees (Machado, Oliveira and Fernandes
 # 2009, severity 1).
-COLOUR_VISION = {
-    "normal": np.eye(3),
-    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
-    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
-    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.3039]],
-}
-
-
-def lab(colour, vision):
-    """CIE L*a*b* (D65) of a colour as that eye sees it."""
-    srgb = np.array(to_rgb(colour))
-    linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
-    seen = np.clip(np.array(COLOUR_VISION[vision]) @ linear, 0, 1)
-    xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]) @ seen
-    f = np.cbrt(np.maximum(xyz / [0.9505, 1.0, 1.089], 0.008856))
-    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
-
-
 @pytest.mark.parametrize("vision", COLOUR_VISION)
 def test_the_stages_of_a_rank_differ_for_every_eye_and_in_black_and_white(vision):
     for name in ("forward", "backward", "input_grad", "weight_grad"):

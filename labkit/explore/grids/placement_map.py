@@ -98,15 +98,14 @@ def stage_parameters(size: Size, tied: bool) -> list[int]:
 def kept_in_ranks() -> list[Kept]:
     """Return what real ranks kept of a small model after one step in each setting.
 
-    The step is the reader's own: pipelines run by ScheduledPipeline (pipe.5), gradients averaged by
-    average_gradients (dp.4). Raises NotImplementedError while one of them is to do, and what
-    :func:`labkit.launch.launch` raises.
+    Pipelines are run by the reader's own ScheduledPipeline (pipe.5). Raises NotImplementedError
+    while that is to do, and what :func:`labkit.launch.launch` raises.
     """
     from labkit import todo
     from labkit.launch import launch
 
-    if missing := [place for task in ("dp.4", "pipe.5") if (place := todo.missing(task))]:
-        raise NotImplementedError(f"{'; '.join(missing)}. Once written, they train a small model here")
+    if place := todo.missing("pipe.5"):
+        raise NotImplementedError(f"{place}. Once written, it trains a small model here")
     seen = launch(_weigh, world_size=MOST_RANKS, backend="gloo", threads=1).values
     return [
         Kept(number, rank, *weight)

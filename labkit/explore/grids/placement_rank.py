@@ -9,9 +9,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.model_averaging.utils import average_parameters
 from torch.nn.functional import mse_loss
 
-from labkit.dp import average_gradients
 from labkit.pipe import ScheduledPipeline
 from labkit.schedule import gpipe
 
@@ -47,7 +47,8 @@ def _one_setting(stages: Sequence[Sequence[int]]) -> list[Weight]:
     else:
         ScheduledPipeline(list(parts), gpipe(length, 1), mse_loss, own_pipeline).step(x, torch.zeros_like(x))
     if len(replicas[0]) > 1:
-        average_gradients(parts, own_replicas)
+        gradients: Any = (parameter.grad for parameter in parts.parameters())  # torch's takes any tensors
+        average_parameters(gradients, own_replicas)
     optimizer.step()
     return [
         weight for number, part in zip(stages[rank], parts, strict=True) for weight in _weights(number, part, optimizer)

@@ -80,7 +80,7 @@ def test_an_unknown_model_is_refused():
         placement_explorer("2B")
 
 
-@task("dp.4", "pipe.5")
+@task("pipe.5")
 def test_a_button_trains_a_small_model_and_shows_what_its_ranks_kept():
     explorer = placement_explorer()
     explorer.run.begin()
@@ -94,9 +94,9 @@ def test_a_button_trains_a_small_model_and_shows_what_its_ranks_kept():
 
 def test_why_it_cannot_train_is_said(monkeypatch):
     def not_yet():
-        raise NotImplementedError("TODO dp.4: labkit/dp.py, line 42.")
+        raise NotImplementedError("TODO pipe.5: labkit/pipe.py, line 42.")
 
     monkeypatch.setattr(grid_widgets, "kept_in_ranks", not_yet)
     explorer = placement_explorer()
-    assert explorer.train() == "TODO dp.4: labkit/dp.py, line 42."
+    assert explorer.train() == "TODO pipe.5: labkit/pipe.py, line 42."
     assert explorer.model.value == "1.3B"

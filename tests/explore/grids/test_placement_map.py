@@ -76,7 +76,7 @@ def test_an_unknown_size_is_refused_with_those_there_are():
 # --- in real ranks --------------------------------------------------------------------------------
 
 
-@task("dp.4", "pipe.5")
+@task("pipe.5")
 def test_real_ranks_keep_what_the_map_says():
     """A small model in 32-bit numbers: Adam keeps two moments, and a count for each tensor."""
     seen, on_map = kept_in_ranks(), kept_of_size()
@@ -88,7 +88,7 @@ def test_real_ranks_keep_what_the_map_says():
     assert all("has the same, bit by bit." in sentence for sentence in cells["sentence"])
 
 
-@task("dp.4", "pipe.5")
+@task("pipe.5")
 def test_the_same_step_gives_the_same_weights_alone_and_in_a_pipeline():
     digests = {(each.setting, each.stage): each.digest for each in kept_in_ranks() if each.name == "weights"}
     for stage in (0, 1):

@@ -1,0 +1,69 @@
+"""Show the code of the student files in a notebook, or where it is to be written.
+
+from labkit.course.listings import listing
+
+listing(Pipe.compute, Pipe.forward)      # as the last line of a cell
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from labkit.todo import missing
+
+_MARKER = re.compile(r"^\s*###.*\n", re.MULTILINE)  # of the marked source: tasks, and where a solution begins and ends
+_FOR_TOOLS = re.compile(r"  # (type: ignore|noqa).*$", re.MULTILINE)
+_TODO = re.compile(r"""^\s*raise TodoError\(["'](?P<task>[\w.]+)["']\)""", re.MULTILINE)
+
+
+@dataclass(frozen=True, repr=False)
+class Listing:
+    """Code, and lines that say where code is to be written. A notebook shows it in its colours."""
+
+    code: str
+    todo: str = ""
+
+    def __repr__(self) -> str:
+        return "\n".join(filter(None, [self.todo, self.code]))
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        shown = f"```python\n{self.code}\n```" if self.code else ""
+        return {"text/markdown": "\n\n".join(filter(None, [self.todo, shown])), "text/plain": repr(self)}
+
+
+def listing(*functions: Callable[..., Any], docstrings: bool = False) -> Listing:
+    """Return the code of functions, methods or classes, with signatures, to be shown by a cell.
+
+    Docstrings are left out unless ``docstrings``, and so is what is for tools alone. A function
+    with a task that is not filled in is not shown, but ``TODO dp.3: labkit/dp.py, line 42``.
+
+    Raises TypeError for what has no source, such as a built-in function.
+    """
+    todo: list[str] = []
+    shown: list[str] = []
+    for function in functions:
+        source = textwrap.dedent(inspect.getsource(function))
+        places = [place for task in _TODO.findall(source) if (place := missing(task))]
+        todo += [place for place in dict.fromkeys(places) if place not in todo]
+        if not places:
+            shown.append(_cleaned(source if docstrings else _without_docstring(source)))
+    return Listing("\n\n".join(shown), "\n".join(todo))
+
+
+def _without_docstring(source: str) -> str:
+    """Return the source of a function or a class without its own docstring."""
+    match ast.parse(source).body[0].body:  # type: ignore[attr-defined]
+        case [ast.Expr(value=ast.Constant(value=str())) as docstring, _, *_]:
+            lines = source.splitlines(keepends=True)
+            return "".join(lines[: docstring.lineno - 1] + lines[docstring.end_lineno :])
+    return source
+
+
+def _cleaned(source: str) -> str:
+    return _FOR_TOOLS.sub("", _MARKER.sub("", source)).rstrip()

@@ -1,0 +1,98 @@
+"""Hints on request: what they are, when they are shown, and that it is remembered."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from labkit.check import CheckResult, Claim, check, harness
+from labkit.check.asked import remember
+from labkit.check.hints import HINTS
+from labkit.todo import TASKS
+
+
+@pytest.fixture(autouse=True)
+def answers(tmp_path, monkeypatch):
+    """The reader's own folder, empty."""
+    monkeypatch.setenv("LABKIT_ANSWERS", str(tmp_path / "answers"))
+    return tmp_path / "answers"
+
+
+@pytest.fixture
+def unfilled(answer):
+    answer("from labkit.todo import TodoError\n\ndef assign_buckets():\n    raise TodoError('dp.6')\n", whole=True)
+
+
+def test_every_task_has_three_hints_in_the_order_of_the_tasks():
+    assert list(HINTS) == list(TASKS)
+    assert {len(hints) for hints in HINTS.values()} == {3}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_each_hint_says_more_than_the_one_before_in_at_most_three_sentences(task):
+    assert sorted(HINTS[task], key=len) == list(HINTS[task])
+    for hint in HINTS[task]:
+        assert 1 <= len(re.findall(r"[.?](?= |$)", hint)) <= 3, hint
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_no_hint_is_code(task):
+    for hint in HINTS[task]:
+        assert not re.search(r"[`=\[\]{}]|\w\(|  |\bfor \w+ in\b.*:$", hint), hint
+
+
+def test_without_a_hint_the_result_is_as_ever_and_nothing_is_written(unfilled, answers):
+    check("dp.6", hint=2)
+    (answers / "hints.json").unlink()
+    assert repr(check("dp.6")) == "TODO dp.6: labkit/dp.py, line 4"
+    assert "Hints" not in check("dp.6")._repr_html_()
+    assert not (answers / "hints.json").exists()
+
+
+def test_hints_so_far_stand_under_the_result_with_how_many_were_asked_for(unfilled):
+    result = check("dp.6", hint=2)
+    first, *lines = repr(result).splitlines()
+    assert first == "TODO dp.6: labkit/dp.py, line 4"
+    assert " ".join(" ".join(lines[:-1]).split()) == f"hint 1: {HINTS['dp.6'][0]} hint 2: {HINTS['dp.6'][1]}"
+    assert lines[-1] == "hints asked for: 2 of 3"
+    assert max(map(len, lines)) <= 100
+    assert result._repr_html_().count("<li>") == 2
+    assert "asked for: 2 of 3" in result._repr_html_()
+
+
+def test_how_many_were_asked_for_is_the_most_so_far_and_each_task_has_its_own(unfilled):
+    check("dp.6", hint=3)
+    result = check("dp.6", hint=1)
+    assert result.hints == HINTS["dp.6"][:1]
+    assert repr(result).endswith("hints asked for: 3 of 3")
+    assert remember("pipe.3", 1) == 1
+
+
+def test_it_is_remembered_in_another_process(answers):
+    remember("dp.1", 2)
+    code = "from labkit.check.asked import remember; print(remember('dp.1', 1))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "2\n"
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", '{"dp.1": "many"}', "\x00"])
+def test_a_file_that_cannot_be_read_is_replaced(content, answers):
+    answers.mkdir()
+    (answers / "hints.json").write_text(content)
+    assert remember("dp.1", 1) == 1
+    assert remember("dp.1", 2) == 2
+
+
+@pytest.mark.parametrize("hint", [0, 4, -1, 1.0, "1", True])
+def test_a_hint_that_there_is_not_is_an_error_before_anything_is_judged(hint, monkeypatch):
+    monkeypatch.setattr(harness, "_checked", lambda task: pytest.fail("it was judged"))
+    with pytest.raises(ValueError, match=r"^hint is .*, expected 1, 2 or 3"):
+        check("dp.6", hint=hint)
+
+
+def test_a_result_that_is_right_shows_hints_too():
+    result = CheckResult("dp.1", (Claim("right", None),), hints=("a < b",), asked=1)
+    assert repr(result).splitlines() == ["dp.1 is right", "  ✓ right", "hint 1: a < b", "hints asked for: 1 of 3"]
+    assert "<li>a &lt; b</li>" in result._repr_html_()

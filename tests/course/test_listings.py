@@ -1,0 +1,146 @@
+"""What a notebook shows of the student files: clean code, or where it is to be written."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import pytest
+
+from labkit import todo
+from labkit.course.listings import listing
+
+SOURCE = '''
+import functools
+
+def double(x: int,
+           times: int = 1) -> int:
+    """Return twice x.
+
+    Or more often.
+    """
+    y = x  # type: ignore[assignment]
+    ### TODO dp.1 (1 minute): Double it.
+    ### BEGIN SOLUTION dp.1
+    y = "### no marker" and 2 * x
+
+    return y  # right
+    ### END SOLUTION
+
+class Pipe:
+    @functools.cache
+    def forward(self):
+        """Say nothing."""
+        return 1
+
+    def only_a_docstring(self):
+        """There is nothing else."""
+
+def given():
+    return "given"
+
+def to_do():
+    """Do it."""
+    # TODO dp.3 (about 2 lines, 3 minutes): Do it.
+    raise TodoError("dp.3")
+
+def also_to_do():
+    raise TodoError("dp.3")
+'''
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """A student file, as a module."""
+    (tmp_path / "student_file_to_list.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield importlib.import_module("student_file_to_list")
+    monkeypatch.delitem(sys.modules, "student_file_to_list")
+
+
+@pytest.fixture
+def open_tasks(monkeypatch):
+    """The tasks that are not filled in."""
+    tasks = {"dp.3"}
+    place = "labkit.course.listings.missing"
+    monkeypatch.setattr(place, lambda task: f"TODO {task}: labkit/dp.py, line 42" if task in tasks else None)
+    return tasks
+
+
+def test_code_is_shown_with_its_signature_and_without_docstring_markers_and_what_is_for_tools(module):
+    assert repr(listing(module.double)).splitlines() == [
+        "def double(x: int,",
+        "           times: int = 1) -> int:",
+        "    y = x",
+        '    y = "### no marker" and 2 * x',
+        "",
+        "    return y  # right",
+    ]
+
+
+def test_a_docstring_is_shown_on_request(module):
+    assert '"""Return twice x.' in repr(listing(module.double, docstrings=True))
+    assert "SOLUTION" not in repr(listing(module.double, docstrings=True))
+
+
+def test_a_method_begins_at_the_margin_with_its_decorator(module):
+    shown = "@functools.cache\ndef forward(self):\n    return 1"
+    assert repr(listing(module.Pipe.forward)) == shown
+    assert repr(listing(module.Pipe.forward, module.given)) == f'{shown}\n\ndef given():\n    return "given"'
+
+
+def test_a_docstring_that_is_all_there_is_stays(module):
+    assert '"""There is nothing else."""' in repr(listing(module.Pipe.only_a_docstring))
+
+
+def test_of_a_task_that_is_to_do_only_its_place_is_shown_and_once(module, open_tasks):
+    found = listing(module.to_do, module.also_to_do)
+    assert repr(found) == "TODO dp.3: labkit/dp.py, line 42"
+    assert found._repr_mimebundle_()["text/markdown"] == repr(found)
+
+
+def test_what_is_filled_in_or_given_is_shown_beside_what_is_to_do(module, open_tasks):
+    assert repr(listing(module.to_do, module.given)) == "TODO dp.3: labkit/dp.py, line 42\n" + repr(
+        listing(module.given)
+    )
+
+
+def test_a_notebook_gets_it_as_python_in_markdown(module):
+    bundle = listing(module.given)._repr_mimebundle_()
+    assert bundle["text/markdown"] == '```python\ndef given():\n    return "given"\n```'
+    assert bundle["text/plain"] == 'def given():\n    return "given"'
+
+
+def test_code_that_has_no_source_is_an_error():
+    with pytest.raises(TypeError):
+        listing(len)
+
+
+@pytest.mark.parametrize("task", todo.TASKS)
+def test_the_code_of_every_task_can_be_shown_or_is_to_do(task):
+    from labkit import dp, pipe
+
+    shown = {
+        "dp.1": (dp.Partition.__getitem__, dp.DataPartitioner.__init__, dp.partition_dataset),
+        "dp.2": (dp.setup, dp.run_processes),
+        "dp.3": (dp.gather_scatter_gradients,),
+        "dp.4": (dp.average_gradients,),
+        "dp.5": (dp.ring_all_reduce,),
+        "dp.6": (dp.assign_buckets,),
+        "dp.7": (
+            dp.BucketedDataParallel._gradient_is_ready,
+            dp.BucketedDataParallel.finish_gradient_synchronization,
+        ),
+        "pipe.1": (pipe.split_module,),
+        "pipe.2": (pipe._clock_cycles,),
+        "pipe.3": (pipe.Pipe.compute, pipe.Pipe.forward),
+        "pipe.4": (pipe.prepare_pipeline_parallel,),
+        "pipe.5": (pipe.ScheduledPipeline.step,),
+    }[task]
+    found = repr(listing(*shown))
+    for unwanted in ("###", '"""', "type: ignore", "raise TodoError"):
+        assert unwanted not in found
+    if place := todo.missing(task):
+        assert found.startswith(place)
+    else:
+        assert found.count("def ") == len(shown)

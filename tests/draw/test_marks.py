@@ -1,0 +1,168 @@
+"""labkit.draw.marks: a guess stands where it was guessed, in the legend, and in the saved data."""
+
+from types import SimpleNamespace
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import pytest
+from drawn_tables import RESULTS, SWEEP
+from matplotlib.colors import same_color
+
+from labkit.draw import save
+from labkit.draw.charts import bars, by_source, curve, lines_at, mark_guess
+from labkit.draw.palette import SOURCES
+
+
+@pytest.fixture(autouse=True)
+def _close_figures():
+    yield
+    plt.close("all")
+
+
+def results():
+    return bars(RESULTS, group="setting", series="source", value="time_s", error="spread_s")
+
+
+def sweep(**options):
+    return curve(SWEEP, x="batch", y="time_s", predicted="model_s", **options)
+
+
+def marks(ax):
+    return [line for line in ax.lines if line.get_label() == "your guess"]
+
+
+def legend(ax):
+    return [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+@pytest.mark.parametrize(
+    ("place", "points"),
+    [
+        ({"x": 3}, [(3, 50)]),
+        ({"y": 0.3}, [(50, 0.3)]),
+        ({"axis": "x"}, [(50, 0), (50, 1)]),
+        ({"axis": "y"}, [(0, 50), (1, 50)]),
+    ],
+)
+def test_a_guess_stands_where_it_was_guessed_in_the_style_of_guesses(place, points):
+    ax = mark_guess(sweep(), SimpleNamespace(value=0.5), scale=100, **place)
+    (mark,) = marks(ax)
+    assert list(zip(*mark.get_data(), strict=True)) == points
+    assert same_color(mark.get_color(), SOURCES["your guess"].edge)
+    assert (mark.get_marker(), mark.get_linestyle()) == (("None", ":") if "axis" in place else ("*", "None"))
+    assert legend(ax) == ["measured", "predicted", "your guess"]
+
+
+def test_a_guess_of_a_group_lies_across_its_bars_and_no_others():
+    ax = mark_guess(results(), 9, group="2 devices")
+    (mark,) = marks(ax)
+    xs, ys = mark.get_data()
+    sides = sorted(edge for bar in ax.patches for edge in (bar.get_x(), bar.get_x() + bar.get_width()))
+    assert set(ys) == {9} and sides[3] < xs[0] <= sides[4] and xs[-1] >= sides[-1] and len(mark.get_markevery()) == 1
+
+
+def test_a_group_is_found_whose_name_is_broken_into_lines():
+    name = "a sample of rank 1, which has a very long name and only two samples"
+    ax = by_source({"measured": {"other": 1, name: 2, "third": 1, "fourth": 3}}, label="times")
+    assert "\n" in ax.get_xticklabels()[1].get_text()
+    assert marks(mark_guess(ax, 2, group=name))[0].get_xdata()[1] == 1
+
+
+@pytest.mark.parametrize("guess", [None, SimpleNamespace(value=None)])
+@pytest.mark.parametrize("place", [{"x": 1}, {"group": "1 device"}, {"axis": "x"}])
+def test_without_a_guess_nothing_is_drawn(guess, place):
+    ax = results()
+    before = len(ax.lines), legend(ax)
+    assert mark_guess(ax, guess, **place) is ax
+    assert (len(ax.lines), legend(ax)) == before
+
+
+@pytest.mark.parametrize(
+    ("guess", "place", "error", "said"),
+    [
+        ("GPipe", {"x": 1}, TypeError, "the guess is 'GPipe', expected a number: a choice has no place"),
+        (SimpleNamespace(value=("a", "b")), {"x": 1}, TypeError, "expected a number"),
+        (True, {"x": 1}, TypeError, "the guess is True"),
+        (float("nan"), {"x": 1}, ValueError, "expected a finite number"),
+        (1, {}, TypeError, "got no place, expected one of x, y, group and axis"),
+        (1, {"x": 1, "y": 2}, TypeError, "got x and y, expected one of"),
+        (1, {"axis": "z"}, ValueError, "axis is 'z', expected 'x' or 'y'"),
+        (1, {"group": "3 devices"}, ValueError, "no group '3 devices'; the groups are 1 device, 2 devices"),
+        (None, {}, TypeError, "got no place"),
+    ],
+)
+def test_what_has_no_place_in_the_picture_is_refused_and_nothing_drawn(guess, place, error, said):
+    ax = results()
+    with pytest.raises(error, match=said):
+        mark_guess(ax, guess, **place)
+    assert not marks(ax)
+
+
+def test_the_legend_stays_where_it_stands_and_names_the_guess_once():
+    beside, inside = sweep(), sweep()
+    inside.legend(loc="lower right")
+    before = []
+    for ax in (beside, inside):
+        ax.figure.draw_without_rendering()
+        before.append(ax.get_legend().get_window_extent())
+        names = legend(ax)
+        mark_guess(mark_guess(ax, 2, axis="x"), 3, axis="x")
+        ax.figure.draw_without_rendering()
+        assert legend(ax) == [*names, "your guess"]
+    left, right = (ax.get_legend().get_window_extent() for ax in (beside, inside))
+    assert (left.x0, left.y1) == pytest.approx((before[0].x0, before[0].y1), abs=12)
+    assert left.x0 >= beside.get_window_extent().x1
+    assert (right.x1, right.y0) == pytest.approx((before[1].x1, before[1].y0), abs=12)
+
+
+def test_a_picture_without_a_legend_gets_one_beside_it_that_names_the_guess():
+    ax = mark_guess(curve(SWEEP, x="batch", y="time_s"), 0.3, x=2)
+    assert legend(ax) == ["measured", "your guess"]
+
+
+@pytest.mark.parametrize("value", [1e9, -5.0])
+def test_an_axis_grows_to_show_a_guess_far_off(value):
+    ax = mark_guess(sweep(), value, x=2)
+    assert ax.get_ylim()[0] <= value <= ax.get_ylim()[1]
+
+
+def test_on_a_log_axis_a_far_guess_is_shown_and_zero_stands_at_the_lower_end():
+    ax = bars(RESULTS, group="setting", series="source", value="time_s", log=True)
+    low = ax.get_ylim()[0]
+    mark_guess(mark_guess(ax, 1e6, group="1 device"), 0, group="2 devices")
+    assert ax.get_ylim()[1] >= 1e6 and ax.get_ylim()[0] == low
+    assert [mark.get_ydata()[0] for mark in marks(ax)] == [1e6, low]
+
+
+def test_the_saved_data_hold_the_guess(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_FIGURES", str(tmp_path))
+    save(mark_guess(results(), 9, group="2 devices"), "bars", alt="Bars.")
+    assert pd.read_csv(tmp_path / "bars.csv").iloc[-1].dropna().to_dict() == {
+        "setting": "2 devices",
+        "source": "your guess",
+        "time_s": 9,
+    }
+    save(mark_guess(sweep(), 3, axis="x"), "line", alt="A line.")
+    assert pd.read_csv(tmp_path / "line.csv").iloc[-1].dropna().to_dict() == {"batch": 3, "source": "your guess"}
+    ax = plt.subplots()[1]
+    ax.plot([1, 2], [3, 4], label="by hand")
+    save(mark_guess(ax, 5, x=2), "hand", alt="By hand.")
+    table = pd.read_csv(tmp_path / "hand.csv")
+    assert table.to_dict("list") == {"series": ["by hand", "by hand", "your guess"], "x": [1, 2, 2], "y": [3, 4, 5]}
+
+
+def test_lines_at_stand_at_their_values_with_their_names_and_keep_the_legend():
+    ax = sweep()
+    before = legend(ax), len(ax.lines)
+    lines_at(lines_at(ax, {"a GPU": 0.3, "reported: ResNet": (0.1, 0.2)}), {"reported": 2}, axis="x")
+    assert (legend(ax), len(ax.lines)) == (before[0], before[1] + 2)
+    level, upright = ax.lines[-2:]
+    assert set(level.get_ydata()) == {0.3} and set(upright.get_xdata()) == {2}
+    assert same_color(upright.get_color(), SOURCES["published"].edge) and not same_color(
+        level.get_color(), upright.get_color()
+    )
+    assert {text.get_text() for text in ax.texts} == {"a GPU", "reported: ResNet", "reported"}
+    band = ax.patches[-1].get_extents().transformed(ax.transData.inverted())
+    assert (band.y0, band.y1) == pytest.approx((0.1, 0.2))
+    with pytest.raises(ValueError, match="axis is 'z'"):
+        lines_at(ax, {}, axis="z")

@@ -1,0 +1,153 @@
+"""labkit.draw.sources: guessed, predicted, measured and published look the same in every picture,
+and differ for every eye."""
+
+from itertools import combinations
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+from eyes import COLOUR_VISION, lab
+from matplotlib.colors import same_color, to_hex
+
+from labkit.draw.charts import bars, by_source, curve
+from labkit.draw.palette import GUESS, MEASURED, PREDICTED, PUBLISHED, SOURCES, STYLES
+from labkit.draw.sources import bar_styles, line_styles, source_of
+
+
+@pytest.fixture(autouse=True)
+def _close_figures():
+    yield
+    plt.close("all")
+
+
+NAMES = {
+    GUESS: ["your guess", "guess", "guessed", "added, your guess"],
+    PREDICTED: [
+        "predicted",
+        "predicted, emulated link",
+        "formula: (m + 1) / 2m",
+        "ideal",
+        "simulated",
+        "fitted: α and β",
+    ],
+    MEASURED: [
+        "measured",
+        "measured, 1 Gbit/s",
+        "measured, real link",
+        "counted, rank 0",
+        "this machine",
+        "measured, mended",
+    ],
+    PUBLISHED: [
+        "published: 4 GPUs, NCCL",
+        "13 student reports, 2 GPUs",
+        "13 reports, 2 GPUs: median",
+        "BERT, gloo (reported)",
+    ],
+}
+
+
+@pytest.mark.parametrize(("source", "name"), [(source, name) for source, names in NAMES.items() for name in names])
+def test_every_name_that_the_notebooks_use_says_its_source(source, name):
+    assert source_of(name) == source
+
+
+@pytest.mark.parametrize(
+    "name", ["", "forward", "ring by hand", "2 stages", "unmeasured", "idealist", "GPipe", "short sentences", "wait"]
+)
+def test_no_other_name_has_a_source(name):
+    assert source_of(name) is None
+
+
+def test_a_name_that_says_what_and_then_from_where_has_that_source():
+    assert [source_of(f"ring, {word}") for word in ("predicted", "simulated", "measured")] == [
+        PREDICTED,
+        PREDICTED,
+        MEASURED,
+    ]
+
+
+@pytest.mark.parametrize("vision", COLOUR_VISION)
+def test_the_sources_differ_for_every_eye_and_without_colour_by_hatch_or_edge(vision):
+    for (one, a), (other, b) in combinations(SOURCES.items(), 2):
+        assert np.linalg.norm(lab(a.fill, vision) - lab(b.fill, vision)) > 10, (one, other)
+        assert abs(lab(a.fill, vision)[0] - lab(b.fill, vision)[0]) > 15 or (a.hatch, a.line) != (b.hatch, b.line)
+
+
+def test_series_of_one_source_share_its_colour_and_differ_among_themselves():
+    names = ["your guess", "predicted", "measured, 1 Gbit/s", "measured, real link", "measured, none"]
+    styles = bar_styles(names)
+    first, *others = (styles[name] for name in names[2:])
+    assert first == SOURCES[MEASURED] and {other.edge for other in others} == {first.edge}
+    assert len({(style.fill, style.hatch) for style in styles.values()}) == 5
+    for vision in COLOUR_VISION:  # ever lighter
+        lightness = [lab(styles[name].fill, vision)[0] for name in names[2:]]
+        assert lightness[0] + 10 < lightness[1] < lightness[2] - 10
+
+
+@pytest.mark.parametrize(
+    "company", [[], ["your guess", "predicted"], ["wait", "ring"], ["published: x", "measured, b"]]
+)
+def test_a_source_looks_the_same_whatever_stands_beside_it(company):
+    assert bar_styles([*company, "measured"])["measured"].edge == SOURCES[MEASURED].edge
+    assert bar_styles(["measured", *company])["measured"] == SOURCES[MEASURED]
+    assert line_styles(["measured", *company])["measured"] == SOURCES[MEASURED]
+
+
+def test_events_keep_their_colours_and_other_names_take_none_of_the_sources():
+    styles = bar_styles(["forward", "backward", "all_reduce", "measured", "what", "else"])
+    for name in ("forward", "backward", "all_reduce"):
+        assert (styles[name].fill, styles[name].hatch) == STYLES[name]
+    taken = {to_hex(style.fill) for style in SOURCES.values()}
+    assert not {to_hex(styles[name].fill) for name in ("what", "else")} & taken
+
+
+def test_bars_are_drawn_in_the_look_of_their_sources():
+    ax = by_source(
+        {name: {"weak": 1.0} for name in ("your guess", "predicted", "measured", "published")}, label="times"
+    )
+    found = {bar.get_label(): bar[0] for bar in ax.containers if bar.get_label() in SOURCES}
+    for name, bar in found.items():
+        assert same_color(bar.get_facecolor(), SOURCES[name].fill) and same_color(
+            bar.get_edgecolor(), SOURCES[name].edge
+        )
+    assert set(found) == set(SOURCES) and found["predicted"].get_linestyle() == "--"
+
+
+RUNS = ("measured", "formula: m", "ring, simulated", "ring", "published: a")
+LINES = pd.DataFrame([(name, x, x + i) for i, name in enumerate(RUNS) for x in (1, 2)], columns=["run", "m", "time"])
+
+
+def test_only_what_was_measured_or_published_has_markers_and_what_was_predicted_is_dashed():
+    ax = curve(LINES, x="m", y="time", series="run")
+    looks = {
+        container.get_label(): (container[0].get_linestyle(), container[0].get_marker()) for container in ax.containers
+    }
+    assert {name for name, (line, _) in looks.items() if line == "--"} == {"formula: m", "ring, simulated"}
+    assert {name for name, (_, marker) in looks.items() if marker in ("", "None", None)} == {
+        "formula: m",
+        "ring, simulated",
+    }
+    colours = {container.get_label(): container[0].get_color() for container in ax.containers}
+    assert colours["ring, simulated"] == colours["ring"] != colours["formula: m"] == SOURCES[PREDICTED].edge
+
+
+def test_a_curve_whose_names_do_not_say_it_can_be_all_simulated():
+    ring = LINES[LINES.run == "ring"]
+    for source, line, has_markers in (("measured", "-", True), ("predicted", "--", False), ("published", "-", True)):
+        drawn = curve(ring, x="m", y="time", series="run", source=source).containers[0][0]
+        assert (drawn.get_linestyle(), drawn.get_marker() not in ("", "None", None)) == (line, has_markers)
+    with pytest.raises(
+        ValueError, match="source is 'made up', expected one of your guess, predicted, measured, published"
+    ):
+        curve(ring, x="m", y="time", source="made up")
+
+
+def test_a_single_series_that_says_its_source_has_its_look_and_another_one_is_grey():
+    table = pd.DataFrame({"run": ["a", "b"], "series": "measured", "s": [1.0, 2.0]})
+    assert same_color(
+        bars(table, group="run", series="series", value="s").patches[0].get_facecolor(), SOURCES[MEASURED].fill
+    )
+    plain = bars(table, group="run", value="s").patches[0]
+    assert not any(same_color(plain.get_facecolor(), style.fill) for style in SOURCES.values())
