@@ -890,7 +890,7 @@ def test_the_first_bucket_arrives_while_the_backward_pass_is_still_at_work(ranks
     assert run.values == [[True], [True]]
     for _, events in run.events.groupby("rank"):
         backward = events[events.name == "backward"].iloc[0]
-        first = events[events.bucket == 0].iloc[0]
+        first = events[(events.name == "all_reduce") & (events.bucket == 0)].iloc[0]
         assert backward.start_s < first.start_s <= first.end_s < backward.end_s
 
 

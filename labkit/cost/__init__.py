@@ -3,7 +3,8 @@
 links         a link, and the links that one meets
 collectives   what a collective costs on a link
 ddp           when DDP's buckets run on one channel
-fit           the link that fits measured times
+step          the whole step around them
+fit           the link, and the cost of a call, that fit measured times
 memory        how big a model fits where, and how long it trains
 
 Everything stands on one model of a link, the α–β model: a message takes a fixed time α, its
@@ -13,6 +14,9 @@ tensor:
     message      α + B / β
     all_reduce   2 (N − 1) α + 2 (N − 1) / N · B / β          around a ring
 
+A call costs its rank as well: ``host_s``, the seconds of Python, of threads that wake up and of the
+back end's own work, in which the rank computes nothing. It is 0 unless it is given.
+
 Papers often write β for the inverse, the seconds a byte takes; here it is bytes per second, as on a
 data sheet. Nothing is measured or sent here, and importing this loads neither torch nor numpy,
 since every rank does.
@@ -20,8 +24,9 @@ since every rank does.
 
 from labkit.cost.collectives import collective_s, parameter_server_s, ring_all_reduce_s, ring_broadcast_s
 from labkit.cost.ddp import ddp_timeline
-from labkit.cost.fit import LinkFit, fit_link
+from labkit.cost.fit import LinkFit, fit_host_s, fit_link
 from labkit.cost.links import ETHERNET_1G, ETHERNET_10G, INFINIBAND_HDR, NVLINK4, Link
+from labkit.cost.step import ddp_step
 
 __all__ = [
     "ETHERNET_1G",
@@ -31,7 +36,9 @@ __all__ = [
     "Link",
     "LinkFit",
     "collective_s",
+    "ddp_step",
     "ddp_timeline",
+    "fit_host_s",
     "fit_link",
     "parameter_server_s",
     "ring_all_reduce_s",

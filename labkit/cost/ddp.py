@@ -1,8 +1,9 @@
-"""Predict when DDP's buckets run on the one channel that there is."""
+"""Predict when DDP's buckets run on the one channel that there is, and the step around them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from labkit.base.checks import check_number, check_seconds, check_whole_bytes, check_world_size, is_whole
@@ -21,6 +22,7 @@ def ddp_timeline(
     world_size: int,
     latency_s: float,
     bytes_per_s: float,
+    host_s: float = 0.0,
 ) -> pd.DataFrame:
     """Return when each bucket's all_reduce should run: an event table, a row per bucket in order.
 
@@ -28,6 +30,10 @@ def ddp_timeline(
     ``buckets`` are lists of such indices, each parameter in exactly one. There is one communication
     channel and buckets go out in bucket order: bucket k starts once all its gradients are ready and
     bucket k−1 is done, and takes :func:`ring_all_reduce_s`. The rows are of rank 0.
+
+    ``host_s`` is what a call costs the thread that computes: it is held up so long for every bucket
+    that it hands over, so gradients after that are ready so much later, and the bucket itself goes
+    out after its own call (see :func:`handed_over_s`). A world of one rank calls nobody.
 
     Raises ValueError for lists of different lengths, negative or NaN times and sizes, an empty
     bucket, and a parameter that is not there, in two buckets, or in none; TypeError for what is no
@@ -38,13 +44,24 @@ def ddp_timeline(
     check_world_size(world_size)
     _check_gradients(ready, sizes)
     check_buckets(buckets, len(sizes))
+    check_seconds("host_s", host_s)
     bucket_bytes = [sum(int(sizes[i]) for i in bucket) for bucket in buckets]
     full_s = [max(ready[i] for i in bucket) for bucket in buckets]
-    times = all_reduce_times(full_s, bucket_bytes, world_size, link)
+    calls = handed_over_s(full_s, host_s if world_size > 1 else 0.0)
+    times = all_reduce_times([end_s for _, end_s in calls], bucket_bytes, world_size, link)
     return event_table(
         (0, "comm", "all_reduce", None, None, None, k, n_bytes, start_s, end_s)
         for k, (n_bytes, (start_s, end_s)) in enumerate(zip(bucket_bytes, times, strict=True))
     )
+
+
+def handed_over_s(full_s: Sequence[float], host_s: float) -> list[tuple[float, float]]:
+    """Return start and end of each call that hands a bucket over, in bucket order.
+
+    ``full_s`` is when buckets would be full if calls cost nothing. One thread computes and calls,
+    so bucket k's call begins k calls later than its gradients and those of all buckets before it.
+    """
+    return [(full + k * host_s, full + (k + 1) * host_s) for k, full in enumerate(accumulate(full_s, max))]
 
 
 def all_reduce_times(

@@ -1,4 +1,4 @@
-"""Fit a link to measured times: latency and bandwidth by least squares."""
+"""Fit the model to measured times by least squares: a link, and what a call costs its rank."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from labkit.base.checks import check_bytes, check_number, is_whole
+from labkit.base.checks import check_bytes, check_number, check_seconds, is_whole
 from labkit.base.said import Lines
 from labkit.cost.collectives import COLLECTIVES, Cost, collective_s
 from labkit.cost.links import Link
@@ -86,6 +86,32 @@ def fit_link(sizes_bytes: Sequence[float], times_s: Sequence[float], world_size:
         bytes_per_s_error=line.slope_error / line.slope**2,  # the slope is 1 / bandwidth
         world_size=world_size,
     )
+
+
+def fit_host_s(calls: Sequence[float], times_s: Sequence[float], predicted_s: Sequence[float]) -> float:
+    """Fit the seconds that one call of a collective costs its rank beyond the link's α and β.
+
+    That is Python, threads that wake up, and gloo's own work; the rank computes nothing meanwhile.
+    ``times_s[i]`` was measured for ``calls[i]`` calls that should take ``predicted_s[i]`` on the
+    link. The fit is the line through the origin with the least squared errors of measured −
+    predicted, and never below 0.
+
+    Raises ValueError for lists of different lengths or without a call, and for negative, infinite
+    or NaN numbers; TypeError for what is no number.
+    """
+    if not len(calls) == len(times_s) == len(predicted_s):
+        raise ValueError(
+            f"{len(calls)} numbers of calls, {len(times_s)} times and {len(predicted_s)} predictions, expected one of each "
+            "for every measurement"
+        )
+    for i, (n, time, predicted) in enumerate(zip(calls, times_s, predicted_s, strict=True)):
+        check_number(f"calls[{i}]", n, lambda n: 0 <= n < math.inf, "a number of calls, 0 or more")
+        check_number(f"times_s[{i}]", time, lambda value: 0 < value < math.inf, _TIME)
+        check_seconds(f"predicted_s[{i}]", predicted)
+    if not any(calls):
+        raise ValueError("no measurement has a call in it, expected at least one: without, there is no cost of a call")
+    beyond = sum(n * (time - predicted) for n, time, predicted in zip(calls, times_s, predicted_s, strict=True))
+    return max(0.0, float(beyond / sum(n * n for n in calls)))
 
 
 def _check_points(sizes_bytes: Sequence[float], times_s: Sequence[float]) -> None:

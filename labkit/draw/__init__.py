@@ -10,6 +10,7 @@ rank_devices       which rank drives which devices
 charts             bars next to each other, and measured points with a predicted curve
 marks              the reader's guess in a picture, and lines at values to compare with
 sources            the look of what was guessed, predicted, measured and published
+waterfalls         from a predicted duration to the measured one, and stacked bars
 picture            a figure as PNG, SVG, CSV and alt text
 layout, artists, memory_strips, palette   what those are made of
 
@@ -22,6 +23,7 @@ from labkit.draw.rank_devices import describe_rank_devices, rank_devices
 from labkit.draw.schedule_figures import schedules
 from labkit.draw.schedule_tables import schedule_table
 from labkit.draw.timelines import overlay, timeline
+from labkit.draw.waterfalls import stacks, waterfall
 
 __all__ = [
     "HATCHES",
@@ -38,6 +40,8 @@ __all__ = [
     "schedule_table",
     "schedules",
     "show",
+    "stacks",
     "style_of",
     "timeline",
+    "waterfall",
 ]

@@ -161,11 +161,7 @@ def save(figure: Figure | Axes, name: str, *, alt: str) -> Picture:
 
 
 def figures_folder() -> Path:
-<<<<<<< HEAD
-    """Return where :func:`save` writes: ``LABKIT_FIGURES`` if that is set, else ``figures`` of the lab."""
-=======
     """Return where :func:`save` writes: ``LABKIT_FIGURES``, else ``figures`` of the lab."""
->>>>>>> tasks
     given = os.environ.get("LABKIT_FIGURES")
     return Path(given) if given else lab_folder() / "figures"
 

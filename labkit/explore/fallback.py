@@ -10,7 +10,6 @@ from IPython.display import display
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from labkit.base.said import style_measurements
 from labkit.draw.picture import show
 from labkit.ranks.cell_output import static
 
@@ -38,9 +37,7 @@ class Shown:
         picture = show(form.figure, alt=form.alt)
         with pd.option_context("display.max_colwidth", None, "display.width", 200):  # a sentence stays whole
             if static():
-                display(picture)
-                shown = {"text/plain": repr(form.table), "text/html": style_measurements(form.table._repr_html_())}  # type: ignore[operator]
-                display(shown, raw=True)
+                display(picture, form.table)
                 return
             data, metadata = picture._repr_mimebundle_()
             data["text/plain"] = f"{form.alt}\n{form.table}"

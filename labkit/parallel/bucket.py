@@ -45,14 +45,17 @@ class Bucket:
         """Put this rank's share of a parameter's gradient, an N-th, into the buffer; none is zero.
 
         The sum of the shares over N ranks is the mean. To divide here, where the gradient is read
-        anyway, costs nothing.
+        anyway, costs nothing. A span of the host: the thread that computes does it.
         """
-        parameter, view = self.parameters[position], self.views[position]
+        with span("collect", lane="host", bucket=self.number):
+            self._collect(self.parameters[position], self.views[position], self.names[position])
+
+    def _collect(self, parameter: torch.nn.Parameter, view: torch.Tensor, name: str) -> None:
         if parameter.grad is None:
             view.zero_()
         elif parameter.grad.is_sparse:
             raise ValueError(
-                f"the gradient of {self.names[position]} is sparse, expected a dense one, which has its place in a bucket: "
+                f"the gradient of {name} is sparse, expected a dense one, which has its place in a bucket: "
                 "build the embedding with sparse=False"
             )
         else:
@@ -62,7 +65,8 @@ class Bucket:
     def send(self, comm_hook: CommHook) -> None:
         """Start summing the buffer over all ranks: a span in the event table until it is done.
 
-        Its ``bytes`` are the buffer's, whatever the hook makes of them on the way.
+        Its ``bytes`` are the buffer's, whatever the hook makes of them on the way. To hand it over
+        is a span of the host: so long the thread that computes is held up.
         """
         timing = span("all_reduce", lane="comm", bucket=self.number, bytes=self.buffer.nbytes).__enter__()
 
@@ -70,7 +74,8 @@ class Bucket:
             timing.end()
             return future.value()  # raises what went wrong on the way
 
-        future = comm_hook(self.buffer)
+        with span("hand over", lane="host", bucket=self.number):
+            future = comm_hook(self.buffer)
         if not hasattr(future, "then"):
             raise TypeError(
                 f"comm_hook returned {future!r}, expected a torch.futures.Future: start the collective with async_op=True "

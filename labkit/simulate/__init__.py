@@ -8,6 +8,7 @@ measures    what an event table says: makespan, bubble, activations
 replay      a schedule and its event table op by op: what delayed each op
 idle        the critical path, and why a rank is idle at some time
 gap         where the time went that a run took longer than it should
+step        the same for a step of data-parallel training
 
 A simulated unit of time is one second.
 """
@@ -24,6 +25,7 @@ from labkit.simulate.measures import (
     steps_of,
 )
 from labkit.simulate.simulator import simulate
+from labkit.simulate.step import explain_step, largest_difference
 
 __all__ = [
     "Idle",
@@ -33,6 +35,8 @@ __all__ = [
     "critical_path",
     "explain_gap",
     "explain_idle",
+    "explain_step",
+    "largest_difference",
     "makespan",
     "median_step",
     "peak_activations",

@@ -1,0 +1,123 @@
+"""Emulated data-parallel steps: real sums, never faster than the link, recorded as real steps."""
+
+import functools
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from labkit.cost import Link, collective_s
+from labkit.launch import launch
+from labkit.parallel import emulated_step
+from labkit.parallel.emulated_step import Channel, EmulatedStep
+from labkit.simulate import explain_step
+
+LINK = Link(1e-3, 1e6, "test link")
+STEP = EmulatedStep(0.004, 0.006, 0.002, (4000, 8000, 400), LINK)
+
+# --- bad input ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changed, error, message",
+    [
+        ({"forward_s": -1.0}, ValueError, "forward_s is -1.0"),
+        ({"backward_s": "1"}, TypeError, "backward_s is '1'"),
+        ({"optimizer_s": float("inf")}, ValueError, "optimizer_s is inf"),
+        ({"bucket_bytes": ()}, ValueError, "bucket_bytes is empty"),
+        ({"bucket_bytes": (4, 6)}, ValueError, r"bucket_bytes\[1\] is 6, expected a multiple of 4"),
+        ({"bucket_bytes": (-4,)}, ValueError, r"bucket_bytes\[0\] is -4"),
+    ],
+)
+def test_a_step_that_cannot_be_is_refused_by_name(changed, error, message):
+    with pytest.raises(error, match=message):
+        EmulatedStep(**changed)
+
+
+def test_no_round_and_no_way_are_refused():
+    with pytest.raises(ValueError, match="rounds is 0"):
+        STEP.train(rounds=0)
+    with pytest.raises(ValueError, match="overlaps is 0"):
+        STEP.train(overlaps=())
+
+
+# --- the sums are real ----------------------------------------------------------------------------
+
+
+def sums_of_two_buckets():
+    tensors = [torch.arange(5, dtype=torch.float32) + dist.get_rank(), torch.full((2,), 10.0 ** dist.get_rank())]
+    with ThreadPoolExecutor(1) as thread:
+        channel = Channel(LINK, thread)
+        for each in [channel.hand_over(tensor, 0, k) for k, tensor in enumerate(tensors)]:
+            each.result()
+    return [tensor.tolist() for tensor in tensors]
+
+
+def test_every_rank_ends_up_with_the_sum_of_all():
+    run = launch(sums_of_two_buckets, world_size=3, threads=1)
+    assert run.values == [[[3.0, 6.0, 9.0, 12.0, 15.0], [111.0, 111.0]]] * 3
+
+
+# --- the times are those of the link --------------------------------------------------------------
+
+
+@functools.cache
+def run_of_three():
+    return launch(STEP.train, rounds=2, world_size=3, threads=1)
+
+
+def test_no_sum_is_done_before_the_link_would_be_and_buckets_go_one_after_the_other():
+    events = run_of_three().events
+    sent = events[events["name"] == "all_reduce"]
+    assert len(sent) == 3 * 2 * 2 * 3 and sent["bytes"].tolist().count(8000) == 12
+    for _, of_step in sent.groupby("step"):
+        began = of_step[of_step["bucket"] == 0]["start_s"].max()
+        costs_s = [collective_s("all_reduce", n_bytes, 3, LINK) for n_bytes in STEP.bucket_bytes]
+        for k in range(3):
+            ended = of_step[of_step["bucket"] == k]["end_s"].min()
+            # The first is handed over a moment before its span begins, in another thread.
+            assert ended > began + sum(costs_s[: k + 1]) - 0.5 * costs_s[0]
+
+
+def test_with_overlap_the_first_bucket_leaves_during_backward_and_without_none_does():
+    events = run_of_three().events
+    for (_, step), of_step in events.groupby(["rank", "step"]):
+        backward = of_step[of_step["name"] == "backward"].iloc[0]
+        calls = of_step[of_step["name"] == "hand over"]
+        assert calls["bucket"].tolist() == [0, 1, 2]
+        assert (calls["start_s"] < backward["end_s"]).all() == (step % 2 == 1)
+        assert (calls["start_s"] > backward["end_s"]).all() == (step % 2 == 0)
+
+
+def test_what_was_recorded_says_what_was_emulated_and_can_be_explained():
+    run = run_of_three()
+    assert emulated_step.COMPUTE_NOTE in run.events.attrs["emulated"]
+    assert f"emulated link: {LINK}" in run.events.attrs["emulated"]
+    table = explain_step(STEP.predict(3, overlap=True), run.events, steps=[1, 3])
+    assert table["predicted_s"].sum() == pytest.approx(STEP.predict(3)["end_s"].max())
+    assert table.attrs["emulated"] == run.events.attrs["emulated"]
+
+
+def test_one_rank_sends_nothing_and_is_never_late():
+    run = launch(STEP.train, rounds=1, world_size=1, threads=1)
+    assert run.values == [0]
+    assert set(run.events["name"]) == {"forward", "backward", "wait", "optimizer", "hand over", "all_reduce"}
+
+
+def test_a_transport_that_is_slower_than_the_link_is_counted():
+    too_fast = EmulatedStep(0.0, 0.0, 0.0, (400,) * 4, Link(0.0, 1e15))
+    assert launch(too_fast.train, (True,), rounds=1, world_size=2, threads=1).values == [4, 4]
+
+
+# --- the prediction -------------------------------------------------------------------------------
+
+
+def test_the_prediction_has_buckets_that_backward_makes_in_equal_times():
+    predicted = STEP.predict(3, overlap=True)
+    calls = predicted[predicted["name"] == "all_reduce"]
+    assert calls["start_s"].iloc[0] == pytest.approx(0.004 + 0.002)
+    assert STEP.ready_s == pytest.approx([0.002, 0.004, 0.006])
+    sent_s = sum(collective_s("all_reduce", n_bytes, 3, LINK) for n_bytes in STEP.bucket_bytes)
+    assert STEP.predict(3, overlap=False)["end_s"].max() == pytest.approx(0.012 + sent_s)
+    assert STEP.predict(1)["end_s"].max() == pytest.approx(0.012)
