@@ -20,8 +20,8 @@ file whose first line begins with ``### INSTRUCTORS ONLY``, and in a Markdown fi
 between ``<!-- INSTRUCTORS ONLY -->`` and ``<!-- END -->``. The edition's git ignores ``figures/``,
 where a student's own pictures go.
 
-Outputs of notebook cells that show a solution, or what only a solution can compute, are taken out;
-the tag ``nbval-ignore-output`` tells the notebook test not to compare them.
+Outputs of notebook cells that show a solution, what only a solution can compute, or a guess and its
+answer, are taken out; the tag ``nbval-ignore-output`` tells the notebook test not to compare them.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _LIKE_A_MARKER = re.compile(r"\s*#+\s*(begin|end)[\s_-]*solution", re.IGNORECASE
 _BEGIN = re.compile(r"(?P<indent>\s*)### BEGIN SOLUTION (?P<task>\S+)")
 _END = re.compile(r"(?P<indent>\s*)### END SOLUTION")
 _TODO = re.compile(r"\s*### TODO (?P<task>\S+) \((?P<minutes>\d+) minutes?\): (?P<what>.+)")
-_SHOWS_A_SOLUTION = re.compile(r"^%%needs\b|\bcheck\(|\bgetsource\(|\blisting\(", re.MULTILINE)
+_SHOWS_A_SOLUTION = re.compile(r"^%%needs\b|\bcheck\(|\bgetsource\(|\blisting\(|\bguess\(", re.MULTILINE)
 
 
 class MarkerError(ValueError):

@@ -17,7 +17,7 @@ from labkit.base.formats import emulated
 from labkit.draw.marks import lines_at, mark_guess, remember_columns
 from labkit.draw.palette import MEASURED, SOURCES, SeriesStyle, darker
 from labkit.draw.picture import INK, attach, house_style, new_axes
-from labkit.draw.sources import bar_styles, is_told, line_styles
+from labkit.draw.sources import bar_styles, is_told, line_styles, source_of
 
 __all__ = ["bars", "by_source", "curve", "lines_at", "mark_guess", "panels"]
 
@@ -221,7 +221,8 @@ def curve(
             look |= {"marker": style.marker, "markersize": 10 if style.marker == "*" else 5}
             ax.errorbar(rows[x], rows[y], yerr=ends, label=name, linewidth=1.4, **look)
             if predicted:
-                label = f"{name}, predicted" if series else "predicted"
+                word = predicted if source_of(predicted) else "predicted"  # such as "fitted", "formula"
+                label = f"{name}, {word}" if series else word
                 ahead = darker(style.edge) if series else SOURCES["predicted"].edge
                 ax.plot(rows[x], rows[predicted], color=ahead, linestyle="--", linewidth=1.2, label=label, zorder=3)
         _scale(ax, log)

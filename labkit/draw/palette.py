@@ -72,6 +72,7 @@ STYLES: dict[str, Style] = {
     "weights": Style("#A9D3EC", ""),
     "gradients": Style(_ORANGE, "\\\\\\"),
     "optimizer state": Style(_GREY, "+++"),
+    "master": Style(_GREEN, ""),
 }
 
 # --- where the numbers of a series come from: see sources -----------------------------------------

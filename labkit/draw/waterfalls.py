@@ -10,14 +10,9 @@ from matplotlib.axes import Axes
 
 from labkit.base.formats import emulated
 from labkit.draw.charts import _check_columns, _finish, _label_groups
-from labkit.draw.palette import darker, styles_of, text_colour
-from labkit.draw.picture import INK, attach, house_style, new_axes
+from labkit.draw.palette import MEASURED, PREDICTED, SOURCES, SeriesStyle, darker, styles_of, text_colour
+from labkit.draw.picture import attach, house_style, new_axes
 
-PREDICTED, MEASURED = "predicted", "measured"
-_ENDS = {  # as a prediction and a measurement look in every picture
-    PREDICTED: {"facecolor": "white", "edgecolor": INK, "linestyle": "--", "linewidth": 1.1},
-    MEASURED: {"facecolor": "#0072B2", "edgecolor": "#0072B2", "linewidth": 1.1},
-}
 _WIDTH = 0.72
 _SMALL = 0.35  # of the height: parts together smaller than this are drawn larger, on an axis cut off below
 _BEHIND = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}  # or a line through a number would hide it
@@ -88,6 +83,10 @@ def _floor(drawn: pd.DataFrame) -> float:
     return max(0.0, float(step * np.floor((low - 1.2 * (high - low)) / step)))
 
 
+def _look_of_end(style: SeriesStyle) -> dict[str, Any]:
+    return {"facecolor": style.fill, "edgecolor": style.edge, "linestyle": style.line, "linewidth": 1.1}
+
+
 def _draw_way(ax: Axes, drawn: pd.DataFrame, floor: float) -> None:
     """Draw bars, a thin line from each to the next, and over each its number."""
     parts, last = drawn["part"].tolist(), len(drawn) - 1
@@ -97,7 +96,7 @@ def _draw_way(ax: Axes, drawn: pd.DataFrame, floor: float) -> None:
     for x, (part, start, end, change) in enumerate(drawn.itertuples(index=False)):
         whole = x in (0, last)
         if whole:
-            look, start = _ENDS[part], floor
+            look, start = _look_of_end(SOURCES[part]), floor
         else:
             style = styles[part]
             look = {

@@ -46,7 +46,9 @@ def of_number(
     if _distance(question, guess, nearest[1]) < _distance(question, guess, answer):
         name, value = nearest
         if name in as_if:
-            return Told(f"{head} Your guess is near {amount(value, unit)}, which it would be {name}.", name)
+            near = abs(guess - value) > 0.02 * abs(value)
+            what = f"Your guess is near {amount(value, unit)}, which" if near else "Your guess is what"
+            return Told(f"{head} {what} it would be {name}.", name)
         return Told(f"{head} What your guess leaves out is {name}: {_share(terms[name], answer, unit)}.", name)
     if terms:
         return Told(f"{head} {_of_largest(terms, largest, answer, unit)}", "")
@@ -93,10 +95,15 @@ def _off(question: Question, guess: float, answer: float) -> str:
         return "just what you said"
     if question.by_factors and guess > 0 and answer > 0:
         ratio = max(guess / answer, answer / guess)
-        return f"{ratio:.2g} times too {side}" if ratio >= CLOSE_FACTOR else "close"
+        return f"{_two_digits(ratio)} times too {side}" if ratio >= CLOSE_FACTOR else "close"
     if _is_close(question, guess, answer):
         return "close"
     return f"you are {amount(abs(guess - answer), question.unit)} too {side}"
+
+
+def _two_digits(ratio: float) -> str:
+    rounded = float(f"{ratio:.2g}")
+    return f"{rounded:,.0f}" if rounded >= 10 else f"{rounded:g}"
 
 
 def _is_close(question: Question, guess: float, answer: float) -> bool:
@@ -123,8 +130,8 @@ def _of_largest(terms: Mapping[str, float], name: str, answer: float, unit: str)
 
 
 def _to_compare(as_if: Mapping[str, float], unit: str) -> str:
-    models = [f"{amount(value, unit)} {clause}" for clause, value in as_if.items()]
-    return f"It would be {', and '.join(models)}."
+    *models, last = [f"{amount(value, unit)} {clause}" for clause, value in as_if.items()]
+    return f"It would be {', '.join(models)}{', and ' if models else ''}{last}."
 
 
 def _inversions(guess: Sequence[str], order: Sequence[str]) -> int:

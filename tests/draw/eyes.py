@@ -3,6 +3,8 @@
 import numpy as np
 from matplotlib.colors import to_rgb
 
+# Linear light to what an eye without red, green or blue cones sees (Machado, Oliveira and Fernandes
+# 2009, severity 1).
 COLOUR_VISION = {
     "normal": np.eye(3),
     "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],

@@ -46,6 +46,11 @@ def test_a_curve_has_measured_points_in_order_and_a_dashed_prediction():
     assert ax.get_xscale() == ax.get_yscale() == "log"
 
 
+def test_a_fitted_line_says_that_it_is_fitted():
+    ax = curve(SWEEP.rename(columns={"model_s": "fitted"}), x="batch", y="time_s", predicted="fitted")
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["measured", "fitted"]
+
+
 def test_what_was_emulated_stands_under_bars_and_curves_and_only_there():
     results, sweep = RESULTS.copy(), SWEEP.copy()
     for say, slow in ((False, (results, sweep)), (True, (results, sweep))):

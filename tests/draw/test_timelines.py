@@ -306,8 +306,6 @@ def test_a_wrong_table_is_refused_with_its_fault(table, error, message):
 # --- colours --------------------------------------------------------------------------------------
 
 
-# Linear light to what an eye without red, green or blue cones sees (Machado, Oliveira and Fernandes
-# 2009, severity 1).
 @pytest.mark.parametrize("vision", COLOUR_VISION)
 def test_the_stages_of_a_rank_differ_for_every_eye_and_in_black_and_white(vision):
     for name in ("forward", "backward", "input_grad", "weight_grad"):

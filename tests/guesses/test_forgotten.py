@@ -84,7 +84,7 @@ NUMBERS = {
         0.72,
         {"if nothing overlapped": 0.0},
         {},
-        "which it would be if nothing overlapped",
+        "is what it would be if nothing overlapped",
         "if nothing overlapped",
     ),
     "no idea": (TIME, None, 5.3, MODELS, TERMS, "It is 5.3 ms. The largest part is the latency of 52 messages", ""),
