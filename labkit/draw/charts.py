@@ -117,7 +117,7 @@ def _names(columns: str | tuple[str, str] | None) -> list[str]:
 
 
 def _ends(rows: pd.DataFrame, value: str, errors: list[str], what: str) -> np.ndarray | None:
-    """Return how far each error bar goes down and up from its value, as two rows."""
+    """Return how far error bars go down and up from their values, as two rows; None without any."""
     if not errors:
         return None
     middle = rows[value].to_numpy(dtype=float)
@@ -129,7 +129,8 @@ def _ends(rows: pd.DataFrame, value: str, errors: list[str], what: str) -> np.nd
         ends = np.array([middle - low, high - middle])
         if (ends < -1e-9 * abs(middle)).any():
             raise ValueError(f"{what}: {value} lies outside of {errors[0]} to {errors[1]}; expected the ends around it")
-    return np.where(ends.max(axis=0) > 0, ends.clip(min=0), np.nan)  # no line for what has no spread
+    has_spread = ends.max(axis=0) > 0
+    return np.where(has_spread, ends.clip(min=0), np.nan) if has_spread.any() else None
 
 
 def _label_groups(ax: Axes, groups: list[Any]) -> None:
