@@ -135,9 +135,9 @@ def by_stage(events: pd.DataFrame) -> pd.DataFrame:
 def steps_of(events: pd.DataFrame, within: str | None = None) -> list[pd.DataFrame]:
     """Return the ops of each step as a table of its own, in the order in which the steps began.
 
-    A step is a value of the column ``step``; or with ``within``, a span of that name: its ops are
-    those that began in it, such as where stages are threads and have no step number. What is no op
-    of a pipeline is left out.
+    A step is a value of the column ``step``; or with ``within``, the n-th span of that name on each
+    rank: its ops are those that began in it, such as where stages are threads and have no step
+    number. What is no op of a pipeline is left out.
 
     Raises ValueError for a table without the ops of a pipeline, or without spans of that name.
     """
@@ -145,9 +145,12 @@ def steps_of(events: pd.DataFrame, within: str | None = None) -> list[pd.DataFra
     if within is None:
         return [step for _, step in ops.groupby("step")]
     spans = events[events["name"] == within].sort_values("start_s", kind="stable")
-    steps = [
-        ops[ops["start_s"].between(start, end)] for start, end in zip(spans["start_s"], spans["end_s"], strict=True)
-    ]
+    steps = []
+    for _, turn in spans.groupby(spans.groupby("rank").cumcount()):  # the n-th span of each rank
+        inside = np.zeros(len(ops), dtype=bool)
+        for rank, start, end in zip(turn["rank"], turn["start_s"], turn["end_s"], strict=True):
+            inside |= ((ops["rank"] == rank) & ops["start_s"].between(start, end)).to_numpy()
+        steps.append(ops[inside])
     if not any(map(len, steps)):
         raise ValueError(
             f"events has no op within a span named {within!r}; the names are {', '.join(set(events['name']))}"

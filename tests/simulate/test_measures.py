@@ -219,6 +219,9 @@ def test_ops_are_told_apart_by_their_step_or_by_the_span_that_they_began_in():
     for steps in (steps_of(events), steps_of(events.assign(step=pd.NA), within="step")):
         assert [makespan(step) for step in steps] == [5.0, 1.0, 3.0]
         assert all((step["name"] == "forward").all() for step in steps)
+    late = events.assign(rank=1, start_s=events["start_s"] + 2, end_s=events["end_s"] + 2)  # a rank that begins later
+    both = steps_of(pd.concat([events, late]).assign(step=pd.NA), within="step")
+    assert [(len(step), makespan(step)) for step in both] == [(2, 7.0), (2, 3.0), (2, 5.0)]
     with pytest.raises(ValueError, match="no op within a span named 'threads'; the names are"):
         steps_of(events, within="threads")
 
