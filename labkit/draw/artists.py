@@ -135,7 +135,7 @@ def label_rows(ax: Axes, layout: Layout) -> list[int]:
     row_pt = points_per_unit(ax)[1] * layout.height / len(layout.ranks)
     every = 2 ** max(0, math.ceil(math.log2(_LABEL_PT / row_pt)))
     named = list(layout.ranks)[::every]
-    ax.set_yticks([sum(layout.ranks[rank]) / 2 for rank in named], labels=[f"rank {rank}" for rank in named])
+    ax.set_yticks([sum(layout.ranks[rank]) / 2 for rank in named], labels=[f"{layout.row} {rank}" for rank in named])
     ax.tick_params(axis="y", which="both", length=0)
     lanes = [(middle, label) for middle, label in layout.lanes if label]
     if lanes:

@@ -127,7 +127,7 @@ def _names(columns: str | tuple[str, str] | None) -> list[str]:
 
 
 def _ends(rows: pd.DataFrame, value: str, errors: list[str], what: str) -> np.ndarray | None:
-    """Return how far each error bar goes down and up from its value, as two rows."""
+    """Return how far error bars go down and up from their values, as two rows; None without any."""
     if not errors:
         return None
     middle = rows[value].to_numpy(dtype=float)

@@ -17,6 +17,7 @@ from labkit.simulate import measures
 from labkit.trace import EVENT_COLUMNS, LANES
 
 GAP = 0.4  # between two ranks, in rows
+RANK = "rank"
 
 
 def prepare(events: pd.DataFrame, what: str) -> pd.DataFrame:
@@ -25,7 +26,9 @@ def prepare(events: pd.DataFrame, what: str) -> pd.DataFrame:
     ``chunk`` is the number of a span's stage among those of its rank: 0, 1, …, and 0 without one.
     ``what`` names the table. Errors are those of :func:`labkit.simulate.measures.check_events`.
     """
-    events = pd.DataFrame(measures.check_events(events, what, EVENT_COLUMNS))
+    checked = measures.check_events(events, what, EVENT_COLUMNS)
+    events = pd.DataFrame(checked)
+    events.attrs = dict(checked.attrs)
     order = [events[name].to_numpy() for name in ("end_s", "start_s")]
     order += [events[name].factorize(sort=True)[0] for name in ("lane", "rank")]
     events = events.iloc[np.lexsort(order)].reset_index(drop=True)
@@ -44,6 +47,11 @@ def _chunks(events: pd.DataFrame) -> np.ndarray:
     first = number[np.searchsorted(rank, rank)]  # pair of its rank
     chunks[np.flatnonzero(has_stage)[in_order]] = number - first
     return chunks
+
+
+def row_word(*tables: pd.DataFrame) -> str:
+    """Return what a rank of these tables is called: a rank, or a stage where those are threads."""
+    return next((table.attrs["row"] for table in tables if "row" in table.attrs), RANK)
 
 
 def from_zero(events: pd.DataFrame) -> pd.DataFrame:
@@ -108,6 +116,7 @@ class Layout:
     ranks: dict[int, tuple[float, float]] = field(default_factory=dict)  # their bars
     lanes: list[tuple[float, str]] = field(default_factory=list)  # middle and label of every lane
     strips: dict[int, tuple[float, float]] = field(default_factory=dict)  # below the bars of a rank
+    row: str = RANK  # what a rank of the table is called
 
 
 def lay_out(parts: Sequence[Part], gap: float = GAP, strip: float = 0.0) -> Layout:
@@ -115,7 +124,7 @@ def lay_out(parts: Sequence[Part], gap: float = GAP, strip: float = 0.0) -> Layo
 
     Under the bars of each rank is room for a strip.
     """
-    layout, y = Layout(), 0.0
+    layout, y = Layout(row=row_word(*(part.events for part in parts))), 0.0
     lanes_used = set().union(*(set(part.events["lane"]) for part in parts))
     lanes = [lane for lane in LANES if lane in lanes_used] + sorted(lanes_used - set(LANES))
     columns = [[part.events[name].to_numpy() for name in ("rank", "lane", "start_s", "end_s")] for part in parts]

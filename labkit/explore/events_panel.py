@@ -84,7 +84,7 @@ def _bars(events: pd.DataFrame) -> pd.DataFrame:
 
 
 def _labels(layout: Layout) -> list[Label]:
-    ranks = [Label((top + bottom) / 2, f"rank {rank}") for rank, (top, bottom) in layout.ranks.items()]
+    ranks = [Label((top + bottom) / 2, f"{layout.row} {rank}") for rank, (top, bottom) in layout.ranks.items()]
     return ranks + [Label(middle, text, small=True) for middle, text in layout.lanes if text]
 
 

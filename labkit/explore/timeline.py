@@ -16,7 +16,7 @@ from labkit.base.formats import emulated
 from labkit.base.said import style_measurements
 from labkit.draw import Picture, overlay, save
 from labkit.draw import timeline as draw_timeline
-from labkit.draw.layout import TimeAxis, from_zero, time_axis
+from labkit.draw.layout import RANK, TimeAxis, from_zero, row_word, time_axis
 from labkit.draw.picture import figure_of, figures_folder, render
 from labkit.explore import page
 from labkit.explore.events_panel import events_panel
@@ -220,16 +220,18 @@ class Timeline(Shown, anywidget.AnyWidget):
 
 
 def _static_form(events: pd.DataFrame, ideal: pd.DataFrame | None, time_label: str, alt: str) -> StaticForm:
+    table = timings(events).rename(columns={RANK: row_word(events)})
     if ideal is not None:
-        return StaticForm(overlay(ideal, events, time_label=time_label), alt, timings(events))
-    return StaticForm(draw_timeline(events, time_label=time_label), alt, timings(events))
+        return StaticForm(overlay(ideal, events, time_label=time_label), alt, table)
+    return StaticForm(draw_timeline(events, time_label=time_label), alt, table)
 
 
 def _alt(events: pd.DataFrame, ideal: pd.DataFrame | None, time: TimeAxis) -> str:
     """Return one or two sentences on the picture, for who cannot see it."""
-    ranks, names = sorted(set(events["rank"])), [str(name).replace("_", " ") for name in dict.fromkeys(events["name"])]
+    ranks, row = sorted(set(events["rank"])), row_word(events)
+    names = [str(name).replace("_", " ") for name in dict.fromkeys(events["name"])]
     seconds = float(events["end_s"].max() - events["start_s"].min())
-    what = f"Timeline of {len(ranks)} rank{'s' * (len(ranks) > 1)} with {len(events)} bars: {', '.join(names[:6])}"
+    what = f"Timeline of {len(ranks)} {row}{'s' * (len(ranks) > 1)} with {len(events)} bars: {', '.join(names[:6])}"
     ends = f"{what}. It takes {time(seconds)}."
     if ideal is None:
         return ends

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from labkit.draw.layout import TimeAxis
+from labkit.draw.layout import RANK, TimeAxis, row_word
 from labkit.schedule import EVENT_KINDS, Op, Schedule
 from labkit.simulate.idle import IdleReasons, critical_ops
 from labkit.simulate.replay import Replay, replay_events, schedule_from_events
@@ -62,6 +63,7 @@ class Voice:
 
     def __init__(self, tables: Mapping[str, pd.DataFrame], runs: Sequence[Run | None], time: TimeAxis):
         self.names, self.tables, self.time = list(tables), list(tables.values()), time
+        self.row = row_word(*self.tables)
         self.firsts = np.cumsum([0, *map(len, self.tables)])
         self.runs = runs
 
@@ -97,7 +99,7 @@ class Voice:
             lines[0] += f", {self.names[table]}"
         if self.names[table] == "measured" and run and self.runs[0] and row in run.op_of_row:
             lines.append(self._against_ideal(self.runs[0].replay, run.replay, run.op_of_row[row]))
-        return "\n".join(lines)
+        return self._with_rows_named("\n".join(lines))
 
     def narrate(self, x: float) -> str:
         """Return one line on the time x: what begins and what goes on, and why ranks are idle."""
@@ -107,7 +109,14 @@ class Voice:
             for verb, chosen in (("begin", abs(start - x) <= near), ("go on", (start < x - near) & (end > x + near))):
                 if who := [f"{_short(row)} on rank {row.rank}" for row in table[chosen].itertuples()]:
                     said.append(f"{name}: " * bool(name) + f"{_listed(who)} {_agree(verb, len(who))}")
-        return f"{self.time(x)}: {'; '.join([*said, *self._idle_ranks(x)]) or 'all has ended'}."
+        return self._with_rows_named(f"{self.time(x)}: {'; '.join([*said, *self._idle_ranks(x)]) or 'all has ended'}.")
+
+    def _with_rows_named(self, text: str) -> str:
+        """Return a text on ranks with what they are here: stages, where those are threads."""
+        if self.row == RANK:
+            return text
+        text = re.sub(rf", {self.row} \d+$", "", text, flags=re.MULTILINE)  # its row says it
+        return re.sub(r"\brank", self.row, re.sub(r"\bRank", self.row.capitalize(), text))
 
     def _idle_ranks(self, x: float) -> list[str]:
         run = self.runs[-1]

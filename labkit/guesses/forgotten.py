@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import NamedTuple
 
 from labkit.guesses.question import Question
@@ -68,7 +68,7 @@ def of_order(
     guess: Sequence[str] | None, answer: Mapping[str, float], as_if: Mapping[str, Sequence[str]], unit: str = ""
 ) -> Told:
     """Compare an order, the smallest first, with the numbers that decide it."""
-    right = " < ".join(f"{name} {amount(answer[name], unit)}" for name in sorted(answer, key=answer.__getitem__))
+    right = _ranked(answer, unit)
     if guess is None:
         return Told(f"It is {right}.", "")
     wrong = [(a, b) for a, b in combinations(guess, 2) if answer[a] > answer[b] * (1 + 1e-9)]
@@ -81,6 +81,13 @@ def of_order(
     if nearest and inversions[nearest] < len(wrong):
         return Told(f"{head} That would be so {nearest}.", nearest)
     return Told(head, "")
+
+
+def _ranked(answer: Mapping[str, float], unit: str) -> str:
+    """Return the choices with their numbers, the smallest first: ``a 1 < b 2 = c 2``."""
+    order = sorted(answer, key=answer.__getitem__)
+    signs = ["", *(" < " if answer[b] > answer[a] * (1 + 1e-9) else " = " for a, b in pairwise(order))]
+    return "".join(f"{sign}{name} {amount(answer[name], unit)}" for sign, name in zip(signs, order, strict=True))
 
 
 def amount(value: float, unit: str = "") -> str:

@@ -17,7 +17,15 @@ A simulated unit of time is one second.
 from labkit.simulate.gap import explain_gap
 from labkit.simulate.hidden import hidden_and_exposed
 from labkit.simulate.idle import Idle, critical_path, explain_idle
-from labkit.simulate.measures import activations, bubble_fraction, by_stage, makespan, peak_activations
+from labkit.simulate.measures import (
+    activations,
+    bubble_fraction,
+    by_stage,
+    makespan,
+    median_step,
+    peak_activations,
+    steps_of,
+)
 from labkit.simulate.simulator import simulate
 from labkit.simulate.step import explain_step, largest_difference
 
@@ -33,6 +41,8 @@ __all__ = [
     "hidden_and_exposed",
     "largest_difference",
     "makespan",
+    "median_step",
     "peak_activations",
     "simulate",
+    "steps_of",
 ]

@@ -120,15 +120,52 @@ def _covered_s(spans: pd.DataFrame) -> float:
 def by_stage(events: pd.DataFrame) -> pd.DataFrame:
     """Return the events of stages with ``rank`` = ``stage``: for stages that are threads.
 
-    There every span has the rank of the process. Rows without a stage are left out. Raises
-    ValueError if no row has one.
+    There every span has the rank of the process. Rows without a stage are left out. Pictures of the
+    table call its rows stages, by ``.attrs["row"]``. Raises ValueError if no row has one.
     """
     events = check_events(events, "events", ["rank", "stage", "start_s", "end_s"])
     with_stage = events[events["stage"].notna().to_numpy()]
     if with_stage.empty:
         raise ValueError('events has no row with a stage, expected spans that name theirs: span("forward", stage=0)')
     moved = with_stage.assign(rank=with_stage["stage"].astype("int64"))
+    moved.attrs["row"] = "stage"
     return moved.sort_values(["rank", "start_s"], kind="stable", ignore_index=True)
+
+
+def steps_of(events: pd.DataFrame, within: str | None = None) -> list[pd.DataFrame]:
+    """Return the ops of each step as a table of its own, in the order in which the steps began.
+
+    A step is a value of the column ``step``; or with ``within``, the n-th span of that name on each
+    rank: its ops are those that began in it, such as where stages are threads and have no step
+    number. What is no op of a pipeline is left out.
+
+    Raises ValueError for a table without the ops of a pipeline, or without spans of that name.
+    """
+    ops = op_rows(events)
+    if within is None:
+        return [step for _, step in ops.groupby("step")]
+    spans = events[events["name"] == within].sort_values("start_s", kind="stable")
+    steps = []
+    for _, turn in spans.groupby(spans.groupby("rank").cumcount()):  # the n-th span of each rank
+        inside = np.zeros(len(ops), dtype=bool)
+        for rank, start, end in zip(turn["rank"], turn["start_s"], turn["end_s"], strict=True):
+            inside |= ((ops["rank"] == rank) & ops["start_s"].between(start, end)).to_numpy()
+        steps.append(ops[inside])
+    if not any(map(len, steps)):
+        raise ValueError(
+            f"events has no op within a span named {within!r}; the names are {', '.join(set(events['name']))}"
+        )
+    return [step for step in steps if len(step)]
+
+
+def median_step(steps: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Return the step with the median makespan: a real one, to be looked at op by op.
+
+    Of an even number it is the slower one of the two in the middle. Raises ValueError for no step.
+    """
+    if not len(steps):
+        raise ValueError("median_step: no step is given, expected one or more event tables")
+    return sorted(steps, key=makespan)[len(steps) // 2]
 
 
 # --- memory ---------------------------------------------------------------------------------------

@@ -88,6 +88,8 @@ def test_two_columns_are_the_ends_of_an_interval_in_bars_and_curves():
     (lines,) = curve(sweep, x="batch", y="time_s", error=("low", "high")).collections
     segments = [tuple(segment[:, 1]) for segment in lines.get_segments() if len(segment)]
     assert [segment for segment in segments if segment == segment] == [(0.1, 0.3), (0.3, 0.6)]
+    exact = curve(SWEEP.assign(low=SWEEP.time_s, high=SWEEP.time_s), x="batch", y="time_s", error=("low", "high"))
+    assert not exact.collections, "without spread there is no error bar, in the legend neither"
 
 
 @pytest.mark.parametrize("ends", [("high", "low"), ("high", "high"), ("low", "low")])

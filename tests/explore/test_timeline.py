@@ -12,7 +12,7 @@ import pytest
 from labkit.draw import PALETTE
 from labkit.explore import Timeline, fallback
 from labkit.schedule import gpipe, one_f_one_b, zero_bubble_h1
-from labkit.simulate import simulate
+from labkit.simulate import by_stage, simulate
 from labkit.trace import event_table
 
 
@@ -101,6 +101,17 @@ def test_who_cannot_see_it_is_told_what_it_shows():
 
 
 # --- files ----------------------------------------------------------------------------------------
+
+
+def test_where_stages_are_threads_nothing_is_called_a_rank():
+    threads = by_stage(simulate(gpipe(2, 3), forward=1.1).assign(rank=0))
+    timeline = Timeline(threads, ideal=simulate(gpipe(2, 3)))
+    panel, form = timeline._panels[0], timeline.static_form()
+    said = [timeline.scene["alt"], form.table.to_string(), *(label.text for label in panel.rows)]
+    said += [label.get_text() for label in form.figure.get_yticklabels()]
+    said += [panel.explain(bar) for bar in range(len(panel.bars))] + [panel.narrate(x) for x in panel.moments]
+    assert not re.search("rank", "".join(said), re.IGNORECASE) and "stage 0, stage 0" not in "".join(said).lower()
+    assert re.search("rank", "".join(row.text for row in Timeline(simulate(gpipe(2, 3)))._panels[0].rows))
 
 
 def test_the_html_file_needs_nothing_from_elsewhere(timeline):

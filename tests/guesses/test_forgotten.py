@@ -143,6 +143,7 @@ def test_a_wrong_order_names_the_worst_pair_and_the_model_that_it_follows():
 def test_equals_are_right_in_either_order():
     for order in (["ZB-H2", "ZB-H1", "1F1B", "GPipe"], ["ZB-H2", "ZB-H1", "GPipe", "1F1B"]):
         assert forgotten.of_order(order, SPANS, {}).text.startswith("It is: ZB-H2 24 < ZB-H1 27")
+        assert "GPipe 33 = 1F1B 33" in forgotten.of_order(order, SPANS, {}).text
 
 
 def test_no_idea_of_an_order_is_told_the_order():

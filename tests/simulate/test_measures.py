@@ -12,7 +12,16 @@ from pipelines import EVENT_NAMES, eighths, op_of_row, schedules, stage_times
 
 from labkit.base.formats import MeasuredTable
 from labkit.schedule import forward_only, gpipe, interleaved, one_f_one_b, zero_bubble_h1
-from labkit.simulate import activations, bubble_fraction, by_stage, makespan, peak_activations, simulate
+from labkit.simulate import (
+    activations,
+    bubble_fraction,
+    by_stage,
+    makespan,
+    median_step,
+    peak_activations,
+    simulate,
+    steps_of,
+)
 from labkit.trace import event_table
 
 # --- bad input ------------------------------------------------------------------------------------
@@ -61,9 +70,9 @@ def test_a_table_without_stages_says_what_it_needs():
 # --- time -----------------------------------------------------------------------------------------
 
 
-def spans(*computed, lane="compute"):
+def spans(*computed, lane="compute", name="work"):
     """An event table of spans (rank, start, end)."""
-    return event_table([(rank, lane, "work", None, None, None, None, None, a, b) for rank, a, b in computed])
+    return event_table([(rank, lane, name, None, None, None, None, None, a, b) for rank, a, b in computed])
 
 
 @pytest.mark.parametrize(
@@ -194,13 +203,41 @@ def test_stages_that_are_threads_of_one_process_are_seen_as_ranks():
     apart = by_stage(threads)
     pd.testing.assert_frame_equal(apart, events)
     assert bubble_fraction(apart) == 1 / 2 and threads["rank"].eq(0).all()
+    assert apart.attrs["row"] == "stage" and "row" not in threads.attrs
+
+
+def three_steps(durations=(5.0, 1.0, 3.0)):
+    """Steps of that makespan each, one after the other, with something else between them."""
+    ops = spans(*((0, 100.0 * i, 100.0 * i + each) for i, each in enumerate(durations)), name="forward")
+    ops = ops.assign(step=range(len(durations)), stage=0, micro_batch=0)
+    others = spans(*((0, 100.0 * i - 1, 100.0 * i + 50) for i in range(len(durations))), name="step", lane="host")
+    return pd.concat([ops, others, spans((0, 60.0, 99.0), name="optimizer")]).sample(frac=1, random_state=1)
+
+
+def test_ops_are_told_apart_by_their_step_or_by_the_span_that_they_began_in():
+    events = three_steps()
+    for steps in (steps_of(events), steps_of(events.assign(step=pd.NA), within="step")):
+        assert [makespan(step) for step in steps] == [5.0, 1.0, 3.0]
+        assert all((step["name"] == "forward").all() for step in steps)
+    late = events.assign(rank=1, start_s=events["start_s"] + 2, end_s=events["end_s"] + 2)  # a rank that begins later
+    both = steps_of(pd.concat([events, late]).assign(step=pd.NA), within="step")
+    assert [(len(step), makespan(step)) for step in both] == [(2, 7.0), (2, 3.0), (2, 5.0)]
+    with pytest.raises(ValueError, match="no op within a span named 'threads'; the names are"):
+        steps_of(events, within="threads")
+
+
+def test_the_median_step_is_a_real_one_and_of_an_even_number_the_slower():
+    assert makespan(median_step(steps_of(three_steps()))) == 3.0
+    assert makespan(median_step(steps_of(three_steps((4.0, 1.0, 2.0, 3.0))))) == 3.0
+    with pytest.raises(ValueError, match="no step is given"):
+        median_step([])
 
 
 def test_measured_tables_stay_measured_and_say_what_was_emulated():
     rows = simulate(gpipe(2, 2)).itertuples(index=False, name=None)
     events = event_table(rows, measured=True, emulated="emulated link: slow")
     for table in (by_stage(events), activations(events)):
-        assert isinstance(table, MeasuredTable) and table.attrs == {"emulated": "emulated link: slow"}
+        assert isinstance(table, MeasuredTable) and table.attrs["emulated"] == "emulated link: slow"
     assert type(activations(simulate(gpipe(2, 2)))) is pd.DataFrame
 
 
