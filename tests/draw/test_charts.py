@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from drawn_tables import RESULTS, SWEEP
 
-from labkit.draw.charts import bars, by_source, curve
+from labkit.draw.charts import bars, by_source, curve, panels
 
 
 @pytest.fixture(autouse=True)
@@ -129,3 +129,9 @@ def test_ticks_stand_where_they_are_asked_for_with_their_names():
     ax = curve(SWEEP, x="batch", y="time_s", log="x", ticks={1: "1 of 4\nparameters", 4: "4 of 1"})
     assert [label.get_text() for label in ax.get_xticklabels()] == ["1 of 4\nparameters", "4 of 1"]
     assert list(ax.get_xticks()) == [1, 4]
+
+
+@pytest.mark.parametrize("widths", [(1,), (3, 2)])
+def test_panels_are_as_many_axes_of_one_figure_as_there_are_widths(widths):
+    axes = panels(*widths)
+    assert len(axes) == len(widths) and {ax.figure for ax in axes} == {axes[0].figure}
