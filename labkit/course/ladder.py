@@ -95,5 +95,6 @@ def draw_losses(printed: Mapping[int | str, str]) -> Axes:
         line.set(markersize=max(2, 17 - 3 * i), markerfacecolor="none")
     ax.lines[-1].set(color="#222222", linestyle=":", markersize=6)
     ax.set_yticks([0.1, 0.2, 0.5, 1, 2], labels=["0.1", "0.2", "0.5", "1", "2"])
-    ax.legend(loc="upper left", bbox_to_anchor=(1.005, 1.0), labelspacing=1)  # anew, as the lines have changed
+    # Anew, as the lines have changed.
+    ax.legend(loc="upper left", bbox_to_anchor=(1.005, 1.0), labelspacing=1, frameon=False)
     return ax
