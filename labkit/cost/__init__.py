@@ -4,6 +4,7 @@ links         a link, and the links that one meets
 collectives   what a collective costs on a link
 ddp           when DDP's buckets run on one channel
 step          the whole step around them
+ways          an iteration's terms, for three ways to agree on gradients
 fit           the link, and the cost of a call, that fit measured times
 memory        how big a model fits where, and how long it trains
 
@@ -27,6 +28,7 @@ from labkit.cost.ddp import ddp_timeline
 from labkit.cost.fit import LinkFit, fit_host_s, fit_link
 from labkit.cost.links import ETHERNET_1G, ETHERNET_10G, INFINIBAND_HDR, NVLINK4, Link
 from labkit.cost.step import ddp_step
+from labkit.cost.ways import way_terms
 
 __all__ = [
     "ETHERNET_1G",
@@ -43,4 +45,5 @@ __all__ = [
     "parameter_server_s",
     "ring_all_reduce_s",
     "ring_broadcast_s",
+    "way_terms",
 ]

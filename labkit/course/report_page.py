@@ -116,6 +116,9 @@ def _best_form(output: NotebookNode) -> Markup:
     if "text/html" in data and "<table" in data["text/html"]:
         return _table(data["text/html"])
     if any("widget" in kind for kind in data):
+        question, form, _ = data.get("text/plain", "").partition("\nYour guess: ")
+        if form:  # the guess stands in its feedback; the form had been shown before it was given
+            return _plain(question)
         return Markup('<p class="absent">What moves cannot be printed: it is in the notebook.</p>')
     return _plain(data.get("text/plain", ""))
 

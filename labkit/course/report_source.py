@@ -73,7 +73,7 @@ class ReportCell(NamedTuple):
         if self.number is None or not self.cell.source.startswith("%%needs"):
             return ""
         printed = "".join(output.get("text", "") for output in self.cell.outputs).strip()
-        return printed if printed.startswith("TODO ") else ""
+        return printed if printed.startswith(("TODO ", "GUESS ")) else ""
 
 
 class Question(NamedTuple):

@@ -28,9 +28,8 @@ CHARACTERS_PER_IN = 16  # of what stands under the axes
 def panels(*widths: float, height_in: float = 4.0) -> list[Axes]:
     """Return axes next to each other in one figure, each with its share of a page: panels(2, 3)."""
     with house_style():
-        return list(
-            plt.subplots(1, len(widths), figsize=(12.0, height_in), layout="constrained", width_ratios=widths)[1]
-        )
+        look: dict[str, Any] = {"figsize": (12.0, height_in), "layout": "constrained", "width_ratios": widths}
+        return list(plt.subplots(1, len(widths), squeeze=False, **look)[1][0])
 
 
 def one_legend(axes: Sequence[Axes]) -> None:

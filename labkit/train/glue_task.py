@@ -304,6 +304,19 @@ def fingerprint(module: torch.nn.Module) -> str:
     return digest.hexdigest()[:12]
 
 
+@torch.no_grad()
+def apart(module: torch.nn.Module) -> float:
+    """Return how far any parameter differs between two ranks at most; 0 is to the last bit.
+
+    Every rank of the process group has to ask, and gets the same answer.
+    """
+    own = torch.nn.utils.parameters_to_vector(module.parameters())
+    of_ranks = [torch.empty_like(own) for _ in range(world().size)]
+    dist.all_gather(of_ranks, own)
+    stacked = torch.stack(of_ranks)
+    return float((stacked.amax(0) - stacked.amin(0)).max())
+
+
 def check_same_start(own: str) -> None:
     """Raise RuntimeError on every rank, naming the ranks, unless all have this ``own`` fingerprint.
 

@@ -255,6 +255,25 @@ def test_cells_that_wait_for_a_task_are_told(lab, capsys):
     assert "wait for you: TODO dp.3: labkit/dp.py, line 42; TODO dp.4: x." in capsys.readouterr().out
 
 
+def test_cells_that_wait_for_a_guess_are_told(lab, capsys):
+    waits = 'GUESS sync_term: give your guess first ("I don\'t know" is one)'
+    report_of(
+        lab, [code("%%needs dp.3 guess.sync_term\nrun()", printed(f"TODO dp.3: labkit/dp.py, line 42; {waits}\n"))]
+    )
+    told = capsys.readouterr().out
+    assert f"wait for you: {waits}; TODO dp.3" in told
+    report_of(lab, [code("%%needs guess.sync_term\nrun()", printed(waits))])
+    assert f"wait for you: {waits}." in capsys.readouterr().out
+
+
+def test_of_a_guess_the_question_is_shown_and_of_any_other_widget_that_it_moves(lab):
+    widget = {"application/vnd.jupyter.widget-view+json": {}}
+    form = new_output("display_data", data={"text/plain": "How many?\nYour guess: no guess yet\n(…)", **widget})
+    other = new_output("display_data", data={"text/plain": "Explorer()", **widget})
+    page = report_of(lab, [code("guess()", form), code("explore()", other)])
+    assert "Code cell 1 How many? Code cell 2 What moves cannot be printed" in page.text
+
+
 def test_runs_of_the_notebooks_task_show_the_command_that_they_kept(lab, tmp_path):
     kept = {
         "glue-1": {"command": ["python", "-m", "labkit.train", "glue", "--data-dir", "my data"]},
@@ -287,7 +306,11 @@ def test_the_assignments_notebook_asks_its_questions_and_leaves_room_below_each(
     if not is_student_edition(PROJECT):
         assert all(cells[i + 1].source == UNANSWERED for i in questions)
     pictures = [cell for cell, each in zip(cells, tags, strict=True) if "draw.save" in cell.source and "report" in each]
-    assert len(pictures) == 2
+    assert len(pictures) == 3
+    asking = [
+        cell for cell, each in zip(cells, tags, strict=True) if 'guess("' in cell.source and cell.cell_type == "code"
+    ]
+    assert asking and all("report" in cell.metadata.get("tags", []) for cell in asking)
 
 
 def test_the_command_loads_no_page_machinery_before_it_is_needed():

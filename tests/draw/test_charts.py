@@ -158,3 +158,9 @@ def test_only_a_series_with_a_spread_has_error_bars():
     table = pd.DataFrame(rows, columns=["run", "m", "ms", "low", "high"])
     ax = curve(table, x="m", y="ms", series="run", error=("low", "high"))
     assert {line.get_label(): line.has_yerr for line in ax.containers} == {"measured": True, "predicted": False}
+
+
+@pytest.mark.parametrize("widths", [(1,), (3, 2)])
+def test_panels_are_as_many_axes_of_one_figure_as_there_are_widths(widths):
+    axes = panels(*widths)
+    assert len(axes) == len(widths) and {ax.figure for ax in axes} == {axes[0].figure}

@@ -17,7 +17,7 @@ from labkit import models
 from labkit.launch import RankError, launch
 from labkit.train import glue_task
 from labkit.train.entailment import Corpus, Example
-from labkit.train.glue_task import GlueConfig, GlueResult, glue, load_glue
+from labkit.train.glue_task import GlueConfig, GlueResult, apart, glue, load_glue
 from labkit.train.synchronization import WAYS
 
 AGREEING = [name for name in WAYS if name != "none"]
@@ -211,6 +211,20 @@ def start_from_seed_of_rank(corpus: Corpus) -> None:
 def test_ranks_that_start_with_different_parameters_are_told_before_they_train(corpus: Corpus) -> None:
     with pytest.raises(RankError, match=r"start with different parameters: rank 0 has \w{12}, and ranks 3 have others"):
         launch(start_from_seed_of_rank, corpus, world_size=4, timeout_s=60)
+
+
+def apart_by_rank() -> list[float]:
+    """Two numbers that differ between ranks by rank and by 3 ranks, then two that are equal."""
+    module = torch.nn.Linear(2, 1, bias=False)
+    found = []
+    for weights in ([dist.get_rank(), 3.0 * dist.get_rank()], [0.5, 0.25]):
+        module.weight.data = torch.tensor([weights], dtype=torch.float32)
+        found.append(apart(module))
+    return found
+
+
+def test_how_far_ranks_are_apart_is_the_largest_difference_and_the_same_answer_for_all() -> None:
+    assert launch(apart_by_rank, world_size=3).values == [[6.0, 0.0]] * 3
 
 
 WRONG = {
