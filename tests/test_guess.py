@@ -158,12 +158,11 @@ def test_every_question_of_the_notebooks_has_a_guess_that_ships_and_is_asked_onc
     assert all("guess" in facts and "answer" in facts for facts in shipped.values())
 
 
-def test_every_question_holds_a_cell_back_and_is_told_what_it_forgot():
+def test_every_question_holds_a_cell_back():
     for path in sorted(NOTEBOOKS.glob("*.ipynb")):
         code = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
         heads = " ".join(source.partition("\n")[0] for source in code if source.startswith("%%needs"))
         assert not set(asked_in(path)) - set(NEEDS.findall(heads)), path.stem
-        assert sum(map(len, map(ASKS.findall, code))) <= "\n".join(code).count(".feedback("), path.stem
         assert "# your guess" not in "\n".join(code), path.stem
 
 
