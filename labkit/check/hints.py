@@ -53,8 +53,8 @@ HINTS = {
         "chunks go round, and what arrives replaces what was there.",
         "In step s of the first half rank r sends chunk r − s and receives chunk r − s − 1; in the second half both are "
         "one higher, all modulo the number of ranks. In the first half what arrives needs room of its own, as it has to "
-        "be added. Chunks are views of the flat tensor, but if the given tensor is not contiguous, that flat tensor is a "
-        "copy, and the result has to go back.",
+        "be added. Cut the chunks out of a contiguous tensor: they are views of it. If the given "
+        "tensor is not contiguous, that one is a copy, and the result has to go back.",
     ),
     "dp.6": (
         "Which gradient is ready first in a backward pass, that of the first layer or that of the last? And when a "

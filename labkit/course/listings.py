@@ -13,6 +13,7 @@ import re
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from labkit.todo import missing
@@ -48,12 +49,33 @@ def listing(*functions: Callable[..., Any], docstrings: bool = False) -> Listing
     todo: list[str] = []
     shown: list[str] = []
     for function in functions:
-        source = textwrap.dedent(inspect.getsource(function))
+        source = textwrap.dedent(_source_of(function))
         places = [place for task in _TODO.findall(source) if (place := missing(task))]
         todo += [place for place in dict.fromkeys(places) if place not in todo]
         if not places:
             shown.append(_cleaned(source if docstrings else _without_docstring(source)))
     return Listing("\n\n".join(shown), "\n".join(todo))
+
+
+def _source_of(function: Callable[..., Any]) -> str:
+    """Return the source that a function has in its file now, found by its name.
+
+    inspect looks by line number, which IPython's autoreload leaves wrong in a function that was
+    edited while the kernel ran.
+    """
+    function = inspect.unwrap(function)
+    text = Path(inspect.getfile(function)).read_text(encoding="utf-8") if _is_in_a_file(function) else ""
+    found: Any = ast.parse(text)
+    for name in function.__qualname__.split("."):
+        found = next((each for each in getattr(found, "body", []) if getattr(each, "name", "") == name), None)
+    if found is None:  # in a cell, or made by another function
+        return inspect.getsource(function)
+    first = min(each.lineno for each in (found, *found.decorator_list))
+    return "".join(text.splitlines(keepends=True)[first - 1 : found.end_lineno])
+
+
+def _is_in_a_file(function: Callable[..., Any]) -> bool:
+    return Path(inspect.getfile(function)).is_file()
 
 
 def _without_docstring(source: str) -> str:

@@ -15,10 +15,10 @@ In the student edition this becomes
     # TODO dp.1 (about 2 lines, 15 minutes): Draw an order of the sample numbers with …
     raise TodoError("dp.1")
 
-and everything else is copied as it is, except what is for instructors only: ``figures/``, a Python
-file whose first line begins with ``### INSTRUCTORS ONLY``, and in a Markdown file what stands
-between ``<!-- INSTRUCTORS ONLY -->`` and ``<!-- END -->``. The edition's git ignores ``figures/``,
-where a student's own pictures go.
+and everything else is copied as it is, except what is for instructors only: ``figures/`` but for
+README's pictures of the explorers, a Python file whose first line begins with ``### INSTRUCTORS
+ONLY``, and in a Markdown file what stands between ``<!-- INSTRUCTORS ONLY -->`` and ``<!-- END
+-->``. The edition's git ignores ``figures/``, where a student's own pictures go.
 
 Outputs of notebook cells that show a solution, what only a solution can compute, or a guess and its
 answer, are taken out; the tag ``nbval-ignore-output`` tells the notebook test not to compare them.
@@ -57,7 +57,7 @@ NOT_OURS = {
 
 # What instructors commit and students only make: added to the edition's .gitignore, so that git
 # status stays clean when a notebook has saved its pictures.
-NOT_COMMITTED = "figures/\n"
+NOT_COMMITTED = "figures/*\n!figures/explorers/\n"
 
 INSTRUCTORS_ONLY = "### INSTRUCTORS ONLY"
 _INSTRUCTORS_PART = re.compile(r"<!-- INSTRUCTORS ONLY -->.*?<!-- END -->\n*", re.DOTALL)
@@ -156,8 +156,8 @@ def _without_solutions(repository: Path, name: str) -> tuple[str | None, set[str
 
 
 def _for_instructors_only(repository: Path, name: str) -> bool:
-    if name.startswith("figures/"):
-        return True  # what a student is to measure
+    if name.startswith("figures/") and not name.startswith("figures/explorers/"):
+        return True  # what a student is to measure; README shows the explorers
     if not name.endswith(".py"):
         return False
     with (repository / name).open(encoding="utf-8") as text:

@@ -11,6 +11,7 @@ from labkit.guesses.question import Question
 
 CLOSE_FACTOR = 1.25  # by factors: so far off counts as close
 CLOSE_SHARE = 0.1  # else: such a share of what can be chosen, or of the answer
+NEAR_FACTOR, NEAR_SHARE = 1.6, 0.2  # so near is a guess to a wrong model that it may have come from
 
 
 class Told(NamedTuple):
@@ -31,7 +32,8 @@ def of_number(
 
     ``as_if`` has wrong models, by a clause such as ``"if messages were free"``: what the answer
     would be. ``terms`` is what the answer is made of, by name, in its unit. The feedback names the
-    wrong model, or the term to leave out, that comes nearest to the guess.
+    wrong model, or the term to leave out, that comes nearest to the guess; where none is near, the
+    largest term, or what the models would give.
     """
     largest = max(terms, key=lambda name: abs(terms[name]), default="")
     unit = question.unit
@@ -43,7 +45,7 @@ def of_number(
         return Told(f"{head} {_of_largest(terms, largest, answer, unit) if terms else _to_compare(as_if, unit)}", "")
     without = {name: answer - term for name, term in terms.items() if term}
     nearest = min([*as_if.items(), *without.items()], key=lambda each: _distance(question, guess, each[1]))
-    if _distance(question, guess, nearest[1]) < _distance(question, guess, answer):
+    if _is_told_by(question, guess, answer, nearest[1]):
         name, value = nearest
         if name in as_if:
             near = abs(guess - value) > 0.02 * abs(value)
@@ -57,11 +59,11 @@ def of_number(
 
 def of_choice(guess: str | None, answer: str, as_if: Mapping[str, str]) -> Told:
     """Compare a choice with the answer; ``as_if`` says what speaks for or against each choice."""
-    if guess is None:
-        return Told(f"It is {answer}. {as_if.get(answer, '')}".strip(), "")
+    reason = f" {as_if[answer]}" if as_if.get(answer) else ""
     if guess == answer:
-        return Told(f"It is. {as_if.get(answer, '')}".strip(), "")
-    return Told(f"It is {answer}. {as_if[guess]}", guess)
+        return Told(f"It is.{reason}", "")
+    yours = f" Your choice, “{guess}”: {as_if[guess]}" if guess is not None else ""
+    return Told(f"It is “{answer}”.{reason}{yours}", guess or "")
 
 
 def of_order(
@@ -106,6 +108,16 @@ def _off(question: Question, guess: float, answer: float) -> str:
     if _is_close(question, guess, answer):
         return "close"
     return f"you are {amount(abs(guess - answer), question.unit)} too {side}"
+
+
+def _is_told_by(question: Question, guess: float, answer: float, model: float) -> bool:
+    """Return whether a wrong model is near the guess, and clearly nearer than the answer."""
+    distance = _distance(question, guess, model)
+    if question.by_factors and guess > 0:
+        near = math.log(NEAR_FACTOR)
+    else:
+        near = NEAR_SHARE * (question.spread if math.isfinite(question.spread) else max(abs(answer), abs(model)))
+    return distance <= near and distance < _distance(question, guess, answer) / 2
 
 
 def _two_digits(ratio: float) -> str:

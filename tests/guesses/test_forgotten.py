@@ -59,6 +59,24 @@ NUMBERS = {
         "57 times too high. The largest part is the latency of 52 messages",
         "",
     ),
+    "near nothing": (
+        TIME,
+        1.0,
+        5.3,
+        MODELS,
+        {},
+        "5.3 times too low. It would be 0.1 ms if messages were free, and",
+        "",
+    ),
+    "a small term that explains little": (
+        TIME,
+        2.0,
+        6.4,
+        {},
+        {"headers": 6.0, "the mean loss": 0.4},
+        "The largest part is headers",
+        "",
+    ),
     "close": (TIME, 5.0, 5.3, MODELS, TERMS, "close. The largest part is the latency", ""),
     "right": (
         FRACTION,
@@ -114,7 +132,7 @@ REASONS = {"threads": "Threads share the GIL.", "processes": "Processes send wha
 
 def test_a_wrong_choice_is_told_what_speaks_against_it():
     assert forgotten.of_choice("threads", "processes", REASONS) == (
-        "It is processes. Threads share the GIL.",
+        "It is “processes”. Processes send what they share. Your choice, “threads”: Threads share the GIL.",
         "threads",
     )
 
@@ -124,7 +142,7 @@ def test_a_right_choice_is_told_why():
 
 
 def test_no_idea_is_told_answer_and_reason():
-    assert forgotten.of_choice(None, "processes", REASONS) == ("It is processes. Processes send what they share.", "")
+    assert forgotten.of_choice(None, "processes", REASONS) == ("It is “processes”. Processes send what they share.", "")
 
 
 SPANS = {"GPipe": 33.0, "1F1B": 33.0, "ZB-H1": 27.0, "ZB-H2": 24.0}

@@ -17,7 +17,7 @@ from labkit.explore.grids.marked import bits_of, marked_tensor
 from labkit.explore.grids.rings import SENT_COLUMNS, Row, Story, check_ranks, follow, least_tensors, moved_before
 
 TIMEOUT_S = 20.0
-YOURS = "your own ring"
+YOURS = "yours"
 
 
 class RingError(RuntimeError):

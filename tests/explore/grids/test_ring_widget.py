@@ -106,8 +106,8 @@ def test_a_recorded_ring_stands_beside_the_ideal_one_and_in_the_table(explorer, 
     recording["story"] = rings.follow("naive ring", 4)._replace(name=recorded_ring.YOURS)
     said = explorer.record()
     assert said.startswith("Every rank ends up with the whole sum.")
-    assert titles(explorer) == ["ring", "your own ring"] and explorer.beside.value == "your own ring"
-    assert explorer.table()["way"].tolist()[-1] == "your own ring" and "your own ring" in explorer.metrics.value
+    assert titles(explorer) == ["ring", "yours"] and explorer.beside.value == "yours"
+    assert explorer.table()["way"].tolist()[-1] == "yours" and "yours" in explorer.metrics.value
     assert explorer.record() == said
 
 
@@ -115,8 +115,8 @@ def test_it_is_forgotten_when_the_number_of_ranks_changes(explorer, recording):
     recording["story"] = rings.follow("ring", 4)._replace(name=recorded_ring.YOURS)
     explorer.record()
     explorer.ranks.value = 5
-    assert titles(explorer) == ["ring"] and "your own ring" not in explorer.beside.options + explorer.way.options
-    assert "your own ring" not in explorer.table()["way"].tolist()
+    assert titles(explorer) == ["ring"] and "yours" not in explorer.beside.options + explorer.way.options
+    assert "yours" not in explorer.table()["way"].tolist()
 
 
 def test_why_it_cannot_be_recorded_is_said_and_the_explorer_lives_on(explorer, recording):
@@ -131,5 +131,5 @@ def test_its_button_records_the_readers_own_ring_in_real_ranks(explorer):
     explorer.ranks.value = 2
     explorer.run.begin()
     explorer.run.wait()
-    assert titles(explorer) == ["ring", "your own ring"]
+    assert titles(explorer) == ["ring", "yours"]
     assert explorer.timeline.said.startswith("Every rank ends up with the whole sum. Step by step it is the ring")
