@@ -68,12 +68,12 @@ HINTS = {
     "dp.7": (
         "Suppose bucket 1 is full on rank 0 while bucket 0 is full on rank 1. If each sends what it has, what is added "
         "up?",
-        "A gradient that is ready is collected, and is not missing any more. Then look at the bucket whose turn it is: "
-        "as long as nothing of it is missing, send it and go on to the next. In the other place, collect what is still "
-        "missing in the buckets that are left, send those, and wait for all.",
         "A single gradient can free several buckets that have waited behind it, so it takes a loop and not one question. "
         "Collect before you send, and wait only at the end, or backward stands still. Collect has divided by the "
         "number of ranks already, so the sum that arrives is the mean: leave it where it is.",
+        "A gradient that is ready is collected, and is not missing any more. Then look at the bucket whose turn it is: "
+        "as long as nothing of it is missing, send it and go on to the next. In the other place, collect what is still "
+        "missing in the buckets that are left, send those, and wait for all.",
     ),
     # --- pipeline parallelism -------------------------------------------------------------------
     "pipe.1": (

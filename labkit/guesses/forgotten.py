@@ -62,7 +62,7 @@ def of_choice(guess: str | None, answer: str, as_if: Mapping[str, str]) -> Told:
     reason = f" {as_if[answer]}" if as_if.get(answer) else ""
     if guess == answer:
         return Told(f"It is.{reason}", "")
-    yours = f" Your choice, “{guess}”: {as_if[guess]}" if guess is not None else ""
+    yours = f" Your choice, “{guess}”: {as_if[guess]}" if guess is not None and as_if[guess] not in reason else ""
     return Told(f"It is “{answer}”.{reason}{yours}", guess or "")
 
 
@@ -141,7 +141,7 @@ def _distance(question: Question, guess: float, value: float) -> float:
 def _share(term: float, answer: float, unit: str) -> str:
     if term < 0:
         return f"it takes off {amount(-term, unit)}"
-    return f"{amount(term, unit)} of {amount(answer, unit)}"
+    return f"{amount(term)} of {amount(answer, unit)}"
 
 
 def _of_largest(terms: Mapping[str, float], name: str, answer: float, unit: str) -> str:

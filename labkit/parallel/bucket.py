@@ -45,7 +45,8 @@ class Bucket:
         """Put this rank's share of a parameter's gradient, an N-th, into the buffer; none is zero.
 
         The sum of the shares over N ranks is the mean. To divide here, where the gradient is read
-        anyway, costs nothing. A span of the host: the thread that computes does it.
+        anyway, costs nothing. ``missing`` stays as it is. A span of the host: the thread that
+        computes does it.
         """
         with span("collect", lane="host", bucket=self.number):
             self._collect(self.parameters[position], self.views[position], self.names[position])

@@ -38,7 +38,7 @@ NUMBERS = {
         5.3,
         {},
         TERMS,
-        "leaves out is the latency of 52 messages: 5.2 ms of 5.3 ms",
+        "leaves out is the latency of 52 messages: 5.2 of 5.3 ms",
         "the latency of 52 messages",
     ),
     "a term that takes off": (
