@@ -53,8 +53,8 @@ HINTS = {
         "chunks go round, and what arrives replaces what was there.",
         "In step s of the first half rank r sends chunk r − s and receives chunk r − s − 1; in the second half both are "
         "one higher, all modulo the number of ranks. In the first half what arrives needs room of its own, as it has to "
-        "be added. Cut the chunks out of a contiguous tensor: they are views of it. If the given "
-        "tensor is not contiguous, that one is a copy, and the result has to go back.",
+        "be added. Chunks are views of a contiguous tensor; where the given one is not "
+        "contiguous, that is a copy, and the result has to go back.",
     ),
     "dp.6": (
         "Which gradient is ready first in a backward pass, that of the first layer or that of the last? And when a "
@@ -69,11 +69,11 @@ HINTS = {
         "Suppose bucket 1 is full on rank 0 while bucket 0 is full on rank 1. If each sends what it has, what is added "
         "up?",
         "A single gradient can free several buckets that have waited behind it, so it takes a loop and not one question. "
-        "Collect before you send, and wait only at the end, or backward stands still. Collect has divided by the "
-        "number of ranks already, so the sum that arrives is the mean: leave it where it is.",
+        "Collect before you send, and wait only at the end, or backward stands still.",
         "A gradient that is ready is collected, and is not missing any more. Then look at the bucket whose turn it is: "
         "as long as nothing of it is missing, send it and go on to the next. In the other place, collect what is still "
-        "missing in the buckets that are left, send those, and wait for all.",
+        "missing in the buckets that are left, send those, wait for all, and leave each sum where it is, as collect has "
+        "divided already.",
     ),
     # --- pipeline parallelism -------------------------------------------------------------------
     "pipe.1": (
