@@ -42,6 +42,7 @@ EXPECTED = (
     "06_clock_cycles",
     "07_pipe",
     "08_gpt2_pipeline",
+    "10_your_guesses",
 )
 CPU_RULES, GPU_RULES = TESTS / "nbval_sanitize.cfg", TESTS / "nbval_sanitize_gpu.cfg"
 
