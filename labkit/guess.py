@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from labkit import todo
 from labkit.base.said import display, in_notebook
 from labkit.guesses import store
-from labkit.guesses.calibration import calibration, draw_calibration, said_of_calibration
+from labkit.guesses.calibration import calibration, draw_calibration, said_of_calibration, terms_left_out
 from labkit.guesses.card import Card
 from labkit.guesses.guessed import Guess
 from labkit.guesses.question import Question
 
-__all__ = ["Guess", "calibration", "draw_calibration", "guess", "said_of_calibration"]
+__all__ = ["Guess", "calibration", "draw_calibration", "guess", "said_of_calibration", "terms_left_out"]
 
 
 def guess(

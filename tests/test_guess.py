@@ -13,7 +13,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 from labkit import todo
-from labkit.guess import Guess, calibration, draw_calibration, guess, said_of_calibration
+from labkit.guess import Guess, calibration, draw_calibration, guess, said_of_calibration, terms_left_out
 from labkit.guesses import store
 from labkit.guesses.form import Form
 from labkit.guesses.question import Question
@@ -210,7 +210,9 @@ def test_calibration_counts_choices_and_what_is_left_out():
     choice.feedback("x", as_if={"y": "No."})
     said = said_of_calibration(calibration())
     assert "Choices and orders: 1, right: [~  1]" in said
-    assert "Left out most often: [~ if messages were free], [~  3 times]" in said
+    assert "Left out most often: [~ messages and their latency        ], [~  3 times]" in said
+    counts = terms_left_out(calibration()).set_index("term").guesses
+    assert counts["messages and their latency"] == 3 and counts.sum() == 3
 
 
 def test_calibration_draws_each_number_with_its_factor():

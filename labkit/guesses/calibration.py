@@ -14,6 +14,13 @@ from labkit.draw.picture import attach, house_style, new_axes
 from labkit.guesses import store
 
 FAR = 100.0  # a guess that is further off is drawn at the edge
+# The terms that guesses leave out, and words by which a wrong model speaks of each.
+TERMS = {
+    "messages and their latency": r"messag|latenc|\bfree\b",
+    "what a call costs its rank": r"\bcalls?\b|\bhost\b",
+    "what goes on at the same time": r"overlap|\bhid|at once|turns|draining|waited",
+    "bytes, and who keeps or sends them": r"\bbytes?\b|\bsent\b|\bsplit\b|copy|copies|memory|kept",
+}
 _COLUMNS = ["notebook", "question", "guess", "answer", "factor", "times off", "left out"]
 
 
@@ -54,16 +61,27 @@ def said_of_calibration(table: pd.DataFrame) -> str:
     choices = table[table.factor.isna() & (table.guess != "I don't know")]
     right = sum(map(_agrees, choices.guess, choices.answer))
     lines.append(f"Choices and orders: {len(choices)}, right: {measured(right, width=2)}.")
-    left_out = table["left out"][table["left out"] != ""]
-    if len(left_out):
-        most, times = left_out.mode()[0], left_out.value_counts().iloc[0]
-        lines.append(f"Left out most often: {most}, {measured(times, 'times', 2)}.")
+    times, most = max(zip(*terms_left_out(table)[["guesses", "term"]][:-1].to_dict("list").values(), strict=True))
+    if times:
+        lines.append(f"Left out most often: {fact(most, 34)}, {measured(times, 'times', 2)}.")
     early, late = times_off.iloc[: len(times_off) // 2].median(), times_off.iloc[len(times_off) // 2 :].median()
     word = "better" if late < early / 1.1 else "worse" if late > 1.1 * early else "neither better nor worse"
     lines.append(
         f"First half {measured(early, 'times off')}, second half {measured(late, 'times off')}: {fact(word, 26)}."
     )
     return "\n".join(lines)
+
+
+def terms_left_out(table: pd.DataFrame) -> MeasuredTable:
+    """Return how often each of TERMS was left out, and anything else: columns term, guesses.
+
+    A wrong model that speaks of several counts for each.
+    """
+    said = table["left out"][table["left out"] != ""]
+    found = {term: said.str.contains(words) for term, words in TERMS.items()}
+    counts = {term: float(where.sum()) for term, where in found.items()}
+    counts["anything else"] = float((~pd.DataFrame(found).any(axis=1)).sum())
+    return MeasuredTable({"term": counts.keys(), "guesses": counts.values()})
 
 
 def draw_calibration(table: pd.DataFrame, ax: Axes | None = None) -> Axes:

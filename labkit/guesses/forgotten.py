@@ -15,7 +15,7 @@ NEAR_FACTOR, NEAR_SHARE = 1.6, 0.2  # so near is a guess to a wrong model that i
 
 
 class Told(NamedTuple):
-    """A sentence or two for the reader, and what calibration counts: what was left out, or ""."""
+    """A sentence or two for the reader, and for calibration what was left out, or ""."""
 
     text: str
     left_out: str
@@ -63,7 +63,7 @@ def of_choice(guess: str | None, answer: str, as_if: Mapping[str, str]) -> Told:
     if guess == answer:
         return Told(f"It is.{reason}", "")
     yours = f" Your choice, “{guess}”: {as_if[guess]}" if guess is not None and as_if[guess] not in reason else ""
-    return Told(f"It is “{answer}”.{reason}{yours}", guess or "")
+    return Told(f"It is “{answer}”.{reason}{yours}", "")
 
 
 def of_order(

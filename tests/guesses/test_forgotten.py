@@ -133,7 +133,7 @@ REASONS = {"threads": "Threads share the GIL.", "processes": "Processes send wha
 def test_a_wrong_choice_is_told_what_speaks_against_it():
     assert forgotten.of_choice("threads", "processes", REASONS) == (
         "It is “processes”. Processes send what they share. Your choice, “threads”: Threads share the GIL.",
-        "threads",
+        "",
     )
 
 
