@@ -61,7 +61,8 @@ def said_of_calibration(table: pd.DataFrame) -> str:
     choices = table[table.factor.isna() & (table.guess != "I don't know")]
     right = sum(map(_agrees, choices.guess, choices.answer))
     lines.append(f"Choices and orders: {len(choices)}, right: {measured(right, width=2)}.")
-    times, most = max(zip(*terms_left_out(table)[["guesses", "term"]][:-1].to_dict("list").values(), strict=True))
+    counts = terms_left_out(table)[:-1].sort_values("guesses", ascending=False, kind="stable")
+    most, times = counts.iloc[0]
     if times:
         lines.append(f"Left out most often: {fact(most, 34)}, {measured(times, 'times', 2)}.")
     early, late = times_off.iloc[: len(times_off) // 2].median(), times_off.iloc[len(times_off) // 2 :].median()
