@@ -38,9 +38,10 @@ _ROUND = str.maketrans("[]", "()")
 def measured(value: float, unit: str = "", width: int = 9) -> str:
     """Format a measured number at fixed width: ``[~    0.034 s]``.
 
-    It has four significant digits; ``width`` is that of the number, in characters.
+    It has four significant digits, fewer where these do not fit; ``width`` is that of the number,
+    in characters.
     """
-    number = f"{value:.4g}"
+    number = next((short for n in (4, 3, 2) if len(short := f"{value:.{n}g}") <= width), f"{value:.4g}")
     if "e" in number and abs(value) >= 1:  # 1.234e+04 is what %g makes of 12340
         number = f"{value:.0f}"
     return f"[~ {number:>{width}}{unit and ' ' + unit}]"

@@ -67,7 +67,7 @@ STYLES: dict[str, Style] = {
     "partial sum": Style("#4C8FC0", ""),
     "whole sum": Style(_BLUE, "..."),
     "no such sum": Style(_RED, "xxx"),
-    "wrong": Style(_RED, "xxx"),
+    "wrong": Style(_RED, "ooo"),
     "bytes sent": Style("#EFE0B0", ""),
     "more than the least": Style(_ORANGE, "xxx"),
     "weights": Style("#A9D3EC", ""),

@@ -21,6 +21,8 @@ TERMS = {
     "what goes on at the same time": r"overlap|\bhid|at once|turns|draining|waited",
     "bytes, and who keeps or sends them": r"\bbytes?\b|\bsent\b|\bsplit\b|copy|copies|memory|kept",
 }
+ANSWER_WIDTH, LEFT_OUT_WIDTH = 52, 72  # as text, so that a table is as wide whatever was answered
+NOTHING = fact("", LEFT_OUT_WIDTH)
 _COLUMNS = ["notebook", "question", "guess", "answer", "factor", "times off", "left out"]
 
 
@@ -38,9 +40,9 @@ def calibration() -> MeasuredTable:
             notebook_of.get(name, ""),
             name,
             _said(facts["guess"]),
-            fact(_said(facts["answer"]), width=0),
+            fact(_said(facts["answer"]), ANSWER_WIDTH),
             _factor(facts["guess"], facts["answer"]),
-            facts.get("left_out") and fact(facts["left_out"], width=0),
+            fact(facts.get("left_out", ""), LEFT_OUT_WIDTH),
         )
         for name, facts in store.load().items()
         if "guess" in facts and "answer" in facts
@@ -78,7 +80,7 @@ def terms_left_out(table: pd.DataFrame) -> MeasuredTable:
 
     A wrong model that speaks of several counts for each.
     """
-    said = table["left out"][table["left out"] != ""]
+    said = table["left out"][table["left out"] != NOTHING]
     found = {term: said.str.contains(words) for term, words in TERMS.items()}
     counts = {term: float(where.sum()) for term, where in found.items()}
     counts["anything else"] = float((~pd.DataFrame(found).any(axis=1)).sum())
@@ -135,4 +137,4 @@ def _factor(guess: Any, answer: Any) -> float:
 
 
 def _agrees(guess: str, answer: str) -> bool:
-    return fact(guess, width=0) == answer
+    return fact(guess, ANSWER_WIDTH) == answer

@@ -3,6 +3,7 @@ to the reader."""
 
 from __future__ import annotations
 
+import re
 import urllib.error
 import urllib.request
 
@@ -29,7 +30,7 @@ run
 ]
 
 
-def test_a_reader_sees_the_table_the_bar_the_picture_and_the_error(lab):
+def test_a_reader_sees_the_table_the_picture_and_the_error_and_no_bar_of_a_run_that_is_over(lab):
     with lab.notebook(CELLS) as page:
         outputs = page.locator(".jp-CodeCell .jp-OutputArea")
         first = outputs.nth(0).inner_text()
@@ -38,8 +39,8 @@ def test_a_reader_sees_the_table_the_bar_the_picture_and_the_error(lab):
         alt = picture.get_attribute("alt")
         width = picture.evaluate("e => e.naturalWidth")
     assert first.startswith("ipc")
-    assert "2 ranks [~ gloo" in first or "2 ranks [~ nccl" in first
-    assert first.count("all_reduce") == 2 and "rounds" in first and "20/20" in first
+    assert re.search(r"2 ranks (gloo|nccl)", first) and "[~" not in first  # a measurement is a number in a style
+    assert first.count("all_reduce") == 2 and "20/20" not in first
     assert width > 500 and alt in (None, "", "Twenty rounds of two ranks.")
     assert "rank 0 raised ZeroDivisionError: division by zero" in error
     assert "launch(lambda: 1 / 0, world_size=1)" in error and "pool.py" not in error
