@@ -20,6 +20,7 @@ from labkit.guesses.calibration import calibration, draw_calibration, said_of_ca
 from labkit.guesses.card import Card
 from labkit.guesses.guessed import Guess
 from labkit.guesses.question import Question
+from labkit.ranks.cell_output import static
 
 __all__ = ["Guess", "calibration", "draw_calibration", "guess", "said_of_calibration", "terms_left_out"]
 
@@ -43,13 +44,14 @@ def guess(
     Raises ValueError or TypeError for what cannot be asked.
     """
     asked = Guess(Question(name, question, low, high, unit, tuple(choices or ()), ordered))
+    _ASKED[name] = asked
     _show(asked)
     return asked
 
 
 def _show(asked: Guess) -> None:
     """Show the form; on a kept page the question and the guess that ships."""
-    if store.static():
+    if static():
         display(Card(f"{asked.question.text}\nThe guess on this page: {asked.said()}"))
     elif in_notebook():
         from labkit.guesses.form import Form
@@ -57,13 +59,13 @@ def _show(asked: Guess) -> None:
         display(Form(asked))
 
 
+_ASKED: dict[str, Guess] = {}  # in this kernel, by name
+
+
 def _missing(name: str) -> str | None:
     """Return what %%needs prints while this guess is not given, else None."""
-    return (
-        None
-        if "guess" in store.load().get(name, {})
-        else f'GUESS {name}: give your guess first ("I don\'t know" is one)'
-    )
+    given = _ASKED[name].given if name in _ASKED else "guess" in store.load().get(name, {})
+    return None if given else f'GUESS {name}: give your guess first ("I don\'t know" is one)'
 
 
 todo.OTHERS["guess"] = _missing

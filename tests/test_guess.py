@@ -71,6 +71,7 @@ def test_a_guess_for_a_question_that_has_changed_is_asked_for_again(hidden):
     hidden.give(0.5)
     changed = guess("hidden", "Which one hides?", choices=["latency", "bytes"])
     assert (changed.value, changed.given) == (None, False)
+    assert todo.missing("guess.hidden").startswith("GUESS hidden")
 
 
 def test_feedback_without_a_model_is_refused(hidden):
@@ -124,6 +125,11 @@ def kept_page(own_answers, monkeypatch):
     file = own_answers / "notebooks" / "guesses.json"
     file.write_text(json.dumps({"hidden": {"notebook": "05_overlap", "guess": 0.5}}))
     return file
+
+
+def test_a_page_that_is_not_kept_by_name_asks_the_reader(kept_page, hidden, monkeypatch):
+    monkeypatch.setenv("LABKIT_STATIC", "0")
+    assert (hidden.value, hidden.given) == (None, False)
 
 
 def test_a_kept_page_has_the_guess_that_ships_and_writes_nothing(kept_page, hidden, capsys):

@@ -11,6 +11,7 @@ from labkit.guesses import forgotten, store
 from labkit.guesses.card import Card
 from labkit.guesses.forgotten import Told
 from labkit.guesses.question import Question
+from labkit.ranks.cell_output import static
 
 
 class Guess:
@@ -40,7 +41,7 @@ class Guess:
     @property
     def final(self) -> bool:
         """Whether the answer has been seen."""
-        return self.given and "answer" in self._known() and not store.static()
+        return self.given and "answer" in self._known() and not static()
 
     def give(self, value: Any) -> None:
         """Give the guess, as the form does; None is "I don't know".

@@ -16,14 +16,10 @@ from typing import Any
 from labkit.base.answers import answers_folder
 from labkit.base.files import write_atomically
 from labkit.base.lab import lab_folder
+from labkit.ranks.cell_output import static
 
 FILE = "guesses.json"
 KEPT = "LABKIT_KEEP_ANSWERS"  # set while an instructor stores the notebooks: their answers ship too
-
-
-def static() -> bool:
-    """Return whether this is a page to keep, with no reader to ask."""
-    return bool(os.environ.get("LABKIT_STATIC"))
 
 
 def shipped_file() -> Path:
