@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = _add(
         commands, "report", _report, "write an assignment's report from your notebook, as you ran and saved it"
     )
-    command.add_argument("notebook", metavar="NOTEBOOK", help="its number or name, such as 03")
+    command.add_argument("notebook", metavar="NOTEBOOK", help="its number or name, such as 05")
     command.add_argument("--out", metavar="FOLDER", type=Path, help="where to write it; runs of the lab without this")
     command.add_argument("--no-pdf", dest="pdf", action="store_false", help="write the HTML only")
     commands.add_parser("train", help="train a model: see labkit train --help")

@@ -123,7 +123,7 @@ def test_a_cell_that_reveals_the_answer_waits_for_the_guess(shell, hidden):
 def kept_page(own_answers, monkeypatch):
     monkeypatch.setenv("LABKIT_STATIC", "1")
     file = own_answers / "notebooks" / "guesses.json"
-    file.write_text(json.dumps({"hidden": {"notebook": "05_overlap", "guess": 0.5}}))
+    file.write_text(json.dumps({"hidden": {"notebook": "04_overlap", "guess": 0.5}}))
     return file
 
 
@@ -145,7 +145,7 @@ def test_who_stores_the_page_keeps_its_answers(kept_page, hidden, monkeypatch):
     monkeypatch.setenv(store.KEPT, "1")
     hidden.feedback(0.7234, as_if={"if nothing overlapped": 0.0})
     kept = json.loads(kept_page.read_text())["hidden"]
-    assert kept == {"notebook": "05_overlap", "guess": 0.5, "answer": 0.7234, "left_out": ""}
+    assert kept == {"notebook": "04_overlap", "guess": 0.5, "answer": 0.7234, "left_out": ""}
 
 
 ASKS = re.compile(r"\bguess\(\s*\"(\w+)\"")

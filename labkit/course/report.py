@@ -21,7 +21,7 @@ class Written(NamedTuple):
 def write_report(notebook: str, folder: Path | None = None, pdf: bool = True) -> Written:
     """Write ``report-NN.html``, and beside it a PDF where there is a Chromium to print it.
 
-    ``notebook`` is a number ("03"), a name, or a path. ``folder`` is by default ``runs`` of the
+    ``notebook`` is a number ("05"), a name, or a path. ``folder`` is by default ``runs`` of the
     lab. Nothing is written before the notebook has been read and found in order, and each file
     appears whole or not at all.
 

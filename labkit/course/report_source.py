@@ -25,6 +25,17 @@ from labkit.course.notebooks import RAISES, notebooks_folder
 UNANSWERED = "*Your answer:*"  # stands in the cell of an answer, and may stay above it
 _HEADING = re.compile(r"^#{1,3} +(.+?)\s*$", re.MULTILINE)
 _TRAINING = re.compile(r"labkit(?:\.|\s+)train\s+([a-z]\w*)")
+# What notebooks were called before they stood in the order in which they are read.
+_RENAMED = {
+    "03_gradient_sync": "05_gradient_sync",
+    "03b_ladder": "06_ladder",
+    "04_data_parallel": "03_data_parallel",
+    "05_overlap": "04_overlap",
+    "06_clock_cycles": "08_clock_cycles",
+    "07_pipe": "09_pipe",
+    "08_gpt2_pipeline": "10_gpt2_pipeline",
+    "10_your_guesses": "13_your_guesses",
+}
 
 
 class ReportError(ValueError):
@@ -87,7 +98,10 @@ class Question(NamedTuple):
 
 
 def find_notebook(name: str) -> Path:
-    """Return the notebook with this number ("03", or 3), name or path.
+    """Return the notebook with this number ("05", or 5), name or path.
+
+    A name or number from before the notebooks were renamed is understood, and a line says so. A
+    number that was given anew means the old notebook only if the new one has nothing for a report.
 
     Raises ReportError where there is none, or more than one.
     """
@@ -96,6 +110,11 @@ def find_notebook(name: str) -> Path:
     there = sorted(notebooks_folder().glob("*.ipynb"))
     wanted = {name, name.zfill(2), name.removesuffix(".ipynb")}
     found = [path for path in there if path.stem in wanted] or [path for path in there if _number(path) in wanted]
+    for old, new in _RENAMED.items():
+        renamed = [path for path in there if path.stem == new and wanted & {old, _number(Path(old))}]
+        if renamed and not any(map(_has_report, found)):
+            print(f"labkit report: {old} is {new} now")
+            found = renamed
     if not found:
         names = ", ".join(path.stem for path in there) or "none"
         raise ReportError(f"there is no notebook {name!r}; those of {notebooks_folder()} are: {names}")
@@ -106,9 +125,16 @@ def find_notebook(name: str) -> Path:
 
 
 def _number(path: Path) -> str:
-    """Return ``"03b"`` for ``03b_ladder.ipynb``, and the whole name where it has no number."""
+    """Return ``"06"`` for ``06_ladder.ipynb``, and the whole name where it has no number."""
     head = path.stem.partition("_")[0]
     return head if head[:1].isdigit() else path.stem
+
+
+def _has_report(path: Path) -> bool:
+    try:
+        return any({"report", "question"} & set(_tags(cell)) for cell in _read(path).cells)
+    except ReportError:
+        return True  # read_report will say what is wrong with it
 
 
 # --- what it has for a report ---------------------------------------------------------------------

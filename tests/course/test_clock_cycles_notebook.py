@@ -1,4 +1,4 @@
-"""What notebook 06 says of its puzzles and exercises is so."""
+"""What notebook 08 says of its puzzles and exercises is so."""
 
 import contextlib
 import itertools
@@ -16,7 +16,7 @@ from labkit.explore.schedules.values import work_of
 from labkit.schedule import Op, Schedule, ScheduleError, gpipe, interleaved, one_f_one_b, zero_bubble_h1, zero_bubble_v
 from labkit.simulate import bubble_fraction, makespan, peak_activations, simulate
 
-CELLS = nbformat.read(Path(__file__).parents[2] / "notebooks" / "06_clock_cycles.ipynb", as_version=4).cells
+CELLS = nbformat.read(Path(__file__).parents[2] / "notebooks" / "08_clock_cycles.ipynb", as_version=4).cells
 TEXT = " ".join("\n".join(cell.source for cell in CELLS).split())
 
 

@@ -1,4 +1,4 @@
-"""What notebook 03b says of the ladder's losses comes from what the files printed."""
+"""What notebook 06 says of the ladder's losses comes from what the files printed."""
 
 from __future__ import annotations
 

@@ -35,14 +35,14 @@ EXPECTED = (
     "00_start_here",
     "01_shards",
     "02_collectives",
-    "03_gradient_sync",
-    "03b_ladder",
-    "04_data_parallel",
-    "05_overlap",
-    "06_clock_cycles",
-    "07_pipe",
-    "08_gpt2_pipeline",
-    "10_your_guesses",
+    "03_data_parallel",
+    "04_overlap",
+    "05_gradient_sync",
+    "06_ladder",
+    "08_clock_cycles",
+    "09_pipe",
+    "10_gpt2_pipeline",
+    "13_your_guesses",
 )
 CPU_RULES, GPU_RULES = TESTS / "nbval_sanitize.cfg", TESTS / "nbval_sanitize_gpu.cfg"
 

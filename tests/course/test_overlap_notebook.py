@@ -1,4 +1,4 @@
-"""What notebook 05 says in numbers is so."""
+"""What notebook 04 says in numbers is so."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ from labkit.explore.buckets.widget import CAPS_MB
 from labkit.models import gpt2
 from labkit.parallel.emulated_step import EmulatedStep
 
-CELLS = nbformat.read(Path(__file__).parents[2] / "notebooks" / "05_overlap.ipynb", as_version=4).cells
+CELLS = nbformat.read(Path(__file__).parents[2] / "notebooks" / "04_overlap.ipynb", as_version=4).cells
 TEXT = " ".join("\n".join(cell.source for cell in CELLS).split())
 
 

@@ -166,6 +166,15 @@ def test_two_notebooks_of_one_number_are_both_named_and_the_whole_name_tells_the
     assert {path.name for path in (folder / "runs").iterdir()} == {"report-03.html", "report-03b.html"}
 
 
+def test_a_notebook_is_found_by_its_former_number_and_name_and_a_line_says_the_new_one(lab, capsys):
+    lab([code("untagged", tags=())], "03_data_parallel")
+    folder = lab(good_cells(), "05_gradient_sync")
+    for name in ("03", "03_gradient_sync", "5"):
+        assert cli.main(["report", name, "--no-pdf"]) == 0
+    assert capsys.readouterr().out.count("labkit report: 03_gradient_sync is 05_gradient_sync now\n") == 2
+    assert [path.name for path in (folder / "runs").iterdir()] == ["report-05.html"]
+
+
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"cells": 1, "nbformat": 4}', "\udcff"])
 def test_a_file_that_is_no_notebook_is_refused(lab, capsys, content):
     folder = lab(good_cells())
@@ -299,7 +308,7 @@ def test_a_report_of_a_notebook_without_questions_has_no_such_heading(lab):
 
 
 def test_the_assignments_notebook_asks_its_questions_and_leaves_room_below_each():
-    cells = nbformat.read(PROJECT / "notebooks" / "03_gradient_sync.ipynb", as_version=4).cells
+    cells = nbformat.read(PROJECT / "notebooks" / "05_gradient_sync.ipynb", as_version=4).cells
     tags = [cell.metadata.get("tags", []) for cell in cells]
     questions = [i for i, each in enumerate(tags) if "question" in each]
     assert len(questions) == 5 and all("answer" in tags[i + 1] for i in questions)
