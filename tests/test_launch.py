@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 import labkit
+from labkit.base import machine
 from labkit.cost import ETHERNET_1G, Link
 from labkit.launch import RankError, Workers, device, launch, progress, workers
 from labkit.ranks import pickling, plan, servers
@@ -49,6 +50,22 @@ def no_rank_starts(monkeypatch):
 def test_a_world_size_that_is_no_number_of_ranks_is_refused(no_rank_starts, world_size, error):
     with pytest.raises(error, match=f"world_size is {world_size!r}, expected"):
         launch(rank_and_sum, world_size=world_size)
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "reason"),
+    [
+        ("free_memory", 1 << 30, r"85 at most: 1\.0 GiB of memory are free, and a rank takes some 12 MiB"),
+        ("process_limit", 1024, "204 at most: 1024 processes and threads are allowed, and a rank has 5"),
+        ("open_file_limit", 256, r"64 at most: 256 open files are allowed \(ulimit -n\), and a rank takes 4"),
+    ],
+)
+def test_more_ranks_than_the_machine_has_room_for_are_refused_with_the_limit(
+    no_rank_starts, monkeypatch, limit, value, reason
+):
+    monkeypatch.setattr(machine, limit, lambda: value)
+    with pytest.raises(ValueError, match=f"world_size is 300, and this machine has room for {reason}"):
+        launch(rank_and_sum, world_size=300)
 
 
 @pytest.mark.parametrize(

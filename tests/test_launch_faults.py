@@ -22,7 +22,8 @@ from jupyter_client import BlockingKernelClient, KernelManager
 
 from labkit.course.kernels import over_ipc
 from labkit.launch import LaunchTimeout, RankError, launch, workers
-from labkit.ranks import servers
+from labkit.ranks import pool, servers
+from labkit.ranks.member import Member
 from labkit.trace import span
 
 # The promise is 2 s, on a machine that is free. A test host may be busy; a launch that does wait
@@ -30,13 +31,15 @@ from labkit.trace import span
 RANK_GONE_S = 10.0
 
 
-def rank_processes():
-    """Every process of a rank that this test session has started, and its children: they have
-    sessions of their own."""
+def rank_processes(notebook=None):
+    """Every rank that a process has started, this one by default, and what the ranks have started:
+    all that is neither in its own session nor in a server's."""
+    notebook = notebook or psutil.Process()
+    others = {os.getsid(notebook.pid), *(child.pid for child in notebook.children())}
     found = []
-    for process in psutil.Process().children(recursive=True):
+    for process in notebook.children(recursive=True):
         with contextlib.suppress(ProcessLookupError):  # it has just ended
-            if os.getsid(process.pid) != os.getsid(0):
+            if os.getsid(process.pid) not in others:
                 found.append(process)
     return found
 
@@ -161,12 +164,66 @@ def test_children_of_a_failed_rank_end_with_it():
     fails_within(RANK_GONE_S, parent, world_size=1)
 
 
-def test_what_a_rank_leaves_running_ends_with_its_launch():
-    def leaves_a_child():
-        return subprocess.Popen(["sleep", "1000"]).pid
+def a_child():
+    return subprocess.Popen(["sleep", "1000"]).pid
 
-    (child,) = launch(leaves_a_child, world_size=1).values
+
+def a_child_with_a_session_of_its_own():
+    return subprocess.Popen(["sleep", "1000"], start_new_session=True).pid
+
+
+def a_daemon():
+    """Fork twice, so that nobody is its parent any more, with a session of its own."""
+    read, write = os.pipe()
+    if (child := os.fork()) == 0:
+        os.setsid()
+        if (grandchild := os.fork()) == 0:
+            os.closerange(1, 3)
+            time.sleep(1000)
+        os.write(write, str(grandchild).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    return int(os.read(read, 20))
+
+
+@pytest.mark.parametrize("leave", [a_child, a_child_with_a_session_of_its_own, a_daemon])
+def test_what_a_rank_leaves_running_ends_with_its_launch(leave):
+    if leave is not a_child and sys.platform != "linux":
+        pytest.skip("only Linux knows whose a child with a session of its own was")
+    (child,) = launch(leave, world_size=1).values
     assert gone([psutil.Process(child)] if psutil.pid_exists(child) else [], RANK_GONE_S)
+
+
+def test_what_a_warm_rank_starts_runs_on_until_the_rank_ends_whoever_else_ends_before():
+    with workers(world_size=1) as ranks:
+        (daemon,) = ranks.run(a_daemon).values
+        launch(all_reduce_works, world_size=1)
+        assert psutil.pid_exists(daemon)
+    assert gone([psutil.Process(daemon)] if psutil.pid_exists(daemon) else [], RANK_GONE_S)
+
+
+def test_a_killed_server_takes_its_ranks_along_with_all_that_they_have_started():
+    with pytest.raises(RankError), workers(world_size=1) as ranks:
+        ((server, daemon),) = ranks.run(lambda: (os.getppid(), a_daemon())).values
+        os.kill(server, signal.SIGKILL)
+        ranks.run(time.sleep, 1000)
+    assert gone([psutil.Process(daemon)] if psutil.pid_exists(daemon) else [], RANK_GONE_S)
+
+
+def test_a_script_whose_whole_group_is_killed_leaves_nothing_of_its_ranks(tmp_path):
+    (tmp_path / "script.py").write_text(
+        "import subprocess\nfrom labkit.launch import launch\n"
+        "def fn():\n    print('begun')\n    subprocess.run(['sleep', '1000'])\n"
+        "launch(fn, world_size=1)\n"
+    )
+    command = [sys.executable, tmp_path / "script.py"]
+    script = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert script.stdout.readline() == "[rank 0] begun\n"
+    family = psutil.Process(script.pid).children(recursive=True)
+    os.killpg(script.pid, signal.SIGKILL)
+    assert script.wait() == -signal.SIGKILL
+    script.stdout.close()
+    assert gone(family, RANK_GONE_S)
 
 
 def test_a_launch_in_a_rank_ends_with_it():
@@ -247,18 +304,41 @@ def test_warm_ranks_and_a_launch_in_another_thread_outlive_a_change_of_what_pack
         assert len(values) == 1 and ranks.run(os.getpid).values == before
 
 
-def test_a_rank_that_never_gets_through_its_start_ends_in_a_timeout_that_says_so(monkeypatch, tmp_path):
+def test_ranks_that_never_begin_end_in_a_timeout_that_says_so_and_are_not_waited_for(monkeypatch, tmp_path):
+    monkeypatch.setattr(pool, "EXIT_S", 1000.0)
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "hangs.py").write_text("import time\ntime.sleep(1000)\n")
     server = servers.Server(["hangs"], fork=True)
     monkeypatch.setattr(servers, "forks", server)
     try:
-        with pytest.raises(LaunchTimeout, match=r"within timeout_s=0\.5 s") as caught:
+        with pytest.raises(LaunchTimeout, match=r"^no rank had begun within timeout_s=0\.5 s, which counts") as caught:
             launch(all_reduce_works, timeout_s=0.5)
         assert all("not started yet" in stack and "importing" in stack for stack in caught.value.stacks.values())
     finally:
         server._packages.kill()
         server._packages.wait()
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """The ranks that were asked for, a list; they come from the fork server as always."""
+    numbers, start = [], servers.Server.start
+    monkeypatch.setattr(servers.Server, "start", lambda *args: numbers.append(len(numbers)) or start(*args))
+    return numbers
+
+
+def test_an_interrupt_ends_a_launch_between_the_starts_of_two_ranks(monkeypatch, started):
+    monkeypatch.setattr(pool, "Member", lambda *args: os.kill(os.getpid(), signal.SIGINT) or Member(*args))
+    with pytest.raises(KeyboardInterrupt):
+        launch(time.sleep, 1000, world_size=50)
+    assert started == [0]
+
+
+def test_the_deadline_ends_a_launch_between_the_starts_of_two_ranks(monkeypatch, started):
+    with pytest.raises(LaunchTimeout, match="no rank had begun") as caught:
+        launch(time.sleep, 1000, world_size=50, timeout_s=1e-9)
+    assert started == [] and len(caught.value.stacks) == 50
+    assert "ranks 0, 1, 2" in caught.value.__notes__[0] and len(caught.value.__notes__) == 1
 
 
 def test_an_argument_that_a_rank_does_not_take_ends_in_a_timeout():
@@ -387,21 +467,9 @@ class Kernel:
     def run(self, source: str, timeout: float = 60.0) -> tuple[str, str]:
         return self.result(self.start(source), timeout)
 
-    def ranks(self) -> list[psutil.Process]:
-        """Processes of this kernel that lead a session of their own: the ranks, and nothing
-        else."""
-        found = []
-        for process in psutil.Process(self.manager.provisioner.pid).children(recursive=True):
-            try:
-                if os.getsid(process.pid) == process.pid:
-                    found.append(process)
-            except (psutil.NoSuchProcess, ProcessLookupError):
-                continue
-        return found
-
     def wait_for_ranks(self, count: int) -> list[psutil.Process]:
-        deadline = time.monotonic() + 30
-        while len(found := self.ranks()) < count and time.monotonic() < deadline:
+        deadline, kernel = time.monotonic() + 30, psutil.Process(self.manager.provisioner.pid)
+        while len(found := rank_processes(kernel)) < count and time.monotonic() < deadline:
             time.sleep(0.02)
         assert len(found) == count
         return found

@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 import os
 import platform
+import resource
 from collections.abc import Iterator
 from pathlib import Path
+
+import psutil
 
 
 def name(boot_id: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
@@ -43,6 +46,30 @@ def cpu_quota() -> float:
 def memory_limit() -> float:
     """Return how many bytes this process's control groups allow it; infinity without a limit."""
     return min([math.inf, *(float(text) for text in _control_files("memory.max") if text != "max")])
+
+
+def free_memory() -> float:
+    """Return how many bytes new processes can have: what is free, within the control groups."""
+    return min(psutil.virtual_memory().available, memory_limit())
+
+
+def process_limit() -> float:
+    """Return how many processes and threads there may be, by kernel, user or control groups."""
+    limits = [math.inf, *(float(text) for text in _control_files("pids.max") if text != "max")]
+    limits += [float(file.read_text()) for file in map(Path, _KERNEL_LIMITS) if file.exists()]
+    of_user = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    if of_user != resource.RLIM_INFINITY and os.geteuid() != 0:  # root has none
+        limits.append(of_user)
+    return min(limits)
+
+
+_KERNEL_LIMITS = ("/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max")
+
+
+def open_file_limit() -> float:
+    """Return how many files this process may have open at a time."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return math.inf if limit == resource.RLIM_INFINITY else limit
 
 
 def _control_files(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import textwrap
 from collections.abc import Sequence
 
 
@@ -33,17 +34,21 @@ class RankError(RuntimeError):
 class LaunchTimeout(RuntimeError):
     """The ranks did not finish in time.
 
-    ``.stacks`` is ``{rank: text}``: where each one was when the time was up.
+    ``.stacks`` is ``{rank: text}``: where each one was when the time was up. ``began`` says whether
+    any of them had begun by then.
     """
 
-    def __init__(self, timeout_s: float, stacks: dict[int, str]):
+    def __init__(self, timeout_s: float, stacks: dict[int, str], began: bool = True):
         super().__init__(
             f"the ranks did not finish within timeout_s={timeout_s:g} s and were ended. "
             "A collective that not every rank joins waits for ever; below is where each rank was."
+            if began
+            else f"no rank had begun within timeout_s={timeout_s:g} s, which counts from the call"
         )
         self.stacks = stacks
-        for rank, stack in stacks.items():
-            self.add_note(f"\nrank {rank}:\n{stack}")
+        for stack in dict.fromkeys(stacks.values()):
+            ranks = ", ".join(str(rank) for rank, other in stacks.items() if other == stack)
+            self.add_note(f"\nrank{'s' * (',' in ranks)} {textwrap.shorten(ranks, 60, placeholder=' …')}:\n{stack}")
 
     _render_traceback_ = RankError._render_traceback_
 

@@ -8,14 +8,20 @@ neither imports anything. Neither is the notebook, so CUDA used there is no obst
 is not imported again, so scripts need no guard.
 
 The rank server looks after its ranks until the last of them has gone, whatever becomes of the
-notebook. For each it has a *leash*, a socket whose other end the notebook holds. On it the server
-tells the rank's process id, then its exit status. The notebook may send numbers of signals. When
-it closes the leash, or dies, the rank gets a moment to leave by itself.
+notebook: it has a session of its own, so nothing that ends the notebook's process group ends it.
+For each rank it has a *leash*, a socket whose other end the notebook holds. On it the server tells
+the rank's process id, then its exit status. The notebook may send numbers of signals. When it
+closes the leash, or dies, the rank gets a moment to leave by itself.
+
+Servers and ranks adopt orphans, so whatever a rank has started is still below it while it runs, in
+whatever session, and becomes a child of its server when it ends, which then ends it as well. (Only
+Linux knows such adoption. Elsewhere it is the rank's own session that ends.)
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import os
@@ -28,13 +34,17 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from multiprocessing import resource_tracker
 from typing import Any, NamedTuple
 
+import psutil
+
 from labkit.ranks import channel
 
-NEWS = struct.Struct("!q")  # on a leash: a process id or an exit status, which is negative for a signal
+# On a leash: a process id, or -errno if there can be no process; then an exit status, negative for
+# a signal.
+NEWS = struct.Struct("!q")
 LEAVE_S = 2.0  # how long a rank may take to leave by itself
 MOST_DESCRIPTORS = 8  # in one request
 
@@ -66,11 +76,28 @@ def stamp(path: str) -> tuple[int, int]:
     return status.st_mtime_ns, status.st_size
 
 
+def adopt_orphans() -> None:
+    """Have what any descendant of this process leaves behind become a child of this process."""
+    if sys.platform == "linux":
+        pr_set_child_subreaper = 36
+        ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1)
+
+
+def end_children(but: Container[int]) -> int:
+    """End this process's children but those with these process ids. Return how many there were."""
+    orphans = [child for child in psutil.Process().children() if child.pid not in but]
+    for orphan in orphans:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            orphan.kill()
+    return len(orphans)
+
+
 # --- the package server ---------------------------------------------------------------------------
 
 
 def serve_packages(control: int, tracker: int, preload: list[str]) -> None:
     """Import ``preload``, then fork a rank server for every socket that comes over ``control``."""
+    adopt_orphans()
     resource_tracker._resource_tracker._fd = tracker  # type: ignore[attr-defined]  # the notebook's, for all ranks
     for name in preload:
         with contextlib.suppress(ImportError):
@@ -78,15 +105,32 @@ def serve_packages(control: int, tracker: int, preload: list[str]) -> None:
     gc.collect()
     gc.freeze()  # a collection in a rank would copy every page it looks at
     _take_huge_pages()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that the system takes away rank servers that have ended
+    rank_servers: set[int] = set()
+    signal.signal(signal.SIGCHLD, lambda *_: _bury(rank_servers))
     with socket.socket(fileno=control) as requests:
         while fds := _request(requests):
-            if os.fork() == 0:
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # until the new one is known
+            if (pid := os.fork()) == 0:
                 requests.close()
                 _leave_process(lambda: _become_rank_server(socket.socket(fileno=fds[0])))
+            rank_servers.add(pid)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
             os.close(fds[0])
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+    while not _bury(rank_servers):
+        signal.sigwait([signal.SIGCHLD])
+
+
+def _bury(rank_servers: set[int]) -> bool:
+    """Take away rank servers that have ended, and what they left. Return whether that was all.
+
+    One that is killed takes its ranks along, but not what these have started.
+    """
     with contextlib.suppress(ChildProcessError):
-        os.wait()  # until the last rank server has gone, since nobody else would take it away
+        while pid := os.waitpid(-1, os.WNOHANG)[0]:
+            rank_servers.discard(pid)
+        return end_children(but=rank_servers) == 0 and not rank_servers
+    return True
 
 
 def _take_huge_pages() -> None:
@@ -95,8 +139,6 @@ def _take_huge_pages() -> None:
     A fork copies an entry for each page, and so is done sooner. Linux 6.1 and newer do so when
     asked; others refuse, and no harm is done.
     """
-    import ctypes
-
     huge, collapse = 2 << 20, 25  # MADV_COLLAPSE
     madvise = ctypes.CDLL(None).madvise
     madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
@@ -148,6 +190,7 @@ def _become_rank_server(control: socket.socket) -> None:
 def serve_ranks(control: socket.socket, fork: bool) -> None:
     """Start ranks until ``control`` is closed, and look after them until the last has gone."""
     started_ns = time.time_ns()
+    adopt_orphans()
     if fork:
         importlib.import_module("labkit.ranks.rank_process")
     gc.freeze()
@@ -189,6 +232,7 @@ class _RankServer:
         self.control, self.fork = control, fork
         self.leashes: dict[int, socket.socket] = {}  # by process id, of the ranks that run
         self.let_go: dict[int, float] = {}  # those whose leash is closed, and until when they may run
+        self.orphans = 0  # that have been killed, and are not taken away yet
         self.selector = selectors.DefaultSelector()
         self.wake_up, self.awake = os.pipe()
         for fd in (self.wake_up, self.awake):
@@ -197,10 +241,11 @@ class _RankServer:
     def serve(self) -> None:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self.awake)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
         self.selector.register(self.wake_up, selectors.EVENT_READ, self._take_away_the_dead)
         self.selector.register(self.control, selectors.EVENT_READ, self._start)
         asked = True
-        while asked or self.leashes:
+        while asked or self.leashes or self.orphans:
             until = min(self.let_go.values(), default=None)
             for key, _ in self.selector.select(None if until is None else max(0.0, until - time.monotonic())):
                 asked = key.data() and asked
@@ -214,16 +259,24 @@ class _RankServer:
             self.selector.unregister(self.control)
             return False
         leash, fds = socket.socket(fileno=fds[0]), fds[1:]
-        if _is_closed(leash):  # nobody waits any more: it may have taken long until this server could listen
+        if _is_hung_up(leash):  # it may have taken long until this server could listen
             leash.close()
         else:
-            pid = self._fork(leash, fds) if self.fork else _start_fresh(fds)
-            self.leashes[pid] = leash
-            self._tell(pid, pid)
-            self.selector.register(leash, selectors.EVENT_READ, lambda: self._obey(pid))
+            self._start_rank(leash, fds)
         for fd in fds:
             os.close(fd)
         return True
+
+    def _start_rank(self, leash: socket.socket, fds: list[int]) -> None:
+        try:
+            pid = self._fork(leash, fds) if self.fork else _start_fresh(fds)
+        except OSError as error:  # there may be no more processes, or no memory for one
+            _tell(leash, -(error.errno or 0))
+            leash.close()
+            return
+        self.leashes[pid] = leash
+        _tell(leash, pid)
+        self.selector.register(leash, selectors.EVENT_READ, lambda: self._obey(pid))
 
     def _fork(self, leash: socket.socket, fds: list[int]) -> int:
         if (pid := os.fork()) == 0:
@@ -267,27 +320,34 @@ class _RankServer:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
+                self.orphans = 0
                 return True
-            if pid == 0:
+            if pid == 0:  # the others run: ranks, and what ranks have left
+                if not self.let_go:  # or it would look once for each of them
+                    self.orphans = end_children(but=self.leashes)
                 return True
+            if (leash := self.leashes.pop(pid, None)) is None:
+                continue  # an orphan
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)  # what it has left behind
-            self._tell(pid, os.waitstatus_to_exitcode(status))
-            leash = self.leashes.pop(pid)
+                os.killpg(pid, signal.SIGKILL)  # what it has left behind in its session
+            _tell(leash, os.waitstatus_to_exitcode(status))
             if self.let_go.pop(pid, None) is None:
                 self.selector.unregister(leash)
             leash.close()
 
-    def _tell(self, pid: int, news: int) -> None:
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # nobody wants to know any more
-            self.leashes[pid].sendall(NEWS.pack(news))
+
+def _tell(leash: socket.socket, news: int) -> None:
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # nobody wants to know any more
+        leash.sendall(NEWS.pack(news))
 
 
-def _is_closed(leash: socket.socket) -> bool:
+def _is_hung_up(leash: socket.socket) -> bool:
+    """Return whether nobody waits for the rank any more: it is to end before it has begun."""
     try:
-        return not leash.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        leash.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)  # a signal to end it, or nothing: closed
     except BlockingIOError:
         return False
+    return True
 
 
 def _start_fresh(fds: list[int]) -> int:

@@ -12,6 +12,9 @@ from labkit.ranks.place import Place
 
 BACKENDS = ("auto", "gloo", "nccl")
 
+# What a rank takes at the least, measured with 64 forked ranks and their gloo group (torch 2.13).
+RANK_BYTES, RANK_THREADS, RANK_FILES = 12 << 20, 5, 4  # files: the notebook's, to reach it
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -59,6 +62,7 @@ def decide(
         raise TypeError(f"launch: world_size is {world_size!r}, expected a whole number of ranks, 1 or more")
     if world_size < 1:
         raise ValueError(f"launch: world_size is {world_size}, expected 1 or more")
+    _check_room(world_size)
     if backend not in BACKENDS:
         raise ValueError(f"launch: backend is {backend!r}, expected one of {', '.join(map(repr, BACKENDS))}")
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
@@ -77,6 +81,27 @@ def decide(
     devices = [f"cuda:{rank % gpus}" if backend == "nccl" else "cpu" for rank in range(world_size)]
     threads = threads or max(1, machine.cores() // world_size)
     return Plan(world_size, backend, why, devices, threads, bool(init), variables, link)
+
+
+def _check_room(world_size: int) -> None:
+    """Refuse more ranks than this machine can hold, whatever they do."""
+    __tracebackhide__ = True
+    memory, processes, files = machine.free_memory(), machine.process_limit(), machine.open_file_limit()
+    room, reason = min(
+        (
+            memory // RANK_BYTES,
+            f"{memory / 2**30:.1f} GiB of memory are free, and a rank takes some {RANK_BYTES >> 20} MiB",
+        ),
+        (
+            processes // RANK_THREADS,
+            f"{processes:.0f} processes and threads are allowed, and a rank has {RANK_THREADS}",
+        ),
+        (files // RANK_FILES, f"{files:.0f} open files are allowed (ulimit -n), and a rank takes {RANK_FILES} here"),
+    )
+    if world_size > room:
+        raise ValueError(
+            f"launch: world_size is {world_size}, and this machine has room for {room:.0f} at most: {reason}"
+        )
 
 
 def _check_link(link: Any, backend: str, init: bool) -> None:

@@ -28,6 +28,7 @@ DRAIN_S = 2.0  # how long to go on reading what a rank has printed once it has a
 WAKE_S = 0.5  # so often a thread that waits for ranks looks whether it is to stop
 
 NOT_YET_STARTED = "not started yet: the server that starts ranks is still importing torch and other packages"
+NOT_ASKED_FOR = "not started yet: asking for so many ranks took all the time there was"
 NO_STACK_YET = "no Python stack: still starting"
 
 
@@ -55,21 +56,31 @@ class Ranks:
     """``world_size`` running ranks.
 
     ``place(rank, port)`` says where each one stands. Always close().
+
+    Raises LaunchTimeout if asking for them alone takes until ``timeout_s`` after ``since``
+    (time.monotonic).
     """
 
-    def __init__(self, world_size: int, place: Callable[[int, int], Place]):
+    def __init__(self, world_size: int, place: Callable[[int, int], Place], since: float, timeout_s: float):
         self.world_size, self.place = world_size, place
         self.members: list[Member] = []
         self.in_step, self._owner = True, os.getpid()
-        self._start(servers.forks if servers.forks.usable else servers.fresh)
+        self._start(servers.forks if servers.forks.usable else servers.fresh, since, timeout_s)
 
-    def _start(self, server: servers.Server) -> None:
-        """Ask for all ranks, and tell each where it stands. Nobody waits until they are there."""
+    def _start(self, server: servers.Server, since: float, timeout_s: float) -> None:
+        """Ask for all ranks, and tell each where it stands. Nobody waits until they are there.
+
+        Hundreds take a while: between two of them there is time for an interrupt, and for the end.
+        """
         self._server, self._selector = server, selectors.DefaultSelector()
         try:
-            with uninterrupted(), socket.create_server(("127.0.0.1", 0), backlog=self.world_size) as listener:
+            with socket.create_server(("127.0.0.1", 0), backlog=self.world_size) as listener:
                 for rank in range(self.world_size):
-                    self.members.append(Member(rank, listener.fileno(), server))
+                    if time.monotonic() > since + timeout_s:
+                        stacks = dict.fromkeys(range(self.world_size), NOT_ASKED_FOR)
+                        raise LaunchTimeout(timeout_s, stacks, began=False)
+                    with uninterrupted():
+                        self.members.append(Member(rank, listener.fileno(), server))
                 port = listener.getsockname()[1]
             for member in self.members:
                 member.channel.send(pickle.dumps(self.place(member.rank, port)))
@@ -97,7 +108,7 @@ class Ranks:
         except ServerUnusable:  # none of them has started, so they may as well be started in another way
             self._server.has_died()
             self.close(kill=True)
-            self._start(servers.fresh)
+            self._start(servers.fresh, call.since, call.timeout_s)
             return self._run(call, screen)
 
     def _run(self, call: Call, screen: Screen) -> list[Done]:
@@ -114,7 +125,7 @@ class Ranks:
         if (failure := self._first_failure()) is not None:
             raise failure
         if stacks is not None:
-            raise LaunchTimeout(call.timeout_s, stacks)
+            raise LaunchTimeout(call.timeout_s, stacks, any(member.process.pid for member in self.members))
         answers = [member.answer for member in self.members if isinstance(member.answer, Done)]
         self.in_step = len({answer.group_state for answer in answers}) == 1 and answers[0].group_state is not None
         return answers
@@ -163,6 +174,8 @@ class Ranks:
     def _hear_end(self, member: Member, screen: Screen) -> None:
         if (status := member.process.poll()) is None:  # the news was that it has begun
             return
+        if member.process.refused is not None:
+            raise member.process.refused
         nobody_has_started = status == servers.NEVER_STARTED and all(m.process.pid is None for m in self.members)
         if nobody_has_started and self._server.fork:
             raise ServerUnusable
@@ -229,13 +242,20 @@ class Ranks:
                 if kill:
                     member.process.signal(signal.SIGKILL)
                 member.channel.close()
-            end = time.monotonic() + EXIT_S
-            for member in members if kill or wait else ():
-                if member.process.poll(max(0.0, end - time.monotonic())) is None:
+            if kill or wait:
+                # One that has not begun never will: its server finds that nobody waits for it.
+                running = [m for m in members if m.process.poll() is None and m.process.pid is not None]
+                for member in _still_running(running):
                     member.process.signal(signal.SIGKILL)
-                    member.process.poll(EXIT_S)
+                _still_running(running)
             for member in members:
                 member.close()
+
+
+def _still_running(members: list[Member]) -> list[Member]:
+    """Return those that have not left by themselves once all have had ``EXIT_S`` for it."""
+    end = time.monotonic() + EXIT_S
+    return [member for member in members if member.process.poll(max(0.0, end - time.monotonic())) is None]
 
 
 def _where(member: Member) -> str:

@@ -13,10 +13,9 @@ import socket
 import sys
 
 from labkit.ranks import rank
+from labkit.ranks.fork_server import adopt_orphans
 
-STACKS_SIGNAL = signal.SIGUSR1
-# Signals that a server blocks, and a rank lets through once it is ready for them.
-HELD_BACK = (signal.SIGINT, STACKS_SIGNAL)
+STACKS_SIGNAL = signal.SIGUSR1  # which a server blocks, and a rank lets through once it is ready for it
 
 
 def run(connection: int, output: int, stacks: int, listener: int) -> int:
@@ -27,13 +26,14 @@ def run(connection: int, output: int, stacks: int, listener: int) -> int:
     with contextlib.suppress(PermissionError):  # leads a session already
         os.setsid()  # an interrupt of the notebook's process group must not reach the ranks
     _die_with_parent()
+    adopt_orphans()
     _keep_freed_memory()
     atexit._clear()  # what the preloaded packages registered is the server's to run; a rank runs what it registers itself
     atexit.register(multiprocessing.util._exit_function)  # type: ignore[attr-defined]
     _redirect_output(output)
     faulthandler.enable(stacks)
     faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [STACKS_SIGNAL])
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         rank.serve(socket.socket(fileno=connection), listener)
     atexit._run_exitfuncs()

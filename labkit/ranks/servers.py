@@ -16,7 +16,7 @@ from multiprocessing import resource_tracker
 from labkit.ranks import channel, fork_server
 from labkit.ranks.fork_server import NEWS, Report, Setup
 from labkit.ranks.place import working_directory
-from labkit.ranks.rank_process import HELD_BACK
+from labkit.ranks.rank_process import STACKS_SIGNAL
 
 PRELOAD = ["cloudpickle", "numpy", "pandas", "torch", "torch.distributed", "transformers.models.gpt2.modeling_gpt2"]
 
@@ -39,6 +39,7 @@ class RankProcess:
         self._leash = leash
         self.pid: int | None = None
         self.exit_status: int | None = None
+        self.refused: OSError | None = None  # why the system made no process for it
 
     def fileno(self) -> int:
         return self._leash.fileno()
@@ -55,10 +56,12 @@ class RankProcess:
                 news = b""
             if not news:  # the server is gone, and the rank with it
                 self.exit_status = -signal.SIGKILL if self.pid else NEVER_STARTED
-            elif self.pid is None:
-                (self.pid,) = NEWS.unpack(news)
-            else:
+            elif self.pid is not None:
                 (self.exit_status,) = NEWS.unpack(news)
+            elif (number := NEWS.unpack(news)[0]) > 0:
+                self.pid = number
+            else:
+                self.refused, self.exit_status = OSError(-number, os.strerror(-number)), NEVER_STARTED
         return self.exit_status
 
     def signal(self, number: int) -> None:
@@ -150,14 +153,14 @@ class Server:
                 resource_tracker.ensure_running()  # first, because its own start clears the mask again
                 tracker = resource_tracker.getfd() or 0
                 call = f"fork_server.serve_packages({theirs.fileno()}, {tracker}, {self.preload!r})"
-                # The mask is inherited: an interrupt of the notebook's process group must not end
-                # the server.
-                mask = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
+                # The mask is inherited: a rank may be asked for its stack before it can answer.
+                mask = signal.pthread_sigmask(signal.SIG_BLOCK, [STACKS_SIGNAL])
                 try:
                     self._packages = subprocess.Popen(
                         fork_server.python(f"from labkit.ranks import fork_server; {call}", sys.path),
                         pass_fds=[theirs.fileno(), tracker],
                         stdin=subprocess.DEVNULL,
+                        start_new_session=True,  # what ends the notebook's process group must not end the server
                     )
                 finally:
                     signal.pthread_sigmask(signal.SIG_SETMASK, mask)

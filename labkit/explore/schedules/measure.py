@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import psutil
 
 from labkit.base import machine
 from labkit.schedule import Schedule, gpipe
@@ -179,7 +178,7 @@ def _probe(timeout_s: float) -> _Probe:
 
 def _carried(work: Work, fewer: Callable[[int], Work] | None, rank_bytes: int) -> tuple[Work, str]:
     """Return the work that the memory carries, and a sentence if it is that of fewer ranks."""
-    free = min(psutil.virtual_memory().available, machine.memory_limit())
+    free = machine.free_memory()
     wanted, carried = work.schedule.n_ranks, max(1, int(_FREE_SHARE * free / rank_bytes))
     if wanted <= carried:
         return work, ""
