@@ -5,7 +5,7 @@
 # make screenshots  the pictures of the explorers in README.md, from a real JupyterLab
 # make bench      side by side with what a user would pick instead
 # make gpu        all that waits for a GPU, in at most 9 minutes, with the Python that is there: no set-up
-# make matrix     the tests of ranks, models and pipelines on other Pythons and versions of torch, where there are any
+# make matrix     the same tests of ranks, models, pipelines elsewhere: other Pythons, torch, CPU kernels, another user
 # SYSTEM_TORCH=1  use the torch that this machine has already, as on a GPU node
 
 PYTHON ?= python3

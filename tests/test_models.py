@@ -73,7 +73,7 @@ def test_a_saved_model_comes_back_from_its_folder(tmp_path: Path) -> None:
     model = models.gpt2("nano", seed=3, vocab_size=300)
     model.save_pretrained(tmp_path)
     tokens = torch.arange(10)[None]
-    assert torch.equal(models.pretrained_gpt2(tmp_path)(tokens).logits, model.eval()(tokens).logits)
+    torch.testing.assert_close(models.pretrained_gpt2(tmp_path)(tokens).logits, model.eval()(tokens).logits)
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
@@ -181,7 +181,8 @@ def test_a_saved_classifier_comes_back_and_dropout_can_be_turned_off(tmp_path: P
     model.save_pretrained(tmp_path)
     tokens = torch.arange(10)[None]
     back = models.pretrained_bert(tmp_path, hidden_dropout_prob=0.0)
-    assert torch.equal(back.train()(tokens).logits, model.eval()(tokens).logits)
+    # Only close: BERT takes another path through attention in train mode.
+    torch.testing.assert_close(back.train()(tokens).logits, model.eval()(tokens).logits)
     assert models.pretrained_bert(tmp_path, num_labels=2).config.hidden_dropout_prob == 0.1
 
 
@@ -305,10 +306,10 @@ def test_a_state_dict_has_the_names_of_the_unplaced_model_and_goes_into_either(t
     other = placed(tokens).logits
     assert list(placed.state_dict()) == list(plain.state_dict())
     placed.save_pretrained(tmp_path)
-    assert torch.equal(models.pretrained_gpt2(tmp_path)(tokens).logits, other)
+    torch.testing.assert_close(models.pretrained_gpt2(tmp_path)(tokens).logits, other)
     placed.load_state_dict(plain.state_dict())
     assert torch.equal(placed(tokens).logits, plain(tokens).logits)
-    assert not torch.equal(placed(tokens).logits, other)
+    assert not torch.allclose(placed(tokens).logits, other)
     torch.save(plain.state_dict() | {"transformer.h.1.attn.c_attn.nothing": torch.ones(1)}, tmp_path / "more")
     with pytest.raises(RuntimeError, match=r"Unexpected key\(s\).*attn\.c_attn\.nothing"):
         placed.load_state_dict(torch.load(tmp_path / "more"))

@@ -322,7 +322,7 @@ def test_what_a_stage_raises_in_forward_is_raised_with_its_traceback_stage_and_m
         assert caught.value.__notes__ == ["in the forward of stage 1, micro-batch 2"]
         lines = [frame.line for frame in traceback.extract_tb(caught.value.__traceback__)]
         assert "piped(rows(8))" in lines and lines[-1] == 'raise LookupError("nothing here")'
-        assert piped(rows(8)).equal(torch.cat([model(part) for part in rows(8).split(2)]))
+        torch.testing.assert_close(piped(rows(8)), torch.cat([model(part) for part in rows(8).split(2)]))
         assert stage_threads() == threads
 
 
@@ -612,7 +612,7 @@ def test_two_pipes_and_two_callers_of_one_at_once_forward_and_backward():
 
         def call(model: Pipe) -> None:
             for _ in range(10):
-                if not all(map(torch.equal, outcome(model), expected[id(model)])):
+                if not all(map(torch.allclose, outcome(model), expected[id(model)])):
                     wrong.append(model)
 
         callers = [threading.Thread(target=call, args=(model,)) for model in (one, other, one)]
@@ -662,7 +662,8 @@ def test_a_copy_has_threads_of_its_own_and_a_copy_of_a_closed_one_is_closed(copi
         other = copied(piped)
         expected = piped(rows(5))
     with other:
-        assert other(rows(5)).equal(expected) and other.devices == piped.devices
+        torch.testing.assert_close(other(rows(5)), expected)
+        assert other.devices == piped.devices
     with pytest.raises(RuntimeError, match="this Pipe is closed"):
         copied(piped)(rows(5))
 

@@ -486,7 +486,7 @@ def test_steps_with_momentum_weight_decay_and_batch_norm_are_those_of_torchs_ddp
     values = ranks(world_size).run(trained_by_both, net, clear=clear).values
     assert_the_same(values, rtol=1e-9, atol=1e-12)
     weights = [ours[-1]["0.weight"] for ours, _ in values]
-    assert all(torch.equal(weight, weights[0]) for weight in weights)
+    assert all(torch.equal(weight, weights[0]) for weight in weights)  # each sum is made once, and sent to all
     means = [ours[-1]["1.running_mean"] for ours, _ in values]
     assert world_size == 1 or not torch.equal(means[0], means[1])  # as it is under DDP: each saw another last batch
 

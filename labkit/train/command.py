@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from labkit.launch import RankError
 from labkit.train import digits_command, glue_command, translate_command
 
 COMMANDS = (translate_command, glue_command, digits_command)
@@ -23,6 +24,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(with_hyphens(sys.argv[1:] if argv is None else argv))
     try:
         args.run(args)
+    except (FloatingPointError, RankError) as error:  # the loss is nan: here, or on a rank
+        if isinstance(error, RankError) and error.error_type != FloatingPointError.__name__:
+            raise
+        raise SystemExit(str(error)) from None
     except KeyboardInterrupt:
         print("interrupted: all processes that this one has started are ended", file=sys.stderr)
         raise SystemExit(130) from None

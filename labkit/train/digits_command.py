@@ -10,15 +10,12 @@ from typing import Any
 
 import torch
 
-from labkit import launch
 from labkit.parallel.devices import device_ids
 from labkit.train import starting
 from labkit.train.digits_task import DigitsConfig, load_digits, train_digits
 from labkit.train.joining import joined
 from labkit.train.reading import read_on_rank_0
-from labkit.train.starting import DAY_S, check_shares, start_of
-
-BAD_INPUT = (TypeError, ValueError, OSError)
+from labkit.train.starting import BAD_INPUT, DAY_S, check_shares, launched, start_of
 
 
 def add_parser(tasks: Any) -> None:
@@ -44,10 +41,7 @@ def _train(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
         parser.error(str(error))
     if starts_ranks:
         backend = "gloo" if args.gpu == -1 else args.backend
-        try:
-            launch.launch(train_digits, config, data, world_size=start.world_size, backend=backend, timeout_s=DAY_S)
-        except ValueError as error:  # a plan that cannot be: no rank has started
-            parser.error(str(error))
+        launched(parser, train_digits, config, data, world_size=start.world_size, backend=backend, timeout_s=DAY_S)
         return
     start.announce()
     told = {name: value for name, value in asdict(config).items() if name != "source"}

@@ -18,10 +18,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
 from labkit import models
-from labkit.base.checks import check_counts
 from labkit.data import Digits, digits
 from labkit.parallel.bucket import take_from_rank_0
 from labkit.train.joining import process
+from labkit.train.options import check_losses, check_options
 from labkit.train.reading import read_on_rank_0
 from labkit.train.starting import check_shares
 from labkit.train.trainer import device, sum_over_ranks, world
@@ -37,7 +37,7 @@ class DigitsConfig:
     - ``batch_size``: pictures in a step, of all ranks together; a multiple of their number.
     - ``seed``: of the first weights, and of the order of the pictures.
 
-    Raises TypeError or ValueError for a value that cannot be.
+    Raises ValueError for a value that cannot be.
     """
 
     source: str = "auto"
@@ -47,11 +47,7 @@ class DigitsConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_counts(epochs=self.epochs, batch_size=self.batch_size)
-        if not self.learning_rate > 0:
-            raise ValueError(f"learning_rate is {self.learning_rate!r}, expected a number above 0")
-        if self.seed < 0:
-            raise ValueError(f"seed is {self.seed!r}, expected a whole number, 0 or more")
+        check_options(self)
 
 
 @dataclass(frozen=True)
@@ -87,7 +83,8 @@ def train_digits(
 
     It needs a process group, of one rank at least. Without ``data``, rank 0 loads it and sends it
     to the others. ``devices`` are those that this rank drives, by default its own; over several
-    the model is spread. Rank 0 prints the losses, or every rank in a terminal of its own.
+    the model is spread. Rank 0 prints the losses, or every rank in a terminal of its own. Raises
+    FloatingPointError on all ranks, with the step, once the loss is no finite number.
 
     Notes: batch norm normalises each rank's share of a batch by itself, so two ranks do not train
     exactly what one does, but what one would that takes the shares one after the other and adds up
@@ -118,6 +115,7 @@ def train_digits(
             loss.backward()
             optimizer.step()
             losses.append(sum_over_ranks(loss.item())[0] / world_size)
+            check_losses(losses[-1:], len(losses))
             if step % every == 0 and (every_rank_prints or rank == 0):
                 print(
                     f"Epoch [{epoch}/{config.epochs}], Step [{step}/{len(loader)}], Loss: {losses[-1]:.4f}", flush=True

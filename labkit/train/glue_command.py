@@ -13,20 +13,20 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from labkit import launch, models
+from labkit import models
 from labkit.base.files import write_atomically
 from labkit.todo import missing
 from labkit.train import glue_task, starting
 from labkit.train.entailment import Corpus
 from labkit.train.glue_task import GlueConfig, GlueResult, glue, load_glue
 from labkit.train.joining import joined
+from labkit.train.options import check_output
 from labkit.train.reading import read_on_rank_0
 from labkit.train.recording import recorded_on_all
-from labkit.train.starting import DAY_S, start_of
+from labkit.train.starting import BAD_INPUT, DAY_S, launched, start_of
 from labkit.train.synchronization import WAYS
 
 MODEL_TYPES, TASKS = ("bert",), ("RTE",)
-BAD_INPUT = (ValueError, OSError)
 
 
 def add_parser(tasks: Any) -> None:
@@ -56,12 +56,7 @@ def _train(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
         if todo := missing(task):
             raise SystemExit(f"{todo}: --sync {config.sync} needs it; fill it in first")
     if not (start.by_hand or start.torchrun):
-        try:
-            run = launch.launch(
-                glue, config, corpus, world_size=start.world_size, backend=args.backend, timeout_s=DAY_S
-            )
-        except ValueError as error:  # a plan that cannot be: no rank has started
-            parser.error(str(error))
+        run = launched(parser, glue, config, corpus, world_size=start.world_size, backend=args.backend, timeout_s=DAY_S)
         _finish(run.values, run.events, config.output_dir)
         return
     start.announce()
@@ -87,13 +82,13 @@ def _check_names(model_type: str, task_name: str) -> None:
 
 
 def _check_output(folder: str, overwrite: bool) -> None:
-    """Make the folder. Raise OSError where it cannot be, or results would be lost."""
+    """Make the folder. Raise ValueError where it cannot be, or results would be lost."""
     if folder and Path(folder).is_dir() and any(Path(folder).iterdir()) and not overwrite:
-        raise FileExistsError(
+        raise ValueError(
             f"--output-dir {folder} has something in it; name another folder, or say --overwrite-output-dir"
         )
     if folder:
-        Path(folder).mkdir(parents=True, exist_ok=True)
+        check_output("--output-dir", folder)
 
 
 # --- what comes out -------------------------------------------------------------------------------

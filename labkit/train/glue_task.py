@@ -21,6 +21,7 @@ from labkit import models
 from labkit.base.files import write_atomically
 from labkit.train import entailment
 from labkit.train.entailment import Batch, Corpus, Example
+from labkit.train.options import check_losses, check_options
 from labkit.train.reading import read_on_rank_0
 from labkit.train.starting import check_shares
 from labkit.train.synchronization import WAYS
@@ -76,20 +77,8 @@ class GlueConfig:
     quiet: bool = False
 
     def __post_init__(self) -> None:
-        least = {"vocab_size": 100, "max_length": 8, "limit": 1, "limit_eval": 1, "epochs": 1}
-        for name, minimum in (least | {"batch_size": 1, "iterations": 1, "seed": 0}).items():
-            value = getattr(self, name)
-            if value is None and name in ("limit", "limit_eval", "iterations"):
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-                raise ValueError(f"{name} is {value!r}, expected a whole number, {minimum} or more")
-        choices = {"sync": tuple(WAYS), "clip": ("after", "before"), "precision": PRECISIONS}
-        for name, values in (choices | {"size": tuple(models.BERT_SIZES)}).items():
-            if getattr(self, name) not in values:
-                raise ValueError(f"{name} is {getattr(self, name)!r}, expected one of {', '.join(values)}")
-        for name in ("learning_rate", "max_grad_norm"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)!r}, expected a number above 0")
+        choices = {"sync": WAYS, "clip": ("after", "before"), "precision": PRECISIONS, "size": models.BERT_SIZES}
+        check_options(self, {"vocab_size": 100, "max_length": 8}, **choices)
         if self.clip == "before" and not WAYS[self.sync].finish:
             raise ValueError(
                 f"clip is 'before' and sync {self.sync!r}, which leaves no moment between backward and synchronisation; "
@@ -152,7 +141,8 @@ def glue(config: GlueConfig, corpus: Corpus | None = None, every_rank_prints: bo
     """Train BERT on RTE, on this rank with the others: the function to give to ``launch``.
 
     Without a ``corpus``, rank 0 loads it and sends it to the others. Also runs alone, without a
-    process group. Rank 0 prints the losses, or every rank in a terminal of its own.
+    process group. Rank 0 prints the losses, or every rank in a terminal of its own. Raises
+    FloatingPointError on all ranks, with the iteration, once the loss is no finite number.
     """
     rank, world_size = world()
     config.check_world(world_size)
@@ -232,6 +222,7 @@ class GlueRun:
             self.iteration_s.append(trainer.now() - began)
             self.losses.append(loss.item() / batch.n_targets if batch.n_targets else float("nan"))
             self.mean_losses.append(whole_loss()[0] / len(whole))
+            check_losses(self.mean_losses[-1:], len(self.mean_losses))
             if self.prints:
                 print(f"iter {len(self.losses)} loss {self.mean_losses[-1]:.4f}", flush=True)
             if self.is_over:

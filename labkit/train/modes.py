@@ -55,13 +55,10 @@ def tasks_for_mode(mode: str, world_size: int) -> tuple[str, ...]:
     return ("dp.1", "pipe.1", "pipe.2", "pipe.3", "pipe.4") if mode == PIPELINE_PARALLEL else ("dp.1", "pipe.5")
 
 
-def count_stages(
-    mode: str, world_size: int, n_devices: int, batch_size: int, n_micro: int, stages_per_rank: int
-) -> int:
-    """Return the number of stages of a mode; 1 where the model is not cut.
-
-    Raises ValueError for a world size, a batch or micro-batches that do not fit.
-    """
+def check_stages(
+    mode: str, world_size: int, n_devices: int, batch_size: int, n_micro: int, stages_per_rank: int, n_blocks: int
+) -> None:
+    """Raise ValueError for a world size, a batch, micro-batches or blocks that do not fit."""
     if world_size < 1:
         raise ValueError(f"world_size is {world_size}, expected 1 or more")
     if mode == DATA_PARALLEL and batch_size < world_size:
@@ -79,15 +76,17 @@ def count_stages(
             f"batch_size is {batch_size} and n_micro {n_micro}: a batch is cut into n_micro micro-batches, and each of them "
             "needs a sample of it"
         )
-    if mode not in SCHEDULED:
-        return n_devices if mode in ONE_PROCESS else 1
-    try:
-        return schedule_for_mode(mode, world_size, n_micro, stages_per_rank).n_stages
-    except ValueError as error:
-        raise ValueError(f"mode is {mode}: {error}") from None
+    if mode in ONE_PROCESS:
+        _check_blocks(mode, n_devices, n_blocks)
+    if mode in SCHEDULED:
+        _check_blocks(mode, world_size * {"interleaved": stages_per_rank, "zb_v": 2}.get(mode, 1), n_blocks)
+        try:  # only now: a schedule of a billion ops takes the machine's memory
+            schedule_for_mode(mode, world_size, n_micro, stages_per_rank)
+        except ValueError as error:
+            raise ValueError(f"mode is {mode}: {error}") from None
 
 
-def check_blocks(mode: str, n_stages: int, n_blocks: int) -> None:
+def _check_blocks(mode: str, n_stages: int, n_blocks: int) -> None:
     """Raise ValueError unless each stage can have a block of the model."""
     if n_stages <= n_blocks:
         return

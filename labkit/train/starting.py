@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from labkit import launch
 from labkit.base.network import resolve
 from labkit.train.joining import ByHand, process, under_torchrun
+from labkit.train.options import seconds
 
+BAD_INPUT = (TypeError, ValueError, OSError)
 DAY_S = 86400.0  # for ranks that the command starts itself: as long as training takes
 
 
@@ -44,7 +47,7 @@ def add_flags(task: argparse.ArgumentParser, *rank_flags: str) -> None:
     master = "an address of rank 0's machine, for all ranks alike (%(default)s)"
     add("--master-ip", "--master-addr", dest="master_ip", default=own["host"], help=master)
     add("--master-port", type=int, default=own["port"], help="where rank 0 listens (%(default)s)")
-    add("--timeout-s", type=float, default=300.0, help="to wait for ranks that are started by hand (%(default)g)")
+    add("--timeout-s", type=seconds, default=300.0, help="to wait for ranks that are started by hand (%(default)g)")
     add("--backend", default="auto", choices=launch.BACKENDS, help="auto: NCCL where each rank has a GPU, else gloo")
 
 
@@ -71,6 +74,14 @@ def start_of(args: argparse.Namespace, default_world_size: int = 2) -> Start:
     if not 0 < args.master_port < 2**16:
         raise ValueError(f"--master-port is {args.master_port}, expected 1 to 65535")
     return Start(world_size, ByHand(args.rank, world_size, args.master_ip, args.master_port), torchrun)
+
+
+def launched(parser: argparse.ArgumentParser, fn: Callable[..., Any], *args: Any, **options: Any) -> launch.Run:
+    """Start own ranks and return their run. A plan that cannot be is a wrong call."""
+    try:
+        return launch.launch(fn, *args, **options)
+    except BAD_INPUT as error:  # no rank has started
+        parser.error(str(error))
 
 
 def check_shares(batch_size: int, world_size: int) -> None:

@@ -21,6 +21,7 @@ from labkit import launch, models
 from labkit.parallel.devices import training_device
 from labkit.trace import pause, span
 from labkit.train.metrics import EpochMetrics
+from labkit.train.options import check_losses
 from labkit.train.synchronization import WAYS, Way
 
 LossFunction = Callable[[torch.nn.Module, Any], torch.Tensor]
@@ -194,20 +195,27 @@ class Trainer:
     def train_epoch(self, batches: Sequence[Any], validation: Sequence[Any], epoch: int, skip: int = 0) -> EpochMetrics:
         """Train on this rank's ``batches`` once, then take the validation loss.
 
-        The first ``skip`` steps are warm-up, which the counted times leave out.
+        The first ``skip`` steps are warm-up, which the counted times leave out. Raises
+        FloatingPointError on all ranks, with the step, for a loss that is no finite number.
         """
         self.model.train()
         counted = batches if self.counts_samples else []
         targets = targets_per_step(counted)
         skip = min(skip, len(targets) - 1)  # at least one step counts
-        loss = torch.zeros((), device=self.device)
+        losses: list[torch.Tensor] = []
         start = counting_from = self.now()
         steps = list(zip_longest(batches, targets))
         for i, (batch, n) in enumerate(launch.progress(steps, desc=f"epoch {epoch}")):
             if i == skip:
                 counting_from = self.now()
-            loss += self.train_step(batch, n)
+            losses.append(self.train_step(batch, n))
         end = self.now()
+        total, *of_steps = sum_over_ranks(
+            sum(losses, torch.zeros((), device=self.device)).item(), *torch.stack(losses).tolist()
+        )
+        check_losses(of_steps, self.step - len(steps) + 1)
+        validation_loss = self.validation_loss(validation)
+        check_losses([validation_loss], self.step, "the validation loss")
         return EpochMetrics(
             epoch=epoch,
             steps=len(steps),
@@ -217,8 +225,8 @@ class Trainer:
             counted_steps=len(steps) - skip,
             counted_tokens=sum(batch.n_tokens for batch in counted[skip:]),
             counted_seconds=end - counting_from,
-            training_loss=sum_over_ranks(loss.item())[0] / sum(targets),
-            validation_loss=self.validation_loss(validation),
+            training_loss=total / sum(targets),
+            validation_loss=validation_loss,
         )
 
     @torch.no_grad()

@@ -18,8 +18,10 @@ from labkit.todo import missing
 from labkit.train import metrics, modes
 from labkit.train.joining import joined, under_torchrun
 from labkit.train.metrics import RankResult
+from labkit.train.options import check_output, seconds
 from labkit.train.recording import recorded_on_all
-from labkit.train.translation_task import DATA_ERRORS, TranslateConfig, load, translate
+from labkit.train.starting import BAD_INPUT, DAY_S, launched
+from labkit.train.translation_task import TranslateConfig, load, translate
 
 
 def add_parser(tasks: Any) -> None:
@@ -32,7 +34,7 @@ def add_parser(tasks: Any) -> None:
     )
     add("--world-size", type=int, help=several)
     add("--backend", default="auto", choices=launch.BACKENDS, help="auto: NCCL where each rank has a GPU, else gloo")
-    add("--timeout-s", type=float, default=86400.0, help="seconds after which unfinished ranks are ended (%(default)g)")
+    add("--timeout-s", type=seconds, default=DAY_S, help="seconds after which unfinished ranks are ended (%(default)g)")
     add("--out", help="folder for the results; runs/translate-DATE-TIME without this")
     task.set_defaults(run=functools.partial(_train, task))
 
@@ -51,8 +53,10 @@ def _train(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
             raise ValueError(
                 f"--world-size is {args.world_size}, but torchrun started {world_size} ranks; leave it out"
             )
+        if not started or os.environ["RANK"] == "0":
+            check_output("--out", args.out or "runs")
         corpus = None if started else load(config)
-    except DATA_ERRORS as error:
+    except BAD_INPUT as error:
         parser.error(str(error))
     for task in modes.tasks_for_mode(config.mode, world_size):
         if todo := missing(task):
@@ -62,9 +66,8 @@ def _train(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     if started:
         _run_as_rank(config, args)
         return
-    run = launch.launch(
-        translate, config, corpus, world_size=world_size, backend=args.backend, timeout_s=args.timeout_s
-    )
+    options = {"world_size": world_size, "backend": args.backend, "timeout_s": args.timeout_s}
+    run = launched(parser, translate, config, corpus, **options)
     _finish(run.values, run.events, args.out)
 
 

@@ -12,12 +12,11 @@ from labkit import dp, launch, models, pipe
 from labkit.parallel.devices import training_devices
 from labkit.train import metrics, modes, pipeline_trainer, translation
 from labkit.train.metrics import RankResult
+from labkit.train.options import check_options
 from labkit.train.pipeline_trainer import PipelineTrainer
 from labkit.train.reading import read_on_rank_0
 from labkit.train.trainer import Trainer, targets_per_step, world
 from labkit.train.translation import Corpus
-
-DATA_ERRORS = (ValueError, FileNotFoundError, ConnectionError)
 
 LEARNING_RATES = {"nano": 5e-3, "mini": 3e-3}  # the bigger the model, the lower; 3e-4 for OpenAI's sizes
 
@@ -65,33 +64,22 @@ class TranslateConfig:
     n_layer: int | None = None
 
     def __post_init__(self) -> None:
-        least = {"vocab_size": 259, "max_length": 4, "limit": 1, "limit_eval": 1, "epochs": 1, "batch_size": 1}
-        least |= dict.fromkeys(("n_micro", "n_devices", "stages_per_rank", "n_layer"), 1)
-        for name, minimum in (least | {"warmup_epochs": 0, "warmup_steps": 0, "seed": 0}).items():
-            value = getattr(self, name)
-            if value is None and name in ("limit", "n_layer"):
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-                raise ValueError(f"{name} is {value!r}, expected a whole number, {minimum} or more")
-        for name, choices in (("size", models.GPT2_SIZES), ("mode", modes.MODES)):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name} is {getattr(self, name)!r}, expected one of {', '.join(choices)}")
-        if self.learning_rate is not None and not self.learning_rate > 0:
-            raise ValueError(f"learning_rate is {self.learning_rate!r}, expected a number above 0")
+        check_options(self, {"vocab_size": 259, "max_length": 4}, size=models.GPT2_SIZES, mode=modes.MODES)
 
     def check_world(self, world_size: int) -> None:
         """Raise ValueError if ``world_size`` processes cannot train together in this mode."""
-        n_stages = modes.count_stages(
-            self.mode, world_size, self.n_devices, self.batch_size, self.n_micro, self.stages_per_rank
+        n_blocks = self.n_layer or models.GPT2_SIZES[self.size]["n_layer"]
+        modes.check_stages(
+            self.mode, world_size, self.n_devices, self.batch_size, self.n_micro, self.stages_per_rank, n_blocks
         )
-        modes.check_blocks(self.mode, n_stages, self.n_layer or models.GPT2_SIZES[self.size]["n_layer"])
 
 
 def translate(config: TranslateConfig, corpus: Corpus | None = None) -> RankResult:
     """Train GPT-2 to translate, on this rank with the others: the function to give to ``launch``.
 
     Without a ``corpus``, rank 0 loads it and sends it to the others. Also runs alone, without a
-    process group.
+    process group. Raises FloatingPointError on all ranks, with the step, at the end of an epoch in
+    which the loss was no finite number: looking at it in each step would have a GPU wait.
     """
     rank, world_size = world()
     config.check_world(world_size)

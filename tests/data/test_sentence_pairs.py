@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -256,10 +257,11 @@ def test_a_line_that_is_not_utf8_is_named(tmp_path: Path) -> None:
         data.translation("train", str(tmp_path))
 
 
-def test_a_gzip_file_that_ends_early_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", [lambda whole: whole[:-10], lambda whole: whole[:20] + bytes(9) + whole[29:]])
+def test_a_gzip_file_that_ends_early_or_is_damaged_is_named(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     write_pairs(tmp_path, "train", PAIRS * 100, packed=True)
     whole = (tmp_path / "train.de.gz").read_bytes()
-    (tmp_path / "train.de.gz").write_bytes(whole[:-10])
+    (tmp_path / "train.de.gz").write_bytes(damage(whole))
     with pytest.raises(ValueError, match=r"train\.de\.gz, after line \d+: not a whole gzip file"):
         data.translation("train", str(tmp_path))
 

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from labkit import models, train
 from labkit.data import Digits, digits
 from labkit.launch import RankError, launch
-from labkit.train import digits_command, digits_task
+from labkit.train import digits_command, digits_task, starting
 from labkit.train.digits_task import DigitsConfig, Spread, train_digits
 
 SMALL = DigitsConfig("shipped", epochs=2, batch_size=50)
@@ -77,7 +77,8 @@ def test_every_rank_judges_with_the_statistics_of_rank_0():
     model, test = in_one_process(SMALL, 1, data)[1].eval(), data[1]
     expected = (model(test.images).argmax(dim=1) == test.labels).float().mean().item()
     assert expected > 0.5
-    assert launch(judged, model, test, backend="gloo").values == pytest.approx([expected] * 2)
+    first, second = launch(judged, model, test, backend="gloo").values
+    assert first == second == pytest.approx(expected, abs=1.01 / len(test))  # other batches: one picture may tip over
 
 
 def test_it_learns_to_read_and_all_ranks_judge_the_same_model():
@@ -161,7 +162,7 @@ def test_in_two_terminals_by_torchrun_and_on_own_processes_it_prints_the_same_lo
         ("-nr 0 -g 99", "--gpu (-g) is 99, and this machine has "),
         ("--epochs 0", "epochs is 0, expected a whole number, 1 or more"),
         ("--batch-size 0", "batch_size is 0, expected a whole number, 1 or more"),
-        ("--lr 0", "learning_rate is 0.0, expected a number above 0"),
+        ("--lr 0", "learning_rate is 0.0, expected a finite number above 0"),
         ("--seed -1", "seed is -1, expected a whole number, 0 or more"),
         ("--local-world-size 2", "give each its --rank (-nr), and no --gpu (-g)"),
         ("-nr 0 -g -1 --local-world-size 2", "give each its --rank (-nr), and no --gpu (-g)"),
@@ -173,7 +174,7 @@ def test_in_two_terminals_by_torchrun_and_on_own_processes_it_prints_the_same_lo
 )
 def test_bad_flags_are_refused_before_anything_starts(flags, complaint, monkeypatch, capsys):
     without_torchrun(monkeypatch)
-    monkeypatch.setattr(digits_command.launch, "launch", lambda *_, **__: pytest.fail("processes were started"))
+    monkeypatch.setattr(starting.launch, "launch", lambda *_, **__: pytest.fail("processes were started"))
     monkeypatch.setattr(digits_command, "joined", lambda *_, **__: pytest.fail("ranks met"))
     with pytest.raises(SystemExit) as stop:
         train.main([*FLAGS, *flags.split()])

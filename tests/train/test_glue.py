@@ -118,6 +118,7 @@ def test_one_process_alone_does_it_too(corpus: Corpus, expected: Any) -> None:
 def test_gather_scatter_and_all_reduce_have_the_same_losses_to_the_last_bit(dropout: bool, results: Any) -> None:
     by_server = results("gather_scatter", dropout=dropout)
     by_ring = results("all_reduce", dropout=dropout)
+    # Both add up two numbers, in either order the same, and halve the sum.
     assert [r.losses for r in by_server] == [r.losses for r in by_ring]
     assert by_server[0].fingerprints == by_ring[0].fingerprints
 
@@ -235,8 +236,8 @@ WRONG = {
     "size": ("huge", "size is 'huge', expected one of tiny, mini"),
     "precision": ("fp16", "precision is 'fp16', expected one of fp32, bf16"),
     "clip": ("never", "clip is 'never', expected one of after, before"),
-    "learning_rate": (0.0, r"learning_rate is 0\.0, expected a number above 0"),
-    "max_grad_norm": (-1.0, r"max_grad_norm is -1\.0, expected a number above 0"),
+    "learning_rate": (0.0, r"learning_rate is 0\.0, expected a finite number above 0"),
+    "max_grad_norm": (-1.0, r"max_grad_norm is -1\.0, expected a finite number above 0"),
 }
 
 
@@ -281,7 +282,8 @@ def test_losses_and_the_trained_model_are_on_disk_and_can_be_judged_again(
         assert [float(line.split()[1]) for line in lines] == pytest.approx(result.losses, abs=1e-6)
     judged = replace(SMALL, model=config.output_dir, do_train=False, output_dir="")
     again = glue(judged, load_glue(judged))
-    assert again.accuracy == first.accuracy[-1:] and again.losses == []
+    assert again.accuracy == pytest.approx(first.accuracy[-1:], abs=1.01 / len(corpus.validation))
+    assert again.losses == []
     assert again.fingerprints[0] == first.fingerprints[1]
     longer = replace(judged, max_length=SMALL.max_length + 1)
     with pytest.raises(ValueError, match=r"max_length is 129, but .*out takes at most 128 tokens"):

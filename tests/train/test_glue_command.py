@@ -20,7 +20,7 @@ from to_do import task
 
 from labkit import train
 from labkit.trace import EVENT_COLUMNS
-from labkit.train import glue_command
+from labkit.train import glue_command, starting
 from labkit.train.glue_task import GlueConfig, glue
 
 needs_all_reduce = task("dp.4")
@@ -147,7 +147,7 @@ def test_bad_flags_are_refused_before_anything_starts(
 ) -> None:
     without_torchrun(monkeypatch)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr(glue_command.launch, "launch", lambda *_, **__: pytest.fail("processes were started"))
+    monkeypatch.setattr(starting.launch, "launch", lambda *_, **__: pytest.fail("processes were started"))
     monkeypatch.setattr(glue_command, "joined", lambda *_, **__: pytest.fail("ranks met"))
     with pytest.raises(SystemExit) as stop:
         train.main(["glue", "--data-dir", "shipped", *flags.split()])
@@ -172,7 +172,7 @@ def test_results_of_an_earlier_run_are_not_lost_unless_asked_for(
 def test_an_unfilled_task_is_named_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     without_torchrun(monkeypatch)
     monkeypatch.setattr(glue_command, "missing", lambda task: f"TODO {task}: labkit/dp.py, line 7")
-    monkeypatch.setattr(glue_command.launch, "launch", lambda *_, **__: pytest.fail("ranks were started"))
+    monkeypatch.setattr(starting.launch, "launch", lambda *_, **__: pytest.fail("ranks were started"))
     with pytest.raises(SystemExit, match=r"TODO dp\.3: labkit/dp\.py, line 7: --sync gather_scatter needs it"):
         train.main(["glue", *SMALL, "--sync", "gather_scatter"])
 

@@ -278,7 +278,7 @@ def test_own_processes_and_torchrun_train_the_same(
         ("--limit 0", "limit is 0, expected a whole number, 1 or more"),
         ("--max-length 3", "max_length is 3, expected a whole number, 4 or more"),
         ("--vocab-size 100", "vocab_size is 100, expected a whole number, 259 or more"),
-        ("--lr 0", "learning_rate is 0.0, expected a number above 0"),
+        ("--lr 0", "learning_rate is 0.0, expected a finite number above 0"),
         ("--size huge", "size is 'huge', expected one of nano, mini"),
         ("--source /no/such/folder", "source is '/no/such/folder', which is not a folder"),
         ("--backend mpi", "invalid choice: 'mpi'"),
