@@ -26,14 +26,14 @@ def said(pattern):
 
 
 def test_sizes_and_buckets_of_the_small_gpt2_are_those_of_the_text():
-    settings = {"n_layer": 4, "n_embd": 192, "vocab_size": 512, "n_positions": 64}
+    settings = {"n_layer": 4, "n_embd": 128, "vocab_size": 512, "n_positions": 64}
     assert all(f'"{name}": {value}' in TEXT for name, value in settings.items())
     sizes = [parameter.nbytes for parameter in gpt2("mini", **settings).parameters()]
     one_s = ring_all_reduce_s(sum(sizes), 2, ETHERNET_1G.latency_s, ETHERNET_1G.bytes_per_s)
     assert said(r"([\d.]+) MB take (\d+) ms in one message") == [round(sum(sizes) / 1e6, 1), round(1000 * one_s)]
     assert said(r"for each of the (\d+) parameters") == [len(sizes)]
-    assert len(assign_buckets(sizes, 1 * MIB)) == 7 and "seven of about 1 MiB" in TEXT
-    assert len(assign_buckets(sizes, 8 * MIB)) == 1 and "8 MiB holds all gradients" in TEXT
+    assert len(assign_buckets(sizes, MIB // 2)) == 7 and "seven of about 0.5 MiB" in TEXT
+    assert len(assign_buckets(sizes, 4 * MIB)) == 1 and "4 MiB holds all gradients" in TEXT
 
 
 def test_an_emulated_step_computes_as_long_as_the_text_says():
