@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import json
 import logging
-import multiprocessing
 import os
 import signal
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import Callable
-from multiprocessing import forkserver, popen_forkserver, popen_spawn_posix
+from multiprocessing import context, popen_fork, popen_spawn_posix, reduction
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -100,12 +101,23 @@ class Case(NamedTuple):
         return {"error": error, "left": len(left), "reports": seen}
 
 
+class Forked(popen_fork.Popen):
+    """A process of what can be pickled, as a spawned one is, but with the torch of this one."""
+
+    def _launch(self, process: Any) -> None:
+        context.set_spawning_popen(self)  # type: ignore[arg-type]
+        try:
+            reduction.dump(process, io.BytesIO())
+        finally:
+            context.set_spawning_popen(None)
+        super()._launch(process)  # type: ignore[misc]
+
+
 def _prepare() -> None:
-    """Have what is to be spawned forked by a server that has torch, and torch log nothing."""
+    """Have what is to be spawned forked where that is safe, and torch log nothing."""
     os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)  # the processes to come are nobody's ranks yet
-    multiprocessing.set_forkserver_preload(["torch", "torch.distributed.nn"])
-    forkserver.ensure_running()
-    popen_spawn_posix.Popen = popen_forkserver.Popen  # type: ignore
+    if sys.platform == "linux":
+        popen_spawn_posix.Popen = Forked  # type: ignore
     logging.disable()  # else the numbers of processes that it ends
 
 
