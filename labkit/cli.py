@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -16,6 +17,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     That is 0, 1 for a no, 2 for a wrong call.
     """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError):  # somebody's own, or none
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # ✓ where there is only ASCII
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["train"]:  # has a command line of its own
         return _train(arguments[1:])

@@ -16,6 +16,7 @@ import ast
 import re
 import sys
 from collections.abc import Callable
+from importlib.util import decode_source
 from pathlib import Path
 from typing import Any
 
@@ -71,14 +72,17 @@ def needs(task: str) -> bool:
 def missing(task: str) -> str | None:
     """Return ``"TODO dp.1: labkit/dp.py, line 42"`` while the task is not filled in, else None.
 
-    For ``"guess.hidden"`` it is what the reader has to guess first. Raises ValueError as
-    :func:`needs`.
+    Where that file cannot be read, return why, and what to do. For ``"guess.hidden"`` it is what
+    the reader has to guess first. Raises ValueError as :func:`needs`.
     """
     kind, _, name = task.partition(".")
     if kind in OTHERS:
         return OTHERS[kind](name)
     file = task_file(task)
-    lines = _todo_lines(file.read_text(encoding="utf-8"), task)
+    try:
+        lines = _todo_lines(read_source(file), task)
+    except (OSError, UnicodeError, SyntaxError) as error:
+        return f"labkit/{file.name} cannot be read: {_why(error)}"
     return f"TODO {task}: {_place(file, lines[0])}" if lines else None
 
 
@@ -87,6 +91,27 @@ def task_file(task: str) -> Path:
     if task not in TASKS:
         raise ValueError(f"task is {task!r}, expected one of: {', '.join(TASKS)}")
     return _PACKAGE / f"{task.partition('.')[0]}.py"
+
+
+def read_source(file: Path) -> str:
+    """Return a Python file's text, in the encoding that it names, by default UTF-8.
+
+    Raises OSError, UnicodeError, or SyntaxError for an encoding that there is not.
+    """
+    return decode_source(file.read_bytes())
+
+
+def _why(error: OSError | UnicodeError | SyntaxError) -> str:
+    """Return in words why a file cannot be read, and what to do."""
+    match error:
+        case FileNotFoundError():
+            return "it is not there. Put it back, as it came with the lab"
+        case IsADirectoryError():
+            return "it is a folder. Put the file back, as it came with the lab"
+        case OSError():
+            return f"{error.strerror}. Look who may read it"
+        case _:
+            return f"it is not in UTF-8 ({error}). Save it in that encoding"
 
 
 def _place(file: Path, line: int) -> str:
@@ -100,7 +125,7 @@ def _todo_lines(source: str, task: str) -> list[int]:
     """Return the lines that raise TodoError for ``task``, in order."""
     try:
         tree = ast.parse(source)
-    except SyntaxError:  # half-written: the lines that look like it
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # half-written: the lines that look like it
         pattern = re.compile(rf"\s*raise\s+TodoError\(\s*['\"]{re.escape(task)}['\"]")
         return [number for number, line in enumerate(source.splitlines(), 1) if pattern.match(line)]
     return sorted(node.lineno for node in ast.walk(tree) if isinstance(node, ast.Raise) and _raises_todo(node, task))
@@ -130,7 +155,7 @@ def step_aside(lines: list[str]) -> list[str]:
     try:
         if not tasks:
             raise ValueError(f"%%needs: expected one or more of {', '.join(TASKS)}")
-        text = "; ".join(filter(None, map(missing, tasks)))
+        text = "; ".join(dict.fromkeys(filter(None, map(missing, tasks))))
     except ValueError as error:
         return [f"raise ValueError({str(error)!r})\n"]
     return [f"print({text!r})\n"] if text else ["\n", *lines[1:]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import types
@@ -40,6 +41,18 @@ def test_check_judges_the_tasks_it_is_given_and_ends_with_0_if_all_are_right(mon
     assert cli.main(["check", "dp.1", "dp.4"]) == 0
     output = capsys.readouterr().out
     assert "dp.1 is right" in output and "dp.4 is right" in output and "dp.2" not in output
+
+
+def test_what_the_terminal_cannot_encode_is_shown_by_its_number():
+    code = (
+        "from labkit import check, cli\n"
+        "check.check = lambda task, hint=None: check.CheckResult(task, (check.Claim('it holds', None),))\n"
+        "raise SystemExit(cli.main(['check', 'dp.1']))"
+    )
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert run.stdout == "dp.1 is right\n  \\u2713 it holds\n", run.stderr
+    assert run.returncode == 0
 
 
 def test_check_without_a_task_judges_all(monkeypatch, capsys):

@@ -92,6 +92,21 @@ def test_a_half_written_file_still_tells_its_todos(student_file):
     assert missing("dp.1") == "TODO dp.1: labkit/dp.py, line 5"
 
 
+def test_a_file_that_cannot_be_read_says_why_once_and_the_cell_steps_aside(student_file):
+    student_file("")
+    (todo._PACKAGE / "dp.py").write_bytes("x = 'ü'".encode("latin-1"))
+    assert not needs("dp.1")
+    (line,) = todo.step_aside(["%%needs dp.1 dp.4\n", "1 / 0\n"])
+    assert line.startswith("print(")
+    assert line.count("labkit/dp.py cannot be read: it is not in UTF-8") == 1
+
+
+def test_a_file_may_name_another_encoding(student_file):
+    student_file("")
+    (todo._PACKAGE / "dp.py").write_bytes(f"# coding: latin-1\nx = 'ü'\n{UNFILLED}".encode("latin-1"))
+    assert missing("dp.1") == "TODO dp.1: labkit/dp.py, line 7"
+
+
 def test_an_unknown_task_is_an_error_that_lists_the_known_ones():
     with pytest.raises(ValueError, match=r"'dp\.99', expected one of: dp\.1, dp\.2, dp\.3"):
         needs("dp.99")

@@ -9,8 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from labkit.base.texts import shorten
 from labkit.check.plain import NotPlain
+from labkit.todo import read_source
 
+MOST_OF_A_MESSAGE = 600  # characters of what was raised
 SYNTAX_ERRORS = ("SyntaxError", "IndentationError", "TabError")
 WAITS_FOR_RANKS = "a rank that waits for the others while they do something else"
 OTHER_SIZE = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")  # gloo's last words
@@ -36,9 +39,9 @@ class Source:
         return f"{self.file}, line {own[-1]}" if own else ""
 
     def _given_lines(self) -> set[int]:
-        code = self.path.read_text(encoding="utf-8")
+        code = read_source(self.path)
         lines = {number for number, line in enumerate(code.splitlines(), 1) if line.strip() in self.given}
-        with suppress(SyntaxError):
+        with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
             for node in ast.walk(ast.parse(code)):
                 if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in self.given:
                     lines.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
@@ -62,7 +65,7 @@ def raised(error_type: str, message: str, text: str, source: Source) -> str:
         inner_type, _, message = message.strip().splitlines()[-1].partition(": ")
         error_type = inner_type.rpartition(".")[2]
     message = " ".join(message.split()).removesuffix(".")  # torch's go over several lines, and some end in C++
-    message = message[:300] + " …" * (len(message) > 300)
+    message = shorten(message, MOST_OF_A_MESSAGE)
     if error_type == "TodoError":
         task, _, place = message.removeprefix("TODO ").partition(": ")
         return f"{task} has to be done first ({place})"

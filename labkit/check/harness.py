@@ -9,7 +9,8 @@ A task is one file, such as ``dp_6.py``. It holds cases, and claims:
         def __str__(self):              # its name, in front of each finding about it
             return f"assign_buckets({self.sizes}, 8)"
 
-        def observe(self):              # runs in another process; returns plain data (plain.py)
+        def observe(self):              # runs in another process, as if typed in a cell (cell.py);
+                                        # returns plain data (plain.py)
             from labkit import dp
 
             return dp.assign_buckets(self.sizes, 8)
@@ -37,19 +38,21 @@ is only safe to try, or only says something, where the earlier claim holds. A ca
 gloo; then ``seen`` is a list in rank order. Ranks stay from one case to the next, so what a case
 changes in them it puts back.
 
-The first case that raises, does not end, or ends its process is the last one that is observed.
-What happened is said once, and claims that have found nothing wrong by then are not tried.
+The first case that raises, does not end, or ends its process or process group is the last one that
+is observed. What happened is said once, and claims that have found nothing wrong by then are not
+tried.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from labkit.check import plain
+from labkit.check import cell, plain
 from labkit.check.asked import remember
 from labkit.check.failure import WAITS_FOR_RANKS, Source, stopped_by
 from labkit.check.hints import HINTS
@@ -57,8 +60,13 @@ from labkit.check.result import CheckResult, Claim
 from labkit.todo import missing, task_file
 
 TIMEOUT_S = 30.0  # for one case; an answer that is right takes a few seconds at most for all of them
+START_S = 300.0  # until a first rank runs: on a busy machine it takes long to import torch
 MOST_PRINTED = 20_000  # characters of what an answer prints that are shown
 IS_IMPORTED, ENDS = "It can be imported", "It runs to its end"
+GROUP_IS_GONE = (
+    "destroyed the process group, so nothing can be communicated after it. "
+    "Leave out destroy_process_group: whoever has formed the group ends it"
+)
 NOT_SEEN = "not tried, because the answer did not run to its end"
 Finding = str | bool | None  # of a claim: what is wrong and what to do, or something falsy
 Holds = Callable[[Any, Any], Finding]  # a claim: given a case, and what was seen of it
@@ -94,6 +102,9 @@ class Task:
         return add
 
 
+_right: dict[str, bytes] = {}  # by task, its file as it was when the answer was right
+
+
 def check(task: str, hint: int | None = None) -> CheckResult:
     """Judge ``task``, such as ``"dp.1"``, by its file on disk: what is right, and what is wrong.
 
@@ -116,11 +127,15 @@ def check(task: str, hint: int | None = None) -> CheckResult:
 def _checked(task: str) -> CheckResult:
     if todo := missing(task):
         return CheckResult(task, todo=todo)
+    code = task_file(task).read_bytes()
     module = importlib.import_module(f"labkit.check.{task.replace('.', '_')}")
     for other in module.TASK.first:
         if claim := _has_to_come_first(other):
             return CheckResult(task, (claim,))
-    return CheckResult(task, _judge(task, module.TASK))
+    result = CheckResult(task, _judge(task, module.TASK))
+    if result.passed:
+        _right[task] = code
+    return result
 
 
 def sentence(claim: Holds) -> str:
@@ -129,8 +144,7 @@ def sentence(claim: Holds) -> str:
 
 
 def _has_to_come_first(task: str) -> Claim | None:
-    result = _checked(task)
-    if result.passed:
+    if _right.get(task) == task_file(task).read_bytes() or (result := _checked(task)).passed:
         return None
     if result.todo:
         return Claim(ENDS, f"{task} has to be done first ({result.todo.partition(': ')[2]})")
@@ -190,13 +204,19 @@ class _Observer(contextlib.ExitStack):
         world_size = getattr(case, "world_size", None)
         waits = self._waits or ("" if world_size is None else WAITS_FOR_RANKS)
         try:
-            found = self._ranks(world_size).run(_observed, case).values
+            _wait_for_a_first_rank()
+            found = self._ranks(world_size).run(cell.observed(_pack), case).values
         except (plain.NotPlain, RankError, LaunchTimeout) as error:
             on_import, to_do = self._source.fails_on_import(error), getattr(error, "error_type", "") == "TodoError"
             what = stopped_by(error, self._source, waits)
             self.failure = Claim(IS_IMPORTED if on_import else ENDS, what if on_import or to_do else _named(case, what))
             return False
-        self.seen[id(case)] = found[0] if world_size is None else found
+        gone = [rank for rank, (_, has_group) in enumerate(found) if not has_group]
+        if world_size is not None and gone:
+            self.failure = Claim(ENDS, _named(case, f"rank {gone[0]} {GROUP_IS_GONE}"))
+            return False
+        seen = [seen for seen, _ in found]
+        self.seen[id(case)] = seen[0] if world_size is None else seen
         return True
 
     def _ranks(self, world_size: int | None) -> Any:
@@ -211,5 +231,16 @@ class _Observer(contextlib.ExitStack):
         return self._started[world_size]
 
 
-def _observed(case: Any) -> Any:
-    return plain.pack(case.observe())
+def _pack(seen: Any) -> list[Any]:
+    """Return what was observed, and whether there still is a process group, as plain data."""
+    import torch.distributed as dist
+
+    return [plain.pack(seen), dist.is_initialized()]
+
+
+@functools.cache
+def _wait_for_a_first_rank() -> None:
+    """Wait until ranks can be started, so that no answer is blamed for the time that takes."""
+    from labkit.launch import launch
+
+    launch(int, world_size=1, backend="gloo", init=False, timeout_s=START_S)

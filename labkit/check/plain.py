@@ -8,7 +8,14 @@ import pickle
 from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
+
+from labkit.base.texts import shorten
+
+MOST_ITEMS = 100_000  # in all that is observed of a case; right answers give a tenth of that
+MOST_CHARACTERS = 2_000  # of a text
+MOST_BITS = 10_000  # of a whole number
 
 
 @dataclass(frozen=True)
@@ -29,22 +36,49 @@ def pack(value: Any) -> Any:
     """Return ``value`` as what pickle takes without naming any class, as deep as it goes.
 
     None, numbers, strings, lists, dicts and dense tensors of real numbers arrive as they are, a
-    tuple or a set as a list, and whatever else there is as an :class:`Other`.
+    tuple or a set as a list, and whatever else there is as an :class:`Other`. So does what is too
+    large, so nobody has to wait for it; of a long string, head and tail arrive.
     """
-    if value is None:
-        return None
-    for kind in (bool, int, float, str):
-        if isinstance(value, kind):
-            return kind(value)
-    if isinstance(value, Mapping):
-        return {str(key): pack(item) for key, item in value.items()}
-    if isinstance(value, Sequence | Set) and not isinstance(value, bytes | bytearray | memoryview):
-        return [pack(item) for item in value]
-    with suppress(Exception):  # a sparse tensor, say, or one without data
-        if hasattr(value, "untyped_storage"):
-            return "tensor", str(value.dtype).removeprefix("torch."), list(value.shape), pack(value.flatten().tolist())
-        return operator.index(value)  # numpy's whole numbers
-    return "other", type(value).__name__
+    return _Packer().pack(value)
+
+
+class _Packer:
+    """Packs values that have at most MOST_ITEMS items in all."""
+
+    def __init__(self) -> None:
+        self.left = MOST_ITEMS
+
+    def pack(self, value: Any) -> Any:
+        if value is None:
+            return None
+        if isinstance(value, int) and value.bit_length() > MOST_BITS:
+            return "other", f"whole number of {value.bit_length():,} bits"
+        for kind in (bool, int, float):
+            if isinstance(value, kind):
+                return kind(value)
+        if isinstance(value, str):
+            return shorten(str(value), MOST_CHARACTERS)
+        name = shorten(type(value).__name__, 100)
+        if isinstance(value, Mapping | Sequence | Set) and not isinstance(value, bytes | bytearray | memoryview):
+            if not self._takes(size := len(value)):
+                return "other", f"{name} of {size:,} items"
+            if isinstance(value, Mapping):
+                return {self.pack(str(key)): self.pack(item) for key, item in islice(value.items(), size)}
+            return [self.pack(item) for item in islice(value, size)]  # one that says its size, and has no end
+        with suppress(Exception):  # a sparse tensor, say, or one without data
+            if not hasattr(value, "untyped_storage"):
+                return operator.index(value)  # numpy's whole numbers
+            if not self._takes(value.numel()):
+                return "other", f"{name} of the shape {tuple(value.shape)}"
+            return "tensor", str(value.dtype).removeprefix("torch."), list(value.shape), value.flatten().tolist()
+        return "other", name
+
+    def _takes(self, items: int) -> bool:
+        """Return whether there is room for so many more items, and take it."""
+        if items > self.left:
+            return False
+        self.left -= items
+        return True
 
 
 class _NoClasses(pickle.Unpickler):

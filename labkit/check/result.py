@@ -8,17 +8,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from labkit.base.said import as_html
+from labkit.base.texts import shorten
 from labkit.check.hints import HINTS
 
 COLOURS = {"✓": "#0072b2", "✗": "#d55e00", "–": "#767676"}
 WIDTH = 100  # of a hint as text, in characters
+MOST_SHOWN = 1_500  # characters of what is wrong: an answer may have given anything
 
 
 @dataclass(frozen=True)
 class Claim:
     """Something that must hold of an answer.
 
-    ``wrong`` is None if it does, else what is wrong and what to do.
+    ``wrong`` is None if it does, else what is wrong and what to do, head and tail of a long text.
 
     ``not_tried`` is why it could not be tried, because of something else that is wrong; then
     ``wrong`` is None too.
@@ -27,6 +29,10 @@ class Claim:
     text: str
     wrong: str | None
     not_tried: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.wrong:
+            object.__setattr__(self, "wrong", shorten(self.wrong, MOST_SHOWN))
 
     @property
     def holds(self) -> bool:

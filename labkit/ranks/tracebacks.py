@@ -7,20 +7,27 @@ import os
 import traceback
 from types import TracebackType
 
+from labkit.base.texts import shorten
+
+MOST_OF_A_MESSAGE = 10_000  # characters of an exception's text that are shown
 _ROOM = os.path.dirname(__file__) + os.sep
 
 
 def message_of(error: BaseException) -> str:
-    """Return ``str(error)``, or a text in its place if its ``__str__`` raises."""
+    """Return ``str(error)``, head and tail of a long one, or what its ``__str__`` raised."""
     try:
-        return str(error)
+        return shorten(str(error), MOST_OF_A_MESSAGE)
     except Exception as another:
         return f"<its __str__ raised {type(another).__name__}>"
 
 
 def format_error(error: BaseException) -> str:
-    """Return the traceback as Python prints it, from the launched function's frame on."""
-    return "".join(traceback.format_exception(type(error), error, _skip_own_frames(error.__traceback__))).rstrip()
+    """Return the traceback as Python prints it, from the launched function's frame on.
+
+    Of a long message, head and tail are there: each frame and each message is shortened by itself.
+    """
+    parts = traceback.format_exception(type(error), error, _skip_own_frames(error.__traceback__))
+    return "".join(shorten(part, MOST_OF_A_MESSAGE) for part in parts).rstrip()
 
 
 def _skip_own_frames(tb: TracebackType | None) -> TracebackType | None:

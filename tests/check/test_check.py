@@ -3,13 +3,20 @@ test_answers for wrong ones."""
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import itertools
+import os
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import torch
 
-from labkit.check import CheckResult, Claim, check, failure, harness, plain
+from labkit import check as check_package
+from labkit.check import CheckResult, Claim, cell, check, failure, harness, plain
 from labkit.todo import TASKS, missing, task_file
 
 UNFILLED = [task for task in TASKS if missing(task)]
@@ -40,7 +47,7 @@ ENDS = {
 @pytest.mark.parametrize("ending", ENDS)
 def test_an_answer_that_does_not_come_to_its_end_is_survived_and_said(ending, answer, monkeypatch):
     body, phrase = ENDS[ending]
-    monkeypatch.setattr(harness, "TIMEOUT_S", 6.0)
+    monkeypatch.setattr(harness, "TIMEOUT_S", 4.0)
     answer(f"def average_gradients(model):\n    {body}\n    dist.barrier()\n")
     (finding,) = check("dp.4").findings
     assert finding.startswith("It runs to its end: ")
@@ -95,6 +102,24 @@ def test_what_a_pipe_is_made_of_comes_first(mistake, answer):
     assert finding.startswith(f"It runs to its end: {phrase}")
 
 
+UNREADABLE = {
+    "in another encoding": (lambda file: file.write_bytes("x = 'ü'".encode("latin-1")), "it is not in UTF-8"),
+    "missing": (Path.unlink, "it is not there"),
+    "a folder": (lambda file: (file.unlink(), file.mkdir()), "it is a folder"),
+}
+
+
+@pytest.mark.parametrize("task", ["dp.1", "pipe.3"])
+@pytest.mark.parametrize("how", UNREADABLE)
+def test_a_file_that_cannot_be_read_is_a_finding(how, task, answer, tmp_path):
+    spoil, phrase = UNREADABLE[how]
+    file = task_file(task).name
+    answer("", file)
+    spoil(tmp_path / "labkit" / file)
+    (finding,) = check(task).findings
+    assert finding.startswith(f"labkit/{file} cannot be read: {phrase}")
+
+
 def test_an_unfilled_task_is_a_todo_with_its_line(answer):
     answer("from labkit.todo import TodoError\n\ndef setup():\n    raise TodoError('dp.2')\n", whole=True)
     result = check("dp.2")
@@ -109,6 +134,38 @@ def test_an_edit_counts_at_once(answer, tmp_path):
     assert "RuntimeError: first" in check("dp.1").findings[0]
     (tmp_path / "labkit" / "dp.py").write_text("raise RuntimeError('second')")
     assert "RuntimeError: second" in check("dp.1").findings[0]
+
+
+@pytest.mark.skipif(not {"pipe.1", "pipe.2", "pipe.3"}.isdisjoint(UNFILLED), reason="pipe.1, 2 or 3 is not filled in")
+def test_what_comes_first_is_not_judged_again_until_its_file_changes(answer, monkeypatch):
+    judged = []
+    monkeypatch.setattr(harness, "_right", {})
+    monkeypatch.setattr(harness, "_judge", lambda task, _: judged.append(task) or (Claim("it holds", None),))
+    for task in ("pipe.1", "pipe.2", "pipe.3"):
+        check(task)
+    assert judged == ["pipe.1", "pipe.2", "pipe.3"]
+    answer("changed = True\n", "pipe.py")
+    check("pipe.3")
+    assert judged[3:] == ["pipe.1", "pipe.2", "pipe.3"]
+
+
+STARTS_SLOWLY = """
+from labkit.ranks import servers
+servers.PRELOAD[:] = ["sleeps", "torch", "torch.distributed"]
+from labkit.check import check, harness
+harness.TIMEOUT_S = 4.0
+print(check("pipe.2").passed)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("pipe.2" in UNFILLED, reason="pipe.2 is not filled in")
+def test_an_answer_is_not_blamed_for_a_machine_on_which_ranks_start_slowly(tmp_path):
+    (tmp_path / "sleeps.py").write_text("import time\ntime.sleep(6)\n")
+    path = os.pathsep.join([str(tmp_path), str(Path(check_package.__file__).parents[2])])
+    environment = os.environ | {"PYTHONPATH": path}
+    run = subprocess.run([sys.executable, "-c", STARTS_SLOWLY], env=environment, capture_output=True, text=True)
+    assert run.stdout == "True\n", run.stderr
 
 
 def test_an_unknown_task_is_an_error_that_lists_the_known_ones():
@@ -200,7 +257,6 @@ def test_what_is_no_plain_data_is_said(answer):
 
 
 def test_plain_data_arrives_as_it_is():
-    torch = pytest.importorskip("torch")
     strided = torch.arange(6, dtype=torch.bfloat16).view(2, 3).t()
     value = {"numbers": (1, 2.5, True, None), "text": "a", "tensors": [strided, torch.empty(0, 3)], "other": object()}
     found = plain.loads(pickle.dumps(plain.pack(value)))
@@ -212,10 +268,54 @@ def test_plain_data_arrives_as_it_is():
     assert repr(found["other"]) == "an object"
 
 
+class Endless(list):
+    def __len__(self):
+        return 3
+
+    def __iter__(self):
+        return itertools.count()
+
+
+LARGE_VALUES = {
+    "a list of 1,000,000 items": lambda: [[i] for i in range(10**6)],
+    "a list of 1,000 items": lambda: [list(range(1000)) for _ in range(1000)],
+    "a dict of 1,000,000 items": lambda: dict.fromkeys(range(10**6)),
+    "a Tensor of the shape (1000000, 1000000)": lambda: torch.zeros(1).expand(10**6, 10**6),
+    "a whole number of 10,000,001 bits": lambda: 1 << 10**7,
+    "[10,000,000 characters]": lambda: "x" * 10**7,
+    "[20,000,000 characters]": lambda: type("T" * 20_000_000, (), {})(),
+    "[0, 1, 2]": Endless,
+}
+
+
+@pytest.mark.parametrize("words", LARGE_VALUES)
+def test_a_large_value_arrives_as_what_it_is_and_how_large(words):
+    sent = pickle.dumps(plain.pack(LARGE_VALUES[words]()))
+    assert len(sent) < 10**6
+    assert words in repr(plain.loads(sent))[-4000:]
+
+
+LARGE = {
+    "a million buckets": "return MANY",
+    "a type with a long name": "return type('T' * 5_000_000, (), {})()",
+    "an exception with a long message": "raise ValueError('m' * 50_000_000)",
+    "an exception of a type with a long name": "raise type('T' * 5_000_000, (ValueError,), {})",
+    "buckets of long texts": "return [['x' * 2000] * 1000]",
+}
+
+
+@pytest.mark.parametrize("what", LARGE)
+def test_however_large_what_an_answer_gives_the_finding_is_short(what, answer):
+    answer(f"MANY = [[0]] * 10**6\n\ndef assign_buckets(*sizes, **options):\n    {LARGE[what]}\n", whole=True)
+    (finding,) = check("dp.6").findings
+    assert finding.partition(": ")[0] in ("Every parameter is in exactly one bucket", "It runs to its end")
+    assert len(finding) < 2_000
+
+
 @pytest.mark.parametrize("static", ["0", "1"])
 def test_of_an_answer_that_prints_without_end_the_beginning_is_shown(static, answer, monkeypatch, capsys):
     monkeypatch.setenv("LABKIT_STATIC", static)
-    monkeypatch.setattr(harness, "TIMEOUT_S", 5.0)
+    monkeypatch.setattr(harness, "TIMEOUT_S", 3.0)
     answer("def assign_buckets(*sizes, **options):\n    while True:\n        print('going round')\n", whole=True)
     (finding,) = check("dp.6").findings
     printed = capsys.readouterr().out
@@ -229,6 +329,58 @@ def test_importing_check_loads_nothing_heavy():
     heavy = ("torch", "pandas", "matplotlib", "labkit.launch", "labkit.dp")
     code = f"import sys, labkit.check, labkit.check.dp_2; print([name for name in {heavy} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+
+
+# --- what an answer does to ranks, and to find out who calls it -----------------------------------
+
+FILLED = pytest.mark.skipif("dp.4" in UNFILLED, reason="dp.4 is not filled in")
+AND_MORE = """
+def average_gradients(model, _right=average_gradients):
+    _right(model)
+    {}
+"""
+
+
+@FILLED
+def test_an_answer_that_destroys_the_process_group_is_not_right(answer):
+    answer(AND_MORE.format("dist.destroy_process_group()"))
+    (finding,) = check("dp.4").findings
+    assert "rank 0 destroyed the process group" in finding
+
+
+@FILLED
+def test_a_call_of_one_rank_alone_that_nobody_waits_for_is_named(answer):
+    answer(AND_MORE.format("if dist.get_rank() == 1: dist.all_reduce(torch.ones(3), async_op=True)"))
+    (finding,) = check("dp.4").findings
+    assert "rank 1 began all_reduce and never called wait()" in finding
+
+
+LOOKS_WHO_CALLS = """
+def average_gradients(model, _right=average_gradients):
+    import inspect
+    callers = inspect.stack()
+    if any({} for caller in callers):
+        _right(model)
+"""
+
+
+@FILLED
+@pytest.mark.parametrize(
+    "look", ["'labkit/check' in caller.filename", "'labkit.check' in str(caller.frame.f_globals.get('__name__'))"]
+)
+def test_an_answer_that_is_right_only_where_check_calls_it_is_not_right(look, answer):
+    answer(LOOKS_WHO_CALLS.format(look))
+    (finding,) = check("dp.4").findings
+    assert "is still that of the rank's own shard" in finding
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_no_method_of_a_case_says_that_it_stands_in_check(task):
+    module = importlib.import_module(f"labkit.check.{task.replace('.', '_')}")
+    for test in module.TASK.tests:
+        methods = inspect.getmembers(cell.typed(test.cases[0]), inspect.ismethod)
+        own = [method for _, method in methods if "check" in inspect.unwrap(method).__code__.co_filename]
+        assert methods and not own
 
 
 # --- what a finding says of an exception ----------------------------------------------------------
