@@ -31,7 +31,7 @@ from labkit import trace
 from labkit.base.said import as_html
 from labkit.cost import Link
 from labkit.ranks import pickling, rank, servers
-from labkit.ranks.cell_output import CellBars, CellOutput, static
+from labkit.ranks.cell_output import CellBars, CellOutput, show, static
 from labkit.ranks.errors import LaunchTimeout, RankError
 from labkit.ranks.place import Surroundings, working_directory
 from labkit.ranks.plan import BACKENDS, Plan, decide
@@ -146,7 +146,7 @@ class Workers:
 
     def _started(self, since: float) -> Ranks:
         if self._ranks is not None and not self._ranks.in_step:
-            print("labkit: the last function left the process group out of step, so the ranks were started anew")
+            show("labkit: the last function left the process group out of step, so the ranks were started anew\n")
             self._end(kill=True)
         if self._ranks is None:
             self._ranks = Ranks(self._plan.world_size, self._plan.place, since, self._timeout_s)

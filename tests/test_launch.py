@@ -56,7 +56,7 @@ def test_a_world_size_that_is_no_number_of_ranks_is_refused(no_rank_starts, worl
     ("limit", "value", "reason"),
     [
         ("free_memory", 1 << 30, r"85 at most: 1\.0 GiB of memory are free, and a rank takes some 12 MiB"),
-        ("process_limit", 1024, "204 at most: 1024 processes and threads are allowed, and a rank has 5"),
+        ("process_limit", 1024, "170 at most: 1024 processes and threads are allowed, and a rank has 6"),
         ("open_file_limit", 256, r"64 at most: 256 open files are allowed \(ulimit -n\), and a rank takes 4"),
     ],
 )

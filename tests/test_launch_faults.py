@@ -2,10 +2,16 @@
 launch works."""
 
 import contextlib
+import ctypes
+import errno
+import io
 import multiprocessing
 import os
 import re
+import resource
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -13,6 +19,8 @@ import textwrap
 import threading
 import time
 import traceback
+import tracemalloc
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -20,15 +28,18 @@ import torch
 import torch.distributed as dist
 from jupyter_client import BlockingKernelClient, KernelManager
 
+import labkit
 from labkit.course.kernels import over_ipc
-from labkit.launch import LaunchTimeout, RankError, launch, workers
-from labkit.ranks import pool, servers
+from labkit.launch import LaunchTimeout, RankError, launch, progress, workers
+from labkit.ranks import channel, pool, rank, servers
+from labkit.ranks.errors import explain_os_error
 from labkit.ranks.member import Member
 from labkit.trace import span
 
 # The promise is 2 s, on a machine that is free. A test host may be busy; a launch that does wait
 # for its ranks waits for minutes.
 RANK_GONE_S = 10.0
+OWN_FILES = os.path.dirname(labkit.__file__) + os.sep
 
 
 def rank_processes(notebook=None):
@@ -78,7 +89,7 @@ def test_a_rank_that_raises_ends_the_others_and_shows_its_traceback_with_source(
     assert error.traceback.startswith("Traceback (most recent call last):\n")
     assert error.traceback in "".join(traceback.format_exception(error))  # Python shows it below the message
     assert 'raise ValueError("no such luck")' in error.traceback
-    assert "labkit" not in error.traceback  # the path through our own files is nobody's business
+    assert OWN_FILES not in error.traceback  # the path through our own files is nobody's business
 
 
 def test_the_first_to_raise_is_reported_not_one_that_failed_because_of_it():
@@ -417,7 +428,7 @@ def test_an_exception_whose_str_raises_is_named_by_its_type_and_line():
 
     error = fails_within(RANK_GONE_S, fn, world_size=1)
     assert error.error_type == "Unspeakable" and str(error).startswith("rank 0 raised Unspeakable: ")
-    assert "# the reader's line" in error.traceback and "labkit" not in error.traceback
+    assert "# the reader's line" in error.traceback and OWN_FILES not in error.traceback
 
 
 def test_a_rank_that_cpp_aborts_gives_the_reason_that_was_printed_last():
@@ -429,6 +440,227 @@ def test_a_rank_that_cpp_aborts_gives_the_reason_that_was_printed_last():
     assert error.error_type == "SIGABRT"
     assert "enforce fail" in "\n".join(error.last_lines) and error.last_lines[0] == "before"
     assert "enforce fail" in "".join(traceback.format_exception(error))
+
+
+# --- what a function does to its own process ------------------------------------------------------
+
+
+def test_a_rank_answers_whatever_its_function_has_made_of_its_output():
+    def nothing():
+        sys.stdout = sys.stderr = None
+
+    def closed():
+        sys.stdout.close()
+
+    def only_write():
+        sys.stdout = sys.stderr = SimpleNamespace(write=len)
+
+    def no_descriptors():
+        print("begun", end="")
+        os.closerange(0, 3)
+
+    for spoil in (nothing, closed, only_write, no_descriptors):
+        with workers(world_size=1, init=False) as ranks:
+            assert ranks.run(lambda spoil: spoil() or 7, spoil).values == [7]
+            assert ranks.run(lambda: 8).values == [8]
+            with pytest.raises(RankError, match="rank 0 raised ZeroDivisionError"):
+                ranks.run(lambda: 1 / 0)
+
+
+def test_a_rank_that_closes_its_connection_to_the_notebook_says_so_and_what_it_raised(capsys):
+    def closes_and_opens_something_else():
+        mine = rank.current.connection.fileno()
+        os.dup2(os.open(os.devnull, os.O_RDWR), mine)
+        raise ValueError("mine")
+
+    def closes_all():
+        os.closerange(3, 256)
+
+    error = fails_within(RANK_GONE_S, closes_and_opens_something_else, world_size=1)
+    assert error.error_type == "NoConnection" and "os.closerange" in str(error)
+    assert error.last_lines[-1] == "ValueError: mine" and OWN_FILES not in capsys.readouterr().out
+    assert str(fails_within(RANK_GONE_S, closes_all, world_size=1)) == str(error)  # though gloo aborts there, perhaps
+
+
+def test_a_forked_process_that_leaves_the_function_as_well_is_ended_with_a_word_and_the_rank_alone_answers(capsys):
+    def forks(leave):
+        if (child := os.fork()) == 0:
+            return leave()
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    with workers(world_size=1) as ranks:
+        assert ranks.run(forks, lambda: "the child's").values == [0]
+        assert "the rank alone answers" in capsys.readouterr().out
+        assert ranks.run(forks, lambda: 1 / 0).values == [1]
+        assert "ZeroDivisionError" in capsys.readouterr().out
+        assert ranks.run(forks, lambda: sys.exit(3)).values == [3]
+        assert ranks.run(lambda: 7).values == [7]
+
+
+def test_what_a_function_writes_into_the_labs_connection_is_named_with_its_rank():
+    def writes():
+        os.write(rank.current.connection.fileno(), b"my own log line\n" * 3)
+
+    error = fails_within(RANK_GONE_S, writes, world_size=1)
+    assert error.error_type == "NoMessage" and str(error).startswith("rank 0 wrote b'my own log line")
+    assert "descriptor that is not its own" in str(error)
+
+
+def test_a_message_takes_as_much_memory_as_has_come_of_it_whatever_it_says_of_its_length():
+    mine, theirs = socket.socketpair()
+    listening = channel.Channel(mine)
+    tracemalloc.start()
+    with theirs, contextlib.closing(listening):
+        channel.send(theirs, b"message", b"payload")
+        assert listening.receive() == (b"message", b"payload")
+        theirs.sendall(channel._HEADER.pack(channel._MARK, 0, 4 << 30) + b"a few bytes")
+        assert listening.receive() is None
+        assert tracemalloc.get_traced_memory()[1] < 10e6
+    tracemalloc.stop()
+    mine, theirs = socket.socketpair()
+    with theirs, contextlib.closing(channel.Channel(mine)) as listening:
+        theirs.sendall(struct.pack("!QQ", 2 << 30, 0) + b"no message")
+        with pytest.raises(channel.NoMessage, match="no mess"):
+            listening.receive()
+
+
+def test_a_signal_without_a_name_is_named_by_its_number():
+    error = fails_within(RANK_GONE_S, lambda: os.kill(os.getpid(), signal.SIGRTMIN + 6), world_size=1)
+    assert error.error_type == f"signal {signal.SIGRTMIN + 6}" and error.error_type in str(error)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux has these scores")
+def test_where_memory_runs_out_linux_takes_a_rank_and_not_the_notebook():
+    def score():
+        with open("/proc/self/oom_score_adj") as file:
+            return int(file.read())
+
+    assert launch(score, world_size=1).values == [1000] and score() < 1000
+
+
+def test_a_function_that_multiprocessing_cannot_send_is_told_to_stand_in_a_module():
+    def starts_a_process():
+        multiprocessing.get_context("spawn").Process(target=lambda: 0).start()
+
+    def pickles_by_itself():
+        import pickle
+
+        pickle.dumps(lambda: 0)
+
+    assert "must stand in a module" in fails_within(RANK_GONE_S, starts_a_process, world_size=1).traceback
+    assert "must stand in a module" not in fails_within(RANK_GONE_S, pickles_by_itself, world_size=1).traceback
+
+
+def test_the_others_cpp_stacks_do_not_hide_the_reason_of_a_ranks_end(capsys):
+    def waits_for_a_rank_that_aborts():
+        store = dist.distributed_c10d._get_default_store()
+        if dist.get_rank() == 0:
+            store.wait(["waits"])
+            time.sleep(0.1)
+            os.abort()
+        store.set("waits", "")
+        store.get("what nobody sets")
+
+    error = fails_within(RANK_GONE_S, waits_for_a_rank_that_aborts)
+    shown = capsys.readouterr().out
+    assert (error.rank, error.error_type) == (0, "SIGABRT") and "os.abort()" in error.traceback
+    assert (
+        "TCPStore" in shown and "frame #" not in shown
+    )  # torch says that its store is gone; its C++ frames are left out
+
+
+# --- what the machine does not have ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["ascii", "none", "closed", "only write"])
+def test_the_values_come_back_whatever_the_notebooks_stdout_can_take(monkeypatch, kind):
+    written = io.BytesIO()
+    out = io.TextIOWrapper(written, encoding="ascii", write_through=True)
+    if kind == "closed":
+        out.close()
+    streams = {"ascii": out, "none": None, "closed": out, "only write": SimpleNamespace(write=lambda text: None)}
+    monkeypatch.setattr(sys, "stdout", streams[kind])
+
+    def prints():
+        print("ü")
+        return sum(progress(range(3), desc="ü"))
+
+    run = launch(prints, world_size=1)
+    monkeypatch.undo()
+    assert run.values == [3]
+    assert kind != "ascii" or written.getvalue() == b"[rank 0] \\xfc\n"
+
+
+def test_too_many_open_files_name_the_limit_and_how_many_ranks_need():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = max(map(int, os.listdir("/dev/fd"))) + 20
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    try:
+        with pytest.raises(OSError, match=rf"{limit} files open \(RLIMIT_NOFILE.* 64 ranks need about \d+"):
+            workers(world_size=64)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    error = BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    explain_os_error(error, 64)  # root has no such limit
+    assert re.search(r"RLIMIT_NPROC.* 64 ranks need about \d+", str(error))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="macOS has no files without a folder")
+def test_launch_needs_no_folder_for_files_of_its_own(monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", "/nonexistent")
+    monkeypatch.setenv("TMPDIR", "/nonexistent")
+    assert launch(os.getenv, "TMPDIR", world_size=1).values == ["/nonexistent"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux has network namespaces")
+def test_a_loopback_interface_that_is_down_is_named_before_anything_starts():
+    fork = multiprocessing.get_context("fork")
+    said = fork.SimpleQueue()
+
+    def in_a_network_of_its_own():
+        clone_newnet = 0x40000000
+        if ctypes.CDLL(None).unshare(clone_newnet):
+            said.put("not allowed")
+            return
+        try:
+            launch(all_reduce_works)
+        except Exception as error:
+            said.put(f"{type(error).__name__}: {error}")
+
+    process = fork.Process(target=in_a_network_of_its_own)
+    process.start()
+    if (text := said.get()) == "not allowed":
+        pytest.skip("a network of its own is not allowed here")
+    process.join()
+    assert text.startswith("ConnectionError: launch: the loopback interface") and "ip link set lo up" in text
+
+
+def test_a_rank_and_a_server_that_are_stopped_are_named_as_such():
+    with pytest.raises(LaunchTimeout) as caught:
+        launch(lambda: os.kill(os.getpid(), signal.SIGSTOP), world_size=1, timeout_s=0.5)
+    assert "stopped by a signal" in caught.value.stacks[0]
+    held = psutil.Process(servers.forks._packages.pid).children()
+    for server in held:
+        server.suspend()
+    try:
+        with pytest.raises(LaunchTimeout) as caught:
+            launch(os.getpid, world_size=1, timeout_s=0.5)
+    finally:
+        for server in held:
+            server.resume()
+    assert re.search(r"process \d+, from which ranks are started, is stopped", caught.value.stacks[0])
+
+
+def test_the_stack_of_a_hang_has_its_source_lines_in_a_folder_with_an_umlaut(monkeypatch, tmp_path):
+    folder = tmp_path / "my course ü 数 😀"
+    folder.mkdir()
+    (folder / "hangs.py").write_text("import time\n\n\ndef hang():\n    time.sleep(1000)  # a line of the reader's\n")
+    monkeypatch.syspath_prepend(str(folder))
+    from hangs import hang
+
+    with pytest.raises(LaunchTimeout) as caught:
+        launch(hang, world_size=1, timeout_s=0.5)
+    assert "# a line of the reader's" in caught.value.stacks[0] and str(folder) in caught.value.stacks[0]
 
 
 # --- in a real kernel -----------------------------------------------------------------------------

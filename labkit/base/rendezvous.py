@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from labkit.base.interrupts import uninterrupted
 from labkit.base.network import LOOPBACK_INTERFACE, interface_towards, is_loopback, keep_on, own_addresses, resolve
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ def _check_rank(rank: int, world_size: int) -> None:
 
 
 POLL_S = 0.02
+TRY_S = 1.0  # for which torch tries to connect to a store before somebody looks whether it should go on
 ALL_HERE = "all ranks are here"
 GRACE_S = 5.0  # for which rank 0 keeps the store open, so that the others read why they did not meet
 
@@ -175,29 +177,39 @@ def _wait_for_rank_0(rank: int, address: str, port: int, timeout_s: float) -> No
 def _store(address: str, port: int, listener: int | None, deadline: float) -> TCPStore:
     """Return the store: rank 0's over its ``listener``, the others' by connecting to it.
 
-    In a thread, because torch waits for ever if whatever listens at the port is no store.
+    In a thread, because torch waits for ever if whatever listens at the port is no store. The
+    thread has ended when this returns or raises, a KeyboardInterrupt too: one that is in torch's
+    code at the end of Python aborts the process.
     """
     from torch.distributed import TCPStore
 
     stores: list[TCPStore] = []
     options: dict[str, Any] = {"is_master": listener is not None, "wait_for_workers": False}
 
+    def left_s() -> float:
+        return max(deadline - time.monotonic(), 0.1)
+
     def connect() -> None:
-        left = timedelta(seconds=max(deadline - time.monotonic(), 0.1))
-        with without_name_server(), contextlib.suppress(RuntimeError):
-            stores.append(TCPStore(address, port, timeout=left, master_listen_fd=listener, **options))
+        again = True
+        while again:  # torch tries again by itself, too, but nothing ends that before its time is up
+            left = timedelta(seconds=left_s() if listener is not None else min(left_s(), TRY_S))
+            with without_name_server(), contextlib.suppress(RuntimeError):
+                stores.append(TCPStore(address, port, timeout=left, master_listen_fd=listener, **options))
+            again = not (stores or interrupts or listener is not None or time.monotonic() > deadline)
 
     thread = threading.Thread(target=connect, daemon=True)
-    thread.start()
-    thread.join(max(deadline - time.monotonic(), 0.0))
-    while thread.is_alive():  # a thread in torch's code at the end of Python would abort the process
-        _hang_up(address, port)
-        thread.join(0.1)
+    with uninterrupted() as interrupts:
+        thread.start()
+        while thread.is_alive():
+            thread.join(POLL_S)
+            if (interrupts and listener is None) or time.monotonic() > deadline:
+                _hang_up(address, port)
     if not stores:
         raise MeetingError(
             f"what answers at {address}:{port} is no rank 0: perhaps another program has this port. Give all ranks another "
             "one (--master-port)"
         )
+    stores[0].set_timeout(timedelta(seconds=left_s()))
     return stores[0]
 
 

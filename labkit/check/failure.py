@@ -87,11 +87,13 @@ def stopped_by(error: Exception, source: Source, waits: str) -> str:
         at = " and at ".join(places) or "something that it had called"
         return f"it did not end in time. It was at {at}. Look for a loop without an end{waits and f', or for {waits}'}"
     assert isinstance(error, RankError)
-    if not error.error_type.startswith(("SIG", "exit status")):
+    if str(error).startswith(f"rank {error.rank} raised "):
         message = str(error).partition(": ")[2].partition(" (and so did rank")[0]
         return raised(error.error_type, message, error.traceback, source)
     place = source.place(error.traceback)
     what = str(error).partition("\n")[0] + (place and f" ({place})")
+    if error.error_type in ("NoMessage", "NoConnection"):  # which say where to look
+        return what
     why = "Look for what ends a process: os._exit, a signal, too much memory"
     if sizes := OTHER_SIZE.search("\n".join(error.last_lines)):
         what += f": a message of {sizes[1]} bytes came for a tensor of {sizes[2]}"

@@ -9,6 +9,7 @@ rank           being one: run what is sent
 place          where a rank stands, and what it takes over from the notebook
 channel        the connection, and protocol: the messages on it
 pickling       how functions and values travel
+states         what the system says of processes that do not answer
 errors, tracebacks, cell_output   what the reader sees
 
 Every rank imports this file, so it imports nothing.

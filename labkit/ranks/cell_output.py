@@ -14,6 +14,27 @@ def static() -> bool:
     return os.environ.get("LABKIT_STATIC", "0") not in ("", "0")
 
 
+def _is_closed(stream: Any) -> bool:
+    return stream is None or getattr(stream, "closed", False)
+
+
+def show(text: str) -> None:
+    """Write to ``sys.stdout`` as much as it can take.
+
+    What it cannot encode is escaped. Nothing is shown where there is no stdout, or a closed one.
+    """
+    out = sys.stdout
+    if _is_closed(out):
+        return
+    try:
+        out.write(text)
+    except UnicodeEncodeError:
+        encoding = getattr(out, "encoding", None) or "ascii"
+        out.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    if hasattr(out, "flush"):
+        out.flush()
+
+
 class CellOutput:
     """What ranks print: shown as it comes, or held until the end and shown in rank order.
 
@@ -39,8 +60,7 @@ class CellOutput:
                     yield "labkit: what is printed beyond this is left out"
 
     def _write(self, rank: int, lines: Iterable[str]) -> None:
-        sys.stdout.write("".join(f"[rank {rank}] {line}\n" for line in lines))
-        sys.stdout.flush()
+        show("".join(f"[rank {rank}] {line}\n" for line in lines))
 
     def show(self) -> None:
         for rank in sorted(self.lines):
@@ -58,7 +78,7 @@ class CellBars:
         self._counts: dict[str, dict[int, int]] = {}
 
     def __call__(self, rank: int, desc: str, done: int, total: int | None) -> None:
-        if static():
+        if static() or _is_closed(sys.stdout) or _is_closed(sys.stderr):
             return
         counts = self._counts.setdefault(desc, {})
         counts[rank] = done

@@ -1,4 +1,4 @@
-"""The connection between the notebook and a rank: messages with payloads, two lengths in front."""
+"""The connection between the notebook and a rank: messages with payloads, a header in front."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ import socket
 import struct
 from collections import deque
 
-_LENGTHS = struct.Struct("!QQ")
+from labkit.ranks.protocol import NoMessage
+
+_HEADER = struct.Struct("!8sQQ")  # a mark, and the lengths of message and payload
+_MARK = b"labkit\r\n"  # what somebody else writes into the connection begins otherwise
+LONGEST_MESSAGE, LONGEST_PAYLOAD = 1 << 30, 1 << 44  # bytes; what claims to be longer is none of ours
 _PIECE, _MOST_PIECES = 1 << 20, 64  # so much is read of one rank before the others have a turn
 
 Buffer = bytes | bytearray
@@ -15,7 +19,7 @@ Buffer = bytes | bytearray
 
 def send(connection: socket.socket, message: Buffer, payload: Buffer = b"") -> None:
     """Send a message and its payload, however long that takes. The payload is not copied."""
-    connection.sendall(_LENGTHS.pack(len(message), len(payload)) + message)
+    connection.sendall(_HEADER.pack(_MARK, len(message), len(payload)) + message)
     connection.sendall(payload)
 
 
@@ -24,8 +28,8 @@ def receive(connection: socket.socket) -> tuple[bytearray, bytearray]:
 
     EOFError once the other end is closed.
     """
-    lengths = _LENGTHS.unpack(_exactly(connection, _LENGTHS.size))
-    return _exactly(connection, lengths[0]), _exactly(connection, lengths[1])
+    _, message, payload = _HEADER.unpack(_exactly(connection, _HEADER.size))
+    return _exactly(connection, message), _exactly(connection, payload)
 
 
 def _exactly(connection: socket.socket, size: int) -> bytearray:
@@ -48,8 +52,8 @@ class Channel:
         connection.setblocking(False)
         self.connection = connection
         self._unsent: deque[memoryview] = deque()
-        self._received: list[bytearray] = []  # of the message that is coming: lengths, message, payload
-        self._expect(_LENGTHS.size)
+        self._received: list[bytearray] = []  # of the message that is coming: header, message, payload
+        self._expect(_HEADER.size)
 
     def fileno(self) -> int:
         return self.connection.fileno()
@@ -61,8 +65,8 @@ class Channel:
 
     def send(self, message: Buffer, payload: Buffer = b"") -> None:
         """Send a message and its payload, as much as fits for now."""
-        lengths = _LENGTHS.pack(len(message), len(payload))
-        self._unsent += [memoryview(part) for part in (lengths + message, payload) if part]
+        header = _HEADER.pack(_MARK, len(message), len(payload))
+        self._unsent += [memoryview(part) for part in (header + message, payload) if part]
         self.flush()
 
     def flush(self) -> None:
@@ -85,36 +89,39 @@ class Channel:
     def receive(self) -> tuple[bytearray, bytearray] | None:
         """Return the next message and its payload if all of them has come.
 
-        EOFError once the other end is closed.
+        EOFError once the other end is closed. NoMessage, with what came, if something else came.
         """
         while self._filled():
             self._received.append(self._part)
             if len(self._received) == 3:
                 _, message, payload = self._received
                 self._received = []
-                self._expect(_LENGTHS.size)
+                self._expect(_HEADER.size)
                 return message, payload
-            self._expect(_LENGTHS.unpack(self._received[0])[len(self._received) - 1])
+            mark, *lengths = _HEADER.unpack(self._received[0])
+            if mark != _MARK or lengths[0] > LONGEST_MESSAGE or lengths[1] > LONGEST_PAYLOAD:
+                raise NoMessage(repr(bytes(self._received[0])))
+            self._expect(lengths[len(self._received) - 1])
         return None
 
     def _expect(self, size: int) -> None:
-        self._part = bytearray(size)
-        self._missing = memoryview(self._part)
+        self._part, self._size = bytearray(), size
 
     def _filled(self) -> bool:
+        """Receive more of a part. It grows with what has come, not to what was said to come."""
         for _ in range(_MOST_PIECES):
-            if not self._missing:
+            if len(self._part) == self._size:
                 return True
             try:
-                count = self.connection.recv_into(self._missing[:_PIECE])
+                piece = self.connection.recv(min(_PIECE, self._size - len(self._part)))
             except BlockingIOError:
                 return False
             except ConnectionResetError:
-                count = 0
-            if not count:
+                piece = b""
+            if not piece:
                 raise EOFError
-            self._missing = self._missing[count:]
-        return not self._missing
+            self._part += piece
+        return len(self._part) == self._size
 
     def close(self) -> None:
         """Close the connection, also if a fork of this process (a data loader's) holds a copy."""

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import resource
 import signal
+import socket
 import sys
 import textwrap
 from collections.abc import Sequence
+
+NO_CONNECTION = 254  # the exit status of a rank that cannot reach the notebook any more
+_GLOO_IS_CLOSED = "gloo/transport/tcp/loop.cc:"  # where gloo aborts if it cannot wait for its connections any more
+
+
+FILES_A_RANK, FILES = 4, 12  # that a launch keeps open here
+PROCESSES_A_RANK, PROCESSES = 6, 4  # that it starts, threads counted
 
 
 class RankError(RuntimeError):
@@ -53,10 +63,56 @@ class LaunchTimeout(RuntimeError):
     _render_traceback_ = RankError._render_traceback_
 
 
-def how_it_ended(status: int) -> tuple[str, str]:
-    """Return (error type, sentence) for an exit status as waitpid gives it."""
+def check_loopback() -> None:
+    """Raise ConnectionError if this machine cannot reach itself: ranks talk by its loopback."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("127.0.0.1", 9))  # asks for the way there only, and sends nothing
+        except OSError as error:
+            raise ConnectionError(
+                f"launch: the loopback interface of this machine, by which ranks talk, is down ({error.strerror} to "
+                "127.0.0.1). Bring it up first, on Linux with: ip link set lo up"
+            ) from None
+
+
+def explain_os_error(error: OSError, world_size: int) -> None:
+    """Add to an error the limit that a launch ran into, its value, and how much it needs.
+
+    An error about something else stays as it is.
+    """
+    if error.errno == errno.EMFILE:
+        limit, need = resource.getrlimit(resource.RLIMIT_NOFILE)[0], world_size * FILES_A_RANK + FILES
+        text = (
+            f"this process may have {limit} files open (RLIMIT_NOFILE, ulimit -n), and {world_size} ranks need about {need} "
+            "besides those that it has. Start fewer ranks, close files, or raise the limit"
+        )
+    elif error.errno == errno.EAGAIN:
+        limit, need = resource.getrlimit(resource.RLIMIT_NPROC)[0], world_size * PROCESSES_A_RANK + PROCESSES
+        named = "no limit" if limit == resource.RLIM_INFINITY else f"a limit of {limit} processes and threads"
+        text = (
+            f"the system starts no more processes: this user has {named} (RLIMIT_NPROC, ulimit -u), and a container may have "
+            f"one of its own. {world_size} ranks need about {need}. Start fewer ranks, end other processes, or raise the limit"
+        )
+    else:
+        return
+    error.strerror = f"{error.strerror}. launch: {text}"
+
+
+def how_it_ended(status: int, last_lines: Sequence[str] = ()) -> tuple[str, str]:
+    """Return (error type, sentence) for an exit status as waitpid gives it.
+
+    ``last_lines`` is the last that the rank printed.
+    """
+    if status == NO_CONNECTION or any(_GLOO_IS_CLOSED in line for line in last_lines):
+        return "NoConnection", (
+            "could not answer: the code in it has closed its connections, or put another file in their place. Look for "
+            "os.close, os.closerange or os.dup2 on file descriptors that are not its own"
+        )
     if status < 0:
-        name = signal.Signals(-status).name
+        try:
+            name = signal.Signals(-status).name
+        except ValueError:  # a real-time signal has a number only
+            name = f"signal {-status}"
         hint = " (out of memory?)" if name == "SIGKILL" and sys.platform == "linux" else ""
         return name, f"was killed by {name}{hint}"
     return f"exit status {status}", f"ended with exit status {status} before its function returned"

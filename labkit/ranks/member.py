@@ -23,6 +23,18 @@ LAST_CHARACTERS = 2_000  # and so much of each
 
 # gloo of torch 2.9 prints this for every process group.
 _CHATTER = re.compile(rb"\[Gloo\] Rank \d+ is connected to \d+ peer ranks\..*")
+# torch prints this on every rank that another one has left alone: 25 lines, which hide the reason.
+_CPP_STACK = re.compile(rb"frame #\d+: .* \(0x[0-9a-f]+ in .*\)|<omitting python frames>")
+
+
+def _is_chatter(line: bytes) -> bool:
+    wants_stacks = os.environ.get("TORCH_SHOW_CPP_STACKTRACES") == "1"
+    return bool(_CHATTER.fullmatch(line) or (not wants_stacks and _CPP_STACK.fullmatch(line)))
+
+
+def _unnamed_file() -> IO[bytes]:
+    """Return a file that no folder has: on Linux in memory, so it needs none to be writable."""
+    return os.fdopen(os.memfd_create("labkit"), "w+b") if hasattr(os, "memfd_create") else tempfile.TemporaryFile()
 
 
 class Member:
@@ -33,7 +45,7 @@ class Member:
         mine, theirs = socket.socketpair()
         self.channel = Channel(mine)
         self.output, output_write = os.pipe()
-        self.stacks: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (unlinked from the start; closed in close())
+        self.stacks = _unnamed_file()
         os.set_blocking(self.output, False)
         self.partial_line = b""
         self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
@@ -64,8 +76,13 @@ class Member:
             if (received := self.channel.receive()) is None:
                 return None
             message = decode(received[0])
-        except (NoMessage, MemoryError, OverflowError) as error:  # or a length that no message has
-            raise RankError(self.rank, "NoMessage", str(error) or "sent what is no message") from None
+        except NoMessage as error:
+            raise RankError(
+                self.rank,
+                "NoMessage",
+                f"wrote {error} into its connection to the notebook, which is for the lab's messages: the code in this rank "
+                "has written to a file descriptor that is not its own",
+            ) from None
         if isinstance(message, Progress):
             return message
         self.answer = message._replace(value=received[1]) if isinstance(message, Done) else message
@@ -104,7 +121,7 @@ class Member:
         return self._readable([line] if line else [])
 
     def _readable(self, lines: list[bytes]) -> list[str]:
-        texts = [line.decode("utf-8", "replace") for line in lines if not _CHATTER.fullmatch(line)]
+        texts = [line.decode("utf-8", "replace") for line in lines if not _is_chatter(line)]
         self.last_lines.extend(text[-LAST_CHARACTERS:] for text in texts)
         return texts
 

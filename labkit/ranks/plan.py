@@ -8,12 +8,12 @@ from typing import Any
 from labkit.base import formats, machine
 from labkit.base.rendezvous import LOOPBACK_INTERFACE
 from labkit.cost import Link
+from labkit.ranks.errors import FILES_A_RANK, PROCESSES_A_RANK
 from labkit.ranks.place import Place
 
 BACKENDS = ("auto", "gloo", "nccl")
 
-# What a rank takes at the least, measured with 64 forked ranks and their gloo group (torch 2.13).
-RANK_BYTES, RANK_THREADS, RANK_FILES = 12 << 20, 5, 4  # files: the notebook's, to reach it
+BYTES_A_RANK = 12 << 20  # at the least, measured with 64 forked ranks and their gloo group (torch 2.13)
 
 
 @dataclass(frozen=True)
@@ -89,14 +89,17 @@ def _check_room(world_size: int) -> None:
     memory, processes, files = machine.free_memory(), machine.process_limit(), machine.open_file_limit()
     room, reason = min(
         (
-            memory // RANK_BYTES,
-            f"{memory / 2**30:.1f} GiB of memory are free, and a rank takes some {RANK_BYTES >> 20} MiB",
+            memory // BYTES_A_RANK,
+            f"{memory / 2**30:.1f} GiB of memory are free, and a rank takes some {BYTES_A_RANK >> 20} MiB",
         ),
         (
-            processes // RANK_THREADS,
-            f"{processes:.0f} processes and threads are allowed, and a rank has {RANK_THREADS}",
+            processes // PROCESSES_A_RANK,
+            f"{processes:.0f} processes and threads are allowed, and a rank has {PROCESSES_A_RANK}",
         ),
-        (files // RANK_FILES, f"{files:.0f} open files are allowed (ulimit -n), and a rank takes {RANK_FILES} here"),
+        (
+            files // FILES_A_RANK,
+            f"{files:.0f} open files are allowed (ulimit -n), and a rank takes {FILES_A_RANK} here",
+        ),
     )
     if world_size > room:
         raise ValueError(

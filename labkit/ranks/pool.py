@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pickle
 import selectors
 import signal
 import socket
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
+from labkit.base.interrupts import uninterrupted
 from labkit.ranks import servers
-from labkit.ranks.errors import LaunchTimeout, RankError, how_it_ended
+from labkit.ranks.errors import LaunchTimeout, RankError, check_loopback, explain_os_error, how_it_ended
 from labkit.ranks.member import Member
 from labkit.ranks.place import Place, Surroundings
 from labkit.ranks.protocol import Died, Done, Failed
 from labkit.ranks.rank_process import STACKS_SIGNAL
+from labkit.ranks.states import is_stopped, stopped_servers
 
 GRACE_S = 0.25  # after a first failure, how long to listen for the one that caused it
 STACKS_S = 1.0  # how long a rank may take to write its stack
@@ -30,6 +30,11 @@ WAKE_S = 0.5  # so often a thread that waits for ranks looks whether it is to st
 NOT_YET_STARTED = "not started yet: the server that starts ranks is still importing torch and other packages"
 NOT_ASKED_FOR = "not started yet: asking for so many ranks took all the time there was"
 NO_STACK_YET = "no Python stack: still starting"
+STOPPED = "no Python stack: its process is stopped by a signal (SIGSTOP, or Ctrl-Z in its terminal)"
+STOPPED_SERVER = (
+    "not started yet: process {0}, from which ranks are started, is stopped by a signal (SIGSTOP). Let it go on: "
+    "kill -CONT {0}"
+)
 
 
 class ServerUnusable(Exception):
@@ -75,6 +80,7 @@ class Ranks:
         self._server, self._selector = server, selectors.DefaultSelector()
         try:
             with socket.create_server(("127.0.0.1", 0), backlog=self.world_size) as listener:
+                check_loopback()
                 for rank in range(self.world_size):
                     if time.monotonic() > since + timeout_s:
                         stacks = dict.fromkeys(range(self.world_size), NOT_ASKED_FOR)
@@ -89,8 +95,10 @@ class Ranks:
                 self._selector.register(member.output, selectors.EVENT_READ, (Ranks._hear_output, member))
                 self._selector.register(member.channel, selectors.EVENT_READ, (Ranks._hear_messages, member))
                 self._selector.register(member.process, selectors.EVENT_READ, (Ranks._hear_end, member))
-        except BaseException:
+        except BaseException as error:
             self.close(kill=True)
+            if isinstance(error, OSError):
+                explain_os_error(error, self.world_size)
             raise
 
     # --- one call ---------------------------------------------------------------------------------
@@ -175,6 +183,7 @@ class Ranks:
         if (status := member.process.poll()) is None:  # the news was that it has begun
             return
         if member.process.refused is not None:
+            explain_os_error(member.process.refused, self.world_size)
             raise member.process.refused
         nobody_has_started = status == servers.NEVER_STARTED and all(m.process.pid is None for m in self.members)
         if nobody_has_started and self._server.fork:
@@ -186,7 +195,7 @@ class Ranks:
         """Return the failure that caused the others: a death, before the first exception."""
         for member in self.members:
             if isinstance(member.answer, Died):
-                error_type, sentence = how_it_ended(member.answer.status)
+                error_type, sentence = how_it_ended(member.answer.status, member.last_lines)
                 return RankError(member.rank, error_type, sentence, member.stack(), member.last_lines)
         failures = {m.rank: m.answer for m in self.members if isinstance(m.answer, Failed)}
         if not failures:
@@ -208,7 +217,9 @@ class Ranks:
             previous, sizes = sizes, [os.fstat(member.stacks.fileno()).st_size for member in stuck]
             if sizes == previous and all(sizes):
                 break
-        return {member.rank: _where(member) for member in self.members}
+        held = stopped_servers() if any(member.process.pid is None for member in self.members) else []
+        not_yet = STOPPED_SERVER.format(held[0]) if held else NOT_YET_STARTED
+        return {member.rank: _where(member, not_yet) for member in self.members}
 
     def _drain(self, screen: Screen) -> None:
         end = time.monotonic() + DRAIN_S  # something that a rank started may go on printing
@@ -258,26 +269,12 @@ def _still_running(members: list[Member]) -> list[Member]:
     return [member for member in members if member.process.poll(max(0.0, end - time.monotonic())) is None]
 
 
-def _where(member: Member) -> str:
-    """Return where a rank is when the time is up."""
+def _where(member: Member, not_yet: str) -> str:
+    """Return where a rank is when the time is up; ``not_yet`` if it has not started."""
     if member.answer is not None:
         return "finished"
     if member.process.pid is None:
-        return NOT_YET_STARTED
+        return not_yet
+    if is_stopped(member.process.pid):
+        return STOPPED
     return member.stack() or NO_STACK_YET
-
-
-@contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Hold a keyboard interrupt back until the block is done: nothing is left half-started."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    held: list[Any] = []
-    previous = signal.signal(signal.SIGINT, lambda *signal_and_frame: held.append(signal_and_frame))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, previous)
-        if held and callable(previous):
-            previous(*held[0])

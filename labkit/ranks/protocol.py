@@ -78,7 +78,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 class NoMessage(Exception):
-    """A rank has sent something that is no message."""
+    """A rank has sent something that is no message: the text is what came."""
 
 
 def encode(message: Message) -> bytes:
@@ -97,4 +97,4 @@ def decode(data: bytes | bytearray) -> Message:
         name, fields = _PlainUnpickler(io.BytesIO(data)).load()
         return _CLASSES[name](*fields)
     except Exception as error:  # unpickling what is no pickle raises nearly anything
-        raise NoMessage(f"sent what is no message: {type(error).__name__}: {error}") from None
+        raise NoMessage(f"{bytes(data[:60])!r}: {type(error).__name__}: {error}") from None

@@ -17,10 +17,37 @@ from labkit.base.rendezvous import without_name_server
 from labkit.ranks import channel, pickling
 from labkit.ranks.place import Place
 from labkit.ranks.protocol import Done, Failed, Message, encode
-from labkit.ranks.tracebacks import format_error, message_of
+from labkit.ranks.tracebacks import explain_pickling, format_error, message_of
 
 STORE_TIMEOUT_S = 300.0
 _libc = ctypes.CDLL(None)
+
+
+class NoConnection(Exception):
+    """This rank cannot reach the notebook any more."""
+
+
+def _identity(connection: socket.socket) -> tuple[int, int] | None:
+    """Return what tells a connection from another file with its descriptor; None if closed."""
+    try:
+        status = os.fstat(connection.fileno())
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _say(text: str) -> None:
+    """Print a text below what the function has printed, if it has left a way to do so."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"{text}\n".encode(errors="backslashreplace"))
+
+
+def _flush() -> None:
+    """Flush what Python and C code have printed, into whatever the function has put there."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    _libc.fflush(None)
 
 
 class Rank:
@@ -29,19 +56,23 @@ class Rank:
     def __init__(self, connection: socket.socket, place: Place, listener: int):
         self.connection, self.place, self.listener = connection, place, listener
         self.store: Any = None
+        self._pid, self._socket = os.getpid(), _identity(connection)
         self._sending = threading.Lock()
         self._groups = self._messages = 0
 
     def send(self, message: Message) -> None:
         """Send a message to the notebook, from any thread.
 
-        The value of a Done goes after it, uncopied.
+        The value of a Done goes after it, uncopied. NoConnection if what has the connection's
+        descriptor is something else by now.
         """
         value: bytes | bytearray = b""
         if isinstance(message, Done):
             value, message = message.value, message._replace(value=b"")
         data = encode(message)
         with self._sending:
+            if _identity(self.connection) != self._socket:
+                raise NoConnection
             channel.send(self.connection, data, value)
 
     def serve(self) -> None:
@@ -61,19 +92,46 @@ class Rank:
             fn, args, kwargs = pickling.loads(call)
             recorder.start("cuda" if self.place.device.startswith("cuda") else "cpu")
             value = fn(*args, **kwargs)
+            self._end_a_forked_copy(None)
             rows = recorder.finish()
             self._reply(Done(rows, recorder.notes, self._group_state(), self._pack(value, fn)))
         except BaseException as error:  # SystemExit too: the rank stays until the notebook has heard of it
+            self._end_a_forked_copy(error)
             with contextlib.suppress(Exception):
                 recorder.finish()
             caught_ns = time.perf_counter_ns()
-            self._reply(Failed(caught_ns, type(error).__name__, message_of(error), format_error(error)))
+            explain_pickling(error)
+            failed = Failed(caught_ns, type(error).__name__, message_of(error), format_error(error))
+            try:
+                self._reply(failed)
+            except NoConnection:
+                if not isinstance(error, NoConnection):
+                    _say(failed.traceback)
+                raise
 
     def _reply(self, message: Message) -> None:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        _libc.fflush(None)
+        _flush()
         self.send(message)
+
+    def _end_a_forked_copy(self, error: BaseException | None) -> None:
+        """End this process if it is a fork of the rank that has left the function, too.
+
+        The rank alone answers.
+        """
+        if os.getpid() == self._pid:
+            return
+        if isinstance(error, SystemExit):
+            status = error.code if isinstance(error.code, int) else int(error.code is not None)
+        else:
+            status = int(error is not None)
+            if error is not None:
+                _say(format_error(error))
+            _say(
+                f"labkit: process {os.getpid()}, forked by the function (os.fork), left the function as its rank does. It was "
+                "ended here, and its result is left out: the rank alone answers. Let such a process end by os._exit(0)"
+            )
+        _flush()
+        os._exit(status & 0xFF)
 
     def _pack(self, value: Any, fn: Any) -> bytes:
         try:

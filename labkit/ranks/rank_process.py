@@ -13,6 +13,7 @@ import socket
 import sys
 
 from labkit.ranks import rank
+from labkit.ranks.errors import NO_CONNECTION
 from labkit.ranks.fork_server import adopt_orphans
 
 STACKS_SIGNAL = signal.SIGUSR1  # which a server blocks, and a rank lets through once it is ready for it
@@ -27,6 +28,7 @@ def run(connection: int, output: int, stacks: int, listener: int) -> int:
         os.setsid()  # an interrupt of the notebook's process group must not reach the ranks
     _die_with_parent()
     adopt_orphans()
+    _die_before_the_notebook()
     _keep_freed_memory()
     atexit._clear()  # what the preloaded packages registered is the server's to run; a rank runs what it registers itself
     atexit.register(multiprocessing.util._exit_function)  # type: ignore[attr-defined]
@@ -34,8 +36,12 @@ def run(connection: int, output: int, stacks: int, listener: int) -> int:
     faulthandler.enable(stacks)
     faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [STACKS_SIGNAL])
-    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+    try:
         rank.serve(socket.socket(fileno=connection), listener)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        pass
+    except rank.NoConnection:
+        return NO_CONNECTION
     atexit._run_exitfuncs()
     return 0
 
@@ -45,6 +51,12 @@ def _die_with_parent() -> None:
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
         _libc.prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+def _die_before_the_notebook() -> None:
+    """Have Linux end this process, not the notebook, where memory runs out."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
+        score.write("1000")  # the most there is
 
 
 def _keep_freed_memory() -> None:

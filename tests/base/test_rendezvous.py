@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import signal
 import socket
 import threading
 import time
@@ -350,3 +351,14 @@ def test_rank_0_refuses_a_name_that_means_loopback_here_and_itself_elsewhere(mon
 def test_a_port_that_is_taken_is_said_by_rank_0():
     with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(MeetingError, match="is still using the port"):
         meet(0, 2, "127.0.0.1", server.getsockname()[1])
+
+
+def test_an_interrupt_leaves_no_thread_behind_that_would_abort_the_end_of_python() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:  # takes connections, and never answers
+        before = set(threading.enumerate())
+        interrupt = threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT])
+        interrupt.start()
+        with pytest.raises(KeyboardInterrupt):
+            meet(1, 2, "127.0.0.1", listener.getsockname()[1], timeout_s=60)
+        interrupt.join()
+        assert set(threading.enumerate()) <= before
