@@ -19,8 +19,8 @@ matplotlib.use("Agg")  # by hand, not by MPLBACKEND: kernels that a test starts 
 PROJECT = Path(__file__).resolve().parent.parent
 
 
-# Files that take a minute or more. They come first, so that no worker of pytest-xdist is left with
-# one at the end.
+# Files that take long. They come first, so that no worker of pytest-xdist is left with one at the
+# end.
 LONGEST = (
     "test_notebooks",
     "test_answers",
@@ -38,16 +38,29 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if config.option.markexpr == "gpu" and others else None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (*LONGEST, item.path.stem).index(item.path.stem))
-    marked = [item for item in items if item.get_closest_marker("gpu")]
-    if not marked:
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            item.add_marker(pytest.mark.xdist_group(what_a_worker_takes(item)))
+    on_gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if not on_gpu:
         return
     import torch
 
     if not torch.cuda.is_available():
-        for item in marked:
+        for item in on_gpu:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
+
+
+def what_a_worker_takes(item: pytest.Item) -> str:
+    """Return the name of the tests that one worker runs one after the other: those in a browser,
+    which share a JupyterLab, those of a file, which share ranks and results, or of a notebook."""
+    if item.path.parent.name == "browser":
+        return "browser"
+    stem = item.path.stem
+    return item.callspec.params.get("name", stem) if stem == "test_notebooks" and hasattr(item, "callspec") else stem
 
 
 @pytest.fixture(scope="session", autouse=True)
