@@ -1,6 +1,8 @@
 """launch when things go wrong: the error says what and where, nobody is left behind, and the next
 launch works."""
 
+from __future__ import annotations
+
 import contextlib
 import multiprocessing
 import os
@@ -13,6 +15,7 @@ import textwrap
 import threading
 import time
 import traceback
+from typing import ClassVar
 
 import psutil
 import pytest
@@ -32,11 +35,12 @@ RANK_GONE_S = 10.0
 
 def rank_processes():
     """Every process of a rank that this test session has started, and its children: they have
-    sessions of their own."""
+    sessions of their own. A kernel's are not this session's."""
+    kernels = {process for kernel in Kernel.opened for process in kernel.family()}
     found = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(ProcessLookupError):  # it has just ended
-            if os.getsid(process.pid) != os.getsid(0):
+            if process not in kernels and os.getsid(process.pid) != os.getsid(0):
                 found.append(process)
     return found
 
@@ -194,7 +198,8 @@ def test_many_threads_may_launch_at_once():
     assert results == [[2.0, 2.0]] * 3
 
 
-def test_200_launches_leave_no_process_descriptor_file_or_port(monkeypatch, tmp_path):
+@pytest.mark.parametrize("n", [20, pytest.param(200, marks=pytest.mark.slow)])
+def test_launches_leave_no_process_descriptor_file_or_port(n, monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # other programs write to the common one
     monkeypatch.setenv("TMPDIR", str(tmp_path))
 
@@ -212,7 +217,7 @@ def test_200_launches_leave_no_process_descriptor_file_or_port(monkeypatch, tmp_
     launch(fn)
     assert gone(rank_processes(), RANK_GONE_S)  # nobody waits for the end of ranks that have answered
     before = used()
-    for _ in range(200):
+    for _ in range(n):
         assert launch(fn).values == [2.0, 2.0]
     assert gone(rank_processes(), RANK_GONE_S)
     assert used() == before
@@ -357,7 +362,10 @@ def test_a_rank_that_cpp_aborts_gives_the_reason_that_was_printed_last():
 class Kernel:
     """A Jupyter kernel to type cells into."""
 
+    opened: ClassVar[set[Kernel]] = set()
+
     def __init__(self):
+        self.opened.add(self)
         self.manager = over_ipc(KernelManager(kernel_name="python3"))
         self.manager.start_kernel(env=os.environ | {"MPLBACKEND": "agg"})
         self.client: BlockingKernelClient = self.manager.client()
@@ -406,17 +414,26 @@ class Kernel:
         assert len(found) == count
         return found
 
+    def family(self) -> list[psutil.Process]:
+        """The process of this kernel, and all that it has started."""
+        process = psutil.Process(self.manager.provisioner.pid)
+        return [process, *process.children(recursive=True)]
+
     def close(self) -> None:
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=True)
+        self.opened.remove(self)
 
 
-@pytest.fixture
-def kernel():
+def open_kernel():
     kernel = Kernel()
     kernel.run("import os, time, torch, torch.distributed as dist\nfrom labkit.launch import launch, workers")
     yield kernel
     kernel.close()
+
+
+kernel = pytest.fixture(open_kernel, scope="module")  # its torch is imported once
+own_kernel = pytest.fixture(open_kernel)
 
 
 def gone(processes, within_s):
@@ -458,8 +475,8 @@ def test_an_interrupt_reaches_the_kernels_group_but_not_the_ranks(kernel):
     assert ranks == ("[(True, True)]", "")
 
 
-def test_killing_the_kernel_ends_its_ranks(kernel):
-    kernel.start(
+def test_killing_the_kernel_ends_its_ranks(own_kernel):
+    own_kernel.start(
         """
         def stubborn():
             import signal, ctypes
@@ -469,10 +486,10 @@ def test_killing_the_kernel_ends_its_ranks(kernel):
         launch(stubborn, world_size=2)
         """
     )
-    ranks = kernel.wait_for_ranks(2)
+    ranks = own_kernel.wait_for_ranks(2)
     time.sleep(0.3)
-    family = psutil.Process(kernel.manager.provisioner.pid).children(recursive=True)
-    os.kill(kernel.manager.provisioner.pid, signal.SIGKILL)
+    process, *family = own_kernel.family()
+    process.kill()
     assert gone(ranks, 5.0)
     assert gone(family, 5.0)  # the fork server as well
 
