@@ -243,6 +243,7 @@ def test_all_flags_of_the_assignment_are_known(monkeypatch: pytest.MonkeyPatch) 
     assert hand == (0, 4, "10.10.1.1", 23456) and config.sync == "ddp" and config.do_eval
 
 
+@pytest.mark.slow
 @needs_all_reduce
 def test_four_nodes_with_addresses_of_their_own_train_what_one_process_trains(tmp_path: Path, four_hosts: Any) -> None:
     master, out = four_hosts[2].address, tmp_path / "out"  # to the other three it is another host's
