@@ -407,6 +407,8 @@ def test_a_spawned_process_that_imports_launch_with_its_main_module_starts_no_se
         textwrap.dedent("""
             import multiprocessing
             import psutil
+            from labkit.ranks import servers
+            servers.forks.preload.clear()  # the server that the main process starts need not import torch
             from labkit.launch import launch
             def child():
                 print("child", psutil.Process().children())

@@ -173,6 +173,7 @@ def test_what_a_rank_leaves_running_ends_with_its_launch():
     assert gone([psutil.Process(child)] if psutil.pid_exists(child) else [], RANK_GONE_S)
 
 
+@pytest.mark.slow
 def test_a_launch_in_a_rank_ends_with_it():
     def nested():
         from labkit.launch import launch
@@ -233,6 +234,7 @@ def test_failed_launches_leave_no_descriptor_either():
     assert psutil.Process().num_fds() == before
 
 
+@pytest.mark.slow
 def test_warm_ranks_and_a_launch_in_another_thread_outlive_a_change_of_what_packages_read_when_imported(monkeypatch):
     def wait_for(path):
         while not os.path.exists(path):
@@ -275,7 +277,17 @@ def test_an_argument_that_a_rank_does_not_take_ends_in_a_timeout():
             ranks.run(len, b"x" * 10_000_000)
 
 
-def test_a_launch_from_a_directory_that_was_deleted_says_so_and_leaves_nothing(tmp_path):
+def test_a_launch_from_a_directory_that_was_deleted_says_so(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(FileNotFoundError, match="launch: the working directory of this notebook has been deleted"):
+        launch(os.getpid, world_size=1)
+    monkeypatch.undo()  # and the next launch works
+
+
+@pytest.mark.slow
+def test_a_script_whose_directory_was_deleted_says_so_and_leaves_nothing(tmp_path):
     script = """
         import os, shutil, sys
         os.chdir(sys.argv[1])
@@ -309,6 +321,7 @@ def test_a_start_that_fails_half_way_leaves_nothing(monkeypatch):
     assert psutil.Process().num_fds() == before
 
 
+@pytest.mark.slow
 def test_warm_ranks_that_a_script_leaves_open_end_with_it_in_silence(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
@@ -451,6 +464,7 @@ def test_an_interrupt_ends_the_ranks_and_the_kernel_lives(kernel):
     assert kernel.run("launch(lambda: dist.get_rank(), world_size=2).values") == ("[0, 1]", "")
 
 
+@pytest.mark.slow
 def test_an_interrupt_while_torch_is_still_being_imported_harms_nobody():
     kernel = Kernel()
     try:
@@ -520,6 +534,7 @@ def test_the_stack_of_a_hanging_cell_shows_the_cells_own_lines(kernel):
     assert "dist.barrier()  # a line of the cell" in error
 
 
+@pytest.mark.slow
 def test_two_kernels_at_once_do_not_disturb_each_other(kernel):
     other = Kernel()
     try:
