@@ -84,7 +84,8 @@ def on_ranks(path: Path, *options: str, world_size: int = 2) -> dict[tuple[int, 
 # --- the same losses ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rung", slow_but(DDP, RUNGS[1:]))
+@pytest.mark.slow
+@pytest.mark.parametrize("rung", RUNGS[1:])
 def test_every_rung_has_the_losses_of_one_process(rung, alone):
     done = start(rung)
     assert done.returncode == 0, done.stderr
