@@ -180,6 +180,7 @@ def test_a_rank_that_dies_is_an_error_too():
         dp.run_processes(die_on_rank_0, 2, "gloo")
 
 
+@pytest.mark.slow
 @task("dp.2")
 def test_an_interrupt_leaves_no_process(tmp_path):
     code = (

@@ -442,6 +442,7 @@ def test_a_fresh_interpreter_serves_where_the_fork_server_cannot(monkeypatch):
     assert [rank for rank, _ in launch(rank_and_sum, world_size=2).values] == [0, 1]
 
 
+@pytest.mark.slow
 def test_a_server_in_which_cuda_is_in_use_is_noticed_and_not_used(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(tmp_path))
     as_in_a_child_of_a_process_that_used_cuda = "import torch\ntorch.cuda._is_in_bad_fork = lambda: True\n"
@@ -522,6 +523,7 @@ def test_a_line_appears_while_the_rank_is_still_running(capsys):
     assert "".join(seen) == "[rank 0] started\n"
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_lines_arrive_complete_and_in_order(capsys):
     def chatter():
         for i in range(100_000):
@@ -585,6 +587,7 @@ def test_a_full_bar_is_gone_when_the_run_is_over(monkeypatch, capsys):
 # --- what they return -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_value_of_500_mb_arrives():
     value = launch(lambda: torch.arange(125_000_000, dtype=torch.float32), world_size=1).values[0]
     assert value.nbytes == 500_000_000 and value[-1] == 124_999_999

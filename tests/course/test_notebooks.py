@@ -249,8 +249,10 @@ TAMPERED = {
 
 @pytest.mark.parametrize(
     ("rules", "names"),
-    [(CPU_RULES, list(TAMPERED)), (GPU_RULES, ["untouched", "text", "loss", "loss_in_html"])],
-    ids=["cpu", "gpu"],
+    [
+        pytest.param(CPU_RULES, list(TAMPERED), id="cpu"),
+        pytest.param(GPU_RULES, ["untouched", "text", "loss", "loss_in_html"], id="gpu", marks=pytest.mark.slow),
+    ],
 )
 def test_nbval_fails_where_a_compared_digit_was_changed_and_only_there(small, tmp_path, rules, names):
     """One notebook has the cells of the small one once for each name, each time with outputs of

@@ -230,6 +230,7 @@ def test_real_rte_becomes_examples(shared_data: Path) -> None:
     assert max(map(len, corpus.train)) == 64
 
 
+@pytest.mark.slow
 def test_a_tiny_bert_learns_what_ships_within_five_epochs() -> None:
     corpus = entailment.load_corpus("shipped", "", vocab_size=600, max_length=40)
     model = models.bert("tiny", vocab_size=corpus.vocab_size)
