@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,8 @@ import edited_package
 import matplotlib
 import pytest
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts what runs in the background like this
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 matplotlib.use("Agg")  # by hand, not by MPLBACKEND: kernels that a test starts would inherit it and lose their pictures
 
 PROJECT = Path(__file__).resolve().parent.parent
