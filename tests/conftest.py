@@ -28,9 +28,10 @@ LONGEST = (
     "test_notebooks",
     "test_answers",
     "test_other_environments",
-    "test_launch_faults",
     "test_explorer_widgets",
     "test_ladder",
+    "test_glue_command",
+    "test_launch_faults",
 )
 
 

@@ -199,6 +199,7 @@ def test_ranks_that_were_told_different_things_say_which_before_they_train() -> 
         assert "learning_rate is 0.5 on rank 1, and 0.001 on rank 0. Start all of them with the same" in error
 
 
+@pytest.mark.slow
 @needs_all_reduce
 def test_a_rank_whose_partner_is_killed_says_so_and_ends() -> None:
     port, flags = free_port(), [*SMALL, "--world-size", "2", "--epochs", "10000"]
