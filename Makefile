@@ -1,5 +1,7 @@
 # make lab        set up, then JupyterLab on the first notebook
-# make test       set up, then everything that .ci/run runs; some tests alone: make test TESTS=tests/schedule
+# make test       set up, then what a change can break, in at most 8 minutes on two quiet cores
+# make test SLOW=1            all tests, as .ci/run: at most 16 minutes
+# make test TESTS=tests/draw  some tests alone, the slow ones among them too
 # make figures    run every notebook without a browser and export figures/
 # make notebooks  run every notebook and store its outputs in place (instructors)
 # make screenshots  the pictures of the explorers in README.md, from a real JupyterLab
@@ -11,8 +13,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Two tests at a time, the files of a worker one after the other: often a test's ranks wait for each other.
-PYTEST_FLAGS ?= --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
+# Two tests at a time: often a test's ranks wait for each other. A worker takes a file whole, and notebooks one by one.
+PYTEST_FLAGS ?= --numprocesses 2 --dist loadgroup --no-loadscope-reorder --durations 25
 READY := $(VENV)/ready$(if $(SYSTEM_TORCH),-with-system-torch)
 
 .PHONY: setup lab test figures notebooks screenshots bench gpu matrix clean
@@ -35,7 +37,7 @@ test: setup
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
-	$(BIN)/python -m pytest $(PYTEST_FLAGS) $(TESTS)
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) $(if $(SLOW)$(TESTS),,-m "not slow") $(TESTS)
 
 figures: setup
 	$(BIN)/python -m labkit.course.notebooks export

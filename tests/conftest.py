@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,20 +15,23 @@ import edited_package
 import matplotlib
 import pytest
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts what runs in the background like this
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 matplotlib.use("Agg")  # by hand, not by MPLBACKEND: kernels that a test starts would inherit it and lose their pictures
 
 PROJECT = Path(__file__).resolve().parent.parent
 
 
-# Files that take a minute or more. They come first, so that no worker of pytest-xdist is left with
-# one at the end.
+# Files that take long. They come first, so that no worker of pytest-xdist is left with one at the
+# end.
 LONGEST = (
     "test_notebooks",
     "test_answers",
     "test_other_environments",
-    "test_launch_faults",
     "test_explorer_widgets",
     "test_ladder",
+    "test_glue_command",
+    "test_launch_faults",
 )
 
 
@@ -38,16 +42,29 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if config.option.markexpr == "gpu" and others else None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (*LONGEST, item.path.stem).index(item.path.stem))
-    marked = [item for item in items if item.get_closest_marker("gpu")]
-    if not marked:
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            item.add_marker(pytest.mark.xdist_group(what_a_worker_takes(item)))
+    on_gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if not on_gpu:
         return
     import torch
 
     if not torch.cuda.is_available():
-        for item in marked:
+        for item in on_gpu:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
+
+
+def what_a_worker_takes(item: pytest.Item) -> str:
+    """Return the name of the tests that one worker runs one after the other: those in a browser,
+    which share a JupyterLab, those of a file, which share ranks and results, or of a notebook."""
+    if item.path.parent.name == "browser":
+        return "browser"
+    stem = item.path.stem
+    return item.callspec.params.get("name", stem) if stem == "test_notebooks" and hasattr(item, "callspec") else stem
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -180,6 +180,7 @@ def test_a_rank_that_dies_is_an_error_too():
         dp.run_processes(die_on_rank_0, 2, "gloo")
 
 
+@pytest.mark.slow
 @task("dp.2")
 def test_an_interrupt_leaves_no_process(tmp_path):
     code = (
@@ -214,7 +215,7 @@ def test_setup_works_in_a_rank_that_launch_started_without_a_group(launch):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts the threads of a process as Linux lists them")
-@pytest.mark.parametrize("module", ["labkit.dp", "labkit.train"])
+@pytest.mark.parametrize("module", ["labkit.dp", pytest.param("labkit.train", marks=pytest.mark.slow)])
 def test_no_thread_of_an_ended_group_is_left_after_training(module):
     """Python aborts in some runs if it ends (as under torchrun, and in run_processes) while gloo's
     threads still hold tensors."""

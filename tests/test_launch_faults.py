@@ -1,6 +1,8 @@
 """launch when things go wrong: the error says what and where, nobody is left behind, and the next
 launch works."""
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import errno
@@ -21,6 +23,7 @@ import time
 import traceback
 import tracemalloc
 from types import SimpleNamespace
+from typing import ClassVar
 
 import psutil
 import pytest
@@ -42,15 +45,16 @@ RANK_GONE_S = 10.0
 OWN_FILES = os.path.dirname(labkit.__file__) + os.sep
 
 
-def rank_processes(notebook=None):
-    """Every rank that a process has started, this one by default, and what the ranks have started:
-    all that is neither in its own session nor in a server's."""
+def rank_processes(notebook: psutil.Process | None = None) -> list[psutil.Process]:
+    """Every rank that a process has started, and what the ranks have started: all that is neither
+    in its own session nor in a server's. By default of this process, its kernels left out."""
+    kernels = set() if notebook else {process for kernel in Kernel.opened for process in kernel.family()}
     notebook = notebook or psutil.Process()
     others = {os.getsid(notebook.pid), *(child.pid for child in notebook.children())}
     found = []
     for process in notebook.children(recursive=True):
         with contextlib.suppress(ProcessLookupError):  # it has just ended
-            if os.getsid(process.pid) not in others:
+            if process not in kernels and os.getsid(process.pid) not in others:
                 found.append(process)
     return found
 
@@ -237,6 +241,7 @@ def test_a_script_whose_whole_group_is_killed_leaves_nothing_of_its_ranks(tmp_pa
     assert gone(family, RANK_GONE_S)
 
 
+@pytest.mark.slow
 def test_a_launch_in_a_rank_ends_with_it():
     def nested():
         from labkit.launch import launch
@@ -262,7 +267,8 @@ def test_many_threads_may_launch_at_once():
     assert results == [[2.0, 2.0]] * 3
 
 
-def test_200_launches_leave_no_process_descriptor_file_or_port(monkeypatch, tmp_path):
+@pytest.mark.parametrize("n", [20, pytest.param(200, marks=pytest.mark.slow)])
+def test_launches_leave_no_process_descriptor_file_or_port(n, monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # other programs write to the common one
     monkeypatch.setenv("TMPDIR", str(tmp_path))
 
@@ -280,7 +286,7 @@ def test_200_launches_leave_no_process_descriptor_file_or_port(monkeypatch, tmp_
     launch(fn)
     assert gone(rank_processes(), RANK_GONE_S)  # nobody waits for the end of ranks that have answered
     before = used()
-    for _ in range(200):
+    for _ in range(n):
         assert launch(fn).values == [2.0, 2.0]
     assert gone(rank_processes(), RANK_GONE_S)
     assert used() == before
@@ -296,6 +302,7 @@ def test_failed_launches_leave_no_descriptor_either():
     assert psutil.Process().num_fds() == before
 
 
+@pytest.mark.slow
 def test_warm_ranks_and_a_launch_in_another_thread_outlive_a_change_of_what_packages_read_when_imported(monkeypatch):
     def wait_for(path):
         while not os.path.exists(path):
@@ -361,7 +368,17 @@ def test_an_argument_that_a_rank_does_not_take_ends_in_a_timeout():
             ranks.run(len, b"x" * 10_000_000)
 
 
-def test_a_launch_from_a_directory_that_was_deleted_says_so_and_leaves_nothing(tmp_path):
+def test_a_launch_from_a_directory_that_was_deleted_says_so(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(FileNotFoundError, match="launch: the working directory of this notebook has been deleted"):
+        launch(os.getpid, world_size=1)
+    monkeypatch.undo()  # and the next launch works
+
+
+@pytest.mark.slow
+def test_a_script_whose_directory_was_deleted_says_so_and_leaves_nothing(tmp_path):
     script = """
         import os, shutil, sys
         os.chdir(sys.argv[1])
@@ -395,6 +412,7 @@ def test_a_start_that_fails_half_way_leaves_nothing(monkeypatch):
     assert psutil.Process().num_fds() == before
 
 
+@pytest.mark.slow
 def test_warm_ranks_that_a_script_leaves_open_end_with_it_in_silence(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
@@ -669,7 +687,10 @@ def test_the_stack_of_a_hang_has_its_source_lines_in_a_folder_with_an_umlaut(mon
 class Kernel:
     """A Jupyter kernel to type cells into."""
 
+    opened: ClassVar[set[Kernel]] = set()
+
     def __init__(self):
+        self.opened.add(self)
         self.manager = over_ipc(KernelManager(kernel_name="python3"))
         self.manager.start_kernel(env=os.environ | {"MPLBACKEND": "agg"})
         self.client: BlockingKernelClient = self.manager.client()
@@ -706,17 +727,26 @@ class Kernel:
         assert len(found) == count
         return found
 
+    def family(self) -> list[psutil.Process]:
+        """The process of this kernel, and all that it has started."""
+        process = psutil.Process(self.manager.provisioner.pid)
+        return [process, *process.children(recursive=True)]
+
     def close(self) -> None:
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=True)
+        self.opened.remove(self)
 
 
-@pytest.fixture
-def kernel():
+def open_kernel():
     kernel = Kernel()
     kernel.run("import os, time, torch, torch.distributed as dist\nfrom labkit.launch import launch, workers")
     yield kernel
     kernel.close()
+
+
+kernel = pytest.fixture(open_kernel, scope="module")  # its torch is imported once
+own_kernel = pytest.fixture(open_kernel)
 
 
 def gone(processes, within_s):
@@ -734,6 +764,7 @@ def test_an_interrupt_ends_the_ranks_and_the_kernel_lives(kernel):
     assert kernel.run("launch(lambda: dist.get_rank(), world_size=2).values") == ("[0, 1]", "")
 
 
+@pytest.mark.slow
 def test_an_interrupt_while_torch_is_still_being_imported_harms_nobody():
     kernel = Kernel()
     try:
@@ -758,8 +789,8 @@ def test_an_interrupt_reaches_the_kernels_group_but_not_the_ranks(kernel):
     assert ranks == ("[(True, True)]", "")
 
 
-def test_killing_the_kernel_ends_its_ranks(kernel):
-    kernel.start(
+def test_killing_the_kernel_ends_its_ranks(own_kernel):
+    own_kernel.start(
         """
         def stubborn():
             import signal, ctypes
@@ -769,10 +800,10 @@ def test_killing_the_kernel_ends_its_ranks(kernel):
         launch(stubborn, world_size=2)
         """
     )
-    ranks = kernel.wait_for_ranks(2)
+    ranks = own_kernel.wait_for_ranks(2)
     time.sleep(0.3)
-    family = psutil.Process(kernel.manager.provisioner.pid).children(recursive=True)
-    os.kill(kernel.manager.provisioner.pid, signal.SIGKILL)
+    process, *family = own_kernel.family()
+    process.kill()
     assert gone(ranks, 5.0)
     assert gone(family, 5.0)  # the fork server as well
 
@@ -803,6 +834,7 @@ def test_the_stack_of_a_hanging_cell_shows_the_cells_own_lines(kernel):
     assert "dist.barrier()  # a line of the cell" in error
 
 
+@pytest.mark.slow
 def test_two_kernels_at_once_do_not_disturb_each_other(kernel):
     other = Kernel()
     try:

@@ -27,6 +27,7 @@ runpy.run_path(sys.argv.pop(1), run_name="__main__")
 """
 
 
+@pytest.mark.slow
 def test_without_a_gpu_and_without_jupyter_all_is_collected_and_skipped_for_want_of_a_gpu(tmp_path):
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # nbval is a plugin
     environment.pop("PYTHONPATH", None)

@@ -18,6 +18,7 @@ import pytest
 from environments import PROJECT
 from packaging.requirements import Requirement
 
+pytestmark = pytest.mark.slow
 PYPROJECT = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
 REQUIREMENTS = [Requirement(text) for text in PYPROJECT["dependencies"] + PYPROJECT["optional-dependencies"]["test"]]
 NEED_NO_TORCH = ["schedule", "simulate", "cost", "draw/test_charts.py", "draw/test_schedule_tables.py"]

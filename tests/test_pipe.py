@@ -705,6 +705,7 @@ def test_threads_are_gone_when_the_pipe_is_garbage_even_before_its_output():
     output.sum().backward()  # the graph does not need them
 
 
+@pytest.mark.slow
 @pipe_task
 def test_threads_are_gone_when_python_exits_while_a_pipe_is_there():
     code = """

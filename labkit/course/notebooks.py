@@ -17,6 +17,7 @@ import hashlib
 import os
 import re
 import sys
+import sysconfig
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -180,9 +181,11 @@ def _normalised_output(output: NotebookNode, count: int) -> NotebookNode:
 def _without_paths(text: str) -> str:
     """Cut paths that begin with a folder of this machine down to what a reader needs."""
     text = re.sub(r"/(?:tmp|var|private)/\S*?ipykernel_\d+/\d+\.py", "cell", text)
+    libraries = {str(Path(sysconfig.get_path(name)).parent) for name in ("purelib", "platlib", "stdlib")}
+    for folder in sorted({*libraries, str(_PROJECT)}, key=len, reverse=True):  # whole: a space may be in it
+        text = text.replace(f"{folder}/", "")
     text = re.sub(r"/[^\s\"':]*/(?=(?:site-packages|dist-packages)/)", "", text)
     text = re.sub(r"/[^\s\"':]*/(?=python\d+\.\d+/)", "", text)
-    text = text.replace(f"{_PROJECT}/", "")
     return re.sub(rf"(?:{_PRIVATE})[^\s\"':]*", "…", text)
 
 

@@ -131,8 +131,15 @@ class Lab:
 
 @contextlib.contextmanager
 def jupyter_lab(folder: Path) -> Iterator[Lab]:
-    """Serve ``folder`` on a free loopback port, with a token and settings of its own, until the
-    end of the block."""
+    """Serve ``folder``, and open a browser, until the end of the block."""
+    with jupyter_server(folder) as (url, token), chromium() as browser:
+        yield Lab(url, token, folder, browser)
+
+
+@contextlib.contextmanager
+def jupyter_server(folder: Path) -> Iterator[tuple[str, str]]:
+    """Serve ``folder`` on a free loopback port, with settings of its own, until the end of the
+    block. Gives its address and its token."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -154,8 +161,7 @@ def jupyter_lab(folder: Path) -> Iterator[Lab]:
     try:
         url = f"http://127.0.0.1:{port}"
         wait_until_it_answers(f"{url}/api/status?token={token}", log)
-        with chromium() as browser:
-            yield Lab(url, token, folder, browser)
+        yield url, token
     finally:
         end(server)
 

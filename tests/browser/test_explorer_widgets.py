@@ -57,6 +57,7 @@ def narration(page: Page):
     return page.locator(".lk-narration").first
 
 
+@pytest.mark.smoke
 def test_moving_a_slider_changes_the_picture(explore):
     page = explore("schedule")
     before, version = picture(page), page.locator(".labkit-timeline").get_attribute("data-version")

@@ -30,6 +30,7 @@ run
 ]
 
 
+@pytest.mark.smoke
 def test_a_reader_sees_the_table_the_picture_and_the_error_and_no_bar_of_a_run_that_is_over(lab):
     with lab.notebook(CELLS) as page:
         outputs = page.locator(".jp-CodeCell .jp-OutputArea")

@@ -75,6 +75,7 @@ def pixel_of(page: Page, time_s: float, rank: int) -> tuple[float, float]:
     return x, y
 
 
+@pytest.mark.smoke
 def test_pointing_at_an_op_says_what_it_is_when_it_ran_what_it_needs_and_why_it_is_late(page):
     page.mouse.move(*pixel_of(page, 2.0, rank=1))
     expect(card(page)).to_contain_text("1F0")

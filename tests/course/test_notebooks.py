@@ -249,8 +249,10 @@ TAMPERED = {
 
 @pytest.mark.parametrize(
     ("rules", "names"),
-    [(CPU_RULES, list(TAMPERED)), (GPU_RULES, ["untouched", "text", "loss", "loss_in_html"])],
-    ids=["cpu", "gpu"],
+    [
+        pytest.param(CPU_RULES, list(TAMPERED), id="cpu"),
+        pytest.param(GPU_RULES, ["untouched", "text", "loss", "loss_in_html"], id="gpu", marks=pytest.mark.slow),
+    ],
 )
 def test_nbval_fails_where_a_compared_digit_was_changed_and_only_there(small, tmp_path, rules, names):
     """One notebook has the cells of the small one once for each name, each time with outputs of
@@ -470,11 +472,12 @@ def test_cells_with_the_same_text_have_different_ids():
     nbformat.validate(notebook)
 
 
-def test_tracebacks_and_stderr_are_stored_without_paths_of_this_machine():
-    trace = [
-        f"File {PROJECT}/labkit/dp.py:3, in f",
-        f'File "{sys.prefix}/lib/python3.11/site-packages/torch/x.py", line 1',
-    ]
+@pytest.mark.parametrize("project", [PROJECT, Path("/srv/my course ü/labkit")], ids=["here", "with a space"])
+def test_tracebacks_and_stderr_are_stored_without_paths_of_this_machine(project, monkeypatch):
+    packages = f"{project}/.venv/lib/python3.11/site-packages"
+    monkeypatch.setattr(machinery, "_PROJECT", project)
+    monkeypatch.setattr(machinery.sysconfig, "get_path", lambda name: packages)
+    trace = [f"File {project}/labkit/dp.py:3, in f", f'File "{packages}/torch/x.py", line 1']
     trace += ["/tmp/ipykernel_12/345.py:1: UserWarning", "File /home/ada/secret.py:7"]
     outputs = [new_output("error", ename="E", evalue="e", traceback=trace)]
     outputs += [new_output("stream", name="stderr", text="\n".join(trace))]

@@ -75,7 +75,10 @@ def test_an_arrow_a_cell_that_moves_and_one_thick_one_where_all_do():
     assert (int(start[1]), int(end[1])) == (2, 0) and start[0] > 2.7
 
 
-@pytest.mark.parametrize(("n", "count"), [(2, 3), (4, 7), (8, 14), (16, 4)])
+@pytest.mark.parametrize(
+    ("n", "count"),
+    [(2, 3), (4, 7), pytest.param(8, 14, marks=pytest.mark.slow), pytest.param(16, 4, marks=pytest.mark.slow)],
+)
 def test_nothing_overlaps_and_all_is_within_the_page(n, count):
     grids = [grid(n, f"after step {number}", [(0, 1, 0)]) for number in range(count)]
     figure = cell_grids(grids, note="Two lines under the picture, " * 8)

@@ -231,7 +231,10 @@ def assert_nothing_overlaps(figure):
     assert boxes[:, 0].min() >= 0 and boxes[:, 1].max() <= figure.bbox.x1 and boxes[:, 3].max() <= figure.bbox.y1
 
 
-@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES.keys())
+@pytest.mark.parametrize(
+    "sizes",
+    [pytest.param(SIZES[name], id=name, marks=[pytest.mark.slow] * (name == "huge")) for name in SIZES],
+)
 def test_no_text_overlaps_another_or_leaves_the_page_or_is_smaller_than_7_points(sizes):
     figure = schedules({title: simulate(one_f_one_b(*size)) for title, size in sizes.items()})
     assert_nothing_overlaps(figure)

@@ -162,6 +162,7 @@ def test_ten_thousand_events_are_drawn_within_seconds():
     assert picture.png.startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_sixty_five_thousand_ops_are_drawn_within_seconds():
     events = simulate(one_f_one_b(64, 512))
     began = time.process_time()

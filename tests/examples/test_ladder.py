@@ -50,6 +50,11 @@ def losses(output: str) -> dict[tuple[int, int], float]:
     return table
 
 
+def slow_but(fast: str, rungs: list[str]) -> list[object]:
+    """Return the rungs as parameters of a test that is fast for one of them."""
+    return [rung if rung == fast else pytest.param(rung, marks=pytest.mark.slow) for rung in rungs]
+
+
 def agree(some: dict[tuple[int, int], float], others: dict[tuple[int, int], float]) -> bool:
     return some.keys() == others.keys() and all(abs(some[at] - others[at]) <= ROUNDING for at in some)
 
@@ -79,6 +84,7 @@ def on_ranks(path: Path, *options: str, world_size: int = 2) -> dict[tuple[int, 
 # --- the same losses ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rung", RUNGS[1:])
 def test_every_rung_has_the_losses_of_one_process(rung, alone):
     done = start(rung)
@@ -116,6 +122,7 @@ WRONG = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rung", "right", "wrong"), WRONG.values(), ids=WRONG.keys())
 def test_a_rung_that_does_anything_else_has_other_losses(rung, right, wrong, alone, tmp_path):
     assert not agree(on_ranks(edited(tmp_path, rung, right, wrong)), alone)
@@ -132,7 +139,7 @@ def edited(folder: Path, rung: str, right: str, wrong: str) -> Path:
 # --- a checkpoint ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rung", [CHECKPOINT, ACCELERATE, FSDP])
+@pytest.mark.parametrize("rung", slow_but(CHECKPOINT, [CHECKPOINT, ACCELERATE, FSDP]))
 def test_a_run_goes_on_from_its_checkpoint_as_if_it_had_never_stopped(rung, alone, tmp_path):
     file, path = tmp_path / "digits.pt", EXAMPLES / f"{rung}.py"
     begun = on_ranks(path, "--epochs", "1", "--checkpoint", str(file))
@@ -149,6 +156,7 @@ FORGOTTEN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rung", "line"), FORGOTTEN.values(), ids=FORGOTTEN.keys())
 def test_a_checkpoint_that_is_read_in_part_is_noticed(rung, line, alone, tmp_path):
     path, file = edited(tmp_path, rung, line, "pass"), tmp_path / "digits.pt"
@@ -156,6 +164,7 @@ def test_a_checkpoint_that_is_read_in_part_is_noticed(rung, line, alone, tmp_pat
     assert not agree(begun | on_ranks(path, "--checkpoint", str(file)), alone)
 
 
+@pytest.mark.slow
 def test_rank_0_alone_writes_the_checkpoint_and_fsdp_writes_the_same_weights_as_ddp(tmp_path):
     files = {rung: tmp_path / f"{rung}.pt" for rung in (CHECKPOINT, ACCELERATE, FSDP)}
     for rung, file in files.items():
@@ -194,12 +203,13 @@ def models_at_the_end(path: Path) -> list[str]:
     return line.split()[1:]
 
 
-@pytest.mark.parametrize("rung", [DDP, CHECKPOINT, ACCELERATE])
+@pytest.mark.parametrize("rung", slow_but(DDP, [DDP, CHECKPOINT, ACCELERATE]))
 def test_no_ddp_model_is_left_when_the_process_group_ends(rung):
     """Ending a group under a DDP model can hang (pytorch/pytorch#56297)."""
     assert models_at_the_end(EXAMPLES / f"{rung}.py") == []
 
 
+@pytest.mark.slow
 def test_the_ddp_model_would_be_left_without_collecting(tmp_path):
     path = edited(tmp_path, DDP, "    gc.collect()", "    pass")
     assert "DistributedDataParallel" in models_at_the_end(path)

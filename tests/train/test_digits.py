@@ -126,6 +126,7 @@ def progress(text: str) -> tuple[list[str], list[float]]:
     return [words for words, _ in found], [float(number) for _, number in found]
 
 
+@pytest.mark.slow
 def test_in_two_terminals_by_torchrun_and_on_own_processes_it_prints_the_same_losses(monkeypatch, capfd):
     without_torchrun(monkeypatch)
     env = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}

@@ -13,7 +13,7 @@ import pytest
 import torch
 from transformers import BertForSequenceClassification, BertTokenizer
 
-from labkit import models
+from labkit import data, models
 from labkit.train import entailment
 from labkit.train.entailment import NO_LOSS, PAD_ID, Example
 
@@ -70,17 +70,10 @@ def test_frequent_words_are_whole_and_all_others_are_spelled(tokenizer: Any) -> 
 def test_the_same_rows_train_the_same_tokenizer_in_every_process() -> None:
     code = "from labkit import data; from labkit.train.entailment import train_tokenizer; rows = "
     code += "data.rte('validation', 'shipped'); print(sorted(train_tokenizer(rows, 200).get_vocab().items()))"
-    processes = [
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env=os.environ | {"PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        for seed in ("1", "2")
-    ]
-    assert processes[0].stdout == processes[1].stdout and "'[CLS]', 2" in processes[0].stdout
+    env = os.environ | {"PYTHONHASHSEED": "1"}  # this process has another
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    here = entailment.train_tokenizer(data.rte("validation", "shipped"), 200).get_vocab()
+    assert done.stdout.strip() == str(sorted(here.items())) and here["[CLS]"] == 2
 
 
 def test_a_vocabulary_without_room_for_the_characters_is_refused() -> None:
@@ -237,6 +230,7 @@ def test_real_rte_becomes_examples(shared_data: Path) -> None:
     assert max(map(len, corpus.train)) == 64
 
 
+@pytest.mark.slow
 def test_a_tiny_bert_learns_what_ships_within_five_epochs() -> None:
     corpus = entailment.load_corpus("shipped", "", vocab_size=600, max_length=40)
     model = models.bert("tiny", vocab_size=corpus.vocab_size)

@@ -94,7 +94,7 @@ def logits_one_by_one(model: Any, rows: list[Example]) -> torch.Tensor:
 
 @needs_all_ways
 @pytest.mark.parametrize("sync", AGREEING)
-@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize("world_size", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_every_way_trains_what_one_process_trains_on_the_whole_batch(
     sync: str, world_size: int, results: Any, corpus: Corpus, expected: Any
 ) -> None:
@@ -187,6 +187,7 @@ def test_seconds_per_iteration_are_those_of_forty_without_the_first(corpus: Corp
     assert replace(result, iteration_s=[3.0]).seconds_per_iteration == 3.0
 
 
+@pytest.mark.slow
 @needs_all_ways
 @pytest.mark.parametrize("sync", AGREEING)
 def test_the_first_losses_on_real_rte_are_those_of_one_process(sync: str, shared_data: Path, ranks: Any) -> None:

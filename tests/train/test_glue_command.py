@@ -67,6 +67,7 @@ def ended(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
 # --- three ways to start it -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @needs_all_reduce
 def test_by_hand_by_torchrun_and_on_own_processes_it_trains_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -177,6 +178,7 @@ def test_an_unfilled_task_is_named_before_anything_starts(monkeypatch: pytest.Mo
         train.main(["glue", *SMALL, "--sync", "gather_scatter"])
 
 
+@pytest.mark.slow
 @needs_all_reduce
 def test_a_process_that_never_comes_and_one_too_many_are_named_in_the_terminals_of_the_others() -> None:
     alone = started_by_hand(SMALL, [0], free_port(), "--world-size", "2", "--timeout-s", "2")
@@ -187,6 +189,7 @@ def test_a_process_that_never_comes_and_one_too_many_are_named_in_the_terminals_
     assert all("two processes have rank 1 of 3" in error for _, _, error in twice)
 
 
+@pytest.mark.slow
 @needs_all_reduce
 def test_ranks_that_were_told_different_things_say_which_before_they_train() -> None:
     port, flags = free_port(), [*SMALL, "--world-size", "2"]
@@ -196,6 +199,7 @@ def test_ranks_that_were_told_different_things_say_which_before_they_train() -> 
         assert "learning_rate is 0.5 on rank 1, and 0.001 on rank 0. Start all of them with the same" in error
 
 
+@pytest.mark.slow
 @needs_all_reduce
 def test_a_rank_whose_partner_is_killed_says_so_and_ends() -> None:
     port, flags = free_port(), [*SMALL, "--world-size", "2", "--epochs", "10000"]
@@ -243,6 +247,7 @@ def test_all_flags_of_the_assignment_are_known(monkeypatch: pytest.MonkeyPatch) 
     assert hand == (0, 4, "10.10.1.1", 23456) and config.sync == "ddp" and config.do_eval
 
 
+@pytest.mark.slow
 @needs_all_reduce
 def test_four_nodes_with_addresses_of_their_own_train_what_one_process_trains(tmp_path: Path, four_hosts: Any) -> None:
     master, out = four_hosts[2].address, tmp_path / "out"  # to the other three it is another host's

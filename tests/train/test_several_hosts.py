@@ -10,6 +10,7 @@ import sys
 import pytest
 from hosts import Host
 
+pytestmark = pytest.mark.slow
 PORT = 11868
 RANK = """
 import json, os, sys

@@ -212,6 +212,7 @@ def test_a_virtual_device_has_its_share_of_the_threads_and_they_come_back() -> N
 SMALL = "--source shipped --size nano --limit 120 --limit-eval 20 --batch-size 16 --epochs 2"
 
 
+@pytest.mark.slow
 @needs_answers
 def test_under_torchrun_a_pipeline_trains_and_translates_as_one_process(tmp_path: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]

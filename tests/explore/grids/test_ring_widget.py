@@ -75,7 +75,7 @@ def test_the_last_column_says_what_each_rank_has_sent_so_far(explorer):
     assert of_rank_0["name"].tolist() == ["bytes sent"] * 2 + ["more than the least"] * 2
 
 
-@pytest.mark.parametrize("n", [2, 5, 8, 16])
+@pytest.mark.parametrize("n", [2, 5, 8, pytest.param(16, marks=pytest.mark.slow)])
 def test_on_paper_it_shows_both_ways_from_a_start_to_the_end(explorer, n):
     explorer.ranks.value = n
     form = explorer.static_form()

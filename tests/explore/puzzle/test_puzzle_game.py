@@ -211,7 +211,7 @@ def test_where_the_whole_way_is_shown_it_is_said_that_a_move_has_lost_par():
     assert answers[-1].startswith("No: every forward of rank 0")
 
 
-@pytest.mark.parametrize("number", range(1, len(LEVELS) + 1))
+@pytest.mark.parametrize("number", [*range(1, len(LEVELS)), pytest.param(len(LEVELS), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("assistance", range(4))
 def test_buttons_offer_legal_ops_of_every_rank_that_has_one(number, assistance):
     game, draw = Game(number), random.Random(number)
