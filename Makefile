@@ -14,7 +14,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # Two tests at a time: often a test's ranks wait for each other. A worker takes a file whole, and notebooks one by one.
-PYTEST_FLAGS ?= --numprocesses 2 --dist loadgroup --no-loadscope-reorder --durations 25
+PYTEST_FLAGS ?= --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 25
 READY := $(VENV)/ready$(if $(SYSTEM_TORCH),-with-system-torch)
 
 .PHONY: setup lab test figures notebooks screenshots bench gpu matrix clean

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -42,12 +43,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if config.option.markexpr == "gpu" and others else None
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (*LONGEST, item.path.stem).index(item.path.stem))
-    if config.pluginmanager.hasplugin("xdist"):
-        for item in items:
-            item.add_marker(pytest.mark.xdist_group(what_a_worker_takes(item)))
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if not on_gpu:
         return
@@ -58,13 +55,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
 
 
-def what_a_worker_takes(item: pytest.Item) -> str:
+def what_a_worker_takes(test: str) -> str:
     """Return the name of the tests that one worker runs one after the other: those in a browser,
     which share a JupyterLab, those of a file, which share ranks and results, or of a notebook."""
-    if item.path.parent.name == "browser":
-        return "browser"
-    stem = item.path.stem
-    return item.callspec.params.get("name", stem) if stem == "test_notebooks" and hasattr(item, "callspec") else stem
+    file = test.partition("::")[0]
+    notebook = re.search(r"test_notebooks\.py::.*\[(\d\d_\w+)\]$", test)
+    return notebook[1] if notebook else "browser" if "/browser/" in file else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadScopeScheduling
+
+    scheduler = LoadScopeScheduling(config, log)
+    scheduler._split_scope = what_a_worker_takes  # xdist's own loadgroup does not see groups under pytest 9.2
+    return scheduler
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -148,7 +148,8 @@ def test_a_store_on_this_machine_asks_no_name_server(host, asks, monkeypatch):
 def test_a_rank_asks_no_name_server(monkeypatch):
     monkeypatch.setattr("torch.distributed.TCPStore", lambda *_, **__: lookup())
     place = SimpleNamespace(rank=1, world_size=2, master_port=4711)
-    assert Rank(None, place, listener=-1)._meet() == socket.EAI_NONAME
+    with socket.socket() as connection:
+        assert Rank(connection, place, listener=-1)._meet() == socket.EAI_NONAME
 
 
 # --- ranks that somebody starts by hand -----------------------------------------------------------

@@ -73,7 +73,7 @@ def test_the_same_rows_train_the_same_tokenizer_in_every_process() -> None:
     env = os.environ | {"PYTHONHASHSEED": "1"}  # this process has another
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     here = entailment.train_tokenizer(data.rte("validation", "shipped"), 200).get_vocab()
-    assert done.stdout.strip() == str(sorted(here.items())) and here["[CLS]"] == 2
+    assert done.stdout.splitlines()[-1] == str(sorted(here.items())) and here["[CLS]"] == 2
 
 
 def test_a_vocabulary_without_room_for_the_characters_is_refused() -> None:

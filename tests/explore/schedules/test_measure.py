@@ -9,6 +9,7 @@ import pytest
 from to_do import task
 
 from labkit import launch
+from labkit.base import machine
 from labkit.explore.schedules import measure
 from labkit.explore.schedules.measure import Work, run_schedule, seconds_per_unit
 from labkit.launch import LaunchTimeout, RankError
@@ -89,8 +90,7 @@ def test_a_sleeping_op_takes_no_less_than_its_time_and_a_hop_no_less_than_its_la
 
 @task("pipe.5")
 def test_fewer_ranks_run_where_the_memory_carries_no_more_and_that_is_said(monkeypatch):
-    free = SimpleNamespace(available=5 * 2**20 * 1.0)
-    monkeypatch.setattr(measure.psutil, "virtual_memory", lambda: free)
+    monkeypatch.setattr(measure, "machine", SimpleNamespace(**vars(machine) | {"free_memory": lambda: 5 * 2**20}))
     monkeypatch.setattr(measure, "_probe", lambda timeout_s: measure._Probe(bytes=2**20, layer_s=1e-4))
     run = run_schedule(gpipe(4, 2), fewer=lambda n: Work(gpipe(n, 2)), unit_s=0.001, emulated=True)
     check_run(run)

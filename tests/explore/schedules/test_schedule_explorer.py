@@ -2,12 +2,14 @@
 picture, table and status line."""
 
 import threading
+from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
 import pytest
 from to_do import task
 
+from labkit.base import machine
 from labkit.explore import schedule_explorer
 from labkit.explore.explorer import RunButtons
 from labkit.explore.schedules import measure
@@ -297,7 +299,7 @@ def test_the_button_runs_it_on_real_ranks(explorer):
 
 @task("pipe.5")
 def test_on_fewer_ranks_the_same_schedule_runs_with_the_times_of_the_first_and_the_last(explorer, monkeypatch):
-    monkeypatch.setattr(measure.psutil, "virtual_memory", lambda: type("M", (), {"available": 4 * 2**20}))
+    monkeypatch.setattr(measure, "machine", SimpleNamespace(**vars(machine) | {"free_memory": lambda: 4 * 2**20}))
     monkeypatch.setattr(measure, "_probe", lambda timeout_s: measure._Probe(2**20, 1e-4))
     explorer.text.value = "gpipe n=4 m=2 F=1,2,3,4"
     (run,) = explorer.run()
