@@ -33,7 +33,7 @@ from labkit.cost import Link
 from labkit.ranks import pickling, rank, servers
 from labkit.ranks.cell_output import CellBars, CellOutput, show, static
 from labkit.ranks.errors import LaunchTimeout, RankError
-from labkit.ranks.place import Surroundings, working_directory
+from labkit.ranks.place import Surroundings, check_folders
 from labkit.ranks.plan import BACKENDS, Plan, decide
 from labkit.ranks.pool import Call, Ranks, Screen
 from labkit.ranks.protocol import Progress
@@ -186,7 +186,7 @@ def workers(
     ``timeout_s`` is per run. Options are checked at once, before these ranks start.
     """
     __tracebackhide__ = True
-    working_directory()
+    check_folders()
     plan = decide(world_size, backend, timeout_s, threads, link, share_gpu, init)
     _check_slower(plan)
     ranks = Workers(plan, timeout_s)
@@ -224,7 +224,7 @@ def launch(
     """
     __tracebackhide__ = True
     _check_call(fn, args, kwargs)
-    working_directory()
+    check_folders()
     plan = decide(world_size, backend, timeout_s, threads, link, share_gpu, init)
     _check_slower(plan)
     ranks = Workers(plan, timeout_s)

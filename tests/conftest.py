@@ -107,6 +107,23 @@ def ranks() -> Iterator[Callable[..., Any]]:
 
 
 @pytest.fixture
+def hang() -> Callable[..., dict[int, str]]:
+    """hang(fn, world_size, **options): the ranks' stacks when the time of a function that never
+    ends is up. It counts from when the ranks have started, however busy the machine is."""
+    from labkit.launch import LaunchTimeout, workers
+
+    def stacks(fn: Callable[..., Any], world_size: int = 2, timeout_s: float = 2.0, **options: Any) -> dict[int, str]:
+        with workers(world_size, threads=1, **options) as ranks:
+            ranks.run(int)
+            ranks._timeout_s = timeout_s
+            with pytest.raises(LaunchTimeout) as caught:
+                ranks.run(fn)
+        return caught.value.stacks
+
+    return stacks
+
+
+@pytest.fixture
 def answer(tmp_path, monkeypatch):
     """answer(code, file): let ranks import a labkit whose student ``file`` ends with ``code``, or,
     with ``whole=True``, is it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import os
 import sys
+import tempfile
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:  # a rank without an emulated link need not wait for this import
@@ -84,4 +85,17 @@ def working_directory() -> str:
         raise FileNotFoundError(
             "launch: the working directory of this notebook has been deleted, and ranks start in it. "
             "Go to one that exists first: os.chdir(...)"
+        ) from None
+
+
+def check_folders() -> None:
+    """Raise FileNotFoundError where ranks could not start: nowhere to be, or to put a file."""
+    __tracebackhide__ = True
+    working_directory()
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"launch: torch needs a folder for temporary files ({error.strerror}). Set TMPDIR to a folder that you may write to, "
+            "before Python starts"
         ) from None

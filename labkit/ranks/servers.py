@@ -15,7 +15,7 @@ from multiprocessing import resource_tracker
 
 from labkit.ranks import channel, fork_server
 from labkit.ranks.fork_server import NEWS, Report, Setup
-from labkit.ranks.place import working_directory
+from labkit.ranks.place import check_folders, working_directory
 from labkit.ranks.rank_process import STACKS_SIGNAL
 
 PRELOAD = ["cloudpickle", "numpy", "pandas", "torch", "torch.distributed", "transformers.models.gpt2.modeling_gpt2"]
@@ -145,7 +145,7 @@ class Server:
         return {k: v for k, v in os.environ.items() if k.startswith(_READ_AT_IMPORT) and k not in _SET_IN_RANKS}
 
     def _start_packages(self) -> None:
-        working_directory()  # if it has been deleted, MKL ends a process that imports torch there
+        check_folders()  # MKL ends a process that imports torch where it has been deleted
         mine, theirs = socket.socketpair()
         mine.settimeout(_SEND_S)
         try:
