@@ -61,6 +61,15 @@ def rank_processes(notebook: psutil.Process | None = None) -> list[psutil.Proces
     return found
 
 
+def processes(*pids: int) -> list[psutil.Process]:
+    """Those of the processes with these ids that have not ended yet."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.append(psutil.Process(pid))
+    return found
+
+
 def all_reduce_works():
     x = torch.ones(1)
     dist.all_reduce(x)
@@ -208,7 +217,7 @@ def test_what_a_rank_leaves_running_ends_with_its_launch(leave):
     if leave is not a_child and sys.platform != "linux":
         pytest.skip("only Linux knows whose a child with a session of its own was")
     (child,) = launch(leave, world_size=1).values
-    assert gone([psutil.Process(child)] if psutil.pid_exists(child) else [], RANK_GONE_S)
+    assert gone(processes(child), RANK_GONE_S)
 
 
 def test_what_a_warm_rank_starts_runs_on_until_the_rank_ends_whoever_else_ends_before():
@@ -216,7 +225,7 @@ def test_what_a_warm_rank_starts_runs_on_until_the_rank_ends_whoever_else_ends_b
         (daemon,) = ranks.run(a_daemon).values
         launch(all_reduce_works, world_size=1)
         assert psutil.pid_exists(daemon)
-    assert gone([psutil.Process(daemon)] if psutil.pid_exists(daemon) else [], RANK_GONE_S)
+    assert gone(processes(daemon), RANK_GONE_S)
 
 
 def test_a_killed_server_takes_its_ranks_along_with_all_that_they_have_started():
@@ -224,7 +233,7 @@ def test_a_killed_server_takes_its_ranks_along_with_all_that_they_have_started()
         ((server, daemon),) = ranks.run(lambda: (os.getppid(), a_daemon())).values
         os.kill(server, signal.SIGKILL)
         ranks.run(time.sleep, 1000)
-    assert gone([psutil.Process(daemon)] if psutil.pid_exists(daemon) else [], RANK_GONE_S)
+    assert gone(processes(daemon), RANK_GONE_S)
 
 
 def test_a_script_whose_whole_group_is_killed_leaves_nothing_of_its_ranks(tmp_path):
@@ -252,7 +261,7 @@ def test_a_launch_in_a_rank_ends_with_it():
 
     (pids,) = launch(nested, world_size=1, timeout_s=60).values
     assert len(pids) == 2
-    assert gone([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], RANK_GONE_S)
+    assert gone(processes(*pids), RANK_GONE_S)
 
 
 def test_a_function_that_breaks_the_process_group_breaks_only_itself():
@@ -423,7 +432,7 @@ def test_warm_ranks_that_a_script_leaves_open_end_with_it_in_silence(tmp_path):
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=100)
     pids = [int(pid) for pid in done.stdout.split()]
     assert len(pids) == 2 and done.stderr == ""
-    assert gone([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], RANK_GONE_S)
+    assert gone(processes(*pids), RANK_GONE_S)
 
 
 def test_a_fork_of_the_notebook_keeps_no_rank_alive():
@@ -432,10 +441,12 @@ def test_a_fork_of_the_notebook_keeps_no_rank_alive():
     pids = ranks.run(os.getpid).values
     forked = fork.Process(target=stop.wait)  # as a data loader's worker
     forked.start()
-    ranks.close(wait=False)
-    assert gone([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], RANK_GONE_S)
-    stop.set()
-    forked.join()
+    try:
+        ranks.close(wait=False)
+        assert gone(processes(*pids), RANK_GONE_S)
+    finally:
+        stop.set()
+        forked.join()
 
 
 def test_an_exception_whose_str_raises_is_named_by_its_type_and_line():

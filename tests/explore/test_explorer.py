@@ -65,7 +65,7 @@ def test_stop_ends_the_ranks_of_a_run(said, tmp_path):
     run.stop.click()
     run.wait()
     assert said[-1] == "Stopped: its ranks have ended."
-    alive = [psutil.Process(int(rank.name)) for rank in ranks if psutil.pid_exists(int(rank.name))]
+    alive = [process for process in psutil.process_iter() if process.pid in {int(rank.name) for rank in ranks}]
     assert psutil.wait_procs(alive, timeout=10)[1] == []
     assert launch(lambda: 7, world_size=2, backend="gloo").values == [7, 7]
 
