@@ -557,6 +557,7 @@ def test_a_line_of_20_mb_arrives_whole(capsys):
     assert capsys.readouterr().out == f"[rank 0] {'x' * 20_000_000}\n"
 
 
+@pytest.mark.slow
 def test_a_line_without_end_is_shown_in_pieces_so_it_does_not_fill_the_memory(capsys):
     def chatter():
         for _ in range(80):
