@@ -77,7 +77,7 @@ def stamp(path: str) -> tuple[int, int]:
 
 
 def adopt_orphans() -> None:
-    """Adopt what any descendant of this process leaves behind: it becomes a child of this process."""
+    """Adopt what a descendant of this process leaves behind: it becomes this process's child."""
     if sys.platform == "linux":
         pr_set_child_subreaper = 36
         ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1)
