@@ -56,7 +56,7 @@ if __name__ == "__main__":
     if "LOCAL_RANK" not in os.environ:  # torchrun tells each rank where it stands
         raise SystemExit(f"This needs to be started by torchrun:\n{__doc__}")
     device, backend = torch.device("cpu"), "gloo"
-    if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):  # a GPU for each rank here
+    if torch.cuda.is_available() and torch.accelerator.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
         device, backend = torch.device("cuda", int(os.environ["LOCAL_RANK"])), "nccl"
         torch.cuda.set_device(device)
     dist.init_process_group(backend)

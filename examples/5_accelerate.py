@@ -68,7 +68,8 @@ if __name__ == "__main__":
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--checkpoint", type=Path)
     options = parser.parse_args()
-    on_gpus = torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # a GPU for each rank here
+    n_gpus = torch.accelerator.device_count() if torch.cuda.is_available() else 0
+    on_gpus = n_gpus >= int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # a GPU for each rank here
     # BATCH_SIZE is for all ranks together, and the order is that of DistributedSampler.
     loading = DataLoaderConfiguration(split_batches=True, use_seedable_sampler=True, data_seed=SEED)
     accelerator = Accelerator(cpu=not on_gpus, dataloader_config=loading)

@@ -388,7 +388,7 @@ def test_device_is_the_ranks_and_right_under_torchrun_too(monkeypatch):
 
     run = launch(where, world_size=2)
     assert run.values == run.devices
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(machine, "usable_gpus", lambda: 2)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert device() == torch.device("cuda:1")

@@ -1,11 +1,15 @@
-"""Find out about this machine: which one it is, its cores, and what a container grants of them."""
+"""Find out about this machine: which one it is, its cores and GPUs, and what a container grants."""
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import math
 import os
 import platform
 import resource
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,6 +50,38 @@ def cpu_quota() -> float:
 def memory_limit() -> float:
     """Return how many bytes this process's control groups allow it; infinity without a limit."""
     return min([math.inf, *(float(text) for text in _control_files("memory.max") if text != "max")])
+
+
+def usable_gpus() -> int:
+    """Return how many GPUs torch can use in a new process that has this one's environment.
+
+    Another process counts them: asking CUDA here would start it here, after which forks cannot use
+    it and CUDA_VISIBLE_DEVICES no longer counts. torch.cuda.device_count() alone asks the driver's
+    NVML, which also counts GPUs that this torch cannot use, as with an old driver, and miscounts
+    where they are partitioned by MIG (pytorch issue 131667). Counted once per environment.
+    """
+    return _count_gpus(tuple(sorted((k, v) for k, v in os.environ.items() if k.startswith(_SAY_WHICH_GPUS))))
+
+
+_SAY_WHICH_GPUS = ("CUDA_", "NVIDIA_", "LD_")
+_COUNT = "import torch; print(torch.accelerator.device_count() if torch.cuda.is_available() else 0)"
+
+
+@functools.cache
+def _count_gpus(environment: tuple[tuple[str, str], ...]) -> int:
+    if not has_gpu_driver():
+        return 0
+    counting = subprocess.run([sys.executable, "-W", "ignore", "-c", _COUNT], capture_output=True, text=True)
+    return int(counting.stdout.split()[-1]) if counting.returncode == 0 else 0
+
+
+def has_gpu_driver() -> bool:
+    """Return whether NVIDIA's driver is installed, usable or not."""
+    try:
+        ctypes.CDLL("libcuda.so.1")  # loads it, and starts nothing
+    except OSError:
+        return False
+    return True
 
 
 def free_memory() -> float:

@@ -120,7 +120,7 @@ def _gpus() -> Fact:
         import torch
     except ImportError:
         return Fact("GPUs", WARNING, "unknown without torch", "run make setup")
-    count = torch.cuda.device_count()
+    count = machine.usable_gpus()
     if count:
         properties = [torch.cuda.get_device_properties(index) for index in range(count)]
         kinds = sorted({f"{gpu.name} ({gpu.total_memory / GIB:.0f} GiB)" for gpu in properties})
@@ -137,7 +137,7 @@ def _nccl() -> Fact:
         import torch.distributed as dist
     except ImportError:
         return Fact("NCCL", WARNING, "unknown without torch", "run make setup")
-    if not torch.cuda.device_count():
+    if not machine.usable_gpus():
         return Fact("NCCL", OK, "not needed without a GPU")
     if not dist.is_nccl_available():
         return Fact(

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from labkit.base import machine
+
 PLAIN_CPU = torch.device("cpu")
 
 # --- which device ---------------------------------------------------------------------------------
@@ -24,7 +26,7 @@ def process_device(assigned: str | None = None) -> torch.device:
     """
     if assigned is not None:
         return torch.device(assigned)
-    if int(os.environ.get("LOCAL_WORLD_SIZE", 1)) <= torch.cuda.device_count():
+    if int(os.environ.get("LOCAL_WORLD_SIZE", 1)) <= machine.usable_gpus():
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
     return PLAIN_CPU
 
@@ -44,7 +46,7 @@ def training_device(own: torch.device) -> torch.device:
 
 def training_devices(own: torch.device, n: int) -> list[torch.device]:
     """Return ``n`` devices for one process: GPUs if it has so many, else virtual ones."""
-    on_gpus = training_device(own).type == "cuda" and torch.cuda.device_count() >= n
+    on_gpus = training_device(own).type == "cuda" and torch.accelerator.device_count() >= n
     return [torch.device("cuda" if on_gpus else "cpu", number) for number in range(n)]
 
 

@@ -143,10 +143,9 @@ def _choose_backend(world_size: int, backend: str, share_gpu: bool, link: Link |
 
 
 def _gpu_count() -> int:
-    import torch
     import torch.distributed as dist
 
-    return torch.cuda.device_count() if dist.is_nccl_available() else 0
+    return machine.usable_gpus() if dist.is_nccl_available() else 0
 
 
 def _network_variables(backend: str, rank: int, shared: bool) -> dict[str, str]:

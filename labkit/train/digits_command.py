@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from labkit.base import machine
 from labkit.parallel.devices import device_ids
 from labkit.train import starting
 from labkit.train.digits_task import DigitsConfig, load_digits, train_digits
@@ -55,7 +56,7 @@ def _train(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
 
 def _check_devices(args: argparse.Namespace, starts_ranks: bool) -> None:
     """Raise ValueError for GPUs that are not there, or that nobody could share out."""
-    n_gpus = torch.cuda.device_count()
+    n_gpus = machine.usable_gpus()
     if args.gpu is not None and not -1 <= args.gpu < n_gpus:
         raise ValueError(f"--gpu (-g) is {args.gpu}, and this machine has {n_gpus} GPUs, from 0 on; -1 is the CPU")
     if args.gpu is not None and args.gpu >= 0 and starts_ranks:
@@ -78,7 +79,7 @@ def _devices(local_world_size: int | None, own: torch.device) -> list[torch.devi
     """Return the devices that this rank drives: its ``own`` one, or its share of the machine's."""
     if local_world_size is None:
         return [own]
-    numbers = device_ids(int(os.environ["LOCAL_RANK"]), local_world_size, torch.cuda.device_count())
+    numbers = device_ids(int(os.environ["LOCAL_RANK"]), local_world_size, machine.usable_gpus())
     torch.cuda.set_device(numbers[0])
     return [torch.device("cuda", number) for number in numbers]
 

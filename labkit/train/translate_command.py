@@ -11,9 +11,8 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from labkit import launch, models
+from labkit.base import machine
 from labkit.todo import missing
 from labkit.train import metrics, modes
 from labkit.train.joining import joined, under_torchrun
@@ -61,7 +60,7 @@ def _train(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     for task in modes.tasks_for_mode(config.mode, world_size):
         if todo := missing(task):
             raise SystemExit(f"{todo}: training needs it; fill it in first")
-    if drives_all and args.backend == "auto" and torch.cuda.device_count() < config.n_devices:
+    if drives_all and args.backend == "auto" and machine.usable_gpus() < config.n_devices:
         args.backend = "gloo"  # as it computes on virtual devices
     if started:
         _run_as_rank(config, args)

@@ -37,3 +37,53 @@ def test_limits_are_read_from_the_own_control_group_and_those_above(tmp_path, mo
     assert machine.cpu_quota() == 1.5
     monkeypatch.setattr(machine, "_control_files", lambda _: ["max", "1024"])
     assert machine.memory_limit() == 1024
+
+
+# --- GPUs that torch can use ----------------------------------------------------------------------
+
+FAKE_TORCH = """
+import os
+class cuda:
+    is_available = staticmethod(lambda: os.environ.get("CUDA_DRIVER") != "too old")
+class accelerator:
+    device_count = staticmethod(lambda: len([name for name in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if name]))
+open(os.environ["COUNTS"], "a").write("x")
+"""
+
+
+@pytest.fixture
+def counts(tmp_path, monkeypatch):
+    """Processes that count GPUs find a torch that has those of CUDA_VISIBLE_DEVICES.
+
+    Each leaves an x in the file.
+    """
+    (tmp_path / "torch.py").write_text(FAKE_TORCH)
+    (tmp_path / "counts").touch()
+    for name, value in {"PYTHONPATH": tmp_path, "COUNTS": tmp_path / "counts", "CUDA_VISIBLE_DEVICES": "0,1,2"}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setattr(machine, "has_gpu_driver", lambda: True)
+    machine._count_gpus.cache_clear()
+    yield tmp_path / "counts"
+    machine._count_gpus.cache_clear()
+
+
+def test_gpus_are_counted_in_another_process_once_for_each_choice_of_visible_ones(counts, monkeypatch):
+    found = []
+    for visible in ("0,1,2", "", "", "1", "0,1,2"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        found.append(machine.usable_gpus())
+    assert found == [3, 0, 0, 1, 3] and counts.read_text() == "xxx"
+
+
+def test_gpus_that_this_torch_cannot_use_do_not_count(counts, monkeypatch):
+    monkeypatch.setenv("CUDA_DRIVER", "too old")
+    assert machine.usable_gpus() == 0
+    monkeypatch.setenv("PYTHONPATH", "")  # and where counting them fails
+    monkeypatch.setattr(machine, "_COUNT", "import os; os.abort()")
+    machine._count_gpus.cache_clear()
+    assert machine.usable_gpus() == 0
+
+
+def test_without_a_driver_nobody_counts(counts, monkeypatch):
+    monkeypatch.setattr(machine, "has_gpu_driver", lambda: False)
+    assert machine.usable_gpus() == 0 and counts.read_text() == ""

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from labkit.base import machine
 from labkit.launch import launch
 from labkit.parallel.devices import device_ids, process_device, sending_device, training_device, training_devices
 
@@ -29,7 +30,7 @@ def test_a_process_has_the_device_it_was_given_or_a_gpu_of_its_own(monkeypatch, 
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(machine, "usable_gpus", lambda: gpus)
     assert process_device(assigned) == torch.device(expected)
 
 
@@ -53,7 +54,7 @@ def test_a_process_trains_where_its_group_sends_and_without_a_group_on_its_own_d
     ids=["on the CPU", "too few GPUs", "GPUs"],
 )
 def test_devices_of_one_process_are_gpus_if_there_are_so_many_and_else_virtual(monkeypatch, own, gpus, expected):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: gpus)
     assert [str(device) for device in training_devices(own, 3)] == expected
 
 
