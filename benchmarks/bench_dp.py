@@ -234,12 +234,12 @@ def main() -> None:
     )
     tables: dict[str, list[dict[str, Any]]] = {"ratios": [], "hidden": [], "predicted": []}
     for name in options.models:
-        run = launch(alone, name, 5, threads=1, timeout_s=600)
+        run = launch(alone, name, 5, threads=1, backend="gloo", timeout_s=600)
         sizes_bytes, free = run.values[0], steps(run.events, 0)
         for link_name in options.links:
             link, measured = LINKS[link_name], {}
             for cap in options.caps:
-                run = launch(pairs, name, cap, options.pairs, threads=1, link=link, timeout_s=3600)
+                run = launch(pairs, name, cap, options.pairs, threads=1, backend="gloo", link=link, timeout_s=3600)
                 tables["ratios"].append(ratio_row(name, link_name, cap, run.values))
                 print(tables["ratios"][-1], flush=True)
                 measured[cap] = tables["ratios"][-1]["ours s"]
