@@ -73,7 +73,8 @@ class Bucket:
         """
         for stream in self._streams - {_current_stream(self.buffer)}:  # partitions of a Pipe have one each
             _current_stream(self.buffer).wait_stream(stream)
-        timing = span("all_reduce", lane="comm", bucket=self.number, bytes=self.buffer.nbytes).__enter__()
+        device, n_bytes = self.buffer.device, self.buffer.nbytes
+        timing = span("all_reduce", "comm", device=device, bucket=self.number, bytes=n_bytes).__enter__()
 
         def arrived(future: torch.futures.Future[Any]) -> Any:
             timing.end()
