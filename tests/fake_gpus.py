@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from labkit.trace import spans
+from labkit.trace import gpu_time, spans
 
 
 class FakeGpus:
@@ -54,8 +54,8 @@ class FakeGpus:
         fakes |= {"memory_reserved": lambda number: number in self.in_use}
         for name, fake in fakes.items():
             monkeypatch.setattr(torch.cuda, name, fake)
-        for module in (spans, getattr(spans, "gpu_time", spans)):
-            monkeypatch.setattr(module, "_clock", clock)
+        monkeypatch.setattr(spans, "_clock", clock)
+        monkeypatch.setattr(gpu_time, "_clock", clock)
 
     def sleep(self, seconds: float) -> None:
         self.now_ns += round(1e9 * seconds)

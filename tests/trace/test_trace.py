@@ -16,6 +16,7 @@ from labkit.trace import (
     EVENT_COLUMNS,
     TIMING_COLUMNS,
     event_table,
+    gpu_time,
     rank_events,
     record,
     span,
@@ -337,7 +338,7 @@ def test_a_short_recording_leaves_the_times_of_the_gpu_as_they_are(monkeypatch):
     recorder.start("cuda")
     with span("forward"):
         gpus.sleep(1e-3)
-    monkeypatch.setattr(spans.gpu_time, "_clock", lambda: gpus.now_ns + 100_000)
+    monkeypatch.setattr(gpu_time, "_clock", lambda: gpus.now_ns + 100_000)
     ((*_, start, end),) = recorder.finish()
     assert end - start == pytest.approx(1e6, rel=2e-3)
 
