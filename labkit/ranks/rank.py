@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from labkit import trace
 from labkit.base.rendezvous import without_name_server
@@ -18,6 +18,9 @@ from labkit.ranks import channel, pickling
 from labkit.ranks.place import Place
 from labkit.ranks.protocol import Done, Failed, Message, encode
 from labkit.ranks.tracebacks import explain_pickling, format_error, message_of
+
+if TYPE_CHECKING:  # it loads torch
+    from labkit.ranks.collective_count import CollectiveCount
 
 STORE_TIMEOUT_S = 300.0
 _libc = ctypes.CDLL(None)
@@ -58,7 +61,8 @@ class Rank:
         self.store: Any = None
         self._pid, self._socket = os.getpid(), _identity(connection)
         self._sending = threading.Lock()
-        self._groups = self._messages = 0
+        self._groups = 0
+        self._collectives: CollectiveCount | None = None
 
     def send(self, message: Message) -> None:
         """Send a message to the notebook, from any thread.
@@ -147,6 +151,8 @@ class Rank:
         import torch
         import torch.distributed as dist
 
+        from labkit.ranks.collective_count import CollectiveCount
+
         place = self.place
         if self.store is None:
             torch.set_num_threads(place.threads)
@@ -160,9 +166,7 @@ class Rank:
             store = dist.PrefixStore(f"labkit/{self._groups}", self.store)
             dist.init_process_group(self._backend(), store=store, rank=place.rank, world_size=place.world_size)
             self._wait_for_all(store)
-            self._messages = 0
-            if self._groups == 1 and place.backend == "gloo":  # NCCL numbers them apart
-                self._count_messages()
+            self._collectives = self._collectives or CollectiveCount(dist.GroupMember.WORLD)
 
     def _meet(self) -> Any:
         """Return the store through which the ranks meet; rank 0 serves it, on loopback only.
@@ -187,30 +191,6 @@ class Rank:
         store.set(f"joined/{self.place.rank}", "")
         store.wait([f"joined/{rank}" for rank in range(self.place.world_size)])
 
-    def _count_messages(self) -> None:
-        """Keep count of the sends and receives in the number of :meth:`_group_state`.
-
-        gloo numbers them like collectives, and in a pipeline the ranks in the middle have more of
-        them than the others.
-        """
-        from torch.distributed import GroupMember
-
-        lock = threading.Lock()  # threads of a rank may send and receive at the same time
-
-        def counting(method: Any) -> Any:
-            def call(group: Any, *args: Any, **options: Any) -> Any:
-                work = method(group, *args, **options)
-                if group is GroupMember.WORLD:
-                    with lock:
-                        self._messages += 1
-                return work
-
-            return call
-
-        kind = type(GroupMember.WORLD)  # an emulated link has a class of its own
-        for name in ("send", "recv", "recv_anysource"):
-            setattr(kind, name, counting(getattr(kind, name)))
-
     def _backend(self) -> str:
         """Return the name by which torch.distributed knows what this rank's group runs on."""
         if self.place.link is not None:
@@ -219,19 +199,16 @@ class Rank:
             return link.register(self.place.link)
         return "cpu:gloo,cuda:nccl" if self.place.backend == "nccl" else self.place.backend
 
-    def _group_state(self) -> int | None:
+    def _group_state(self) -> tuple[int, ...] | None:
         """Return how many collectives the process group has begun; None if it is gone.
 
         Equal on all ranks exactly if the function left the group in step.
         """
         import torch.distributed as dist
 
-        if not self.place.init:
-            return 0
-        if not dist.is_initialized():
-            return None
-        group: Any = dist.distributed_c10d._get_default_group()
-        return group._get_sequence_number_for_group() - self._messages
+        if self._collectives is None:
+            return ()
+        return self._collectives() if dist.is_initialized() else None
 
 
 current: Rank | None = None  # set in a rank, None everywhere else
