@@ -23,6 +23,8 @@ if TYPE_CHECKING:  # it loads torch
     from labkit.ranks.collective_count import CollectiveCount
 
 STORE_TIMEOUT_S = 300.0
+AFTER_NOTEBOOK_S = 15.0  # more than the notebook takes to end ranks once their time is up
+LONGEST_S = 1e8  # years, which torch can still count in nanoseconds
 _libc = ctypes.CDLL(None)
 
 
@@ -56,8 +58,8 @@ def _flush() -> None:
 class Rank:
     """This process as a rank: the connection to the notebook, and the loop that serves it."""
 
-    def __init__(self, connection: socket.socket, place: Place, listener: int):
-        self.connection, self.place, self.listener = connection, place, listener
+    def __init__(self, connection: socket.socket, place: Place, listener: int, timeout_s: float):
+        self.connection, self.place, self.listener, self.timeout_s = connection, place, listener, timeout_s
         self.store: Any = None
         self._pid, self._socket = os.getpid(), _identity(connection)
         self._sending = threading.Lock()
@@ -97,13 +99,13 @@ class Rank:
             recorder.start("cuda" if self.place.device.startswith("cuda") else "cpu")
             value = fn(*args, **kwargs)
             self._end_a_forked_copy(None)
+            self._wait_for_gpu()
             rows = recorder.finish()
             self._reply(Done(rows, recorder.notes, self._group_state(), self._pack(value, fn)))
         except BaseException as error:  # SystemExit too: the rank stays until the notebook has heard of it
+            caught_ns = time.perf_counter_ns()  # first of all: the rank that failed first is named by it
             self._end_a_forked_copy(error)
-            with contextlib.suppress(Exception):
-                recorder.finish()
-            caught_ns = time.perf_counter_ns()
+            recorder.discard()
             explain_pickling(error)
             failed = Failed(caught_ns, type(error).__name__, message_of(error), format_error(error))
             try:
@@ -112,6 +114,16 @@ class Rank:
                 if not isinstance(error, NoConnection):
                     _say(failed.traceback)
                 raise
+
+    def _wait_for_gpu(self) -> None:
+        """Wait until the GPU has done what the function gave it: that is part of its run.
+
+        What fails there is this run's error, too, and not the next one's.
+        """
+        if self.place.device.startswith("cuda"):
+            import torch
+
+            torch.cuda.synchronize(self.place.device)
 
     def _reply(self, message: Message) -> None:
         _flush()
@@ -164,7 +176,8 @@ class Rank:
         if place.init and not dist.is_initialized():
             self._groups += 1
             store = dist.PrefixStore(f"labkit/{self._groups}", self.store)
-            dist.init_process_group(self._backend(), store=store, rank=place.rank, world_size=place.world_size)
+            options = {"store": store, "rank": place.rank, "world_size": place.world_size}
+            dist.init_process_group(self._backend(), timeout=self._group_timeout(), **options)
             self._wait_for_all(store)
             self._collectives = self._collectives or CollectiveCount(dist.GroupMember.WORLD)
 
@@ -199,6 +212,16 @@ class Rank:
             return link.register(self.place.link)
         return "cpu:gloo,cuda:nccl" if self.place.backend == "nccl" else self.place.backend
 
+    def _group_timeout(self) -> timedelta | None:
+        """Return after how long NCCL ends a rank whose collective the others do not join.
+
+        Later than the notebook does, which shows where each rank is, and soon enough for a rank
+        that the notebook has left behind. None is torch's own choice.
+        """
+        if self.place.backend != "nccl":
+            return None
+        return timedelta(seconds=min(self.timeout_s, LONGEST_S) + AFTER_NOTEBOOK_S)
+
     def _group_state(self) -> tuple[int, ...] | None:
         """Return how many collectives the process group has begun; None if it is gone.
 
@@ -220,8 +243,8 @@ def serve(connection: socket.socket, listener: int) -> None:
     ``listener`` is rank 0's to keep.
     """
     global current
-    place = pickling.loads(channel.receive(connection)[0])
+    place, timeout_s = pickling.loads(channel.receive(connection)[0])
     if place.rank != 0:
         os.close(listener)  # rank 0 alone hosts the store
-    current = Rank(connection, place, listener)
+    current = Rank(connection, place, listener, timeout_s)
     current.serve()

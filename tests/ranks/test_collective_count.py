@@ -32,7 +32,7 @@ class NCCL(Gloo):
 
 
 class Group:
-    """A process group ``cpu:gloo,cuda:nccl`` without ranks. As torch's, it hands out new objects."""
+    """A process group ``cpu:gloo,cuda:nccl`` without ranks. As torch's, it gives new objects."""
 
     _device_types = (torch.device("cuda"), torch.device("cpu"))
 
