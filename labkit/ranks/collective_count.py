@@ -29,7 +29,7 @@ class CollectiveCount:
 
     def __call__(self) -> tuple[int, ...]:
         """Return how many collectives each backend of the process group has begun."""
-        group = dist.GroupMember.WORLD
+        group: Any = dist.GroupMember.WORLD
         backends = {type(each): each for each in map(group._get_backend, group._device_types)}
         return tuple(each._get_sequence_number_for_group() - self._others[kind] for kind, each in backends.items())
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from labkit.base.interrupts import uninterrupted
 from labkit.ranks import servers
+from labkit.ranks.cell_output import show
 from labkit.ranks.errors import NCCL_ADVICE, LaunchTimeout, RankError, check_loopback, explain_os_error, how_it_ended
 from labkit.ranks.member import Member
 from labkit.ranks.place import Place, Surroundings
@@ -114,7 +115,8 @@ class Ranks:
         try:
             return self._run(call, screen)
         except ServerUnusable:  # none of them has started, so they may as well be started in another way
-            self._server.has_died()
+            if why := self._server.has_died():
+                show(f"labkit: {why}\n")
             self.close(kill=True)
             self._start(servers.fresh, call.since, call.timeout_s)
             return self._run(call, screen)

@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 import time
+import warnings
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:  # it loads torch
 
 STORE_TIMEOUT_S = 300.0
 AFTER_NOTEBOOK_S = 15.0  # more than the notebook takes to end ranks once their time is up
+BARRIER_CHOOSES = r"barrier\(\): using the device under current context"  # on NCCL alone: it is the rank's own
 LONGEST_S = 1e8  # years, which torch can still count in nanoseconds
 _libc = ctypes.CDLL(None)
 
@@ -167,6 +169,7 @@ class Rank:
 
         place = self.place
         if self.store is None:
+            warnings.filterwarnings("ignore", BARRIER_CHOOSES)
             torch.set_num_threads(place.threads)
             if numpy := sys.modules.get("numpy"):
                 numpy.random.seed()  # a fork would share its state with the other ranks
@@ -176,8 +179,13 @@ class Rank:
         if place.init and not dist.is_initialized():
             self._groups += 1
             store = dist.PrefixStore(f"labkit/{self._groups}", self.store)
-            options = {"store": store, "rank": place.rank, "world_size": place.world_size}
-            dist.init_process_group(self._backend(), timeout=self._group_timeout(), **options)
+            dist.init_process_group(
+                self._backend(),
+                timeout=self._group_timeout(),
+                store=store,
+                rank=place.rank,
+                world_size=place.world_size,
+            )
             self._wait_for_all(store)
             self._collectives = self._collectives or CollectiveCount(dist.GroupMember.WORLD)
 
