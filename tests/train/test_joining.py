@@ -103,7 +103,7 @@ def test_every_rank_is_told_of_those_whose_backend_does_not_fit(plans, complaint
     for rank, plan in enumerate(plans):
         store.set(f"plan/{rank}", f'"{plan}"')
     for rank, plan in enumerate(plans):
-        told = joining._told_by_all(store, ByHand(rank, 2), "plan", plan)
+        told = joining._told_by_all(store, rank, 2, "plan", plan)
         with pytest.raises(MeetingError, match=complaint):
             joining._check_plans(dict(enumerate(told)))
 

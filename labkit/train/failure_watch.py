@@ -1,0 +1,111 @@
+"""End every rank that somebody started once one of them fails, whatever the others wait for.
+
+gloo tells a rank that another one is gone. NCCL does not: a kernel waits for what never comes, and
+ending the group waits for the kernel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from labkit.base.rendezvous import GRACE_S
+
+POLL_S = 0.2
+BY_ITSELF_S = 4.0  # for which a rank may end by itself once another one has failed
+END_S = 4.0  # which the end of a group may take after an error
+
+
+class FailureWatch:
+    """Tells the other ranks that this one fails, and ends this one soon after another has told.
+
+        with FailureWatch(store, rank, world_size):
+            train()
+
+    What the block raises is told, and raised on. ``store`` is one that all ranks share. Where
+    another rank has told, this one has BY_ITSELF_S to leave the block; then its process ends with a
+    sentence, by os._exit: what it waits for in a kernel takes no exception.
+    """
+
+    def __init__(self, store: Any, rank: int, world_size: int):
+        self._store = store.clone()  # a connection of its own, as the rank may wait in the other
+        self._rank, self._world_size = rank, world_size
+        self._over, self._knows = threading.Event(), False
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> FailureWatch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, error_type: Any, error: BaseException | None, _: Any) -> None:
+        if error is not None:
+            self.tell(error)
+        self._over.set()
+        self._thread.join(GRACE_S)
+        with contextlib.suppress(RuntimeError):  # rank 0 is gone, and the store with it
+            self._know()
+            until = time.monotonic() + GRACE_S
+            while error is not None and self._rank == 0 and time.monotonic() < until:
+                if self._store.add("know", 0) >= self._world_size:
+                    break
+                time.sleep(POLL_S)
+
+    def tell(self, error: BaseException) -> None:
+        """Tell the others of this rank's error, and let it end without being watched."""
+        self._over.set()
+        with contextlib.suppress(RuntimeError):
+            self._store.compare_set("failed", "", f"rank {self._rank} failed: {_in_a_line(error)}")
+
+    def failure(self) -> str:
+        """Return which rank has told of an error, and of which; "" if none has."""
+        with contextlib.suppress(RuntimeError):
+            if self._store.check(["failed"]):
+                return self._store.get("failed").decode()
+        return ""
+
+    def _watch(self) -> None:
+        with contextlib.suppress(RuntimeError):
+            while not self._over.wait(POLL_S):
+                if failure := self.failure():
+                    self._know()
+                    if not self._over.wait(BY_ITSELF_S):
+                        leave(f"rank {self._rank} was ended, as {failure}. The terminal of that rank says where", 1)
+
+    def _know(self) -> None:
+        """Count this rank among those for which rank 0 need not keep the store any longer."""
+        if not self._knows:
+            self._knows = True
+            self._store.add("know", 1)
+
+
+def end_after(error: BaseException, end: Callable[[], None]) -> None:
+    """End a group by ``end()`` after an error, or, where that does not return, this process."""
+
+    def end_quietly() -> None:
+        with contextlib.suppress(Exception):  # the first error is the one to show
+            end()
+
+    thread = threading.Thread(target=end_quietly, daemon=True)
+    thread.start()
+    thread.join(END_S)
+    if thread.is_alive():
+        status = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
+        leave("".join(traceback.format_exception(error)), status)
+
+
+def leave(last_words: str, status: int) -> NoReturn:
+    """End this process at once, whatever its other threads wait for."""
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+        print(last_words, file=sys.stderr, flush=True)
+    os._exit(status)
+
+
+def _in_a_line(error: BaseException) -> str:
+    return traceback.format_exception_only(error)[-1].strip().partition("\n")[0]
