@@ -96,7 +96,7 @@ def end_after(error: BaseException, end: Callable[[], None]) -> None:
     thread.join(END_S)
     if thread.is_alive():
         status = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
-        leave("".join(traceback.format_exception(error)), status)
+        leave("".join(traceback.format_exception(error)).rstrip(), status)
 
 
 def leave(last_words: str, status: int) -> NoReturn:

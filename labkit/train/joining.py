@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from labkit import launch
 from labkit.base import machine
-from labkit.base.rendezvous import GRACE_S, POLL_S, MeetingError, meet
+from labkit.base.rendezvous import GRACE_S, POLL_S, MeetingError, meet, without_name_server
 from labkit.parallel.devices import gpu_mask, gpu_uuid
 from labkit.train.failure_watch import FailureWatch, end_after
 
@@ -91,14 +91,14 @@ def joined(
     limit = datetime.timedelta(seconds=timeout_s)
     try:
         store, rank, world_size = _meet(by_hand, wait_s, limit)
-        masks = _find_place(store, rank, world_size, by_hand)
-        device = device or (_own_device(masks) if backend != "gloo" else torch.device("cpu"))
-        if backend == "auto":
-            backend = "nccl" if device.type == "cuda" else "gloo"
-        if device.type == "cuda":
-            torch.cuda.set_device(device)
-        _check_ranks(store, rank, world_size, backend, device, options)
-        with FailureWatch(store, rank, world_size) as watch:
+        with _watch(store, rank, world_size, by_hand) as watch:
+            masks = _find_place(store, rank, world_size, by_hand)
+            device = device or (_own_device(masks) if backend != "gloo" else torch.device("cpu"))
+            if backend == "auto":
+                backend = "nccl" if device.type == "cuda" else "gloo"
+            if device.type == "cuda":
+                torch.cuda.set_device(device)
+            _check_ranks(store, rank, world_size, backend, device, options)
             dist.init_process_group(backend, timeout=limit, store=store, rank=rank, world_size=world_size)
             try:
                 yield device
@@ -127,6 +127,11 @@ def _meet(by_hand: ByHand | None, wait_s: float, limit: datetime.timedelta) -> t
     else:
         store, rank, world_size = meet(*by_hand, timeout_s=wait_s), by_hand.rank, by_hand.world_size
     return dist.PrefixStore(f"labkit/{next(_meetings)}", store), rank, world_size
+
+
+def _watch(store: Any, rank: int, world_size: int, by_hand: ByHand | None) -> FailureWatch:
+    with without_name_server() if by_hand else contextlib.nullcontext():  # torchrun may have told a name
+        return FailureWatch(store, rank, world_size)
 
 
 def _find_place(store: Any, rank: int, world_size: int, by_hand: ByHand | None) -> list[str]:
