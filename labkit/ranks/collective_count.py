@@ -22,6 +22,8 @@ class CollectiveCount:
     def __init__(self, group: Any):
         self._lock = threading.Lock()  # threads of a rank may send and receive at the same time
         self._others: Counter[type] = Counter()  # by kind of backend: torch hands out a new object each time
+        backends = {device.type: group._get_backend(device) for device in group._device_types}
+        self._kinds = {device: (type(each), each.supports_coalescing) for device, each in backends.items()}
         self._coalescing: dict[type, bool] = {}  # those that coalesce now, and whether a message was among it
         kind = type(group)  # an emulated link has a class of its own
         for name in (*_MESSAGES, "_start_coalescing", "_end_coalescing"):
@@ -37,22 +39,21 @@ class CollectiveCount:
         def call(group: Any, *args: Any, **options: Any) -> Any:
             result = method(group, *args, **options)
             if group is dist.GroupMember.WORLD:
-                self._note(name, group, args[0])
+                self._note(name, args[0])
             return result
 
         return call
 
-    def _note(self, name: str, group: Any, what: Any) -> None:
+    def _note(self, name: str, what: Any) -> None:
         """Note a call with ``what``: a message's tensors, or the device on which to coalesce."""
         device = what[0].device if name in _MESSAGES else what
-        backend = group._get_backend(device)
-        kind = type(backend)
+        kind, coalesces = self._kinds[device.type]
         with self._lock:
             if name == "_start_coalescing":
                 self._coalescing[kind] = False
             elif name == "_end_coalescing":
                 self._coalescing.pop(kind, None)
-            elif not backend.supports_coalescing:
+            elif not coalesces:
                 self._others[kind] += 1
             elif self._coalescing.get(kind) is False:
                 self._others[kind], self._coalescing[kind] = self._others[kind] + 1, True
