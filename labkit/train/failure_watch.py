@@ -7,6 +7,7 @@ ending the group waits for the kernel.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 import threading
@@ -15,11 +16,10 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from labkit.base.rendezvous import GRACE_S
-
 POLL_S = 0.2
 BY_ITSELF_S = 4.0  # for which a rank may end by itself once another one has failed
 END_S = 4.0  # which the end of a group may take after an error
+READ_S = 2.0  # for which rank 0 keeps the store, so that the others read why it ends
 
 
 class FailureWatch:
@@ -47,10 +47,10 @@ class FailureWatch:
         if error is not None:
             self.tell(error)
         self._over.set()
-        self._thread.join(GRACE_S)
+        self._thread.join(READ_S)
         with contextlib.suppress(RuntimeError):  # rank 0 is gone, and the store with it
             self._know()
-            until = time.monotonic() + GRACE_S
+            until = time.monotonic() + READ_S
             while error is not None and self._rank == 0 and time.monotonic() < until:
                 if self._store.add("know", 0) >= self._world_size:
                     break
@@ -85,9 +85,13 @@ class FailureWatch:
 
 
 def end_after(error: BaseException, end: Callable[[], None]) -> None:
-    """End a group by ``end()`` after an error, or, where that does not return, this process."""
+    """End a group by ``end()`` after an error, or, where that does not return, this process.
+
+    A model on it that is part of a circle goes first.
+    """
 
     def end_quietly() -> None:
+        gc.collect()
         with contextlib.suppress(Exception):  # the first error is the one to show
             end()
 

@@ -103,15 +103,14 @@ def joined(
             try:
                 yield device
             except BaseException as error:
-                _clear_frames(error)
                 shown = _lost(error, watch.failure()) or error
                 watch.tell(shown)
-                gc.collect()  # a model that is part of a circle lives until here
+                _clear_frames(error)
                 end_after(shown, _end_of_group(backend))
                 if shown is not error:
                     raise shown from error
                 raise
-            gc.collect()
+            gc.collect()  # a model that is part of a circle lives until here
             dist.destroy_process_group()
     finally:
         _restore(before)
