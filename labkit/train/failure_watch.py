@@ -56,11 +56,13 @@ class FailureWatch:
                     break
                 time.sleep(POLL_S)
 
-    def tell(self, error: BaseException) -> None:
-        """Tell the others of this rank's error, and let it end without being watched."""
+    def tell(self, error: BaseException) -> str:
+        """Tell the others of this rank's error, and let it end unwatched. Return what they read."""
         self._over.set()
+        failure = f"rank {self._rank} failed: {_in_a_line(error)}"
         with contextlib.suppress(RuntimeError):
-            self._store.compare_set("failed", "", f"rank {self._rank} failed: {_in_a_line(error)}")
+            self._store.compare_set("failed", "", failure)
+        return failure
 
     def failure(self) -> str:
         """Return which rank has told of an error, and of which; "" if none has."""

@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import re
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -104,8 +105,10 @@ def joined(
                 yield device
             except BaseException as error:
                 shown = _lost(error, watch.failure()) or error
-                watch.tell(shown)
+                failure = watch.tell(shown)
                 _clear_frames(error)
+                if backend == "nccl":  # whose own watchdog may end the process before Python shows the error
+                    print(failure, file=sys.stderr, flush=True)
                 end_after(shown, _end_of_group(backend))
                 if shown is not error:
                     raise shown from error

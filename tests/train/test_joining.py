@@ -198,6 +198,23 @@ def test_a_rank_that_waits_over_gloo_for_one_that_fails_says_which_it_was_and_wh
     )
 
 
+def test_over_nccl_a_failed_group_is_aborted_since_its_end_would_wait_for_kernels(capsys):
+    def fails():
+        ended = []
+        torch.cuda.set_device = dist.init_process_group = lambda *_, **__: None
+        joining.gpu_uuid = lambda device: "GPU-f00d"
+        dist.destroy_process_group = lambda: ended.append("waited for")
+        dist.distributed_c10d._abort_process_group = lambda: ended.append("aborted")
+        try:
+            with joined(device=torch.device("cuda:0")):
+                raise KeyError("no such luck")
+        except KeyError:
+            return ended
+
+    assert launch(fails, world_size=1, init=False).values == [["aborted"]]
+    assert "rank 0 failed: KeyError: 'no such luck'" in capsys.readouterr().out  # whatever becomes of the traceback
+
+
 HANGS = """
 import sys, time, torch
 import torch.distributed as dist
