@@ -21,6 +21,7 @@ import torch.distributed as dist
 
 from labkit import launch
 from labkit.base import machine
+from labkit.base.network import resolve
 from labkit.base.rendezvous import GRACE_S, POLL_S, MeetingError, meet, without_name_server
 from labkit.parallel.devices import gpu_mask, gpu_uuid
 from labkit.train.failure_watch import FailureWatch, end_after
@@ -132,8 +133,10 @@ def _meet(by_hand: ByHand | None, wait_s: float, limit: datetime.timedelta) -> t
 
 
 def _watch(store: Any, rank: int, world_size: int, by_hand: ByHand | None) -> FailureWatch:
+    host, port = (by_hand.host, by_hand.port) if by_hand else (os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"])
+    address = resolve(host), int(port)
     with without_name_server() if by_hand else contextlib.nullcontext():  # torchrun may have told a name
-        return FailureWatch(store, rank, world_size)
+        return FailureWatch(store, rank, world_size, address)
 
 
 def _find_place(store: Any, rank: int, world_size: int, by_hand: ByHand | None) -> list[str]:

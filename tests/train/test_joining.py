@@ -222,7 +222,7 @@ from labkit.train import failure_watch
 from labkit.train.joining import ByHand, joined
 
 failure_watch.END_S = failure_watch.BY_ITSELF_S = 0.5
-rank, fails, port = map(int, sys.argv[1:])
+rank, port, fails = map(int, sys.argv[1:])
 dist.destroy_process_group = lambda: time.sleep(1000)  # as on NCCL, behind a kernel that never ends
 with joined(ByHand(rank, 2, port=port), device=torch.device("cpu")):
     print("begun")
@@ -233,22 +233,45 @@ with joined(ByHand(rank, 2, port=port), device=torch.device("cpu")):
 """
 
 
-@pytest.mark.parametrize("fails", [0, 1])
-def test_a_rank_fails_with_its_own_error_and_ends_the_others_although_no_group_ever_ends(fails):
+def two_processes(script: str, *arguments: object) -> list[tuple[int, str, str]]:
+    """Run a script as rank 0 and rank 1. Give what each prints and its exit status."""
     port = free_port()
-    command = [sys.executable, "-c", HANGS]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    ranks = [subprocess.Popen([*command, str(rank), str(fails), str(port)], **pipes) for rank in (0, 1)]
+    commands = [[sys.executable, "-c", script, str(rank), str(port), *map(str, arguments)] for rank in (0, 1)]
+    ranks = [subprocess.Popen(command, **pipes) for command in commands]
     try:
         shown = [rank.communicate(timeout=60) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
-    assert [(rank.returncode, out) for rank, (out, _) in zip(ranks, shown, strict=True)] == [(1, "begun\n")] * 2
-    assert "Traceback" in shown[fails][1] and shown[fails][1].endswith("KeyError: 'no such luck'\n")
-    assert shown[1 - fails][1].startswith(
-        f"rank {1 - fails} was ended, as rank {fails} failed: KeyError: 'no such luck'"
-    )
+    return [(rank.returncode, *texts) for rank, texts in zip(ranks, shown, strict=True)]
+
+
+@pytest.mark.parametrize("fails", [0, 1])
+def test_a_rank_fails_with_its_own_error_and_ends_the_others_although_no_group_ever_ends(fails):
+    ranks = two_processes(HANGS, fails)
+    assert [(status, out) for status, out, _ in ranks] == [(1, "begun\n")] * 2
+    own, other = ranks[fails][2], ranks[1 - fails][2]
+    assert "Traceback" in own and own.endswith("KeyError: 'no such luck'\n")
+    assert other.startswith(f"rank {1 - fails} was ended, as rank {fails} failed: KeyError: 'no such luck'")
+
+
+GOES_ON = """
+import os, signal, sys, time, torch
+from labkit.train.joining import ByHand, joined
+
+rank, port, killed = map(int, sys.argv[1:])
+with joined(ByHand(rank, 2, port=port), device=torch.device("cpu")):
+    if rank == 0 and killed:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(rank)
+"""
+
+
+@pytest.mark.parametrize("killed", [0, 1], ids=["done", "killed"])
+def test_a_rank_that_goes_on_after_rank_0_has_ended_prints_nothing_of_its_store(killed):
+    (first, *_), second = two_processes(GOES_ON, killed)
+    assert first == -9 * killed and second == (0, "", "")
 
 
 def test_a_rank_without_the_gpu_that_it_was_given_ends_those_that_wait_for_its_plan():
