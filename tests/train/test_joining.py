@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import signal
 import socket
-import subprocess
 import sys
+import time
 import weakref
 
 import pytest
@@ -17,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from labkit.base import machine
 from labkit.base.rendezvous import MeetingError
 from labkit.launch import launch, workers
-from labkit.train import joining
+from labkit.train import failure_watch, joining
 from labkit.train.joining import INTERFACES, VARIABLES, ByHand, joined, local_place
 
 
@@ -215,63 +217,65 @@ def test_over_nccl_a_failed_group_is_aborted_since_its_end_would_wait_for_kernel
     assert "rank 0 failed: KeyError: 'no such luck'" in capsys.readouterr().out  # whatever becomes of the traceback
 
 
-HANGS = """
-import sys, time, torch
-import torch.distributed as dist
-from labkit.train import failure_watch
-from labkit.train.joining import ByHand, joined
+@pytest.fixture
+def two_processes(tmp_path):
+    """two_processes(run, ...): run(rank, port, ...) in two forks of this process, which has
+    imported torch. Gives each one's exit status and what it printed."""
+    if sys.platform != "linux":
+        pytest.skip("macOS's own libraries do not survive a fork")
 
-failure_watch.END_S = failure_watch.BY_ITSELF_S = 0.5
-rank, port, fails = map(int, sys.argv[1:])
-dist.destroy_process_group = lambda: time.sleep(1000)  # as on NCCL, behind a kernel that never ends
-with joined(ByHand(rank, 2, port=port), device=torch.device("cpu")):
-    print("begun")
-    if rank == fails:
-        raise KeyError("no such luck")
-    if fails == 0:
-        time.sleep(1000)
-"""
+    def forked(rank: int, run, *arguments):
+        output = os.open(tmp_path / str(rank), os.O_CREAT | os.O_WRONLY)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        sys.stdout, sys.stderr = open(1, "w"), open(2, "w")  # noqa: SIM115
+        run(rank, *arguments)
+
+    def both(run, *arguments):
+        context, port = multiprocessing.get_context("fork"), free_port()
+        ranks = [context.Process(target=forked, args=(rank, run, port, *arguments)) for rank in (0, 1)]
+        try:
+            for rank in ranks:
+                rank.start()
+            for rank in ranks:
+                rank.join(60)
+            return [(rank.exitcode, (tmp_path / str(each)).read_text()) for each, rank in enumerate(ranks)]
+        finally:
+            for rank in ranks:
+                rank.kill()
+
+    return both
 
 
-def two_processes(script: str, *arguments: object) -> list[tuple[int, str, str]]:
-    """Run a script as rank 0 and rank 1. Give what each prints and its exit status."""
-    port = free_port()
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    commands = [[sys.executable, "-c", script, str(rank), str(port), *map(str, arguments)] for rank in (0, 1)]
-    ranks = [subprocess.Popen(command, **pipes) for command in commands]
-    try:
-        shown = [rank.communicate(timeout=60) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    return [(rank.returncode, *texts) for rank, texts in zip(ranks, shown, strict=True)]
+def hang_where_one_fails(rank, port, fails):
+    failure_watch.END_S = failure_watch.BY_ITSELF_S = 0.5
+    dist.destroy_process_group = lambda: time.sleep(1000)  # as on NCCL, behind a kernel that never ends
+    with joined(ByHand(rank, 2, port=port), device=torch.device("cpu")):
+        if rank == fails:
+            raise KeyError("no such luck")
+        if fails == 0:
+            time.sleep(1000)
 
 
 @pytest.mark.parametrize("fails", [0, 1])
-def test_a_rank_fails_with_its_own_error_and_ends_the_others_although_no_group_ever_ends(fails):
-    ranks = two_processes(HANGS, fails)
-    assert [(status, out) for status, out, _ in ranks] == [(1, "begun\n")] * 2
-    own, other = ranks[fails][2], ranks[1 - fails][2]
-    assert "Traceback" in own and own.endswith("KeyError: 'no such luck'\n")
+def test_a_rank_fails_with_its_own_error_and_ends_the_others_although_no_group_ever_ends(fails, two_processes):
+    ranks = two_processes(hang_where_one_fails, fails)
+    assert [status for status, _ in ranks] == [1, 1]
+    own, other = ranks[fails][1], ranks[1 - fails][1]
+    assert own.startswith("Traceback") and own.endswith("KeyError: 'no such luck'\n")
     assert other.startswith(f"rank {1 - fails} was ended, as rank {fails} failed: KeyError: 'no such luck'")
 
 
-GOES_ON = """
-import os, signal, sys, time, torch
-from labkit.train.joining import ByHand, joined
-
-rank, port, killed = map(int, sys.argv[1:])
-with joined(ByHand(rank, 2, port=port), device=torch.device("cpu")):
-    if rank == 0 and killed:
-        os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(rank)
-"""
+def go_on_without_rank_0(rank, port, killed):
+    with joined(ByHand(rank, 2, port=port), device=torch.device("cpu")):
+        if rank == 0 and killed:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(rank)
 
 
-@pytest.mark.parametrize("killed", [0, 1], ids=["done", "killed"])
-def test_a_rank_that_goes_on_after_rank_0_has_ended_prints_nothing_of_its_store(killed):
-    (first, *_), second = two_processes(GOES_ON, killed)
-    assert first == -9 * killed and second == (0, "", "")
+@pytest.mark.parametrize("killed", [False, True], ids=["done", "killed"])
+def test_a_rank_that_goes_on_after_rank_0_has_ended_prints_nothing_of_its_store(killed, two_processes):
+    assert two_processes(go_on_without_rank_0, killed) == [(-signal.SIGKILL if killed else 0, ""), (0, "")]
 
 
 def test_a_rank_without_the_gpu_that_it_was_given_ends_those_that_wait_for_its_plan():
@@ -300,7 +304,5 @@ def test_a_rank_without_the_gpu_that_it_was_given_ends_those_that_wait_for_its_p
 
 
 def test_the_others_end_and_the_error_appears_within_ten_seconds():
-    from labkit.train import failure_watch
-
     assert failure_watch.POLL_S + failure_watch.BY_ITSELF_S < 10
     assert failure_watch.END_S < 10
