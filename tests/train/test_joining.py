@@ -13,7 +13,6 @@ import weakref
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed import HashStore
 from torch.nn.parallel import DistributedDataParallel
 
 from labkit.base import machine
@@ -95,23 +94,6 @@ def test_the_timeout_of_each_collective_is_the_one_that_was_given():
 )
 def test_a_local_rank_counts_the_ranks_of_its_own_machine(machines, places):
     assert [local_place(machines, rank) for rank in range(len(machines))] == places
-
-
-@pytest.mark.parametrize(
-    ("plans", "complaint"),
-    [
-        (["gloo", "nccl"], r"rank 0: gloo, rank 1: nccl"),
-        (["nccl", "nccl without a GPU"], r"rank 0: nccl, rank 1: nccl without a GPU"),
-    ],
-)
-def test_every_rank_is_told_of_those_whose_backend_does_not_fit(plans, complaint):
-    store = HashStore()
-    for rank, plan in enumerate(plans):
-        store.set(f"plan/{rank}", f'"{plan}"')
-    for rank, plan in enumerate(plans):
-        told = joining._told_by_all(store, rank, 2, "plan", plan)
-        with pytest.raises(MeetingError, match=complaint):
-            joining._check_plans(dict(enumerate(told)))
 
 
 def test_nccl_without_a_gpu_is_refused_before_a_group_is_formed():
