@@ -502,14 +502,18 @@ def test_a_fresh_interpreter_serves_where_the_fork_server_cannot(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_server_in_which_cuda_is_in_use_is_noticed_and_not_used(monkeypatch, tmp_path):
+def test_a_server_in_which_cuda_is_in_use_is_not_used_and_the_cell_says_once_which_package_it_was(
+    monkeypatch, tmp_path, capsys
+):
     monkeypatch.syspath_prepend(str(tmp_path))
     as_in_a_child_of_a_process_that_used_cuda = "import torch\ntorch.cuda._is_in_bad_fork = lambda: True\n"
     (tmp_path / "touches_cuda.py").write_text(as_in_a_child_of_a_process_that_used_cuda)
-    server = servers.Server(["touches_cuda"], fork=True)
+    server = servers.Server(["json", "touches_cuda", "string"], fork=True)
     monkeypatch.setattr(servers, "forks", server)
-    assert launch(lambda: "touches_cuda" in sys.modules, world_size=1).values == [False]  # so no fork of the server
+    for _ in range(2):
+        assert launch(lambda: "touches_cuda" in sys.modules, world_size=1).values == [False]  # so no fork of the server
     assert not server.usable
+    assert capsys.readouterr().out.count("importing touches_cuda opens the GPU") == 1
 
 
 def test_a_server_that_dies_while_starting_is_not_used(monkeypatch, tmp_path):
@@ -553,6 +557,37 @@ def test_what_gloo_says_of_every_group_is_left_out(capsys):
     assert sorted(capsys.readouterr().out.splitlines()) == [
         f"[rank {rank}] [Gloo] is the reader's own" for rank in (0, 1)
     ]
+
+
+UNBATCHED = (
+    "[rank{0}]:[W701 09:03:30.190545785 ProcessGroupNCCL.cpp:4094] Warning: [PG ID 0 PG GUID 0(default_pg) Rank {0}] "
+    "An unbatched P2P op (send/recv) was called on this ProcessGroup with size 3.  In {1} initialization mode, "
+)
+GUESSING = (
+    "[rank{0}]:[W415 18:57:09.249883195 ProcessGroupNCCL.cpp:5138] Guessing device ID based on global rank. This can"
+)
+
+
+def test_what_nccl_says_of_choices_that_are_launchs_own_is_left_out_and_other_warnings_stay(capsys):
+    """torch 2.9 to 2.13 print such lines at each rank's first message and first barrier."""
+
+    def chatter():
+        import warnings
+
+        rank = dist.get_rank()
+        print(UNBATCHED.format(rank, "lazy") + "this will result in a new 2-rank NCCL communicator to be created.")
+        print(GUESSING.format(rank) + " cause a hang if rank to GPU mapping is heterogeneous.", file=sys.stderr)
+        warnings.warn("barrier(): using the device under current context. You can specify `device_id`", stacklevel=1)
+        print(UNBATCHED.format(rank, "eager") + "unbatched P2P ops are treated as independent collective ops")
+        print("[rank0]:[W415 18:57:09.2 ProcessGroupNCCL.cpp:1] WARNING: destroy_process_group() was not called")
+        print("An unbatched P2P op (send/recv) is the reader's own")
+
+    launch(chatter, world_size=2)
+    lines = capsys.readouterr().out.splitlines()
+    for rank in (0, 1):
+        shown = [line for line in lines if line.startswith(f"[rank {rank}]")]
+        kept = ("eager initialization", "was not called", "the reader's own")
+        assert len(shown) == 3 and all(map(str.__contains__, shown, kept))
 
 
 def test_a_line_appears_while_the_rank_is_still_running(capsys):

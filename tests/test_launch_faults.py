@@ -23,6 +23,7 @@ import threading
 import time
 import traceback
 import tracemalloc
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -35,11 +36,11 @@ from jupyter_client import BlockingKernelClient, KernelManager
 import labkit
 from labkit.base import machine
 from labkit.course.kernels import over_ipc
-from labkit.launch import LaunchTimeout, RankError, launch, progress, workers
-from labkit.ranks import channel, pool, rank, servers
+from labkit.launch import LaunchTimeout, RankError, Workers, launch, progress, workers
+from labkit.ranks import channel, plan, pool, rank, servers
 from labkit.ranks.errors import explain_os_error
 from labkit.ranks.member import Member
-from labkit.trace import span
+from labkit.trace import gpu_time, span
 
 # The promise is 2 s, on a machine that is free. A test host may be busy; a launch that does wait
 # for its ranks waits for minutes.
@@ -117,6 +118,76 @@ def test_the_first_to_raise_is_reported_not_one_that_failed_because_of_it():
     error = fails_within(RANK_GONE_S, fn, world_size=3)
     assert (error.rank, error.error_type) == (1, "ValueError")
     assert str(error) == "rank 1 raised ValueError: the cause (and so did rank 2)"
+
+
+def spans_never_end():
+    """As spans on a GPU behind a collective that another rank does not join."""
+    from labkit import trace
+
+    trace.Recorder.finish = lambda self: time.sleep(1000)
+
+
+def test_an_error_appears_although_the_spans_before_it_wait_for_a_collective_that_nobody_joins():
+    def fn():
+        spans_never_end()
+        raise ValueError("no such luck")
+
+    error = fails_within(RANK_GONE_S, fn, world_size=1)
+    assert error.error_type == "ValueError"
+
+
+def test_the_first_to_raise_is_reported_however_long_its_spans_take():
+    def fn():
+        spans_never_end()
+        store = dist.distributed_c10d._get_default_store()
+        if dist.get_rank() == 0:
+            store.set("rank 0 raises", "")
+            raise ValueError("the cause")
+        store.wait(["rank 0 raises"])
+        time.sleep(0.1)
+        raise RuntimeError("a consequence")
+
+    error = fails_within(RANK_GONE_S, fn, timeout_s=RANK_GONE_S)
+    assert (error.rank, error.error_type) == (0, "ValueError")
+
+
+def test_an_error_of_the_gpu_is_that_of_the_run_whose_work_failed_not_the_next_ones():
+    def fails_on_the_gpu_after_its_return():
+        def fails(device):
+            raise RuntimeError(f"CUDA error: device-side assert triggered on {device}")
+
+        torch.cuda.synchronize, gpu_time.gpus_in_use = fails, lambda: [torch.device("cuda", 0)]
+        rank.current.place = rank.current.place._replace(device="cuda:0")
+
+    error = fails_within(RANK_GONE_S, fails_on_the_gpu_after_its_return, world_size=1)
+    assert "device-side assert triggered on cuda:0" in str(error)
+
+
+@pytest.mark.parametrize("timeout_s", [0.5, 120.0, 86400.0, float("inf")])
+def test_nccl_ends_a_rank_later_than_its_launch_does_and_not_much_later(monkeypatch, timeout_s):
+    formed = {}
+    monkeypatch.setattr(dist, "init_process_group", lambda backend, **options: formed.update(options, backend=backend))
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
+    place = plan.decide(1, "gloo", timeout_s, None, None, False, True).place(0, 0)
+    mine, theirs = socket.socketpair()
+    with mine, theirs:
+        started = rank.Rank(mine, place._replace(backend="nccl", device="cuda:0"), 0, timeout_s)
+        started._collectives = object()
+        monkeypatch.setattr(started, "_meet", dist.HashStore)
+        started._prepare_torch()
+    assert formed["backend"] == "cpu:gloo,cuda:nccl"
+    longest_s = pool.STACKS_S + 2 * pool.EXIT_S
+    assert longest_s < formed["timeout"].total_seconds() - min(timeout_s, rank.LONGEST_S) < 60
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_a_hang_on_nccl_names_what_to_try_with_nccl(backend):
+    decided = replace(plan.decide(1, "gloo", 0.3, 1, None, False, init=False), backend=backend)
+    with Workers(decided, 0.3) as ranks, pytest.raises(LaunchTimeout) as caught:
+        ranks.run(time.sleep, 100)
+    shown = "\n".join(caught.value._render_traceback_())
+    assert [name in shown for name in ("NCCL_P2P_DISABLE", "NCCL_DEBUG")] == [backend == "nccl"] * 2
 
 
 def test_a_rank_that_exits_is_named_with_its_status():

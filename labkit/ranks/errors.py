@@ -13,6 +13,10 @@ from collections.abc import Sequence
 NO_CONNECTION = 254  # the exit status of a rank that cannot reach the notebook any more
 _GLOO_IS_CLOSED = "gloo/transport/tcp/loop.cc:"  # where gloo aborts if it cannot wait for its connections any more
 
+NCCL_ADVICE = (
+    "Has every rank joined it? Then NCCL may not get from one GPU to the other: try os.environ['NCCL_P2P_DISABLE'] = '1' "
+    "before the launch; with os.environ['NCCL_DEBUG'] = 'INFO' NCCL says what it does."
+)
 
 FILES_A_RANK, FILES = 4, 12  # that a launch keeps open here
 PROCESSES_A_RANK, PROCESSES = 6, 4  # that it starts, threads counted
@@ -45,10 +49,10 @@ class LaunchTimeout(RuntimeError):
     """The ranks did not finish in time.
 
     ``.stacks`` is ``{rank: text}``: where each one was when the time was up. ``began`` says whether
-    any of them had begun by then.
+    any of them had begun by then; ``advice`` is one more line for the reader.
     """
 
-    def __init__(self, timeout_s: float, stacks: dict[int, str], began: bool = True):
+    def __init__(self, timeout_s: float, stacks: dict[int, str], began: bool = True, advice: str = ""):
         super().__init__(
             f"the ranks did not finish within timeout_s={timeout_s:g} s and were ended. "
             "A collective that not every rank joins waits for ever; below is where each rank was."
@@ -56,6 +60,8 @@ class LaunchTimeout(RuntimeError):
             else f"no rank had begun within timeout_s={timeout_s:g} s, which counts from the call"
         )
         self.stacks = stacks
+        if advice and began:
+            self.add_note(advice)
         for stack in dict.fromkeys(stacks.values()):
             ranks = ", ".join(str(rank) for rank, other in stacks.items() if other == stack)
             self.add_note(f"\nrank{'s' * (',' in ranks)} {textwrap.shorten(ranks, 60, placeholder=' …')}:\n{stack}")

@@ -61,7 +61,7 @@ class Report(NamedTuple):
     """What a rank server tells: what it has imported of the lab, and whether it may not fork."""
 
     files: dict[str, tuple[int, int]]  # path -> stamp()
-    cuda_is_open: bool  # which no fork survives
+    opened_cuda: str  # the package that did, which no fork survives; "" if none has
 
 
 def stamp(path: str) -> tuple[int, int]:
@@ -99,9 +99,12 @@ def serve_packages(control: int, tracker: int, preload: list[str]) -> None:
     """Import ``preload``, then fork a rank server for every socket that comes over ``control``."""
     adopt_orphans()
     resource_tracker._resource_tracker._fd = tracker  # type: ignore[attr-defined]  # the notebook's, for all ranks
+    opened_cuda = ""
     for name in preload:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+        if not opened_cuda and _cuda_is_open():
+            opened_cuda = name
     gc.collect()
     gc.freeze()  # a collection in a rank would copy every page it looks at
     _take_huge_pages()
@@ -112,7 +115,7 @@ def serve_packages(control: int, tracker: int, preload: list[str]) -> None:
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # until the new one is known
             if (pid := os.fork()) == 0:
                 requests.close()
-                _leave_process(lambda: _become_rank_server(socket.socket(fileno=fds[0])))
+                _leave_process(lambda: _become_rank_server(socket.socket(fileno=fds[0]), opened_cuda))
             rank_servers.add(pid)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
             os.close(fds[0])
@@ -173,7 +176,7 @@ def _leave_process(last: Callable[[], Any]) -> None:
         os._exit(status)
 
 
-def _become_rank_server(control: socket.socket) -> None:
+def _become_rank_server(control: socket.socket, opened_cuda: str) -> None:
     setup = Setup(*pickle.loads(channel.receive(control)[0]))
     sys.path[:] = setup.sys_path
     with contextlib.suppress(OSError):
@@ -181,23 +184,25 @@ def _become_rank_server(control: socket.socket) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "labkit"]:
         del sys.modules[name]
     importlib.invalidate_caches()
-    importlib.import_module(__name__).serve_ranks(control, setup.fork)  # this file, too, as it is on disk now
+    importlib.import_module(__name__).serve_ranks(
+        control, setup.fork, opened_cuda
+    )  # this file, too, as it is on disk now
 
 
 # --- the rank server ------------------------------------------------------------------------------
 
 
-def serve_ranks(control: socket.socket, fork: bool) -> None:
+def serve_ranks(control: socket.socket, fork: bool, opened_cuda: str) -> None:
     """Start ranks until ``control`` is closed, and look after them until the last has gone."""
     started_ns = time.time_ns()
     adopt_orphans()
     if fork:
         importlib.import_module("labkit.ranks.rank_process")
     gc.freeze()
-    report = Report(_lab_files(started_ns), cuda_is_open=fork and _cuda_is_open())
+    report = Report(_lab_files(started_ns), opened_cuda * fork)
     with contextlib.suppress(BrokenPipeError):  # nobody waits for it any more
         channel.send(control, pickle.dumps(tuple(report)))
-    if not report.cuda_is_open:
+    if not report.opened_cuda:
         _RankServer(control, fork).serve()
 
 

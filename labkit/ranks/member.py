@@ -22,7 +22,14 @@ LAST_LINES = 12  # so many of what a rank printed are part of the error if it di
 LAST_CHARACTERS = 2_000  # and so much of each
 
 # gloo of torch 2.9 prints this for every process group.
-_CHATTER = re.compile(rb"\[Gloo\] Rank \d+ is connected to \d+ peer ranks\..*")
+_GLOO_CONNECTS = rb"\[Gloo\] Rank \d+ is connected to \d+ peer ranks\..*"
+# NCCL has a communicator for each pair of ranks that send to each other: that is what a pipeline
+# wants. And where nothing has told it a barrier's GPU, it takes the one that launch gave the rank.
+_NCCL_CHOOSES = (
+    rb".*\[W.* ProcessGroupNCCL\.cpp:\d+\] .*"
+    rb"(An unbatched P2P op \(send/recv\) .* In lazy initialization mode, .*|Guessing device ID based on global rank\..*)"
+)
+_CHATTER = re.compile(rb"|".join([_GLOO_CONNECTS, _NCCL_CHOOSES]))
 # torch prints this on every rank that another one has left alone: 25 lines, which hide the reason.
 _CPP_STACK = re.compile(rb"frame #\d+: .* \(0x[0-9a-f]+ in .*\)|<omitting python frames>")
 

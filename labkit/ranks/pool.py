@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from labkit.base.interrupts import uninterrupted
 from labkit.ranks import servers
-from labkit.ranks.errors import LaunchTimeout, RankError, check_loopback, explain_os_error, how_it_ended
+from labkit.ranks.cell_output import show
+from labkit.ranks.errors import NCCL_ADVICE, LaunchTimeout, RankError, check_loopback, explain_os_error, how_it_ended
 from labkit.ranks.member import Member
 from labkit.ranks.place import Place, Surroundings
 from labkit.ranks.protocol import Died, Done, Failed
@@ -89,7 +90,7 @@ class Ranks:
                         self.members.append(Member(rank, listener.fileno(), server))
                 port = listener.getsockname()[1]
             for member in self.members:
-                member.channel.send(pickle.dumps(self.place(member.rank, port)))
+                member.channel.send(pickle.dumps((self.place(member.rank, port), timeout_s)))
                 # Functions, not methods: in a circle with their selector, ranks would outlive who
                 # used them.
                 self._selector.register(member.output, selectors.EVENT_READ, (Ranks._hear_output, member))
@@ -114,7 +115,8 @@ class Ranks:
         try:
             return self._run(call, screen)
         except ServerUnusable:  # none of them has started, so they may as well be started in another way
-            self._server.has_died()
+            if why := self._server.has_died():
+                show(f"labkit: {why}\n")
             self.close(kill=True)
             self._start(servers.fresh, call.since, call.timeout_s)
             return self._run(call, screen)
@@ -133,7 +135,9 @@ class Ranks:
         if (failure := self._first_failure()) is not None:
             raise failure
         if stacks is not None:
-            raise LaunchTimeout(call.timeout_s, stacks, any(member.process.pid for member in self.members))
+            began = any(member.process.pid for member in self.members)
+            advice = NCCL_ADVICE if self.place(0, 0).backend == "nccl" else ""
+            raise LaunchTimeout(call.timeout_s, stacks, began, advice)
         answers = [member.answer for member in self.members if isinstance(member.answer, Done)]
         self.in_step = len({answer.group_state for answer in answers}) == 1 and answers[0].group_state is not None
         return answers

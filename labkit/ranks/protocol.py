@@ -25,7 +25,7 @@ class Done(NamedTuple):
 
     rows: list[tuple[Any, ...]]  # of spans, see labkit.trace
     notes: list[str]  # what was emulated
-    group_state: int | None  # see Rank.group_state
+    group_state: tuple[int, ...] | None  # see Rank._group_state
     value: bytes | bytearray = b""
 
 

@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from labkit import trace
 from labkit.base.rendezvous import without_name_server
@@ -20,7 +20,13 @@ from labkit.ranks.place import Place
 from labkit.ranks.protocol import Done, Failed, Message, encode
 from labkit.ranks.tracebacks import explain_pickling, format_error, message_of
 
+if TYPE_CHECKING:  # it loads torch
+    from labkit.ranks.collective_count import CollectiveCount
+
 STORE_TIMEOUT_S = 300.0
+AFTER_NOTEBOOK_S = 15.0  # more than the notebook takes to end ranks once their time is up
+BARRIER_CHOOSES = r"barrier\(\): using the device under current context"  # on NCCL alone: it is the rank's own
+LONGEST_S = 1e8  # years, which torch can still count in nanoseconds
 _libc = ctypes.CDLL(None)
 
 
@@ -54,12 +60,13 @@ def _flush() -> None:
 class Rank:
     """This process as a rank: the connection to the notebook, and the loop that serves it."""
 
-    def __init__(self, connection: socket.socket, place: Place, listener: int):
-        self.connection, self.place, self.listener = connection, place, listener
+    def __init__(self, connection: socket.socket, place: Place, listener: int, timeout_s: float):
+        self.connection, self.place, self.listener, self.timeout_s = connection, place, listener, timeout_s
         self.store: Any = None
         self._pid, self._socket = os.getpid(), _identity(connection)
         self._sending = threading.Lock()
-        self._groups = self._messages = 0
+        self._groups = 0
+        self._collectives: CollectiveCount | None = None
 
     def send(self, message: Message) -> None:
         """Send a message to the notebook, from any thread.
@@ -94,13 +101,14 @@ class Rank:
             recorder.start("cuda" if self.place.device.startswith("cuda") else "cpu")
             value = fn(*args, **kwargs)
             self._end_a_forked_copy(None)
+            if self.place.device.startswith("cuda"):
+                trace.synchronize()  # that is part of the run, and so is what fails there
             rows = recorder.finish()
             self._reply(Done(rows, recorder.notes, self._group_state(), self._pack(value, fn)))
         except BaseException as error:  # SystemExit too: the rank stays until the notebook has heard of it
+            caught_ns = time.perf_counter_ns()  # first of all: the rank that failed first is named by it
             self._end_a_forked_copy(error)
-            with contextlib.suppress(Exception):
-                recorder.finish()
-            caught_ns = time.perf_counter_ns()
+            recorder.discard()
             explain_pickling(error)
             failed = Failed(caught_ns, type(error).__name__, message_of(error), format_error(error))
             try:
@@ -148,8 +156,11 @@ class Rank:
         import torch
         import torch.distributed as dist
 
+        from labkit.ranks.collective_count import CollectiveCount
+
         place = self.place
         if self.store is None:
+            warnings.filterwarnings("ignore", BARRIER_CHOOSES)
             torch.set_num_threads(place.threads)
             if numpy := sys.modules.get("numpy"):
                 numpy.random.seed()  # a fork would share its state with the other ranks
@@ -161,11 +172,15 @@ class Rank:
         if place.init and not dist.is_initialized():
             self._groups += 1
             store = dist.PrefixStore(f"labkit/{self._groups}", self.store)
-            dist.init_process_group(self._backend(), store=store, rank=place.rank, world_size=place.world_size)
+            dist.init_process_group(
+                self._backend(),
+                timeout=self._group_timeout(),
+                store=store,
+                rank=place.rank,
+                world_size=place.world_size,
+            )
             self._wait_for_all(store)
-            self._messages = 0
-            if self._groups == 1 and place.backend == "gloo":  # NCCL numbers them apart
-                self._count_messages()
+            self._collectives = self._collectives or CollectiveCount(dist.GroupMember.WORLD)
 
     def _meet(self) -> Any:
         """Return the store through which the ranks meet; rank 0 serves it, on loopback only.
@@ -190,30 +205,6 @@ class Rank:
         store.set(f"joined/{self.place.rank}", "")
         store.wait([f"joined/{rank}" for rank in range(self.place.world_size)])
 
-    def _count_messages(self) -> None:
-        """Keep count of the sends and receives in the number of :meth:`_group_state`.
-
-        gloo numbers them like collectives, and in a pipeline the ranks in the middle have more of
-        them than the others.
-        """
-        from torch.distributed import GroupMember
-
-        lock = threading.Lock()  # threads of a rank may send and receive at the same time
-
-        def counting(method: Any) -> Any:
-            def call(group: Any, *args: Any, **options: Any) -> Any:
-                work = method(group, *args, **options)
-                if group is GroupMember.WORLD:
-                    with lock:
-                        self._messages += 1
-                return work
-
-            return call
-
-        kind = type(GroupMember.WORLD)  # an emulated link has a class of its own
-        for name in ("send", "recv", "recv_anysource"):
-            setattr(kind, name, counting(getattr(kind, name)))
-
     def _backend(self) -> str:
         """Return the name by which torch.distributed knows what this rank's group runs on."""
         if self.place.link is not None:
@@ -222,19 +213,26 @@ class Rank:
             return link.register(self.place.link)
         return "cpu:gloo,cuda:nccl" if self.place.backend == "nccl" else self.place.backend
 
-    def _group_state(self) -> int | None:
+    def _group_timeout(self) -> timedelta | None:
+        """Return after how long NCCL ends a rank whose collective the others do not join.
+
+        Later than the notebook does, which shows where each rank is, and soon enough for a rank
+        that the notebook has left behind. None is torch's own choice.
+        """
+        if self.place.backend != "nccl":
+            return None
+        return timedelta(seconds=min(self.timeout_s, LONGEST_S) + AFTER_NOTEBOOK_S)
+
+    def _group_state(self) -> tuple[int, ...] | None:
         """Return how many collectives the process group has begun; None if it is gone.
 
         Equal on all ranks exactly if the function left the group in step.
         """
         import torch.distributed as dist
 
-        if not self.place.init:
-            return 0
-        if not dist.is_initialized():
-            return None
-        group: Any = dist.distributed_c10d._get_default_group()
-        return group._get_sequence_number_for_group() - self._messages
+        if self._collectives is None:
+            return ()
+        return self._collectives() if dist.is_initialized() else None
 
 
 current: Rank | None = None  # set in a rank, None everywhere else
@@ -246,8 +244,8 @@ def serve(connection: socket.socket, listener: int) -> None:
     ``listener`` is rank 0's to keep.
     """
     global current
-    place = pickling.loads(channel.receive(connection)[0])
+    place, timeout_s = pickling.loads(channel.receive(connection)[0])
     if place.rank != 0:
         os.close(listener)  # rank 0 alone hosts the store
-    current = Rank(connection, place, listener)
+    current = Rank(connection, place, listener, timeout_s)
     current.serve()

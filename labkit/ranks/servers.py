@@ -26,6 +26,10 @@ _READ_AT_IMPORT = ("HF_", "TRANSFORMERS_", "TORCH_", "PYTORCH_", "OMP_", "MKL_",
 _SET_IN_RANKS = ("OMP_NUM_THREADS",)  # each rank gets its own, so the notebook's does not matter
 _SEND_S = 10.0  # how long a server may take to take a request
 
+CUDA_IS_OPEN = (
+    "importing {} opens the GPU (/dev/nvidia*), which a forked process cannot use. So ranks are started as interpreters of "
+    "their own, which import torch anew: each launch takes some seconds longer"
+)
 NEVER_STARTED = 255  # the exit status of a rank whose server ended before it could start it
 
 
@@ -113,17 +117,18 @@ class Server:
         with self._lock:
             self._keep_running()
 
-    def has_died(self) -> None:
-        """Take note that it ended before it could start a rank.
+    def has_died(self) -> str:
+        """Take note that it ended before it could start a rank. Return why, if it is known.
 
-        It gets one more try; what broke it would break it again.
+        It gets one more try; what broke it would break it again. So does CUDA, at once.
         """
         with self._lock:
             self._deaths += 1
             self._listen()
-            cuda_is_open = self._report is not None and self._report.cuda_is_open
-            self.usable = not self.fork or (self._deaths < 2 and not cuda_is_open)
+            package = self._report.opened_cuda if self._report is not None else ""
+            self.usable = not self.fork or (self._deaths < 2 and not package)
             self._stop()
+        return CUDA_IS_OPEN.format(package) if package else ""
 
     def stop(self) -> None:
         """Stop asking it for ranks; it ends with the last one that it has."""

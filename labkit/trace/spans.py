@@ -138,16 +138,20 @@ class Recorder:
             self._tick({_gpu, *gpu_time.gpus_in_use()})
         _sinks, _notes = (*_sinks, self.rows), (*_notes, self.notes)
 
-    def finish(self) -> list[Row]:
-        """End, wait for events still on their way, and return the rows, timed in nanoseconds.
-
-        The times are readings of time.perf_counter_ns.
-        """
+    def discard(self) -> None:
+        """End without the rows, and wait for no event: it may be behind one that never comes."""
         global _sinks, _notes, _gpu
         _sinks = tuple(sink for sink in _sinks if sink is not self.rows)
         _notes = tuple(notes for notes in _notes if notes is not self.notes)
         if not _sinks:
             _gpu = None
+
+    def finish(self) -> list[Row]:
+        """End, wait for events still on their way, and return the rows, timed in nanoseconds.
+
+        The times are readings of time.perf_counter_ns.
+        """
+        self.discard()
         marks = [moment for row in self.rows for moment in row[-2:] if isinstance(moment, Mark)]
         for mark in marks:
             mark.event.synchronize()

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import datetime
 import gc
+import itertools
 import json
 import os
 import platform
 import re
+import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +21,10 @@ import torch.distributed as dist
 
 from labkit import launch
 from labkit.base import machine
-from labkit.base.rendezvous import GRACE_S, POLL_S, MeetingError, meet
+from labkit.base.network import resolve
+from labkit.base.rendezvous import GRACE_S, POLL_S, MeetingError, meet, without_name_server
+from labkit.parallel.devices import gpu_mask, gpu_uuid
+from labkit.train.failure_watch import FailureWatch, end_after
 
 GROUP_TIMEOUT_S = 1800.0  # torch's own, for each collective
 VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -74,9 +79,10 @@ def joined(
     - ``timeout_s``: of each collective.
     - ``options``: what ranks started by hand must have been told alike, as JSON has it.
 
-    Raises what ``meet`` raises, and MeetingError where the ranks were told different options, would
-    take different backends, or NCCL without a GPU, and where one of them is gone while another
-    waits for it.
+    Raises what ``meet`` raises, and MeetingError, on all ranks, where they were told different
+    options, would take different backends, NCCL without a GPU or one GPU twice; also where one of
+    them is gone while another waits for it. After an error on one rank the others end within 10 s,
+    as :class:`labkit.train.failure_watch.FailureWatch` has it.
 
     Caveats: ending a group can hang for ever while a DistributedDataParallel model on it is alive
     (pytorch issue 56297: gloo's threads wait for the GIL). So have a function make the model, train
@@ -84,43 +90,92 @@ def joined(
     the end. After an error its frames are cleared for the same reason.
     """
     before = {name: os.environ.get(name) for name in (*VARIABLES, *INTERFACES)}
+    limit = datetime.timedelta(seconds=timeout_s)
     try:
-        store = None if by_hand is None else _meet(by_hand, wait_s)
-        device = device or (launch.device() if backend != "gloo" else torch.device("cpu"))
-        if backend == "auto":
-            backend = "nccl" if device.type == "cuda" else "gloo"
-        if device.type == "cuda":
-            torch.cuda.set_device(device)
-        plan = backend if backend != "nccl" or device.type == "cuda" else "nccl without a GPU"
-        _check_ranks(store, by_hand, plan, options)
-        place: dict[str, Any] = {}  # torchrun's environment says it
-        if by_hand:
-            place = {"store": store, "rank": by_hand.rank, "world_size": by_hand.world_size}
-        dist.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout_s), **place)
-        try:
-            yield device
-        except BaseException as error:
-            _clear_frames(error)
-            if isinstance(error, RuntimeError) and _PEER_IS_GONE.search(str(error)):
-                raise MeetingError(
-                    "another rank ended while this one waited for it: its own terminal says why"
-                ) from error
-            raise
-        finally:
+        store, rank, world_size = _meet(by_hand, wait_s, limit)
+        with _watch(store, rank, world_size, by_hand) as watch:
+            masks = _find_place(store, rank, world_size, by_hand)
+            device = device or (_own_device(masks) if backend != "gloo" else torch.device("cpu"))
+            if backend == "auto":
+                backend = "nccl" if device.type == "cuda" else "gloo"
+            if device.type == "cuda":
+                torch.cuda.set_device(device)
+            _check_ranks(store, rank, world_size, backend, device, options)
+            dist.init_process_group(backend, timeout=limit, store=store, rank=rank, world_size=world_size)
+            try:
+                yield device
+            except BaseException as error:
+                shown = _lost(error, watch.failure()) or error
+                failure = watch.tell(shown)
+                _clear_frames(error)
+                if backend == "nccl":  # whose own watchdog may end the process before Python shows the error
+                    print(failure, file=sys.stderr, flush=True)
+                end_after(shown, _end_of_group(backend))
+                if shown is not error:
+                    raise shown from error
+                raise
             gc.collect()  # a model that is part of a circle lives until here
             dist.destroy_process_group()
     finally:
         _restore(before)
 
 
-def _meet(by_hand: ByHand, wait_s: float) -> Any:
-    """Meet the others, and set the environment as torchrun does. Return the store."""
-    store = meet(*by_hand, timeout_s=wait_s)
-    machines = _told_by_all(store, by_hand, "machine", machine.name())
-    local_rank, local_world_size = local_place(machines, by_hand.rank)
-    values = (by_hand.rank, local_rank, by_hand.world_size, local_world_size, by_hand.host, by_hand.port)
-    os.environ.update({name: str(value) for name, value in zip(VARIABLES, values, strict=True)})
-    return store
+_meetings = itertools.count()  # torchrun's store outlives them, with what was told before
+
+
+def _meet(by_hand: ByHand | None, wait_s: float, limit: datetime.timedelta) -> tuple[Any, int, int]:
+    """Meet the others. Return a store for this meeting alone, the rank, and the world size."""
+    if by_hand is None:
+        store, rank, world_size = next(dist.rendezvous("env://", timeout=limit))
+    else:
+        store, rank, world_size = meet(*by_hand, timeout_s=wait_s), by_hand.rank, by_hand.world_size
+    return dist.PrefixStore(f"labkit/{next(_meetings)}", store), rank, world_size
+
+
+def _watch(store: Any, rank: int, world_size: int, by_hand: ByHand | None) -> FailureWatch:
+    host, port = (by_hand.host, by_hand.port) if by_hand else (os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"])
+    address = resolve(host), int(port)
+    with without_name_server() if by_hand else contextlib.nullcontext():  # torchrun may have told a name
+        return FailureWatch(store, rank, world_size, address)
+
+
+def _find_place(store: Any, rank: int, world_size: int, by_hand: ByHand | None) -> list[str]:
+    """Set the environment as torchrun does, where it does not say it all.
+
+    Return what tells this machine's ranks which GPUs they see.
+    """
+    told = _told_by_all(store, rank, world_size, "machine", (machine.name(), gpu_mask()))
+    local_rank, local_world_size = local_place([name for name, _ in told], rank)
+    places: dict[str, Any] = {"LOCAL_RANK": local_rank, "LOCAL_WORLD_SIZE": local_world_size}
+    if by_hand:
+        values = (rank, local_rank, world_size, local_world_size, by_hand.host, by_hand.port)
+        places = dict(zip(VARIABLES, values, strict=True))
+    elif places.keys() <= os.environ.keys():
+        places = {}  # torchrun knows
+    os.environ.update({name: str(value) for name, value in places.items()})
+    return [mask for name, mask in told if name == machine.name()]
+
+
+def _own_device(masks: Sequence[str]) -> torch.device:
+    """Return this rank's device: also the one GPU that it sees if the others see other ones."""
+    device = launch.device()
+    if device.type == "cpu" and len(set(masks)) == len(masks) > 1 and machine.usable_gpus():
+        return torch.device("cuda", 0)
+    return device
+
+
+def _lost(error: BaseException, failure: str) -> MeetingError | None:
+    """Return what to raise in place of a backend's error for a rank that is gone."""
+    if not (isinstance(error, RuntimeError) and _PEER_IS_GONE.search(str(error))):
+        return None
+    what = f"{failure}," if failure else "another rank ended"
+    return MeetingError(f"{what} while this one waited for it: its own terminal says why")
+
+
+def _end_of_group(backend: str) -> Callable[[], None]:
+    """Return what ends a group after an error: on NCCL, whose end waits for its kernels, abort."""
+    abort = getattr(dist.distributed_c10d, "_abort_process_group", None)
+    return abort if backend == "nccl" and abort is not None else dist.destroy_process_group
 
 
 def local_place(machines: Sequence[str], rank: int) -> tuple[int, int]:
@@ -132,28 +187,31 @@ def local_place(machines: Sequence[str], rank: int) -> tuple[int, int]:
     return here.index(rank), len(here)
 
 
-def _told_by_all(store: Any, by_hand: ByHand, name: str, mine: Any) -> list[Any]:
+def _told_by_all(store: Any, rank: int, world_size: int, name: str, mine: Any) -> list[Any]:
     """Tell all ranks ``mine``, and return what each of them tells.
 
     Rank 0, which has the store, waits until all have read it: it may be the last thing they do.
     """
-    store.set(f"{name}/{by_hand.rank}", json.dumps(mine))
-    told = [json.loads(store.get(f"{name}/{rank}")) for rank in range(by_hand.world_size)]
+    store.set(f"{name}/{rank}", json.dumps(mine))
+    told = [json.loads(store.get(f"{name}/{each}")) for each in range(world_size)]
     read, until = store.add(f"{name}/read", 1), time.monotonic() + GRACE_S
-    while by_hand.rank == 0 and read < by_hand.world_size and time.monotonic() < until:
+    while rank == 0 and read < world_size and time.monotonic() < until:
         time.sleep(POLL_S)
         read = store.add(f"{name}/read", 0)
     return told
 
 
-def _check_ranks(store: Any, by_hand: ByHand | None, plan: str, options: Mapping[str, Any] | None) -> None:
-    """Raise MeetingError where the ranks, of which this one has ``plan``, cannot work together."""
-    if by_hand is None:
-        _check_plans({int(os.environ["RANK"]): plan})
-        return
-    told = _told_by_all(store, by_hand, "told", (dict(options or {}), plan))
-    _check_options([options for options, _ in told])
-    _check_plans({rank: plan for rank, (_, plan) in enumerate(told)})
+def _check_ranks(
+    store: Any, rank: int, world_size: int, backend: str, device: torch.device, options: Mapping[str, Any] | None
+) -> None:
+    """Raise MeetingError, on every rank, where the ranks cannot work together."""
+    plan, gpu = backend, None
+    if backend == "nccl":
+        plan, gpu = ("nccl", gpu_uuid(device)) if device.type == "cuda" else ("nccl without a GPU", None)
+    told = _told_by_all(store, rank, world_size, "plan", (dict(options or {}), plan, gpu))
+    _check_options([options for options, _, _ in told])
+    _check_plans({rank: plan for rank, (_, plan, _) in enumerate(told)})
+    _check_gpus([gpu for _, _, gpu in told])
 
 
 def _check_options(told: Sequence[Mapping[str, Any]]) -> None:
@@ -175,6 +233,16 @@ def _check_plans(plans: dict[int, str]) -> None:
             f"the ranks can form no group ({listed}): expected NCCL with a GPU for each of them, or gloo on all, which works "
             "everywhere (--backend gloo)"
         )
+
+
+def _check_gpus(gpus: Sequence[str | None]) -> None:
+    """Raise MeetingError where two ranks have the same one of the ``gpus``; NCCL allows none."""
+    for rank, gpu in enumerate(gpus):
+        if gpu is not None and (first := gpus.index(gpu)) != rank:
+            raise MeetingError(
+                f"rank {first} and rank {rank} both have GPU {gpu}: over NCCL each rank needs a GPU of its own. Give each "
+                "another one (--gpu, or CUDA_VISIBLE_DEVICES), or use gloo on the CPU (--gpu -1, or --backend gloo)"
+            )
 
 
 def _clear_frames(error: BaseException | None) -> None:

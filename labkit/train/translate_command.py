@@ -13,6 +13,7 @@ from typing import Any
 
 from labkit import launch, models
 from labkit.base import machine
+from labkit.base.rendezvous import MeetingError
 from labkit.todo import missing
 from labkit.train import metrics, modes
 from labkit.train.joining import joined, under_torchrun
@@ -72,9 +73,12 @@ def _train(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
 
 def _run_as_rank(config: TranslateConfig, args: argparse.Namespace) -> None:
     """Train as one rank under torchrun; rank 0 gathers all ranks' results and writes them."""
-    with joined(backend=args.backend):
-        if everything := recorded_on_all(lambda: translate(config)):
-            _finish(*everything, args.out)
+    try:
+        with joined(backend=args.backend):
+            if everything := recorded_on_all(lambda: translate(config)):
+                _finish(*everything, args.out)
+    except MeetingError as error:
+        raise SystemExit(str(error)) from None
 
 
 def _finish(results: Sequence[RankResult], events: Any, out: str | None) -> None:

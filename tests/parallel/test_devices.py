@@ -3,6 +3,8 @@ machine has."""
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -22,12 +24,36 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
         (None, 1, {}, "cuda:0"),
         (None, 2, {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, "cuda:1"),
         (None, 1, {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, "cpu"),
+        (None, 4, {"SLURM_LOCALID": "3", "SLURM_NTASKS_PER_NODE": "4"}, "cuda:3"),
+        (None, 4, {"SLURM_LOCALID": "2", "SLURM_STEP_TASKS_PER_NODE": "8,4(x2)", "SLURM_NODEID": "2"}, "cuda:2"),
+        (None, 4, {"SLURM_LOCALID": "2", "SLURM_STEP_TASKS_PER_NODE": "8,4(x2)", "SLURM_NODEID": "0"}, "cpu"),
+        (None, 2, {"SLURM_LOCALID": "0", "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_NTASKS_PER_NODE": "4"}, "cuda:0"),
+        (None, 1, {"SLURM_LOCALID": "3", "SLURM_NTASKS_PER_NODE": "4", "SLURM_GPUS_PER_TASK": "1"}, "cuda:0"),
+        (
+            None,
+            1,
+            {"SLURM_LOCALID": "0", "SLURM_NTASKS_PER_NODE": "1", "SLURM_GPUS_PER_TASK": "1"}
+            | {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"},
+            "cpu",
+        ),
     ],
-    ids=["launch says", "no GPU", "alone with a GPU", "torchrun, a GPU a rank", "torchrun, too few GPUs"],
+    ids=[
+        "launch says",
+        "no GPU",
+        "alone with a GPU",
+        "torchrun, a GPU a rank",
+        "torchrun, too few GPUs",
+        "srun, a GPU a task",
+        "srun on machines with different numbers",
+        "srun, too few GPUs",
+        "one task in an allocation for four",
+        "srun shows each task a GPU of its own",
+        "torchrun in a task with one GPU",
+    ],
 )
 def test_a_process_has_the_device_it_was_given_or_a_gpu_of_its_own(monkeypatch, assigned, gpus, environment, expected):
-    for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
+    for name in [name for name in os.environ if name.startswith(("LOCAL_", "SLURM_"))]:
+        monkeypatch.delenv(name)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(machine, "usable_gpus", lambda: gpus)
