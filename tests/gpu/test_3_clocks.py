@@ -124,6 +124,7 @@ def mark(where):
 
 
 def between_s(first, second):
+    """Between two marks. Of events that is a float32 of milliseconds: 4 µs steps after a minute."""
     return second - first if isinstance(first, float) else first.elapsed_time(second) / 1e3
 
 

