@@ -52,6 +52,10 @@ import torch
 print("NVML's, in torch:", torch.cuda.device_count())  # before CUDA is used, torch asks NVML
 from labkit.base import machine
 print("that CUDA can use:", machine.usable_gpus())
+try:
+    torch.cuda.init()
+except Exception as error:
+    print("CUDA cannot be used:", str(error).splitlines()[0])
 """
 LAUNCHES = """
 import time
@@ -111,7 +115,7 @@ def answer(command: list[str]) -> str:
     except subprocess.TimeoutExpired:
         return f"{command[0]}: no answer within {FACT_S:g} s"
     failed = f"\nexit status {done.returncode}: {done.stderr.strip()[-500:]}" if done.returncode else ""
-    return (done.stdout.strip() + failed).strip()
+    return (done.stdout.strip("\n") + failed).strip("\n")  # a table may begin with a tab
 
 
 # --- results --------------------------------------------------------------------------------------
