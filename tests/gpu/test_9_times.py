@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import copy
 import json
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
 import pytest
 import torch
 import torch.distributed as dist
 from stage_steps import gradients_in
 
-from labkit import cost, models, pipe, schedule, trace
-from labkit.base import formats
+from labkit import models, pipe
 from labkit.cost import fit_link
 from labkit.explore.schedules.measure import run_schedule
 from labkit.launch import device, launch
 from labkit.parallel.stage import Stage
 from labkit.schedule import Op, Schedule, gpipe, one_f_one_b
-from labkit.simulate import makespan, simulate, steps_of
+from labkit.simulate import makespan, simulate
 from labkit.simulate.measures import peak_activations
 from labkit.trace import repeats, span
-from labkit.train import TranslateConfig, load
 
 pytestmark = pytest.mark.gpu
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
@@ -158,25 +155,31 @@ def test_messages_of_ranks_that_share_a_gpu_take_longer_the_larger_they_are(worl
 class Notebook:
     """Cells of a notebook, found by what stands in them, run without Jupyter on a rig's ranks."""
 
-    def __init__(self, name, rig):
+    def __init__(self, name, rig, **names):
         cells = json.loads((NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
         self.sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-        self.names = {"__name__": "__main__", "launch": rig.launch, "guess": lambda *_, **__: None}  # as in a kernel
+        self.names = {"__name__": "__main__"}  # as in a kernel
+        for statement in ast.parse(without_magics(self.sources[0])).body:
+            with contextlib.suppress(ImportError):  # of what Jupyter brings
+                exec(ast.unparse(statement), self.names)
+        self.names |= {"launch": rig.launch, "guess": lambda *_, **__: None} | names
 
     def run(self, *texts):
         for text in texts:
             (source,) = [source for source in self.sources if text in source]
-            exec("\n".join(line for line in source.splitlines() if not line.startswith("%")), self.names)
+            exec(without_magics(source), self.names)
+
+
+def without_magics(source):
+    return "\n".join(line for line in source.splitlines() if not line.startswith("%"))
 
 
 @pytest.mark.parametrize(
     ("name", "texts"),
-    [("02_collectives", ["def all_reduces("]), ("05_gradient_sync", ["def in_a_row(", "fit = cost.fit_link(tried"])],
+    [("02_collectives", ["def all_reduces("]), ("05_gradient_sync", ["def in_a_row(", "fit = cost.fit_link("])],
 )
 def test_the_link_that_a_notebook_fits_has_a_latency_and_a_bandwidth(name, texts, rig, measured):
-    notebook = Notebook(name, rig)
-    notebook.names |= {"cost": cost, "device": device, "dist": dist, "repeats": repeats, "replace": replace}
-    notebook.names |= {"span": span, "torch": torch, "trace": trace, "host_s": 0.0}
+    notebook = Notebook(name, rig, host_s=0.0)
     notebook.run(*texts)
     fit = notebook.names["fit"]
     measured(f"notebook {name} fits a latency of", 1e6 * fit.latency_s, "µs")
@@ -184,20 +187,13 @@ def test_the_link_that_a_notebook_fits_has_a_latency_and_a_bandwidth(name, texts
     assert fit.latency_s >= 0 and fit.bytes_per_s > 0
 
 
-def test_what_notebook_10_solves_for_costs_more_than_nothing(rig, measured):
+@pytest.mark.parametrize("names", ["w, c", "per_token, c"])
+def test_what_notebook_10_solves_for_costs_more_than_nothing(names, rig, measured):
     notebook = Notebook("10_gpt2_pipeline", rig)
-    corpus = load(TranslateConfig(source="shipped", limit=64, limit_eval=64))
-    notebook.names |= {"corpus": corpus, "settings": {"n_layer": 8, "vocab_size": corpus.vocab_size}}
-    notebook.names |= {"ScheduledPipeline": pipe.ScheduledPipeline, "device": device, "dist": dist, "formats": formats}
-    notebook.names |= {"gpt2": models.gpt2, "makespan": makespan, "np": np, "pd": pd, "schedule": schedule}
-    notebook.names |= {"stages": models.stages, "steps_of": steps_of, "torch": torch, "trace": trace}
-    notebook.run("def sweep(", "def step_table(")
-    for text, names in (("w, c = np.linalg.solve", ("w", "c")), ("per_token, c = np.linalg.solve", ("per_token", "c"))):
-        notebook.run(text)
-        for name in names:
-            value = float(notebook.names[name])
-            measured(f"notebook 10, '{text.partition(' =')[0]}': {name}", 1e6 * value, "µs")
-            assert value > 0
+    notebook.run("corpus = load(", "def sweep(", "def step_table(", f"{names} = ")
+    for name in names.split(", "):
+        measured(f"notebook 10 solves for '{names}': {name}", 1e6 * float(notebook.names[name]), "µs")
+        assert notebook.names[name] > 0
 
 
 # --- explorers ------------------------------------------------------------------------------------
