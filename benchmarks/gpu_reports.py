@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import sys
 import time
 from multiprocessing.connection import Connection
@@ -26,6 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure() -> None:
     global _connection
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a process or rank that is aborted leaves no file of its memory
     _connection = Connection(int(os.environ[CONNECTION]), readable=False)
 
 

@@ -57,6 +57,7 @@ try:
 except Exception as error:
     print("CUDA cannot be used:", str(error).splitlines()[0])
 """
+MACHINE = "import json, on_gpu; print(json.dumps(on_gpu.machine()))"
 LAUNCHES = """
 import time
 import torch, torch.distributed as dist
@@ -106,10 +107,16 @@ def facts() -> dict[str, str]:
 _TELLING = ("CUDA_", "NCCL_", "NVIDIA_VISIBLE", "TORCH_", "PYTORCH_", "SLURM_")
 
 
+def _environment() -> dict[str, str]:
+    """Return the environment of other processes, which find the lab, and this folder's files."""
+    path = [str(PROJECT), str(PROJECT / "benchmarks"), os.environ.get("PYTHONPATH")]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
+
+
 def answer(command: list[str]) -> str:
     """Return what a command prints, or in one line why it prints nothing."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=FACT_S)
+        done = subprocess.run(command, env=_environment(), capture_output=True, text=True, timeout=FACT_S)
     except FileNotFoundError:
         return f"{command[0]}: not found"
     except subprocess.TimeoutExpired:
@@ -155,7 +162,8 @@ class Results:
         elif kind == "not collected":
             self.fail(what["name"], what["reason"])
         elif kind == "test":
-            self.tests[what["name"]] = what["test"]
+            before = self.tests.get(what["name"], {})
+            self.tests[what["name"]] = before if before.get("outcome") == "failed" else what["test"]
         elif kind == "noted":
             self.measured += [value for name, value in what["properties"] if name == "measured"]
             self.facts |= dict(value for name, value in what["properties"] if name == "fact")
@@ -215,9 +223,8 @@ def run_tests(results: Results, paths: list[Path], ends_at: float, longest_test_
 def _one_process(results: Results, paths: list[Path], ends_at: float, longest_test_s: float) -> int:
     """Run the tests that are left in one process. Where it ends too soon, its test has failed."""
     mine, theirs = Pipe(duplex=False)
-    environment = os.environ | {"LABKIT_GPU_CONNECTION": str(theirs.fileno()), "LABKIT_GPU_ENDS_AT": str(ends_at)}
+    environment = _environment() | {"LABKIT_GPU_CONNECTION": str(theirs.fileno()), "LABKIT_GPU_ENDS_AT": str(ends_at)}
     environment |= {"LABKIT_GPU_DONE": json.dumps([*results.tests]), "LABKIT_GPU_OUT": str(results.folder)}
-    environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "gpu_reports", "-p", "no:cacheprovider"]
     command += ["--continue-on-collection-errors", f"--rootdir={PROJECT}", "-c", str(PROJECT / "pyproject.toml")]
     command += ["--rehearse"] * results.rehearsal + [str(path) for path in paths]
@@ -271,12 +278,12 @@ def main() -> int:
     parser.add_argument("--notebooks", action="store_true", help="run all notebooks too, where Jupyter is")
     options = parser.parse_args()
     ends_at = time.time() + 60 * options.minutes - LAST_MINUTE_S
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
-    sys.path.insert(0, str(PROJECT))
     parts = options.part or [name for name in PARTS if name != "notebooks"]
     parts += ["notebooks"] if options.notebooks and "notebooks" not in parts else []
     results = Results(options.out.resolve(), options.rehearse)
-    results.machine, results.facts = machine(), facts()
+    said = answer([sys.executable, "-c", MACHINE])  # another process: a GPU may be there for one at a time
+    results.machine = json.loads(said) if said.startswith("{") else {"gpus": [], "no answer": _first_error(said)}
+    results.facts = facts()
     results.write()
     code = run_tests(results, [PARTS[name] for name in sorted(parts, key=list(PARTS).index)], ends_at)
     results.write()
