@@ -40,7 +40,7 @@ from labkit import models
 from labkit.cost import ETHERNET_1G, Link, ddp_timeline
 from labkit.dp import MIB, BucketedDataParallel, assign_buckets
 from labkit.launch import launch
-from labkit.trace import span
+from labkit.trace import barrier, span
 
 LINKS: dict[str, Link | None] = {"gloo": None, "ETHERNET_1G": ETHERNET_1G}
 MOST_RATIO, LEAST_HIDDEN, MOST_ERROR = 1.03, 0.90, 0.05
@@ -68,7 +68,7 @@ def build(name: str) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
 def step(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> float:
     """Return the seconds of forward, backward and synchronisation; gradients are None before."""
     model.zero_grad()
-    dist.barrier()
+    barrier()
     start = time.perf_counter()
     with span("forward"):
         loss = model(**batch).loss
@@ -234,12 +234,12 @@ def main() -> None:
     )
     tables: dict[str, list[dict[str, Any]]] = {"ratios": [], "hidden": [], "predicted": []}
     for name in options.models:
-        run = launch(alone, name, 5, threads=1, timeout_s=600)
+        run = launch(alone, name, 5, threads=1, backend="gloo", timeout_s=600)
         sizes_bytes, free = run.values[0], steps(run.events, 0)
         for link_name in options.links:
             link, measured = LINKS[link_name], {}
             for cap in options.caps:
-                run = launch(pairs, name, cap, options.pairs, threads=1, link=link, timeout_s=3600)
+                run = launch(pairs, name, cap, options.pairs, threads=1, backend="gloo", link=link, timeout_s=3600)
                 tables["ratios"].append(ratio_row(name, link_name, cap, run.values))
                 print(tables["ratios"][-1], flush=True)
                 measured[cap] = tables["ratios"][-1]["ours s"]

@@ -22,6 +22,7 @@ import torch.distributed as dist
 
 from labkit.cost import ETHERNET_1G, Link, ring_all_reduce_s
 from labkit.launch import workers
+from labkit.trace import barrier
 
 SIZES = [2**10, 2**14, 2**18, 2**20, 2**22]
 REPEATS = {"gloo": 51, "free": 51, "slow": 9}
@@ -32,7 +33,7 @@ def all_reduces(size: int, repeats: int) -> float:
     """Return the median seconds of an all_reduce of ``size`` bytes."""
     tensor, seconds = torch.ones(size // 4), []
     for _ in range(repeats):
-        dist.barrier()
+        barrier()
         start = time.perf_counter()
         dist.all_reduce(tensor)
         seconds.append(time.perf_counter() - start)

@@ -21,10 +21,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
 from labkit.dp import average_gradients
 from labkit.launch import launch
+from labkit.trace import barrier
 from labkit.train import entailment
 from labkit.train.entailment import Corpus
 from labkit.train.glue_task import GlueConfig, GlueRun, epoch_order, load_glue
@@ -73,7 +73,7 @@ def pairs(config: GlueConfig, corpus: Corpus, count: int) -> dict[str, list[floa
     for number in range(WARM_UP + count):
         for name in sorted(ways, reverse=bool(number % 2)):
             if world().size > 1:
-                dist.barrier()
+                barrier()
             began = time.perf_counter()
             ways[name]()
             seconds[name].append(time.perf_counter() - began)

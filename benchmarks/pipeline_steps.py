@@ -18,7 +18,7 @@ from labkit import models
 from labkit.parallel.emulated import EmulatedStage
 from labkit.pipe import ScheduledPipeline
 from labkit.schedule import Schedule, gpipe, one_f_one_b
-from labkit.trace import span
+from labkit.trace import barrier, span
 
 WIDTH, ROWS, TOKENS, BLOCKS = 256, 16, 64, 4
 N_STAGES = 2
@@ -40,7 +40,7 @@ def take_turns(ways: dict[str, Step], stages: list[nn.Module], count: int) -> No
         for way in sorted(ways, reverse=bool(number % 2)):
             for stage in stages:
                 stage.zero_grad()
-            dist.barrier()
+            barrier()
             with span(way, "host", step=number):
                 ways[way]()
 

@@ -19,6 +19,7 @@ import argparse
 import contextlib
 import functools
 import random
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -408,9 +409,10 @@ class BucketedDataParallel(torch.nn.Module):
     def _listen_to_autograd(self) -> None:
         """Have autograd call _gradient_is_ready for each parameter, while this object lives."""
         ready = weakref.WeakMethod(self._gradient_is_ready)  # weak, so that the hooks do not keep this object alive
+        lock = threading.Lock()  # autograd has a thread for each GPU, and they share the buckets
         handles = [
             bucket.parameters[position].register_post_accumulate_grad_hook(
-                functools.partial(_tell, ready, bucket, position)
+                functools.partial(_tell, ready, lock, bucket, position)
             )
             for bucket in self.buckets
             for position in range(len(bucket.parameters))
@@ -504,10 +506,12 @@ class BucketedDataParallel(torch.nn.Module):
         return "\n".join(lines) or "every parameter was used, and every gradient is finite"
 
 
-def _tell(ready: weakref.WeakMethod[Any], bucket: Bucket, position: int, _: torch.Tensor) -> None:
-    """Call ``ready`` from the hook on a parameter, if its object still lives."""
+def _tell(ready: weakref.WeakMethod[Any], lock: threading.Lock, bucket: Bucket, position: int, _: torch.Tensor) -> None:
+    """Call ``ready`` from the hook on a parameter, if its object still lives, in one thread at a
+    time."""
     if method := ready():
-        method(bucket, position)
+        with lock:
+            method(bucket, position)
 
 
 def _make_buckets(module: torch.nn.Module, cap_mb: float | None) -> list[Bucket]:

@@ -178,6 +178,7 @@ def workers(
     link: Link | None = None,
     share_gpu: bool = False,
     init: bool = True,
+    compared_with: int | None = None,
 ) -> Workers:
     """Start ranks that stay: ``with workers(world_size=2) as ranks: ranks.run(fn, *args) …``.
 
@@ -187,7 +188,7 @@ def workers(
     """
     __tracebackhide__ = True
     check_folders()
-    plan = decide(world_size, backend, timeout_s, threads, link, share_gpu, init)
+    plan = decide(world_size, backend, timeout_s, threads, link, share_gpu, init, compared_with)
     _check_slower(plan)
     ranks = Workers(plan, timeout_s)
     ranks._started(time.monotonic())
@@ -204,14 +205,18 @@ def launch(
     link: Link | None = None,
     share_gpu: bool = False,
     init: bool = True,
+    compared_with: int | None = None,
     **kwargs: Any,
 ) -> Run:
     """Run ``fn(*args, **kwargs)`` on ``world_size`` new ranks, each a process, and wait for all.
 
     ``backend``: ``"auto"`` takes NCCL where each rank has a GPU of its own, otherwise gloo on the
-    CPU; ``share_gpu=True`` puts several NCCL ranks on one GPU, for correctness only. ``threads``:
+    CPU; ``share_gpu=True`` puts several NCCL ranks on one GPU, for correctness only.
+    ``compared_with``: the world size of another launch that this one is compared with; ``"auto"``
+    then takes the backend that both get. ``world_size=1, compared_with=2`` is on the CPU of a
+    machine with one GPU, where two ranks are. ``threads``:
     CPU threads a rank, by default the cores shared out. ``link``: a :class:`labkit.cost.Link`, such
-    as ``ETHERNET_1G``: all communication takes at least as long as it would there (see
+    as ``ETHERNET_1G``: all communication takes at least as long as it would there, over gloo (see
     :mod:`labkit.link`). It must have less bandwidth than gloo, which is measured once per world
     size. ``init=False`` leaves ``init_process_group`` to ``fn``. ``timeout_s``: seconds from the
     call until every rank has answered. After that, reading the ranks' stacks and ending them takes
@@ -225,7 +230,7 @@ def launch(
     __tracebackhide__ = True
     _check_call(fn, args, kwargs)
     check_folders()
-    plan = decide(world_size, backend, timeout_s, threads, link, share_gpu, init)
+    plan = decide(world_size, backend, timeout_s, threads, link, share_gpu, init, compared_with)
     _check_slower(plan)
     ranks = Workers(plan, timeout_s)
     try:

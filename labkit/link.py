@@ -32,6 +32,7 @@ import torch.distributed as dist
 
 from labkit.base.tensors import as_bytes
 from labkit.cost import Link, collective_s
+from labkit.trace import barrier
 
 BACKEND = "link"
 
@@ -52,7 +53,7 @@ def measure_transport() -> float:
     tensor, n = torch.ones(_TRANSPORT_BYTES // 4), dist.get_world_size()
     seconds = []
     for _ in range(_TRANSPORT_REPEATS):
-        dist.barrier()
+        barrier()
         start = time.perf_counter()
         dist.all_reduce(tensor)
         seconds.append(time.perf_counter() - start)

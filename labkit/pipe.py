@@ -400,6 +400,7 @@ class ScheduledPipeline:
         if first and self._trains:
             check_no_grad("x", inputs)
         if last:
+            targets = [part.to(last.device) for part in targets]  # here, not in the span of an op
             self._loss = last.loss = MeanLoss(self._loss_fn, targets, self._check_nan)
         return [part.to(first.device) for part in inputs] if first else []
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import math
 import os
 import re
 import resource
@@ -10,6 +11,7 @@ import sys
 import textwrap
 import threading
 import time
+import warnings
 
 import cloudpickle
 import psutil
@@ -76,6 +78,7 @@ def test_more_ranks_than_the_machine_has_room_for_are_refused_with_the_limit(
         ({"timeout_s": "10"}, "timeout_s is '10', expected seconds"),
         ({"threads": 0}, "threads is 0, expected"),
         ({"threads": 1.5}, "threads is 1.5, expected"),
+        ({"compared_with": 0}, "compared_with is 0, expected 1 or more"),
         (
             {"link": ETHERNET_1G, "backend": "nccl"},
             "link is emulated over gloo, on the CPU; use backend='auto' or 'gloo'",
@@ -149,30 +152,69 @@ def test_nccl_without_enough_gpus_says_how_many_there_are_and_names_share_gpu(mo
 
 
 @pytest.mark.parametrize(
-    "gpus, world_size, share_gpu, backend, devices, why",
+    "gpus, world_size, options, backend, devices, why",
     [
-        (0, 2, False, "gloo", ["cpu", "cpu"], "there is no GPU here"),
-        (0, 2, True, "gloo", ["cpu", "cpu"], "there is no GPU here"),
-        (1, 1, False, "nccl", ["cuda:0"], "a GPU of its own"),
-        (1, 2, False, "gloo", ["cpu", "cpu"], "there is 1 GPU here"),
-        (1, 2, True, "nccl", ["cuda:0", "cuda:0"], "1 GPU shared, for correctness only"),
-        (2, 3, True, "nccl", ["cuda:0", "cuda:1", "cuda:0"], "2 GPUs shared"),
-        (8, 2, False, "nccl", ["cuda:0", "cuda:1"], "a GPU of its own"),
+        (0, 2, {}, "gloo", ["cpu", "cpu"], "there is no GPU here"),
+        (0, 2, {"share_gpu": True}, "gloo", ["cpu", "cpu"], "there is no GPU here"),
+        (1, 1, {}, "nccl", ["cuda:0"], "a GPU of its own"),
+        (1, 2, {}, "gloo", ["cpu", "cpu"], "there is 1 GPU here"),
+        (1, 2, {"share_gpu": True}, "nccl", ["cuda:0", "cuda:0"], "1 GPU shared, for correctness only"),
+        (2, 3, {"share_gpu": True}, "nccl", ["cuda:0", "cuda:1", "cuda:0"], "2 GPUs shared"),
+        (8, 2, {}, "nccl", ["cuda:0", "cuda:1"], "a GPU of its own"),
+        (1, 1, {"compared_with": 2}, "gloo", ["cpu"], "CPU, as 2 ranks are, where there is 1 GPU"),
+        (3, 2, {"compared_with": 4}, "gloo", ["cpu"] * 2, "CPU, as 4 ranks are, where there are 3 GPUs"),
+        (4, 2, {"compared_with": 4}, "nccl", ["cuda:0", "cuda:1"], "a GPU of its own"),
+        (1, 1, {"compared_with": 2, "backend": "nccl"}, "nccl", ["cuda:0"], "a GPU of its own"),
+        (8, 1, {"link": ETHERNET_1G}, "gloo", ["cpu"], "as a link is emulated"),
+        (8, 2, {"link": Link(0.0, math.inf)}, "gloo", ["cpu"] * 2, "as a link is emulated"),
     ],
 )
-def test_auto_takes_nccl_exactly_where_each_rank_has_a_gpu(
-    monkeypatch, gpus, world_size, share_gpu, backend, devices, why
+def test_auto_takes_nccl_exactly_where_each_rank_and_each_of_those_compared_with_has_a_gpu(
+    monkeypatch, gpus, world_size, options, backend, devices, why
 ):
     monkeypatch.setattr(plan, "_gpu_count", lambda: gpus)
-    monkeypatch.setattr(torch.cuda, "nccl", type("nccl", (), {"version": staticmethod(lambda: (2, 28, 9))}))
-    decided = plan.decide(world_size, "auto", 1.0, None, None, share_gpu, True)
+    given = {"backend": "auto", "threads": None, "link": None, "share_gpu": False, "init": True} | options
+    decided = plan.decide(world_size, timeout_s=1.0, **given)
     assert (decided.backend, decided.devices) == (backend, devices)
     assert why in decided.why and why in decided.header(0.1)
-    hosts = [variables.get("NCCL_HOSTID") for variables in decided.variables]
-    if backend == "nccl" and gpus < world_size:  # NCCL must not notice that they share a GPU
-        assert len(set(hosts)) == world_size
-    else:
-        assert set(hosts) == {None}
+    assert {"CUDA_VISIBLE_DEVICES" in variables for variables in decided.variables} == {backend == "gloo"}
+
+
+def test_ranks_that_share_a_gpu_are_on_a_host_each_for_nccl_and_know_which_gpu_is_theirs(monkeypatch):
+    """NCCL refuses two ranks on one GPU; Accelerate and FSDP take the GPU of LOCAL_RANK."""
+    monkeypatch.setattr(plan, "_gpu_count", lambda: 2)
+    shared = plan.decide(3, "auto", 1.0, None, None, True, True)
+    environments = [shared.place(rank, 11868).environment for rank in range(3)]
+    assert len({environment["NCCL_HOSTID"] for environment in environments}) == 3
+    assert [environment["LOCAL_RANK"] for environment in environments] == ["0", "1", "0"]
+    assert {environment["LOCAL_WORLD_SIZE"] for environment in environments} == {"2"}
+    own = plan.decide(2, "auto", 1.0, None, None, True, True)
+    assert not any("NCCL_HOSTID" in variables for variables in own.variables)
+
+
+def visible_gpus():
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+def test_ranks_that_auto_puts_on_the_cpu_see_no_gpu_and_others_do(monkeypatch):
+    monkeypatch.setattr(plan, "_gpu_count", lambda: 1)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert launch(visible_gpus).values == ["", ""]
+    assert launch(visible_gpus, backend="gloo").values == ["0", "0"]
+
+
+def first_backward():
+    """What torch says in the first backward pass, on any device, where the driver is too old."""
+    warnings.warn(
+        "CUDA initialization: The NVIDIA driver on your system is too old (found version 11000).", stacklevel=1
+    )
+    warnings.warn("something else", stacklevel=1)
+
+
+def test_a_driver_that_is_too_old_is_not_in_every_cell(capsys):
+    launch(first_backward, world_size=1)
+    shown = "".join(capsys.readouterr())
+    assert "something else" in shown and "too old" not in shown
 
 
 # --- what a rank is -------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import copy
 import functools
 import gc
 import inspect
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
@@ -26,6 +27,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from labkit import dp
 from labkit.launch import launch
+from labkit.parallel.bucket import Bucket
 from labkit.trace import span
 
 MIB = 2**20
@@ -864,6 +866,69 @@ def wait_until(condition: Callable[[], bool], at_most_s: float = 20) -> bool:
             return False
         time.sleep(0.005)
     return True
+
+
+@reducer_task
+def test_backward_passes_in_two_threads_send_each_bucket_once_and_in_order(ranks):
+    """As where a model is on two GPUs: autograd has a thread for each."""
+
+    def in_rank() -> tuple[list[int], dict, dict]:
+        sent, is_sending = [], threading.Event()
+        model = nn.ModuleList(nn.Linear(6, 4, bias=False).double() for _ in range(2))
+
+        def hook(buffer: torch.Tensor) -> torch.futures.Future[Any]:
+            sent.append(next(bucket.number for bucket in reducer.buckets if bucket.buffer is buffer))
+            is_sending.set()
+            time.sleep(0.05)  # gives up the GIL, as an all_reduce does
+            return dp.all_reduce_hook(buffer)
+
+        def losses(each: nn.ModuleList) -> list[torch.Tensor]:
+            return [part(batch(0, dist.get_rank())).square().mean() for part in each]
+
+        reducer = dp.BucketedDataParallel(model, bucket_cap_mb=1 / MIB, comm_hook=hook)  # a bucket a parameter
+        early, late = losses(model)[1], WaitInBackward.apply(losses(model)[0], is_sending.wait)
+        threads = [threading.Thread(target=loss.backward) for loss in (early, late)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        reducer.finish_gradient_synchronization()
+        return sent, gradients(model), own_gradients(model, lambda each: sum(losses(each)))
+
+    run = ranks(2).run(in_rank)
+    for sent, found, _ in run.values:
+        assert sent == [0, 1]
+        torch.testing.assert_close(found, mean(own for *_, own in run.values))
+
+
+class FakeStream:
+    """Stands in for a GPU's stream: knows for which others it waits."""
+
+    def __init__(self) -> None:
+        self.waits_for: set[FakeStream] = {self}
+
+    def wait_stream(self, other: FakeStream) -> None:
+        self.waits_for.add(other)
+
+
+def test_a_bucket_is_sent_after_what_was_collected_on_every_stream_as_by_the_partitions_of_a_pipe(monkeypatch):
+    streams, sent_after = [FakeStream() for _ in range(3)], []
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    bucket = Bucket(0, ["a", "b"], [nn.Parameter(torch.ones(3)) for _ in range(2)])
+
+    def hook(buffer: torch.Tensor) -> torch.futures.Future[Any]:
+        sent_after.append(streams[1].waits_for)
+        return torch.futures.Future()
+
+    for position, stream in enumerate(streams[:2]):
+        monkeypatch.setattr("labkit.parallel.bucket._current_stream", lambda tensor, stream=stream: stream)
+        bucket.collect(position)
+    bucket.send(hook)
+    assert sent_after == [{*streams[:2]}]
+    bucket.reset()
+    monkeypatch.setattr("labkit.parallel.bucket._current_stream", lambda tensor: streams[2])
+    bucket.send(hook)
+    assert streams[2].waits_for == {streams[2]}, "of the step before"
 
 
 @reducer_task

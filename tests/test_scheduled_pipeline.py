@@ -27,6 +27,7 @@ from scheduled_runs import (
 )
 from to_do import task
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from labkit.cost import ETHERNET_1G
 from labkit.pipe import ScheduledPipeline
@@ -41,6 +42,7 @@ from labkit.schedule import (
     zero_bubble_h2,
     zero_bubble_v,
 )
+from labkit.trace import span
 
 pytestmark = task("pipe.5")
 
@@ -369,3 +371,27 @@ def test_a_step_after_one_that_failed_is_refused():
         pipe.step(*batch())
     with pytest.raises(RuntimeError, match=r"an earlier step of this ScheduledPipeline has failed.* launch anew"):
         pipe.step(*batch())
+
+
+def test_targets_are_on_the_last_stages_device_before_its_first_op_is_timed(monkeypatch):
+    inside, copied = [], []
+
+    class Span(span):
+        def __enter__(self) -> Span:
+            inside.append(self)
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            inside.pop()
+
+    class Copies(TorchDispatchMode):
+        def __torch_dispatch__(self, operation, types, arguments=(), options=None):
+            if operation is torch.ops.aten._to_copy.default:
+                copied.append(len(inside))
+            return operation(*arguments, **options or {})
+
+    monkeypatch.setattr("labkit.parallel.stage.span", Span)
+    stage = nn.Linear(WIDTH, WIDTH, device="meta")  # another device than the batch's
+    with Copies():
+        ScheduledPipeline([stage], gpipe(1, 4), mse).step(torch.ones(4, WIDTH), torch.ones(4, WIDTH))
+    assert copied == [0] * 8, "a copy for each micro-batch of x and of target, none in a span"

@@ -5,7 +5,7 @@ collectives   what a collective costs on a link
 ddp           when DDP's buckets run on one channel
 step          the whole step around them
 ways          an iteration's terms, for three ways to agree on gradients
-fit           the link, and the cost of a call, that fit measured times
+fit           the link, and the cost of a call or a micro-batch, that fit measured times
 memory        how big a model fits where, and how long it trains
 
 Everything stands on one model of a link, the α–β model: a message takes a fixed time α, its
@@ -25,7 +25,7 @@ since every rank does.
 
 from labkit.cost.collectives import collective_s, parameter_server_s, ring_all_reduce_s, ring_broadcast_s
 from labkit.cost.ddp import ddp_timeline
-from labkit.cost.fit import LinkFit, fit_host_s, fit_link
+from labkit.cost.fit import LinkFit, fit_host_s, fit_link, fit_work, measure_rising
 from labkit.cost.links import ETHERNET_1G, ETHERNET_10G, INFINIBAND_HDR, NVLINK4, Link
 from labkit.cost.step import ddp_step
 from labkit.cost.ways import way_terms
@@ -42,6 +42,8 @@ __all__ = [
     "ddp_timeline",
     "fit_host_s",
     "fit_link",
+    "fit_work",
+    "measure_rising",
     "parameter_server_s",
     "ring_all_reduce_s",
     "ring_broadcast_s",

@@ -1,9 +1,9 @@
-"""Fit the model to measured times by least squares: a link, and what a call costs its rank."""
+"""Fit the model to measured times: a link, what a call costs its rank, and what a micro-batch."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,6 +14,7 @@ from labkit.cost.links import Link
 
 if TYPE_CHECKING:
     import numpy as np
+    import pandas as pd
 
 _TIME = "a finite number of seconds, more than 0: leave out what was not measured"
 
@@ -112,6 +113,55 @@ def fit_host_s(calls: Sequence[float], times_s: Sequence[float], predicted_s: Se
         raise ValueError("no measurement has a call in it, expected at least one: without, there is no cost of a call")
     beyond = sum(n * (time - predicted) for n, time, predicted in zip(calls, times_s, predicted_s, strict=True))
     return max(0.0, float(beyond / sum(n * n for n in calls)))
+
+
+class WorkFit(NamedTuple):
+    """What a clock of a pipeline takes: so long for each unit of work, and ``fixed_s`` besides."""
+
+    unit_s: float
+    fixed_s: float
+
+
+_LEAST_RISE = 0.1  # of the time; of two points, less is noise
+
+
+def fit_work(units: Sequence[float], times_s: Sequence[float]) -> WorkFit:
+    """Fit ``unit_s`` · units + ``fixed_s`` to the times of two amounts of work.
+
+    Units are tokens of a micro-batch, say. A fixed time is never below 0. Raises ValueError where
+    the larger amount takes hardly longer, as where Python cannot hand out work as quickly as a GPU
+    does it: such times tell what the host takes, and not what the work does.
+    """
+    (less, less_s), (more, more_s) = sorted(zip(units, times_s, strict=True))
+    if not more_s - less_s > _LEAST_RISE * less_s:
+        raise ValueError(
+            f"{more:g} units of work take {1e3 * more_s:.3g} ms, and {less:g} take {1e3 * less_s:.3g} ms, expected clearly "
+            "longer: the time goes into handing out the work, so it does not tell what a unit costs; measure larger ones"
+        )
+    unit_s = (more_s - less_s) / (more - less)
+    return WorkFit(float(unit_s), max(0.0, float(less_s - unit_s * less)))
+
+
+_MOST_BYTES = 2**30
+
+
+def measure_rising(measure: Callable[[list[int]], pd.DataFrame], sizes_bytes: Sequence[int]) -> pd.DataFrame:
+    """Return ``measure(sizes)``, where the largest takes at least twice as long as the smallest.
+
+        measure_rising(lambda sizes: repeats(launch(fn, sizes).events, by="bytes"), [2**10, 2**20])
+
+    ``measure`` gives a row for each repeat and a column for each size. On a fast link small tensors
+    all take as long as the host needs to hand them over, and tell no bandwidth. So as long as need
+    be, a size four times as large as the largest joins them and all are measured again, up to 1
+    GiB.
+    """
+    sizes = list(sizes_bytes)
+    while True:
+        seconds = measure(sizes)
+        median_s = seconds.median()
+        if median_s[sizes[-1]] >= 2 * median_s[sizes[0]] or 4 * sizes[-1] > _MOST_BYTES:
+            return seconds
+        sizes.append(4 * sizes[-1])
 
 
 def _check_points(sizes_bytes: Sequence[float], times_s: Sequence[float]) -> None:

@@ -10,7 +10,9 @@ import importlib.metadata
 import os
 import platform
 import shutil
+import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +24,8 @@ from labkit.course import chromium
 OK, WARNING, FAULT = "ok", "warning", "fault"
 GIB = 1 << 30
 LEAST_PYTHON, LEAST_TORCH = (3, 11), (2, 9)
+NCCL_S = 20.0  # for an all_reduce of two ranks, their start included
+P2P_DRIVER = (550, 40, 7)  # GeForce RTX 40xx with an older one claim a peer-to-peer that they do not have
 
 
 @dataclass(frozen=True)
@@ -116,35 +120,107 @@ def _torch() -> Fact:
 
 
 def _gpus() -> Fact:
-    try:
-        import torch
-    except ImportError:
-        return Fact("GPUs", WARNING, "unknown without torch", "run make setup")
-    count = machine.usable_gpus()
-    if count:
-        properties = [torch.cuda.get_device_properties(index) for index in range(count)]
-        kinds = sorted({f"{gpu.name} ({gpu.total_memory / GIB:.0f} GiB)" for gpu in properties})
-        return Fact("GPUs", OK, f"{count}: {', '.join(kinds)}")
-    if shutil.which("nvidia-smi") or Path("/proc/driver/nvidia/version").exists():
+    """Look at the GPUs: those that torch can use, and the modes that their driver is in.
+
+    The driver's own command is asked, as CUDA stays untouched in this process.
+    """
+    count, gpus = (
+        machine.usable_gpus(),
+        _ask_driver("name", "memory.total", "driver_version", "compute_mode", "persistence_mode"),
+    )
+    found = "; ".join(
+        sorted(
+            {
+                f"{name}, {memory}, driver {rest[0]}, compute mode {rest[1]}, persistence mode {rest[2]}"
+                for name, memory, *rest in gpus
+            }
+        )
+    )
+    if not count and machine.has_gpu_driver():
         advice = "compare nvidia-smi with the CUDA version of torch above, and look at CUDA_VISIBLE_DEVICES"
-        return Fact("GPUs", WARNING, "there is a driver, but torch sees no GPU", advice)
-    return Fact("GPUs", OK, "none: everything runs on the CPU, with gloo")
+        return Fact(
+            "GPUs", WARNING, f"there is a driver, but torch can use no GPU: {found or 'nvidia-smi shows none'}", advice
+        )
+    if not count:
+        return Fact("GPUs", OK, "none: everything runs on the CPU, with gloo")
+    advice = " ".join(
+        dict.fromkeys(advice for name, _, driver, mode, _ in gpus for advice in _gpu_advice(name, driver, mode))
+    )
+    return Fact("GPUs", WARNING if advice else OK, f"{count}: {found}", advice)
+
+
+def _gpu_advice(name: str, driver: str, mode: str) -> Iterator[str]:
+    if mode == "Exclusive_Process":
+        yield "each GPU takes one process: no share_gpu=True, and close other kernels that use it."
+    if mode == "Prohibited":
+        yield "no process may use it: ask for compute mode Default (nvidia-smi -c 0)."
+    if " 40" in name and tuple(map(int, driver.split("."))) < P2P_DRIVER:
+        yield "Accelerate stops there until NCCL_P2P_DISABLE=1 and NCCL_IB_DISABLE=1 are set."
+
+
+def _ask_driver(*questions: str) -> list[list[str]]:
+    """Return what nvidia-smi answers, for each GPU; nothing where it is missing or fails."""
+    command = ["nvidia-smi", f"--query-gpu={','.join(questions)}", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [line.split(", ") for line in answer.splitlines()]
 
 
 def _nccl() -> Fact:
+    """Look at NCCL, and have two ranks try it where there are two GPUs.
+
+    Traffic from GPU to GPU hangs on some machines, such as those with ACS or an IOMMU on.
+    """
     try:
         import torch
         import torch.distributed as dist
     except ImportError:
         return Fact("NCCL", WARNING, "unknown without torch", "run make setup")
-    if not machine.usable_gpus():
+    if not (count := machine.usable_gpus()):
         return Fact("NCCL", OK, "not needed without a GPU")
     if not dist.is_nccl_available():
         return Fact(
             "NCCL", WARNING, "not built into this torch", "install torch's CUDA build; until then ranks use gloo"
         )
-    version = torch.cuda.nccl.version()  # type: ignore[no-untyped-call, unused-ignore]
-    return Fact("NCCL", OK, _dotted(version))
+    version = _dotted(torch.cuda.nccl.version())  # type: ignore[no-untyped-call, unused-ignore]
+    if count < 2:
+        return Fact("NCCL", OK, version)
+    if (failure := _all_reduce_fails()) is None:
+        return Fact("NCCL", OK, f"{version}, an all_reduce of two ranks works")
+    if _all_reduce_fails(NCCL_P2P_DISABLE="1") is None:
+        found = f"{version}, an all_reduce of two ranks fails ({failure}), and works with NCCL_P2P_DISABLE=1"
+        return Fact("NCCL", WARNING, found, "set NCCL_P2P_DISABLE=1 before you start Jupyter, or mend the machine")
+    found = f"{version}, an all_reduce of two ranks fails ({failure}), also with NCCL_P2P_DISABLE=1"
+    return Fact("NCCL", FAULT, found, "set NCCL_DEBUG=INFO and run labkit doctor again, or use backend='gloo'")
+
+
+def _all_reduce_fails(**variables: str) -> str | None:
+    """Have two ranks all_reduce over NCCL; return how it failed, None if it did not."""
+    from labkit.launch import LaunchTimeout, RankError, launch
+
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        launch(_all_reduce, world_size=2, backend="nccl", timeout_s=NCCL_S)
+    except (RankError, LaunchTimeout) as error:
+        return f"no answer in {NCCL_S:.0f} s" if isinstance(error, LaunchTimeout) else error.error_type
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    return None
+
+
+def _all_reduce() -> float:
+    import torch
+    import torch.distributed as dist
+
+    from labkit.launch import device
+
+    x = torch.ones(1 << 20, device=device())
+    dist.all_reduce(x)
+    return x[0].item()
 
 
 def _jupyter() -> Fact:

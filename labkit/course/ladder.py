@@ -35,7 +35,7 @@ def in_rank(path: str, *options: str) -> str:
 
 def on_ranks(path: str | os.PathLike[str], *options: str, world_size: int = 2) -> str:
     """Run a file on ranks, as torchrun would, and return what rank 0 prints."""
-    run = launch(in_rank, str(path), *options, world_size=world_size, init=False)
+    run = launch(in_rank, str(path), *options, world_size=world_size, compared_with=2, init=False)
     return str(run.values[0])
 
 

@@ -39,6 +39,7 @@ class Bucket:
         """Begin a step: every gradient is missing, and nothing is on its way."""
         self.missing = set(range(len(self.parameters)))
         self.future: torch.futures.Future[Any] | None = None
+        self._streams: set[Any] = set()  # of a GPU, on which gradients were collected
 
     @torch.no_grad()
     def collect(self, position: int) -> None:
@@ -50,6 +51,7 @@ class Bucket:
         """
         with span("collect", lane="host", bucket=self.number):
             self._collect(self.parameters[position], self.views[position], self.names[position])
+            self._streams.add(_current_stream(self.buffer))
 
     def _collect(self, parameter: torch.nn.Parameter, view: torch.Tensor, name: str) -> None:
         if parameter.grad is None:
@@ -69,7 +71,10 @@ class Bucket:
         Its ``bytes`` are the buffer's, whatever the hook makes of them on the way. To hand it over
         is a span of the host: so long the thread that computes is held up.
         """
-        timing = span("all_reduce", lane="comm", bucket=self.number, bytes=self.buffer.nbytes).__enter__()
+        for stream in self._streams - {_current_stream(self.buffer)}:  # partitions of a Pipe have one each
+            _current_stream(self.buffer).wait_stream(stream)
+        device, n_bytes = self.buffer.device, self.buffer.nbytes
+        timing = span("all_reduce", "comm", device=device, bucket=self.number, bytes=n_bytes).__enter__()
 
         def arrived(future: torch.futures.Future[Any]) -> Any:
             timing.end()
@@ -96,6 +101,11 @@ class Bucket:
 
     def __repr__(self) -> str:
         return f"Bucket({self.number}: {len(self.names)} parameters, {self.buffer.nbytes / MIB:.3g} MiB {self.buffer.dtype})"
+
+
+def _current_stream(tensor: torch.Tensor) -> Any:
+    """Return the stream on which this thread computes on the tensor's GPU; None on the CPU."""
+    return torch.cuda.current_stream(tensor.device) if tensor.is_cuda else None
 
 
 def _as(parameter: torch.Tensor, part: torch.Tensor) -> torch.Tensor:

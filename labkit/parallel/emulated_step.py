@@ -15,6 +15,7 @@ some 15 ms, and are held until the ring would be done on the link. Where a machi
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -35,6 +36,7 @@ COMPUTE_NOTE = "emulated compute: ranks sleep instead of computing"
 KIB = 2**10
 SLOW = Link(latency_s=200e-6, bytes_per_s=2.5e6, name="slow link")
 _FLOAT_BYTES, _STAMP_BYTES = 4, 8
+_cpu_span = functools.partial(span, device="cpu")  # a rank sleeps and sends here, also where it has a GPU
 _HEAD_START_S = 0.5e-3  # a rank, from the word of rank 0 to the step: by then it has come to all
 
 
@@ -102,19 +104,19 @@ class EmulatedStep:
         gradients = [torch.ones(n_bytes // _FLOAT_BYTES) for n_bytes in self.bucket_bytes]
         sent: list[Future[None]] = []
         begin_s = _begin_together()
-        with span("forward", step=number):
+        with _cpu_span("forward", step=number):
             _sleep_until(begin_s + self.forward_s)
-        with span("backward", step=number):
+        with _cpu_span("backward", step=number):
             start_s = time.perf_counter()
             for k, ready_s in enumerate(self.ready_s):
                 _sleep_until(start_s + ready_s)
                 if overlap:
                     sent.append(channel.hand_over(gradients[k], number, k))
-        with span("wait", step=number):
+        with _cpu_span("wait", step=number):
             sent += [channel.hand_over(gradients[k], number, k) for k in range(len(sent), len(gradients))]
             for each in sent:
                 each.result()
-        with span("optimizer", step=number):
+        with _cpu_span("optimizer", step=number):
             time.sleep(self.optimizer_s)
 
 
@@ -134,7 +136,7 @@ class Channel:
             return self._thread.submit(self._sum, gradient, time.perf_counter_ns(), step, bucket)
 
     def _sum(self, gradient: torch.Tensor, handed_over_ns: int, step: int, bucket: int) -> None:
-        with span("all_reduce", lane="comm", step=step, bucket=bucket, bytes=gradient.nbytes):
+        with _cpu_span("all_reduce", lane="comm", step=step, bucket=bucket, bytes=gradient.nbytes):
             if dist.get_world_size() == 1:
                 return
             # However late this thread woke up: the channel was free when the bucket before was due.

@@ -73,7 +73,7 @@ class MeanLoss:
         is not one number or has lost its way back to the output; FloatingPointError where it is NaN
         and ``check_nan`` was asked for.
         """
-        target = self._targets[micro_batch].to(output.device)
+        target = self._targets[micro_batch].to(output.device)  # moves it where the last stage is on several devices
         if not output.dim() or len(output) != len(target):
             raise ValueError(
                 f"the output has shape {tuple(output.shape)} and the target {tuple(target.shape)}, expected as many rows: "

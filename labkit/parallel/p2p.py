@@ -293,4 +293,5 @@ class P2P:
             )
 
     def _span(self, name: str, op: Op, tensor: torch.Tensor) -> span:
-        return span(name, "comm", step=self.step, stage=op.stage, micro_batch=op.micro_batch, bytes=tensor.nbytes)
+        labels = {"stage": op.stage, "micro_batch": op.micro_batch, "bytes": tensor.nbytes}
+        return span(name, "comm", device=tensor.device, step=self.step, **labels)

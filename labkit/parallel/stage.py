@@ -86,4 +86,4 @@ class Stage:
                 graph.weight_grad()
 
     def _span(self, name: str, micro_batch: int) -> span:
-        return span(name, step=self.step, stage=self.number, micro_batch=micro_batch)
+        return span(name, device=self.device, step=self.step, stage=self.number, micro_batch=micro_batch)

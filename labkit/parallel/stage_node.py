@@ -49,12 +49,12 @@ def run_stage(module: nn.Module, x: torch.Tensor, device: torch.device, stage: i
             x = x.clone()  # micro-batches are views of one batch, which a module may not change in place
         entry = enter_graph(x) if torch.is_grad_enabled() and x.requires_grad else x
         inputs = [get_gradient_edge(entry)] if entry is not x else []  # before the module may change it in place
-        with span("forward", stage=stage, micro_batch=micro_batch):
+        with span("forward", device=device, stage=stage, micro_batch=micro_batch):
             y = module(entry)
         check_output(y, stage, micro_batch)
         if torch.is_grad_enabled() and y.requires_grad:
             leaves = _leaves(get_gradient_edge(y), inputs)
-            y = _StageNode.apply(_InnerGraph(y, inputs, leaves, stage, micro_batch), x, *leaves)
+            y = _StageNode.apply(_InnerGraph(y, inputs, leaves, device, stage, micro_batch), x, *leaves)
         return mark_ready(y)
 
 
@@ -69,12 +69,18 @@ class _InnerGraph:
     """
 
     def __init__(
-        self, y: torch.Tensor, inputs: list[GradientEdge], leaves: list[torch.Tensor], stage: int, micro_batch: int
+        self,
+        y: torch.Tensor,
+        inputs: list[GradientEdge],
+        leaves: list[torch.Tensor],
+        device: torch.device,
+        stage: int,
+        micro_batch: int,
     ):
         self.y: torch.Tensor | None = y
         self.output = get_gradient_edge(y)
         self.inputs, self.leaves = inputs, leaves
-        self.stage, self.micro_batch = stage, micro_batch
+        self.device, self.stage, self.micro_batch = device, stage, micro_batch
 
     def hand_over(self) -> torch.Tensor:
         """Return the output without a graph; it shares memory and in-place changes with ``y``."""
@@ -90,7 +96,7 @@ class _InnerGraph:
         with (
             noted("backward", self.stage, self.micro_batch),
             _without_hooks(self.leaves),
-            span("backward", stage=self.stage, micro_batch=self.micro_batch),
+            span("backward", device=self.device, stage=self.stage, micro_batch=self.micro_batch),
         ):
             found = torch.autograd.grad([self.output], ends, [gradient], retain_graph, allow_unused=True)
         return [*([] if self.inputs else [None]), *found]

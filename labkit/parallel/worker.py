@@ -307,7 +307,8 @@ def move(x: torch.Tensor, device: torch.device, **labels: int) -> torch.Tensor:
             if end.type == "cuda":
                 copying.enter_context(torch.cuda.stream(_copy_stream(end)))
         wait_until_ready(x)
-        with span("copy", lane="comm", bytes=x.nbytes, **labels):
+        gpu = there if there.type == "cuda" else here
+        with span("copy", lane="comm", device=gpu, bytes=x.nbytes, **labels):
             y = x.to(there, non_blocking=there.type == "cuda")  # to the CPU it blocks: nothing there waits for an event
         mark_ready(y)
     return wait_until_ready(y)

@@ -51,17 +51,28 @@ class Plan:
 
 
 def decide(
-    world_size: int, backend: str, timeout_s: float, threads: int | None, link: Link | None, share_gpu: bool, init: bool
+    world_size: int,
+    backend: str,
+    timeout_s: float,
+    threads: int | None,
+    link: Link | None,
+    share_gpu: bool,
+    init: bool,
+    compared_with: int | None = None,
 ) -> Plan:
     """Check every option of launch and decide.
+
+    Launches that are compared share one backend. The rule for ``"auto"``: gloo where a link is
+    emulated, even one that takes no time; otherwise NCCL where there is a GPU for each rank, and
+    for each of those ``compared_with``; otherwise gloo. Where ``"auto"`` takes gloo, ranks see no
+    GPU, whatever they ask.
 
     Raises TypeError or ValueError that says what was given and what was expected.
     """
     __tracebackhide__ = True
-    if isinstance(world_size, bool) or not isinstance(world_size, int):
-        raise TypeError(f"launch: world_size is {world_size!r}, expected a whole number of ranks, 1 or more")
-    if world_size < 1:
-        raise ValueError(f"launch: world_size is {world_size}, expected 1 or more")
+    _check_ranks("world_size", world_size)
+    if compared_with is not None:
+        _check_ranks("compared_with", compared_with)
     _check_room(world_size)
     if backend not in BACKENDS:
         raise ValueError(f"launch: backend is {backend!r}, expected one of {', '.join(map(repr, BACKENDS))}")
@@ -73,14 +84,23 @@ def decide(
         )
     if link is not None:
         _check_link(link, backend, init)
-        link = None if link.is_free or world_size == 1 else link  # nothing to emulate
-    backend, why, gpus = _choose_backend(world_size, backend, share_gpu, link)
+    chosen, why, gpus = _choose_backend(world_size, backend, share_gpu, link, compared_with or 1)
+    if link is not None and (link.is_free or world_size == 1):
+        link = None  # nothing to emulate
+    devices = [f"cuda:{rank % gpus}" if chosen == "nccl" else "cpu" for rank in range(world_size)]
     variables = [
-        _network_variables(backend, rank, shared=backend == "nccl" and gpus < world_size) for rank in range(world_size)
+        _variables(rank, chosen, gpus, gpus < world_size, hidden=backend == "auto") for rank in range(world_size)
     ]
-    devices = [f"cuda:{rank % gpus}" if backend == "nccl" else "cpu" for rank in range(world_size)]
     threads = threads or max(1, machine.cores() // world_size)
-    return Plan(world_size, backend, why, devices, threads, bool(init), variables, link)
+    return Plan(world_size, chosen, why, devices, threads, bool(init), variables, link)
+
+
+def _check_ranks(name: str, number: Any) -> None:
+    __tracebackhide__ = True
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise TypeError(f"launch: {name} is {number!r}, expected a whole number of ranks, 1 or more")
+    if number < 1:
+        raise ValueError(f"launch: {name} is {number}, expected 1 or more")
 
 
 def _check_room(world_size: int) -> None:
@@ -119,8 +139,10 @@ def _check_link(link: Any, backend: str, init: bool) -> None:
         raise ValueError("launch: link needs the process group that launch forms; leave out init=False")
 
 
-def _choose_backend(world_size: int, backend: str, share_gpu: bool, link: Link | None) -> tuple[str, str, int]:
-    """Return (backend, why, number of GPUs): NCCL where each rank has a GPU, otherwise gloo."""
+def _choose_backend(
+    world_size: int, backend: str, share_gpu: bool, link: Link | None, compared_with: int
+) -> tuple[str, str, int]:
+    """Return (backend, why, number of GPUs), by the rule of :func:`decide`."""
     __tracebackhide__ = True
     if link is not None and backend == "auto":
         return "gloo", "CPU, as a link is emulated over it", 0
@@ -128,7 +150,7 @@ def _choose_backend(world_size: int, backend: str, share_gpu: bool, link: Link |
     have = {0: "no GPU", 1: "1 GPU"}.get(gpus, f"{gpus} GPUs")
     if backend == "gloo":
         return "gloo", "CPU, as asked for", gpus
-    if gpus >= world_size:
+    if gpus >= world_size and (backend == "nccl" or gpus >= compared_with):
         return "nccl", "each rank has a GPU of its own", gpus
     if share_gpu and gpus:
         return "nccl", f"{have} shared, for correctness only", gpus
@@ -139,7 +161,10 @@ def _choose_backend(world_size: int, backend: str, share_gpu: bool, link: Link |
             + (", or share_gpu=True to put several ranks on one GPU (for correctness only: it is slow)" * bool(gpus))
             + (" (share_gpu=True would need at least one GPU)" * (not gpus))
         )
-    return "gloo", f"CPU, as there {'is' if gpus < 2 else 'are'} {have} here", gpus
+    verb = "is" if gpus < 2 else "are"
+    if gpus >= world_size:
+        return "gloo", f"CPU, as {compared_with} ranks are, where there {verb} {have}", gpus
+    return "gloo", f"CPU, as there {verb} {have} here", gpus
 
 
 def _gpu_count() -> int:
@@ -148,14 +173,15 @@ def _gpu_count() -> int:
     return machine.usable_gpus() if dist.is_nccl_available() else 0
 
 
-def _network_variables(backend: str, rank: int, shared: bool) -> dict[str, str]:
-    """Return variables that keep traffic on this machine, and let ranks share a GPU."""
-    variables = {"GLOO_SOCKET_IFNAME": LOOPBACK_INTERFACE, "NCCL_SOCKET_IFNAME": LOOPBACK_INTERFACE}
-    if shared:
-        import torch
+def _variables(rank: int, backend: str, gpus: int, shared: bool, hidden: bool) -> dict[str, str]:
+    """Return variables that keep traffic on this machine, and say which GPU is whose.
 
-        if torch.cuda.nccl.version() >= (2, 30):
-            variables["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
-        else:  # NCCL refuses two ranks on one GPU of one host, so let each believe it is on a host of its own
-            variables |= {"NCCL_HOSTID": f"labkit-{rank}", "NCCL_NET": "Socket"}
+    ``shared``: fewer GPUs than ranks. ``hidden``: ranks on the CPU see no GPU.
+    """
+    variables = {"GLOO_SOCKET_IFNAME": LOOPBACK_INTERFACE, "NCCL_SOCKET_IFNAME": LOOPBACK_INTERFACE}
+    if backend == "gloo":
+        return variables | {"CUDA_VISIBLE_DEVICES": ""} if hidden else variables
+    if shared:  # NCCL refuses two ranks on one GPU of one host, so let each believe it is on a host of its own
+        variables |= {"NCCL_HOSTID": f"labkit-{rank}", "NCCL_NET": "Socket"}
+        variables |= {"LOCAL_RANK": str(rank % gpus), "LOCAL_WORLD_SIZE": str(gpus)}  # by which libraries take a GPU
     return variables

@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 import time
+import warnings
 from datetime import timedelta
 from typing import Any
 
@@ -154,6 +155,8 @@ class Rank:
                 numpy.random.seed()  # a fork would share its state with the other ranks
             if place.device.startswith("cuda"):
                 torch.cuda.set_device(torch.device(place.device))
+            else:  # torch looks for GPUs in the first backward pass, and says what is wrong with them
+                warnings.filterwarnings("ignore", "CUDA initialization")
             self.store = self._meet()
         if place.init and not dist.is_initialized():
             self._groups += 1

@@ -1,6 +1,7 @@
 """Record what did happen: spans timed in any thread of any rank, as rows of the one event table.
 
 spans     time a block of code, and record such spans
+gpu_time  read a GPU's events on the CPU's clock; wait for GPUs, and for all ranks and theirs
 table     the event table, and the timings of its spans
 chrome    the table as a file for Perfetto
 traffic   bytes that this process's sockets moved
@@ -13,6 +14,7 @@ one reads the other.
 
 from labkit.trace.chrome import to_chrome_trace
 from labkit.trace.compare import Interval, Verdict, interval, repeats, verdict
+from labkit.trace.gpu_time import barrier, synchronize
 from labkit.trace.spans import Recorder, Recording, note_emulated, pause, record, span
 from labkit.trace.table import EVENT_COLUMNS, LANES, TIMING_COLUMNS, Row, event_table, rank_events, timings
 from labkit.trace.turns import one_step, turns
@@ -26,6 +28,7 @@ __all__ = [
     "Recording",
     "Row",
     "Verdict",
+    "barrier",
     "event_table",
     "interval",
     "note_emulated",
@@ -35,6 +38,7 @@ __all__ = [
     "record",
     "repeats",
     "span",
+    "synchronize",
     "timings",
     "to_chrome_trace",
     "turns",

@@ -11,18 +11,23 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from labkit.trace import gpu_time
+from labkit.trace.gpu_time import GpuClock, Mark
 from labkit.trace.table import LANES, Row, event_table, rank_events, timings
 
 if TYPE_CHECKING:
     import pandas as pd
+    import torch
 
 _sinks: tuple[list[Row], ...] = ()  # every recording in progress; replaced, never mutated, so threads need no lock
 
 _paused = 0  # blocks of pause() that are running
 
 _notes: tuple[list[str], ...] = ()  # of the same recordings: what was not real while they ran
+
+_gpu: torch.device | None = None  # of the process, while spans are timed on it
 
 _clock = time.perf_counter_ns  # on Linux and macOS one clock for all processes of a machine
 
@@ -35,19 +40,21 @@ class span:  # noqa: N801  (a context manager that reads as a verb)
     that raises is recorded and raises on.
 
     On a rank whose device is a GPU, spans of ``"compute"`` and ``"comm"`` are timed by CUDA events
-    on the current stream, and read after the rank's function is done: a span never synchronises.
-    ``"host"`` is always the CPU's clock.
+    on this thread's stream of that GPU, and read after the rank's function is done: a span never
+    synchronises. ``device`` names another one that does the work, such as a stage's; on a CPU, and
+    in the lane ``"host"``, it is the CPU's clock.
 
     Raises ValueError for an unknown lane and TypeError for an unknown label.
     """
 
-    __slots__ = ("_labels", "_lane", "_start")
+    __slots__ = ("_device", "_labels", "_lane", "_start")
 
     def __init__(
         self,
         name: str,
         lane: str = "compute",
         *,
+        device: str | torch.device | None = None,
         step: int | None = None,
         stage: int | None = None,
         micro_batch: int | None = None,
@@ -56,12 +63,12 @@ class span:  # noqa: N801  (a context manager that reads as a verb)
     ):
         if lane not in LANES:
             raise ValueError(f"span({name!r}): lane is {lane!r}, expected one of {', '.join(LANES)}")
-        self._lane = lane
+        self._lane, self._device = lane, device
         self._labels = (name, step, stage, micro_batch, bucket, bytes)
 
     def __enter__(self) -> span:
         if _sinks:
-            self._start = _cuda_mark() if _cuda and self._lane != "host" else _clock()
+            self._start = _clock() if _gpu is None or self._lane == "host" else self._mark(_gpu)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -70,10 +77,14 @@ class span:  # noqa: N801  (a context manager that reads as a verb)
     def end(self) -> None:
         """End what ``__enter__`` began, where the work ends elsewhere: in a thread that waits."""
         if _sinks and not _paused and hasattr(self, "_start"):
-            end = _clock() if isinstance(self._start, int) else _cuda_mark()
+            end = _clock() if isinstance(self._start, int) else gpu_time.mark(self._start.device)
             row = (self._lane, *self._labels, self._start, end)
             for sink in _sinks:
                 sink.append(row)
+
+    def _mark(self, of_process: torch.device) -> int | Mark:
+        device = of_process if self._device is None else self._device
+        return gpu_time.mark(device) if str(device).startswith("cuda") else _clock()
 
 
 @contextlib.contextmanager
@@ -98,19 +109,7 @@ def note_emulated(what: str) -> None:
             notes.append(what)
 
 
-# --- CUDA: events on the stream instead of the CPU's clock ----------------------------------------
-
-_cuda: Any = None  # torch.cuda while spans are timed on the device's stream
-
-
-def _cuda_mark() -> tuple[int, Any]:
-    """Return the current device and an event on its current stream.
-
-    Events of two devices cannot be compared with each other.
-    """
-    event = _cuda.Event(enable_timing=True)
-    event.record()
-    return _cuda.current_device(), event
+# --- recordings -----------------------------------------------------------------------------------
 
 
 class Recorder:
@@ -124,19 +123,19 @@ class Recorder:
     def __init__(self) -> None:
         self.rows: list[Row] = []
         self.notes: list[str] = []
-        self._anchors: dict[int, tuple[Any, int]] = {}  # of each device an event, and the CPU's clock when it was done
+        self._clocks: dict[torch.device, GpuClock] = {}
 
     def start(self, device_type: str = "cpu") -> None:
-        """Begin. With ``device_type="cuda"``, tie the device's clock to the CPU's.
+        """Begin. With ``device_type="cuda"``, time spans on this thread's current GPU.
 
-        That takes one synchronisation.
+        Its clock, and those of others in use, are tied to the CPU's: that waits for an event.
         """
-        global _sinks, _notes, _cuda
+        global _sinks, _notes, _gpu
         if device_type == "cuda":
             import torch
 
-            _cuda = torch.cuda
-            self._anchor(torch.cuda.current_device())
+            _gpu = torch.device("cuda", torch.cuda.current_device())
+            self._tick({_gpu, *gpu_time.gpus_in_use()})
         _sinks, _notes = (*_sinks, self.rows), (*_notes, self.notes)
 
     def finish(self) -> list[Row]:
@@ -144,32 +143,23 @@ class Recorder:
 
         The times are readings of time.perf_counter_ns.
         """
-        global _sinks, _notes, _cuda
+        global _sinks, _notes, _gpu
         _sinks = tuple(sink for sink in _sinks if sink is not self.rows)
         _notes = tuple(notes for notes in _notes if notes is not self.notes)
-        try:
-            return [(*labels, self._read(start), self._read(end)) for *labels, start, end in self.rows]
-        finally:
-            if not _sinks:
-                _cuda = None
+        if not _sinks:
+            _gpu = None
+        marks = [moment for row in self.rows for moment in row[-2:] if isinstance(moment, Mark)]
+        for mark in marks:
+            mark.event.synchronize()
+        self._tick({mark.device for mark in marks})
+        return [(*labels, self._read(start), self._read(end)) for *labels, start, end in self.rows]
 
-    def _anchor(self, device: int) -> None:
-        """Tie the clock of ``device`` to the CPU's."""
-        with _cuda.device(device):
-            _cuda.synchronize()
-            _, event = _cuda_mark()
-            event.synchronize()
-            self._anchors[device] = event, _clock()
+    def _tick(self, devices: set[torch.device]) -> None:
+        for device in devices:
+            self._clocks.setdefault(device, GpuClock(device)).tick()
 
-    def _read(self, mark: Any) -> int:
-        if isinstance(mark, int):
-            return mark
-        device, event = mark
-        event.synchronize()
-        if device not in self._anchors:  # not the one on which the recording began: then the anchor comes last
-            self._anchor(device)
-        anchor, anchor_ns = self._anchors[device]
-        return anchor_ns + round(anchor.elapsed_time(event) * 1e6)  # in milliseconds, negative before the anchor
+    def _read(self, moment: int | Mark) -> int:
+        return moment if isinstance(moment, int) else self._clocks[moment.device].read(moment.event)
 
 
 class Recording:
@@ -199,7 +189,7 @@ def record() -> Iterator[Recording]:
     uses one already.
     """
     torch = sys.modules.get("torch")
-    on_gpu = torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized()
+    on_gpu = torch is not None and torch.cuda.is_initialized()
     recording, recorder = Recording(), Recorder()
     recorder.start("cuda" if on_gpu else "cpu")
     origin = _clock()

@@ -8,6 +8,7 @@ import math
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,6 +22,8 @@ from labkit.cost import (
     collective_s,
     ddp_timeline,
     fit_link,
+    fit_work,
+    measure_rising,
     parameter_server_s,
     ring_all_reduce_s,
     ring_broadcast_s,
@@ -533,6 +536,55 @@ def test_small_messages_count_as_much_as_large_ones():
     times = [50e-6 + size / 125e6 for size in sizes]
     times[-1] *= 1.1
     assert fit_link(sizes, times).latency_s == pytest.approx(50e-6, rel=0.1)
+
+
+def seconds_of(host_s: float, bytes_per_s: float, asked: list[list[int]]):
+    """Measure all_reduces of two ranks, queued one after the other: the host or the link is the
+    limit."""
+
+    def measure(sizes):
+        asked.append(list(sizes))
+        return pd.DataFrame({size: [max(host_s, 4e-6 + size / bytes_per_s)] * 3 for size in sizes})
+
+    return measure
+
+
+TRIED = [2**10, 2**14, 2**16, 2**18, 2**20]
+
+
+def test_sizes_grow_until_the_bytes_count_where_the_host_is_the_limit_and_then_they_tell_the_bandwidth():
+    with pytest.raises(ValueError, match="the times do not grow with the size"):  # as measured at first
+        fit_link(TRIED, seconds_of(30e-6, 200e9, [])(TRIED).median().tolist(), world_size=2)
+    seconds = measure_rising(seconds_of(30e-6, 200e9, asked := []), TRIED)
+    assert asked == [TRIED, [*TRIED, 2**22], [*TRIED, 2**22, 2**24]]
+    fit = fit_link([*seconds], seconds.median().tolist(), world_size=2)
+    assert 200e9 / 2.5 < fit.bytes_per_s < 2.5 * 200e9  # what the bytes add to the host's time alone, so too much
+
+
+def test_sizes_that_tell_the_bandwidth_are_measured_once():
+    measure_rising(seconds_of(100e-6, 1e9, asked := []), TRIED)
+    assert asked == [TRIED]
+
+
+def test_where_no_size_tells_the_bandwidth_the_fit_says_so():
+    seconds = measure_rising(seconds_of(1.0, 1e12, asked := []), TRIED)
+    assert max(map(max, asked)) == 2**30
+    with pytest.raises(ValueError, match="the times do not grow with the size"):
+        fit_link([*seconds], seconds.median().tolist(), world_size=2)
+
+
+def test_work_gives_its_cost_a_unit_and_the_fixed_one_back():
+    assert fit_work([8, 1024], [2e-3 + 8 * 5e-6, 2e-3 + 1024 * 5e-6]) == pytest.approx((5e-6, 2e-3))
+    assert fit_work([1024, 8], [1024 * 5e-6, 7 * 5e-6]).fixed_s == 0
+
+
+@pytest.mark.parametrize("noise", [-0.02, 0.0, 0.02])
+def test_work_that_is_done_before_the_host_hands_out_more_is_refused(noise):
+    clock = [max(1.5e-3, tokens * 20e-9) for tokens in (1024, 8)]
+    with pytest.raises(
+        ValueError, match=r"1024 units of work take 1\.\d+ ms, and 8 take 1\.5 ms, expected clearly longer"
+    ):
+        fit_work([1024, 8], [clock[0] * (1 + noise), clock[1]])
 
 
 def test_a_fit_gives_a_link_that_says_it_was_fitted():

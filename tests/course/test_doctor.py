@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import shutil
 import sys
@@ -16,6 +17,7 @@ from labkit import cli
 from labkit.base import machine
 from labkit.course import doctor as doctor_module
 from labkit.course.doctor import FAULT, GIB, OK, WARNING, Diagnosis, Fact, doctor
+from labkit.launch import LaunchTimeout
 
 NAMES = ["Python", "torch", "GPUs", "NCCL", "CPU cores", "memory", "shared memory", "Jupyter", "Chromium", "hub"]
 
@@ -115,3 +117,71 @@ def test_a_hub_that_is_switched_off_is_a_warning_that_says_so(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     fact = doctor().facts[-1]
     assert (fact.status, fact.found) == (WARNING, "switched off by the environment")
+
+
+# --- GPUs, with a driver that the tests play ------------------------------------------------------
+
+
+def answers(monkeypatch, *gpus):
+    """Have the driver answer with these lines, one for each GPU that torch can use."""
+    monkeypatch.setattr(machine, "usable_gpus", lambda: len(gpus))
+    monkeypatch.setattr(doctor_module, "_ask_driver", lambda *_: [line.split(", ") for line in gpus])
+
+
+H100 = "NVIDIA H100 80GB HBM3, 81559 MiB, 550.54.15, {}, Enabled"
+RTX = "NVIDIA GeForce RTX 4090, 24564 MiB, {}, Default, Disabled"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "status", "advice"),
+    [
+        (H100.format("Default"), OK, ""),
+        (H100.format("Exclusive_Process"), WARNING, "no share_gpu=True"),
+        (H100.format("Prohibited"), WARNING, "compute mode Default"),
+        (RTX.format("550.40.07"), OK, ""),
+        (RTX.format("535.183.01"), WARNING, "NCCL_P2P_DISABLE=1 and NCCL_IB_DISABLE=1"),
+    ],
+)
+def test_modes_and_drivers_that_stop_a_run_are_warnings_and_all_are_named(monkeypatch, gpu, status, advice):
+    answers(monkeypatch, gpu, gpu)
+    fact = doctor_module._gpus()
+    assert fact.status == status and advice in fact.advice and bool(advice) == bool(fact.advice)
+    assert all(part in fact.found for part in ("2: ", *gpu.split(", "))), fact.found
+
+
+def test_a_driver_that_torch_cannot_use_is_a_warning_and_its_answer_is_read(monkeypatch, tmp_path):
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\necho 'Tesla K80, 11441 MiB, 470.82.01, Default, Disabled'\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(machine, "usable_gpus", lambda: 0)
+    monkeypatch.setattr(machine, "has_gpu_driver", lambda: True)
+    fact = doctor_module._gpus()
+    assert fact.status == WARNING and "torch can use no GPU: Tesla K80" in fact.found and "470.82.01" in fact.found
+    smi.unlink()
+    assert "nvidia-smi shows none" in doctor_module._gpus().found
+
+
+@pytest.mark.parametrize(
+    ("works_with", "status", "told"),
+    [
+        ({None, "1"}, OK, "an all_reduce of two ranks works"),
+        ({"1"}, WARNING, "works with NCCL_P2P_DISABLE=1"),
+        (set(), FAULT, "also with NCCL_P2P_DISABLE=1"),
+    ],
+    ids=["peer-to-peer works", "it hangs", "all hangs"],
+)
+def test_two_gpus_try_an_all_reduce_and_again_without_peer_to_peer(monkeypatch, works_with, status, told):
+    def play(fn, world_size, backend, timeout_s):
+        assert (world_size, backend) == (2, "nccl")
+        if os.environ.get("NCCL_P2P_DISABLE") not in works_with:
+            raise LaunchTimeout(timeout_s, {})
+
+    answers(monkeypatch, *[H100.format("Default")] * 2)
+    monkeypatch.delenv("NCCL_P2P_DISABLE", raising=False)
+    monkeypatch.setattr("labkit.launch.launch", play)
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 28, 9))
+    fact = doctor_module._nccl()
+    assert (fact.status, fact.found.startswith("2.28.9, an all_reduce")) == (status, True) and told in fact.found
+    assert "NCCL_P2P_DISABLE" not in os.environ

@@ -6,12 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 import torch.distributed as dist
+from fake_gpus import FakeGpus
 
 from labkit.cost import Link, collective_s
 from labkit.launch import launch
 from labkit.parallel import emulated_step
 from labkit.parallel.emulated_step import Channel, EmulatedStep
 from labkit.simulate import explain_step
+from labkit.trace import Recorder
 
 LINK = Link(1e-3, 1e6, "test link")
 STEP = EmulatedStep(0.004, 0.006, 0.002, (4000, 8000, 400), LINK)
@@ -120,3 +122,12 @@ def test_the_prediction_has_buckets_that_backward_makes_in_equal_times():
     sent_s = sum(collective_s("all_reduce", n_bytes, 3, LINK) for n_bytes in STEP.bucket_bytes)
     assert STEP.predict(3, overlap=False)["end_s"].max() == pytest.approx(0.012 + sent_s)
     assert STEP.predict(1)["end_s"].max() == pytest.approx(0.012)
+
+
+def test_a_rank_that_sleeps_is_timed_by_the_cpus_clock_where_it_has_a_gpu(monkeypatch):
+    gpus, recorder = FakeGpus(monkeypatch), Recorder()
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 1)
+    recorder.start("cuda")
+    before = len(gpus.events)
+    EmulatedStep(0.0, 0.0, 0.0).train(rounds=1)
+    assert gpus.events[before:] == [] and {row[1] for row in recorder.finish()} >= {"forward", "all_reduce", "wait"}

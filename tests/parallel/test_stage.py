@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from fake_gpus import FakeGpus
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_modules import Do, Fail, rows
@@ -19,7 +20,7 @@ from torch import nn
 
 from labkit import models
 from labkit.parallel.stage import Stage
-from labkit.trace import record
+from labkit.trace import Recorder, record
 
 
 def layers(*widths: int, seed: int = 0) -> nn.Sequential:
@@ -210,3 +211,12 @@ def test_a_stage_is_on_the_device_of_its_parameters_or_buffers():
     assert Stage(nn.Linear(4, 4, device="meta"), 0).device == torch.device("meta")
     assert Stage(nn.BatchNorm1d(4, affine=False, device="meta"), 0).device == torch.device("meta")
     assert Stage(nn.Identity(), 0).device == torch.device("cpu")
+
+
+def test_a_stage_on_the_cpu_is_timed_by_its_clock_though_the_rank_has_a_gpu(monkeypatch):
+    gpus, recorder = FakeGpus(monkeypatch), Recorder()
+    stage = Stage(layers(4, 4), 1)
+    recorder.start("cuda")
+    before = len(gpus.events)
+    stage.backward(0, torch.ones_like(stage.forward(0, rows())))
+    assert gpus.events[before:] == [] and len(recorder.finish()) == 2

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from fake_gpus import FakeGpus
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_modules import Do, Fail, output_and_gradients, rows
@@ -21,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 from labkit.parallel import stage_node
 from labkit.parallel.stage_node import concatenate, run_stage
-from labkit.trace import record
+from labkit.trace import Recorder, record
 
 CPU = torch.device("cpu")
 
@@ -439,3 +440,14 @@ def test_virtual_devices_are_all_the_cpu_and_another_device_is_a_copy_and_a_span
         2,
         x.nbytes,
     )
+
+
+@pytest.mark.parametrize("device, expected", [("cuda:1", [1, 1, 1, 1]), ("cpu", []), ("cpu:1", [])])
+def test_both_passes_of_a_stage_are_timed_on_its_own_device(monkeypatch, device, expected):
+    gpus, recorder = FakeGpus(monkeypatch), Recorder()  # the rank's own is cuda:0
+    monkeypatch.setattr(stage_node, "move", lambda x, *_, **__: x)
+    recorder.start("cuda")
+    before = len(gpus.events)
+    run_stage(nn.Linear(4, 4).double(), rows(), torch.device(device), stage=1, micro_batch=0).sum().backward()
+    assert gpus.events[before:] == expected
+    assert [row[1] for row in recorder.finish()] == ["forward", "backward"]

@@ -1,6 +1,5 @@
 """labkit.trace: spans become rows of the event table, none lost, none invented."""
 
-import contextlib
 import json
 import statistics
 import threading
@@ -9,9 +8,22 @@ from collections import defaultdict
 
 import pandas as pd
 import pytest
+from fake_gpus import FakeGpus
 
 from labkit.base.formats import MeasuredTable
-from labkit.trace import EVENT_COLUMNS, TIMING_COLUMNS, event_table, record, span, spans, timings, to_chrome_trace
+from labkit.simulate import steps_of
+from labkit.trace import (
+    EVENT_COLUMNS,
+    TIMING_COLUMNS,
+    event_table,
+    gpu_time,
+    rank_events,
+    record,
+    span,
+    spans,
+    timings,
+    to_chrome_trace,
+)
 
 
 def test_a_span_is_one_row_with_its_labels_and_its_time():
@@ -292,56 +304,64 @@ def test_nested_spans_of_a_lane_share_a_thread_of_the_chrome_trace_in_whatever_o
     assert [event["name"] for event in events] == ["outer", "middle", "inner"]  # viewers nest in the order of the file
 
 
-class TwoGpus:
-    """A stand-in for torch.cuda with two devices, whose events refuse to be compared across
-    them."""
-
-    def __init__(self, monkeypatch):
-        import torch
-
-        self.at = 0
-        self.now_ns = 10**12  # the CPU's clock, which moves when the test says so
-        monkeypatch.setattr(spans, "_clock", lambda: self.now_ns)
-        for name in ("synchronize", "current_device", "device"):
-            monkeypatch.setattr(torch.cuda, name, getattr(self, name))
-        monkeypatch.setattr(torch.cuda, "Event", self.event)
-
-    def synchronize(self):
-        pass
-
-    def current_device(self):
-        return self.at
-
-    @contextlib.contextmanager
-    def device(self, device):
-        before, self.at = self.at, device
-        yield
-        self.at = before
-
-    def event(self, enable_timing):
-        gpus = self
-
-        class Event:
-            def record(self):
-                self.device, self.ms = gpus.at, gpus.now_ns / 1e6 + 1e6 * gpus.at  # each has a clock of its own
-
-            def synchronize(self):
-                pass
-
-            def elapsed_time(self, end):
-                assert self.device == end.device, "events of two devices"
-                return end.ms - self.ms
-
-        return Event()
-
-
 def test_spans_on_two_gpus_are_on_one_clock(monkeypatch):
-    gpus, recorder = TwoGpus(monkeypatch), spans.Recorder()
+    gpus, recorder = FakeGpus(monkeypatch), spans.Recorder()
     recorder.start("cuda")
     begin = gpus.now_ns
-    for device in (0, 1):
-        with gpus.device(device), span("forward", stage=device):
-            gpus.now_ns += 2_000_000
+    for number in (0, 1):
+        with span("forward", device=f"cuda:{number}", stage=number):
+            gpus.sleep(0.002)
     rows = recorder.finish()
-    assert spans._cuda is None
     assert [t - begin for row in rows for t in row[7:]] == [0, 2_000_000, 2_000_000, 4_000_000]
+    with span("forward"):
+        pass
+    assert gpus.events.count(0) == 4, "two ticks and a span of the recording, and none of the span after it"
+
+
+def test_ops_stay_in_their_host_span_though_the_gpus_clock_is_100_ppm_slow(monkeypatch):
+    gpus, recorder = FakeGpus(monkeypatch, slow=1e-4), spans.Recorder()
+    recorder.start("cuda")
+    for _ in range(3):
+        gpus.sleep(1.0)
+        with span("step", "host"):
+            for i in range(2):
+                gpus.sleep(20e-6)
+                with span("forward", stage=0, micro_batch=i):
+                    gpus.sleep(0.01)
+    events = event_table(rank_events(recorder.finish(), 0, 0))
+    assert [len(step) for step in steps_of(events, within="step")] == [2, 2, 2]
+
+
+def test_a_short_recording_leaves_the_times_of_the_gpu_as_they_are(monkeypatch):
+    """How late the CPU hears of an event is then more than its clock differs."""
+    gpus, recorder = FakeGpus(monkeypatch), spans.Recorder()
+    recorder.start("cuda")
+    with span("forward"):
+        gpus.sleep(1e-3)
+    monkeypatch.setattr(gpu_time, "_clock", lambda: gpus.now_ns + 100_000)
+    ((*_, start, end),) = recorder.finish()
+    assert end - start == pytest.approx(1e6, rel=2e-3)
+
+
+def test_a_thread_of_a_rank_is_timed_on_the_ranks_gpu_and_not_on_its_own_current_one(monkeypatch):
+    gpus, recorder = FakeGpus(monkeypatch), spans.Recorder()
+    with gpus.device(1):
+        recorder.start("cuda")
+        before = len(gpus.events)
+        thread = threading.Thread(target=lambda: span("all_reduce", "comm").__enter__().end())
+        thread.start()
+        thread.join()
+        assert gpus.events[before:] == [1, 1]
+        recorder.finish()
+
+
+@pytest.mark.parametrize("device", ["cpu", "cpu:1"])
+def test_work_on_the_cpu_is_timed_by_its_clock_while_the_rank_records_a_gpu(monkeypatch, device):
+    gpus, recorder = FakeGpus(monkeypatch), spans.Recorder()
+    recorder.start("cuda")
+    before = len(gpus.events)
+    with span("forward", device=device):
+        gpus.sleep(0.5)
+    assert gpus.events[before:] == []
+    ((*_, start, end),) = recorder.finish()
+    assert end - start == 500_000_000

@@ -25,7 +25,7 @@ from labkit.explore.buckets.gradients import (
     SMALL_GPT2,
     SMALL_TOKENS,
 )
-from labkit.trace import span
+from labkit.trace import barrier, span
 
 # --- the models, whole or narrower, and something to train them on --------------------------------
 
@@ -112,7 +112,7 @@ def train(name: str, caps_mb: tuple[float, float] | None, rounds: int) -> list[l
     for step in range(rounds * len(ways)):
         model, agree = ways[step % len(ways)]
         mark.step = step
-        dist.barrier()
+        barrier()
         loss = training.loss(model, x)
         with span("backward", step=step):
             loss.backward()

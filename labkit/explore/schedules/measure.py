@@ -97,13 +97,13 @@ def run_schedule(
     work.simulate()  # raises for what cannot run
     if (todo := missing("pipe.5")) is not None:
         raise TodoError("pipe.5", todo.partition(": ")[2])
-    probe = _probe(timeout_s)
+    probe = _probe(schedule.n_ranks, timeout_s)
     work, fewer_ranks = _carried(work, fewer, probe.bytes)
     unit_s = seconds_per_unit(work) if unit_s is None else unit_s
     work = work.scaled(unit_s)
     if emulated is None:
         emulated = work.hop > 0 or work.schedule.n_ranks > machine.cores() or not _are_products(work)
-    measured = _measure(work, None if emulated else probe.layer_s, timeout_s)
+    measured = _measure(work, None if emulated else probe.layer_s, schedule.n_ranks, timeout_s)
     ideal = work.simulate()
     note = " ".join(filter(None, [fewer_ranks, _note(work, unit_s, emulated)]))
     return Measured(work.schedule, ideal, measured, explain_gap(ideal, measured), unit_s, note)
@@ -118,10 +118,11 @@ def seconds_per_unit(*works: Work) -> float:
 # --- on the ranks ---------------------------------------------------------------------------------
 
 
-def _measure(work: Work, layer_s: float | None, timeout_s: float) -> pd.DataFrame:
+def _measure(work: Work, layer_s: float | None, n_probed: int, timeout_s: float) -> pd.DataFrame:
     """Run ``work``, whose times are seconds; return the ops of the second step, from 0 on.
 
-    ``layer_s`` is how long a layer takes forward, and None for stages that sleep.
+    ``layer_s`` is how long a layer takes forward, where ``n_probed`` ranks would be, and None for
+    stages that sleep.
     """
     from labkit.cost import Link
     from labkit.explore.schedules import pipeline_rank
@@ -133,7 +134,7 @@ def _measure(work: Work, layer_s: float | None, timeout_s: float) -> pd.DataFram
         run = launch(pipeline_rank.emulated_steps, work.schedule, _seconds(work), **options, backend="gloo")
     else:
         layers = [max(1, round(time / layer_s)) for time in work.per_stage("forward")]
-        run = launch(pipeline_rank.real_steps, work.schedule, layers, **options)
+        run = launch(pipeline_rank.real_steps, work.schedule, layers, **options, compared_with=n_probed)
     ops = _ops_of_step(run.events, 1)
     start = ops["start_s"].min()
     return ops.assign(start_s=ops["start_s"] - start, end_s=ops["end_s"] - start)
@@ -163,11 +164,13 @@ class _Probe(NamedTuple):
     layer_s: float
 
 
-def _probe(timeout_s: float) -> _Probe:
+def _probe(n_ranks: int, timeout_s: float) -> _Probe:
+    """Measure on one rank, where ``n_ranks`` would be."""
     from labkit.explore.schedules import pipeline_rank
     from labkit.launch import launch
 
-    run = launch(pipeline_rank.real_steps, gpipe(1, 4), [_PROBE_LAYERS], world_size=1, threads=1, timeout_s=timeout_s)
+    options: dict[str, Any] = {"world_size": 1, "compared_with": n_ranks, "threads": 1, "timeout_s": timeout_s}
+    run = launch(pipeline_rank.real_steps, gpipe(1, 4), [_PROBE_LAYERS], **options)
     ops = _ops_of_step(run.events, 1)
     forwards = ops[ops["name"] == "forward"]
     return _Probe(run.values[0], float((forwards["end_s"] - forwards["start_s"]).median()) / _PROBE_LAYERS)

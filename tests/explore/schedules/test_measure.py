@@ -91,7 +91,7 @@ def test_a_sleeping_op_takes_no_less_than_its_time_and_a_hop_no_less_than_its_la
 @task("pipe.5")
 def test_fewer_ranks_run_where_the_memory_carries_no_more_and_that_is_said(monkeypatch):
     monkeypatch.setattr(measure, "machine", SimpleNamespace(**vars(machine) | {"free_memory": lambda: 5 * 2**20}))
-    monkeypatch.setattr(measure, "_probe", lambda timeout_s: measure._Probe(bytes=2**20, layer_s=1e-4))
+    monkeypatch.setattr(measure, "_probe", lambda n_ranks, timeout_s: measure._Probe(bytes=2**20, layer_s=1e-4))
     run = run_schedule(gpipe(4, 2), fewer=lambda n: Work(gpipe(n, 2)), unit_s=0.001, emulated=True)
     check_run(run)
     assert run.schedule.n_ranks == 2
@@ -162,8 +162,10 @@ def test_stages_sleep_where_ranks_outnumber_cores(cores, n, sleep, monkeypatch):
     given = []
     monkeypatch.setattr(measure.machine, "cores", lambda: cores)
     monkeypatch.setattr(measure, "missing", lambda task: None)
-    monkeypatch.setattr(measure, "_probe", lambda timeout_s: measure._Probe(1, 1e-4))
-    monkeypatch.setattr(measure, "_measure", lambda work, layer_s, timeout_s: given.append(layer_s) or work.simulate())
+    monkeypatch.setattr(measure, "_probe", lambda n_ranks, timeout_s: measure._Probe(1, 1e-4))
+    monkeypatch.setattr(
+        measure, "_measure", lambda work, layer_s, n_probed, timeout_s: given.append(layer_s) or work.simulate()
+    )
     run_schedule(gpipe(n, 2))
     run_schedule(gpipe(n, 2), hop=1)  # which is a link's, and wants small messages
     assert given == [None if sleep else 1e-4, None]
@@ -175,6 +177,15 @@ def test_a_whole_backward_pass_sleeps_as_long_as_it_is_to_take_whatever_i_and_w_
 
 
 def test_a_rank_is_measured_and_not_guessed():
-    probe = measure._probe(60.0) if measure.missing("pipe.5") is None else pytest.skip("pipe.5 is to do")
+    probe = measure._probe(1, 60.0) if measure.missing("pipe.5") is None else pytest.skip("pipe.5 is to do")
     assert probe.bytes > 2**20 and 0 < probe.layer_s < math.inf
     assert np.isfinite(probe.layer_s)
+
+
+def test_a_layer_is_measured_where_the_ranks_will_run(monkeypatch):
+    """With one GPU, a probe on it would say nothing about two ranks on the CPU."""
+    launched = []
+    monkeypatch.setattr("labkit.launch.launch", lambda *_, **options: launched.append(options) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        measure.run_schedule(gpipe(2, 4))
+    assert [(each["world_size"], each["compared_with"]) for each in launched] == [(1, 2)]

@@ -300,7 +300,7 @@ def test_the_button_runs_it_on_real_ranks(explorer):
 @task("pipe.5")
 def test_on_fewer_ranks_the_same_schedule_runs_with_the_times_of_the_first_and_the_last(explorer, monkeypatch):
     monkeypatch.setattr(measure, "machine", SimpleNamespace(**vars(machine) | {"free_memory": lambda: 4 * 2**20}))
-    monkeypatch.setattr(measure, "_probe", lambda timeout_s: measure._Probe(2**20, 1e-4))
+    monkeypatch.setattr(measure, "_probe", lambda n_ranks, timeout_s: measure._Probe(2**20, 1e-4))
     explorer.text.value = "gpipe n=4 m=2 F=1,2,3,4"
     (run,) = explorer.run()
     assert run.schedule.n_ranks == 2

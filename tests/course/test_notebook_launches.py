@@ -1,0 +1,140 @@
+"""The notebooks' launches, decided for machines with 1 to 8 GPUs: what is compared is alike."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import product
+from typing import Any, NamedTuple
+
+import nbformat
+import pytest
+from environments import PROJECT
+
+from labkit.cost import ETHERNET_1G
+from labkit.ranks import plan
+
+NOTEBOOKS = sorted((PROJECT / "notebooks").glob("*.ipynb"))
+
+# Launches of a notebook are compared with each other, but for these, each with itself alone.
+COMPARED_WITH_NOTHING = {
+    "00_start_here": {"batch_times"},  # it is about the GPU, where there is one
+    "01_shards": {"own_shard", "steps", "accuracy"},  # three ranks, and positions in a list
+    "02_collectives": {"hold"},  # three ranks, and what each holds
+    "05_gradient_sync": {"five_steps", "digits_quietly"},  # four ranks with each other; another model
+    "08_clock_cycles": {"time_stage"},  # what recomputing costs one rank
+    "09_pipe": {"do_twice", "watch_queues"},  # threads of one rank, on the CPU
+}
+
+
+class Launch(NamedTuple):
+    function: str
+    world_size: int
+    options: dict[str, Any]
+
+    def backend(self) -> str:
+        given = {"backend": "auto", "link": None, "share_gpu": False, "init": True} | self.options
+        return plan.decide(self.world_size, timeout_s=1.0, threads=1, **given).backend
+
+
+def cells(path) -> Iterator[ast.Module]:
+    for cell in nbformat.read(path, 4).cells:
+        if cell.cell_type == "code":
+            lines = cell.source.split("\n")
+            yield ast.parse("\n".join("" if line.startswith(("%", "!")) else line for line in lines))
+
+
+def in_loop(loop: ast.For | ast.comprehension, name: str) -> list[Any] | None:
+    """The values that a loop gives to ``name``; None if it does not set it."""
+    if isinstance(loop.target, ast.Name):
+        return list(ast.literal_eval(loop.iter)) if loop.target.id == name else None
+    names = [getattr(part, "id", None) for part in loop.target.elts]
+    if name not in names:
+        return None
+    if isinstance(loop.iter, ast.Call):  # zip
+        return list(ast.literal_eval(loop.iter.args[names.index(name)]))
+    return [row[names.index(name)] for row in ast.literal_eval(loop.iter)]
+
+
+def values_of(node: ast.expr, cell: ast.Module) -> list[Any]:
+    """What an argument is: a constant, or what the loop around it gives to its name."""
+    if not isinstance(node, ast.Name):
+        return [ast.literal_eval(node)]
+    around = [each for each in ast.walk(cell) if node in ast.walk(each)]
+    loops = [loop for each in around for loop in getattr(each, "generators", [each]) if hasattr(loop, "iter")]
+    (values,) = (found for loop in loops if (found := in_loop(loop, node.id)) is not None)
+    return values
+
+
+def run_in(cell: ast.Module, call: ast.Call) -> str:
+    """The function that is launched, or that warm ranks run."""
+    if call.func.id == "launch":
+        return ast.unparse(call.args[0])
+    runs = [each for each in ast.walk(cell) if isinstance(each, ast.Call) and getattr(each.func, "attr", "") == "run"]
+    return ast.unparse(runs[0].args[0]) if runs else "in a helper"
+
+
+def launches(path) -> Iterator[Launch]:
+    for cell in cells(path):
+        for call in ast.walk(cell):
+            if not (isinstance(call, ast.Call) and getattr(call.func, "id", "") in ("launch", "workers")):
+                continue
+            given = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+            if call.func.id == "workers" and call.args:
+                given["world_size"] = call.args[0]
+            matters = "world_size" in given and "backend" not in given
+            sizes = values_of(given["world_size"], cell) if matters else [2]
+            options = {name: values_of(given[name], cell)[0] for name in ("backend", "compared_with") if name in given}
+            links = [None] if "link" not in given else [ETHERNET_1G]
+            if "link" in given and ast.unparse(given["link"]) == "link" and "link=None" in ast.unparse(cell):
+                links = [None, ETHERNET_1G]  # a parameter, which may be left out
+            for size, link in product(sizes, links):
+                yield Launch(run_in(cell, call), size, options | {"link": link})
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("gpus", [1, 2, 3, 4, 8])
+def test_compared_launches_share_one_backend(path, gpus, monkeypatch):
+    monkeypatch.setattr(plan, "_gpu_count", lambda: gpus)
+    alone, backends = COMPARED_WITH_NOTHING.get(path.stem, set()), defaultdict(lambda: defaultdict(list))
+    for launched in launches(path):
+        if launched.options["link"] is None and launched.options.get("backend") is None:
+            group = launched.function if launched.function in alone else "compared"
+            backends[group][launched.backend()].append(launched)
+    for group, by_backend in backends.items():
+        assert len(by_backend) == 1, (group, dict(by_backend))
+
+
+def test_the_launches_of_all_notebooks_are_found_and_those_named_above_among_them():
+    found = {path.stem: [launched.function for launched in launches(path)] for path in NOTEBOOKS}
+    assert sum(map(len, found.values())) > 60
+    for name, functions in COMPARED_WITH_NOTHING.items():
+        assert functions <= set(found[name])
+
+
+def sleeping(path) -> set[str]:
+    """The functions of a notebook that sleep, or train emulated stages or steps."""
+    found = set()
+    for cell in cells(path):
+        for node in ast.walk(cell):
+            if isinstance(node, ast.FunctionDef) and any(
+                word in ast.unparse(node) for word in ("sleep(", "EmulatedStage(")
+            ):
+                found.add(node.name)
+            if isinstance(node, ast.Assign) and "EmulatedStep(" in ast.unparse(node.value):
+                found |= {
+                    f"{name.id}.train"
+                    for target in node.targets
+                    for name in ast.walk(target)
+                    if isinstance(name, ast.Name)
+                }
+    return found | {"step.train"}  # the name of one in a loop over several
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_function_that_sleeps_is_launched_over_gloo_or_a_link(path):
+    """Over NCCL receiving blocks the stream and not the rank: a sleep would not wait for it."""
+    for launched in launches(path):
+        if launched.function in sleeping(path):
+            assert launched.options.get("backend") == "gloo" or launched.options["link"], launched
