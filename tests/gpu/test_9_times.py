@@ -21,7 +21,7 @@ from labkit.parallel.stage import Stage
 from labkit.schedule import Op, Schedule, gpipe, one_f_one_b
 from labkit.simulate import makespan, simulate
 from labkit.simulate.measures import peak_activations
-from labkit.trace import repeats, span
+from labkit.trace import barrier, repeats, span
 
 pytestmark = pytest.mark.gpu
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
@@ -129,7 +129,7 @@ def message_times(sizes, times=9):
     for size in sizes:
         for i in range(times + 1):  # the first loads kernels, and is left out
             ones, back = torch.ones(size // 4, device=device()), torch.zeros(size // 4, device=device())
-            dist.barrier()
+            barrier()
             with span("all_reduce" if i else "warm-up", lane="comm", bytes=size):
                 dist.all_reduce(ones)
             if rank < 2:
