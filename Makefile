@@ -7,6 +7,7 @@
 # make screenshots  the pictures of the explorers in README.md, from a real JupyterLab
 # make bench      side by side with what a user would pick instead
 # make gpu        all that waits for a GPU, in at most 9 minutes, with the Python that is there: no set-up
+# make gpu GPU_FLAGS="--part faults"  one part of it; --rehearse without a GPU; --notebooks runs those too
 # make matrix     the same tests of ranks, models, pipelines elsewhere: other Pythons, torch, CPU kernels, another user
 # SYSTEM_TORCH=1  use the torch that this machine has already, as on a GPU node
 
@@ -52,7 +53,7 @@ bench: setup
 	for benchmark in benchmarks/bench_*.py; do $(BIN)/python $$benchmark || exit 1; done
 
 gpu:
-	$(firstword $(wildcard $(BIN)/python) $(PYTHON)) benchmarks/on_gpu.py
+	$(firstword $(wildcard $(BIN)/python) $(PYTHON)) benchmarks/on_gpu.py $(GPU_FLAGS)
 
 matrix: setup
 	$(BIN)/python tests/matrix.py $(MATRIX)

@@ -1,5 +1,5 @@
-"""make gpu: it needs no Jupyter, it waits for nothing but a GPU, and what tests measured is in its
-two files."""
+"""make gpu: it needs no Jupyter, it waits for nothing but a GPU, a test that hangs or kills its
+process does not end the others, and what they found is in its two files."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from environments import PROJECT
 
 SCRIPT = PROJECT / "benchmarks" / "on_gpu.py"
 NOT_THERE = ["IPython", "datasets", "ipykernel", "ipywidgets", "jupyter_client", "nbclient", "nbformat", "nbval"]
+MARK = "mark." + "gpu"  # apart, so that this file does not have it
 WITHOUT_JUPYTER = f"""
 import runpy, sys
 class Absent:
@@ -35,37 +36,87 @@ def test_without_a_gpu_and_without_jupyter_all_is_collected_and_skipped_for_want
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads((tmp_path / "out" / "gpu.json").read_text())
-    assert len(found["tests"]) > 30
+    assert "written to" in done.stdout and len(found["tests"]) > 70
     assert {(test["outcome"], test["reason"]) for test in found["tests"].values()} == {
         ("skipped", "Skipped: needs a CUDA GPU")
     }
     assert {"date", "gpus", "torch", "cuda", "nccl", "transformers", "python"} <= set(found["machine"])
+    assert {"nvidia-smi -L", "nvidia-smi topo -m", "modes", "GPUs", "launches"} <= set(found["facts"])
+    assert "warm, 2 ranks" in found["facts"]["launches"] and "ranks are forked: True" in found["facts"]["launches"]
 
 
 def test_every_test_that_needs_a_gpu_is_in_the_folder_that_make_gpu_runs():
     elsewhere = [path for path in (PROJECT / "tests").rglob("test_*.py") if path.parent.name != "gpu"]
-    assert [path.name for path in elsewhere if "mark." + "gpu" in path.read_text()] == []
+    assert [path.name for path in elsewhere if MARK in path.read_text()] == []
 
 
-def report(name, when="call", outcome="passed", measured=(), reason=""):
-    said = {"longreprtext": reason, "longrepr": ("test_gpu.py", 1, reason), "skipped": outcome == "skipped"}
-    properties = [("measured", each) for each in measured]
-    return SimpleNamespace(nodeid=name, when=when, outcome=outcome, duration=1.0, user_properties=properties, **said)
+@pytest.mark.slow
+def test_parts_can_be_rehearsed_over_gloo_which_is_then_no_result_of_a_gpu(tmp_path):
+    parts = ["faults", "clocks", "messages", "first_steps", "gradients"]
+    command = [sys.executable, str(SCRIPT), "--rehearse", "--out", str(tmp_path), *(f"--part={part}" for part in parts)]
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((tmp_path / "rehearsal.json").read_text())
+    passed = "".join(name for name, test in found["tests"].items() if test["outcome"] == "passed")
+    assert found["rehearsal"] and all(part in passed for part in parts)
+    assert "REHEARSAL" in done.stdout and not (tmp_path / "gpu.json").exists()
 
 
-def test_numbers_failures_and_what_no_time_was_left_for_are_in_both_files(tmp_path):
-    recorder = runpy.run_path(str(SCRIPT))["Recorder"](tmp_path, ends_at=time.monotonic() - 1)
-    speed = {"what": "GPT-2 124M", "value": 12345.6, "unit": "tokens/s"}
-    for test in (
-        report("trains", measured=[speed]),
-        report("breaks", outcome="failed", reason="AssertionError: 1 != 2"),
-        report("late", when="setup", outcome="skipped", reason="Skipped: no time left"),
-    ):
-        recorder.pytest_runtest_logreport(test)
-        recorder.pytest_runtest_logreport(report(test.nodeid, "teardown", measured=[speed][: test.nodeid == "trains"]))
-    found, table = json.loads((tmp_path / "gpu.json").read_text()), (tmp_path / "gpu.md").read_text()
-    assert found["measured"] == [speed] and "| GPT-2 124M | 12,346 tokens/s |" in table
-    assert found["tests"]["breaks"]["reason"] == "AssertionError: 1 != 2" and "| **failed** | breaks |" in table
-    assert "| skipped: no time left | 1 |" in table
-    with pytest.raises(pytest.skip.Exception, match="no time left"):
-        recorder.pytest_runtest_setup()
+on_gpu = SimpleNamespace(**runpy.run_path(str(SCRIPT)))
+FIVE_TESTS = f"""
+import os, time, pytest
+pytestmark = pytest.{MARK}
+def test_passes(record_property):
+    record_property("measured", dict(what="GPT-2 124M", value=12345.6, unit="tokens/s"))
+    record_property("fact", ("losses", "8 of 8 agree"))
+def test_breaks():
+    print("one is not two")
+    assert 1 == 2
+def test_hangs():
+    time.sleep(1000)
+def test_kills_its_process():
+    os.kill(os.getpid(), 9)
+def test_passes_again():
+    pass
+"""
+
+
+def results_of(text, folder, minutes=1.0, longest_test_s=10.0):
+    (folder / "test_on_a_gpu.py").write_text(text)
+    results = on_gpu.Results(folder)
+    code = on_gpu.run_tests(results, [folder / "test_on_a_gpu.py"], time.time() + 60 * minutes, longest_test_s)
+    return results, code
+
+
+@pytest.mark.slow
+def test_a_test_that_hangs_or_kills_its_process_has_failed_and_the_rest_is_run(tmp_path):
+    results, code = results_of(FIVE_TESTS, tmp_path)
+    tests = {name.partition("::test_")[2]: test for name, test in results.tests.items()}
+    assert {name: test["outcome"] for name, test in tests.items()} == {
+        "passes": "passed",
+        "breaks": "failed",
+        "hangs": "failed",
+        "kills_its_process": "failed",
+        "passes_again": "passed",
+    }
+    assert "within 10 s" in tests["hangs"]["reason"] and "SIGKILL" in tests["kills_its_process"]["reason"]
+    assert tests["breaks"]["printed"] == "one is not two\n" and code == 0 and not results.left
+    found, page = json.loads((tmp_path / "gpu.json").read_text()), (tmp_path / "gpu.md").read_text()
+    assert found["measured"] == results.measured and "| GPT-2 124M | 12,346 tokens/s |" in page
+    assert found["facts"] == {"losses": "8 of 8 agree"} and "| losses | 8 of 8 agree |" in page
+    assert found["tests"] == results.tests and "::test_breaks: assert 1 == 2 |" in page
+
+
+def test_what_no_time_is_left_for_is_skipped_and_said_to_be(tmp_path):
+    results, code = results_of(FIVE_TESTS, tmp_path, minutes=-0.01)
+    assert {(test["outcome"], test["reason"]) for test in results.tests.values()} == {
+        ("skipped", "Skipped: no time left")
+    }
+    assert code == 0 and "| skipped: no time left | 5 |" in (tmp_path / "gpu.md").read_text()
+
+
+def test_tests_that_cannot_be_collected_are_a_failure_that_is_written_too(tmp_path):
+    results, code = results_of("import no_such_module", tmp_path)
+    assert code != 0 and not results.collected
+    assert "no_such_module" in (tmp_path / "gpu.md").read_text()

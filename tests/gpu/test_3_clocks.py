@@ -1,0 +1,211 @@
+"""Two clocks, the host's and the device's: how far they drift apart, what spans make of that, and
+when the host's may be read while the device still computes."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from labkit import trace
+from labkit.launch import device, launch
+from labkit.trace import record, span
+
+pytestmark = pytest.mark.gpu
+
+TOLERANCE_S = 100e-6  # an event is recorded a moment after the host has asked for it
+CYCLES_A_SECOND = 2_000_000_000  # of a GPU, at the most
+BUSY_S = 0.05
+
+
+# --- spans ----------------------------------------------------------------------------------------
+
+
+def long_multiplication():
+    x = torch.randn(4096, 4096, device=device())
+    x @ x / 64  # warm-up: the first product loads its kernels
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    with span("multiply"):
+        for _ in range(100):
+            x = x @ x / 64
+    queued_s = time.perf_counter() - begin
+    torch.cuda.synchronize()
+    return queued_s, time.perf_counter() - begin
+
+
+def test_a_span_is_timed_on_the_stream_and_never_synchronises():
+    run = launch(long_multiplication, world_size=1)
+    (queued_s, done_s), event = run.values[0], run.events.iloc[0]
+    assert queued_s < 0.5 * done_s  # the block was left long before the GPU was done
+    assert event.end_s - event.start_s == pytest.approx(done_s, rel=0.1)
+
+
+def test_spans_in_the_notebook_are_timed_on_the_stream_too():
+    torch.ones(1, device="cuda")
+    with record() as recording:
+        queued_s, done_s = long_multiplication()
+    event = recording.events.iloc[0]
+    assert queued_s < 0.5 * done_s
+    assert event.end_s - event.start_s == pytest.approx(done_s, rel=0.2)
+
+
+def busy(seconds=BUSY_S):
+    """Compute for a while: on a GPU that is queued, and the host goes on at once."""
+    if device().type == "cuda":
+        torch.cuda._sleep(int(seconds * CYCLES_A_SECOND))
+    else:
+        time.sleep(seconds)
+
+
+devices = {}  # of each thread, its current one
+
+
+def in_a_span(name):
+    with span(name):
+        busy()
+    devices[name] = torch.cuda.current_device() if device().type == "cuda" else "cpu"
+
+
+class Busy(torch.autograd.Function):
+    """Gives its input, and computes for a while on the way back."""
+
+    @staticmethod
+    def forward(context, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(context, dy):
+        in_a_span("autograd thread")
+        return dy
+
+
+def spans_in_three_threads():
+    """The same work in a span of the main thread, of a Python thread, and of autograd. Gives each
+    thread's current device, and which devices this process has contexts on."""
+    for name in ("warm-up", "main thread"):
+        in_a_span(name)
+    thread = threading.Thread(target=in_a_span, args=["Python thread"])
+    thread.start()
+    thread.join()
+    Busy.apply(torch.ones(1, device=device(), requires_grad=True)).backward()
+    contexts = [torch._C._cuda_hasPrimaryContext(index) for index in range(torch.cuda.device_count())]
+    return devices, [index for index, has_one in enumerate(contexts) if has_one]
+
+
+THREADS = ["main thread", "Python thread", "autograd thread"]
+
+
+def test_spans_of_main_python_and_autograd_threads_last_as_long_as_what_they_queue(rig, noted, measured):
+    run = rig.launch(spans_in_three_threads, world_size=2)
+    seconds = run.timings.set_index(["rank", "name"]).mean_s
+    for rank, (devices, contexts) in enumerate(run.values):
+        noted(f"rank {rank} on {run.devices[rank]}: current devices, and contexts on", f"{devices}, {contexts}")
+        for name in THREADS:
+            measured(f"the same work in a span of rank {rank}'s {name}", 1e3 * seconds[rank, name], "ms")
+            assert seconds[rank, name] > 0.5 * BUSY_S  # to queue it takes some µs
+        if rig.on_gpu:  # or a thread has opened one where another rank is at home
+            assert contexts == [torch.device(run.devices[rank]).index]
+
+
+# --- drift ----------------------------------------------------------------------------------------
+
+
+def mark(where):
+    """Now, on the clock of a device."""
+    if where.type == "cpu":
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def between_s(first, second):
+    """Between two marks. Of events that is a float32 of milliseconds: 4 µs steps after a minute."""
+    return second - first if isinstance(first, float) else first.elapsed_time(second) / 1e3
+
+
+def anchor(where):
+    """The same moment on both clocks."""
+    if where.type == "cuda":
+        torch.cuda.synchronize()
+    event = mark(where)
+    if where.type == "cuda":
+        event.synchronize()
+    return event, time.perf_counter()
+
+
+def ops_at(times_s, count=50):
+    """``count`` ops, each waited for in a span of the host, once so many seconds have passed. Gives
+    of each op its step, and when it and its host span began and ended: the op in seconds since a
+    first anchor on the device's clock, the host's since the same anchor on its own. Then the
+    second anchor, on both clocks."""
+    where = device()
+    x = torch.randn(512, 512, device=where)
+    for _ in range(20):
+        x @ x
+    (first, first_s), rows = anchor(where), []
+    for step, wait_s in enumerate(times_s):
+        while (left := first_s + wait_s - time.perf_counter()) > 0:
+            time.sleep(left)
+        for i in range(count):
+            begin_s = time.perf_counter()
+            with span("host", lane="host", step=step, micro_batch=i):
+                begin = mark(where)
+                with span("op", step=step, micro_batch=i):
+                    x @ x
+                end = mark(where)
+                if where.type == "cuda":
+                    torch.cuda.synchronize()
+            rows.append((step, begin, end, begin_s - first_s, time.perf_counter() - first_s))
+    second, second_s = anchor(where)
+    table = [(step, between_s(first, a), between_s(first, b), *host) for step, a, b, *host in rows]
+    return table, (between_s(first, second), second_s - first_s)
+
+
+def test_ops_lie_in_the_host_spans_that_wait_for_them_after_a_minute_too(rig, measured):
+    times_s = (0, 30, 60) if rig.on_gpu else (0, 1, 2)
+    run = rig.launch(ops_at, times_s, world_size=1, timeout_s=max(times_s) + 60)
+    rows, (device_s, host_s) = run.values[0]
+    measured("the device's clock against the host's", 1e6 * (device_s / host_s - 1), "ppm")
+    for name, rate in (("one anchor", 1.0), ("two anchors", host_s / device_s)):
+        late = [(step, rate * end - host_end) for step, _, end, _, host_end in rows]
+        for step, seconds in enumerate(times_s):
+            value = statistics.median(each for number, each in late if number == step)
+            measured(f"{name}: device end − host end of a synchronised op after {seconds} s", 1e6 * value, "µs")
+        inside = [begin <= rate * start <= end for _, start, _, begin, end in rows]
+        measured(f"{name}: ops that begin within their host spans", 100 * sum(inside) / len(inside), "%")
+    events = run.events.set_index(["name", "step", "micro_batch"])
+    ops, hosts = events.loc["op"], events.loc["host"]
+    early, late = (hosts.start_s - ops.start_s).max(), (ops.end_s - hosts.end_s).max()
+    measured("spans: the most by which an op begins before its host span", 1e6 * early, "µs")
+    measured("spans: the most by which an op ends after its host span", 1e6 * late, "µs")
+    assert early < TOLERANCE_S and late < TOLERANCE_S
+
+
+# --- barriers -------------------------------------------------------------------------------------
+
+
+def long_kernel_then(barrier):
+    """Queue half a second of work, meet the others, and read the host's clock. Gives how long the
+    device still computes then."""
+    trace.barrier()
+    busy(0.5)
+    barrier()
+    begin_s = time.perf_counter()
+    if device().type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - begin_s
+
+
+def test_a_barrier_before_the_hosts_clock_is_read_waits_for_long_kernels(rig, measured):
+    with rig.workers() as ranks:
+        ranks.run(long_kernel_then, trace.barrier)
+        bare, waited = (max(ranks.run(long_kernel_then, each).values) for each in (dist.barrier, trace.barrier))
+    measured("after dist.barrier() the device still computes", 1e3 * bare, "ms")
+    measured("after trace.barrier() it still computes", 1e3 * waited, "ms")
+    assert waited < 0.05

@@ -1,0 +1,126 @@
+"""Gradients averaged over NCCL, in every way: the gradient of the whole batch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+
+from labkit import dp
+from labkit.launch import device, launch
+from labkit.trace import span
+
+pytestmark = pytest.mark.gpu
+
+
+def small_model():
+    torch.manual_seed(3)
+    return torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.Tanh(), torch.nn.Linear(64, 4)).double()
+
+
+def gradients_of(model, rows, size):
+    """The gradients of the mean loss over some rows of a batch of ``size``."""
+    inputs, targets = torch.arange(size * 16).view(size, 16) % 7 / 7.0, torch.arange(size * 4).view(size, 4) % 5 / 5.0
+    outputs = model(inputs[rows].to(next(model.parameters())))
+    torch.nn.functional.mse_loss(outputs, targets[rows].to(outputs)).backward()
+
+
+def averaged_in_every_way():
+    """The gradients of this rank's shard of a batch, averaged per tensor, through rank 0, around
+    the ring, flat, in buckets."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    mine, size = slice(4 * rank, 4 * rank + 4), 4 * world_size
+
+    def ring(model):
+        for parameter in model.parameters():
+            dp.ring_all_reduce(parameter.grad)
+            parameter.grad /= world_size
+
+    ways = {"per tensor": dp.average_gradients, "through rank 0": dp.gather_scatter_gradients, "ring": ring}
+    found = {}
+    for name, average in ways.items():
+        model = small_model().to(device())
+        gradients_of(model, mine, size)
+        average(model)
+        found[name] = [parameter.grad for parameter in model.parameters()]
+    for name, cap_mb in (("flat", 25.0), ("bucketed", 1e-3)):
+        model = dp.BucketedDataParallel(small_model().to(device()), cap_mb)
+        gradients_of(model, mine, size)
+        model.finish_gradient_synchronization()
+        found[name] = [parameter.grad for parameter in model.parameters()]
+    return found
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_every_way_to_average_gives_the_gradient_of_the_whole_batch_on_nccl(world_size):
+    whole = small_model()
+    gradients_of(whole, slice(None), 4 * world_size)
+    for found in launch(averaged_in_every_way, world_size=world_size, share_gpu=True).values:
+        for name, gradients in found.items():
+            for gradient, parameter in zip(gradients, whole.parameters(), strict=True):
+                torch.testing.assert_close(gradient, parameter.grad, rtol=1e-9, atol=1e-12, msg=name)
+
+
+def averaged_by_both_reducers(in_bf16):
+    """This rank's gradients of its shard, by BucketedDataParallel and by torch's DDP."""
+    rank, size = dist.get_rank(), 4 * dist.get_world_size()
+    ours = dp.BucketedDataParallel(small_model().float().to(device()), 1e-3, dp.bf16_compress_hook if in_bf16 else None)
+    theirs = DistributedDataParallel(small_model().float().to(device()), bucket_cap_mb=1e-3)
+    if in_bf16:  # by another name: register_comm_hook refuses it by its own on gloo
+        theirs.register_comm_hook(None, lambda state, bucket: default_hooks.bf16_compress_hook(state, bucket))
+    for model in (ours, theirs):
+        gradients_of(model, slice(4 * rank, 4 * rank + 4), size)
+    ours.finish_gradient_synchronization()
+    return [[parameter.grad for parameter in model.module.parameters()] for model in (ours, theirs)]
+
+
+@pytest.mark.parametrize("in_bf16", [False, True], ids=["fp32", "bf16 hook"])
+def test_buckets_and_ddp_average_to_the_gradient_of_the_whole_batch(in_bf16, rig):
+    whole = small_model()
+    gradients_of(whole, slice(None), 8)
+    close = {"rtol": 3e-2, "atol": 1e-4} if in_bf16 else {"rtol": 1e-4, "atol": 1e-6}
+    for ours, theirs in rig.launch(averaged_by_both_reducers, in_bf16).values:
+        for parameter, mine, torchs in zip(whole.parameters(), ours, theirs, strict=True):
+            torch.testing.assert_close(mine, parameter.grad.float(), **close)
+            torch.testing.assert_close(torchs, parameter.grad.float(), **close)
+
+
+def memory_after_a_step(wrap):
+    """Bytes in use on the device once the gradients are averaged, without the model's own; and the
+    gradients' bytes."""
+    model = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048) for _ in range(8))).to(device())
+    own = torch.cuda.memory_allocated()
+    wrapped = wrap(model)
+    wrapped(torch.ones(4, 2048, device=device())).mean().backward()
+    if isinstance(wrapped, dp.BucketedDataParallel):
+        wrapped.finish_gradient_synchronization()
+    torch.cuda.synchronize()
+    return torch.cuda.memory_allocated() - own, sum(parameter.nbytes for parameter in model.parameters())
+
+
+def test_gradients_that_are_views_into_buckets_save_a_copy_of_the_gradients(measured):
+    ours, gradients = launch(memory_after_a_step, dp.BucketedDataParallel, world_size=1).values[0]
+    theirs, _ = launch(memory_after_a_step, DistributedDataParallel, world_size=1).values[0]
+    measured("memory beside the model: BucketedDataParallel", ours / 2**20, "MiB")
+    measured("memory beside the model: torch's DDP", theirs / 2**20, "MiB")
+    measured("memory beside the model: the gradients alone", gradients / 2**20, "MiB")
+    assert theirs - ours > 0.9 * gradients
+
+
+def test_a_buckets_span_lasts_until_its_sum_is_there_on_the_stream():
+    def step():
+        model = dp.BucketedDataParallel(
+            torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(8))).to(device()), 4
+        )
+        with span("step"):
+            model(torch.ones(64, 1024, device=device())).mean().backward()
+            model.finish_gradient_synchronization()
+        return len(model.buckets)
+
+    run = launch(step, world_size=1)
+    sent = run.events[run.events.name == "all_reduce"]
+    whole = run.events[run.events.name == "step"].iloc[0]
+    assert sent.bucket.tolist() == list(range(run.values[0])) and (sent.end_s >= sent.start_s).all()
+    assert sent.start_s.min() >= whole.start_s and sent.end_s.max() <= whole.end_s + 1e-4

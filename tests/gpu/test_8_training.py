@@ -1,0 +1,100 @@
+"""Training on one GPU, and on two ranks that share it: it learns, alike in every way; how fast."""
+
+from __future__ import annotations
+
+import gc
+import math
+import socket
+import statistics
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from labkit.launch import launch
+from labkit.train import TranslateConfig, metrics, translate
+from labkit.train.digits_task import DigitsConfig, train_digits
+from labkit.train.entailment import Example
+from labkit.train.glue_task import GlueConfig, glue, load_glue
+
+pytestmark = pytest.mark.gpu
+
+
+def test_every_way_to_agree_trains_bert_alike_on_nccl():
+    config = GlueConfig("shipped", limit=128, limit_eval=32, epochs=1, batch_size=16, dropout=False, quiet=True)
+    corpus = load_glue(config)
+    alone = launch(glue, replace(config, sync="none"), corpus, world_size=1).values[0]
+    for sync in ("gather_scatter", "all_reduce", "bucketed", "ddp"):
+        run = launch(glue, replace(config, sync=sync), corpus, world_size=2, share_gpu=True)
+        assert run.backend == "nccl"
+        for result in run.values:
+            assert result.mean_losses == pytest.approx(alone.mean_losses, rel=1e-3), sync
+
+
+def test_digits_train_on_one_gpu_over_nccl_as_on_the_cpu_whole_and_spread(measured):
+    config = DigitsConfig("shipped", epochs=1)
+    on_cpu = launch(train_digits, config, world_size=1, backend="gloo").values[0]
+    run = launch(train_digits, config, world_size=1)
+    assert (run.backend, run.values[0].device) == ("nccl", "cuda:0")
+    spread = launch(train_digits, config, None, [torch.device("cuda", 0)] * 2, world_size=1).values[0]
+    for result in (run.values[0], spread):
+        assert result.losses[:5] == pytest.approx(on_cpu.losses[:5], rel=0.05)
+        assert result.losses[-1] < 0.5 * result.losses[0]
+    measured("digits recognised after an epoch on one GPU", run.values[0].accuracy, "of 1")
+
+
+def test_a_process_started_by_hand_takes_the_gpu_that_it_is_told_and_nccl():
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    flags = ["digits", "--source", "shipped", "-w", "1", "-nr", "0", "--epochs", "1", "--master-port", str(port)]
+    for more in (["-g", "0"], ["--local-world-size", "1"]):
+        command = [sys.executable, "-m", "labkit.train", *flags, *more]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        gpus = 1 if "-g" in more else torch.cuda.device_count()
+        assert f"Hello from rank 0 of 1: nccl, {' and '.join(f'cuda:{i}' for i in range(gpus))}, process" in done.stdout
+        assert "Accuracy on 297 test pictures: 0." in done.stdout
+
+
+def test_gpt2_124m_trains_on_one_gpu(measured):
+    config = TranslateConfig("shipped", "gpt2", limit=512, limit_eval=32, epochs=2, batch_size=64)
+    run = launch(translate, config, world_size=1)
+    (result,) = run.values
+    assert (run.backend, result.device) == ("nccl", "cuda:0")
+    assert result.epochs[1].validation_loss < result.epochs[0].validation_loss
+    rate = metrics.merge(run.values)["tokens_per_s"]["mean"]
+    measured("GPT-2 124M on one rank, batches of 64 sentences", rate, "tokens/s")
+
+
+def bert_base_steps(precision, sizes, length=128, steps=12):
+    """In a rank: seconds of a step and peak MiB of BERT-base, by batch size, every row full."""
+    corpus = load_glue(GlueConfig("shipped"))
+    row = Example([2, *range(5, length + 3), 3], [0] * length, 0)
+    found = {}
+    for size in sizes:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        rows = [replace(row, label=i % 2) for i in range(size * steps)]
+        config = GlueConfig(
+            size="base", batch_size=size, epochs=1, precision=precision, sync="ddp", do_eval=False, quiet=True
+        )
+        result = glue(config, replace(corpus, train=rows))
+        assert all(math.isfinite(loss) for loss in result.losses) and len(result.losses) == steps
+        found[size] = statistics.median(result.iteration_s[2:]), torch.cuda.max_memory_allocated() / 2**20
+        del result
+        gc.collect()
+    return found
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_bert_base_trains_on_one_gpu_and_bigger_batches_cost_less_a_row(precision, measured):
+    sizes = (8, 16, 32, 64, 128)
+    (found,) = launch(bert_base_steps, precision, sizes, world_size=1, timeout_s=120).values
+    for size, (seconds, mib) in found.items():
+        what = f"BERT-base, {precision}, {size} × 128 tokens"
+        measured(f"{what}: a step", 1e3 * seconds, "ms")
+        measured(f"{what}: peak memory", mib, "MiB")
+    assert found[128][0] / 128 < found[8][0] / 8
+    assert found[128][1] > found[8][1]

@@ -1,0 +1,208 @@
+"""Times and memory on a GPU, beside what was predicted."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import copy
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from stage_steps import gradients_in
+
+from labkit import models, pipe
+from labkit.cost import fit_link
+from labkit.explore.schedules.measure import run_schedule
+from labkit.launch import device, launch
+from labkit.parallel.stage import Stage
+from labkit.schedule import Op, Schedule, gpipe, one_f_one_b
+from labkit.simulate import makespan, simulate
+from labkit.simulate.measures import peak_activations
+from labkit.trace import barrier, repeats, span
+
+pytestmark = pytest.mark.gpu
+NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
+
+
+def batch_times(sizes, repeats=9):
+    """What notebook 00 draws against the size of a batch: the forward pass of two layers."""
+    layers = torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 512)
+    model = torch.nn.Sequential(*layers).to(device())
+    for size in sizes:
+        rows = torch.randn(size, 512, device=device())
+        model(rows)  # warm-up: another size may take another kernel
+        for _ in range(repeats):
+            with span("batch", step=size), torch.no_grad():
+                model(rows)
+
+
+def test_on_a_gpu_a_big_batch_costs_far_less_than_its_rows_one_by_one(measured):
+    sizes = [2**i for i in range(16)]
+    events = launch(batch_times, sizes, world_size=1).events
+    ms = 1e3 * (events.end_s - events.start_s).groupby(events.step).median()
+    for size in sizes:
+        measured(f"a forward pass of notebook 00's two layers, {size} rows", ms[size], "ms")
+    assert ms[sizes[-1]] < 0.1 * sizes[-1] * ms[1]
+
+
+def passes_of_a_block(rows, tokens, count=12):
+    """A GPT-2 block's forward pass, and backward whole and in two parts. Gives the gradients of
+    both: input and weights.
+
+    Nothing here waits for the GPU, so what is timed is its work, and not how quickly Python hands
+    it out.
+    """
+    block = models.gpt2("gpt2", n_layer=1).transformer.h[0].to(device())
+    whole, split = Stage(block, 1), Stage(copy.deepcopy(block), 1)
+    x = torch.randn(rows, tokens, 768, device=device(), requires_grad=True)
+    dy = torch.randn_like(x)
+    for i in range(count):
+        whole.forward(i, x)
+        at_once = whole.backward(i, dy)
+        split.forward(i, x)
+        first = split.input_grad(i, dy)
+        split.weight_grad(i)
+    return [at_once, *gradients_in(whole.module)], [first, *gradients_in(split.module)]
+
+
+def test_the_backward_pass_of_a_gpt2_block_costs_hardly_more_in_two_parts(measured, rows=8, tokens=1024):
+    run = launch(passes_of_a_block, rows, tokens, world_size=1)
+    torch.testing.assert_close(*run.values[0], rtol=1e-3, atol=1e-3)
+    f, b, i, w = (run.timings.set_index("name").median_s)[["forward", "backward", "input_grad", "weight_grad"]]
+    for name, seconds in {"F": f, "B": b, "I": i, "W": w}.items():
+        measured(f"{name} of a GPT-2 block, {rows} × {tokens} tokens", 1e3 * seconds, "ms")
+    assert max(i, w) < b
+    assert i + w < 1.2 * b
+
+
+def on_one_rank(schedule):
+    """The ops of all ranks on one, in the order in which they start."""
+    events = simulate(schedule).sort_values(["start_s", "stage"])
+    kinds = {"forward": "F", "backward": "B"}
+    return Schedule([[Op(kinds[row.name], int(row.stage), int(row.micro_batch)) for row in events.itertuples()]])
+
+
+def memory_of_a_step(schedule, width=768, rows=4, tokens=256):
+    """What a step takes beside the model and its gradients, and what a stage keeps of a
+    micro-batch, in bytes."""
+    blocks = models.gpt2("gpt2", n_embd=width, n_layer=schedule.n_stages).transformer.h.to(device())
+    pipeline = pipe.ScheduledPipeline(list(blocks), schedule, torch.nn.functional.mse_loss)
+    x, target = torch.randn(2, rows * schedule.n_micro, tokens, width, device=device())
+    pipeline.step(x, target)  # makes the gradients
+    before = torch.cuda.memory_allocated()
+    kept = Stage(blocks[1], 1)
+    kept.forward(0, x[:rows].clone().requires_grad_())
+    activation = torch.cuda.memory_allocated() - before
+    del kept
+    torch.cuda.reset_peak_memory_stats()
+    pipeline.step(x, target)
+    return torch.cuda.max_memory_allocated() - before, activation
+
+
+def test_1f1bs_order_on_one_gpu_saves_the_activations_that_the_simulator_counts(measured, n=4, m=8):
+    schedules = {"GPipe": on_one_rank(gpipe(n, m)), "1F1B": on_one_rank(one_f_one_b(n, m))}
+    peaks = {name: peak_activations(simulate(schedule))[0] for name, schedule in schedules.items()}
+    assert peaks == {"GPipe": n * m, "1F1B": peaks["1F1B"]} and peaks["1F1B"] < n * m / 2
+    taken = {}
+    for name, order in schedules.items():
+        taken[name], activation = launch(memory_of_a_step, order, world_size=1).values[0]
+        measured(
+            f"a step of {name}'s order, {n} GPT-2 blocks, m = {m}: memory beside the model", taken[name] / 2**20, "MiB"
+        )
+    measured("what a stage keeps of a micro-batch", activation / 2**20, "MiB")
+    saved = (taken["GPipe"] - taken["1F1B"]) / activation
+    assert saved == pytest.approx(peaks["GPipe"] - peaks["1F1B"], rel=0.15)
+
+
+# --- collectives, and what is fitted to their times -----------------------------------------------
+
+SIZES = [2**10, 2**14, 2**18, 2**22, 2**26]  # bytes
+
+
+def message_times(sizes, times=9):
+    """all_reduces of all ranks, and messages from rank 0 to rank 1 and back, of each size. What
+    came is checked against arithmetic."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    for size in sizes:
+        for i in range(times + 1):  # the first loads kernels, and is left out
+            ones, back = torch.ones(size // 4, device=device()), torch.zeros(size // 4, device=device())
+            barrier()
+            with span("all_reduce" if i else "warm-up", lane="comm", bytes=size):
+                dist.all_reduce(ones)
+            if rank < 2:
+                with span("there and back" if i else "warm-up", lane="comm", bytes=size):
+                    dist.send(ones, 1) if rank == 0 else dist.recv(back, 0)
+                    dist.recv(back, 1) if rank == 0 else dist.send(back, 0)
+        assert ones[-1].item() == world_size and (rank > 1 or back[-1].item() == world_size)
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_messages_of_ranks_that_share_a_gpu_take_longer_the_larger_they_are(world_size, rig, measured):
+    events = rig.launch(message_times, SIZES, world_size=world_size).events
+    for name, hops, ring in (("all_reduce", 1, world_size), ("there and back", 2, None)):
+        seconds = repeats(events, by="bytes", name=name).median() / hops
+        fit = fit_link(SIZES, seconds[SIZES].tolist(), ring)
+        what = f"{name if ring else 'a message'}, {world_size} ranks on one {rig.device}"
+        measured(f"{what}: {SIZES[0] >> 10} KiB", 1e6 * seconds[SIZES[0]], "µs")
+        measured(f"{what}: {SIZES[-1] >> 20} MiB", 1e3 * seconds[SIZES[-1]], "ms")
+        measured(f"{what}: fitted bandwidth", fit.bytes_per_s / 1e6, "MB/s")
+        assert seconds[SIZES[-1]] > 2 * seconds[SIZES[0]]
+
+
+class Notebook:
+    """Cells of a notebook, found by what stands in them, run without Jupyter on a rig's ranks."""
+
+    def __init__(self, name, rig, **names):
+        cells = json.loads((NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
+        self.sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+        self.names = {"__name__": "__main__"}  # as in a kernel
+        for statement in ast.parse(without_magics(self.sources[0])).body:
+            with contextlib.suppress(ImportError):  # of what Jupyter brings
+                exec(ast.unparse(statement), self.names)
+        self.names |= {"launch": rig.launch, "guess": lambda *_, **__: None} | names
+
+    def run(self, *texts):
+        for text in texts:
+            (source,) = [source for source in self.sources if text in source]
+            exec(without_magics(source), self.names)
+
+
+def without_magics(source):
+    return "\n".join(line for line in source.splitlines() if not line.startswith("%"))
+
+
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [("02_collectives", ["def all_reduces("]), ("05_gradient_sync", ["def in_a_row(", "fit = cost.fit_link("])],
+)
+def test_the_link_that_a_notebook_fits_has_a_latency_and_a_bandwidth(name, texts, rig, measured):
+    notebook = Notebook(name, rig, host_s=0.0)
+    notebook.run(*texts)
+    fit = notebook.names["fit"]
+    measured(f"notebook {name} fits a latency of", 1e6 * fit.latency_s, "µs")
+    measured(f"notebook {name} fits a bandwidth of", fit.bytes_per_s / 1e6, "MB/s")
+    assert fit.latency_s >= 0 and fit.bytes_per_s > 0
+
+
+@pytest.mark.parametrize("names", ["w, c", "per_token, c"])
+def test_what_notebook_10_solves_for_costs_more_than_nothing(names, rig, measured):
+    notebook = Notebook("10_gpt2_pipeline", rig)
+    notebook.run("corpus = load(", "def sweep(", "def step_table(", f"{names} = ")
+    for name in names.split(", "):
+        measured(f"notebook 10 solves for '{names}': {name}", 1e6 * float(notebook.names[name]), "µs")
+        assert notebook.names[name] > 0
+
+
+# --- explorers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_what_run_it_does_in_the_explorers_takes_about_as_long_as_was_predicted(n, rig, measured, m=8):
+    run = run_schedule(one_f_one_b(n, m), emulated=False)
+    assert len(run.measured) == 2 * n * m and list(run.measured.columns) == list(run.ideal.columns)
+    ratio = makespan(run.measured) / makespan(run.ideal)
+    measured(f"Run it, {n} {'rank' if n == 1 else 'ranks'}: measured ÷ predicted makespan", ratio, "×")
+    assert not rig.on_gpu or 0.3 < ratio < 3  # where a GPU is, there is a core for each rank
