@@ -4,7 +4,7 @@
 # make test TESTS=tests/draw  some tests alone, the slow ones among them too
 # make figures    run every notebook without a browser and export figures/
 # make notebooks  run every notebook and store its outputs in place (instructors)
-# make screenshots  the pictures of the explorers in README.md, from a real JupyterLab
+# make screenshots  the pictures of the explorers in README.md and docs, from a real JupyterLab
 # make bench      side by side with what a user would pick instead
 # make gpu        all that waits for a GPU, in at most 9 minutes, with the Python that is there: no set-up
 # make gpu GPU_FLAGS="--part faults"  one part of it; --rehearse without a GPU; --notebooks runs those too

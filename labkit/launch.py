@@ -349,7 +349,7 @@ def _is_started_by_multiprocessing() -> bool:
 
 
 if sys.platform == "win32":
-    raise ImportError("labkit.launch needs Linux or macOS; on Windows use WSL (see README)")
+    raise ImportError("labkit.launch needs Linux or macOS; on Windows use WSL (see docs/platforms.md)")
 if servers.forks.usable and "RANK" not in os.environ and not _is_started_by_multiprocessing():
     # It imports torch in the background, so that the first cell need not wait.
     with contextlib.suppress(OSError):

@@ -16,9 +16,10 @@ In the student edition this becomes
     raise TodoError("dp.1")
 
 and everything else is copied as it is, except what is for instructors only: ``figures/`` but for
-README's pictures of the explorers, a Python file whose first line begins with ``### INSTRUCTORS
-ONLY``, and in a Markdown file what stands between ``<!-- INSTRUCTORS ONLY -->`` and ``<!-- END
--->``. The edition's git ignores ``figures/``, where a student's own pictures go.
+the pages' pictures of the explorers, a Python file whose first line begins with ``### INSTRUCTORS
+ONLY``, a Markdown file that begins with ``<!-- INSTRUCTORS ONLY -->``, and in others what stands
+between that and ``<!-- END -->``. The edition's git ignores ``figures/``, where a student's own
+pictures go.
 
 Outputs of notebook cells that show a solution, what only a solution can compute, or a guess and its
 answer, are taken out; the tag ``nbval-ignore-output`` tells the notebook test not to compare them.
@@ -59,7 +60,7 @@ NOT_OURS = {
 # status stays clean when a notebook has saved its pictures.
 NOT_COMMITTED = "figures/*\n!figures/explorers/\n"
 
-INSTRUCTORS_ONLY = "### INSTRUCTORS ONLY"
+INSTRUCTORS_ONLY = ("### INSTRUCTORS ONLY", "<!-- INSTRUCTORS ONLY -->")
 _INSTRUCTORS_PART = re.compile(r"<!-- INSTRUCTORS ONLY -->.*?<!-- END -->\n*", re.DOTALL)
 _LIKE_A_MARKER = re.compile(r"\s*#+\s*(begin|end)[\s_-]*solution", re.IGNORECASE)
 _BEGIN = re.compile(r"(?P<indent>\s*)### BEGIN SOLUTION (?P<task>\S+)")
@@ -158,7 +159,7 @@ def _without_solutions(repository: Path, name: str) -> tuple[str | None, set[str
 def _for_instructors_only(repository: Path, name: str) -> bool:
     if name.startswith("figures/") and not name.startswith("figures/explorers/"):
         return True  # what a student is to measure; README shows the explorers
-    if not name.endswith(".py"):
+    if not name.endswith((".py", ".md")):
         return False
     with (repository / name).open(encoding="utf-8") as text:
         return text.readline().startswith(INSTRUCTORS_ONLY)

@@ -47,7 +47,7 @@ def _from_glue_folder(split: str, folder: Path) -> Rows | None:
 def _expected(split: str) -> str:
     return (
         f"expected {_STEMS[split]}.tsv, there, in RTE/ or in glue/RTE/ below it. To get it: "
-        "https://dl.fbaipublicfiles.com/glue/data/RTE.zip, unpacked (the README has the command)"
+        "https://dl.fbaipublicfiles.com/glue/data/RTE.zip, unpacked (docs/training.md has the command)"
     )
 
 

@@ -1,4 +1,6 @@
-"""Take the pictures of the explorers in README.md, as a reader sees them: make screenshots.
+"""Take the pictures of the explorers in README.md and docs, as a reader sees them.
+
+    make screenshots
 
 Each is opened in JupyterLab, used a little, and photographed in the light and in the dark theme:
 figures/explorers/NAME-THEME.png.

@@ -385,11 +385,13 @@ def test_what_is_for_instructors_only_stays_with_them(tmp_path: Path) -> None:
     (repository / "labkit").mkdir(parents=True)
     (repository / "labkit" / "dp.py").write_text(SOURCE)
     (repository / "answers.py").write_text("### INSTRUCTORS ONLY: answers\nanswer = 42\n")
+    (repository / "grading.md").write_text("<!-- INSTRUCTORS ONLY -->\n# Grading\n")
     (repository / "README.md").write_text(
         "For all.\n\n<!-- INSTRUCTORS ONLY -->\n## Grading\n<!-- END -->\n\nFor all again.\n"
     )
     write_student_edition(tmp_path / "student", repository)
     assert not (tmp_path / "student" / "answers.py").exists()
+    assert not (tmp_path / "student" / "grading.md").exists()
     assert (tmp_path / "student" / "README.md").read_text() == "For all.\n\nFor all again.\n"
 
 
@@ -400,4 +402,5 @@ def test_no_test_of_the_student_edition_holds_an_answer(tmp_path: Path) -> None:
     assert "test_check.py" in tests
     assert "test_answers.py" not in tests
     assert not [name for name in tests if name.startswith("wrong_")]
-    assert "## For instructors" not in (tmp_path / "student" / "README.md").read_text()
+    assert not (tmp_path / "student" / "docs" / "instructor.md").exists()
+    assert "instructor" not in (tmp_path / "student" / "README.md").read_text()

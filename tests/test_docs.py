@@ -1,0 +1,70 @@
+"""README and docs/ are true: their Python runs, their commands are understood, links lead on."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+from environments import PROJECT
+
+from labkit.train import command
+
+PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").glob("*.md"))]
+
+
+def blocks(page, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def commands(*pages) -> list[list[str]]:
+    """What a reader may type, word by word, without comments."""
+    lines = "\n".join(block for page in pages for block in blocks(page, "bash")).replace("\\\n", " ").splitlines()
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.stem)
+def test_the_python_of_a_page_runs_from_top_to_bottom(page, tmp_path):
+    """As one script: what a block makes, the next may use."""
+    script = tmp_path / "page.py"
+    script.write_text("\n".join(blocks(page, "python")), encoding="utf-8")
+    environment = os.environ | {"MPLBACKEND": "Agg", "LABKIT_STATIC": "1", "PYTHONPATH": str(PROJECT)}
+    done = subprocess.run([sys.executable, script], cwd=PROJECT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_command_of_training_is_understood():
+    parser = argparse.ArgumentParser()
+    tasks = parser.add_subparsers()
+    for each in command.COMMANDS:
+        each.add_parser(tasks)
+    typed = [words[words.index("labkit.train") + 1 :] for words in commands(*PAGES) if "labkit.train" in words]
+    assert len(typed) > 10
+    for words in typed:
+        parser.parse_args(command.with_hyphens(words))
+
+
+def test_every_target_of_make_is_there_and_every_file_that_is_run():
+    targets = set(re.findall(r"^(\w+):", (PROJECT / "Makefile").read_text(), flags=re.MULTILINE))
+    for words in commands(*PAGES):
+        if words[0] == "make":
+            assert words[1] in targets, words
+        for word in words:
+            if re.match(r"(examples|benchmarks|tests)/\w+.*\.py$", word):
+                assert (PROJECT / word).exists(), word
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_and_pictures_of_a_page_are_there(page):
+    text = page.read_text(encoding="utf-8")
+    targets = re.findall(r"\]\(([^)#]+)\)|(?:src|srcset)=\"([^\"]+)\"", text)
+    for target in filter(None, (a or b for a, b in targets)):
+        assert target.startswith("https://") or (page.parent / target).exists(), target
+
+
+def test_the_first_page_is_short():
+    assert len((PROJECT / "README.md").read_text().splitlines()) <= 150
