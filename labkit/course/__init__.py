@@ -3,7 +3,6 @@
 student     the student edition: this repository without the solutions
 report      an assignment's report, from the reader's own notebook
 notebooks   notebooks as they are committed: executed, in normal form, held to a contract
-kernels     kernels that no other user of the machine can reach
 chromium    a page printed to PDF
 doctor      whether this machine is ready
 """

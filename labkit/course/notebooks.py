@@ -19,16 +19,18 @@ import re
 import sys
 import sysconfig
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import nbformat
+from jupyter_client.manager import KernelManager
+from jupyter_core.paths import jupyter_runtime_dir
 from nbformat import NotebookNode
 
 from labkit.base.files import write_atomically
-from labkit.course.kernels import over_ipc
 from labkit.guesses.store import KEPT
 
 MOST_CODE_CELLS = 25  # of a notebook's thread
@@ -40,6 +42,7 @@ KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": 
 TAKEN_OUT = "nbval-ignore-output"  # the tag of a cell whose outputs the student edition leaves out
 RAISES = "raises-exception"  # nbclient and nbval both know this tag
 
+Manager = TypeVar("Manager", bound=KernelManager)
 _PROJECT = Path(__file__).resolve().parents[2]
 # Folders that are elsewhere on every machine. A path such as /usr/bin says nothing about anyone.
 _PRIVATE = r"/home/|/root/|/Users/|/tmp/|/private/|/var/folders/|[A-Za-z]:\\\\?Users"
@@ -100,6 +103,18 @@ def run(path: Path, storing: bool = False) -> NotebookNode:
     return notebook
 
 
+def over_ipc(manager: Manager) -> Manager:
+    """Have ``manager``, before it starts its kernel, start one that listens on no port; return it.
+
+    Its sockets lie next to its connection file, which only this user can read.
+    """
+    folder = Path(jupyter_runtime_dir())
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    manager.transport = "ipc"
+    manager.connection_file = str(folder / f"kernel-{uuid.uuid4()}.json")  # it has none yet by default
+    return manager
+
+
 def _environment(storing: bool) -> dict[str, str]:
     environment = os.environ | {"LABKIT_STATIC": "1"} | ({KEPT: "1"} if storing else {})
     environment.pop("MPLBACKEND", None)  # Agg, as in CI, would take pictures away
@@ -124,7 +139,9 @@ def normalised(notebook: NotebookNode) -> NotebookNode:
 
     It has no widget state, times, paths or random ids.
     """
-    notebook = nbformat.from_dict(nbformat.v4.upgrade(notebook))
+    from nbconvert.preprocessors import CoalesceStreamsPreprocessor  # how a stream is cut depends on timing
+
+    notebook, _ = CoalesceStreamsPreprocessor().preprocess(nbformat.from_dict(nbformat.v4.upgrade(notebook)), {})
     notebook.metadata = nbformat.from_dict({"kernelspec": KERNEL, "language_info": {"name": "python"}})
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     ids: set[str] = set()
@@ -136,7 +153,7 @@ def normalised(notebook: NotebookNode) -> NotebookNode:
             ran = cell.execution_count is not None
             count += ran
             cell.execution_count = count if ran else None
-            cell.outputs = [_normalised_output(output, count) for output in _joined_streams(cell.outputs)]
+            cell.outputs = [_normalised_output(output, count) for output in cell.outputs]
     return notebook
 
 
@@ -148,20 +165,6 @@ def _id_of(source: str, taken: set[str]) -> str:
             break
     taken.add(cell_id)
     return cell_id
-
-
-def _joined_streams(outputs: list[NotebookNode]) -> Iterator[NotebookNode]:
-    """Join pieces of a stream that follow each other: how it is cut depends on timing."""
-    last: NotebookNode | None = None
-    for output in outputs:
-        if last is not None and output.output_type == last.output_type == "stream" and output.name == last.name:
-            last.text += output.text
-            continue
-        if last is not None:
-            yield last
-        last = nbformat.from_dict(output)
-    if last is not None:
-        yield last
 
 
 def _normalised_output(output: NotebookNode, count: int) -> NotebookNode:

@@ -24,8 +24,8 @@ from labkit.course.doctor import machine_facts
 
 PACKAGES = ("labkit", "torch", "transformers", "accelerate", "numpy")
 _PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+)[^)]*\)")  # in Markdown
-_TAGS = "a blockquote br caption code dd del div dl dt em h1 h2 h3 h4 h5 h6 hr img li ol p pre span strong table tbody td"
-_TAGS += " tfoot th thead tr ul"
+_TAGS = "a blockquote br caption code dd del div dl dt em h1 h2 h3 h4 h5 h6 hr img li ol p pre span strong"
+_TAGS += " table tbody td tfoot th thead tr ul"
 _ATTRIBUTES = {"alt", "class", "colspan", "href", "rowspan"}
 _NEVER_SHOWN = re.compile(r"<(style|script|template)\b.*?</\1\s*>", re.DOTALL | re.IGNORECASE)
 

@@ -1,8 +1,8 @@
 """Show the code of the student files in a notebook, or where it is to be written.
 
-from labkit.lab.listings import listing
+As the last line of a cell:
 
-listing(Pipe.compute, Pipe.forward)      # as the last line of a cell
+    listing(Pipe.compute, Pipe.forward)
 """
 
 from __future__ import annotations
