@@ -23,7 +23,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any
 
 import nbformat
 from jupyter_client.manager import KernelManager
@@ -42,7 +42,6 @@ KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": 
 TAKEN_OUT = "nbval-ignore-output"  # the tag of a cell whose outputs the student edition leaves out
 RAISES = "raises-exception"  # nbclient and nbval both know this tag
 
-Manager = TypeVar("Manager", bound=KernelManager)
 _PROJECT = Path(__file__).resolve().parents[2]
 # Folders that are elsewhere on every machine. A path such as /usr/bin says nothing about anyone.
 _PRIVATE = r"/home/|/root/|/Users/|/tmp/|/private/|/var/folders/|[A-Za-z]:\\\\?Users"
@@ -96,14 +95,16 @@ def run(path: Path, storing: bool = False) -> NotebookNode:
     )
     manager = over_ipc(client.create_kernel_manager())
     manager.kernel_spec_manager.kernel_dirs = []  # no other kernel's, but that of this very Python
+    environment = os.environ | {"LABKIT_STATIC": "1"} | ({KEPT: "1"} if storing else {})
+    environment.pop("MPLBACKEND", None)  # Agg, as in CI, would take pictures away
     try:
-        client.execute(env=_environment(storing))
+        client.execute(env=environment)
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
         raise NotebookError(f"{path}: {error}") from None
     return notebook
 
 
-def over_ipc(manager: Manager) -> Manager:
+def over_ipc(manager: KernelManager) -> KernelManager:
     """Have ``manager``, before it starts its kernel, start one that listens on no port; return it.
 
     Its sockets lie next to its connection file, which only this user can read.
@@ -113,12 +114,6 @@ def over_ipc(manager: Manager) -> Manager:
     manager.transport = "ipc"
     manager.connection_file = str(folder / f"kernel-{uuid.uuid4()}.json")  # it has none yet by default
     return manager
-
-
-def _environment(storing: bool) -> dict[str, str]:
-    environment = os.environ | {"LABKIT_STATIC": "1"} | ({KEPT: "1"} if storing else {})
-    environment.pop("MPLBACKEND", None)  # Agg, as in CI, would take pictures away
-    return environment
 
 
 def execute(path: Path) -> None:
@@ -227,10 +222,11 @@ def _breaches_of_number(cells: list[NotebookNode]) -> Iterator[str]:
     """Say where there are too many code cells: in the thread, or in the second helping."""
     further = (i for i, cell in enumerate(cells) if cell.cell_type == "markdown" and _FURTHER.search(cell.source))
     begin = next(further, len(cells))
-    for where, part, most in (
-        ("", cells[:begin], MOST_CODE_CELLS),
-        (' under "Going further"', cells[begin:], MOST_FURTHER_CELLS),
-    ):
+    thread, helping = (
+        (cells[:begin], "", MOST_CODE_CELLS),
+        (cells[begin:], ' under "Going further"', MOST_FURTHER_CELLS),
+    )
+    for part, where, most in (thread, helping):
         n_code = sum(cell.cell_type == "code" for cell in part)
         if n_code > most:
             yield f"{n_code} code cells{where}, at most {most} are allowed"
@@ -254,18 +250,14 @@ def _breaches_of_cell(cell: NotebookNode) -> Iterator[str]:
     for output in cell.outputs:
         if output.output_type == "error" and RAISES not in tags:
             yield f"a stored {output.ename} without the tag {RAISES}"
-        if "image/png" in output.get("data", {}) and not _alt_text(output):
+        alt = output.get("metadata", {}).get("image/png", {}).get("alt", "")
+        if "image/png" in output.get("data", {}) and not str(alt).strip():
             yield "a picture without alt text; show it with labkit.draw.show or save"
         for kind, text in _texts(output):
             if not isinstance(text, str):
                 yield f"an output of type {kind}, in which the test cannot hide what is measured"
             elif private := re.search(rf"(?<![\w.:/])(?:{_PRIVATE})\S*|{re.escape(str(_PROJECT))}\S*", text):
                 yield f"a path of this machine in its {kind}: {private.group()[:60]}"
-
-
-def _alt_text(output: NotebookNode) -> str:
-    alt = output.get("metadata", {}).get("image/png", {}).get("alt", "")
-    return alt.strip() if isinstance(alt, str) else ""
 
 
 def _texts(output: NotebookNode) -> Iterator[tuple[str, Any]]:
