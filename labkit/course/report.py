@@ -36,14 +36,14 @@ class ReportError(ValueError):
     """A report that cannot be written: what is wrong with which notebook, and what to do."""
 
 
-class Written(NamedTuple):
+class ReportFiles(NamedTuple):
     """The files of a report, and what the reader should know of them, a sentence each."""
 
     files: tuple[Path, ...]
     notes: tuple[str, ...]
 
 
-def write_report(notebook: str, folder: Path | None = None, pdf: bool = True) -> Written:
+def write_report(notebook: str, folder: Path | None = None, pdf: bool = True) -> ReportFiles:
     """Write ``report-NN.html``, and beside it a PDF where there is a Chromium to print it.
 
     ``notebook`` is a number ("05"), a name, or a path. ``folder`` is by default ``runs`` of the
@@ -70,7 +70,7 @@ def write_report(notebook: str, folder: Path | None = None, pdf: bool = True) ->
             notes.append(f"No PDF: {error}. Or open {target.name} in any browser, and print it to a file.")
     for file, content in files.items():
         write_atomically(file, content)
-    return Written(tuple(files), tuple(notes))
+    return ReportFiles(tuple(files), tuple(notes))
 
 
 # --- which notebook -------------------------------------------------------------------------------
@@ -135,9 +135,9 @@ def _tags(cell: NotebookNode) -> set[str]:
 def read_report(path: Path) -> NotebookNode:
     """Return the notebook at ``path`` with its report's cells alone. Raises ReportError.
 
-    Its first cell has the title, and the question that the notebook asks. A section's heading
-    stands before its first cell; the answer, before which its question stands, is an empty text
-    where nothing was written. ``metadata.number`` of a code cell counts the notebook's code cells.
+    The first cell has the title, and the question that the notebook asks. A section's heading
+    stands before the first cell from that section. An answer follows its question; it is an empty
+    text if nothing was written. ``metadata.number`` of a code cell is its place among all of them.
     """
     notebook = _read(path)
     for number, cell in enumerate((cell for cell in notebook.cells if cell.cell_type == "code"), start=1):
