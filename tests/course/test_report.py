@@ -127,6 +127,10 @@ def raising():
     return [*good_cells(), code("1 / 0", error)]
 
 
+def unrun():
+    return [*good_cells(), code("%%needs dp.3\nx = 1", count=None), code("untagged", tags=(), count=None)]
+
+
 WRONG = {
     "not there": ("04", good_cells, "there is no notebook '04'; those of", "03_sync"),
     "no tags": (
@@ -135,7 +139,7 @@ WRONG = {
         "03_sync.ipynb has nothing for a report",
         "tag cells",
     ),
-    "not run": ("03", lambda: [*good_cells(), code("%%needs dp.3\nx = 1", count=None)], '5 "x = 1"', "Run All Cells"),
+    "not run": ("03", unrun, 'without a result: 5 "x = 1". Choose', "Run All Cells"),
     "raised": ("03", raising, 'code cell 5 "1 / 0" ended with ZeroDivisionError: division by zero', "Put it right"),
 }
 
@@ -147,12 +151,6 @@ def test_a_wrong_notebook_is_refused_with_its_fault_and_nothing_is_written(lab, 
     error = capsys.readouterr().err
     assert error.startswith("labkit report: ") and fault in error and advice in error
     assert [path.name for path in folder.iterdir()] == ["notebooks"]
-
-
-def test_only_the_cells_without_a_result_are_named(lab, capsys):
-    lab([code("good = 1"), code("bad = 2", count=None), code("untagged", tags=(), count=None)])
-    cli.main(["report", "03"])
-    assert 'without a result: 2 "bad = 2". Choose' in capsys.readouterr().err
 
 
 def test_two_notebooks_of_one_number_are_both_named_and_the_whole_name_tells_them_apart(lab, capsys):
@@ -265,20 +263,20 @@ def test_a_picture_in_an_answer_comes_along_from_the_cell_or_from_a_file(lab, tm
     assert sources == [png(), png(3)] and "picture lost: ../lost.png" in page.text
 
 
-def test_cells_that_wait_for_a_task_are_told(lab, capsys):
-    report_of(lab, [code("%%needs dp.3 dp.4\nrun()", printed("TODO dp.3: labkit/dp.py, line 42; TODO dp.4: x\n"))])
-    assert "wait for you: TODO dp.3: labkit/dp.py, line 42; TODO dp.4: x." in capsys.readouterr().out
+WAITS = 'GUESS sync_term: give your guess first ("I don\'t know" is one)'
 
 
-def test_cells_that_wait_for_a_guess_are_told(lab, capsys):
-    waits = 'GUESS sync_term: give your guess first ("I don\'t know" is one)'
-    report_of(
-        lab, [code("%%needs dp.3 guess.sync_term\nrun()", printed(f"TODO dp.3: labkit/dp.py, line 42; {waits}\n"))]
-    )
-    told = capsys.readouterr().out
-    assert f"wait for you: {waits}; TODO dp.3" in told
-    report_of(lab, [code("%%needs guess.sync_term\nrun()", printed(waits))])
-    assert f"wait for you: {waits}." in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("outputs", "told"),
+    [
+        ("TODO dp.3: labkit/dp.py, line 42; TODO dp.4: x\n", "TODO dp.3: labkit/dp.py, line 42; TODO dp.4: x"),
+        (f"TODO dp.3: labkit/dp.py, line 42; {WAITS}\n", f"{WAITS}; TODO dp.3: labkit/dp.py, line 42"),
+        (WAITS, WAITS),
+    ],
+)
+def test_cells_that_wait_for_a_task_or_a_guess_are_told(lab, capsys, outputs, told):
+    report_of(lab, [code("%%needs dp.3 guess.sync_term\nrun()", printed(outputs))])
+    assert f"wait for you: {told}." in capsys.readouterr().out
 
 
 def test_of_a_guess_the_question_is_shown_and_of_any_other_widget_that_it_moves(lab):
