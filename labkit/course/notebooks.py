@@ -105,9 +105,9 @@ def run(path: Path, storing: bool = False) -> NotebookNode:
 
 
 def over_ipc(manager: KernelManager) -> KernelManager:
-    """Have ``manager``, before it starts its kernel, start one that listens on no port; return it.
+    """Have ``manager`` start its kernel on sockets in Jupyter's private folder, not on TCP ports.
 
-    Its sockets lie next to its connection file, which only this user can read.
+    Call this before the kernel starts. No other user of the machine can reach those sockets.
     """
     folder = Path(jupyter_runtime_dir())
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)

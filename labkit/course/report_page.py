@@ -24,8 +24,9 @@ from labkit.course.doctor import machine_facts
 
 PACKAGES = ("labkit", "torch", "transformers", "accelerate", "numpy")
 _PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+)[^)]*\)")  # in Markdown
-_TAGS = "a blockquote br caption code dd del div dl dt em h1 h2 h3 h4 h5 h6 hr img li ol p pre span strong"
-_TAGS += " table tbody td tfoot th thead tr ul"
+_TAGS_OF_MARKDOWN = "a blockquote br code dd del div dl dt em h1 h2 h3 h4 h5 h6 hr img li ol p pre span strong"
+_TAGS_OF_MARKDOWN += " table tbody td th thead tr ul"
+_TAGS_OF_OUTPUTS = _TAGS_OF_MARKDOWN + " b caption i ins tfoot"
 _ATTRIBUTES = {"alt", "class", "colspan", "href", "rowspan"}
 _NEVER_SHOWN = re.compile(r"<(style|script|template)\b.*?</\1\s*>", re.DOTALL | re.IGNORECASE)
 
@@ -64,8 +65,9 @@ def clean(html: str, written: bool = False) -> str:
     written: ``a<b and c>d`` holds no tag.
     """
     html = style_measurements(html if written else _NEVER_SHOWN.sub("", html))
+    tags = (_TAGS_OF_MARKDOWN if written else _TAGS_OF_OUTPUTS).split()
     protocols = {*bleach.ALLOWED_PROTOCOLS, "data"}
-    return bleach.clean(html, tags=_TAGS.split(), attributes=_allowed, protocols=protocols, strip=not written)
+    return bleach.clean(html, tags=tags, attributes=_allowed, protocols=protocols, strip=not written)
 
 
 def _allowed(tag: str, name: str, value: str) -> bool:
