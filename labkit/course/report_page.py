@@ -43,7 +43,7 @@ def page(report: NotebookNode, folder: Path, runs: Sequence[tuple[str, str]]) ->
     today = datetime.date.today()
     exporter = HTMLExporter(
         template_paths=[str(Path(__file__).parent)],
-        template_file="report.html.j2",
+        template_file="report.html.jinja",
         filters={"clean": clean},
         exclude_anchor_links=True,
     )
