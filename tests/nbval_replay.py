@@ -27,7 +27,7 @@ import pytest
 from jupyter_client.manager import KernelManager
 from nbval.plugin import coalesce_streams
 
-from labkit.course.kernels import over_ipc
+from labkit.course.notebooks import over_ipc
 
 MOST_TRIALS = 60  # digits tried per text of an output, spread over it
 

@@ -35,7 +35,7 @@ from jupyter_client import BlockingKernelClient, KernelManager
 
 import labkit
 from labkit.base import machine
-from labkit.course.kernels import over_ipc
+from labkit.course.notebooks import over_ipc
 from labkit.launch import LaunchTimeout, RankError, Workers, launch, progress, workers
 from labkit.ranks import channel, plan, pool, rank, servers
 from labkit.ranks.errors import explain_os_error

@@ -1,10 +1,8 @@
-"""Serve a course around the lab.
+"""Serve a course around the lab: what instructors run.
 
 student     the student edition: this repository without the solutions
 report      an assignment's report, from the reader's own notebook
 notebooks   notebooks as they are committed: executed, in normal form, held to a contract
-kernels     kernels that no other user of the machine can reach
-listings    the code of student files in a notebook, or where it is to be written
+chromium    a page printed to PDF
 doctor      whether this machine is ready
-diffs       a file as its diff to another one
 """

@@ -35,7 +35,7 @@ def _playwrights() -> str | None:
 
 
 def print_to_pdf(html: bytes, folder: Path) -> bytes:
-    """Return the page as PDF. ``folder`` is one that the browser may read: not each may read /tmp.
+    """Return the page as PDF. The browser must be able to read ``folder``: some cannot read /tmp.
 
     Raises NoPdf where there is no browser, and where it fails.
     """

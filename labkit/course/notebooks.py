@@ -19,16 +19,18 @@ import re
 import sys
 import sysconfig
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import nbformat
+from jupyter_client.manager import KernelManager
+from jupyter_core.paths import jupyter_runtime_dir
 from nbformat import NotebookNode
 
 from labkit.base.files import write_atomically
-from labkit.course.kernels import over_ipc
 from labkit.guesses.store import KEPT
 
 MOST_CODE_CELLS = 25  # of a notebook's thread
@@ -93,17 +95,25 @@ def run(path: Path, storing: bool = False) -> NotebookNode:
     )
     manager = over_ipc(client.create_kernel_manager())
     manager.kernel_spec_manager.kernel_dirs = []  # no other kernel's, but that of this very Python
+    environment = os.environ | {"LABKIT_STATIC": "1"} | ({KEPT: "1"} if storing else {})
+    environment.pop("MPLBACKEND", None)  # Agg, as in CI, would take pictures away
     try:
-        client.execute(env=_environment(storing))
+        client.execute(env=environment)
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
         raise NotebookError(f"{path}: {error}") from None
     return notebook
 
 
-def _environment(storing: bool) -> dict[str, str]:
-    environment = os.environ | {"LABKIT_STATIC": "1"} | ({KEPT: "1"} if storing else {})
-    environment.pop("MPLBACKEND", None)  # Agg, as in CI, would take pictures away
-    return environment
+def over_ipc(manager: KernelManager) -> KernelManager:
+    """Have ``manager`` start its kernel on sockets in Jupyter's private folder, not on TCP ports.
+
+    Call this before the kernel starts. No other user of the machine can reach those sockets.
+    """
+    folder = Path(jupyter_runtime_dir())
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    manager.transport = "ipc"
+    manager.connection_file = str(folder / f"kernel-{uuid.uuid4()}.json")  # it has none yet by default
+    return manager
 
 
 def execute(path: Path) -> None:
@@ -124,7 +134,9 @@ def normalised(notebook: NotebookNode) -> NotebookNode:
 
     It has no widget state, times, paths or random ids.
     """
-    notebook = nbformat.from_dict(nbformat.v4.upgrade(notebook))
+    from nbconvert.preprocessors import CoalesceStreamsPreprocessor  # how a stream is cut depends on timing
+
+    notebook, _ = CoalesceStreamsPreprocessor().preprocess(nbformat.from_dict(nbformat.v4.upgrade(notebook)), {})
     notebook.metadata = nbformat.from_dict({"kernelspec": KERNEL, "language_info": {"name": "python"}})
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     ids: set[str] = set()
@@ -136,7 +148,7 @@ def normalised(notebook: NotebookNode) -> NotebookNode:
             ran = cell.execution_count is not None
             count += ran
             cell.execution_count = count if ran else None
-            cell.outputs = [_normalised_output(output, count) for output in _joined_streams(cell.outputs)]
+            cell.outputs = [_normalised_output(output, count) for output in cell.outputs]
     return notebook
 
 
@@ -148,20 +160,6 @@ def _id_of(source: str, taken: set[str]) -> str:
             break
     taken.add(cell_id)
     return cell_id
-
-
-def _joined_streams(outputs: list[NotebookNode]) -> Iterator[NotebookNode]:
-    """Join pieces of a stream that follow each other: how it is cut depends on timing."""
-    last: NotebookNode | None = None
-    for output in outputs:
-        if last is not None and output.output_type == last.output_type == "stream" and output.name == last.name:
-            last.text += output.text
-            continue
-        if last is not None:
-            yield last
-        last = nbformat.from_dict(output)
-    if last is not None:
-        yield last
 
 
 def _normalised_output(output: NotebookNode, count: int) -> NotebookNode:
@@ -224,10 +222,11 @@ def _breaches_of_number(cells: list[NotebookNode]) -> Iterator[str]:
     """Say where there are too many code cells: in the thread, or in the second helping."""
     further = (i for i, cell in enumerate(cells) if cell.cell_type == "markdown" and _FURTHER.search(cell.source))
     begin = next(further, len(cells))
-    for where, part, most in (
-        ("", cells[:begin], MOST_CODE_CELLS),
-        (' under "Going further"', cells[begin:], MOST_FURTHER_CELLS),
-    ):
+    thread, helping = (
+        (cells[:begin], "", MOST_CODE_CELLS),
+        (cells[begin:], ' under "Going further"', MOST_FURTHER_CELLS),
+    )
+    for part, where, most in (thread, helping):
         n_code = sum(cell.cell_type == "code" for cell in part)
         if n_code > most:
             yield f"{n_code} code cells{where}, at most {most} are allowed"
@@ -251,18 +250,14 @@ def _breaches_of_cell(cell: NotebookNode) -> Iterator[str]:
     for output in cell.outputs:
         if output.output_type == "error" and RAISES not in tags:
             yield f"a stored {output.ename} without the tag {RAISES}"
-        if "image/png" in output.get("data", {}) and not _alt_text(output):
+        alt = output.get("metadata", {}).get("image/png", {}).get("alt", "")
+        if "image/png" in output.get("data", {}) and not str(alt).strip():
             yield "a picture without alt text; show it with labkit.draw.show or save"
         for kind, text in _texts(output):
             if not isinstance(text, str):
                 yield f"an output of type {kind}, in which the test cannot hide what is measured"
             elif private := re.search(rf"(?<![\w.:/])(?:{_PRIVATE})\S*|{re.escape(str(_PROJECT))}\S*", text):
                 yield f"a path of this machine in its {kind}: {private.group()[:60]}"
-
-
-def _alt_text(output: NotebookNode) -> str:
-    alt = output.get("metadata", {}).get("image/png", {}).get("alt", "")
-    return alt.strip() if isinstance(alt, str) else ""
 
 
 def _texts(output: NotebookNode) -> Iterator[tuple[str, Any]]:

@@ -36,9 +36,8 @@ import subprocess
 import tempfile
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from labkit.course.notebooks import TAKEN_OUT
 from labkit.todo import TASKS, task_file
@@ -60,12 +59,14 @@ NOT_OURS = {
 # status stays clean when a notebook has saved its pictures.
 NOT_COMMITTED = "figures/*\n!figures/explorers/\n"
 
+REWRITTEN = (".py", ".ipynb", ".md", ".gitignore")
 INSTRUCTORS_ONLY = ("### INSTRUCTORS ONLY", "<!-- INSTRUCTORS ONLY -->")
 _INSTRUCTORS_PART = re.compile(r"<!-- INSTRUCTORS ONLY -->.*?<!-- END -->\n*", re.DOTALL)
 _LIKE_A_MARKER = re.compile(r"\s*#+\s*(begin|end)[\s_-]*solution", re.IGNORECASE)
 _BEGIN = re.compile(r"(?P<indent>\s*)### BEGIN SOLUTION (?P<task>\S+)")
 _END = re.compile(r"(?P<indent>\s*)### END SOLUTION")
 _TODO = re.compile(r"\s*### TODO (?P<task>\S+) \((?P<minutes>\d+) minutes?\): (?P<what>.+)")
+_KNOWS_TODO_ERROR = re.compile(r"^from labkit\.todo import [\w\s,(]*\bTodoError\b", re.MULTILINE)
 _SHOWS_A_SOLUTION = re.compile(r"^%%needs\b|\bcheck\(|\bgetsource\(|\blisting\(|\bguess\(", re.MULTILINE)
 
 
@@ -87,18 +88,19 @@ def write_student_edition(directory: str | os.PathLike[str], repository: Path = 
     """
     target = Path(directory).absolute()
     _check_target(target, repository)
-    files = tracked_files(repository)
-    rewritten: dict[str, str] = {}
+    texts: dict[str, str | None] = {}  # of the edition's files; None where a file is copied as it is
     tasks: set[str] = set()
-    files = [name for name in files if not _for_instructors_only(repository, name)]
-    for name in files:
-        text, found = _without_solutions(repository, name)
-        if text is not None:
-            rewritten[name] = text
-        tasks |= found
+    for name in tracked_files(repository):
+        if name.startswith("figures/") and not name.startswith("figures/explorers/"):
+            continue  # what a student is to measure; README shows the explorers
+        text = (repository / name).read_text(encoding="utf-8") if name.endswith(REWRITTEN) else ""
+        if not text.startswith(INSTRUCTORS_ONLY):
+            for_students, found = _without_solutions(text, name)
+            texts[name] = for_students if for_students != text else None
+            tasks |= found
     if not tasks:
         raise MarkerError(f"{repository} has no '### BEGIN SOLUTION' in any file: is it a student edition already?")
-    _write(target, repository, files, rewritten)
+    _write(target, repository, texts)
     return sorted(tasks)
 
 
@@ -139,43 +141,28 @@ def _check_target(target: Path, repository: Path) -> None:
         raise FileExistsError(f"{target} is a file: give a new directory")
 
 
-def _without_solutions(repository: Path, name: str) -> tuple[str | None, set[str]]:
-    """Return the text of a file in the student edition and the tasks that it leaves to do.
-
-    The text is None where the file stays as it is.
-    """
-    path = PurePosixPath(name)
-    if path.suffix == ".ipynb":
-        return student_notebook((repository / name).read_text(encoding="utf-8"), name)
-    if path.suffix == ".py" and path.parent.name == "labkit":
-        return student_source((repository / name).read_text(encoding="utf-8"), name)
-    if name == ".gitignore":
-        return (repository / name).read_text(encoding="utf-8") + NOT_COMMITTED, set()
-    if path.suffix == ".md":
-        return _INSTRUCTORS_PART.sub("", (repository / name).read_text(encoding="utf-8")), set()
-    return None, set()
+def _without_solutions(text: str, name: str) -> tuple[str, set[str]]:
+    """Return the text of a file in the student edition, and the tasks that it leaves to do."""
+    if name.endswith(".ipynb"):
+        return student_notebook(text, name)
+    if name.endswith(".py") and Path(name).parent.name == "labkit":
+        return student_source(text, name)
+    if name.endswith(".md"):
+        return _INSTRUCTORS_PART.sub("", text), set()
+    return text + NOT_COMMITTED if name == ".gitignore" else text, set()
 
 
-def _for_instructors_only(repository: Path, name: str) -> bool:
-    if name.startswith("figures/") and not name.startswith("figures/explorers/"):
-        return True  # what a student is to measure; README shows the explorers
-    if not name.endswith((".py", ".md")):
-        return False
-    with (repository / name).open(encoding="utf-8") as text:
-        return text.readline().startswith(INSTRUCTORS_ONLY)
-
-
-def _write(target: Path, repository: Path, files: list[str], rewritten: dict[str, str]) -> None:
+def _write(target: Path, repository: Path, texts: dict[str, str | None]) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         unfinished.chmod(0o755)
-        for name in files:
+        for name, text in texts.items():
             copy = unfinished / name
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(repository / name, copy, follow_symlinks=False)
-            if name in rewritten:
-                copy.write_text(rewritten[name], encoding="utf-8")
+            if text is not None:
+                copy.write_text(text, encoding="utf-8")
         unfinished.rename(target)  # takes the place of an empty directory
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -185,39 +172,48 @@ def _write(target: Path, repository: Path, files: list[str], rewritten: dict[str
 # --- a source file --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Region:
-    """A solution: ``lines[start:end]``, and what replaces it.
-
-    It goes from the comment that sets the task to the end marker.
-    """
+class Region(NamedTuple):
+    """A solution with the comment that sets its task, ``lines[start:end]``; and its replacement."""
 
     task: str
     start: int
     end: int
     replacement: list[str]
-    solution: list[str]
 
 
-def student_source(text: str, name: str) -> tuple[str | None, set[str]]:
-    """Return a Python file without its solutions (None if it has none), and their tasks.
+def student_source(text: str, name: str) -> tuple[str, set[str]]:
+    """Return a Python file without its solutions, and their tasks. Raises MarkerError."""
+    lines, tasks = student_lines(text.split("\n"), name)
+    source = "\n".join(lines)
+    if tasks:
+        try:
+            ast.parse(source)
+        except SyntaxError as error:
+            raise MarkerError(f"{name}: without its solutions it is not valid Python any more: {error}") from None
+        _check_import(source, name)
+    return source, tasks
 
-    Raises MarkerError.
+
+def _check_import(source: str, name: str, where: str = "") -> None:
+    if not _KNOWS_TODO_ERROR.search(source):
+        raise MarkerError(
+            f"{name}: the student edition raises TodoError: add 'from labkit.todo import TodoError'{where}"
+        )
+
+
+def student_lines(lines: list[str], name: str) -> tuple[list[str], set[str]]:
+    """Return the lines of a file or a cell without its solutions, and their tasks.
+
+    ``name`` is for messages. Raises MarkerError.
     """
-    lines = text.split("\n")
-    found = list(regions(lines, name))
-    if not found:
-        return None, set()
-    result = "\n".join(_replace(lines, found))
-    _check_result(result, name)
+    result, found = list(lines), list(regions(lines, name))
+    for region in reversed(found):
+        result[region.start : region.end] = region.replacement
     return result, {region.task for region in found}
 
 
 def regions(lines: list[str], name: str) -> Iterator[Region]:
-    """Yield the solutions in a file or a cell, in order; ``name`` is for messages.
-
-    Raises MarkerError.
-    """
+    """Yield the solutions in a file or a cell, in order. Raises MarkerError."""
     begin: tuple[int, re.Match[str]] | None = None
     for number, line in enumerate(lines):
         if not _LIKE_A_MARKER.match(line):
@@ -258,66 +254,37 @@ def _region(lines: list[str], begin: int, end: int, marker: re.Match[str], name:
     size = "1 line" if len(solution) == 1 else f"{len(solution)} lines"
     minutes = "1 minute" if todo["minutes"] == "1" else f"{todo['minutes']} minutes"
     what = " ".join([todo["what"], *(line.strip().removeprefix("### ") for line in lines[start + 1 : begin])])
-    comment = textwrap.wrap(
-        f"TODO {task} (about {size}, {minutes}): {what}",
-        WIDTH - len(indent) - 2,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    todo_text = f"TODO {task} (about {size}, {minutes}): {what}"
+    comment = textwrap.wrap(todo_text, WIDTH - len(indent) - 2, break_long_words=False, break_on_hyphens=False)
     replacement = [*(f"{indent}# {line}" for line in comment), f'{indent}raise TodoError("{task}")']
-    return Region(task, start, end + 1, replacement, solution)
-
-
-def _replace(lines: list[str], found: list[Region]) -> list[str]:
-    result, position = [], 0
-    for region in found:
-        result += [*lines[position : region.start], *region.replacement]
-        position = region.end
-    return result + lines[position:]
-
-
-def _check_result(source: str, name: str) -> None:
-    """Raise MarkerError unless Python can read the student's file, and it knows TodoError."""
-    try:
-        tree = ast.parse(source)
-    except SyntaxError as error:
-        raise MarkerError(f"{name}: without its solutions it is not valid Python any more: {error}") from None
-    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
-    if "TodoError" not in imported:
-        raise MarkerError(f"{name}: the student edition raises TodoError: add 'from labkit.todo import TodoError'")
+    return Region(task, start, end + 1, replacement)
 
 
 # --- a notebook -----------------------------------------------------------------------------------
 
 
-def student_notebook(text: str, name: str) -> tuple[str | None, set[str]]:
-    """Return a notebook without its solutions and their outputs (or None), and their tasks.
+def student_notebook(text: str, name: str) -> tuple[str, set[str]]:
+    """Return a notebook without its solutions and their outputs, and their tasks.
 
-    None stands for a notebook in which nothing changes.
+    One in which nothing changes stays as it is, to the byte.
     """
     notebook = json.loads(text)
     tasks: set[str] = set()
     sources = []
     for number, cell in enumerate(notebook["cells"], 1):
-        if cell["cell_type"] != "code":
-            continue
-        lines = "".join(cell["source"]).split("\n")
-        found = list(regions(lines, f"{name}, cell {number}"))
-        if found:
-            cell["source"] = "\n".join(_replace(lines, found)).splitlines(keepends=True)
-            tasks |= {region.task for region in found}
-        source = "".join(cell["source"])
-        sources.append(source)
-        if found or _SHOWS_A_SOLUTION.search(source):
-            _clear(cell)
-    if tasks and not any(
-        re.search(r"^from labkit\.todo import .*\bTodoError\b", source, re.MULTILINE) for source in sources
-    ):
-        raise MarkerError(
-            f"{name}: the student edition raises TodoError: add 'from labkit.todo import TodoError' to a cell"
-        )
-    result = json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
-    return (None if json.loads(text) == notebook else result), tasks
+        if cell["cell_type"] == "code":
+            lines, found = student_lines("".join(cell["source"]).split("\n"), f"{name}, cell {number}")
+            source = "\n".join(lines)
+            if found:
+                cell["source"] = source.splitlines(keepends=True)
+            if found or _SHOWS_A_SOLUTION.search(source):
+                _clear(cell)
+            tasks |= found
+            sources.append(source)
+    if tasks:
+        _check_import("\n".join(sources), name, " to a cell")
+    unchanged = json.loads(text) == notebook
+    return text if unchanged else json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", tasks
 
 
 def _clear(cell: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from labkit import todo
-from labkit.course.listings import listing
+from labkit.lab.listings import listing
 
 SOURCE = '''
 import functools
@@ -62,7 +62,7 @@ def module(tmp_path, monkeypatch):
 def open_tasks(monkeypatch):
     """The tasks that are not filled in."""
     tasks = {"dp.3"}
-    place = "labkit.course.listings.missing"
+    place = "labkit.lab.listings.missing"
     monkeypatch.setattr(place, lambda task: f"TODO {task}: labkit/dp.py, line 42" if task in tasks else None)
     return tasks
 

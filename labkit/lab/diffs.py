@@ -1,5 +1,4 @@
-"""Show a file as its diff to another one, with the lines that come and go told apart by sign and
-by colour."""
+"""Show a file as its diff to another one: a sign and a colour for lines that come and that go."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ _TAGS = {"+": "ins", "-": "del"}
 
 @dataclass(frozen=True)
 class Diff:
-    """What changes from one text to another. As the last line of a cell it is shown there.
+    """What changes from one text to another; as the last line of a cell it is shown there.
 
     ``hunks``: runs of lines, each line after its sign: ``+`` comes, ``-`` goes, and a space stays.
     """

@@ -1,4 +1,4 @@
-"""Hold what others published of the assignment's runs, to lay beside the reader's own.
+"""Hold what others published of the assignment's runs, for comparison with the reader's own.
 
 RTE: bert-base-cased at length 128, four GPUs with 16 pairs each, NCCL, three epochs of 39 steps;
 from the report in the public repository wenzhe-li/cos598d_sp24. Its seconds are means over the

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.course.diffs import diff
+from labkit.lab.diffs import diff
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 RUNGS = sorted(EXAMPLES.glob("[1-9]_*.py"))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from labkit.course import ladder
-from labkit.course.published import RTE_ACCURACY, RTE_LOSSES, RTE_SECONDS
+from labkit.lab import ladder
+from labkit.lab.published_results import RTE_ACCURACY, RTE_LOSSES, RTE_SECONDS
 
 PRINTED = "epoch 1, step 7, loss 2.1800\nnoise\nepoch 1, step 14, loss 1.8040\nepoch 2, step 7, loss 0.3879\n"
 

@@ -1,8 +1,8 @@
 """Show the code of the student files in a notebook, or where it is to be written.
 
-from labkit.course.listings import listing
+As the last line of a cell:
 
-listing(Pipe.compute, Pipe.forward)      # as the last line of a cell
+    listing(Pipe.compute, Pipe.forward)
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def _source_of(function: Callable[..., Any]) -> str:
     edited while the kernel ran.
     """
     function = inspect.unwrap(function)
-    text = Path(inspect.getfile(function)).read_text(encoding="utf-8") if _is_in_a_file(function) else ""
+    file = Path(inspect.getfile(function))
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
     found: Any = ast.parse(text)
     for name in function.__qualname__.split("."):
         found = next((each for each in getattr(found, "body", []) if getattr(each, "name", "") == name), None)
@@ -72,10 +73,6 @@ def _source_of(function: Callable[..., Any]) -> str:
         return inspect.getsource(function)
     first = min(each.lineno for each in (found, *found.decorator_list))
     return "".join(text.splitlines(keepends=True)[first - 1 : found.end_lineno])
-
-
-def _is_in_a_file(function: Callable[..., Any]) -> bool:
-    return Path(inspect.getfile(function)).is_file()
 
 
 def _without_docstring(source: str) -> str:
