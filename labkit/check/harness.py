@@ -53,9 +53,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from labkit.check import cell, plain
-from labkit.check.asked import remember
 from labkit.check.failure import WAITS_FOR_RANKS, Source, stopped_by
-from labkit.check.hints import HINTS
+from labkit.check.hints import HINTS, log_hint
 from labkit.check.result import CheckResult, Claim
 from labkit.todo import missing, task_file
 
@@ -121,7 +120,7 @@ def check(task: str, hint: int | None = None) -> CheckResult:
         return _checked(task)
     if type(hint) is not int or not 1 <= hint <= len(HINTS[task]):
         raise ValueError(f"hint is {hint!r}, expected 1, 2 or 3: start with 1, the others say more")
-    return replace(_checked(task), hints=HINTS[task][:hint], asked=remember(task, hint))
+    return replace(_checked(task), hints=HINTS[task][:hint], hints_used=log_hint(task, hint))
 
 
 def _checked(task: str) -> CheckResult:

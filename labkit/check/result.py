@@ -50,14 +50,14 @@ class CheckResult:
     ``claims`` are all that was judged; ``findings`` says what is wrong.
 
     An unfilled task has no claims: its only finding is ``TODO dp.1: labkit/dp.py, line 42``.
-    ``hints`` are shown under the result; of the task's three, ``asked`` were asked for so far.
+    ``hints`` are shown under the result; ``hints_used`` of the task's three were asked for so far.
     """
 
     task: str
     claims: tuple[Claim, ...] = ()
     todo: str | None = None
     hints: tuple[str, ...] = ()
-    asked: int = 0
+    hints_used: int = 0
 
     @property
     def passed(self) -> bool:
@@ -102,7 +102,7 @@ class CheckResult:
 
     @property
     def _asked(self) -> str:
-        return f"asked for: {self.asked} of {len(HINTS[self.task])}"
+        return f"asked for: {self.hints_used} of {len(HINTS[self.task])}"
 
     def _repr_html_(self) -> str:
         items = ""
