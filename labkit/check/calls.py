@@ -78,7 +78,7 @@ def recorded(look: Callable[[Call, Any], None] | None = None) -> Iterator[list[C
                     work.work.wait(timedelta(seconds=ENDS_S))
 
 
-def calls_have_ended(case: Any, seen: Any) -> str | None:
+def calls_have_ended(case: Any, seen: Any) -> Any:
     """Whatever it calls of torch.distributed has ended before it goes on."""
     for rank, found in enumerate(seen):
         if begun := sorted({name for name, _, _, waits in found["calls"] if not waits}):
@@ -86,7 +86,6 @@ def calls_have_ended(case: Any, seen: Any) -> str | None:
                 f"rank {rank} began {begun[0]} and never called wait() on what that returns (async_op=True, isend, irecv), so "
                 "tensors may be read before the numbers are there, or changed before they have left"
             )
-    return None
 
 
 class _Work:

@@ -91,14 +91,9 @@ class CheckResult:
         lines = [self._headline]
         for claim, reason in self._reasons():
             lines += [f"  {claim.mark} {claim.text}", *(f"      {line}" for line in reason.splitlines())]
-        return "\n".join([*lines, *self._hint_lines()])
-
-    def _hint_lines(self) -> list[str]:
-        if not self.hints:
-            return []
-        texts = [f"hint {number}: {hint}" for number, hint in enumerate(self.hints, 1)]
-        wrapped = [line for text in texts for line in textwrap.wrap(text, WIDTH, subsequent_indent="  ")]
-        return [*wrapped, f"hints {self._asked}"]
+        for number, hint in enumerate(self.hints, 1):
+            lines += textwrap.wrap(f"hint {number}: {hint}", WIDTH, subsequent_indent="  ")
+        return "\n".join([*lines, f"hints {self._asked}"] if self.hints else lines)
 
     @property
     def _asked(self) -> str:

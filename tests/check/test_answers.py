@@ -24,7 +24,7 @@ import pytest
 from edited_package import LABKIT
 from edits import edited
 
-from labkit.check import check, harness
+from labkit.check import check, observer
 from labkit.check.harness import ENDS, sentence
 from labkit.todo import task_file
 
@@ -52,7 +52,7 @@ TWO_FAULTS = {  # all others break one claim alone, so nothing else may be said 
 def test_a_wrong_answer_is_rejected_and_the_finding_names_the_mistake(task, claim, mistake, answer, monkeypatch):
     phrase, *edits = ANSWERS[task].WRONG[claim][mistake]
     if claim is None:  # it may be one that never ends
-        monkeypatch.setattr(harness, "TIMEOUT_S", 4.0)
+        monkeypatch.setattr(observer, "TIMEOUT_S", 4.0)
     answer(edited(task, *edits), task_file(task).name, whole=True)
     result = check(task)
     assert not result.passed
@@ -64,7 +64,7 @@ def test_a_wrong_answer_is_rejected_and_the_finding_names_the_mistake(task, clai
 
 @pytest.mark.parametrize("task", TASKS)
 def test_every_claim_has_a_wrong_answer_that_it_rejects(task):
-    claims = importlib.import_module(f"labkit.check.{task.replace('.', '_')}").TASK.tests
+    claims = importlib.import_module(f"labkit.check.{task.replace('.', '_')}").TASK.checks
     assert {*ANSWERS[task].WRONG} - {None} == {claim.holds for claim in claims}
 
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from labkit import check as check_package
-from labkit.check import CheckResult, Claim, cell, check, failure, harness, plain
+from labkit.check import CheckResult, Claim, check, failure, harness, observer, plain
 from labkit.todo import TASKS, missing, task_file
 
 UNFILLED = [task for task in TASKS if missing(task)]
@@ -47,7 +47,7 @@ ENDS = {
 @pytest.mark.parametrize("ending", ENDS)
 def test_an_answer_that_does_not_come_to_its_end_is_survived_and_said(ending, answer, monkeypatch):
     body, phrase = ENDS[ending]
-    monkeypatch.setattr(harness, "TIMEOUT_S", 4.0)
+    monkeypatch.setattr(observer, "TIMEOUT_S", 4.0)
     answer(f"def average_gradients(model):\n    {body}\n    dist.barrier()\n")
     (finding,) = check("dp.4").findings
     assert finding.startswith("It runs to its end: ")
@@ -152,7 +152,7 @@ def test_what_comes_first_is_not_judged_again_until_its_file_changes(answer, mon
 STARTS_SLOWLY = """
 from labkit.ranks import servers
 servers.PRELOAD[:] = ["sleeps", "torch", "torch.distributed"]
-from labkit.check import check, harness
+from labkit.check import check, observer
 harness.TIMEOUT_S = 4.0
 print(check("pipe.2").passed)
 """
@@ -315,14 +315,14 @@ def test_however_large_what_an_answer_gives_the_finding_is_short(what, answer):
 @pytest.mark.parametrize("static", ["0", "1"])
 def test_of_an_answer_that_prints_without_end_the_beginning_is_shown(static, answer, monkeypatch, capsys):
     monkeypatch.setenv("LABKIT_STATIC", static)
-    monkeypatch.setattr(harness, "TIMEOUT_S", 3.0)
+    monkeypatch.setattr(observer, "TIMEOUT_S", 3.0)
     answer("def assign_buckets(*sizes, **options):\n    while True:\n        print('going round')\n", whole=True)
     (finding,) = check("dp.6").findings
     printed = capsys.readouterr().out
     assert "it did not end in time" in finding
     assert "[rank 0] going round\n" in printed
     assert printed.endswith("[rank 0] labkit: what is printed beyond this is left out\n")
-    assert len(printed) < 2 * harness.MOST_PRINTED
+    assert len(printed) < 2 * observer.MOST_PRINTED
 
 
 def test_importing_check_loads_nothing_heavy():
@@ -377,8 +377,8 @@ def test_an_answer_that_is_right_only_where_check_calls_it_is_not_right(look, an
 @pytest.mark.parametrize("task", TASKS)
 def test_no_method_of_a_case_says_that_it_stands_in_check(task):
     module = importlib.import_module(f"labkit.check.{task.replace('.', '_')}")
-    for test in module.TASK.tests:
-        methods = inspect.getmembers(cell.typed(test.cases[0]), inspect.ismethod)
+    for test in module.TASK.checks:
+        methods = inspect.getmembers(observer.typed(test.cases[0]), inspect.ismethod)
         own = [method for _, method in methods if "check" in inspect.unwrap(method).__code__.co_filename]
         assert methods and not own
 

@@ -2,7 +2,7 @@
 """Wrong and right answers to dp.3; test_answers.py says how they are written."""
 
 from labkit.check import dp_3 as claims
-from labkit.check import gradients
+from labkit.check import dp_4 as gradients
 from labkit.check.calls import calls_have_ended
 
 GRADIENT = "gradient = parameter.grad.contiguous()"
