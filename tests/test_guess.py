@@ -145,7 +145,7 @@ def test_who_stores_the_page_keeps_its_answers(kept_page, hidden, monkeypatch):
     monkeypatch.setenv(store.KEPT, "1")
     hidden.feedback(0.7234, as_if={"if nothing overlapped": 0.0})
     kept = json.loads(kept_page.read_text())["hidden"]
-    assert kept == {"notebook": "04_overlap", "guess": 0.5, "answer": 0.7234, "left_out": ""}
+    assert kept == {"notebook": "04_overlap", "guess": 0.5, "answer": 0.7234, "left_out": "", "term": ""}
 
 
 ASKS = re.compile(r"\bguess\(\s*\"(\w+)\"")
@@ -194,7 +194,7 @@ def answered(**pairs) -> None:
     for name, (value, answer) in pairs.items():
         question = Guess(Question(name, "How long?", 0.01, 10_000.0))
         question.give(value)
-        question.feedback(answer, as_if={"if messages were free": 0.1})
+        question.feedback(answer, as_if={"if messages were free": (0.1, "latency")})
 
 
 def test_calibration_says_how_far_off_and_whether_it_gets_better():

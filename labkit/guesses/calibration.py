@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,17 +13,10 @@ from matplotlib.axes import Axes
 from labkit.base.formats import MeasuredTable, fact, measured
 from labkit.draw.picture import attach, house_style, new_axes
 from labkit.guesses import store
+from labkit.guesses.feedback import TERMS
 
 FAR = 100.0  # a guess that is further off is drawn at the edge
-# The terms that guesses leave out, and words by which a wrong model speaks of each.
-TERMS = {
-    "messages and their latency": r"messag|latenc|\bfree\b",
-    "what a call costs its rank": r"\bcalls?\b|\bhost\b",
-    "what goes on at the same time": r"overlap|\bhid|at once|turns|draining|waited",
-    "bytes, and who keeps or sends them": r"\bbytes?\b|\bsent\b|\bsplit\b|copy|copies|memory|kept",
-}
 ANSWER_WIDTH, LEFT_OUT_WIDTH = 52, 72  # as text, so that a table is as wide whatever was answered
-NOTHING = fact("", LEFT_OUT_WIDTH)
 _COLUMNS = ["notebook", "question", "guess", "answer", "factor", "times off", "left out"]
 
 
@@ -76,15 +70,12 @@ def said_of_calibration(table: pd.DataFrame) -> str:
 
 
 def terms_left_out(table: pd.DataFrame) -> MeasuredTable:
-    """Return how often each of TERMS was left out, and anything else: columns term, guesses.
-
-    A wrong model that speaks of several counts for each.
-    """
-    said = table["left out"][table["left out"] != NOTHING]
-    found = {term: said.str.contains(words) for term, words in TERMS.items()}
-    counts = {term: float(where.sum()) for term, where in found.items()}
-    counts["anything else"] = float((~pd.DataFrame(found).any(axis=1)).sum())
-    return MeasuredTable({"term": counts.keys(), "guesses": counts.values()})
+    """Return how often each of TERMS was left out, and anything else: columns term, guesses."""
+    known = [store.load()[name] for name in table.question]
+    counts = Counter(facts.get("term", "") for facts in known if facts.get("left_out"))
+    named = {said: counts.pop(term, 0) for term, said in TERMS.items()}
+    named["anything else"] = counts.total()
+    return MeasuredTable({"term": named.keys(), "guesses": map(float, named.values())})
 
 
 def draw_calibration(table: pd.DataFrame, ax: Axes | None = None) -> Axes:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from labkit.guesses import forgotten
+from labkit.guesses import feedback
+from labkit.guesses.feedback import Feedback, Quantity
 from labkit.guesses.question import Question
 
 FRACTION = Question("hidden", "Which fraction hides?", 0, 1)
@@ -122,7 +123,8 @@ NUMBERS = {
     ("question", "guess", "answer", "as_if", "terms", "says", "left_out"), NUMBERS.values(), ids=NUMBERS
 )
 def test_a_number_is_told_what_it_left_out(question, guess, answer, as_if, terms, says, left_out):
-    verdict = forgotten.of_number(question, guess, answer, as_if, terms)
+    models, parts = ({name: Quantity.of(value) for name, value in given.items()} for given in (as_if, terms))
+    verdict = feedback.on_number(question, guess, answer, models, parts)
     assert says in verdict.text
     assert verdict.left_out == left_out
 
@@ -131,25 +133,26 @@ REASONS = {"threads": "Threads share the GIL.", "processes": "Processes send wha
 
 
 def test_a_wrong_choice_is_told_what_speaks_against_it():
-    assert forgotten.of_choice("threads", "processes", REASONS) == (
-        "It is “processes”. Processes send what they share. Your choice, “threads”: Threads share the GIL.",
-        "",
+    assert feedback.on_choice("threads", "processes", REASONS) == Feedback(
+        "It is “processes”. Processes send what they share. Your choice, “threads”: Threads share the GIL."
     )
 
 
 def test_a_right_choice_is_told_why():
-    assert forgotten.of_choice("processes", "processes", REASONS) == ("It is. Processes send what they share.", "")
+    assert feedback.on_choice("processes", "processes", REASONS) == Feedback("It is. Processes send what they share.")
 
 
 def test_no_idea_is_told_answer_and_reason():
-    assert forgotten.of_choice(None, "processes", REASONS) == ("It is “processes”. Processes send what they share.", "")
+    assert feedback.on_choice(None, "processes", REASONS) == Feedback(
+        "It is “processes”. Processes send what they share."
+    )
 
 
 SPANS = {"GPipe": 33.0, "1F1B": 33.0, "ZB-H1": 27.0, "ZB-H2": 24.0}
 
 
 def test_a_wrong_order_names_the_worst_pair_and_the_model_that_it_follows():
-    text, left_out = forgotten.of_order(
+    text, left_out, _ = feedback.on_order(
         ["ZB-H1", "ZB-H2", "1F1B", "GPipe"],
         SPANS,
         {"if splitting the backward pass were all": ["ZB-H1", "ZB-H2", "1F1B", "GPipe"]},
@@ -160,9 +163,9 @@ def test_a_wrong_order_names_the_worst_pair_and_the_model_that_it_follows():
 
 def test_equals_are_right_in_either_order():
     for order in (["ZB-H2", "ZB-H1", "1F1B", "GPipe"], ["ZB-H2", "ZB-H1", "GPipe", "1F1B"]):
-        assert forgotten.of_order(order, SPANS, {}).text.startswith("It is: ZB-H2 24 < ZB-H1 27")
-        assert "GPipe 33 = 1F1B 33" in forgotten.of_order(order, SPANS, {}).text
+        assert feedback.on_order(order, SPANS, {}).text.startswith("It is: ZB-H2 24 < ZB-H1 27")
+        assert "GPipe 33 = 1F1B 33" in feedback.on_order(order, SPANS, {}).text
 
 
 def test_no_idea_of_an_order_is_told_the_order():
-    assert forgotten.of_order(None, SPANS, {}).text.startswith("It is ZB-H2 24 < ZB-H1 27")
+    assert feedback.on_order(None, SPANS, {}).text.startswith("It is ZB-H2 24 < ZB-H1 27")
