@@ -153,7 +153,7 @@ STARTS_SLOWLY = """
 from labkit.ranks import servers
 servers.PRELOAD[:] = ["sleeps", "torch", "torch.distributed"]
 from labkit.check import check, observer
-harness.TIMEOUT_S = 4.0
+observer.TIMEOUT_S = 4.0
 print(check("pipe.2").passed)
 """
 
