@@ -39,7 +39,6 @@ def test_the_answer_in_this_edition_is_right_or_still_to_do(task):
 ENDS = {
     "a loop without end": ("while dist.get_rank() == 0: pass", "it did not end in time. It was at labkit/dp.py, line "),
     "the process ends itself": ("__import__('os')._exit(3)", "ended with exit status 3"),
-    "a rank that raises": ("raise KeyError('grad')", "it raised KeyError: 'grad' (labkit/dp.py, line "),
 }
 
 
@@ -60,8 +59,8 @@ def test_a_file_that_is_not_python_is_a_finding_with_its_line(answer):
     assert finding == "It can be imported: it raised SyntaxError: expected ':' (labkit/dp.py, line 2)"
 
 
-@pytest.mark.parametrize("task", [task for task in TASKS if task != "dp.2"])
-def test_a_file_that_raises_when_it_is_imported_is_one_finding_for_every_task(task, answer):
+@pytest.mark.parametrize("task", ["dp.4", "pipe.4"])
+def test_a_file_that_raises_when_it_is_imported_is_one_finding(task, answer):
     file = task_file(task).name
     answer("import labkit.nowhere\n", file, whole=True)
     (finding,) = check(task).findings
@@ -109,15 +108,13 @@ UNREADABLE = {
 }
 
 
-@pytest.mark.parametrize("task", ["dp.1", "pipe.3"])
 @pytest.mark.parametrize("how", UNREADABLE)
-def test_a_file_that_cannot_be_read_is_a_finding(how, task, answer, tmp_path):
+def test_a_file_that_cannot_be_read_is_a_finding(how, answer, tmp_path):
     spoil, phrase = UNREADABLE[how]
-    file = task_file(task).name
-    answer("", file)
-    spoil(tmp_path / "labkit" / file)
-    (finding,) = check(task).findings
-    assert finding.startswith(f"labkit/{file} cannot be read: {phrase}")
+    answer("", "pipe.py")
+    spoil(tmp_path / "labkit" / "pipe.py")
+    (finding,) = check("pipe.3").findings
+    assert finding.startswith(f"labkit/pipe.py cannot be read: {phrase}")
 
 
 def test_an_unfilled_task_is_a_todo_with_its_line(answer):
@@ -212,12 +209,6 @@ def test_what_is_not_tried_is_a_finding_only_where_nothing_is_wrong():
     assert CheckResult("dp.1", (NOT_TRIED, Claim("x", "y"))).findings == ["x: y"]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="spawn is needed elsewhere, and takes longer")
-@pytest.mark.skipif("dp.1" in UNFILLED, reason="dp.1 is not filled in")
-def test_a_result_reads_the_same_each_time():
-    assert repr(check("dp.1")) == repr(check("dp.1"))
-
-
 # --- what an answer does stays in its process -----------------------------------------------------
 
 GIVES_A_TRAP = """
@@ -297,10 +288,8 @@ def test_a_large_value_arrives_as_what_it_is_and_how_large(words):
 
 LARGE = {
     "a million buckets": "return MANY",
-    "a type with a long name": "return type('T' * 5_000_000, (), {})()",
     "an exception with a long message": "raise ValueError('m' * 50_000_000)",
     "an exception of a type with a long name": "raise type('T' * 5_000_000, (ValueError,), {})",
-    "buckets of long texts": "return [['x' * 2000] * 1000]",
 }
 
 
@@ -312,9 +301,7 @@ def test_however_large_what_an_answer_gives_the_finding_is_short(what, answer):
     assert len(finding) < 2_000
 
 
-@pytest.mark.parametrize("static", ["0", "1"])
-def test_of_an_answer_that_prints_without_end_the_beginning_is_shown(static, answer, monkeypatch, capsys):
-    monkeypatch.setenv("LABKIT_STATIC", static)
+def test_of_an_answer_that_prints_without_end_the_beginning_is_shown(answer, monkeypatch, capsys):
     monkeypatch.setattr(observer, "TIMEOUT_S", 3.0)
     answer("def assign_buckets(*sizes, **options):\n    while True:\n        print('going round')\n", whole=True)
     (finding,) = check("dp.6").findings

@@ -43,11 +43,6 @@ WRONG = {
             "last.weight",
             ("grad.contiguous()", "grad if rank else parameter.grad.contiguous()"),
         ),
-        "forgets that reshape may copy": (
-            "copy_ what arrives back into it",
-            (GRADIENT, "gradient = parameter.grad.reshape(-1)"),
-            (KEEP, "pass"),
-        ),
     },
 }
 RIGHT = {

@@ -11,55 +11,19 @@ from labkit.guesses.question import Question
 
 FRACTION = Question("hidden", "Which fraction hides?", 0, 1)
 TIME = Question("step", "How long?", 0.01, 1000.0, "ms")
-MODELS = {"if messages were free": 0.1, "if all ranks shared one link": 40.0}
-TERMS = {"the latency of 52 messages": 5.2, "the bytes": 0.1}
+FREE, SHARED, LATENCY = "if messages were free", "if all ranks shared one link", "the latency of 52 messages"
+MODELS = {FREE: 0.1, SHARED: 40.0}
+TERMS = {LATENCY: 5.2, "the bytes": 0.1}
+HIDING = {"sending": 30.0, "what hides": -20.0}
+SMALL = {"headers": 6.0, "the mean loss": 0.4}
+NOTHING = {"if nothing overlapped": 0.0}
 
-NUMBERS = {
-    "a wrong model": (
-        TIME,
-        0.13,
-        5.3,
-        MODELS,
-        {},
-        "near 0.1 ms, which it would be if messages were free",
-        "if messages were free",
-    ),
-    "a wrong model above": (
-        TIME,
-        30.0,
-        5.3,
-        MODELS,
-        TERMS,
-        "if all ranks shared one link",
-        "if all ranks shared one link",
-    ),
-    "a term": (
-        TIME,
-        0.12,
-        5.3,
-        {},
-        TERMS,
-        "leaves out is the latency of 52 messages: 5.2 of 5.3 ms",
-        "the latency of 52 messages",
-    ),
-    "a term that takes off": (
-        TIME,
-        30.0,
-        10.0,
-        {},
-        {"sending": 30.0, "what hides": -20.0},
-        "what hides: it takes off 20 ms",
-        "what hides",
-    ),
-    "above all terms": (
-        TIME,
-        300.0,
-        5.3,
-        {},
-        TERMS,
-        "57 times too high. The largest part is the latency of 52 messages",
-        "",
-    ),
+NUMBERS = {  # guess, answer, wrong models, terms: what is said, and what was left out
+    "a wrong model": (TIME, 0.13, 5.3, MODELS, {}, "near 0.1 ms, which it would be if messages were free", FREE),
+    "a wrong model above": (TIME, 30.0, 5.3, MODELS, TERMS, SHARED, SHARED),
+    "a term": (TIME, 0.12, 5.3, {}, TERMS, f"leaves out is {LATENCY}: 5.2 of 5.3 ms", LATENCY),
+    "a term that takes off": (TIME, 30.0, 10.0, {}, HIDING, "what hides: it takes off 20 ms", "what hides"),
+    "above all terms": (TIME, 300.0, 5.3, {}, TERMS, f"57 times too high. The largest part is {LATENCY}", ""),
     "near nothing": (
         TIME,
         1.0,
@@ -69,53 +33,13 @@ NUMBERS = {
         "5.3 times too low. It would be 0.1 ms if messages were free, and",
         "",
     ),
-    "a small term that explains little": (
-        TIME,
-        2.0,
-        6.4,
-        {},
-        {"headers": 6.0, "the mean loss": 0.4},
-        "The largest part is headers",
-        "",
-    ),
+    "a small term that explains little": (TIME, 2.0, 6.4, {}, SMALL, "The largest part is headers", ""),
     "close": (TIME, 5.0, 5.3, MODELS, TERMS, "close. The largest part is the latency", ""),
-    "right": (
-        FRACTION,
-        0.5,
-        0.5,
-        {"if nothing overlapped": 0.0},
-        {},
-        "just what you said. It would be 0 if nothing",
-        "",
-    ),
-    "a fraction too low": (
-        FRACTION,
-        0.1,
-        0.72,
-        {"if nothing overlapped": 0.0},
-        {},
-        "0.62 too low. Your guess is near 0,",
-        "if nothing overlapped",
-    ),
-    "a guess of nothing": (
-        FRACTION,
-        0.0,
-        0.72,
-        {"if nothing overlapped": 0.0},
-        {},
-        "is what it would be if nothing overlapped",
-        "if nothing overlapped",
-    ),
-    "no idea": (TIME, None, 5.3, MODELS, TERMS, "It is 5.3 ms. The largest part is the latency of 52 messages", ""),
-    "no idea, no terms": (
-        FRACTION,
-        None,
-        0.72,
-        {"if nothing overlapped": 0.0},
-        {},
-        "It would be 0 if nothing overlapped.",
-        "",
-    ),
+    "right": (FRACTION, 0.5, 0.5, NOTHING, {}, "just what you said. It would be 0 if nothing", ""),
+    "a fraction too low": (FRACTION, 0.1, 0.72, NOTHING, {}, "0.62 too low. Your guess is near 0,", *NOTHING),
+    "a guess of nothing": (FRACTION, 0.0, 0.72, NOTHING, {}, "is what it would be if nothing overlapped", *NOTHING),
+    "no idea": (TIME, None, 5.3, MODELS, TERMS, f"It is 5.3 ms. The largest part is {LATENCY}", ""),
+    "no idea, no terms": (FRACTION, None, 0.72, NOTHING, {}, "It would be 0 if nothing overlapped.", ""),
 }
 
 
