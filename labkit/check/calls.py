@@ -9,20 +9,15 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 from unittest import mock
 
-_METHODS = {  # what a student calls: a process group's methods. A barrier moves no data, so it may be had
+# A process group's methods, by what a student calls. A barrier moves no data, so it may be had.
+_METHODS = {name: name for name in ("broadcast", "gather", "reduce", "reduce_scatter", "scatter", "send")} | {
     "all_gather_into_tensor": "_allgather_base all_gather_single allgather_into_tensor_coalesced",
     "reduce_scatter_tensor": "_reduce_scatter_base reduce_scatter_single reduce_scatter_tensor_coalesced",
     "all_to_all_single": "all_to_all_single alltoall_base",
     "all_gather": "allgather allgather_coalesced",
     "all_reduce": "allreduce allreduce_coalesced",
     "all_to_all": "alltoall",
-    "broadcast": "broadcast",
-    "gather": "gather",
     "recv": "recv recv_anysource",
-    "reduce": "reduce",
-    "reduce_scatter": "reduce_scatter",
-    "scatter": "scatter",
-    "send": "send",
 }
 ENDS_S = 2.0  # how long to wait for what nobody has waited for
 NAMES = {method: name for name, methods in _METHODS.items() for method in methods.split()}
