@@ -1,5 +1,4 @@
-"""What an answer calls of torch.distributed, seen at the process group: every way to call it comes
-by there."""
+"""Record what an answer calls of torch.distributed, at the process group: every call passes it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What check says: the claims about an answer, which of them hold, and what is wrong with the
-others."""
+"""Show the claims about an answer: which of them hold, and what is wrong with the others."""
 
 from __future__ import annotations
 
