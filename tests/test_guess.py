@@ -74,15 +74,20 @@ def test_a_guess_for_a_question_that_has_changed_is_asked_for_again(hidden):
     assert todo.missing("guess.hidden").startswith("GUESS hidden")
 
 
-def test_feedback_without_a_model_is_refused(hidden):
-    with pytest.raises(ValueError, match="as_if or terms"):
-        hidden.feedback(0.72)
-    order = guess("order", "Which ends first?", choices=["a", "b"], ordered=True)
-    with pytest.raises(ValueError, match="expected all of a, b"):
-        order.feedback({"a": 1.0})
-    choice = guess("choice", "Which?", choices=["a", "b", "c"])
-    with pytest.raises(ValueError, match="expected all of a, b, c"):
-        choice.feedback("a", as_if={"b": "No."})
+CHOICES = {"choices": ["a", "b", "c"]}
+REFUSED = {
+    "neither model nor term": ({}, 0.72, None, "as_if or terms"),
+    "a term that there is not": ({}, 0.72, {"if messages were free": (0.1, "luck")}, "expected one of latency, host"),
+    "an order without all its numbers": (CHOICES | {"ordered": True}, {"a": 1.0}, None, "expected all of a, b, c"),
+    "a choice of which nothing is said": (CHOICES, "a", {"b": "No."}, "expected all of a, b, c"),
+}
+
+
+@pytest.mark.parametrize(("options", "answer", "as_if", "message"), REFUSED.values(), ids=REFUSED)
+def test_feedback_that_could_not_say_what_was_left_out_is_refused(options, answer, as_if, message):
+    asked = guess("asked", "Which?", **options)
+    with pytest.raises(ValueError, match=message):
+        asked.feedback(answer, as_if)
 
 
 def test_a_damaged_file_is_named_and_kept(own_answers, hidden):
