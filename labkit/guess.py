@@ -17,9 +17,8 @@ from labkit import todo
 from labkit.base.said import display, in_notebook
 from labkit.guesses import store
 from labkit.guesses.calibration import calibration, draw_calibration, said_of_calibration, terms_left_out
-from labkit.guesses.card import Card
-from labkit.guesses.guessed import Guess
 from labkit.guesses.question import Question
+from labkit.guesses.reader import Card, Guess
 from labkit.ranks.cell_output import static
 
 __all__ = ["Guess", "calibration", "draw_calibration", "guess", "said_of_calibration", "terms_left_out"]
@@ -43,28 +42,23 @@ def guess(
 
     Raises ValueError or TypeError for what cannot be asked.
     """
-    asked = Guess(Question(name, question, low, high, unit, tuple(choices or ()), ordered))
-    _ASKED[name] = asked
-    _show(asked)
-    return asked
-
-
-def _show(asked: Guess) -> None:
-    """Show the form; on a kept page the question and the guess that ships."""
-    if static():
-        display(Card(f"{asked.question.text}\nThe guess on this page: {asked.said()}"))
+    made = Guess(Question(name, question, low, high, unit, tuple(choices or ()), ordered))
+    _GUESSES[name] = made
+    if static():  # a kept page: the guess that ships
+        display(Card(f"{question}\nThe guess on this page: {made.said()}"))
     elif in_notebook():
         from labkit.guesses.form import Form
 
-        display(Form(asked))
+        display(Form(made))
+    return made
 
 
-_ASKED: dict[str, Guess] = {}  # in this kernel, by name
+_GUESSES: dict[str, Guess] = {}  # in this kernel, by name
 
 
 def _missing(name: str) -> str | None:
     """Return what %%needs prints while this guess is not given, else None."""
-    given = _ASKED[name].given if name in _ASKED else "guess" in store.load().get(name, {})
+    given = _GUESSES[name].given if name in _GUESSES else "guess" in store.load().get(name, {})
     return None if given else f'GUESS {name}: give your guess first ("I don\'t know" is one)'
 
 

@@ -74,15 +74,20 @@ def test_a_guess_for_a_question_that_has_changed_is_asked_for_again(hidden):
     assert todo.missing("guess.hidden").startswith("GUESS hidden")
 
 
-def test_feedback_without_a_model_is_refused(hidden):
-    with pytest.raises(ValueError, match="as_if or terms"):
-        hidden.feedback(0.72)
-    order = guess("order", "Which ends first?", choices=["a", "b"], ordered=True)
-    with pytest.raises(ValueError, match="expected all of a, b"):
-        order.feedback({"a": 1.0})
-    choice = guess("choice", "Which?", choices=["a", "b", "c"])
-    with pytest.raises(ValueError, match="expected all of a, b, c"):
-        choice.feedback("a", as_if={"b": "No."})
+CHOICES = {"choices": ["a", "b", "c"]}
+REFUSED = {
+    "neither model nor term": ({}, 0.72, None, "as_if or terms"),
+    "a term that there is not": ({}, 0.72, {"if messages were free": (0.1, "luck")}, "expected one of latency, host"),
+    "an order without all its numbers": (CHOICES | {"ordered": True}, {"a": 1.0}, None, "expected all of a, b, c"),
+    "a choice of which nothing is said": (CHOICES, "a", {"b": "No."}, "expected all of a, b, c"),
+}
+
+
+@pytest.mark.parametrize(("options", "answer", "as_if", "message"), REFUSED.values(), ids=REFUSED)
+def test_feedback_that_could_not_say_what_was_left_out_is_refused(options, answer, as_if, message):
+    asked = guess("asked", "Which?", **options)
+    with pytest.raises(ValueError, match=message):
+        asked.feedback(answer, as_if)
 
 
 def test_a_damaged_file_is_named_and_kept(own_answers, hidden):
@@ -145,7 +150,7 @@ def test_who_stores_the_page_keeps_its_answers(kept_page, hidden, monkeypatch):
     monkeypatch.setenv(store.KEPT, "1")
     hidden.feedback(0.7234, as_if={"if nothing overlapped": 0.0})
     kept = json.loads(kept_page.read_text())["hidden"]
-    assert kept == {"notebook": "04_overlap", "guess": 0.5, "answer": 0.7234, "left_out": ""}
+    assert kept == {"notebook": "04_overlap", "guess": 0.5, "answer": 0.7234, "left_out": "", "term": ""}
 
 
 ASKS = re.compile(r"\bguess\(\s*\"(\w+)\"")
@@ -169,7 +174,6 @@ def test_every_question_holds_a_cell_back():
         code = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
         heads = " ".join(source.partition("\n")[0] for source in code if source.startswith("%%needs"))
         assert not set(asked_in(path)) - set(NEEDS.findall(heads)), path.stem
-        assert "# your guess" not in "\n".join(code), path.stem
 
 
 # --- the form -------------------------------------------------------------------------------------
@@ -194,7 +198,7 @@ def answered(**pairs) -> None:
     for name, (value, answer) in pairs.items():
         question = Guess(Question(name, "How long?", 0.01, 10_000.0))
         question.give(value)
-        question.feedback(answer, as_if={"if messages were free": 0.1})
+        question.feedback(answer, as_if={"if messages were free": (0.1, "latency")})
 
 
 def test_calibration_says_how_far_off_and_whether_it_gets_better():

@@ -1,5 +1,4 @@
-"""What an answer calls of torch.distributed, seen at the process group: every way to call it comes
-by there."""
+"""Record what an answer calls of torch.distributed, at the process group: every call passes it."""
 
 from __future__ import annotations
 
@@ -9,20 +8,15 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 from unittest import mock
 
-_METHODS = {  # what a student calls: a process group's methods. A barrier moves no data, so it may be had
+# A process group's methods, by what a student calls. A barrier moves no data, so it may be had.
+_METHODS = {name: name for name in ("broadcast", "gather", "reduce", "reduce_scatter", "scatter", "send")} | {
     "all_gather_into_tensor": "_allgather_base all_gather_single allgather_into_tensor_coalesced",
     "reduce_scatter_tensor": "_reduce_scatter_base reduce_scatter_single reduce_scatter_tensor_coalesced",
     "all_to_all_single": "all_to_all_single alltoall_base",
     "all_gather": "allgather allgather_coalesced",
     "all_reduce": "allreduce allreduce_coalesced",
     "all_to_all": "alltoall",
-    "broadcast": "broadcast",
-    "gather": "gather",
     "recv": "recv recv_anysource",
-    "reduce": "reduce",
-    "reduce_scatter": "reduce_scatter",
-    "scatter": "scatter",
-    "send": "send",
 }
 ENDS_S = 2.0  # how long to wait for what nobody has waited for
 NAMES = {method: name for name, methods in _METHODS.items() for method in methods.split()}
@@ -78,7 +72,7 @@ def recorded(look: Callable[[Call, Any], None] | None = None) -> Iterator[list[C
                     work.work.wait(timedelta(seconds=ENDS_S))
 
 
-def calls_have_ended(case: Any, seen: Any) -> str | None:
+def calls_have_ended(case: Any, seen: Any) -> Any:
     """Whatever it calls of torch.distributed has ended before it goes on."""
     for rank, found in enumerate(seen):
         if begun := sorted({name for name, _, _, waits in found["calls"] if not waits}):
@@ -86,7 +80,6 @@ def calls_have_ended(case: Any, seen: Any) -> str | None:
                 f"rank {rank} began {begun[0]} and never called wait() on what that returns (async_op=True, isend, irecv), so "
                 "tensors may be read before the numbers are there, or changed before they have left"
             )
-    return None
 
 
 class _Work:

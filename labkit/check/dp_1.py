@@ -123,7 +123,6 @@ def loaders_give_their_shards(case: Case, seen: Any) -> Finding:
     for rank, (shard, loaded) in enumerate(zip(seen["shards"], first, strict=True)):
         if loaded != again[rank] or (loaded != shard and sorted(loaded) == sorted(shard)):
             return f"rank {rank} loaded its shard in another order. It is shuffled already: do not shuffle it again"
-    return None
 
 
 @TASK.claim(LOADS, after=[loaders_give_their_shards])

@@ -149,7 +149,6 @@ def ranks_form_a_group(case: Case, seen: Any) -> Finding:
             return f"a rank told {tuple(told)} found itself {tuple(found)}: pass on its rank, world size and backend"
         if not all(map(is_loopback, open_at)):
             return "a rank accepted connections from other machines: form the group through a loopback_store"
-    return None
 
 
 @TASK.claim([FAILING], after=[a_process_for_each_rank])

@@ -1,6 +1,146 @@
-"""dp.4: average_gradients averages gradients by one all_reduce a parameter."""
+"""dp.4: average_gradients averages the gradients of a small model on three ranks.
 
-from labkit.check.gradients import Case, averaging
+What must become of the gradients is the same in dp.3, so that file takes its claims from here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from labkit.check.calls import calls_have_ended, recorded
+from labkit.check.harness import Finding, Task
+
+NONE = "parameters without a gradient (grad is None)"
+UNLIKE = "gradients that lie transposed in memory, first.weight's on rank 0, last.weight's on the others"
+
+
+class Case(NamedTuple):
+    """A way to average, in calls and in words, and what is special about the gradients."""
+
+    function: str
+    calls: tuple[str, ...]
+    how: str
+    special: str = ""
+    world_size: int = 3
+
+    def __str__(self) -> str:
+        return self.special
+
+    def observe(self) -> Any:
+        import torch.distributed as dist
+
+        from labkit import dp
+
+        model = self.model(dist.get_rank())
+        held = {name: p.grad.detach() for name, p in model.named_parameters() if p.grad is not None}
+        with recorded() as calls:
+            getattr(dp, self.function)(model)
+        gradients = {name: p.grad for name, p in model.named_parameters()}
+        moved = [name for name, old in held.items() if gradients[name] is None or not gradients[name].is_set_to(old)]
+        return {"gradients": gradients, "moved": moved, "weights": model.state_dict(), "calls": calls}
+
+    def model(self, *shards: int) -> Any:
+        """Return the same model each time, with the gradients of these ranks' shards of a batch."""
+        import torch
+
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(7)
+            model = torch.nn.ModuleDict({name: torch.nn.Linear(4, 4) for name in ("first", "last")}).double()
+            inputs, targets = torch.randn(2, 3, 4, 4).double()[:, list(shards)]
+        torch.nn.functional.mse_loss(model["last"](model["first"](inputs).tanh()), targets).backward()
+        if self.special == NONE:
+            model["first"].bias.grad = None
+        if self.special == UNLIKE:
+            weight: Any = model["first" if shards == (0,) else "last"].weight
+            weight.grad = weight.grad.t().contiguous().t()
+        return model
+
+    def gradients(self, *shards: int) -> dict[str, Any]:
+        """Return the gradients of some ranks' shards, or None, by the parameter's name."""
+        return {name: p.grad for name, p in self.model(*shards).named_parameters()}
+
+    def wrong(self, seen: Any) -> list[tuple[int, str]]:
+        """Return each rank and gradient that is not the mean over the ranks."""
+        means = self.gradients(0, 1, 2).items()
+        return [
+            (rank, name)
+            for rank in range(self.world_size)
+            for name, mean in means
+            if not _close(seen[rank]["gradients"][name], mean)
+        ]
+
+
+def _close(found: Any, expected: Any) -> bool:
+    """Return whether a gradient is equal up to rounding, or None where None is expected."""
+    if found is None or expected is None:
+        return found is expected
+    return found.shape == expected.shape and bool(found.allclose(expected, rtol=1e-9, atol=1e-12))
+
+
+def averaging(plain: Case) -> Task:
+    """Return a task of what must hold in whatever way the gradients are averaged."""
+    task = Task()
+    task.claim([plain])(calls_have_ended)
+    task.claim([plain, plain._replace(special=NONE)], after=[calls_have_ended])(mean_is_the_gradient_of_the_batch)
+    for holds in (gradients_change_in_place, each_gradient_travels_by_itself):
+        task.claim([plain], after=[mean_is_the_gradient_of_the_batch])(holds)
+    return task
+
+
+def mean_is_the_gradient_of_the_batch(case: Case, seen: Any) -> Finding:
+    """Every rank gets the gradient of the whole batch, as a single process does; weights stay."""
+    for name, weight in case.model(0).state_dict().items():
+        if not all(found["weights"][name].equal(weight) for found in seen):
+            return f"{name} has changed: average parameter.grad, not the parameter"
+    wrong = case.wrong(seen)
+    for rank, name in wrong:
+        instead = _instead(case, seen, rank, name)
+        return f"on rank {rank}, the gradient of {name} {instead}. {len(wrong)} of 12 gradients are wrong"
+    for name, gradient in seen[0]["gradients"].items():
+        if gradient is not None and not all(found["gradients"][name].equal(gradient) for found in seen):
+            return f"ranks differ in the last bits of {name}'s gradient: their models would drift apart"
+
+
+def _instead(case: Case, seen: Any, rank: int, name: str) -> str:
+    """Return what a gradient is instead of the mean, and what to do."""
+    mean, *shards = [case.gradients(*shards)[name] for shards in ((0, 1, 2), (0,), (1,), (2,))]
+    if mean is None:
+        return "was None, and it was given one, so an optimizer would change it: leave out grad None"
+    for other, shard in enumerate(shards):
+        if all(_close(found["gradients"][name], shard) for found in seen):
+            return f"is that of rank {other}'s shard, on every rank: {case.how}"
+    for numbers, instead in (
+        (None, "is gone (None): change it in place, or put the mean there"),
+        (shards[rank], f"is still that of the rank's own shard: {case.how}"),
+        (mean * 3, "is 3 times too large: it is the sum over 3 ranks, divide it by the world size"),
+        (mean / 3, "is 3 times too small: it is the mean divided by the world size once more"),
+        (shards[rank] / 3, "is that of its own shard divided by 3: sum over the ranks as well"),
+    ):
+        if _close(seen[rank]["gradients"][name], numbers):
+            return instead
+    return f"is neither the mean over the ranks (to 9 digits), nor their sum, nor its own: {case.how}"
+
+
+def gradients_change_in_place(case: Case, seen: Any) -> Finding:
+    """Each gradient is changed in place: who holds it, such as a bucket, sees the mean."""
+    for rank, found in enumerate(seen):
+        for name in found["moved"]:
+            return f"on rank {rank}, the grad of {name} is another tensor than before: put the mean into the old one, by copy_"
+
+
+def each_gradient_travels_by_itself(case: Case, seen: Any) -> Finding:
+    """Each gradient travels once, by itself, and by the operations of this task alone."""
+    sizes = sorted(gradient.nbytes for gradient in case.gradients(0).values())
+    expected = dict.fromkeys(case.calls, sizes)
+    for rank, found in enumerate(seen):
+        called: dict[str, list[int]] = {}
+        for name, size, root, _ in found["calls"]:
+            call = name if root is None else f"{name} (rank {root})"
+            called[call] = sorted([*called.get(call, []), size])
+        if called != expected:
+            differs = f"rank {rank}'s calls, with the bytes of each, are {called}, expected {expected}"
+            return f"{differs}: one call a parameter, with its gradient alone"
+
 
 PLAIN = Case("average_gradients", ("all_reduce",), "sum with all_reduce, divide by get_world_size()")
 TASK = averaging(PLAIN)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from labkit.check.calls import calls_have_ended, recorded
-from labkit.check.harness import Task
+from labkit.check.harness import Finding, Task
 
 SIZES = "chunks may differ by one element, and some may be empty: both sides must mean the same chunk"
 STRIDES = "its elements do not lie side by side, so the chunks are of a copy: write the result back, into these only"
@@ -72,7 +72,7 @@ TASK.claim(CASES[:1])(calls_have_ended)
 
 
 @TASK.claim(CASES, after=[calls_have_ended])
-def the_sum_is_everywhere(case: Case, seen: Any) -> Any:
+def the_sum_is_everywhere(case: Case, seen: Any) -> Finding:
     """Every rank's tensor becomes the sum of all, in place, whatever its size, shape, strides and
     dtype."""
     for rank, found in enumerate(seen):
@@ -95,7 +95,7 @@ def _compare(case: Case, rank: int, whole: Any) -> str:
 
 
 @TASK.claim(ROUNDED, after=[the_sum_is_everywhere])
-def ranks_agree(case: Case, seen: Any) -> Any:
+def ranks_agree(case: Case, seen: Any) -> Finding:
     """All ranks end up with the same numbers, to the last bit, and these are the sum up to
     rounding."""
     for rank, found in enumerate(seen):
@@ -106,7 +106,7 @@ def ranks_agree(case: Case, seen: Any) -> Any:
 
 
 @TASK.claim(ROUNDED, after=[the_sum_is_everywhere])
-def messages_go_round_the_ring(case: Case, seen: Any) -> Any:
+def messages_go_round_the_ring(case: Case, seen: Any) -> Finding:
     """A rank sends 2 (N - 1) / N of the tensor's bytes, to a neighbour in the ring, and calls no
     collective."""
     n, n_bytes = case.world_size, 1002 * 4

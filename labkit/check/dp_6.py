@@ -58,7 +58,6 @@ def each_parameter_is_in_one_bucket(case: Case, seen: Any) -> Finding:
         return f"it gave {buckets}: parameter {min(lost)} is in no bucket. Do not forget the last bucket or a parameter"
     if twice := [number for number in wanted if given.count(number) > 1]:
         return f"it gave {buckets}: parameter {twice[0]} is there twice. A parameter is never split over buckets"
-    return None
 
 
 @TASK.claim(CASES, after=[each_parameter_is_in_one_bucket])
@@ -78,7 +77,6 @@ def buckets_are_torchs(case: Case, seen: Any) -> Finding:
             fault = f"took parameter {bucket[-1]} after" if len(bucket) > len(right) else "was closed before"
             rule = "A bucket takes parameters, each of them whole, until it has reached its capacity"
             return f"{gave}: bucket {k} {fault} it had reached {cap} bytes{whose}. {rule}, and none after that"
-    return None
 
 
 @TASK.claim(CASES)

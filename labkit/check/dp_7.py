@@ -16,7 +16,7 @@ from unittest import mock
 import torch
 from torch import nn
 
-from labkit.check.harness import Task
+from labkit.check.harness import Finding, Task
 
 LAYERS, CAP_MB = "abcde", 256 / 2**20  # a layer has 160 bytes, so buckets have e and d, c and b, and a
 READY, SENT, CHANGED = "gradient ready", "bucket sent", "bucket changed on its way"  # events
@@ -140,18 +140,17 @@ CASES = [
 ]
 
 
-def _in_each_step(seen: Any, wrong: Callable[[Step], str | None]) -> str | None:
-    for rank, steps in enumerate(seen):
-        for number, found in enumerate(steps):
-            if what := wrong(Step(*found)):
-                return f"rank {rank}, step {number}: {what}"
-    return None
+def in_each_step(holds: Callable[[Step], Finding]) -> Callable[[Case, Any], Finding]:
+    """Make of a claim about a step one about each step of a case, on each rank."""
 
+    @functools.wraps(holds)
+    def in_all(case: Case, seen: Any) -> Finding:
+        for rank, steps in enumerate(seen):
+            for number, found in enumerate(steps):
+                if wrong := holds(Step(*found)):
+                    return f"rank {rank}, step {number}: {wrong}"
 
-@TASK.claim(CASES)
-def each_bucket_leaves_in_turn_and_in_time(case: Case, seen: Any) -> str | None:
-    """In each step each bucket is sent once, in order, as soon as it is full; only finish waits."""
-    return _in_each_step(seen, _first_difference)
+    return in_all
 
 
 def _right_events(step: Step) -> list[Any]:
@@ -166,8 +165,10 @@ def _right_events(step: Step) -> list[Any]:
     return [*events, [FINISH, 0], *([SENT, number] for number in unsent), [END, len(step.buckets)]]
 
 
-def _first_difference(step: Step) -> str | None:
-    """Explain the first event that is not as it should be."""
+@TASK.claim(CASES)
+@in_each_step
+def each_bucket_leaves_in_turn_and_in_time(step: Step) -> Finding:
+    """In each step each bucket is sent once, in order, as soon as it is full; only finish waits."""
     right_events = _right_events(step)
     at = next((at for at, event in enumerate(step.events) if event != right_events[at]), None)
     if at is None:
@@ -201,13 +202,10 @@ def _first_difference(step: Step) -> str | None:
 
 
 @TASK.claim(CASES, after=[each_bucket_leaves_in_turn_and_in_time])
-def gradients_are_averaged(case: Case, seen: Any) -> str | None:
+@in_each_step
+def gradients_are_averaged(step: Step) -> Finding:
     """Afterwards each gradient, also if unused or from no_sync, is the mean over the ranks, and in
     its bucket's buffer."""
-    return _in_each_step(seen, _wrong_gradient)
-
-
-def _wrong_gradient(step: Step) -> str | None:
     n = Case.world_size
     for name, (found, own, in_buffer) in step.gradients.items():
         mean = own / n + 1
@@ -227,4 +225,3 @@ def _wrong_gradient(step: Step) -> str | None:
             old = "the buffer may still hold the last step's gradients, and one may be there from inside no_sync"
             wrong = f"is neither the mean nor its own. Collect it before its bucket is sent, used or not: {old}"
         return f"the gradient of {name} {wrong}"
-    return None

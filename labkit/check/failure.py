@@ -1,4 +1,4 @@
-"""What stopped an answer, in words that are the same on every machine, with the student's line."""
+"""Say what stopped an answer and at which line, in words that are the same on every machine."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class Source:
 
     def fails_on_import(self, error: Exception) -> bool:
         """Return whether the file is no Python, or a rank raised while it was imported."""
-        at_its_top = re.compile(rf'{re.escape(self.file)}", line \d+, in <module>')
-        of_rank = getattr(error, "error_type", ""), getattr(error, "traceback", "")
-        return of_rank[0] in SYNTAX_ERRORS or bool(at_its_top.search(of_rank[1]))
+        error_type, traceback = getattr(error, "error_type", ""), getattr(error, "traceback", "")
+        at_its_top = re.search(rf'{re.escape(self.file)}", line \d+, in <module>', traceback)
+        return error_type in SYNTAX_ERRORS or bool(at_its_top)
 
 
 def raised(error_type: str, message: str, text: str, source: Source) -> str:

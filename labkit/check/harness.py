@@ -9,8 +9,8 @@ A task is one file, such as ``dp_6.py``. It holds cases, and claims:
         def __str__(self):              # its name, in front of each finding about it
             return f"assign_buckets({self.sizes}, 8)"
 
-        def observe(self):              # runs in another process, as if typed in a cell (cell.py);
-                                        # returns plain data (plain.py)
+        def observe(self):              # runs in another process, as if typed in a cell
+                                        # (observer.py); returns plain data (plain.py)
             from labkit import dp
 
             return dp.assign_buckets(self.sizes, 8)
@@ -45,34 +45,23 @@ tried.
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from labkit.check import cell, plain
-from labkit.check.asked import remember
-from labkit.check.failure import WAITS_FOR_RANKS, Source, stopped_by
-from labkit.check.hints import HINTS
+from labkit.check.failure import Source
+from labkit.check.hints import HINTS, log_hint
+from labkit.check.observer import ENDS, IS_IMPORTED, Observer, named
 from labkit.check.result import CheckResult, Claim
 from labkit.todo import missing, task_file
 
-TIMEOUT_S = 30.0  # for one case; an answer that is right takes a few seconds at most for all of them
-START_S = 300.0  # until a first rank runs: on a busy machine it takes long to import torch
-MOST_PRINTED = 20_000  # characters of what an answer prints that are shown
-IS_IMPORTED, ENDS = "It can be imported", "It runs to its end"
-GROUP_IS_GONE = (
-    "destroyed the process group, so nothing can be communicated after it. "
-    "Leave out destroy_process_group: whoever has formed the group ends it"
-)
 NOT_SEEN = "not tried, because the answer did not run to its end"
-Finding = str | bool | None  # of a claim: what is wrong and what to do, or something falsy
+Finding = Any  # of a claim: what is wrong and what to do, or something falsy
 Holds = Callable[[Any, Any], Finding]  # a claim: given a case, and what was seen of it
 
 
-class _Test(NamedTuple):
+class _Check(NamedTuple):
     holds: Holds
     cases: Sequence[Any]
     after: Sequence[Holds]
@@ -89,14 +78,14 @@ class Task:
 
     def __init__(self, given: Sequence[str] = (), first: Sequence[str] = (), waits: str = ""):
         self.given, self.first, self.waits = given, first, waits
-        self.tests: list[_Test] = []
+        self.checks: list[_Check] = []
 
     def claim(self, cases: Sequence[Any], after: Sequence[Holds] = ()) -> Callable[[Any], Any]:
         """Add the decorated function to the claims, to be held against ``cases`` once those in
         ``after`` hold."""
 
         def add(holds: Holds) -> Holds:
-            self.tests.append(_Test(holds, cases, after))
+            self.checks.append(_Check(holds, cases, after))
             return holds
 
         return add
@@ -121,7 +110,7 @@ def check(task: str, hint: int | None = None) -> CheckResult:
         return _checked(task)
     if type(hint) is not int or not 1 <= hint <= len(HINTS[task]):
         raise ValueError(f"hint is {hint!r}, expected 1, 2 or 3: start with 1, the others say more")
-    return replace(_checked(task), hints=HINTS[task][:hint], asked=remember(task, hint))
+    return replace(_checked(task), hints=HINTS[task][:hint], hints_used=log_hint(task, hint))
 
 
 def _checked(task: str) -> CheckResult:
@@ -155,92 +144,27 @@ def _has_to_come_first(task: str) -> Claim | None:
 
 def _judge(name: str, task: Task) -> tuple[Claim, ...]:
     tried: dict[Holds, Claim] = {}
-    with _Observer(name, task) as observer:
-        for test in task.tests:
-            tried[test.holds] = _try(test, observer, tried)
+    with Observer(Source(task_file(name), task.given), task.waits) as observer:
+        for each in task.checks:
+            tried[each.holds] = _try(each, observer, tried)
     claims = tuple(tried.values())
     if observer.failure is None:
         return claims
     return (observer.failure, *(claims if any(claim.not_tried != NOT_SEEN for claim in claims) else ()))
 
 
-def _try(test: _Test, observer: _Observer, tried: dict[Holds, Claim]) -> Claim:
-    text = sentence(test.holds)
-    for cause in (tried[claim] for claim in test.after):
+def _try(check: _Check, observer: Observer, tried: dict[Holds, Claim]) -> Claim:
+    text = sentence(check.holds)
+    for cause in (tried[claim] for claim in check.after):
         if not cause.holds:
             return Claim(text, None, cause.not_tried or f"not tried, because this does not hold yet: {cause.text}")
-    for case in test.cases:
+    for case in check.cases:
         if not observer.sees(case):
             return Claim(text, None, NOT_SEEN)
         try:
-            wrong: Any = test.holds(case, observer.seen[id(case)])
+            wrong: Any = check.holds(case, observer.observations[id(case)])
         except Exception as error:  # what the answer gave has a form that nobody thought of
             wrong = f"what it gave has another form than expected: {type(error).__name__}: {error}"
         if wrong:
-            return Claim(text, _named(case, wrong))
+            return Claim(text, named(case, wrong))
     return Claim(text, None)
-
-
-def _named(case: Any, text: str) -> str:
-    return f"{case}: {text}" if str(case) else text
-
-
-class _Observer(contextlib.ExitStack):
-    """Observes each case once, in ranks that stay, until one cannot be: ``failure`` says why."""
-
-    def __init__(self, name: str, task: Task):
-        super().__init__()
-        self.seen: dict[int, Any] = {}  # by the case's id
-        self.failure: Claim | None = None
-        self._source, self._waits = Source(task_file(name), task.given), task.waits
-        self._started: dict[int | None, Any] = {}
-
-    def sees(self, case: Any) -> bool:
-        """Return whether ``case`` could be observed: by each rank, if it has a ``world_size``."""
-        from labkit.launch import LaunchTimeout, RankError
-
-        if id(case) in self.seen or self.failure:
-            return id(case) in self.seen
-        world_size = getattr(case, "world_size", None)
-        waits = self._waits or ("" if world_size is None else WAITS_FOR_RANKS)
-        try:
-            _wait_for_a_first_rank()
-            found = self._ranks(world_size).run(cell.observed(_pack), case).values
-        except (plain.NotPlain, RankError, LaunchTimeout) as error:
-            on_import, to_do = self._source.fails_on_import(error), getattr(error, "error_type", "") == "TodoError"
-            what = stopped_by(error, self._source, waits)
-            self.failure = Claim(IS_IMPORTED if on_import else ENDS, what if on_import or to_do else _named(case, what))
-            return False
-        gone = [rank for rank, (_, has_group) in enumerate(found) if not has_group]
-        if world_size is not None and gone:
-            self.failure = Claim(ENDS, _named(case, f"rank {gone[0]} {GROUP_IS_GONE}"))
-            return False
-        seen = [seen for seen, _ in found]
-        self.seen[id(case)] = seen[0] if world_size is None else seen
-        return True
-
-    def _ranks(self, world_size: int | None) -> Any:
-        """Return so many ranks in a process group, or one without."""
-        from labkit.launch import Workers
-        from labkit.ranks.plan import decide
-
-        if world_size not in self._started:
-            init = world_size is not None
-            plan = decide(world_size or 1, "gloo", TIMEOUT_S, threads=1, link=None, share_gpu=False, init=init)
-            self._started[world_size] = self.enter_context(Workers(plan, TIMEOUT_S, plain.loads, MOST_PRINTED))
-        return self._started[world_size]
-
-
-def _pack(seen: Any) -> list[Any]:
-    """Return what was observed, and whether there still is a process group, as plain data."""
-    import torch.distributed as dist
-
-    return [plain.pack(seen), dist.is_initialized()]
-
-
-@functools.cache
-def _wait_for_a_first_rank() -> None:
-    """Wait until ranks can be started, so that no answer is blamed for the time that takes."""
-    from labkit.launch import launch
-
-    launch(int, world_size=1, backend="gloo", init=False, timeout_s=START_S)

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from labkit.check.harness import Task
+from labkit.check.harness import Finding, Task
 
 
 class Case(NamedTuple):
@@ -73,7 +73,7 @@ TASK = Task()
 
 
 @TASK.claim(CASES)
-def each_module_is_in_one_partition(case: Case, seen: Any) -> str | bool:
+def each_module_is_in_one_partition(case: Case, seen: Any) -> Finding:
     """Every module of the model, not a copy, is in exactly one nn.Sequential, in their order."""
     if not isinstance(seen, dict):
         return f"it gave {seen}, expected two lists: the partitions, each an nn.Sequential, and their devices"
@@ -89,14 +89,14 @@ def each_module_is_in_one_partition(case: Case, seen: Any) -> str | bool:
 
 
 @TASK.claim(CASES, after=[each_module_is_in_one_partition])
-def a_partition_begins_where_the_device_changes(case: Case, seen: Any) -> str | bool:
+def a_partition_begins_where_the_device_changes(case: Case, seen: Any) -> Finding:
     """A partition begins where the device changes, which WithDevice may name, and nowhere else."""
     found, expected = seen["partitions"], [*case.cut]
     return found != expected and f"it gave {found}, expected {expected}: {case.advice}"
 
 
 @TASK.claim(CASES, after=[a_partition_begins_where_the_device_changes])
-def devices_and_names_are_those_of_the_model(case: Case, seen: Any) -> str | bool:
+def devices_and_names_are_those_of_the_model(case: Case, seen: Any) -> Finding:
     """There is one device for each partition, and in a partition the modules keep their names."""
     devices, names = [*case.cut.values()], [[*each] for each in case.cut]
     if seen["devices"] != devices:

@@ -86,4 +86,3 @@ def each_pair_is_in_its_clock(case: Case, seen: Any) -> Finding:
                 return f"{found}. {why}, so its input would not be there"
         if clock != expected[k]:
             return f"{found}. In clock k each partition j, from 0 on, takes one micro-batch: k - j, where there is one"
-    return None

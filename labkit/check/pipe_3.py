@@ -11,7 +11,7 @@ import threading
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from labkit.check.harness import Task
+from labkit.check.harness import Finding, Task
 
 MEET_S = 5.0  # tasks that run at the same time meet by then, on a busy machine too; only others wait for so long
 SLOW_S = 0.3  # how long a slow stage goes on, unless compute comes back before
@@ -133,7 +133,7 @@ TASK = Task(
 
 
 @TASK.claim(CLOCKS)
-def compute_does_its_schedule(case: Case, seen: Any) -> str | None:
+def compute_does_its_schedule(case: Case, seen: Any) -> Finding:
     """compute calls partition j with micro-batch i in worker j for each (i, j) of its schedule."""
     expected = {j: f"micro-batch {i} as it came" for i, j in case.schedule or ()}
     for j, given, *_ in seen["calls"]:
@@ -146,11 +146,10 @@ def compute_does_its_schedule(case: Case, seen: Any) -> str | None:
         if worker != j:
             where = f"the worker of partition {worker}" if worker < 3 else "a thread that is no worker of this Pipe"
             return f"it ran partition {j} in {where}. Hand each task to the worker of its partition: self._workers[j].put(task)"
-    return None
 
 
 @TASK.claim(CLOCKS, after=[compute_does_its_schedule])
-def results_take_their_places(case: Case, seen: Any) -> str | bool:
+def results_take_their_places(case: Case, seen: Any) -> Finding:
     """compute puts each result in its micro-batch's place, and keeps nothing inside no_grad()."""
     expected = {i: f"micro-batch {i} after partition {j}" for i, j in case.schedule or ()}
     for i, found in enumerate(seen["batches"]):
@@ -161,7 +160,7 @@ def results_take_their_places(case: Case, seen: Any) -> str | bool:
 
 
 @TASK.claim(CLOCKS, after=[compute_does_its_schedule])
-def tasks_have_their_numbers(case: Case, seen: Any) -> str | bool:
+def tasks_have_their_numbers(case: Case, seen: Any) -> Finding:
     """A task is recorded as what it is: stage j, micro-batch i."""
     found, expected = list(map(tuple, seen["spans"])), sorted((j, i) for i, j in case.schedule or ())
     why = "Timelines are drawn of what is recorded: give run_stage both numbers"
@@ -169,7 +168,7 @@ def tasks_have_their_numbers(case: Case, seen: Any) -> str | bool:
 
 
 @TASK.claim(BATCHES, after=[results_take_their_places])
-def output_is_that_of_the_module(case: Case, seen: Any) -> str | None:
+def output_is_that_of_the_module(case: Case, seen: Any) -> Finding:
     """Micro-batches have split_size rows or the rest, and the output is the plain module's."""
     sizes = [min(case.split_size, case.rows - start) for start in range(0, case.rows, case.split_size)]
     given = [rows for j, _, rows, _, _ in seen["calls"] if j == 0]
@@ -184,29 +183,27 @@ def output_is_that_of_the_module(case: Case, seen: Any) -> str | None:
         if found != expected:
             advice = together if found.endswith(("partitions 0, 1, 2", "]")) else clocks
             return f"row {row} of the output is {found}, expected {expected}. {advice}"
-    return None
 
 
 @TASK.claim(BATCHES, after=[output_is_that_of_the_module])
-def gradients_are_those_of_the_module(case: Case, seen: Any) -> str | None:
+def gradients_are_those_of_the_module(case: Case, seen: Any) -> Finding:
     """Backward gives the gradients of the plain module, of its parameters and of the input."""
     names = ["the input", *(f"the weight of partition {j}" for j in range(3))]
     for name, found, expected in zip(names, seen["gradients"], seen["plain"]["gradients"], strict=True):
         if found is None or not found.equal(expected):
             wrong = "is missing" if found is None else f"is {found.tolist()}, expected {expected.tolist()}"
             return f"the gradient of {name} {wrong}. Autograd has to see everything between the input and the output"
-    return None
 
 
 @TASK.claim([Case(meets=True)], after=[output_is_that_of_the_module])
-def tasks_of_a_clock_run_at_the_same_time(case: Case, seen: Any) -> str | bool:
+def tasks_of_a_clock_run_at_the_same_time(case: Case, seen: Any) -> Finding:
     """The tasks of a clock run at the same time, in forward too."""
     why = "Hand out all tasks of the clock before you wait for one, and give each clock as a whole to compute"
     return seen["missed"] and f"{AT_ONCE} did not run at the same time. {why}"
 
 
 @TASK.claim([Case(rows=3, split_size=2, meta=True)], after=[output_is_that_of_the_module])
-def each_partition_works_on_its_device(case: Case, seen: Any) -> str | bool:
+def each_partition_works_on_its_device(case: Case, seen: Any) -> Finding:
     """Micro-batches go to each partition's device, and concatenate joins them on the last one."""
     for j, _, _, device, _ in seen["calls"]:
         if device != ("cpu", "cpu", "meta")[j]:
@@ -219,7 +216,7 @@ def each_partition_works_on_its_device(case: Case, seen: Any) -> str | bool:
 
 
 @TASK.claim(FAILS, after=[output_is_that_of_the_module])
-def the_first_error_is_raised(case: Case, seen: Any) -> str | bool:
+def the_first_error_is_raised(case: Case, seen: Any) -> Finding:
     """The first error in the schedule is raised itself, once all tasks of the clock have ended."""
     if not seen["error"]:
         return "nothing was raised. Ask every task for its result, which raises what went wrong"

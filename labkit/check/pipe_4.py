@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from threading import current_thread
 from typing import Any, NamedTuple
 
-from labkit.check.harness import Task
+from labkit.check.harness import Finding, Task
 
 DEVICES = ["cpu:0", "cpu:1", "cpu:2"]
 WORKERS = [f"stage {j} on {DEVICES[j]}" for j in (0, 0, 1, 1, 2)]  # threads, block by block
@@ -68,7 +68,7 @@ TASK = Task(given=["Pipe", "split_module", "clock_cycles", "_clock_cycles"], fir
 
 
 @TASK.claim([PREPARED])
-def the_model_comes_back_and_can_call_what_it_has(case: Case, seen: Any) -> str | bool:
+def the_model_comes_back_and_can_call_what_it_has(case: Case, seen: Any) -> Finding:
     """It gives the model itself back, which can call what it finds in gpt2.transformer.h."""
     if seen["returned"] is not True:
         return f"what came back is {seen['returned']}, expected the model itself: whoever has it is to go on with it"
@@ -79,7 +79,7 @@ def the_model_comes_back_and_can_call_what_it_has(case: Case, seen: Any) -> str 
 
 
 @TASK.claim([CALLED], after=[the_model_comes_back_and_can_call_what_it_has])
-def each_device_has_a_worker_that_runs_its_blocks(case: Case, seen: Any) -> str | None:
+def each_device_has_a_worker_that_runs_its_blocks(case: Case, seen: Any) -> Finding:
     """The model's own blocks run once a micro-batch, in a worker for each device."""
     for block, (calls, expected) in enumerate(zip(seen["calls"], WORKERS, strict=True)):
         rows, workers = [rows for _, rows in calls], {worker for worker, _ in calls}
@@ -92,11 +92,10 @@ def each_device_has_a_worker_that_runs_its_blocks(case: Case, seen: Any) -> str 
         if workers != {expected}:
             why = "Blocks go into one nn.Sequential, in their order, each in its WithDevice, which names its device"
             return f"block {block} ran in the worker {min(workers)!r}, expected {expected!r}. {why}"
-    return None
 
 
 @TASK.claim([CALLED, GENERATING], after=[each_device_has_a_worker_that_runs_its_blocks])
-def output_and_gradients_stay(case: Case, seen: Any) -> str | None:
+def output_and_gradients_stay(case: Case, seen: Any) -> Finding:
     """Output and gradients are what they were, also with a mask and a cache, as in generation."""
     advice = {
         "the output": "Into the Pipe go the blocks and nothing else. The rest is GPT-2's own business",
@@ -106,11 +105,10 @@ def output_and_gradients_stay(case: Case, seen: Any) -> str | None:
         now, why = seen["after"][name], advice.get(name, "Freeze nothing, and let autograd follow the hidden states")
         if now is None or not now.allclose(value):
             return f"{name} is {'missing' if now is None else 'not what it was before'}. {why}"
-    return None
 
 
 @TASK.claim([CALLED], after=[output_and_gradients_stay])
-def parameters_keep_their_names(case: Case, seen: Any) -> str | bool:
+def parameters_keep_their_names(case: Case, seen: Any) -> Finding:
     """The parameters have the names that they had, so that what was saved can be loaded."""
     old, new = (min(names, default="nothing") for names in seen["names"])
     why = "Put PipedBlocks, which keeps names, there as it is, in no list; and blocks without names into nn.Sequential"

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from labkit.check.failure import Source, raised
-from labkit.check.harness import Task
+from labkit.check.harness import Finding, Task
 from labkit.schedule import EVENT_NAMES, Op, Schedule, find_dependencies, papers
 from labkit.todo import task_file
 
@@ -201,32 +201,32 @@ TASK = Task()
 
 
 @TASK.claim(ONE_STAGE)
-def each_op_is_received_run_and_sent(case: Case, seen: Any) -> str | None:
+def each_op_is_received_run_and_sent(case: Case, seen: Any) -> Finding:
     """A rank takes its ops in turn: receives what an op takes, runs it, sends what it gives."""
     todo = "receive from another stage, run, send to another stage, all as it is, also None"
     return _first_difference(case, seen, f"Take the ops of self.schedule.ops[self.rank] in turn: {todo}")
 
 
 @TASK.claim(SPLIT, after=[each_op_is_received_run_and_sent])
-def a_split_backward_pass_is_two_ops(case: Case, seen: Any) -> str | None:
+def a_split_backward_pass_is_two_ops(case: Case, seen: Any) -> Finding:
     """Where backward is split, I computes the input's gradient, and W, later, the weights'."""
     return _first_difference(case, seen, "I is input_grad, and receives and sends as B does; W is weight_grad alone")
 
 
 @TASK.claim(SEVERAL, after=[a_split_backward_pass_is_two_ops])
-def a_rank_may_have_several_stages(case: Case, seen: Any) -> str | None:
+def a_rank_may_have_several_stages(case: Case, seen: Any) -> Finding:
     """A rank may have several stages, the first and the last among them."""
     return _first_difference(case, seen, "Here a rank has several stages: go by op.stage, not by the rank")
 
 
 @TASK.claim(FAILING, after=[each_op_is_received_run_and_sent])
-def an_error_of_a_stage_ends_the_step(case: Case, seen: Any) -> str | None:
+def an_error_of_a_stage_ends_the_step(case: Case, seen: Any) -> Finding:
     """Where a stage raises, the step ends with that error, and runs and sends nothing more."""
     return _first_difference(case, seen, "Let it through: so all ranks end, and none waits")
 
 
 @TASK.claim([*ONE_STAGE, *SPLIT, *SEVERAL], after=[a_rank_may_have_several_stages])
-def loss_and_gradients_are_those_of_one_process(case: Case, seen: Any) -> str | None:
+def loss_and_gradients_are_those_of_one_process(case: Case, seen: Any) -> Finding:
     """The loss, on the rank of the last stage alone, and gradients are those of one process."""
     for number, step in enumerate(seen):
         for what, found in step["results"].items():
@@ -234,7 +234,6 @@ def loss_and_gradients_are_those_of_one_process(case: Case, seen: Any) -> str | 
             if found != right:
                 todo = "Micro-batches and steps add up: scale nothing, clear nothing, leave the loss to the given lines"
                 return f"after step {number}, {what} is {found}, expected {right}. {todo}"
-    return None
 
 
 def _first_difference(case: Case, seen: Any, todo: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Plain data, so that what an answer's process says can be read without running anything of it."""
+"""Pack and read plain data, so that nothing of what an answer's process sends is run."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What check says: the claims about an answer, which of them hold, and what is wrong with the
-others."""
+"""Show the claims about an answer: which of them hold, and what is wrong with the others."""
 
 from __future__ import annotations
 
@@ -50,14 +49,14 @@ class CheckResult:
     ``claims`` are all that was judged; ``findings`` says what is wrong.
 
     An unfilled task has no claims: its only finding is ``TODO dp.1: labkit/dp.py, line 42``.
-    ``hints`` are shown under the result; of the task's three, ``asked`` were asked for so far.
+    ``hints`` are shown under the result; ``hints_used`` of the task's three were asked for so far.
     """
 
     task: str
     claims: tuple[Claim, ...] = ()
     todo: str | None = None
     hints: tuple[str, ...] = ()
-    asked: int = 0
+    hints_used: int = 0
 
     @property
     def passed(self) -> bool:
@@ -91,18 +90,13 @@ class CheckResult:
         lines = [self._headline]
         for claim, reason in self._reasons():
             lines += [f"  {claim.mark} {claim.text}", *(f"      {line}" for line in reason.splitlines())]
-        return "\n".join([*lines, *self._hint_lines()])
-
-    def _hint_lines(self) -> list[str]:
-        if not self.hints:
-            return []
-        texts = [f"hint {number}: {hint}" for number, hint in enumerate(self.hints, 1)]
-        wrapped = [line for text in texts for line in textwrap.wrap(text, WIDTH, subsequent_indent="  ")]
-        return [*wrapped, f"hints {self._asked}"]
+        for number, hint in enumerate(self.hints, 1):
+            lines += textwrap.wrap(f"hint {number}: {hint}", WIDTH, subsequent_indent="  ")
+        return "\n".join([*lines, f"hints {self._asked}"] if self.hints else lines)
 
     @property
     def _asked(self) -> str:
-        return f"asked for: {self.asked} of {len(HINTS[self.task])}"
+        return f"asked for: {self.hints_used} of {len(HINTS[self.task])}"
 
     def _repr_html_(self) -> str:
         items = ""

@@ -2,9 +2,8 @@
 
 question      what is asked, and which guesses it takes
 store         where guesses are kept: outside the notebook
-guessed       a question and the reader's guess
-card          what a question looks like on a page
+reader        the reader's guess of a question, and its card on a page
 form          the form in a notebook
-forgotten     how far off a guess is, and which term it forgot
+feedback      how far off a guess is, and which term it forgot
 calibration   all guesses of the course in one table and one picture
 """

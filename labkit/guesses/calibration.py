@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,17 +13,10 @@ from matplotlib.axes import Axes
 from labkit.base.formats import MeasuredTable, fact, measured
 from labkit.draw.picture import attach, house_style, new_axes
 from labkit.guesses import store
+from labkit.guesses.feedback import TERMS
 
 FAR = 100.0  # a guess that is further off is drawn at the edge
-# The terms that guesses leave out, and words by which a wrong model speaks of each.
-TERMS = {
-    "messages and their latency": r"messag|latenc|\bfree\b",
-    "what a call costs its rank": r"\bcalls?\b|\bhost\b",
-    "what goes on at the same time": r"overlap|\bhid|at once|turns|draining|waited",
-    "bytes, and who keeps or sends them": r"\bbytes?\b|\bsent\b|\bsplit\b|copy|copies|memory|kept",
-}
 ANSWER_WIDTH, LEFT_OUT_WIDTH = 52, 72  # as text, so that a table is as wide whatever was answered
-NOTHING = fact("", LEFT_OUT_WIDTH)
 _COLUMNS = ["notebook", "question", "guess", "answer", "factor", "times off", "left out"]
 
 
@@ -34,24 +28,21 @@ def calibration() -> MeasuredTable:
     for choices, orders and "I don't know". ``left out`` is the wrong model or the term that the
     guess came nearest to, or "".
     """
-    notebook_of = {name: facts.get("notebook", "") for name, facts in store.read(store.shipped_file()).items()}
+    shipped = store.read(store.shipped_file())
     rows = [
-        (
-            notebook_of.get(name, ""),
-            name,
-            _said(facts["guess"]),
-            fact(_said(facts["answer"]), ANSWER_WIDTH),
-            _factor(facts["guess"], facts["answer"]),
-            fact(facts.get("left_out", ""), LEFT_OUT_WIDTH),
-        )
+        {
+            "notebook": shipped.get(name, {}).get("notebook", ""),
+            "question": name,
+            "guess": _said(facts["guess"]),
+            "answer": fact(_said(facts["answer"]), ANSWER_WIDTH),
+            "factor": (factor := _factor(facts["guess"], facts["answer"])),
+            "times off": max(factor, 1 / factor),
+            "left out": fact(facts.get("left_out", ""), LEFT_OUT_WIDTH),
+        }
         for name, facts in store.load().items()
-        if "guess" in facts and "answer" in facts
+        if {"guess", "answer"} <= facts.keys()
     ]
-    table = pd.DataFrame(rows, columns=[name for name in _COLUMNS if name != "times off"])
-    factor = table["factor"].astype(float)
-    return MeasuredTable(
-        table.assign(**{"factor": factor, "times off": factor.where(factor >= 1, 1 / factor)})[_COLUMNS]
-    )
+    return MeasuredTable(rows, columns=_COLUMNS)
 
 
 def said_of_calibration(table: pd.DataFrame) -> str:
@@ -61,7 +52,7 @@ def said_of_calibration(table: pd.DataFrame) -> str:
         return f"{len(table)} answers so far: come back when you have four numbers."
     lines = [f"Numbers: {len(times_off)}, typically {measured(times_off.median(), 'times off')}."]
     choices = table[table.factor.isna() & (table.guess != "I don't know")]
-    right = sum(map(_agrees, choices.guess, choices.answer))
+    right = sum(choices.guess.map(lambda guess: fact(guess, ANSWER_WIDTH)) == choices.answer)
     lines.append(f"Choices and orders: {len(choices)}, right: {measured(right, width=2)}.")
     counts = terms_left_out(table)[:-1].sort_values("guesses", ascending=False, kind="stable")
     most, times = counts.iloc[0]
@@ -76,15 +67,13 @@ def said_of_calibration(table: pd.DataFrame) -> str:
 
 
 def terms_left_out(table: pd.DataFrame) -> MeasuredTable:
-    """Return how often each of TERMS was left out, and anything else: columns term, guesses.
-
-    A wrong model that speaks of several counts for each.
-    """
-    said = table["left out"][table["left out"] != NOTHING]
-    found = {term: said.str.contains(words) for term, words in TERMS.items()}
-    counts = {term: float(where.sum()) for term, where in found.items()}
-    counts["anything else"] = float((~pd.DataFrame(found).any(axis=1)).sum())
-    return MeasuredTable({"term": counts.keys(), "guesses": counts.values()})
+    """Return how often each of TERMS was left out, and anything else: columns term, guesses."""
+    known = store.load()
+    answered = [known[name] for name in table.question]
+    counts = Counter(facts.get("term", "") for facts in answered if facts.get("left_out"))
+    named = {said: counts.pop(term, 0) for term, said in TERMS.items()}
+    named["anything else"] = counts.total()
+    return MeasuredTable({"term": named.keys(), "guesses": map(float, named.values())})
 
 
 def draw_calibration(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
@@ -134,7 +123,3 @@ def _factor(guess: Any, answer: Any) -> float:
     if guess <= 0 or answer <= 0:  # no ratio: as far off as can be drawn
         return 1 / FAR**2 if guess < answer else FAR**2
     return min(max(guess / answer, 1 / FAR**2), FAR**2)
-
-
-def _agrees(guess: str, answer: str) -> bool:
-    return fact(guess, ANSWER_WIDTH) == answer

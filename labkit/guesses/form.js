@@ -18,52 +18,52 @@ function shareOf({ low, high, logarithmic }, value) {
   return logarithmic ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low);
 }
 
-function numberField(asked, onReady) {
-  const label = `${asked.text} Your guess, ${asked.expected}`;
-  const box = element("input", { type: "number", step: asked.whole ? 1 : "any", placeholder: "your guess" });
+function numberField(question, onReady) {
+  const label = `${question.text} Your guess, ${question.expected}`;
+  const box = element("input", { type: "number", step: question.whole ? 1 : "any", placeholder: "your guess" });
   box.setAttribute("aria-label", label);
-  if (asked.low !== null) box.min = asked.low;
-  if (asked.high !== null) box.max = asked.high;
+  if (question.low !== null) box.min = question.low;
+  if (question.high !== null) box.max = question.high;
   const field = element("span", { className: "labkit-guess-field" });
   const guess = () => (box.value === "" ? undefined : Number(box.value));
   const changed = () => onReady(guess());
-  if (asked.low !== null && asked.high !== null) {
+  if (question.low !== null && question.high !== null) {
     const slider = element("input", { type: "range", min: 0, max: STEPS, step: 1, value: STEPS / 2, className: "labkit-untouched" });
     slider.setAttribute("aria-label", label);
     slider.oninput = () => {
       slider.className = "";
-      box.value = along(asked, slider.value / STEPS);
+      box.value = along(question, slider.value / STEPS);
       changed();
     };
     box.addEventListener("input", () => {
       if (box.value === "") return;
       slider.className = "";
-      slider.value = STEPS * shareOf(asked, Number(box.value));
+      slider.value = STEPS * shareOf(question, Number(box.value));
     });
-    field.append(String(asked.low), slider, String(asked.high));
+    field.append(String(question.low), slider, String(question.high));
   }
   box.addEventListener("input", changed);
-  field.append(box, asked.unit);
+  field.append(box, question.unit);
   return { field, guess, enter: box };
 }
 
-function choiceField(asked, onReady) {
+function choiceField(question, onReady) {
   const field = element("span", { className: "labkit-guess-choices" });
   let chosen;
-  for (const choice of asked.choices) {
-    const radio = element("input", { type: "radio", name: `labkit-${asked.name}`, value: choice });
+  for (const choice of question.choices) {
+    const radio = element("input", { type: "radio", name: `labkit-${question.name}`, value: choice });
     radio.onchange = () => onReady((chosen = choice));
     field.append(element("label", {}, radio, ` ${choice}`));
   }
   return { field, guess: () => chosen };
 }
 
-function orderField(asked, onReady) {
+function orderField(question, onReady) {
   const field = element("span", { className: "labkit-guess-choices" });
   let order = [];
   const draw = () => {
     field.replaceChildren(
-      ...asked.choices.map((choice) => {
+      ...question.choices.map((choice) => {
         const place = order.indexOf(choice);
         const button = element("button", { textContent: place < 0 ? choice : `${place + 1}. ${choice}`, disabled: place >= 0 });
         button.onclick = () => {
@@ -76,13 +76,13 @@ function orderField(asked, onReady) {
     if (order.length) field.append(element("button", { textContent: "start over", className: "labkit-quiet", onclick: () => ((order = []), draw()) }));
     onReady(guess());
   };
-  const guess = () => (order.length === asked.choices.length ? order : undefined);
+  const guess = () => (order.length === question.choices.length ? order : undefined);
   draw();
   return { field, guess };
 }
 
 function render({ model, el }) {
-  const asked = model.get("asked");
+  const question = model.get("question");
   let changing = false;
   const root = element("div", { className: "labkit-guess" });
   // No key goes on to JupyterLab, which would take x as cutting the cell; Shift-Enter does.
@@ -96,7 +96,7 @@ function render({ model, el }) {
   };
   const show = () => {
     const { given, said, final, fault } = model.get("state");
-    const parts = [element("div", { className: "labkit-guess-question", textContent: asked.text })];
+    const parts = [element("div", { className: "labkit-guess-question", textContent: question.text })];
     if (given && !changing) {
       const line = element("div", { className: "labkit-guess-said" }, "Your guess: ", element("b", { textContent: said }));
       if (final) line.append(" (final: you have seen the answer)");
@@ -105,12 +105,12 @@ function render({ model, el }) {
       if (!final) parts.push(element("div", { className: "labkit-guess-next", textContent: "Now run the next cells." }));
     } else {
       const give = element("button", { textContent: "That is my guess", disabled: true, className: "labkit-give" });
-      const make = asked.ordered ? orderField : asked.choices.length ? choiceField : numberField;
-      const { field, guess, enter } = make(asked, (value) => (give.disabled = value === undefined || Number.isNaN(value)));
+      const make = question.ordered ? orderField : question.choices.length ? choiceField : numberField;
+      const { field, guess, enter } = make(question, (value) => (give.disabled = value === undefined || Number.isNaN(value)));
       give.onclick = () => send(guess());
       enter?.addEventListener("keydown", (event) => event.key === "Enter" && !event.shiftKey && !give.disabled && send(guess()));
       const unknown = element("button", { textContent: "I don't know", className: "labkit-quiet", onclick: () => send(null) });
-      if (asked.ordered) parts.push(element("div", { className: "labkit-guess-next", textContent: "Click them in order, the smallest first." }));
+      if (question.ordered) parts.push(element("div", { className: "labkit-guess-next", textContent: "Click them in order, the smallest first." }));
       parts.push(element("div", { className: "labkit-guess-row" }, field, give, unknown));
     }
     if (fault) parts.push(element("div", { className: "labkit-guess-fault", textContent: fault, role: "alert" }));

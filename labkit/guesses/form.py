@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import anywidget
 import traitlets
 
-from labkit.guesses.guessed import Guess
+from labkit.guesses.reader import Guess
 
 _HERE = Path(__file__).parent
 
 
 class Form(anywidget.AnyWidget):
-    """What the browser shows of a guess: ``asked`` is the question, ``state`` how it stands.
+    """What the browser shows of a guess: ``question`` is what is asked, ``state`` how it stands.
 
     The browser sets ``sent``: a number that grows, and the guess (null is "I don't know"). What
     the question does not take comes back as the state's ``fault``.
@@ -22,27 +23,16 @@ class Form(anywidget.AnyWidget):
 
     _esm = _HERE / "form.js"
     _css = _HERE / "form.css"
-    asked = traitlets.Dict().tag(sync=True)
+    question = traitlets.Dict().tag(sync=True)
     state = traitlets.Dict().tag(sync=True)
     sent: Any = traitlets.List().tag(sync=True)
 
     def __init__(self, guess: Guess):
         self._guess = guess
         question = guess.question
-        super().__init__(
-            asked={
-                "name": question.name,
-                "text": question.text,
-                "low": question.low,
-                "high": question.high,
-                "unit": question.unit,
-                "whole": question.whole,
-                "logarithmic": question.logarithmic,
-                "choices": list(question.choices),
-                "ordered": question.ordered,
-                "expected": "" if question.choices else question.expected(),
-            }
-        )
+        kind = {"whole": question.whole, "logarithmic": question.logarithmic}
+        expected = "" if question.choices else question.expected()
+        super().__init__(question=asdict(question) | kind | {"expected": expected})
         self._tell()
 
     def __repr__(self) -> str:

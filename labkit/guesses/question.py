@@ -1,4 +1,4 @@
-"""What a reader is asked, and which guesses a question takes."""
+"""Define what a reader is asked, and which guesses a question takes."""
 
 from __future__ import annotations
 

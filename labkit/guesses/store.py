@@ -56,7 +56,7 @@ def read(file: Path) -> dict[str, dict[str, Any]]:
 def keep(name: str, **facts: Any) -> None:
     """Write facts of a question into the file, beside what it holds already.
 
-    On a kept page nothing is written, except by who stores the page.
+    On a kept page nothing is written, except while an instructor stores the page.
     """
     if static() and not os.environ.get(KEPT):
         return

@@ -4,7 +4,7 @@ that differ from ours.
 
 The answers to a task are in a file of their own, such as wrong_dp_6.py. WRONG has for each claim
 the answers that it rejects (None: they do not run to their end): by name, a phrase of the finding,
-and what makes it of the reference, see edits.py. RIGHT: other right answers.
+and what makes it of the reference, see edited. RIGHT: other right answers.
 
 make test tries the first answer to each claim, and the first right one of each task. The others are
 slow.
@@ -22,14 +22,33 @@ from typing import Any
 import psutil
 import pytest
 from edited_package import LABKIT
-from edits import edited
 
-from labkit.check import check, harness
+from labkit.check import check, observer
 from labkit.check.harness import ENDS, sentence
 from labkit.todo import task_file
 
+BEGIN, END = "### BEGIN SOLUTION {}\n", "### END SOLUTION\n"
 TASKS = sorted(file.stem.removeprefix("wrong_").replace("_", ".") for file in Path(__file__).parent.glob("wrong_*.py"))
 ANSWERS = {task: importlib.import_module(f"wrong_{task.replace('.', '_')}") for task in TASKS}
+
+
+def edited(task: str, *answer: tuple[str, str] | str) -> str:
+    """Return the student file of ``task`` with each (before, after) carried out in the reference to
+    the task.
+
+    ``before`` must occur exactly once there. What is no pair is code that comes at the end of the
+    file, so it counts.
+    """
+    head, *parts = task_file(task).read_text(encoding="utf-8").split(BEGIN.format(task))
+    regions = [part.partition(END) for part in parts]
+    for each in answer:
+        if not isinstance(each, str):
+            before, after = each
+            count = sum(region.count(before) for region, _, _ in regions)
+            assert count == 1, f"{before!r} occurs {count} times in the reference to {task}, expected once"
+            regions = [(region.replace(before, after), end, rest) for region, end, rest in regions]
+    code = "".join(each for each in answer if isinstance(each, str))
+    return BEGIN.format(task).join([head, *map("".join, regions)]) + f"\n\n{code}"
 
 
 def tried(names: Iterable[str], *given: Any) -> list[Any]:
@@ -52,7 +71,7 @@ TWO_FAULTS = {  # all others break one claim alone, so nothing else may be said 
 def test_a_wrong_answer_is_rejected_and_the_finding_names_the_mistake(task, claim, mistake, answer, monkeypatch):
     phrase, *edits = ANSWERS[task].WRONG[claim][mistake]
     if claim is None:  # it may be one that never ends
-        monkeypatch.setattr(harness, "TIMEOUT_S", 4.0)
+        monkeypatch.setattr(observer, "TIMEOUT_S", 4.0)
     answer(edited(task, *edits), task_file(task).name, whole=True)
     result = check(task)
     assert not result.passed
@@ -64,7 +83,7 @@ def test_a_wrong_answer_is_rejected_and_the_finding_names_the_mistake(task, clai
 
 @pytest.mark.parametrize("task", TASKS)
 def test_every_claim_has_a_wrong_answer_that_it_rejects(task):
-    claims = importlib.import_module(f"labkit.check.{task.replace('.', '_')}").TASK.tests
+    claims = importlib.import_module(f"labkit.check.{task.replace('.', '_')}").TASK.checks
     assert {*ANSWERS[task].WRONG} - {None} == {claim.holds for claim in claims}
 
 

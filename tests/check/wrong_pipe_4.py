@@ -34,7 +34,6 @@ def last(line: str) -> tuple[str, str]:
 
 
 RETURNED = {
-    "gives a copy back": ("came back is a GPT2LMHeadModel, expected", last("gpt2 = __import__('copy').deepcopy(gpt2)")),
     "gives nothing back": ("what came back is None, expected the model itself", last("return")),
     "a bare Pipe": ("gpt2.transformer.h is a Pipe. GPT-2 goes through it", (PUT, "pipe")),
     "a Pipe in a list": ("gpt2.transformer.h is [a Pipe]. GPT-2", (PUT, "nn.ModuleList([pipe])")),

@@ -38,7 +38,6 @@ CALLS = {
     "all F, then all B": ("(0F3), expected receive(0B0)", ops('sorted(OPS, key=lambda op: op.kind != "F")')),
     "the ops of the first rank": ("rank 1 of 3: at the start it raised KeyError: 0 (", ops("self.schedule.ops[0]")),
     "an iterator for ever": ("in the second step, ", ops("self.__dict__.setdefault('rest', iter(OPS))")),
-    "inputs everywhere": ("IndexError: list index out of range (labkit/pipe.py, line ", x(INPUT, "inputs[i]")),
     "receives on stage 0": ("ValueError: 0F0 takes nothing from another stage (labkit/pipe.py", x(INPUT, RECEIVE)),
     "sends the loss": ("it raised ValueError: 2F0 gives nothing to another stage", (NOT_LAST, "if True:")),
     "input first": ("stage is 0 and micro_batch tensor(", (f"(i, {INPUT})", f"({INPUT}, i)")),
@@ -56,7 +55,6 @@ CALLS = {
     "a mean over micro-batches": ("given 0.333 times what 1B0 gives", (BACKWARD, "stage.backward(i, dy / 3)")),
     "sends no activation": ("forward(0F1), expected send(0F0), for which 1F0 waits", (SEND_Y, "pass")),
     "sends its input": ("send(0F0) was given inputs[0], expected what 0F0", (SEND_Y, "self._p2p.send(op, inputs[i])")),
-    "misspells send": ("'P2P' object has no attribute 'sent' (labkit", (SEND_Y, "self._p2p.sent(op, y)")),
     "no gradient, nothing to send": (
         "expected send(1B3), for which 0B3 waits. Take",
         (NOT_FIRST, "if dx is not None:"),

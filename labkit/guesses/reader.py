@@ -1,17 +1,26 @@
-"""A question together with the reader's guess, which a file keeps."""
+"""The reader's guess of a question, which a file keeps, and the card that shows it on a page."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from labkit.base.formats import fact
-from labkit.base.said import display
-from labkit.guesses import forgotten, store
-from labkit.guesses.card import Card
-from labkit.guesses.forgotten import Told
+from labkit.base.said import Lines, as_html, display
+from labkit.guesses import feedback, store
+from labkit.guesses.feedback import Feedback, Quantity
 from labkit.guesses.question import Question
 from labkit.ranks.cell_output import static
+
+
+class Card(Lines):
+    """Lines with a bar at their left. In HTML a measured sentence has no mark, as it is one as a
+    whole."""
+
+    def _repr_html_(self) -> str:
+        lines = re.sub(r' style="[^"]*"', "", as_html(self.text)).replace("\n", "<br>")
+        return f'<div style="border-left: 4px solid #777777; padding: 0.3em 0.9em">{lines}</div>'
 
 
 class Guess:
@@ -66,37 +75,38 @@ class Guess:
             return "I don't know" if self.given else "no guess yet"
         if isinstance(value, tuple):
             return ", then ".join(value)
-        return value if isinstance(value, str) else forgotten.amount(value, self.question.unit)
+        return value if isinstance(value, str) else feedback.amount(value, self.question.unit)
 
     def feedback(
         self,
         answer: Any,
         as_if: Mapping[str, Any] | None = None,
-        terms: Mapping[str, float] | None = None,
+        terms: Mapping[str, Any] | None = None,
         measured: bool = True,
     ) -> None:
         """Show how far off the guess is and which term it forgot; from now on it is final.
 
         For a number, ``as_if`` holds wrong models by a clause, ``{"if messages were free": 0.1}``,
         and ``terms`` what the answer is made of, ``{"the latency of 52 messages": 5.2}``; at least
-        one of them. For a choice, ``as_if`` says of every choice what speaks for it or against it.
+        one of them. Either may name the term that such a guess forgets, for the calibration:
+        ``{"if messages were free": (0.1, "latency")}``, one of "latency", "host", "overlap" and
+        "bytes". For a choice, ``as_if`` says of every choice what speaks for it or against it.
         For an order, ``answer`` has the number of each choice, and ``as_if`` wrong orders by a
         clause. With ``measured`` the answer comes from this machine, so no test compares it.
 
-        Raises ValueError where nothing could be said but right or wrong.
+        Raises ValueError where nothing could be said but right or wrong, and for another term.
         """
-        told = self._compare(answer, as_if or {}, terms or {})
-        store.keep(self.question.name, answer=_plain(answer), left_out=told.left_out)
-        display(Card(f"You said: {self.said()}. {fact(told.text, width=0) if measured else told.text}"))
+        text, left_out, term = self._compare(answer, as_if or {}, terms or {})
+        store.keep(self.question.name, answer=_plain(answer), left_out=left_out, term=term)
+        display(Card(f"You said: {self.said()}. {fact(text, width=0) if measured else text}"))
 
-    def _compare(self, answer: Any, as_if: Mapping[str, Any], terms: Mapping[str, float]) -> Told:
+    def _compare(self, answer: Any, as_if: Mapping[str, Any], terms: Mapping[str, Any]) -> Feedback:
         question = self.question
         if not question.choices:
             if not as_if and not terms:
                 raise ValueError(f"guess {question.name}: feedback needs as_if or terms, to name what a guess forgot")
-            numbers = {name: float(value) for name, value in as_if.items()}
-            parts = {name: float(value) for name, value in terms.items()}
-            return forgotten.of_number(question, self.value, float(answer), numbers, parts)
+            models, parts = ({name: Quantity.of(each) for name, each in given.items()} for given in (as_if, terms))
+            return feedback.on_number(question, self.value, float(answer), models, parts)
         expected = set(answer) if question.ordered else set(as_if) | {answer}
         if expected != set(question.choices):
             raise ValueError(
@@ -104,8 +114,8 @@ class Guess:
                 f"{', '.join(sorted(question.choices))}"
             )
         if question.ordered:
-            return forgotten.of_order(self.value, answer, as_if)
-        return forgotten.of_choice(self.value, answer, as_if)
+            return feedback.on_order(self.value, answer, as_if)
+        return feedback.on_choice(self.value, answer, as_if)
 
     def _known(self) -> dict[str, Any]:
         return store.load().get(self.question.name, {})

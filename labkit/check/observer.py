@@ -1,0 +1,129 @@
+"""Observe an answer in processes of its own, called as a cell of a notebook calls it.
+
+No file of check is among those that have called it. So an answer that looks who calls it finds what
+it would find in a notebook, and what it does only for check is not seen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from copy import copy
+from typing import Any
+
+from labkit.check import plain
+from labkit.check.failure import WAITS_FOR_RANKS, Source, stopped_by
+from labkit.check.result import Claim
+
+TIMEOUT_S = 30.0  # for one case; an answer that is right takes a few seconds at most for all of them
+START_S = 300.0  # until a first rank runs: on a busy machine it takes long to import torch
+MOST_PRINTED = 20_000  # characters of what an answer prints that are shown
+IS_IMPORTED, ENDS = "It can be imported", "It runs to its end"
+GROUP_IS_GONE = (
+    "destroyed the process group, so nothing can be communicated after it. "
+    "Leave out destroy_process_group: whoever has formed the group ends it"
+)
+CELL = "<cell>"  # where code says that it stands
+OBSERVED = """
+def observed(case):
+    return pack(typed(case).observe())
+"""
+
+
+class Observer(contextlib.ExitStack):
+    """Observes each case once, in ranks that stay, until one cannot be: ``failure`` says why."""
+
+    def __init__(self, source: Source, waits: str):
+        super().__init__()
+        self.observations: dict[int, Any] = {}  # by the case's id
+        self.failure: Claim | None = None
+        self._source, self._waits = source, waits
+        self._started: dict[int | None, Any] = {}
+
+    def sees(self, case: Any) -> bool:
+        """Return whether ``case`` could be observed: by each rank, if it has a ``world_size``."""
+        if id(case) not in self.observations and not self.failure:
+            self.failure = self._observe(case)
+        return id(case) in self.observations
+
+    def _observe(self, case: Any) -> Claim | None:
+        """Keep what is seen of ``case``, or return what stops its answer."""
+        from labkit.launch import LaunchTimeout, RankError
+
+        world_size = getattr(case, "world_size", None)
+        waits = self._waits or ("" if world_size is None else WAITS_FOR_RANKS)
+        try:
+            _wait_for_a_first_rank()
+            found = self._ranks(world_size).run(_observed(), case).values
+        except (plain.NotPlain, RankError, LaunchTimeout) as error:
+            on_import, to_do = self._source.fails_on_import(error), getattr(error, "error_type", "") == "TodoError"
+            what = stopped_by(error, self._source, waits)
+            return Claim(IS_IMPORTED if on_import else ENDS, what if on_import or to_do else named(case, what))
+        gone = [rank for rank, (_, has_group) in enumerate(found) if not has_group]
+        if world_size is not None and gone:
+            return Claim(ENDS, named(case, f"rank {gone[0]} {GROUP_IS_GONE}"))
+        seen = [seen for seen, _ in found]
+        self.observations[id(case)] = seen[0] if world_size is None else seen
+        return None
+
+    def _ranks(self, world_size: int | None) -> Any:
+        """Return so many ranks in a process group, or one without."""
+        from labkit.launch import Workers
+        from labkit.ranks.plan import decide
+
+        if world_size not in self._started:
+            init = world_size is not None
+            plan = decide(world_size or 1, "gloo", TIMEOUT_S, threads=1, link=None, share_gpu=False, init=init)
+            self._started[world_size] = self.enter_context(Workers(plan, TIMEOUT_S, plain.loads, MOST_PRINTED))
+        return self._started[world_size]
+
+
+def named(case: Any, text: str) -> str:
+    """Return what is wrong in a case, after its name."""
+    return f"{case}: {text}" if str(case) else text
+
+
+@functools.cache
+def _wait_for_a_first_rank() -> None:
+    """Wait until ranks can be started, so that no answer is blamed for the time that takes."""
+    from labkit.launch import launch
+
+    launch(int, world_size=1, backend="gloo", init=False, timeout_s=START_S)
+
+
+# --- in the rank ----------------------------------------------------------------------------------
+
+
+def _observed() -> Callable[[Any], Any]:
+    """Return a function for ranks: of a case, what it observes, packed."""
+    fn: Callable[[Any], Any] = _run(OBSERVED, typed=typed, pack=_pack)["observed"]
+    return fn
+
+
+def _pack(seen: Any) -> list[Any]:
+    """Return what was observed, and whether there still is a process group, as plain data."""
+    import torch.distributed as dist
+
+    return [plain.pack(seen), dist.is_initialized()]
+
+
+def typed(case: Any) -> Any:
+    """Return a case whose methods, and what they call in their module, were typed in a cell."""
+    again = copy(case)
+    object.__setattr__(again, "__class__", _typed_module(type(case).__module__)[type(case).__name__])
+    return again
+
+
+@functools.cache
+def _typed_module(name: str) -> dict[str, Any]:
+    return _run(inspect.getsource(sys.modules[name]))
+
+
+def _run(source: str, **names: Any) -> dict[str, Any]:
+    """Return the names of a cell after it has run."""
+    names["__name__"] = "__main__"
+    exec(compile(source, CELL, "exec", dont_inherit=True), names)
+    return names

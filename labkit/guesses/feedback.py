@@ -1,0 +1,182 @@
+"""Say how far off a guess is, and which term it forgot."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import combinations, pairwise
+from typing import Any, NamedTuple
+
+from labkit.guesses.question import Question
+
+CLOSE_FACTOR = 1.25  # by factors: so far off counts as close
+CLOSE_SHARE = 0.1  # else: such a share of what can be chosen, or of the answer
+NEAR_FACTOR, NEAR_SHARE = 1.6, 0.2  # so near is a guess to a wrong model that it may have come from
+TERMS = {  # that guesses forget again and again, by the word that a notebook uses
+    "latency": "messages and their latency",
+    "host": "what a call costs its rank",
+    "overlap": "what goes on at the same time",
+    "bytes": "bytes, and who keeps or sends them",
+}
+
+
+class Feedback(NamedTuple):
+    """A sentence or two for the reader, and for calibration what was left out, of which of TERMS
+    it is part, or ""."""
+
+    text: str
+    left_out: str = ""
+    term: str = ""
+
+
+class Quantity(NamedTuple):
+    """What the answer would be under a wrong model, or a part of the answer, and its term."""
+
+    value: float
+    term: str = ""
+
+    @classmethod
+    def of(cls, given: Any) -> Quantity:
+        """Return the quantity of a number, or of a number with one of TERMS.
+
+        Raises ValueError for another term.
+        """
+        value, term = given if isinstance(given, tuple) else (given, "")
+        if term not in {"", *TERMS}:
+            raise ValueError(f"feedback: term is {term!r}, expected one of {', '.join(TERMS)}")
+        return cls(float(value), term)
+
+
+def on_number(
+    question: Question,
+    guess: float | None,
+    answer: float,
+    as_if: Mapping[str, Quantity],
+    terms: Mapping[str, Quantity],
+) -> Feedback:
+    """Compare a guessed number, None for "I don't know", with the answer.
+
+    ``as_if`` has wrong models, by a clause such as ``"if messages were free"``: what the answer
+    would be. ``terms`` is what the answer is made of, by name, in its unit. The feedback names the
+    wrong model, or the term to leave out, that comes nearest to the guess; where none is near, the
+    largest term, or what the models would give.
+    """
+    unit = question.unit
+    explanation = _largest_part(terms, answer, unit) if terms else _of_models(as_if, unit)
+    if guess is None:
+        return Feedback(f"It is {amount(answer, unit)}. {explanation}")
+    head = f"It is {amount(answer, unit)}: {_off(question, guess, answer)}."
+    without = {name: part._replace(value=answer - part.value) for name, part in terms.items() if part.value}
+    models = {**as_if, **without}
+    nearest = min(models, key=lambda name: _distance(question, guess, models[name].value), default="")
+    if not nearest or _is_close(question, guess, answer):
+        return Feedback(f"{head} {explanation}")
+    value, term = models[nearest]
+    if not _may_come_from(question, guess, answer, value):
+        return Feedback(f"{head} {explanation}")
+    if nearest in without:
+        share = _share(terms[nearest].value, answer, unit)
+        return Feedback(f"{head} What your guess leaves out is {nearest}: {share}.", nearest, term)
+    near = abs(guess - value) > 0.02 * abs(value)
+    what = f"Your guess is near {amount(value, unit)}, which" if near else "Your guess is what"
+    return Feedback(f"{head} {what} it would be {nearest}.", nearest, term)
+
+
+def on_choice(guess: str | None, answer: str, as_if: Mapping[str, str]) -> Feedback:
+    """Compare a choice with the answer; ``as_if`` says what speaks for or against each choice."""
+    reason = f" {as_if[answer]}" if as_if.get(answer) else ""
+    if guess == answer:
+        return Feedback(f"It is.{reason}")
+    yours = f" Your choice, “{guess}”: {as_if[guess]}" if guess is not None and as_if[guess] not in reason else ""
+    return Feedback(f"It is “{answer}”.{reason}{yours}")
+
+
+def on_order(guess: Sequence[str] | None, answer: Mapping[str, float], as_if: Mapping[str, Sequence[str]]) -> Feedback:
+    """Compare an order, the smallest first, with the numbers that decide it."""
+    right = _ranked(answer)
+    if guess is None:
+        return Feedback(f"It is {right}.")
+    wrong = [(a, b) for a, b in combinations(guess, 2) if answer[a] > answer[b] * (1 + 1e-9)]
+    if not wrong:
+        return Feedback(f"It is: {right}.")
+    first, second = max(wrong, key=lambda pair: answer[pair[0]] - answer[pair[1]])
+    head = f"It is {right}. You put {first} before {second}."
+    inversions = {clause: _inversions(guess, order) for clause, order in as_if.items()}
+    nearest = min(inversions, key=inversions.__getitem__, default="")
+    if nearest and inversions[nearest] < len(wrong):
+        return Feedback(f"{head} That would be so {nearest}.", nearest)
+    return Feedback(head)
+
+
+def _ranked(answer: Mapping[str, float]) -> str:
+    """Return the choices with their numbers, the smallest first: ``a 1 < b 2 = c 2``."""
+    order = sorted(answer, key=answer.__getitem__)
+    signs = ["", *(" < " if answer[b] > answer[a] * (1 + 1e-9) else " = " for a, b in pairwise(order))]
+    return "".join(f"{sign}{name} {amount(answer[name])}" for sign, name in zip(signs, order, strict=True))
+
+
+def amount(value: float, unit: str = "") -> str:
+    """Return a number as it stands in a sentence: ``5.3 ms``, ``3,072``."""
+    number = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return f"{number}{unit if unit == '%' else unit and ' ' + unit}"
+
+
+def _off(question: Question, guess: float, answer: float) -> str:
+    if guess == answer:
+        return "just what you said"
+    if _is_close(question, guess, answer):
+        return "close"
+    side = "low" if guess < answer else "high"
+    if ratio := _ratio(question, guess, answer):
+        rounded = float(f"{ratio:.2g}")
+        return f"{rounded:{',.0f' if rounded >= 10 else 'g'}} times too {side}"
+    return f"you are {amount(abs(guess - answer), question.unit)} too {side}"
+
+
+def _ratio(question: Question, guess: float, answer: float) -> float | None:
+    """Return by which factor a guess is off, or None where factors do not tell."""
+    return max(guess / answer, answer / guess) if question.by_factors and guess > 0 and answer > 0 else None
+
+
+def _is_close(question: Question, guess: float, answer: float) -> bool:
+    if ratio := _ratio(question, guess, answer):
+        return ratio < CLOSE_FACTOR
+    scale = question.spread if math.isfinite(question.spread) else abs(answer)
+    return abs(guess - answer) <= CLOSE_SHARE * scale
+
+
+def _may_come_from(question: Question, guess: float, answer: float, model: float) -> bool:
+    """Return whether a wrong model is near the guess, and clearly nearer than the answer."""
+    distance = _distance(question, guess, model)
+    if question.by_factors and guess > 0:
+        near = math.log(NEAR_FACTOR)
+    else:
+        near = NEAR_SHARE * (question.spread if math.isfinite(question.spread) else max(abs(answer), abs(model)))
+    return distance <= near and distance < _distance(question, guess, answer) / 2
+
+
+def _distance(question: Question, guess: float, value: float) -> float:
+    if question.by_factors and guess > 0:
+        return abs(math.log(guess / value)) if value > 0 else math.inf
+    return abs(guess - value)
+
+
+def _share(term: float, answer: float, unit: str) -> str:
+    if term < 0:
+        return f"it takes off {amount(-term, unit)}"
+    return f"{amount(term)} of {amount(answer, unit)}"
+
+
+def _largest_part(terms: Mapping[str, Quantity], answer: float, unit: str) -> str:
+    name = max(terms, key=lambda name: abs(terms[name].value))
+    return f"The largest part is {name}: {_share(terms[name].value, answer, unit)}."
+
+
+def _of_models(as_if: Mapping[str, Quantity], unit: str) -> str:
+    *models, last = [f"{amount(value, unit)} {clause}" for clause, (value, _) in as_if.items()]
+    return f"It would be {', '.join(models)}{', and ' if models else ''}{last}."
+
+
+def _inversions(guess: Sequence[str], order: Sequence[str]) -> int:
+    place = {name: i for i, name in enumerate(order)}
+    return sum(place[a] > place[b] for a, b in combinations(guess, 2))

@@ -1,0 +1,95 @@
+"""Feedback is never just right or wrong: it names the wrong model, or the term, that the guess
+came nearest to."""
+
+from __future__ import annotations
+
+import pytest
+
+from labkit.guesses import feedback
+from labkit.guesses.feedback import Feedback, Quantity
+from labkit.guesses.question import Question
+
+FRACTION = Question("hidden", "Which fraction hides?", 0, 1)
+TIME = Question("step", "How long?", 0.01, 1000.0, "ms")
+FREE, SHARED, LATENCY = "if messages were free", "if all ranks shared one link", "the latency of 52 messages"
+MODELS = {FREE: 0.1, SHARED: 40.0}
+TERMS = {LATENCY: 5.2, "the bytes": 0.1}
+HIDING = {"sending": 30.0, "what hides": -20.0}
+SMALL = {"headers": 6.0, "the mean loss": 0.4}
+NOTHING = {"if nothing overlapped": 0.0}
+
+NUMBERS = {  # guess, answer, wrong models, terms: what is said, and what was left out
+    "a wrong model": (TIME, 0.13, 5.3, MODELS, {}, "41 times too low. Your guess is near 0.1 ms, which it", FREE),
+    "a wrong model above": (TIME, 30.0, 5.3, MODELS, TERMS, SHARED, SHARED),
+    "a term": (TIME, 0.12, 5.3, {}, TERMS, f"leaves out is {LATENCY}: 5.2 of 5.3 ms", LATENCY),
+    "a term that takes off": (TIME, 30.0, 10.0, {}, HIDING, "what hides: it takes off 20 ms", "what hides"),
+    "above all terms": (TIME, 300.0, 5.3, {}, TERMS, f"57 times too high. The largest part is {LATENCY}", ""),
+    "near nothing": (
+        TIME,
+        1.0,
+        5.3,
+        MODELS,
+        {},
+        "5.3 times too low. It would be 0.1 ms if messages were free, and",
+        "",
+    ),
+    "a small term that explains little": (TIME, 2.0, 6.4, {}, SMALL, "The largest part is headers", ""),
+    "close": (TIME, 5.0, 5.3, MODELS, TERMS, "close. The largest part is the latency", ""),
+    "right": (FRACTION, 0.5, 0.5, NOTHING, {}, "just what you said. It would be 0 if nothing", ""),
+    "a fraction too low": (FRACTION, 0.1, 0.72, NOTHING, {}, "0.62 too low. Your guess is near 0,", *NOTHING),
+    "a guess of nothing": (FRACTION, 0.0, 0.72, NOTHING, {}, "is what it would be if nothing overlapped", *NOTHING),
+    "no idea": (TIME, None, 5.3, MODELS, TERMS, f"It is 5.3 ms. The largest part is {LATENCY}", ""),
+    "no idea, no terms": (FRACTION, None, 0.72, NOTHING, {}, "It would be 0 if nothing overlapped.", ""),
+}
+
+
+@pytest.mark.parametrize(
+    ("question", "guess", "answer", "as_if", "terms", "says", "left_out"), NUMBERS.values(), ids=NUMBERS
+)
+def test_a_number_is_told_what_it_left_out(question, guess, answer, as_if, terms, says, left_out):
+    models, parts = ({name: Quantity.of(value) for name, value in given.items()} for given in (as_if, terms))
+    verdict = feedback.on_number(question, guess, answer, models, parts)
+    assert says in verdict.text
+    assert verdict.left_out == left_out
+
+
+REASONS = {"threads": "Threads share the GIL.", "processes": "Processes send what they share."}
+
+
+def test_a_wrong_choice_is_told_what_speaks_against_it():
+    assert feedback.on_choice("threads", "processes", REASONS) == Feedback(
+        "It is “processes”. Processes send what they share. Your choice, “threads”: Threads share the GIL."
+    )
+
+
+def test_a_right_choice_is_told_why():
+    assert feedback.on_choice("processes", "processes", REASONS) == Feedback("It is. Processes send what they share.")
+
+
+def test_no_idea_is_told_answer_and_reason():
+    assert feedback.on_choice(None, "processes", REASONS) == Feedback(
+        "It is “processes”. Processes send what they share."
+    )
+
+
+SPANS = {"GPipe": 33.0, "1F1B": 33.0, "ZB-H1": 27.0, "ZB-H2": 24.0}
+
+
+def test_a_wrong_order_names_the_worst_pair_and_the_model_that_it_follows():
+    text, left_out, _ = feedback.on_order(
+        ["ZB-H1", "ZB-H2", "1F1B", "GPipe"],
+        SPANS,
+        {"if splitting the backward pass were all": ["ZB-H1", "ZB-H2", "1F1B", "GPipe"]},
+    )
+    assert "You put ZB-H1 before ZB-H2. That would be so if splitting" in text
+    assert left_out == "if splitting the backward pass were all"
+
+
+def test_equals_are_right_in_either_order():
+    for order in (["ZB-H2", "ZB-H1", "1F1B", "GPipe"], ["ZB-H2", "ZB-H1", "GPipe", "1F1B"]):
+        assert feedback.on_order(order, SPANS, {}).text.startswith("It is: ZB-H2 24 < ZB-H1 27")
+        assert "GPipe 33 = 1F1B 33" in feedback.on_order(order, SPANS, {}).text
+
+
+def test_no_idea_of_an_order_is_told_the_order():
+    assert feedback.on_order(None, SPANS, {}).text.startswith("It is ZB-H2 24 < ZB-H1 27")
