@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from labkit import todo
-from labkit.base.said import display, in_notebook
+from labkit.base.measurement_html import display, in_notebook
 from labkit.guesses import store
 from labkit.guesses.calibration import calibration, draw_calibration, said_of_calibration, terms_left_out
 from labkit.guesses.question import Question

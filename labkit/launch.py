@@ -1,6 +1,6 @@
 """Run a function on N ranks from a notebook cell, and get their values and timings back.
 
-def fn():
+    def fn():
         x = torch.ones(1000) * dist.get_rank()
         with span("all_reduce", lane="comm", bytes=x.nbytes):
             dist.all_reduce(x)
@@ -28,15 +28,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from labkit import trace
-from labkit.base.said import as_html
+from labkit.base.measurement_html import as_html
 from labkit.cost import Link
 from labkit.ranks import pickling, rank, servers
 from labkit.ranks.cell_output import CellBars, CellOutput, show, static
 from labkit.ranks.errors import LaunchTimeout, RankError
-from labkit.ranks.place import Surroundings, check_folders
 from labkit.ranks.plan import BACKENDS, Plan, decide
-from labkit.ranks.pool import Call, Ranks, Screen
+from labkit.ranks.pool import Call, CellDisplay, Ranks
 from labkit.ranks.protocol import Progress
+from labkit.ranks.rank_config import CallerEnvironment, check_folders
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,7 +91,7 @@ class Run:
 # --- launch and workers ---------------------------------------------------------------------------
 
 
-class Workers:
+class WarmRanks:
     """Warm ranks: started once, then one function after another runs on them within milliseconds.
 
     See :func:`workers`.
@@ -125,11 +125,11 @@ class Workers:
             raise RuntimeError("workers: these ranks were ended with their with block; start new ones")
         since, start_ns = time.monotonic(), time.perf_counter_ns()
         _check_call(fn, args, kwargs)
-        call = Call(Surroundings.here(), pickling.dumps_call(fn, args, kwargs), since, self._timeout_s)
+        call = Call(CallerEnvironment.here(), pickling.dumps_call(fn, args, kwargs), since, self._timeout_s)
         output = CellOutput(static(), self._most_printed)
         try:
             with CellBars() as bars:
-                answers = self._started(since).run(call, Screen(output, bars))
+                answers = self._started(since).run(call, CellDisplay(output, bars))
         except BaseException:
             self._end(kill=True)
             raise
@@ -149,7 +149,7 @@ class Workers:
             show("labkit: the last function left the process group out of step, so the ranks were started anew\n")
             self._end(kill=True)
         if self._ranks is None:
-            self._ranks = Ranks(self._plan.world_size, self._plan.place, since, self._timeout_s)
+            self._ranks = Ranks(self._plan.world_size, self._plan.config, since, self._timeout_s)
         return self._ranks
 
     def _end(self, kill: bool = False, wait: bool = True) -> None:
@@ -162,7 +162,7 @@ class Workers:
         self._open = False
         self._end(wait=wait)
 
-    def __enter__(self) -> Workers:
+    def __enter__(self) -> WarmRanks:
         return self
 
     def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
@@ -179,7 +179,7 @@ def workers(
     share_gpu: bool = False,
     init: bool = True,
     compared_with: int | None = None,
-) -> Workers:
+) -> WarmRanks:
     """Start ranks that stay: ``with workers(world_size=2) as ranks: ranks.run(fn, *args) …``.
 
     Options as for launch.
@@ -190,7 +190,7 @@ def workers(
     check_folders()
     plan = decide(world_size, backend, timeout_s, threads, link, share_gpu, init, compared_with)
     _check_slower(plan)
-    ranks = Workers(plan, timeout_s)
+    ranks = WarmRanks(plan, timeout_s)
     ranks._started(time.monotonic())
     return ranks
 
@@ -232,7 +232,7 @@ def launch(
     check_folders()
     plan = decide(world_size, backend, timeout_s, threads, link, share_gpu, init, compared_with)
     _check_slower(plan)
-    ranks = Workers(plan, timeout_s)
+    ranks = WarmRanks(plan, timeout_s)
     try:
         return ranks.run(fn, *args, **kwargs)
     finally:
@@ -295,7 +295,7 @@ def _check_slower(plan: Plan) -> None:
     for _ in range(2):
         if link.bytes_per_s <= _transport.get(n, 0.0):
             return
-        with Workers(replace(plan, link=None), TRANSPORT_TIMEOUT_S) as ranks:
+        with WarmRanks(replace(plan, link=None), TRANSPORT_TIMEOUT_S) as ranks:
             _transport[n] = max(_transport.get(n, 0.0), min(ranks.run(emulation.measure_transport).values))
     if link.bytes_per_s > _transport[n]:
         raise ValueError(
@@ -312,7 +312,7 @@ def device() -> torch.device:
     """Return this rank's device under launch, else the one that parallel/devices.py finds."""
     from labkit.parallel.devices import process_device
 
-    return process_device(rank.current.place.device if rank.current is not None else None)
+    return process_device(rank.current.config.device if rank.current is not None else None)
 
 
 PROGRESS_EVERY_S = 0.1

@@ -22,7 +22,7 @@ import torch.distributed as dist
 import labkit
 from labkit.base import machine
 from labkit.cost import ETHERNET_1G, Link
-from labkit.launch import RankError, Workers, device, launch, progress, workers
+from labkit.launch import RankError, WarmRanks, device, launch, progress, workers
 from labkit.ranks import pickling, plan, servers
 from labkit.ranks.cell_output import CellBars
 from labkit.trace import EVENT_COLUMNS, TIMING_COLUMNS, span
@@ -184,7 +184,7 @@ def test_ranks_that_share_a_gpu_are_on_a_host_each_for_nccl_and_know_which_gpu_i
     """NCCL refuses two ranks on one GPU; Accelerate and FSDP take the GPU of LOCAL_RANK."""
     monkeypatch.setattr(plan, "_gpu_count", lambda: 2)
     shared = plan.decide(3, "auto", 1.0, None, None, True, True)
-    environments = [shared.place(rank, 11868).environment for rank in range(3)]
+    environments = [shared.config(rank, 11868).environment for rank in range(3)]
     assert len({environment["NCCL_HOSTID"] for environment in environments}) == 3
     assert [environment["LOCAL_RANK"] for environment in environments] == ["0", "1", "0"]
     assert {environment["LOCAL_WORLD_SIZE"] for environment in environments} == {"2"}
@@ -364,19 +364,19 @@ def test_an_edited_module_of_the_lab_itself_runs_in_the_next_launch(monkeypatch,
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def edited():
-        from labkit.ranks import place
+        from labkit.ranks import rank_config
 
-        return getattr(place, "edited", None), place.__file__, os.getppid()
+        return getattr(rank_config, "edited", None), rank_config.__file__, os.getppid()
 
     def launched():
         return launch(edited, world_size=1).values[0]
 
     value, file, server = launched()
-    assert (value, file) == (None, str(package / "ranks" / "place.py"))
+    assert (value, file) == (None, str(package / "ranks" / "rank_config.py"))
     assert launched() == (None, file, server)  # as long as nothing changes, ranks come from one server
     for number in (1, 2):
-        (package / "ranks" / "place.py").write_text(
-            (package / "ranks" / "place.py").read_text() + f"\nedited = {number}\n"
+        (package / "ranks" / "rank_config.py").write_text(
+            (package / "ranks" / "rank_config.py").read_text() + f"\nedited = {number}\n"
         )
         assert launched()[:2] == (number, file)
     assert launched()[2] != server
@@ -872,7 +872,7 @@ def test_nothing_that_a_rank_sends_runs_in_the_notebook_where_values_are_decoded
     decided = plan.decide(1, "gloo", 60.0, 1, None, False, False)
     for how in ("as its value", "as its value in place of a message", "as a message"):
         seen = []
-        with Workers(decided, 60.0, decode=seen.append) as ranks:
+        with WarmRanks(decided, 60.0, decode=seen.append) as ranks:
             if how == "as its value":
                 assert ranks.run(sends_harm, how).values == [None] and b"mkdir" in seen[0]
             else:
@@ -890,7 +890,7 @@ def test_an_error_comes_as_text_where_values_are_decoded_as_plain_data():
         raise OfTheCell("on purpose")
 
     with (
-        Workers(plan.decide(2, "gloo", 60.0, 1, None, False, False), 60.0, decode=len) as ranks,
+        WarmRanks(plan.decide(2, "gloo", 60.0, 1, None, False, False), 60.0, decode=len) as ranks,
         pytest.raises(RankError, match="raised OfTheCell: on purpose") as error,
     ):
         ranks.run(fail)

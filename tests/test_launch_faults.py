@@ -36,7 +36,7 @@ from jupyter_client import BlockingKernelClient, KernelManager
 import labkit
 from labkit.base import machine
 from labkit.course.notebooks import over_ipc
-from labkit.launch import LaunchTimeout, RankError, Workers, launch, progress, workers
+from labkit.launch import LaunchTimeout, RankError, WarmRanks, launch, progress, workers
 from labkit.ranks import channel, plan, pool, rank, servers
 from labkit.ranks.errors import explain_os_error
 from labkit.ranks.member import Member
@@ -157,7 +157,7 @@ def test_an_error_of_the_gpu_is_that_of_the_run_whose_work_failed_not_the_next_o
             raise RuntimeError(f"CUDA error: device-side assert triggered on {device}")
 
         torch.cuda.synchronize, gpu_time.gpus_in_use = fails, lambda: [torch.device("cuda", 0)]
-        rank.current.place = rank.current.place._replace(device="cuda:0")
+        rank.current.config = rank.current.config._replace(device="cuda:0")
 
     error = fails_within(RANK_GONE_S, fails_on_the_gpu_after_its_return, world_size=1)
     assert "device-side assert triggered on cuda:0" in str(error)
@@ -169,10 +169,10 @@ def test_nccl_ends_a_rank_later_than_its_launch_does_and_not_much_later(monkeypa
     monkeypatch.setattr(dist, "init_process_group", lambda backend, **options: formed.update(options, backend=backend))
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
-    place = plan.decide(1, "gloo", timeout_s, None, None, False, True).place(0, 0)
+    config = plan.decide(1, "gloo", timeout_s, None, None, False, True).config(0, 0)
     mine, theirs = socket.socketpair()
     with mine, theirs:
-        started = rank.Rank(mine, place._replace(backend="nccl", device="cuda:0"), 0, timeout_s)
+        started = rank.Rank(mine, config._replace(backend="nccl", device="cuda:0"), 0, timeout_s)
         started._collectives = object()
         monkeypatch.setattr(started, "_meet", dist.HashStore)
         started._prepare_torch()
@@ -184,7 +184,7 @@ def test_nccl_ends_a_rank_later_than_its_launch_does_and_not_much_later(monkeypa
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
 def test_a_hang_on_nccl_names_what_to_try_with_nccl(backend):
     decided = replace(plan.decide(1, "gloo", 0.3, 1, None, False, init=False), backend=backend)
-    with Workers(decided, 0.3) as ranks, pytest.raises(LaunchTimeout) as caught:
+    with WarmRanks(decided, 0.3) as ranks, pytest.raises(LaunchTimeout) as caught:
         ranks.run(time.sleep, 100)
     shown = "\n".join(caught.value._render_traceback_())
     assert [name in shown for name in ("NCCL_P2P_DISABLE", "NCCL_DEBUG")] == [backend == "nccl"] * 2

@@ -26,7 +26,7 @@ from labkit import dp
 from labkit import launch as launch_module
 from labkit import link as link_module
 from labkit.cost import ETHERNET_1G, NVLINK4, Link
-from labkit.launch import RankError, Run, Workers, launch, workers
+from labkit.launch import RankError, Run, WarmRanks, launch, workers
 from labkit.trace import span
 
 ALPHA_S, BETA = 1e-3, 10e6  # so slow that the model's times are far above what gloo itself takes
@@ -38,7 +38,7 @@ clock = time.perf_counter  # one clock for all ranks of a machine
 
 
 @pytest.fixture(scope="module")
-def ranks(ranks: Callable[..., Workers]) -> Callable[..., Workers]:
+def ranks(ranks: Callable[..., WarmRanks]) -> Callable[..., WarmRanks]:
     """ranks(n, link): as in conftest, but on a link, or on gloo where it is None, and hung ranks
     are ended soon."""
     return lambda world_size=2, link=LINK: ranks(world_size, timeout_s=20, link=link)

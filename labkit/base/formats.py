@@ -5,7 +5,7 @@ notebook test hides it. ``[≈ 0.7627]`` depends on a device's arithmetic (a los
 on CPUs, hidden on a GPU. Everything else in an output is compared to the letter.
 
 The brackets belong to the text form. In HTML such a number stands alone, in a style of its own: see
-:mod:`labkit.base.said`, whose names are here as well.
+:mod:`labkit.base.measurement_html`, whose names are here as well.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 
-from labkit.base.said import Lines, as_html, say, style_measurements
+from labkit.base.measurement_html import Lines, as_html, say, style_measurements
 
 __all__ = [
     "FACT_WIDTH",

@@ -71,13 +71,13 @@ class Observer(contextlib.ExitStack):
 
     def _ranks(self, world_size: int | None) -> Any:
         """Return so many ranks in a process group, or one without."""
-        from labkit.launch import Workers
+        from labkit.launch import WarmRanks
         from labkit.ranks.plan import decide
 
         if world_size not in self._started:
             init = world_size is not None
             plan = decide(world_size or 1, "gloo", TIMEOUT_S, threads=1, link=None, share_gpu=False, init=init)
-            self._started[world_size] = self.enter_context(Workers(plan, TIMEOUT_S, plain.loads, MOST_PRINTED))
+            self._started[world_size] = self.enter_context(WarmRanks(plan, TIMEOUT_S, plain.loads, MOST_PRINTED))
         return self._started[world_size]
 
 

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from labkit.base.said import as_html
+from labkit.base.measurement_html import as_html
 from labkit.base.texts import shorten
 from labkit.check.hints import HINTS
 

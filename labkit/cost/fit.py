@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from labkit.base.checks import check_bytes, check_number, check_seconds, is_whole
-from labkit.base.said import Lines
+from labkit.base.measurement_html import Lines
 from labkit.cost.collectives import COLLECTIVES, Cost, collective_s
 from labkit.cost.links import Link
 

@@ -1,6 +1,8 @@
 """Draw several schedules on one time axis, as a paper does, each with makespan, bubble, memory.
 
-schedules({"GPipe": simulate(gpipe(4, 8)), "1F1B": simulate(one_f_one_b(4, 8))})
+As the last line of a cell:
+
+    schedules({"GPipe": simulate(gpipe(4, 8)), "1F1B": simulate(one_f_one_b(4, 8))})
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import Any
 import ipywidgets
 import pandas as pd
 
-from labkit.base.said import as_html
+from labkit.base.measurement_html import as_html
 from labkit.explore.fallback import Shown, StaticForm
 from labkit.explore.timeline import Timeline
 

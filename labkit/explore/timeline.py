@@ -13,7 +13,7 @@ import traitlets
 
 from labkit.base.files import write_atomically
 from labkit.base.formats import emulated
-from labkit.base.said import style_measurements
+from labkit.base.measurement_html import style_measurements
 from labkit.draw import Picture, overlay, save
 from labkit.draw import timeline as draw_timeline
 from labkit.draw.layout import RANK, TimeAxis, from_zero, row_word, time_axis

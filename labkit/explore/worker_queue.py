@@ -1,8 +1,10 @@
 """Show a worker thread's queue from a recorded Pipe: task in, compute, result out.
 
-events = record_queue(pipe, x)
-queue_table(events)                  # a row per task
-Timeline.of([queue_panel(events)], alt="…")
+In a notebook:
+
+    events = record_queue(pipe, x)
+    queue_table(events)                  # a row per task
+    Timeline.of([queue_panel(events)], alt="…")
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from labkit.base.formats import fact
-from labkit.base.said import Lines, as_html, display
+from labkit.base.measurement_html import Lines, as_html, display
 from labkit.guesses import feedback, store
 from labkit.guesses.feedback import Feedback, Quantity
 from labkit.guesses.question import Question

@@ -1,9 +1,11 @@
 """Given code under ScheduledPipeline: messages between ranks, sent while they compute.
 
-p2p = P2P(schedule, rank, group, devices)
-x = p2p.receive(op)                        # what op takes from another stage; waits for it
-p2p.send(op, y)                            # what op gives to another stage; does not wait
-p2p.finish()                               # at the end of a step: all is sent
+For each step:
+
+    p2p = P2P(schedule, rank, group, devices)
+    x = p2p.receive(op)                        # what op takes from another stage; waits for it
+    p2p.send(op, y)                            # what op gives to another stage; does not wait
+    p2p.finish()                               # at the end of a step: all is sent
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ servers        the notebook's side of the processes that ranks come from
 fork_server    those processes
 rank_process   becoming a rank: session, signals, descriptors
 rank           being one: run what is sent
-place          where a rank stands, and what it takes over from the notebook
+rank_config    where a rank stands, and what it takes over from the notebook
 channel        the connection, and protocol: the messages on it
 pickling       how functions and values travel
 states         what the system says of processes that do not answer

@@ -9,9 +9,9 @@ is not imported again, so scripts need no guard.
 
 The rank server looks after its ranks until the last of them has gone, whatever becomes of the
 notebook: it has a session of its own, so nothing that ends the notebook's process group ends it.
-For each rank it has a *leash*, a socket whose other end the notebook holds. On it the server tells
-the rank's process id, then its exit status. The notebook may send numbers of signals. When it
-closes the leash, or dies, the rank gets a moment to leave by itself.
+For each rank it has a *control*, a socket whose other end the notebook holds. On it the server
+tells the rank's process id, then its exit status. The notebook may send numbers of signals. When it
+closes the control, or dies, the rank gets a moment to leave by itself.
 
 Servers and ranks adopt orphans, so whatever a rank has started is still below it while it runs, in
 whatever session, and becomes a child of its server when it ends, which then ends it as well. (Only
@@ -42,9 +42,9 @@ import psutil
 
 from labkit.ranks import channel
 
-# On a leash: a process id, or -errno if there can be no process; then an exit status, negative for
-# a signal.
-NEWS = struct.Struct("!q")
+# On a control: a process id, or -errno if there can be no process; then an exit status, negative
+# for a signal.
+STATUS = struct.Struct("!q")
 LEAVE_S = 2.0  # how long a rank may take to leave by itself
 MOST_DESCRIPTORS = 8  # in one request
 
@@ -95,8 +95,11 @@ def end_children(but: Container[int]) -> int:
 # --- the package server ---------------------------------------------------------------------------
 
 
-def serve_packages(control: int, tracker: int, preload: list[str]) -> None:
-    """Import ``preload``, then fork a rank server for every socket that comes over ``control``."""
+def serve_packages(requests_fd: int, tracker: int, preload: list[str]) -> None:
+    """Import ``preload``, then fork a rank server for every socket that comes through.
+
+    They come over the socket ``requests_fd``.
+    """
     adopt_orphans()
     resource_tracker._resource_tracker._fd = tracker  # type: ignore[attr-defined]  # the notebook's, for all ranks
     opened_cuda = ""
@@ -109,8 +112,8 @@ def serve_packages(control: int, tracker: int, preload: list[str]) -> None:
     gc.freeze()  # a collection in a rank would copy every page it looks at
     _take_huge_pages()
     rank_servers: set[int] = set()
-    signal.signal(signal.SIGCHLD, lambda *_: _bury(rank_servers))
-    with socket.socket(fileno=control) as requests:
+    signal.signal(signal.SIGCHLD, lambda *_: _reap(rank_servers))
+    with socket.socket(fileno=requests_fd) as requests:
         while fds := _request(requests):
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # until the new one is known
             if (pid := os.fork()) == 0:
@@ -120,11 +123,11 @@ def serve_packages(control: int, tracker: int, preload: list[str]) -> None:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
             os.close(fds[0])
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
-    while not _bury(rank_servers):
+    while not _reap(rank_servers):
         signal.sigwait([signal.SIGCHLD])
 
 
-def _bury(rank_servers: set[int]) -> bool:
+def _reap(rank_servers: set[int]) -> bool:
     """Take away rank servers that have ended, and what they left. Return whether that was all.
 
     One that is killed takes its ranks along, but not what these have started.
@@ -154,10 +157,10 @@ def _take_huge_pages() -> None:
                 madvise(start, end - start, collapse)
 
 
-def _request(control: socket.socket) -> list[int]:
+def _request(requests: socket.socket) -> list[int]:
     """Return the descriptors of the next request, none if there will be no other."""
     try:
-        return socket.recv_fds(control, 1, MOST_DESCRIPTORS)[1]
+        return socket.recv_fds(requests, 1, MOST_DESCRIPTORS)[1]
     except ConnectionResetError:  # closed without having read our report
         return []
 
@@ -176,8 +179,8 @@ def _leave_process(last: Callable[[], Any]) -> None:
         os._exit(status)
 
 
-def _become_rank_server(control: socket.socket, opened_cuda: str) -> None:
-    setup = Setup(*pickle.loads(channel.receive(control)[0]))
+def _become_rank_server(requests: socket.socket, opened_cuda: str) -> None:
+    setup = Setup(*pickle.loads(channel.receive(requests)[0]))
     sys.path[:] = setup.sys_path
     with contextlib.suppress(OSError):
         os.chdir(setup.directory)
@@ -185,15 +188,15 @@ def _become_rank_server(control: socket.socket, opened_cuda: str) -> None:
         del sys.modules[name]
     importlib.invalidate_caches()
     importlib.import_module(__name__).serve_ranks(
-        control, setup.fork, opened_cuda
+        requests, setup.fork, opened_cuda
     )  # this file, too, as it is on disk now
 
 
 # --- the rank server ------------------------------------------------------------------------------
 
 
-def serve_ranks(control: socket.socket, fork: bool, opened_cuda: str) -> None:
-    """Start ranks until ``control`` is closed, and look after them until the last has gone."""
+def serve_ranks(requests: socket.socket, fork: bool, opened_cuda: str) -> None:
+    """Start ranks until ``requests`` is closed, and look after them until the last has gone."""
     started_ns = time.time_ns()
     adopt_orphans()
     if fork:
@@ -201,9 +204,9 @@ def serve_ranks(control: socket.socket, fork: bool, opened_cuda: str) -> None:
     gc.freeze()
     report = Report(_lab_files(started_ns), opened_cuda * fork)
     with contextlib.suppress(BrokenPipeError):  # nobody waits for it any more
-        channel.send(control, pickle.dumps(tuple(report)))
+        channel.send(requests, pickle.dumps(tuple(report)))
     if not report.opened_cuda:
-        _RankServer(control, fork).serve()
+        _RankServer(requests, fork).serve()
 
 
 def _lab_files(started_ns: int) -> dict[str, tuple[int, int]]:
@@ -233,10 +236,10 @@ def _cuda_is_open() -> bool:
 class _RankServer:
     """Starts ranks, passes signals on, tells how they ended, and ends those that are let go of."""
 
-    def __init__(self, control: socket.socket, fork: bool):
-        self.control, self.fork = control, fork
-        self.leashes: dict[int, socket.socket] = {}  # by process id, of the ranks that run
-        self.let_go: dict[int, float] = {}  # those whose leash is closed, and until when they may run
+    def __init__(self, requests: socket.socket, fork: bool):
+        self.requests, self.fork = requests, fork
+        self.controls: dict[int, socket.socket] = {}  # by process id, of the ranks that run
+        self.let_go: dict[int, float] = {}  # those whose control is closed, and until when they may run
         self.orphans = 0  # that have been killed, and are not taken away yet
         self.selector = selectors.DefaultSelector()
         self.wake_up, self.awake = os.pipe()
@@ -247,10 +250,10 @@ class _RankServer:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self.awake)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
-        self.selector.register(self.wake_up, selectors.EVENT_READ, self._take_away_the_dead)
-        self.selector.register(self.control, selectors.EVENT_READ, self._start)
+        self.selector.register(self.wake_up, selectors.EVENT_READ, self._reap_children)
+        self.selector.register(self.requests, selectors.EVENT_READ, self._start)
         asked = True
-        while asked or self.leashes or self.orphans:
+        while asked or self.controls or self.orphans:
             until = min(self.let_go.values(), default=None)
             for key, _ in self.selector.select(None if until is None else max(0.0, until - time.monotonic())):
                 asked = key.data() and asked
@@ -260,35 +263,35 @@ class _RankServer:
 
     def _start(self) -> bool:
         """Start the rank that is asked for. Return False when none will ever be asked for again."""
-        if not (fds := _request(self.control)):
-            self.selector.unregister(self.control)
+        if not (fds := _request(self.requests)):
+            self.selector.unregister(self.requests)
             return False
-        leash, fds = socket.socket(fileno=fds[0]), fds[1:]
-        if _is_hung_up(leash):  # it may have taken long until this server could listen
-            leash.close()
+        control, fds = socket.socket(fileno=fds[0]), fds[1:]
+        if _is_hung_up(control):  # it may have taken long until this server could listen
+            control.close()
         else:
-            self._start_rank(leash, fds)
+            self._start_rank(control, fds)
         for fd in fds:
             os.close(fd)
         return True
 
-    def _start_rank(self, leash: socket.socket, fds: list[int]) -> None:
+    def _start_rank(self, control: socket.socket, fds: list[int]) -> None:
         try:
-            pid = self._fork(leash, fds) if self.fork else _start_fresh(fds)
+            pid = self._fork(control, fds) if self.fork else _start_fresh(fds)
         except OSError as error:  # there may be no more processes, or no memory for one
-            _tell(leash, -(error.errno or 0))
-            leash.close()
+            _tell(control, -(error.errno or 0))
+            control.close()
             return
-        self.leashes[pid] = leash
-        _tell(leash, pid)
-        self.selector.register(leash, selectors.EVENT_READ, lambda: self._obey(pid))
+        self.controls[pid] = control
+        _tell(control, pid)
+        self.selector.register(control, selectors.EVENT_READ, lambda: self._obey(pid))
 
-    def _fork(self, leash: socket.socket, fds: list[int]) -> int:
+    def _fork(self, control: socket.socket, fds: list[int]) -> int:
         if (pid := os.fork()) == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self.selector.close()
-            for mine in (self.control, leash, *self.leashes.values()):
+            for mine in (self.requests, control, *self.controls.values()):
                 mine.close()
             os.close(self.wake_up)
             os.close(self.awake)
@@ -297,16 +300,16 @@ class _RankServer:
 
     def _obey(self, pid: int) -> bool:
         """Send the rank the signals that the notebook asks for, or note that it has let go."""
-        if (leash := self.leashes.get(pid)) is None:  # it ended a moment ago
+        if (control := self.controls.get(pid)) is None:  # it ended a moment ago
             return True
         try:
-            signals = leash.recv(64)
+            signals = control.recv(64)
         except ConnectionResetError:
             signals = b""
         for number in signals:
             self._signal(pid, number)
         if not signals:
-            self.selector.unregister(leash)
+            self.selector.unregister(control)
             self.let_go[pid] = time.monotonic() + LEAVE_S
         return True
 
@@ -318,7 +321,7 @@ class _RankServer:
             with contextlib.suppress(ProcessLookupError, PermissionError):  # it has no session yet
                 os.killpg(pid, number)
 
-    def _take_away_the_dead(self) -> bool:
+    def _reap_children(self) -> bool:
         with contextlib.suppress(BlockingIOError):
             os.read(self.wake_up, 4096)
         while True:
@@ -329,27 +332,27 @@ class _RankServer:
                 return True
             if pid == 0:  # the others run: ranks, and what ranks have left
                 if not self.let_go:  # or it would look once for each of them
-                    self.orphans = end_children(but=self.leashes)
+                    self.orphans = end_children(but=self.controls)
                 return True
-            if (leash := self.leashes.pop(pid, None)) is None:
+            if (control := self.controls.pop(pid, None)) is None:
                 continue  # an orphan
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)  # what it has left behind in its session
-            _tell(leash, os.waitstatus_to_exitcode(status))
+            _tell(control, os.waitstatus_to_exitcode(status))
             if self.let_go.pop(pid, None) is None:
-                self.selector.unregister(leash)
-            leash.close()
+                self.selector.unregister(control)
+            control.close()
 
 
-def _tell(leash: socket.socket, news: int) -> None:
+def _tell(control: socket.socket, news: int) -> None:
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # nobody wants to know any more
-        leash.sendall(NEWS.pack(news))
+        control.sendall(STATUS.pack(news))
 
 
-def _is_hung_up(leash: socket.socket) -> bool:
+def _is_hung_up(control: socket.socket) -> bool:
     """Return whether nobody waits for the rank any more: it is to end before it has begun."""
     try:
-        leash.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)  # a signal to end it, or nothing: closed
+        control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)  # a signal to end it, or nothing: closed
     except BlockingIOError:
         return False
     return True

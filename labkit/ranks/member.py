@@ -68,11 +68,11 @@ class Member:
             theirs.close()
             os.close(output_write)
 
-    def begin(self, surroundings: bytes, call: bytes) -> None:
+    def begin(self, caller: bytes, call: bytes) -> None:
         """Send a call, as much of it as fits for now."""
         self.answer = self.gone
         self.last_lines.clear()
-        self.channel.send(surroundings, call)
+        self.channel.send(caller, call)
 
     def receive(self) -> Progress | None:
         """Take the next message if all of it has come: return progress, keep an answer.

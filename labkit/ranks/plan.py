@@ -9,7 +9,7 @@ from labkit.base import formats, machine
 from labkit.base.rendezvous import LOOPBACK_INTERFACE
 from labkit.cost import Link
 from labkit.ranks.errors import FILES_A_RANK, PROCESSES_A_RANK
-from labkit.ranks.place import Place
+from labkit.ranks.rank_config import RankConfig
 
 BACKENDS = ("auto", "gloo", "nccl")
 
@@ -29,9 +29,9 @@ class Plan:
     variables: list[dict[str, str]]  # per rank
     link: Link | None
 
-    def place(self, rank: int, port: int) -> Place:
+    def config(self, rank: int, port: int) -> RankConfig:
         where = (rank, self.world_size, self.backend, self.devices[rank], self.threads, self.init, port)
-        return Place(*where, self.variables[rank], self.link)
+        return RankConfig(*where, self.variables[rank], self.link)
 
     @property
     def emulated(self) -> str:

@@ -17,8 +17,8 @@ from labkit.ranks import servers
 from labkit.ranks.cell_output import show
 from labkit.ranks.errors import NCCL_ADVICE, LaunchTimeout, RankError, check_loopback, explain_os_error, how_it_ended
 from labkit.ranks.member import Member
-from labkit.ranks.place import Place, Surroundings
 from labkit.ranks.protocol import Died, Done, Failed
+from labkit.ranks.rank_config import CallerEnvironment, RankConfig
 from labkit.ranks.rank_process import STACKS_SIGNAL
 from labkit.ranks.states import is_stopped, stopped_servers
 
@@ -45,13 +45,13 @@ class ServerUnusable(Exception):
 class Call(NamedTuple):
     """What ranks are to run, and until when: ``timeout_s`` from ``since`` (time.monotonic)."""
 
-    surroundings: Surroundings
+    caller: CallerEnvironment
     function: bytes  # pickled, with its arguments
     since: float
     timeout_s: float
 
 
-class Screen(NamedTuple):
+class CellDisplay(NamedTuple):
     """Where to show what ranks do while they run: the lines they print, and their progress."""
 
     lines: Callable[[int, list[str]], None]
@@ -61,14 +61,14 @@ class Screen(NamedTuple):
 class Ranks:
     """``world_size`` running ranks.
 
-    ``place(rank, port)`` says where each one stands. Always close().
+    ``config(rank, port)`` says where each one stands. Always close().
 
     Raises LaunchTimeout if asking for them alone takes until ``timeout_s`` after ``since``
     (time.monotonic).
     """
 
-    def __init__(self, world_size: int, place: Callable[[int, int], Place], since: float, timeout_s: float):
-        self.world_size, self.place = world_size, place
+    def __init__(self, world_size: int, config: Callable[[int, int], RankConfig], since: float, timeout_s: float):
+        self.world_size, self.config = world_size, config
         self.members: list[Member] = []
         self.in_step, self._owner = True, os.getpid()
         self._start(servers.forks if servers.forks.usable else servers.fresh, since, timeout_s)
@@ -90,7 +90,7 @@ class Ranks:
                         self.members.append(Member(rank, listener.fileno(), server))
                 port = listener.getsockname()[1]
             for member in self.members:
-                member.channel.send(pickle.dumps((self.place(member.rank, port), timeout_s)))
+                member.channel.send(pickle.dumps((self.config(member.rank, port), timeout_s)))
                 # Functions, not methods: in a circle with their selector, ranks would outlive who
                 # used them.
                 self._selector.register(member.output, selectors.EVENT_READ, (Ranks._hear_output, member))
@@ -104,7 +104,7 @@ class Ranks:
 
     # --- one call ---------------------------------------------------------------------------------
 
-    def run(self, call: Call, screen: Screen) -> list[Done]:
+    def run(self, call: Call, display: CellDisplay) -> list[Done]:
         """Run a call on every rank.
 
         Return what each has answered, in rank order; values stay pickled.
@@ -113,30 +113,30 @@ class Ranks:
         """
         __tracebackhide__ = True
         try:
-            return self._run(call, screen)
+            return self._run(call, display)
         except ServerUnusable:  # none of them has started, so they may as well be started in another way
             if why := self._server.has_died():
                 show(f"labkit: {why}\n")
             self.close(kill=True)
             self._start(servers.fresh, call.since, call.timeout_s)
-            return self._run(call, screen)
+            return self._run(call, display)
 
-    def _run(self, call: Call, screen: Screen) -> list[Done]:
+    def _run(self, call: Call, display: CellDisplay) -> list[Done]:
         __tracebackhide__ = True
-        surroundings = pickle.dumps(call.surroundings)
+        caller = pickle.dumps(call.caller)
         for member in self.members:
-            member.begin(surroundings, call.function)
+            member.begin(caller, call.function)
             self._watch(member)
         try:
-            self._listen_until(call.since + call.timeout_s, screen)
+            self._listen_until(call.since + call.timeout_s, display)
             stacks = self._stacks() if self._first_failure() is None and self._unanswered() else None
         finally:
-            self._drain(screen)
+            self._drain(display)
         if (failure := self._first_failure()) is not None:
             raise failure
         if stacks is not None:
             began = any(member.process.pid for member in self.members)
-            advice = NCCL_ADVICE if self.place(0, 0).backend == "nccl" else ""
+            advice = NCCL_ADVICE if self.config(0, 0).backend == "nccl" else ""
             raise LaunchTimeout(call.timeout_s, stacks, began, advice)
         answers = [member.answer for member in self.members if isinstance(member.answer, Done)]
         self.in_step = len({answer.group_state for answer in answers}) == 1 and answers[0].group_state is not None
@@ -145,24 +145,24 @@ class Ranks:
     def _unanswered(self) -> list[Member]:
         return [member for member in self.members if member.answer is None]
 
-    def _listen_until(self, deadline: float, screen: Screen) -> None:
+    def _listen_until(self, deadline: float, display: CellDisplay) -> None:
         """Listen until all have answered, or the time is up; a moment longer after a failure."""
         failed = False
         while self._unanswered() and (left_s := deadline - time.monotonic()) > 0:
             for key, _ in self._selector.select(min(left_s, WAKE_S)):
                 hear, member = key.data
-                hear(self, member, screen)
+                hear(self, member, display)
             if not failed and any(isinstance(member.answer, Failed | Died) for member in self.members):
                 failed, deadline = True, min(deadline, time.monotonic() + GRACE_S)
 
-    def _hear_output(self, member: Member, screen: Screen) -> None:
+    def _hear_output(self, member: Member, display: CellDisplay) -> None:
         lines, _ = member.read_output()
         if lines:
-            screen.lines(member.rank, lines)
+            display.lines(member.rank, lines)
         if member.output_closed:
             self._selector.unregister(member.output)
 
-    def _hear_messages(self, member: Member, screen: Screen) -> None:
+    def _hear_messages(self, member: Member, display: CellDisplay) -> None:
         member.channel.flush()
         try:
             progress = member.receive()
@@ -173,7 +173,7 @@ class Ranks:
             return
         self._watch(member)
         if progress is not None:
-            screen.progress(member.rank, *progress)
+            display.progress(member.rank, *progress)
 
     def _watch(self, member: Member) -> None:
         """Wait for the channel to take more, too, as long as there is something left to send."""
@@ -183,7 +183,7 @@ class Ranks:
             if key.events != events:
                 self._selector.modify(member.channel, events, key.data)
 
-    def _hear_end(self, member: Member, screen: Screen) -> None:
+    def _hear_end(self, member: Member, display: CellDisplay) -> None:
         if (status := member.process.poll()) is None:  # the news was that it has begun
             return
         if member.process.refused is not None:
@@ -225,7 +225,7 @@ class Ranks:
         not_yet = STOPPED_SERVER.format(held[0]) if held else NOT_YET_STARTED
         return {member.rank: _where(member, not_yet) for member in self.members}
 
-    def _drain(self, screen: Screen) -> None:
+    def _drain(self, display: CellDisplay) -> None:
         end = time.monotonic() + DRAIN_S  # something that a rank started may go on printing
         for member in self.members:
             lines, more = member.read_output()
@@ -235,7 +235,7 @@ class Ranks:
             if not more:
                 lines += member.read_unfinished_line()
             if lines:
-                screen.lines(member.rank, lines)
+                display.lines(member.rank, lines)
 
     # --- the end ----------------------------------------------------------------------------------
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from labkit import trace
 from labkit.base.rendezvous import without_name_server
 from labkit.ranks import channel, pickling
-from labkit.ranks.place import Place
 from labkit.ranks.protocol import Done, Failed, Message, encode
+from labkit.ranks.rank_config import RankConfig
 from labkit.ranks.tracebacks import explain_pickling, format_error, message_of
 
 if TYPE_CHECKING:  # it loads torch
@@ -60,8 +60,8 @@ def _flush() -> None:
 class Rank:
     """This process as a rank: the connection to the notebook, and the loop that serves it."""
 
-    def __init__(self, connection: socket.socket, place: Place, listener: int, timeout_s: float):
-        self.connection, self.place, self.listener, self.timeout_s = connection, place, listener, timeout_s
+    def __init__(self, connection: socket.socket, config: RankConfig, listener: int, timeout_s: float):
+        self.connection, self.config, self.listener, self.timeout_s = connection, config, listener, timeout_s
         self.store: Any = None
         self._pid, self._socket = os.getpid(), _identity(connection)
         self._sending = threading.Lock()
@@ -87,21 +87,21 @@ class Rank:
         """Run one call after another until the notebook closes the connection."""
         while True:
             try:
-                surroundings, call = channel.receive(self.connection)
+                caller, call = channel.receive(self.connection)
             except EOFError:
                 return
-            self._answer(surroundings, call)
+            self._answer(caller, call)
 
-    def _answer(self, surroundings: bytearray, call: bytearray) -> None:
+    def _answer(self, caller: bytearray, call: bytearray) -> None:
         recorder = trace.Recorder()
         try:
-            pickling.loads(surroundings).enter(self.place)
+            pickling.loads(caller).enter(self.config)
             self._prepare_torch()
             fn, args, kwargs = pickling.loads(call)
-            recorder.start("cuda" if self.place.device.startswith("cuda") else "cpu")
+            recorder.start("cuda" if self.config.device.startswith("cuda") else "cpu")
             value = fn(*args, **kwargs)
             self._end_a_forked_copy(None)
-            if self.place.device.startswith("cuda"):
+            if self.config.device.startswith("cuda"):
                 trace.synchronize()  # that is part of the run, and so is what fails there
             rows = recorder.finish()
             self._reply(Done(rows, recorder.notes, self._group_state(), self._pack(value, fn)))
@@ -158,26 +158,26 @@ class Rank:
 
         from labkit.ranks.collective_count import CollectiveCount
 
-        place = self.place
+        config = self.config
         if self.store is None:
             warnings.filterwarnings("ignore", BARRIER_CHOOSES)
-            torch.set_num_threads(place.threads)
+            torch.set_num_threads(config.threads)
             if numpy := sys.modules.get("numpy"):
                 numpy.random.seed()  # a fork would share its state with the other ranks
-            if place.device.startswith("cuda"):
-                torch.cuda.set_device(torch.device(place.device))
+            if config.device.startswith("cuda"):
+                torch.cuda.set_device(torch.device(config.device))
             else:  # torch looks for GPUs in the first backward pass, and says what is wrong with them
                 warnings.filterwarnings("ignore", "CUDA initialization")
             self.store = self._meet()
-        if place.init and not dist.is_initialized():
+        if config.init and not dist.is_initialized():
             self._groups += 1
             store = dist.PrefixStore(f"labkit/{self._groups}", self.store)
             dist.init_process_group(
                 self._backend(),
                 timeout=self._group_timeout(),
                 store=store,
-                rank=place.rank,
-                world_size=place.world_size,
+                rank=config.rank,
+                world_size=config.world_size,
             )
             self._wait_for_all(store)
             self._collectives = self._collectives or CollectiveCount(dist.GroupMember.WORLD)
@@ -190,7 +190,7 @@ class Rank:
         """
         from torch.distributed import TCPStore
 
-        rank, world_size, port = self.place.rank, self.place.world_size, self.place.master_port
+        rank, world_size, port = self.config.rank, self.config.world_size, self.config.master_port
         timeout, listener = timedelta(seconds=STORE_TIMEOUT_S), self.listener if rank == 0 else None
         with without_name_server():
             return TCPStore(
@@ -202,16 +202,16 @@ class Rank:
 
         gloo before torch 2.13 fails to form one whose peers have destroyed it already.
         """
-        store.set(f"joined/{self.place.rank}", "")
-        store.wait([f"joined/{rank}" for rank in range(self.place.world_size)])
+        store.set(f"joined/{self.config.rank}", "")
+        store.wait([f"joined/{rank}" for rank in range(self.config.world_size)])
 
     def _backend(self) -> str:
         """Return the name by which torch.distributed knows what this rank's group runs on."""
-        if self.place.link is not None:
+        if self.config.link is not None:
             from labkit import link
 
-            return link.register(self.place.link)
-        return "cpu:gloo,cuda:nccl" if self.place.backend == "nccl" else self.place.backend
+            return link.register(self.config.link)
+        return "cpu:gloo,cuda:nccl" if self.config.backend == "nccl" else self.config.backend
 
     def _group_timeout(self) -> timedelta | None:
         """Return after how long NCCL ends a rank whose collective the others do not join.
@@ -219,7 +219,7 @@ class Rank:
         Later than the notebook does, which shows where each rank is, and soon enough for a rank
         that the notebook has left behind. None is torch's own choice.
         """
-        if self.place.backend != "nccl":
+        if self.config.backend != "nccl":
             return None
         return timedelta(seconds=min(self.timeout_s, LONGEST_S) + AFTER_NOTEBOOK_S)
 
@@ -244,8 +244,8 @@ def serve(connection: socket.socket, listener: int) -> None:
     ``listener`` is rank 0's to keep.
     """
     global current
-    place, timeout_s = pickling.loads(channel.receive(connection)[0])
-    if place.rank != 0:
+    config, timeout_s = pickling.loads(channel.receive(connection)[0])
+    if config.rank != 0:
         os.close(listener)  # rank 0 alone hosts the store
-    current = Rank(connection, place, listener, timeout_s)
+    current = Rank(connection, config, listener, timeout_s)
     current.serve()

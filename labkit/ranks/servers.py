@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from multiprocessing import resource_tracker
 
 from labkit.ranks import channel, fork_server
-from labkit.ranks.fork_server import NEWS, Report, Setup
-from labkit.ranks.place import check_folders, working_directory
+from labkit.ranks.fork_server import STATUS, Report, Setup
+from labkit.ranks.rank_config import check_folders, working_directory
 from labkit.ranks.rank_process import STACKS_SIGNAL
 
 PRELOAD = ["cloudpickle", "numpy", "pandas", "torch", "torch.distributed", "transformers.models.gpt2.modeling_gpt2"]
@@ -39,21 +39,21 @@ class RankProcess:
     It is ready to be read when there is news; see :meth:`poll`.
     """
 
-    def __init__(self, leash: socket.socket):
-        self._leash = leash
+    def __init__(self, control: socket.socket):
+        self._control = control
         self.pid: int | None = None
         self.exit_status: int | None = None
         self.refused: OSError | None = None  # why the system made no process for it
 
     def fileno(self) -> int:
-        return self._leash.fileno()
+        return self._control.fileno()
 
     def poll(self, timeout_s: float = 0.0) -> int | None:
         """Return the exit status, or None while it runs. Waits at most ``timeout_s`` for it."""
-        self._leash.settimeout(timeout_s)
+        self._control.settimeout(timeout_s)
         while self.exit_status is None:
             try:
-                news = self._leash.recv(NEWS.size)
+                news = self._control.recv(STATUS.size)
             except (BlockingIOError, TimeoutError):
                 return None
             except ConnectionResetError:
@@ -61,8 +61,8 @@ class RankProcess:
             if not news:  # the server is gone, and the rank with it
                 self.exit_status = -signal.SIGKILL if self.pid else NEVER_STARTED
             elif self.pid is not None:
-                (self.exit_status,) = NEWS.unpack(news)
-            elif (number := NEWS.unpack(news)[0]) > 0:
+                (self.exit_status,) = STATUS.unpack(news)
+            elif (number := STATUS.unpack(news)[0]) > 0:
                 self.pid = number
             else:
                 self.refused, self.exit_status = OSError(-number, os.strerror(-number)), NEVER_STARTED
@@ -71,11 +71,11 @@ class RankProcess:
     def signal(self, number: int) -> None:
         """Send the rank a signal, through its server, which knows whether it is still there."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._leash.send(bytes([number]))
+            self._control.send(bytes([number]))
 
     def close(self) -> None:
         """Let go of the rank: its server sees to it that it leaves, with all it has started."""
-        channel.hang_up(self._leash)
+        channel.hang_up(self._control)
 
 
 class Server:
@@ -105,7 +105,7 @@ class Server:
             with theirs, self._lock:
                 self._keep_running()
                 assert self._to_ranks is not None
-                with contextlib.suppress(OSError):  # the server has ended: the leash tells
+                with contextlib.suppress(OSError):  # the server has ended: the control tells
                     socket.send_fds(self._to_ranks, [b"r"], [theirs.fileno(), *fds])
         except BaseException:
             mine.close()

@@ -1,8 +1,10 @@
 """Compare two ways by repeats that took turns: in a sentence whose words come from the data.
 
-seconds = repeats(events, by="name")
-verdict("threads", seconds["threads"], "one after the other", seconds["sequential"])
-# threads, compared with one after the other: 1.40 (1.31 to 1.47) times as fast (median of …)
+From the spans of a run:
+
+    seconds = repeats(events, by="name")
+    verdict("threads", seconds["threads"], "one after the other", seconds["sequential"])
+    # threads, compared with one after the other: 1.40 (1.31 to 1.47) times as fast (median of …)
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import statistics
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from labkit.base.said import Lines
+from labkit.base.measurement_html import Lines
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,7 +1,9 @@
 """Time spans in any thread of any rank, and record them.
 
-with span("all_reduce", lane="comm", bucket=2, bytes=tensor.nbytes):
-    dist.all_reduce(tensor)
+Where something is to be timed:
+
+    with span("all_reduce", lane="comm", bucket=2, bytes=tensor.nbytes):
+        dist.all_reduce(tensor)
 """
 
 from __future__ import annotations

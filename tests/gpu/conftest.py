@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from labkit.launch import Run, Workers, launch, workers
+from labkit.launch import Run, WarmRanks, launch, workers
 
 
 class Rig(NamedTuple):
@@ -24,7 +24,7 @@ class Rig(NamedTuple):
     def launch(self, fn: Callable[..., Any], *args: Any, **options: Any) -> Run:
         return launch(fn, *args, **{"backend": self.backend, "share_gpu": self.on_gpu, "timeout_s": 60} | options)
 
-    def workers(self, world_size: int = 2, **options: Any) -> Workers:
+    def workers(self, world_size: int = 2, **options: Any) -> WarmRanks:
         return workers(world_size, **{"backend": self.backend, "share_gpu": self.on_gpu, "timeout_s": 60} | options)
 
 

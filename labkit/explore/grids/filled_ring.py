@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from labkit.base.said import Lines
+from labkit.base.measurement_html import Lines
 from labkit.explore.grids.rings import MOST_NAMED, Story, follow, grid, in_words, ranks_in
 
 if TYPE_CHECKING:

@@ -8,9 +8,11 @@ from labkit.explore.puzzle.board import Board
 class History:
     """The boards from the first to the last: ``board`` is the present one, others can come back.
 
-    history = History(Board(rules))
-    history.do(history.board.place("0F0"))
-    history.undo()
+    A player goes on, and back:
+
+        history = History(Board(rules))
+        history.do(history.board.place("0F0"))
+        history.undo()
     """
 
     def __init__(self, board: Board):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # a rank without an emulated link need not wait for this impo
     from labkit.cost import Link
 
 
-class Place(NamedTuple):
+class RankConfig(NamedTuple):
     """Where this rank stands among the others, and what it runs on.
 
     ``device`` is such as ``"cpu"`` or ``"cuda:0"``.
@@ -46,7 +46,7 @@ class Place(NamedTuple):
         }
 
 
-class Surroundings(NamedTuple):
+class CallerEnvironment(NamedTuple):
     """What a rank takes over from the notebook for each call, as it is at that moment."""
 
     environment: dict[str, str]
@@ -56,16 +56,16 @@ class Surroundings(NamedTuple):
     cell_sources: dict[str, list[str]]  # file name of a cell -> its lines, for tracebacks
 
     @classmethod
-    def here(cls) -> Surroundings:
+    def here(cls) -> CallerEnvironment:
         """Return this process's own. FileNotFoundError if its directory has been deleted."""
         cells = {
             name: entry[2] for name, entry in linecache.cache.items() if len(entry) == 4 and not os.path.exists(name)
         }
         return cls(dict(os.environ), working_directory(), list(sys.path), list(sys.argv), cells)
 
-    def enter(self, place: Place) -> None:
-        """Make them this process's own, with what ``place`` adds to the environment."""
-        wanted = self.environment | place.environment
+    def enter(self, config: RankConfig) -> None:
+        """Make them this process's own, with what ``config`` adds to the environment."""
+        wanted = self.environment | config.environment
         for name in os.environ.keys() - wanted.keys():
             del os.environ[name]
         os.environ.update(wanted)
