@@ -165,8 +165,9 @@ def test_nccl_without_enough_gpus_says_how_many_there_are_and_names_share_gpu(mo
         (3, 2, {"compared_with": 4}, "gloo", ["cpu"] * 2, "CPU, as 4 ranks are, where there are 3 GPUs"),
         (4, 2, {"compared_with": 4}, "nccl", ["cuda:0", "cuda:1"], "a GPU of its own"),
         (1, 1, {"compared_with": 2, "backend": "nccl"}, "nccl", ["cuda:0"], "a GPU of its own"),
-        (8, 1, {"link": ETHERNET_1G}, "gloo", ["cpu"], "as a link is emulated"),
-        (8, 2, {"link": Link(0.0, math.inf)}, "gloo", ["cpu"] * 2, "as a link is emulated"),
+        (8, 1, {"link": ETHERNET_1G}, "gloo", ["cpu"], "as link= asks for"),
+        (8, 2, {"link": Link(0.0, math.inf)}, "gloo", ["cpu"] * 2, "as link= asks for"),
+        (8, 2, {"link": ETHERNET_1G}, "gloo", ["cpu"] * 2, "as a link is emulated over it"),
     ],
 )
 def test_auto_takes_nccl_exactly_where_each_rank_and_each_of_those_compared_with_has_a_gpu(

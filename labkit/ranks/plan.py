@@ -86,7 +86,7 @@ def decide(
         _check_link(link, backend, init)
     chosen, why, gpus = _choose_backend(world_size, backend, share_gpu, link, compared_with or 1)
     if link is not None and (link.is_free or world_size == 1):
-        link = None  # nothing to emulate
+        link, why = None, "CPU, as link= asks for"  # and nothing to emulate
     devices = [f"cuda:{rank % gpus}" if chosen == "nccl" else "cpu" for rank in range(world_size)]
     variables = [
         _variables(rank, chosen, gpus, gpus < world_size, hidden=backend == "auto") for rank in range(world_size)
