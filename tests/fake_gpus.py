@@ -51,14 +51,17 @@ class FakeGpus:
         fakes = {"Stream": Stream, "current_stream": Stream, "Event": Event, "device": self.device}
         fakes |= {"current_device": self.current_device, "synchronize": self.synchronize}
         fakes |= {"is_initialized": lambda: True, "is_available": lambda: True, "device_count": lambda: 2}
-        fakes |= {"memory_reserved": lambda number: number in self.in_use}
         for name, fake in fakes.items():
             monkeypatch.setattr(torch.cuda, name, fake)
+        monkeypatch.setattr(torch._C, "_cuda_hasPrimaryContext", self.has_context, raising=False)
         monkeypatch.setattr(spans, "_clock", clock)
         monkeypatch.setattr(gpu_time, "_clock", clock)
 
     def sleep(self, seconds: float) -> None:
         self.now_ns += round(1e9 * seconds)
+
+    def has_context(self, number: int) -> bool:
+        return number in self.in_use
 
     def current_device(self) -> int:
         return getattr(self._current, "number", 0)

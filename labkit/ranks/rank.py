@@ -166,6 +166,7 @@ class Rank:
                 numpy.random.seed()  # a fork would share its state with the other ranks
             if config.device.startswith("cuda"):
                 torch.cuda.set_device(torch.device(config.device))
+                warnings.filterwarnings("ignore", "Attempting to run cuBLAS")  # from autograd's thread, which does
             else:  # torch looks for GPUs in the first backward pass, and says what is wrong with them
                 warnings.filterwarnings("ignore", "CUDA initialization")
             self.store = self._meet()

@@ -38,11 +38,12 @@ def synchronize() -> None:
 
 
 def gpus_in_use() -> list[torch.device]:
-    """Return the GPUs on which this process has memory. Does not begin to use any other."""
+    """Return the GPUs on which this process has a context. Does not begin to use any other."""
     import torch
 
     numbers = range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
-    return [torch.device("cuda", number) for number in numbers if torch.cuda.memory_reserved(number)]
+    torch_c: Any = torch._C
+    return [torch.device("cuda", number) for number in numbers if torch_c._cuda_hasPrimaryContext(number)]
 
 
 # --- events on the CPU's clock --------------------------------------------------------------------

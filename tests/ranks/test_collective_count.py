@@ -23,9 +23,11 @@ class Gloo:
 
 
 class NCCL(Gloo):
-    """Numbers messages apart, and a start of coalescing like a collective."""
+    """Numbers messages apart, and coalesced calls once: as they start, or (torch 2.11) where there
+    was a collective among them."""
 
     supports_coalescing, begun, coalesces = True, 0, False
+    numbers_starts = True
 
     def message(self) -> None:
         pass
@@ -40,7 +42,7 @@ class Group:
         return {"cpu": Gloo, "cuda": NCCL}[device.type]()
 
     def all_reduce(self, tensor):
-        if not (tensor.device.type == "cuda" and NCCL.coalesces):
+        if not (tensor.device.type == "cuda" and NCCL.coalesces and NCCL.numbers_starts):
             type(self._get_backend(tensor.device)).begun += 1
 
     def send(self, tensors, rank, tag=0):
@@ -49,7 +51,7 @@ class Group:
     recv, recv_anysource = send, send
 
     def _start_coalescing(self, device):
-        NCCL.begun, NCCL.coalesces = NCCL.begun + 1, True
+        NCCL.begun, NCCL.coalesces = NCCL.begun + NCCL.numbers_starts, True
 
     def _end_coalescing(self, device):
         NCCL.coalesces = False
@@ -66,8 +68,9 @@ def batch(group, *tensors):
     group._end_coalescing(torch.device("cuda"))
 
 
-@pytest.fixture
-def count(monkeypatch):
+@pytest.fixture(params=[True, False], ids=["starts count", "starts do not"])
+def count(monkeypatch, request):
+    monkeypatch.setattr(NCCL, "numbers_starts", request.param)
     for backend in (Gloo, NCCL):
         monkeypatch.setattr(backend, "begun", 0)
     for name in ("send", "recv", "recv_anysource", "_start_coalescing", "_end_coalescing"):
@@ -85,7 +88,7 @@ def test_messages_batched_or_not_are_no_collectives_on_either_backend(count):
     group.send(ON_GPU, 1)
     group.recv(ON_CPU, 1)
     group.recv_anysource(ON_CPU, 1)
-    assert (NCCL.begun, Gloo.begun) == (2, 2)  # which differ between the ranks of a pipeline
+    assert (NCCL.begun, Gloo.begun) == (2 * NCCL.numbers_starts, 2)  # which differ between the ranks of a pipeline
     assert counted() == (0, 0)
 
 
