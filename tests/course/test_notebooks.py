@@ -70,7 +70,7 @@ def replay(notebooks: list[Path], rules: Path) -> dict:
         environment.pop("MPLBACKEND", None)
         options = ["--nbval", "--nbval-current-env", f"--nbval-sanitize-with={rules}", "--nbval-cell-timeout=200"]
         plugins = ["-p", "nbval_replay", "-p", "no:cacheprovider", "-c", os.devnull, f"--rootdir={PROJECT}", "-q"]
-        command = [sys.executable, "-c", PYTEST, str(TESTS), *options, *plugins, *map(str, notebooks)]
+        command = [sys.executable, "-c", PYTEST, str(TESTS / "helpers"), *options, *plugins, *map(str, notebooks)]
         done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=290)
         assert done.returncode in (0, 1), done.stdout + done.stderr  # 5 would be: nothing collected
         return json.loads(report.read_text())

@@ -1,7 +1,7 @@
 """A pytest plugin for nbval: run notebooks, report each cell, and change every stored digit to see
 that it is noticed.
 
-    LABKIT_STATIC=1 PYTHONPATH=tests python -m pytest -p nbval_replay \\
+    LABKIT_STATIC=1 PYTHONPATH=tests/helpers python -m pytest -p nbval_replay \\
         --nbval --nbval-current-env --nbval-sanitize-with tests/nbval_sanitize.cfg notebooks
 
 A cell that passed is compared again, by nbval's own comparison, with its stored outputs changed by
