@@ -13,9 +13,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from labkit.base.answers import answers_folder
-from labkit.base.files import write_atomically
-from labkit.base.lab import lab_folder
+from labkit.base.files import answers_folder, lab_folder, write_atomically
 from labkit.base.notebook import static
 
 FILE = "guesses.json"
