@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from labkit import __version__
+from labkit.base.texts import listed
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -99,7 +100,7 @@ def _report(args: argparse.Namespace) -> int:
         written = write_report(args.notebook, args.out, args.pdf)
     except (ValueError, OSError) as error:
         return _refuse(f"report: {error}")
-    print(f"The report is in {' and '.join(map(os.path.relpath, written.files))}")
+    print(f"The report is in {listed(map(os.path.relpath, written.files))}")
     for note in written.notes:
         print(note)
     return 0

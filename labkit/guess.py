@@ -14,12 +14,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from labkit import todo
-from labkit.base.measurement_html import display, in_notebook
+from labkit.base.notebook import display, in_notebook, static
 from labkit.guesses import store
 from labkit.guesses.calibration import calibration, draw_calibration, said_of_calibration, terms_left_out
 from labkit.guesses.question import Question
 from labkit.guesses.reader import Card, Guess
-from labkit.ranks.cell_output import static
 
 __all__ = ["Guess", "calibration", "draw_calibration", "guess", "said_of_calibration", "terms_left_out"]
 

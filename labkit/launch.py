@@ -29,9 +29,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from labkit import trace
 from labkit.base.measurement_html import as_html
+from labkit.base.notebook import static
 from labkit.cost import Link
 from labkit.ranks import pickling, rank, servers
-from labkit.ranks.cell_output import CellBars, CellOutput, show, static
+from labkit.ranks.cell_output import CellBars, CellOutput, show
 from labkit.ranks.errors import LaunchTimeout, RankError
 from labkit.ranks.plan import BACKENDS, Plan, decide
 from labkit.ranks.pool import Call, CellDisplay, Ranks

@@ -1,10 +1,15 @@
 """Serve every room, and import nothing of labkit.
 
-checks       check an argument: numbers, counts, seconds, bytes
-files        write a file whole or not at all
-formats      how a number prints, so that a test knows what may differ
-hub          does the Hugging Face hub answer
-machine      how many cores and how much memory this process may use
-rendezvous   how processes find each other
-tensors      a tensor as its bytes
+checks            check an argument: numbers, counts, seconds, bytes
+files             the lab's folders; write a file whole or not at all
+formats           how a number prints, so that a test knows what may differ
+hub               does the Hugging Face hub answer
+interrupts        hold a keyboard interrupt back
+machine           how many cores and how much memory this process may use
+measurement_html  measurements as HTML, and lines that have them
+network           this machine's addresses and interfaces
+notebook          is this a notebook, and one whose outputs are for keeping
+rendezvous        how processes find each other
+tensors           a tensor as its bytes
+texts             names in a sentence; a long text made short
 """

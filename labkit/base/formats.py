@@ -17,21 +17,8 @@ import pandas as pd
 
 from labkit.base.measurement_html import Lines, as_html, say, style_measurements
 
-__all__ = [
-    "FACT_WIDTH",
-    "Lines",
-    "MeasuredSeries",
-    "MeasuredTable",
-    "as_html",
-    "emulated",
-    "fact",
-    "loss",
-    "measured",
-    "say",
-    "style_measurements",
-]
+__all__ = ["Lines", "MeasuredSeries", "MeasuredTable", "as_html", "emulated", "fact", "loss", "measured", "say"]
 
-FACT_WIDTH = 44
 _ROUND = str.maketrans("[]", "()")
 
 
@@ -47,7 +34,7 @@ def measured(value: float, unit: str = "", width: int = 9) -> str:
     return f"[~ {number:>{width}}{unit and ' ' + unit}]"
 
 
-def fact(text: object, width: int = FACT_WIDTH) -> str:
+def fact(text: object, width: int = 44) -> str:
     """Format a fact about this machine at fixed width, such as a device: ``[~ gloo on CPU      ]``.
 
     Longer text is kept. What stands there stays inside: brackets become round and line ends become

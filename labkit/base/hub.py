@@ -40,7 +40,6 @@ def require(what: str) -> None:
 @functools.lru_cache(maxsize=4)
 def _answers(url: str, timeout_s: float, minute: int) -> bool:
     answered = threading.Event()
-    over = threading.Event()
 
     def ask() -> None:
         try:
@@ -51,10 +50,10 @@ def _answers(url: str, timeout_s: float, minute: int) -> bool:
                 answered.set()
         except (OSError, ValueError):
             pass
-        over.set()
 
     # In a thread of its own, since looking up a name takes no timeout and may take far longer than
     # we want to wait.
-    threading.Thread(target=ask, daemon=True).start()
-    over.wait(timeout_s)
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(timeout_s)
     return answered.is_set()

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import html
 import re
-import sys
+
+from labkit.base.notebook import display
 
 # The notebook test hides the element with its tag, so no digit stands there (see
 # tests/nbval_sanitize.cfg).
@@ -61,22 +62,6 @@ class Lines:
         if self.aligned:
             return _COLUMNS.format(as_html(self.text))
         return _SENTENCES.format(as_html(self.text).replace("\n", "<br>"))
-
-
-def in_notebook() -> bool:
-    """Return whether IPython runs this code, so that something can be displayed."""
-    ipython = sys.modules.get("IPython")  # who has not loaded it is not in a notebook
-    return ipython is not None and ipython.get_ipython() is not None
-
-
-def display(shown: object) -> None:
-    """Show something as an output of the cell; outside a notebook print it."""
-    if not in_notebook():
-        print(shown)
-        return
-    from IPython.display import display as display_in_cell
-
-    display_in_cell(shown)  # type: ignore[no-untyped-call, unused-ignore]
 
 
 def say(*parts: object, sep: str = " ") -> None:

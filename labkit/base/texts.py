@@ -1,6 +1,14 @@
-"""Shorten texts that others have made, so that none is longer than somebody can read."""
+"""Put names into a sentence, and keep texts that others have made to a length that can be read."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def listed(names: Iterable[object], word: str = "and") -> str:
+    """Return names as a sentence lists them: ``a``, ``a and b``, ``a, b and c``, or nothing."""
+    *others, last = [*map(str, names)] or [""]
+    return f"{', '.join(others)} {word} {last}" if others else last
 
 
 def shorten(text: str, most: int) -> str:

@@ -10,8 +10,7 @@ import json
 import tomllib
 from pathlib import Path
 
-from labkit.base.answers import answers_folder
-from labkit.base.files import write_atomically
+from labkit.base.files import answers_folder, write_atomically
 
 _TEXTS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 HINTS = {task: tuple(" ".join(hint.split()) for hint in hints.values()) for task, hints in _TEXTS.items()}
@@ -20,7 +19,7 @@ HINTS = {task: tuple(" ".join(hint.split()) for hint in hints.values()) for task
 def log_hint(task: str, hint: int) -> int:
     """Log that hint ``hint`` of ``task`` was asked for; return the highest one so far.
 
-    The log is ``hints.json`` in :func:`labkit.base.answers.answers_folder`. A file there that
+    The log is ``hints.json`` in :func:`labkit.base.files.answers_folder`. A file there that
     cannot be read is replaced.
     """
     file = answers_folder() / "hints.json"

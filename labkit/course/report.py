@@ -22,6 +22,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_markdown_cell
 
 from labkit.base.files import write_atomically
+from labkit.base.texts import listed
 from labkit.course import chromium
 from labkit.course.notebooks import RAISES, notebooks_folder
 
@@ -97,7 +98,7 @@ def find_notebook(name: str) -> Path:
         names = ", ".join(there) or "none"
         raise ReportError(f"there is no notebook {name!r}; those of {notebooks_folder()} are: {names}")
     if len(found) > 1:
-        names = " and ".join(path.name for path in found)
+        names = listed(path.name for path in found)
         raise ReportError(f"{name!r} may be {names}: give the whole name of one")
     return found[0]
 

@@ -19,7 +19,7 @@ import bleach
 from nbconvert import HTMLExporter
 from nbformat import NotebookNode
 
-from labkit.base.formats import style_measurements
+from labkit.base.measurement_html import style_measurements
 from labkit.course.doctor import machine_facts
 
 PACKAGES = ("labkit", "torch", "transformers", "accelerate", "numpy")

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from labkit.data.sources import DataSet, Rows, lines, shipped_folder
+from labkit.data.sources import DataSet, Rows, check_columns, lines, shipped_folder
 
 LABELS = ("entailment", "not_entailment")  # a label's number is its place, as in GLUE
 _STEMS = {"train": "train", "validation": "dev"}  # the labels of RTE's test split are not public
@@ -29,9 +29,6 @@ def rte(split: str, source: str | os.PathLike[str] = "auto") -> Rows:
     Raises ValueError for an unknown split, a malformed line (file and line number), an unknown
     label or an empty data set, and FileNotFoundError for a source that has no such files.
     """
-    split = {"val": "validation", "dev": "validation"}.get(split, split)
-    if split not in _STEMS:
-        raise ValueError(f"split is {split!r}, expected 'train' or 'validation'")
     return _RTE.load(split, source)
 
 
@@ -90,15 +87,14 @@ def _shipped(split: str) -> Rows:
 
 
 def _from_table(table: Any, name: str, split: str) -> Rows:
-    columns = table.column_names or []
-    if not set(_COLUMNS) <= set(columns):
-        raise ValueError(f"{name} has the columns {', '.join(columns)}; expected {', '.join(_COLUMNS)}")
+    check_columns(table, name, _COLUMNS)
     return Rows((_row(row, f"{name}, {split}, row {number}") for number, row in enumerate(table)), name)
 
 
 _RTE = DataSet(
     name="entailment",
     unit="sentence pair",
+    splits={"train": "train", **dict.fromkeys(("validation", "val", "dev"), "validation")},
     shipped=_shipped,
     shipped_words="data/entailment, which ships with the lab",
     from_folder=_from_glue_folder,

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit.data.sources import DataSet
+from labkit.data.sources import DataSet, check_columns
 
 if TYPE_CHECKING:
     import torch
 
-SPLITS = ("train", "test")
 _N_SHIPPED_TRAIN = 1500
 
 
@@ -52,8 +51,6 @@ def digits(split: str, source: str | os.PathLike[str] = "auto") -> Digits:
     Raises ValueError for an unknown split, other columns, pictures of several sizes, labels outside
     0 to 9 or an empty data set, and FileNotFoundError for a source that is not there.
     """
-    if split not in SPLITS:
-        raise ValueError(f"split is {split!r}, expected 'train' or 'test'")
     return _DIGITS.load(split, source)
 
 
@@ -81,9 +78,7 @@ def _from_table(table: Any, name: str, split: str) -> Digits:
     import torch
     from datasets import Image
 
-    columns = table.column_names or []
-    if not {"image", "label"} <= set(columns):
-        raise ValueError(f"{name} has the columns {', '.join(columns)}; expected 'image' and 'label'")
+    check_columns(table, name, ("image", "label"))
     pictures = [np.asarray(picture) for picture in table.cast_column("image", Image(mode="L"))["image"]]
     if len(shapes := {picture.shape for picture in pictures}) > 1:
         raise ValueError(f"{name} has pictures of several sizes: {sorted(shapes)}; expected one")
@@ -97,6 +92,7 @@ def _from_table(table: Any, name: str, split: str) -> Digits:
 _DIGITS = DataSet(
     name="digits",
     unit="picture",
+    splits={"train": "train", "test": "test"},
     shipped=_shipped,
     shipped_words="scikit-learn, which ships them",
     from_folder=_from_mnist_below,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +25,6 @@ def translation(split: str, source: str | os.PathLike[str] = "auto") -> Rows:
     Raises ValueError for an unknown split, a malformed line (file and line number) or an empty data
     set, and FileNotFoundError for a source that has no such files.
     """
-    split = {"val": "validation"}.get(split, split)
-    if split not in _STEMS:
-        raise ValueError(f"split is {split!r}, expected one of 'train', 'validation', 'test'")
     return _TRANSLATION.load(split, source)
 
 
@@ -91,7 +87,7 @@ def _shipped(split: str) -> Rows:
 
 def _from_table(table: Any, name: str, split: str) -> Rows:
     """Return rows of a data set. Rows with an empty side are left out, and a line says how many."""
-    columns: Sequence[str] = table.column_names or []
+    columns = table.column_names or []
     if "translation" in columns:
         found = [row["translation"] for row in table]
     elif {"de", "en"} <= set(columns):
@@ -108,6 +104,7 @@ def _from_table(table: Any, name: str, split: str) -> Rows:
 _TRANSLATION = DataSet(
     name="translation",
     unit="sentence pair",
+    splits={"train": "train", "validation": "validation", "val": "validation", "test": "test"},
     shipped=_shipped,
     shipped_words="data/translation, which ships with the lab",
     from_folder=_from_parallel_files,

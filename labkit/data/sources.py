@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from labkit.base import hub
+from labkit.base.texts import listed
 
 SHIPPED = Path(__file__).resolve().parents[2] / "data"
 
@@ -30,6 +31,7 @@ class Rows(list[dict[str, Any]]):
 class DataSet(Generic[Found]):
     """A data set and how each of its places is read. ``name`` and ``unit`` are for printed lines.
 
+    - ``splits``: their names, and for each the one under which its places have it.
     - ``shipped(split)``, which ``shipped_words`` describe.
     - ``from_folder(split, folder)``: the form that the data set has on the web, or None where the
       folder does not hold it. ``expected(split)`` says what was looked for.
@@ -40,6 +42,7 @@ class DataSet(Generic[Found]):
 
     name: str
     unit: str
+    splits: dict[str, str]
     shipped: Callable[[str], Found]
     shipped_words: str
     from_folder: Callable[[str, Path], Found | None]
@@ -49,7 +52,14 @@ class DataSet(Generic[Found]):
     labkit_data_may_lack_it: bool = False
 
     def load(self, split: str, source: str | os.PathLike[str]) -> Found:
-        """Return a split, and print what was taken. Raises ValueError for an empty one."""
+        """Return a split, and print what was taken.
+
+        Raises ValueError for one that there is not, and for an empty one.
+        """
+        if split not in self.splits:
+            expected = listed(map(repr, dict.fromkeys(self.splits.values())), "or")
+            raise ValueError(f"split is {split!r}, expected {expected}")
+        split = self.splits[split]
         found, described = self._find(split, os.fspath(source))
         if not len(found):
             raise ValueError(f"{described}: the {split} split is empty, expected at least one {self.unit}")
@@ -122,6 +132,12 @@ class DataSet(Generic[Found]):
         from datasets import load_dataset
 
         return self.from_table(load_dataset(name, split=split, **options), name, split), f"the hub: {name}"
+
+
+def check_columns(table: Any, name: str, columns: Iterable[str]) -> None:
+    """Raise ValueError unless ``table``, of what ``datasets`` loads, has these columns."""
+    if not set(columns) <= set(there := table.column_names or []):
+        raise ValueError(f"{name} has the columns {', '.join(there)}; expected {listed(map(repr, columns))}")
 
 
 def shipped_folder(name: str) -> Path:

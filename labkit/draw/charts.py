@@ -99,7 +99,7 @@ def by_source(
         by_source({"your guess": {"weak": 2.0}, "measured": {"weak": 1.4}}, label="times as fast")
 
     ``numbers`` has a number per source and group, and need not have each. A number with an interval
-    is ``(median, low, high)``, as :func:`labkit.trace.interval` returns it. A guess may be what
+    is ``(median, low, high)``, as :func:`labkit.stats.interval` returns it. A guess may be what
     ``guess(...)`` returned; one that was not given is left out.
 
     Raises ValueError where there are no numbers, or one lies outside of its interval.

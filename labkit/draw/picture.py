@@ -27,8 +27,7 @@ from matplotlib.collections import PathCollection
 from matplotlib.container import BarContainer, ErrorbarContainer
 from matplotlib.figure import Figure
 
-from labkit.base.files import write_atomically
-from labkit.base.lab import lab_folder
+from labkit.base.files import lab_folder, write_atomically
 
 INK = "#222222"
 PAGE_IN = 9.0  # as wide is a page, inches

@@ -10,8 +10,8 @@ from IPython.display import display
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from labkit.base.notebook import static
 from labkit.draw.picture import show
-from labkit.ranks.cell_output import static
 
 
 class StaticForm(NamedTuple):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from labkit.base.texts import listed
 from labkit.draw.layout import RANK, TimeAxis, row_word
 from labkit.schedule import EVENT_KINDS, Op, Schedule
 from labkit.simulate.idle import IdleReasons, critical_ops
@@ -212,4 +213,4 @@ def _listed(words: Sequence[str]) -> str:
     """Return "a", "a and b", "a, b and c", or the first of many and how many more."""
     if len(words) > _MOST_NAMED:
         return f"{', '.join(words[: _MOST_NAMED - 1])} and {len(words) - _MOST_NAMED + 1} more"
-    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
+    return listed(words)

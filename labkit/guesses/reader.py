@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from labkit.base.formats import fact
-from labkit.base.measurement_html import Lines, as_html, display
+from labkit.base.measurement_html import Lines, as_html
+from labkit.base.notebook import display, static
 from labkit.guesses import feedback, store
 from labkit.guesses.feedback import Feedback, Quantity
 from labkit.guesses.question import Question
-from labkit.ranks.cell_output import static
 
 
 class Card(Lines):

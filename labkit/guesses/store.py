@@ -13,10 +13,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from labkit.base.answers import answers_folder
-from labkit.base.files import write_atomically
-from labkit.base.lab import lab_folder
-from labkit.ranks.cell_output import static
+from labkit.base.files import answers_folder, lab_folder, write_atomically
+from labkit.base.notebook import static
 
 FILE = "guesses.json"
 KEPT = "LABKIT_KEEP_ANSWERS"  # set while an instructor stores the notebooks: their answers ship too

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from labkit.base.checks import check_counts
+from labkit.base.texts import listed
 from labkit.parallel.devices import check_device, is_virtual, real_device
 from labkit.parallel.placement import WithDevice
 
@@ -153,7 +154,7 @@ def _other_inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     found = [name for name, value in zip(names, args, strict=False) if value is not None]
     # GPT-2 has used the positions by now, and the cache is there or not.
     found += [name for name, value in kwargs.items() if value is not None and name not in ("position_ids", "use_cache")]
-    return " and ".join(found)
+    return listed(found)
 
 
 def _note_what_is_recorded(transformer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-
-def static() -> bool:
-    """Return whether outputs are for keeping (LABKIT_STATIC=1): no bars, prints in rank order."""
-    return os.environ.get("LABKIT_STATIC", "0") not in ("", "0")
+from labkit.base.notebook import static
 
 
 def _is_closed(stream: Any) -> bool:

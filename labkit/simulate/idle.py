@@ -15,6 +15,7 @@ import pandas as pd
 
 from labkit.base.checks import check_number, is_whole
 from labkit.base.formats import MeasuredTable, measured
+from labkit.base.texts import listed
 from labkit.schedule import Op, Schedule
 from labkit.simulate.replay import Replay, attribute_delays, replay_events
 
@@ -183,7 +184,7 @@ class _Moment:
             root = f"rank {rank} begins {self._op(op)} only at {self._begins(op)}"
         if len(chain) > 3:
             chain[1:-1] = [f"{len(chain) - 2} more ranks wait likewise"]
-        return f"{', '.join(chain)} and {root}" if chain else root
+        return listed([*chain, root])
 
     def _output(self, number: int) -> str:
         op = self._op(number)

@@ -5,42 +5,31 @@ gpu_time  read a GPU's events on the CPU's clock; wait for GPUs, and for all ran
 table     the event table, and the timings of its spans
 chrome    the table as a file for Perfetto
 traffic   bytes that this process's sockets moved
-compare   two ways by their repeats, in a sentence that takes its words from the data
-turns     the steps of several ways that took turns, and one step of them
 
 The simulator (what *should* happen) makes rows of the same table, so everything that reads or draws
 one reads the other.
 """
 
 from labkit.trace.chrome import to_chrome_trace
-from labkit.trace.compare import Interval, Verdict, interval, repeats, verdict
 from labkit.trace.gpu_time import barrier, synchronize
 from labkit.trace.spans import Recorder, Recording, note_emulated, pause, record, span
 from labkit.trace.table import EVENT_COLUMNS, LANES, TIMING_COLUMNS, Row, event_table, rank_events, timings
-from labkit.trace.turns import one_step, turns
 
 __all__ = [
     "EVENT_COLUMNS",
     "LANES",
     "TIMING_COLUMNS",
-    "Interval",
     "Recorder",
     "Recording",
     "Row",
-    "Verdict",
     "barrier",
     "event_table",
-    "interval",
     "note_emulated",
-    "one_step",
     "pause",
     "rank_events",
     "record",
-    "repeats",
     "span",
     "synchronize",
     "timings",
     "to_chrome_trace",
-    "turns",
-    "verdict",
 ]

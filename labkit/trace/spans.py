@@ -23,11 +23,9 @@ if TYPE_CHECKING:
     import pandas as pd
     import torch
 
-_sinks: tuple[list[Row], ...] = ()  # every recording in progress; replaced, never mutated, so threads need no lock
+_recorders: tuple[Recorder, ...] = ()  # those that are running; replaced, never mutated, so threads need no lock
 
 _paused = 0  # blocks of pause() that are running
-
-_notes: tuple[list[str], ...] = ()  # of the same recordings: what was not real while they ran
 
 _gpu: torch.device | None = None  # of the process, while spans are timed on it
 
@@ -69,7 +67,7 @@ class span:  # noqa: N801  (a context manager that reads as a verb)
         self._labels = (name, step, stage, micro_batch, bucket, bytes)
 
     def __enter__(self) -> span:
-        if _sinks:
+        if _recorders:
             self._start = _clock() if _gpu is None or self._lane == "host" else self._mark(_gpu)
         return self
 
@@ -78,11 +76,11 @@ class span:  # noqa: N801  (a context manager that reads as a verb)
 
     def end(self) -> None:
         """End what ``__enter__`` began, where the work ends elsewhere: in a thread that waits."""
-        if _sinks and not _paused and hasattr(self, "_start"):
+        if _recorders and not _paused and hasattr(self, "_start"):
             end = _clock() if isinstance(self._start, int) else gpu_time.mark(self._start.device)
             row = (self._lane, *self._labels, self._start, end)
-            for sink in _sinks:
-                sink.append(row)
+            for recorder in _recorders:
+                recorder.rows.append(row)
 
     def _mark(self, of_process: torch.device) -> int | Mark:
         device = of_process if self._device is None else self._device
@@ -106,9 +104,9 @@ def note_emulated(what: str) -> None:
     Say it as in ``"emulated compute: …"``; once is enough. It stands under the tables and pictures
     that come of them, as an emulated link does.
     """
-    for notes in _notes:
-        if what not in notes:
-            notes.append(what)
+    for recorder in _recorders:
+        if what not in recorder.notes:
+            recorder.notes.append(what)
 
 
 # --- recordings -----------------------------------------------------------------------------------
@@ -117,9 +115,8 @@ def note_emulated(what: str) -> None:
 class Recorder:
     """Collects the spans that end while it is running.
 
-    ``rows`` are as :data:`Row`; ``finish`` makes both times readings.
-
-    ``notes`` say what was emulated meanwhile.
+    ``rows`` are as :data:`Row`; ``finish`` makes both times readings. ``notes`` say what was
+    emulated meanwhile.
     """
 
     def __init__(self) -> None:
@@ -132,20 +129,19 @@ class Recorder:
 
         Its clock, and those of others in use, are tied to the CPU's: that waits for an event.
         """
-        global _sinks, _notes, _gpu
+        global _recorders, _gpu
         if device_type == "cuda":
             import torch
 
             _gpu = torch.device("cuda", torch.cuda.current_device())
             self._tick({_gpu, *gpu_time.gpus_in_use()})
-        _sinks, _notes = (*_sinks, self.rows), (*_notes, self.notes)
+        _recorders = (*_recorders, self)
 
     def discard(self) -> None:
         """End without the rows, and wait for no event: it may be behind one that never comes."""
-        global _sinks, _notes, _gpu
-        _sinks = tuple(sink for sink in _sinks if sink is not self.rows)
-        _notes = tuple(notes for notes in _notes if notes is not self.notes)
-        if not _sinks:
+        global _recorders, _gpu
+        _recorders = tuple(recorder for recorder in _recorders if recorder is not self)
+        if not _recorders:
             _gpu = None
 
     def finish(self) -> list[Row]:

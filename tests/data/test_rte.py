@@ -167,7 +167,7 @@ def test_a_data_set_with_other_columns_or_labels_is_refused(tmp_path: Path) -> N
     import datasets
 
     datasets.Dataset.from_list([{"premise": "a", "label": 0}]).to_json(tmp_path / "columns" / "train.jsonl")
-    with pytest.raises(ValueError, match="has the columns premise, label; expected sentence1, sentence2, label"):
+    with pytest.raises(ValueError, match="has the columns premise, label; expected 'sentence1', 'sentence2' and 'label'"):
         data.rte("train", tmp_path / "columns")
     datasets.Dataset.from_list([*ROWS, ROWS[0] | {"label": -1}]).to_json(tmp_path / "labels" / "train.jsonl")
     with pytest.raises(ValueError, match="train, row 2: the label is -1, expected 'entailment' or 'not_entailment'"):

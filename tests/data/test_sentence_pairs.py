@@ -278,7 +278,7 @@ def test_an_empty_data_set_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_unknown_split_is_refused() -> None:
-    with pytest.raises(ValueError, match="split is 'dev', expected one of 'train', 'validation', 'test'"):
+    with pytest.raises(ValueError, match="split is 'dev', expected 'train', 'validation' or 'test'"):
         data.translation("dev", "shipped")
 
 

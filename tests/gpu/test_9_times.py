@@ -21,7 +21,8 @@ from labkit.parallel.stage import Stage
 from labkit.schedule import Op, Schedule, gpipe, one_f_one_b
 from labkit.simulate import makespan, simulate
 from labkit.simulate.measures import peak_activations
-from labkit.trace import barrier, repeats, span
+from labkit.stats import repeats
+from labkit.trace import barrier, span
 
 pytestmark = pytest.mark.gpu
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"

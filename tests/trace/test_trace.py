@@ -97,7 +97,7 @@ def test_outside_a_recording_a_span_leaves_nothing_behind():
     with span("after"):
         pass
     assert recording.events.empty
-    assert spans._sinks == ()
+    assert spans._recorders == ()
 
 
 def test_a_span_that_began_before_the_recording_is_not_in_it():

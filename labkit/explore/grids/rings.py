@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from labkit.base.checks import check_bytes, check_number, is_whole
+from labkit.base.texts import listed
 from labkit.explore.grids.cells import Grid, intervals
 
 SENT_COLUMNS = ("step", "source", "target", "column", "carries")  # carries: a bit for each rank whose part is in it
@@ -252,13 +253,7 @@ def _look(bits: int, story: Story) -> tuple[str, int, str, str]:
         return "whole sum", 0, label, f"the whole sum, of all {story.n} ranks"
     if len(ranks) == 1:
         return "partial sum", story.n - 2, label, f"the part of rank {ranks[0]} alone"
-    return "partial sum", story.n - 1 - len(ranks), label, f"the sum of ranks {in_words(ranks)}"
-
-
-def in_words(numbers: Sequence[int]) -> str:
-    """Return ``0, 1 and 3``."""
-    *most, last = map(str, numbers)
-    return f"{', '.join(most)} and {last}" if most else last
+    return "partial sum", story.n - 1 - len(ranks), label, f"the sum of ranks {listed(ranks)}"
 
 
 def _narrate(story: Story, step: int) -> str:
@@ -288,7 +283,7 @@ def _who_sends(moving: pd.DataFrame, n: int) -> str:
             if [(source, (source + hop) % n) for source in range(n)] == sorted(pairs):
                 return f"every rank sends {_chunks(min(sizes), n)} to its {side} neighbour"
     return ", ".join(
-        f"rank {source} sends {'chunk ' + in_words(columns) if len(columns) < min(n, 3) else _chunks(len(columns), n)}"
+        f"rank {source} sends {'chunk ' + listed(columns) if len(columns) < min(n, 3) else _chunks(len(columns), n)}"
         f" to rank {target}"
         for (source, target), columns in pairs.items()
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from labkit.base.texts import listed
 from labkit.explore.puzzle.board import Board, Ready
 from labkit.explore.puzzle.completion import candidates
 from labkit.explore.puzzle.hints import ASSISTANCE, hint, way
@@ -295,8 +296,7 @@ class Game:
 
 
 def _listed(ready: list[Ready]) -> str:
-    names = [f"{op} at {start_s:g}" for op, start_s in ready]
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    return listed(f"{op} at {start_s:g}" for op, start_s in ready)
 
 
 def _difference(before: Board, after: Board) -> str:

@@ -1,4 +1,4 @@
-"""Tell apart the steps of several ways that took turns in every round, and take one step out."""
+"""Read the seconds of each repeat of several ways from the event table, and take one step out."""
 
 from __future__ import annotations
 
@@ -7,6 +7,29 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+def repeats(events: pd.DataFrame, by: str = "name", name: str | None = None) -> pd.DataFrame:
+    """Return the seconds of each repeat: a row per repeat, a column per value of ``by``.
+
+    ``by`` is a column of the event table: ``"name"``, or a label such as ``"step"`` or ``"bytes"``
+    that tells the ways apart. ``name`` keeps only the spans of that name. Of several ranks the
+    slowest one counts. ``repeats(...).median()`` is a number per way, and two columns are what
+    :func:`verdict` takes.
+
+    Raises ValueError where there are no such spans, or not as many of each way.
+    """
+    spans = events if name is None else events[events["name"] == name]
+    spans = spans[spans[by].notna()].sort_values("start_s", kind="stable")
+    if spans.empty:
+        raise ValueError(f"repeats: no spans{f' named {name}' if name else ''} with a {by}")
+    spans = spans.assign(seconds=spans["end_s"] - spans["start_s"], repeat=spans.groupby(["rank", by]).cumcount())
+    table = spans.groupby(["repeat", by], sort=False)["seconds"].max().unstack(by)
+    if table.isna().any(axis=None):
+        counts = ", ".join(f"{value}: {count}" for value, count in table.count().items())
+        raise ValueError(f"repeats: not as many repeats of each {by} ({counts})")
+    table.attrs = dict(events.attrs)
+    return table
 
 
 def turns(events: pd.DataFrame, ways: Iterable[str], name: str | None = None, warm_up: int = 1) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""labkit.trace.compare: a sentence that compares takes its words from the data, and is as sure
+"""labkit.stats: a sentence that compares takes its words from the data, and is as sure
 as it says."""
 
 import itertools
@@ -8,7 +8,8 @@ import re
 
 import pytest
 
-from labkit.trace import event_table, interval, repeats, verdict
+from labkit.stats import interval, repeats, verdict
+from labkit.trace import event_table
 
 
 def test_the_interval_goes_between_the_order_statistics_of_the_textbook():

@@ -1,8 +1,9 @@
-"""labkit.trace.turns: of ways that take turns, each step counts for its own way."""
+"""labkit.stats.turns: of ways that take turns, each step counts for its own way."""
 
 import pytest
 
-from labkit.trace import event_table, one_step, turns
+from labkit.stats import one_step, turns
+from labkit.trace import event_table
 
 
 def events_of(seconds, n_ranks=2, pause_s=0.0):

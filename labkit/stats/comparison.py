@@ -12,12 +12,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from labkit.base.measurement_html import Lines
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 LEAST_REPEATS = 6  # of fewer not even the least to the greatest is sure enough
 _SURE = 0.95
@@ -115,26 +112,3 @@ def verdict(name_a: str, a_s: Iterable[float], name_b: str, b_s: Iterable[float]
         word, found = "within noise", f"within noise, {speed.text('times as fast')}"
     note = f"median of {len(a_s)} pairs and its 95 % interval"
     return Verdict(f"{name_a}, compared with {name_b}: {fact(found)} ({note})", word, speed)
-
-
-def repeats(events: pd.DataFrame, by: str = "name", name: str | None = None) -> pd.DataFrame:
-    """Return the seconds of each repeat: a row per repeat, a column per value of ``by``.
-
-    ``by`` is a column of the event table: ``"name"``, or a label such as ``"step"`` or ``"bytes"``
-    that tells the ways apart. ``name`` keeps only the spans of that name. Of several ranks the
-    slowest one counts. ``repeats(...).median()`` is a number per way, and two columns are what
-    :func:`verdict` takes.
-
-    Raises ValueError where there are no such spans, or not as many of each way.
-    """
-    spans = events if name is None else events[events["name"] == name]
-    spans = spans[spans[by].notna()].sort_values("start_s", kind="stable")
-    if spans.empty:
-        raise ValueError(f"repeats: no spans{f' named {name}' if name else ''} with a {by}")
-    spans = spans.assign(seconds=spans["end_s"] - spans["start_s"], repeat=spans.groupby(["rank", by]).cumcount())
-    table = spans.groupby(["repeat", by], sort=False)["seconds"].max().unstack(by)
-    if table.isna().any(axis=None):
-        counts = ", ".join(f"{value}: {count}" for value, count in table.count().items())
-        raise ValueError(f"repeats: not as many repeats of each {by} ({counts})")
-    table.attrs = dict(events.attrs)
-    return table
