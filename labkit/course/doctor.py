@@ -82,14 +82,18 @@ def _cell(text: str) -> str:
 def doctor() -> Diagnosis:
     """Look at this machine: Python, torch, GPUs, cores, memory, Jupyter and what else is needed.
 
-    It takes a few seconds.
+    It takes a few seconds. Where there are two GPUs, two ranks try NCCL on them.
     """
-    looks = (_shared_memory, _jupyter, _chromium, _hub)
-    return Diagnosis((*machine_facts(), *(look() for look in looks)))
+    python, torch, gpus, nccl, cores, memory = machine_facts()
+    rest = (look() for look in (_shared_memory, _jupyter, _chromium, _hub))
+    return Diagnosis((python, torch, gpus, _nccl_tried(nccl), cores, memory, *rest))
 
 
 def machine_facts() -> tuple[Fact, ...]:
-    """Return what a measurement depends on: Python, torch, GPUs, NCCL, cores and memory."""
+    """Return what a measurement depends on: Python, torch, GPUs, NCCL, cores and memory.
+
+    Nothing is started for that, and no GPU is touched.
+    """
     return _python(), _torch(), _gpus(), _nccl(), _cores(), _memory()
 
 
@@ -169,31 +173,34 @@ def _ask_driver(*questions: str) -> list[list[str]]:
 
 
 def _nccl() -> Fact:
-    """Look at NCCL, and have two ranks try it where there are two GPUs.
-
-    Traffic from GPU to GPU hangs on some machines, such as those with ACS or an IOMMU on.
-    """
     try:
         import torch
         import torch.distributed as dist
     except ImportError:
         return Fact("NCCL", WARNING, "unknown without torch", "run make setup")
-    if not (count := machine.usable_gpus()):
+    if not machine.usable_gpus():
         return Fact("NCCL", OK, "not needed without a GPU")
     if not dist.is_nccl_available():
-        return Fact(
-            "NCCL", WARNING, "not built into this torch", "install torch's CUDA build; until then ranks use gloo"
-        )
-    version = _dotted(torch.cuda.nccl.version())  # type: ignore[no-untyped-call, unused-ignore]
-    if count < 2:
-        return Fact("NCCL", OK, version)
+        advice = "install torch's CUDA build; until then ranks use gloo"
+        return Fact("NCCL", WARNING, "not built into this torch", advice)
+    return Fact("NCCL", OK, _dotted(torch.cuda.nccl.version()))  # type: ignore[no-untyped-call, unused-ignore]
+
+
+def _nccl_tried(fact: Fact) -> Fact:
+    """Return what is known of NCCL once two ranks have tried it, where there are two GPUs.
+
+    Traffic from GPU to GPU hangs on some machines, such as those with ACS or an IOMMU on.
+    """
+    if fact.status != OK or machine.usable_gpus() < 2:
+        return fact
     if (failure := _all_reduce_fails()) is None:
-        return Fact("NCCL", OK, f"{version}, an all_reduce of two ranks works")
+        return Fact("NCCL", OK, f"{fact.found}, an all_reduce of two ranks works")
+    found = f"{fact.found}, an all_reduce of two ranks fails ({failure}), "
     if _all_reduce_fails(NCCL_P2P_DISABLE="1") is None:
-        found = f"{version}, an all_reduce of two ranks fails ({failure}), and works with NCCL_P2P_DISABLE=1"
-        return Fact("NCCL", WARNING, found, "set NCCL_P2P_DISABLE=1 before you start Jupyter, or mend the machine")
-    found = f"{version}, an all_reduce of two ranks fails ({failure}), also with NCCL_P2P_DISABLE=1"
-    return Fact("NCCL", FAULT, found, "set NCCL_DEBUG=INFO and run labkit doctor again, or use backend='gloo'")
+        advice = "set NCCL_P2P_DISABLE=1 before you start Jupyter, or mend the machine"
+        return Fact("NCCL", WARNING, found + "and works with NCCL_P2P_DISABLE=1", advice)
+    advice = "set NCCL_DEBUG=INFO and run labkit doctor again, or use backend='gloo'"
+    return Fact("NCCL", FAULT, found + "also with NCCL_P2P_DISABLE=1", advice)
 
 
 def _all_reduce_fails(**variables: str) -> str | None:
