@@ -44,9 +44,8 @@ from labkit.todo import TASKS, task_file
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 WIDTH = 120  # of the comment that sets a task
-NOT_OURS = set(
-    [".git", ".venv", "__pycache__", ".ipynb_checkpoints", ".pytest_cache", ".ruff_cache", ".mypy_cache", "build"]
-)
+CACHES = {".pytest_cache", ".ruff_cache", ".mypy_cache", "__pycache__", ".ipynb_checkpoints"}
+NOT_OURS = {".git", ".venv", "build", *CACHES}
 
 # What instructors commit and students only make: added to the edition's .gitignore, so that git
 # status stays clean when a notebook has saved its pictures.
