@@ -15,7 +15,6 @@ from collections.abc import Sequence
 
 from labkit import todo
 from labkit.base.notebook import display, in_notebook, static
-from labkit.guesses import store
 from labkit.guesses.calibration import calibration, draw_calibration, said_of_calibration, terms_left_out
 from labkit.guesses.question import Question
 from labkit.guesses.reader import Card, Guess
@@ -42,7 +41,7 @@ def guess(
     Raises ValueError or TypeError for what cannot be asked.
     """
     made = Guess(Question(name, question, low, high, unit, tuple(choices or ()), ordered))
-    _GUESSES[name] = made
+    todo.GUESSES[name] = made.missing
     if static():  # a kept page: the guess that ships
         display(Card(f"{question}\nThe guess on this page: {made.said()}"))
     elif in_notebook():
@@ -50,15 +49,3 @@ def guess(
 
         display(Form(made))
     return made
-
-
-_GUESSES: dict[str, Guess] = {}  # in this kernel, by name
-
-
-def _missing(name: str) -> str | None:
-    """Return what %%needs prints while this guess is not given, else None."""
-    given = _GUESSES[name].given if name in _GUESSES else "guess" in store.load().get(name, {})
-    return None if given else f'GUESS {name}: give your guess first ("I don\'t know" is one)'
-
-
-todo.OTHERS["guess"] = _missing

@@ -7,7 +7,7 @@ notebook, importing this module brings ``%%needs``:
     %%needs dp.1 dp.4
     ...the cell: runs as it stands once both are filled in; until then a line says which is missing
 
-With :mod:`labkit.guess` imported, ``%%needs guess.hidden`` waits for the reader's guess.
+``%%needs guess.hidden`` waits for the reader's guess, see :mod:`labkit.guess`.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ TASKS = {
     "pipe.5": "ScheduledPipeline.step",
 }
 
-# What else a cell may need, by the word before the dot: labkit.guess adds "guess".
-OTHERS: dict[str, Callable[[str], str | None]] = {}
+# What says that a guess is missing, or None, by the guess's name. Whoever asks for one adds it.
+GUESSES: dict[str, Callable[[], str | None]] = {}
 
 _PACKAGE = Path(__file__).parent
 
@@ -72,12 +72,12 @@ def needs(task: str) -> bool:
 def missing(task: str) -> str | None:
     """Return ``"TODO dp.1: labkit/dp.py, line 42"`` while the task is not filled in, else None.
 
-    Where that file cannot be read, return why, and what to do. For ``"guess.hidden"`` it is what
-    the reader has to guess first. Raises ValueError as :func:`needs`.
+    Where that file cannot be read, return why, and what to do. For ``"guess.hidden"`` it is that
+    the guess has to be given first. Raises ValueError as :func:`needs`.
     """
     kind, _, name = task.partition(".")
-    if kind in OTHERS:
-        return OTHERS[kind](name)
+    if kind == "guess":
+        return GUESSES[name]() if name in GUESSES else f"GUESS {name}: run the cell that asks for it first"
     file = task_file(task)
     try:
         lines = _todo_lines(read_source(file), task)

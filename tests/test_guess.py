@@ -121,6 +121,10 @@ def test_a_cell_that_reveals_the_answer_waits_for_the_guess(shell, hidden):
     assert after.stdout == "72 % hide\n"
 
 
+def test_a_guess_that_no_cell_of_this_kernel_has_asked_for_names_the_cell_to_run():
+    assert todo.missing("guess.of_another_day") == "GUESS of_another_day: run the cell that asks for it first"
+
+
 # --- kept pages -----------------------------------------------------------------------------------
 
 

@@ -22,7 +22,7 @@ ENDS_S = 2.0  # how long to wait for what nobody has waited for
 NAMES = {method: name for name, methods in _METHODS.items() for method in methods.split()}
 
 
-class Call(NamedTuple):
+class GroupCall(NamedTuple):
     """One call: ``name`` as torch.distributed has it, ``bytes`` of the tensors that this rank
     gives.
 
@@ -38,7 +38,7 @@ class Call(NamedTuple):
 
 
 @contextmanager
-def recorded(look: Callable[[Call, Any], None] | None = None) -> Iterator[list[Call]]:
+def recorded(look: Callable[[GroupCall, Any], None] | None = None) -> Iterator[list[GroupCall]]:
     """Inside, add every call to a process group in this process to the list. All have ended
     afterwards, but for those that wait for a rank that takes no part.
 
@@ -46,7 +46,7 @@ def recorded(look: Callable[[Call, Any], None] | None = None) -> Iterator[list[C
     """
     from torch.distributed import ProcessGroup
 
-    calls: list[Call] = []
+    calls: list[GroupCall] = []
     works: list[_Work] = []
 
     def noting(method: str) -> Any:
@@ -55,7 +55,7 @@ def recorded(look: Callable[[Call, Any], None] | None = None) -> Iterator[list[C
         def call(group: Any, *args: Any, **options: Any) -> Any:
             tensors = args[1] if method == "gather" else args[0] if args else []
             peer = args[1] if method in ("send", "recv") else getattr(args[-1] if args else None, "rootRank", None)
-            calls.append(Call(NAMES[method], _bytes(tensors), peer, []))
+            calls.append(GroupCall(NAMES[method], _bytes(tensors), peer, []))
             if look:
                 look(calls[-1], tensors)
             works.append(_Work(calls[-1], original(group, *args, **options)))
@@ -85,7 +85,7 @@ def calls_have_ended(case: Any, seen: Any) -> Any:
 class _Work:
     """Work that notes in ``call`` that somebody waits for it, or asks for what tells its end."""
 
-    def __init__(self, call: Call, work: Any):
+    def __init__(self, call: GroupCall, work: Any):
         self.call, self.work = call, work
 
     def __getattr__(self, name: str) -> Any:

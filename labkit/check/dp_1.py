@@ -7,7 +7,7 @@ from collections import Counter
 from itertools import chain
 from typing import Any, NamedTuple
 
-from labkit.check.harness import Finding, Task
+from labkit.check.harness import Finding, TaskClaims
 
 
 class Case(NamedTuple):
@@ -49,7 +49,7 @@ class Case(NamedTuple):
 HALVES, QUARTERS, LARGE = [0.5] * 2, [0.25] * 4, Case(1000, [0.1] * 10)
 CUTS = [Case(10, QUARTERS), Case(11, [0.7, 0.2, 0.1]), Case(2, QUARTERS), LARGE]
 LOADS = [Case(103, QUARTERS, 32), Case(100, [1 / 3] * 3, 32), Case(64, HALVES, 64), Case(5, HALVES, 2)]
-TASK = Task(given=["_check_rank", "_check_sizes", "use"])
+TASK = TaskClaims(given=["_check_rank", "_check_sizes", "use"])
 
 
 @TASK.claim(CUTS[:1])

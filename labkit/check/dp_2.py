@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from labkit.base.network import is_loopback
-from labkit.check.harness import Finding, Task
+from labkit.check.harness import Finding, TaskClaims
 
 TOLD_TO_FAIL = "this rank was told to fail"
 
@@ -126,7 +126,9 @@ WORKING = Case("with 3 ranks, of which rank 0 ends first", work, 3, raises=False
 FAILING = Case("with 2 ranks, of which rank 1 fails", go_on, 2)
 INTERRUPTED = Case("with 1 rank, interrupted from the keyboard", go_on, 1)
 CALLS = ["_check_backend(backend)", "_check_rank(rank, world_size)"]
-TASK = Task(given=["_run_rank", "_check_backend", "_check_rank", *CALLS], waits="a rank that nobody starts or ends")
+TASK = TaskClaims(
+    given=["_run_rank", "_check_backend", "_check_rank", *CALLS], waits="a rank that nobody starts or ends"
+)
 
 
 @TASK.claim([WORKING])

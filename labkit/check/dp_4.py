@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from labkit.check.calls import calls_have_ended, recorded
-from labkit.check.harness import Finding, Task
+from labkit.check.harness import Finding, TaskClaims
 
 NONE = "parameters without a gradient (grad is None)"
 UNLIKE = "gradients that lie transposed in memory, first.weight's on rank 0, last.weight's on the others"
@@ -77,9 +77,9 @@ def _close(found: Any, expected: Any) -> bool:
     return found.shape == expected.shape and bool(found.allclose(expected, rtol=1e-9, atol=1e-12))
 
 
-def averaging(plain: Case) -> Task:
+def averaging(plain: Case) -> TaskClaims:
     """Return a task of what must hold in whatever way the gradients are averaged."""
-    task = Task()
+    task = TaskClaims()
     task.claim([plain])(calls_have_ended)
     task.claim([plain, plain._replace(special=NONE)], after=[calls_have_ended])(mean_is_the_gradient_of_the_batch)
     for holds in (gradients_change_in_place, each_gradient_travels_by_itself):

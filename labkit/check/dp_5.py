@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from labkit.check.calls import calls_have_ended, recorded
-from labkit.check.harness import Finding, Task
+from labkit.check.harness import Finding, TaskClaims
 
 SIZES = "chunks may differ by one element, and some may be empty: both sides must mean the same chunk"
 STRIDES = "its elements do not lie side by side, so the chunks are of a copy: write the result back, into these only"
@@ -67,7 +67,7 @@ KINDS = [  # equal chunks first: where chunks are mixed up, messages of other si
 ]
 CASES = [case._replace(world_size=world_size) for world_size in (3, 2, 4) for case in KINDS]
 ROUNDED = [Case("1002 large numbers", lambda whole, n: whole, largest=LARGE, world_size=n) for n in (4, 1)]
-TASK = Task(given=["_exchange"])
+TASK = TaskClaims(given=["_exchange"])
 TASK.claim(CASES[:1])(calls_have_ended)
 
 

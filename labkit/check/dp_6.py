@@ -7,7 +7,7 @@ import random
 from itertools import chain
 from typing import Any, NamedTuple
 
-from labkit.check.harness import Finding, Task
+from labkit.check.harness import Finding, TaskClaims
 
 
 class Case(NamedTuple):
@@ -42,7 +42,7 @@ SIZES = [[DRAW.choice((0, 1, 2, 3, 4, 5, 6, 50)) for _ in range(DRAW.randint(1, 
 DRAWN = [Case(sizes, DRAW.randint(1, 12), DRAW.choice((None, DRAW.randint(1, 12)))) for sizes in SIZES]
 FIRST = [Case([4, 4, 4, 4], 8), Case([2, 3, 4, 5], 6), Case([1, 1, 1, 1, 1], 2.5), Case([], 4)]
 CASES = [*FIRST, Case([4, 4, 4, 4, 4], 8, first_cap=4), *DRAWN]
-TASK = Task(given=["_check_capacities", "_check_capacity"])
+TASK = TaskClaims(given=["_check_capacities", "_check_capacity"])
 
 
 @TASK.claim(CASES)

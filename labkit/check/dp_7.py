@@ -16,12 +16,12 @@ from unittest import mock
 import torch
 from torch import nn
 
-from labkit.check.harness import Finding, Task
+from labkit.check.harness import Finding, TaskClaims
 
 LAYERS, CAP_MB = "abcde", 256 / 2**20  # a layer has 160 bytes, so buckets have e and d, c and b, and a
 READY, SENT, CHANGED = "gradient ready", "bucket sent", "bucket changed on its way"  # events
 BACKWARD, FINISH, END = "last backward pass", "finish", "end"  # events too: where a part of a step begins
-TASK = Task()
+TASK = TaskClaims()
 
 
 class Step(NamedTuple):

@@ -16,7 +16,7 @@ A task is one file, such as ``dp_6.py``. It holds cases, and claims:
             return dp.assign_buckets(self.sizes, 8)
 
     CASES = [Case([4, 4]), Case([1, 9, 1])]
-    TASK = Task()
+    TASK = TaskClaims()
 
     @TASK.claim(CASES)
     def each_parameter_is_in_one_bucket(case, seen):
@@ -67,7 +67,7 @@ class _Check(NamedTuple):
     after: Sequence[Holds]
 
 
-class Task:
+class TaskClaims:
     """The claims of one task, each a function, in the order in which they are tried.
 
     ``given``: functions, classes, and lines as they read, in the student's file that are not the
@@ -142,7 +142,7 @@ def _has_to_come_first(task: str) -> Claim | None:
     return Claim(ENDS, f'{task} has to be right first: check("{task}") says what is wrong')
 
 
-def _judge(name: str, task: Task) -> tuple[Claim, ...]:
+def _judge(name: str, task: TaskClaims) -> tuple[Claim, ...]:
     tried: dict[Holds, Claim] = {}
     with Observer(Source(task_file(name), task.given), task.waits) as observer:
         for each in task.checks:

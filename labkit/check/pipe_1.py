@@ -7,7 +7,7 @@ from collections import OrderedDict
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from labkit.check.harness import Finding, Task
+from labkit.check.harness import Finding, TaskClaims
 
 
 class Case(NamedTuple):
@@ -69,7 +69,7 @@ CASES = [
         "cpu:0 and cpu:1 are two devices, plain cpu, where parameters are, is none of them: see placed(modules)",
     ),
 ]
-TASK = Task()
+TASK = TaskClaims()
 
 
 @TASK.claim(CASES)

@@ -7,7 +7,7 @@ from itertools import chain, islice
 from reprlib import repr as shortened
 from typing import Any, NamedTuple
 
-from labkit.check.harness import Finding, Task
+from labkit.check.harness import Finding, TaskClaims
 
 MOST = 40  # clocks that are asked for: more than there are in any case
 
@@ -43,7 +43,7 @@ class Case(NamedTuple):
 
 
 CASES = [Case(*sizes) for sizes in ((4, 3), (2, 4), (1, 1), (1, 3), (5, 1), (8, 4))]
-TASK = Task()
+TASK = TaskClaims()
 
 
 @TASK.claim(CASES)

@@ -11,7 +11,7 @@ import threading
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from labkit.check.harness import Finding, Task
+from labkit.check.harness import Finding, TaskClaims
 
 MEET_S = 5.0  # tasks that run at the same time meet by then, on a busy machine too; only others wait for so long
 SLOW_S = 0.3  # how long a slow stage goes on, unless compute comes back before
@@ -125,7 +125,7 @@ def _described(x: Any, what: str = "micro-batch") -> str:
 CLOCKS = [Case(schedule) for schedule in ([(0, 0)], [(2, 0), (1, 1)], AT_ONCE, [(1, 2)])]
 BATCHES = [Case(rows=rows, split_size=size) for rows, size in ((8, 2), (7, 3), (2, 5), (3, 1), (1, 1))]
 FAILS = [*(Case(AT_ONCE, fails=fails) for fails in ((1,), (2,), (1, 2, 0))), Case(fails=(1,))]
-TASK = Task(
+TASK = TaskClaims(
     given=["_check_open", "_check_clock", "_check_batch", "self._check_open()", "self._check_clock(batches, schedule)"],
     first=["pipe.1", "pipe.2"],
     waits="a task that you wait for and that no worker has been given",

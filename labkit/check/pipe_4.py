@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from threading import current_thread
 from typing import Any, NamedTuple
 
-from labkit.check.harness import Finding, Task
+from labkit.check.harness import Finding, TaskClaims
 
 DEVICES = ["cpu:0", "cpu:1", "cpu:2"]
 WORKERS = [f"stage {j} on {DEVICES[j]}" for j in (0, 0, 1, 1, 2)]  # threads, block by block
@@ -64,7 +64,7 @@ class Case(NamedTuple):
 
 PREPARED, CALLED = Case(), Case(", called with 7 rows")
 GENERATING = Case(", called by generate, with a mask and a cache")
-TASK = Task(given=["Pipe", "split_module", "clock_cycles", "_clock_cycles"], first=["pipe.3"])
+TASK = TaskClaims(given=["Pipe", "split_module", "clock_cycles", "_clock_cycles"], first=["pipe.3"])
 
 
 @TASK.claim([PREPARED])

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from labkit.check.failure import Source, raised
-from labkit.check.harness import Finding, Task
+from labkit.check.harness import Finding, TaskClaims
 from labkit.schedule import EVENT_NAMES, Op, Schedule, find_dependencies, papers
 from labkit.todo import task_file
 
@@ -20,7 +20,7 @@ TOLD_TO_FAIL = "the ArithmeticError that this stage raised"
 NO_GRADIENT = Op("B", 1, 3)  # gives None to the stage before, as where nothing depends on the input
 
 
-class Call(NamedTuple):
+class StepCall(NamedTuple):
     """A call, in words the tensor that goes along, and what else to say where it is expected."""
 
     name: str
@@ -56,26 +56,26 @@ class Case:
             return f"what {self.givers[op]} gives"
         return f"inputs[{op.micro_batch}]" if op.kind == "F" else NONE
 
-    def expected(self, found: list[Call]) -> list[Call]:
+    def expected(self, found: list[StepCall]) -> list[StepCall]:
         """Return the calls of a step, in the one order that is right.
 
         What stays on the rank need not go through P2P, if it is neither sent nor received there.
         """
-        ops, takers, calls = self.schedule.ops[self.rank], {b: a for a, b in self.givers.items()}, list[Call]()
+        ops, takers, calls = self.schedule.ops[self.rank], {b: a for a, b in self.givers.items()}, list[StepCall]()
         for op in ops:
             if op in self.givers:
-                calls.append(Call(f"receive({op})", reason=f" of {self.takes(op)}"))
+                calls.append(StepCall(f"receive({op})", reason=f" of {self.takes(op)}"))
             at_the_loss = ", as it begins at the loss" * (op.kind in "BI" and op not in self.givers)
-            calls.append(Call(f"{EVENT_NAMES[op.kind]}({op})", self.takes(op), at_the_loss))
+            calls.append(StepCall(f"{EVENT_NAMES[op.kind]}({op})", self.takes(op), at_the_loss))
             if op == self.fails:
-                return [*calls, Call(TOLD_TO_FAIL)]
+                return [*calls, StepCall(TOLD_TO_FAIL)]
             if op in takers:
-                calls.append(Call(f"send({op})", f"what {op} gives", f", for which {takers[op]} waits"))
+                calls.append(StepCall(f"send({op})", f"what {op} gives", f", for which {takers[op]} waits"))
         for op, giver in self.givers.items():
             handed_over = {f"send({giver})", f"receive({op})"}
             if {op, giver} <= {*ops} and handed_over.isdisjoint(call.name for call in found):
                 calls = [call for call in calls if call.name not in handed_over]
-        return [*calls, Call("finish()"), Call(NO_MORE)]
+        return [*calls, StepCall("finish()"), StepCall(NO_MORE)]
 
     def observe(self) -> list[dict[str, Any]]:
         """Return what is seen in two steps, or in one that does not come to its end."""
@@ -83,7 +83,7 @@ class Case:
 
         from labkit import pipe
 
-        p2p, seen = P2P(self), list[dict[str, Any]]()
+        p2p, seen = FakeP2P(self), list[dict[str, Any]]()
         own = {n: copy.deepcopy(p2p.modules[n]) for n in self.stages}
         with mock.patch.multiple(pipe, assign_stages=lambda *_: (self.rank, own), P2P=lambda *_: p2p):
             pipeline = pipe.ScheduledPipeline([*own.values()], self.schedule, mse_loss)
@@ -101,7 +101,7 @@ class Case:
         return seen
 
 
-class P2P:
+class FakeP2P:
     """Stands in for a rank's P2P: gives what one process computes, and notes calls, also of
     stages."""
 
@@ -109,7 +109,7 @@ class P2P:
         import torch
 
         torch.manual_seed(5)
-        self.case, self.calls, n_micro = case, list[Call](), case.schedule.n_micro
+        self.case, self.calls, n_micro = case, list[StepCall](), case.schedule.n_micro
         self.modules: list[Any] = [torch.nn.Linear(2, 2).double() for _ in range(case.schedule.n_stages)]
         x, target = torch.randn(2, n_micro + 2, 2, dtype=torch.float64)  # uneven parts
         self.batch, ys = [x.clone(), target], x.tensor_split(n_micro)
@@ -129,7 +129,7 @@ class P2P:
     def receive(self, op: Op) -> Any:
         if op not in self.case.givers:
             raise ValueError(f"{op.stage}{op.kind}{op.micro_batch} takes nothing from another stage")
-        self.calls.append(Call(f"receive({op})"))
+        self.calls.append(StepCall(f"receive({op})"))
         tensor = self.tensors[self.case.takes(op)]
         return tensor.detach().clone().requires_grad_(tensor.requires_grad)
 
@@ -139,16 +139,16 @@ class P2P:
         right = f"what {op} gives"
         if tensor is None and op == NO_GRADIENT:
             tensor = self.tensors[right]  # zeros, which will do as well
-        self.calls.append(Call(f"send({op})", _words(tensor, right, self.tensors)))
+        self.calls.append(StepCall(f"send({op})", _words(tensor, right, self.tensors)))
 
     def finish(self) -> None:
-        self.calls.append(Call("finish()"))
+        self.calls.append(StepCall("finish()"))
 
     def noting(self, kind: str, stage: int, method: Any) -> Any:
         def call(micro_batch: Any, *args: Any, **options: Any) -> Any:
             op = Op(kind, stage, micro_batch)
             tensor = next(iter([*args, *options.values()]), None)
-            self.calls.append(Call(f"{EVENT_NAMES[kind]}({op})", _words(tensor, self.case.takes(op), self.tensors)))
+            self.calls.append(StepCall(f"{EVENT_NAMES[kind]}({op})", _words(tensor, self.case.takes(op), self.tensors)))
             if op == self.case.fails:
                 raise ArithmeticError(TOLD_TO_FAIL)
             result = method(micro_batch, *args, **options)
@@ -197,7 +197,7 @@ ONE_STAGE = _cases(papers.gpipe(3, 3), papers.one_f_one_b(3, 4), papers.gpipe(1,
 SPLIT = _cases(papers.zero_bubble_h1(3, 4))
 SEVERAL = _cases(papers.interleaved(2, 4, 2), papers.zero_bubble_v(2, 4), NEIGHBOURS)
 FAILING = [Case(papers.one_f_one_b(3, 4), 1, fails=Op("F", 1, 1))]
-TASK = Task()
+TASK = TaskClaims()
 
 
 @TASK.claim(ONE_STAGE)
@@ -241,7 +241,7 @@ def _first_difference(case: Case, seen: Any, todo: str) -> str | None:
     for number, step in enumerate(seen):
         which = "in the second step, for which the first has to leave all as it was, " * number
         place, error = f"{which}at the start", step["error"]
-        found = [*(Call(*call) for call in step["calls"]), Call(error or NO_MORE)]
+        found = [*(StepCall(*call) for call in step["calls"]), StepCall(error or NO_MORE)]
         for call, right in zip(found, case.expected(found), strict=False):  # what ends one is in no other place
             if call.name != right.name:
                 wrong = call.name if call.name == error else f"it called {call.name}"

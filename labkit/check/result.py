@@ -92,10 +92,10 @@ class CheckResult:
             lines += [f"  {claim.mark} {claim.text}", *(f"      {line}" for line in reason.splitlines())]
         for number, hint in enumerate(self.hints, 1):
             lines += textwrap.wrap(f"hint {number}: {hint}", WIDTH, subsequent_indent="  ")
-        return "\n".join([*lines, f"hints {self._asked}"] if self.hints else lines)
+        return "\n".join([*lines, f"hints {self._hints_so_far}"] if self.hints else lines)
 
     @property
-    def _asked(self) -> str:
+    def _hints_so_far(self) -> str:
         return f"asked for: {self.hints_used} of {len(HINTS[self.task])}"
 
     def _repr_html_(self) -> str:
@@ -108,4 +108,4 @@ class CheckResult:
         headline = as_html(self._headline)
         claims = f'<p><b>{headline}</b></p><ul style="list-style: none; padding-left: 1em">{items}</ul>'
         hints = "".join(f"<li>{as_html(hint)}</li>" for hint in self.hints)
-        return claims + (f"<p><b>Hints</b> ({self._asked})</p><ol>{hints}</ol>" if hints else "")
+        return claims + (f"<p><b>Hints</b> ({self._hints_so_far})</p><ol>{hints}</ol>" if hints else "")

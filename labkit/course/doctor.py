@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 import psutil
 
@@ -57,11 +58,9 @@ class Diagnosis:
 
     @property
     def summary(self) -> str:
-        faults, warnings = (sum(fact.status == status for fact in self.facts) for status in (FAULT, WARNING))
-        ready = "ready" if self.healthy else "not ready"
-        return f"{ready}, {faults} faults, {warnings} warnings".replace("1 faults", "1 fault").replace(
-            "1 warnings", "1 warning"
-        )
+        found = [fact.status for fact in self.facts]
+        counts = [f"{n} {status}{'s' * (n != 1)}" for status in (FAULT, WARNING) for n in [found.count(status)]]
+        return ", ".join(["ready" if self.healthy else "not ready", *counts])
 
     def __repr__(self) -> str:
         lines = [f"{fact.name:<14}{formats.fact(fact)}" for fact in self.facts]
@@ -82,14 +81,18 @@ def _cell(text: str) -> str:
 def doctor() -> Diagnosis:
     """Look at this machine: Python, torch, GPUs, cores, memory, Jupyter and what else is needed.
 
-    It takes a few seconds.
+    It takes a few seconds. Where there are two GPUs, two ranks try NCCL on them.
     """
-    looks = (_shared_memory, _jupyter, _chromium, _hub)
-    return Diagnosis((*machine_facts(), *(look() for look in looks)))
+    python, torch, gpus, nccl, cores, memory = machine_facts()
+    rest = (look() for look in (_shared_memory, _jupyter, _chromium, _hub))
+    return Diagnosis((python, torch, gpus, _nccl_tried(nccl), cores, memory, *rest))
 
 
 def machine_facts() -> tuple[Fact, ...]:
-    """Return what a measurement depends on: Python, torch, GPUs, NCCL, cores and memory."""
+    """Return what a measurement depends on: Python, torch, GPUs, NCCL, cores and memory.
+
+    Nothing is started for that, and no GPU is touched.
+    """
     return _python(), _torch(), _gpus(), _nccl(), _cores(), _memory()
 
 
@@ -113,9 +116,8 @@ def _torch() -> Fact:
     if tuple(int(part) for part in found.split("+")[0].split(".")[:2] if part.isdigit()) < LEAST_TORCH:
         return Fact("torch", FAULT, found, f"the lab needs {_dotted(LEAST_TORCH)} or newer: run make setup")
     if not (dist.is_available() and dist.is_gloo_available()):
-        return Fact(
-            "torch", FAULT, f"{found} without gloo", "install a torch that is built with torch.distributed and gloo"
-        )
+        advice = "install a torch that is built with torch.distributed and gloo"
+        return Fact("torch", FAULT, f"{found} without gloo", advice)
     return Fact("torch", OK, f"{found}, CUDA {torch.version.cuda or 'not built in'}")
 
 
@@ -124,27 +126,18 @@ def _gpus() -> Fact:
 
     The driver's own command is asked, as CUDA stays untouched in this process.
     """
-    count, gpus = (
-        machine.usable_gpus(),
-        _ask_driver("name", "memory.total", "driver_version", "compute_mode", "persistence_mode"),
-    )
-    found = "; ".join(
-        sorted(
-            {
-                f"{name}, {memory}, driver {rest[0]}, compute mode {rest[1]}, persistence mode {rest[2]}"
-                for name, memory, *rest in gpus
-            }
-        )
-    )
+    count = machine.usable_gpus()
+    gpus = _ask_driver("name", "memory.total", "driver_version", "compute_mode", "persistence_mode")
+    kind = "{}, {}, driver {}, compute mode {}, persistence mode {}"
+    found = "; ".join(sorted({kind.format(*gpu) for gpu in gpus}))
     if not count and machine.has_gpu_driver():
+        found = f"there is a driver, but torch can use no GPU: {found or 'nvidia-smi shows none'}"
         advice = "compare nvidia-smi with the CUDA version of torch above, and look at CUDA_VISIBLE_DEVICES"
-        return Fact(
-            "GPUs", WARNING, f"there is a driver, but torch can use no GPU: {found or 'nvidia-smi shows none'}", advice
-        )
+        return Fact("GPUs", WARNING, found, advice)
     if not count:
         return Fact("GPUs", OK, "none: everything runs on the CPU, with gloo")
     advice = " ".join(
-        dict.fromkeys(advice for name, _, driver, mode, _ in gpus for advice in _gpu_advice(name, driver, mode))
+        dict.fromkeys(each for name, _, driver, mode, _ in gpus for each in _gpu_advice(name, driver, mode))
     )
     return Fact("GPUs", WARNING if advice else OK, f"{count}: {found}", advice)
 
@@ -169,46 +162,45 @@ def _ask_driver(*questions: str) -> list[list[str]]:
 
 
 def _nccl() -> Fact:
-    """Look at NCCL, and have two ranks try it where there are two GPUs.
-
-    Traffic from GPU to GPU hangs on some machines, such as those with ACS or an IOMMU on.
-    """
     try:
         import torch
         import torch.distributed as dist
     except ImportError:
         return Fact("NCCL", WARNING, "unknown without torch", "run make setup")
-    if not (count := machine.usable_gpus()):
+    if not machine.usable_gpus():
         return Fact("NCCL", OK, "not needed without a GPU")
     if not dist.is_nccl_available():
-        return Fact(
-            "NCCL", WARNING, "not built into this torch", "install torch's CUDA build; until then ranks use gloo"
-        )
-    version = _dotted(torch.cuda.nccl.version())  # type: ignore[no-untyped-call, unused-ignore]
-    if count < 2:
-        return Fact("NCCL", OK, version)
+        advice = "install torch's CUDA build; until then ranks use gloo"
+        return Fact("NCCL", WARNING, "not built into this torch", advice)
+    return Fact("NCCL", OK, _dotted(torch.cuda.nccl.version()))  # type: ignore[no-untyped-call, unused-ignore]
+
+
+def _nccl_tried(fact: Fact) -> Fact:
+    """Return what is known of NCCL once two ranks have tried it, where there are two GPUs.
+
+    Traffic from GPU to GPU hangs on some machines, such as those with ACS or an IOMMU on.
+    """
+    if fact.status != OK or machine.usable_gpus() < 2:
+        return fact
     if (failure := _all_reduce_fails()) is None:
-        return Fact("NCCL", OK, f"{version}, an all_reduce of two ranks works")
+        return Fact("NCCL", OK, f"{fact.found}, an all_reduce of two ranks works")
+    found = f"{fact.found}, an all_reduce of two ranks fails ({failure}), "
     if _all_reduce_fails(NCCL_P2P_DISABLE="1") is None:
-        found = f"{version}, an all_reduce of two ranks fails ({failure}), and works with NCCL_P2P_DISABLE=1"
-        return Fact("NCCL", WARNING, found, "set NCCL_P2P_DISABLE=1 before you start Jupyter, or mend the machine")
-    found = f"{version}, an all_reduce of two ranks fails ({failure}), also with NCCL_P2P_DISABLE=1"
-    return Fact("NCCL", FAULT, found, "set NCCL_DEBUG=INFO and run labkit doctor again, or use backend='gloo'")
+        advice = "set NCCL_P2P_DISABLE=1 before you start Jupyter, or mend the machine"
+        return Fact("NCCL", WARNING, found + "and works with NCCL_P2P_DISABLE=1", advice)
+    advice = "set NCCL_DEBUG=INFO and run labkit doctor again, or use backend='gloo'"
+    return Fact("NCCL", FAULT, found + "also with NCCL_P2P_DISABLE=1", advice)
 
 
 def _all_reduce_fails(**variables: str) -> str | None:
     """Have two ranks all_reduce over NCCL; return how it failed, None if it did not."""
     from labkit.launch import LaunchTimeout, RankError, launch
 
-    before = dict(os.environ)
-    os.environ.update(variables)
     try:
-        launch(_all_reduce, world_size=2, backend="nccl", timeout_s=NCCL_S)
+        with mock.patch.dict(os.environ, variables):
+            launch(_all_reduce, world_size=2, backend="nccl", timeout_s=NCCL_S)
     except (RankError, LaunchTimeout) as error:
         return f"no answer in {NCCL_S:.0f} s" if isinstance(error, LaunchTimeout) else error.error_type
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
     return None
 
 
@@ -240,12 +232,8 @@ def _chromium() -> Fact:
         return Fact("Chromium", OK, "playwright's")
     if installed:
         return Fact("Chromium", OK, installed)
-    return Fact(
-        "Chromium",
-        WARNING,
-        "not found",
-        "only browser tests and a report's PDF need it: python -m playwright install chromium",
-    )
+    advice = "only browser tests and a report's PDF need it: python -m playwright install chromium"
+    return Fact("Chromium", WARNING, "not found", advice)
 
 
 # --- hardware -------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from jupyter_core.paths import jupyter_runtime_dir
 from nbformat import NotebookNode
 
 from labkit.base.files import write_atomically
+from labkit.base.lab import lab_folder
 from labkit.guesses.store import KEPT
 
 MOST_CODE_CELLS = 25  # of a notebook's thread
@@ -56,11 +57,11 @@ def notebooks_folder() -> Path:
 
     Raises FileNotFoundError outside a lab.
     """
-    here = Path.cwd()
-    for folder in (here, *here.parents):
-        if (folder / "notebooks").is_dir():
-            return folder / "notebooks"
-    raise FileNotFoundError(f"no folder notebooks in {here} or above it; go to the lab's folder, or name the notebooks")
+    folder = lab_folder() / "notebooks"
+    if folder.is_dir():
+        return folder
+    here = f"no folder notebooks in {Path.cwd()} or above it"
+    raise FileNotFoundError(f"{here}; go to the lab's folder, or name the notebooks")
 
 
 # --- execute --------------------------------------------------------------------------------------
@@ -85,14 +86,9 @@ def run(path: Path, storing: bool = False) -> NotebookNode:
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
-    client = NotebookClient(
-        notebook,
-        kernel_name=KERNEL["name"],
-        timeout=CELL_TIMEOUT_S,
-        record_timing=False,
-        store_widget_state=False,
-        resources={"metadata": {"path": str(path.parent)}},
-    )
+    options: dict[str, Any] = {"timeout": CELL_TIMEOUT_S, "record_timing": False, "store_widget_state": False}
+    resources = {"metadata": {"path": str(path.parent)}}
+    client = NotebookClient(notebook, kernel_name=KERNEL["name"], resources=resources, **options)
     manager = over_ipc(client.create_kernel_manager())
     manager.kernel_spec_manager.kernel_dirs = []  # no other kernel's, but that of this very Python
     environment = os.environ | {"LABKIT_STATIC": "1"} | ({KEPT: "1"} if storing else {})
@@ -222,13 +218,10 @@ def _breaches_of_number(cells: list[NotebookNode]) -> Iterator[str]:
     """Say where there are too many code cells: in the thread, or in the second helping."""
     further = (i for i, cell in enumerate(cells) if cell.cell_type == "markdown" and _FURTHER.search(cell.source))
     begin = next(further, len(cells))
-    thread, helping = (
-        (cells[:begin], "", MOST_CODE_CELLS),
-        (cells[begin:], ' under "Going further"', MOST_FURTHER_CELLS),
-    )
-    for part, where, most in (thread, helping):
-        n_code = sum(cell.cell_type == "code" for cell in part)
-        if n_code > most:
+    thread, helping = cells[:begin], cells[begin:]
+    limits = (thread, "", MOST_CODE_CELLS), (helping, ' under "Going further"', MOST_FURTHER_CELLS)
+    for part, where, most in limits:
+        if (n_code := sum(cell.cell_type == "code" for cell in part)) > most:
             yield f"{n_code} code cells{where}, at most {most} are allowed"
 
 
@@ -275,9 +268,8 @@ def _texts(output: NotebookNode) -> Iterator[tuple[str, Any]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return 0 if all went well, 1 if a notebook raised or broke the contract."""
-    parser = argparse.ArgumentParser(
-        prog="python -m labkit.course.notebooks", description=(__doc__ or "").split("\n")[0]
-    )
+    description = (__doc__ or "").partition("\n")[0]
+    parser = argparse.ArgumentParser(prog="python -m labkit.course.notebooks", description=description)
     parser.add_argument("command", choices=("execute", "export", "contract"))
     parser.add_argument("notebooks", nargs="*", type=Path, metavar="NOTEBOOK", help="default: all of notebooks/")
     options = parser.parse_args(arguments)

@@ -41,12 +41,8 @@ def page(report: NotebookNode, folder: Path, runs: Sequence[tuple[str, str]]) ->
         if cell.cell_type == "markdown":
             cell.source = _with_pictures(cell, folder)
     today = datetime.date.today()
-    exporter = HTMLExporter(
-        template_paths=[str(Path(__file__).parent)],
-        template_file="report.html.jinja",
-        filters={"clean": clean},
-        exclude_anchor_links=True,
-    )
+    template = {"template_paths": [str(Path(__file__).parent)], "template_file": "report.html.jinja"}
+    exporter = HTMLExporter(**template, filters={"clean": clean}, exclude_anchor_links=True)
     found = {distribution.name: distribution.version for distribution in importlib.metadata.distributions()}
     resources = {
         "date": f"{today.day} {today:%B %Y}",

@@ -44,16 +44,8 @@ from labkit.todo import TASKS, task_file
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 WIDTH = 120  # of the comment that sets a task
-NOT_OURS = {
-    ".git",
-    ".venv",
-    "__pycache__",
-    ".ipynb_checkpoints",
-    ".pytest_cache",
-    ".ruff_cache",
-    ".mypy_cache",
-    "build",
-}
+CACHES = {".pytest_cache", ".ruff_cache", ".mypy_cache", "__pycache__", ".ipynb_checkpoints"}
+NOT_OURS = {".git", ".venv", "build", *CACHES}
 
 # What instructors commit and students only make: added to the edition's .gitignore, so that git
 # status stays clean when a notebook has saved its pictures.
@@ -196,9 +188,8 @@ def student_source(text: str, name: str) -> tuple[str, set[str]]:
 
 def _check_import(source: str, name: str, where: str = "") -> None:
     if not _KNOWS_TODO_ERROR.search(source):
-        raise MarkerError(
-            f"{name}: the student edition raises TodoError: add 'from labkit.todo import TodoError'{where}"
-        )
+        missing = f"add 'from labkit.todo import TodoError'{where}"
+        raise MarkerError(f"{name}: the student edition raises TodoError: {missing}")
 
 
 def student_lines(lines: list[str], name: str) -> tuple[list[str], set[str]]:
@@ -221,9 +212,8 @@ def regions(lines: list[str], name: str) -> Iterator[Region]:
         place = f"{name}, line {number + 1}"
         starts, ends = _BEGIN.fullmatch(line), _END.fullmatch(line)
         if not starts and not ends:
-            raise MarkerError(
-                f"{place}: {line.strip()!r} is not a marker. Write '### BEGIN SOLUTION task' or '### END SOLUTION'"
-            )
+            expected = "Write '### BEGIN SOLUTION task' or '### END SOLUTION'"
+            raise MarkerError(f"{place}: {line.strip()!r} is not a marker. {expected}")
         if starts and begin:
             raise MarkerError(f"{place}: a solution begins, but the one from line {begin[0] + 1} has not ended")
         if starts:

@@ -47,6 +47,11 @@ class Guess:
         known = self._known()
         return "guess" in known and (known["guess"] is None or self.value is not None)
 
+    def missing(self) -> str | None:
+        """Return what ``%%needs`` prints while the guess is not given, else None."""
+        name = self.question.name
+        return None if self.given else f'GUESS {name}: give your guess first ("I don\'t know" is one)'
+
     @property
     def final(self) -> bool:
         """Whether the answer has been seen."""

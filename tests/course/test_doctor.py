@@ -182,6 +182,15 @@ def test_two_gpus_try_an_all_reduce_and_again_without_peer_to_peer(monkeypatch, 
     monkeypatch.setattr("labkit.launch.launch", play)
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 28, 9))
-    fact = doctor_module._nccl()
+    fact = doctor().facts[3]
     assert (fact.status, fact.found.startswith("2.28.9, an all_reduce")) == (status, True) and told in fact.found
     assert "NCCL_P2P_DISABLE" not in os.environ
+
+
+def test_what_a_report_says_of_the_machine_starts_no_rank(monkeypatch):
+    answers(monkeypatch, *[H100.format("Default")] * 2)
+    monkeypatch.setattr("labkit.launch.launch", lambda *_, **__: pytest.fail("it started ranks"))
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 28, 9))
+    nccl = doctor_module.machine_facts()[3]
+    assert (nccl.name, nccl.status, nccl.found) == ("NCCL", OK, "2.28.9")
