@@ -22,26 +22,21 @@ STEP = EmulatedStep(0.004, 0.006, 0.002, (4000, 8000, 400), LINK)
 
 
 @pytest.mark.parametrize(
-    "changed, error, message",
+    "make, error, message",
     [
-        ({"forward_s": -1.0}, ValueError, "forward_s is -1.0"),
-        ({"backward_s": "1"}, TypeError, "backward_s is '1'"),
-        ({"optimizer_s": float("inf")}, ValueError, "optimizer_s is inf"),
-        ({"bucket_bytes": ()}, ValueError, "bucket_bytes is empty"),
-        ({"bucket_bytes": (4, 6)}, ValueError, r"bucket_bytes\[1\] is 6, expected a multiple of 4"),
-        ({"bucket_bytes": (-4,)}, ValueError, r"bucket_bytes\[0\] is -4"),
+        (lambda: EmulatedStep(forward_s=-1.0), ValueError, "forward_s is -1.0"),
+        (lambda: EmulatedStep(backward_s="1"), TypeError, "backward_s is '1'"),
+        (lambda: EmulatedStep(optimizer_s=float("inf")), ValueError, "optimizer_s is inf"),
+        (lambda: EmulatedStep(bucket_bytes=()), ValueError, "bucket_bytes is empty"),
+        (lambda: EmulatedStep(bucket_bytes=(4, 6)), ValueError, r"bucket_bytes\[1\] is 6, expected a multiple of 4"),
+        (lambda: EmulatedStep(bucket_bytes=(-4,)), ValueError, r"bucket_bytes\[0\] is -4"),
+        (lambda: STEP.train(rounds=0), ValueError, "rounds is 0"),
+        (lambda: STEP.train(overlaps=()), ValueError, "overlaps is 0"),
     ],
 )
-def test_a_step_that_cannot_be_is_refused_by_name(changed, error, message):
+def test_a_step_that_cannot_be_and_no_round_are_refused_by_name(make, error, message):
     with pytest.raises(error, match=message):
-        EmulatedStep(**changed)
-
-
-def test_no_round_and_no_way_are_refused():
-    with pytest.raises(ValueError, match="rounds is 0"):
-        STEP.train(rounds=0)
-    with pytest.raises(ValueError, match="overlaps is 0"):
-        STEP.train(overlaps=())
+        make()
 
 
 # --- the sums are real ----------------------------------------------------------------------------
