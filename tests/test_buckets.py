@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from to_do import task
 
 from labkit import dp
-from labkit.launch import launch
 
 MIB = 2**20
 NAN = float("nan")
@@ -24,34 +23,21 @@ NAN = float("nan")
 
 
 @pytest.mark.parametrize(
-    ("sizes", "cap", "first_cap", "says"),
+    ("sizes", "cap", "first_cap", "error", "says"),
     [
-        ([4, 4], 0, None, "^cap_bytes is 0, expected more than 0"),
-        ([4, 4], -8, None, "^cap_bytes is -8, expected more than 0"),
-        ([4, 4], NAN, None, "^cap_bytes is nan, expected more than 0"),
-        ([], 0, None, "^cap_bytes is 0, expected more than 0"),
-        ([4, 4], 8, 0, "^first_cap_bytes is 0, expected more than 0"),
-        ([4, 4], 8, -1, "^first_cap_bytes is -1, expected more than 0"),
-        ([4, 4], 8, NAN, "^first_cap_bytes is nan, expected more than 0"),
-        ([4, -3, 4], 8, None, r"^sizes_bytes\[1\] is -3, expected a size in bytes, 0 or more"),
-        ([4, 4, NAN], 8, None, r"^sizes_bytes\[2\] is nan, expected a size in bytes, 0 or more"),
+        ([4, 4], 0, None, ValueError, "^cap_bytes is 0, expected more than 0"),
+        ([], -8, None, ValueError, "^cap_bytes is -8, expected more than 0"),
+        ([4, 4], NAN, None, ValueError, "^cap_bytes is nan, expected more than 0"),
+        ([4, 4], 8, 0, ValueError, "^first_cap_bytes is 0, expected more than 0"),
+        ([4, -3, 4], 8, None, ValueError, r"^sizes_bytes\[1\] is -3, expected a size in bytes, 0 or more"),
+        ([4, 4, NAN], 8, None, ValueError, r"^sizes_bytes\[2\] is nan, expected a size in bytes, 0 or more"),
+        ([4, 4], "5", None, TypeError, "^cap_bytes is '5', expected more than 0"),
+        ([4, 4], 5, True, TypeError, "^first_cap_bytes is True, expected more than 0"),
+        ([4, None], 5, None, TypeError, r"^sizes_bytes\[1\] is None, expected a size in bytes"),
     ],
 )
-def test_a_capacity_without_room_and_a_negative_size_are_refused_by_name(sizes, cap, first_cap, says):
-    with pytest.raises(ValueError, match=says):
-        dp.assign_buckets(sizes, cap, first_cap)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "cap", "first_cap", "says"),
-    [
-        ([4, 4], "5", None, "^cap_bytes is '5', expected more than 0"),
-        ([4, 4], 5, True, "^first_cap_bytes is True, expected more than 0"),
-        ([4, None], 5, None, r"^sizes_bytes\[1\] is None, expected a size in bytes"),
-    ],
-)
-def test_what_is_no_number_is_refused_by_name(sizes, cap, first_cap, says):
-    with pytest.raises(TypeError, match=says):
+def test_a_capacity_without_room_and_sizes_that_cannot_be_are_refused_by_name(sizes, cap, first_cap, error, says):
+    with pytest.raises(error, match=says):
         dp.assign_buckets(sizes, cap, first_cap)
 
 
@@ -102,19 +88,6 @@ def test_buckets_are_those_of_torchs_own_assignment(sizes, cap, first_cap):
     assert dp.assign_buckets(sizes, cap, first_cap) == torchs_buckets(sizes, cap, first_cap)
 
 
-@task("dp.6")
-@given(sizes=many_sizes, cap=caps, first_cap=st.none() | caps)
-@settings(max_examples=200, deadline=None)
-def test_every_parameter_is_in_one_bucket_and_only_the_last_one_may_have_room_left(sizes, cap, first_cap):
-    buckets = dp.assign_buckets(tuple(sizes), cap, first_cap)
-    assert [index for bucket in buckets for index in bucket] == list(reversed(range(len(sizes))))
-    for number, bucket in enumerate(buckets):
-        room = first_cap if first_cap is not None and number == 0 else cap
-        filled = [sizes[index] for index in bucket]
-        assert sum(filled[:-1]) < room
-        assert sum(filled) >= room or number == len(buckets) - 1
-
-
 # --- in a running model ---------------------------------------------------------------------------
 
 
@@ -146,9 +119,8 @@ HOURGLASS = [16, 32, 64, 128, 64, 32, 16]
         ([512, 1024, 512, 1024, 512], 25),  # the default's number, but given: then the first bucket is no smaller
     ],
 )
-def test_torchs_ddp_draws_the_same_lines_in_a_running_model(widths, cap_mb):
-    run = launch(buckets_in_a_running_model, widths, cap_mb, world_size=1, backend="gloo", timeout_s=60, threads=1)
-    sizes, torchs, reducers = run.values[0]
+def test_torchs_ddp_draws_the_same_lines_in_a_running_model(widths, cap_mb, ranks):
+    sizes, torchs, reducers = ranks(1).run(buckets_in_a_running_model, widths, cap_mb).values[0]
     first_cap = MIB if cap_mb is None else None
     assert dp.assign_buckets(sizes, (cap_mb or 25) * MIB, first_cap) == torchs
     assert reducers == torchs

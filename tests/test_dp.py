@@ -184,7 +184,7 @@ def test_a_rank_that_dies_is_an_error_too():
 @task("dp.2")
 def test_an_interrupt_leaves_no_process(tmp_path):
     code = (
-        "import functools, os, signal, sys, threading, time; sys.path.append('tests')\n"
+        "import functools, os, signal, sys, threading, time; sys.path += ['tests', 'tests/helpers']\n"
         "from test_dp import dp, sleep_on\n"
         "def interrupt():\n"
         "    while len(os.listdir(sys.argv[1])) < 2: time.sleep(0.05)\n"

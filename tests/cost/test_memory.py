@@ -19,7 +19,7 @@ from labkit.cost.memory import (
 )
 
 
-@pytest.mark.parametrize("layers, width", [(2, 64), (12, 768), (3, 128)])
+@pytest.mark.parametrize("layers, width", [(2, 64), (12, 768)])
 def test_parameters_are_as_many_as_transformers_gpt2_has(layers, width):
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     config = transformers.GPT2Config(n_layer=layers, n_embd=width, n_head=2, vocab_size=50257, n_positions=2048)
@@ -53,20 +53,9 @@ def test_activations_agree_with_the_paper_that_gave_the_formula():
     )
 
 
-def test_activations_grow_with_the_square_of_the_context_once_attention_dominates():
-    short, long = (activation_bytes(1, 64, 64, context=context, flash_attention=False) for context in (10_000, 20_000))
-    assert long / short == pytest.approx(4, rel=0.01)
-
-
 def test_every_size_sees_300_billion_tokens():
     table = token_table()
     assert (table.batch_tokens * table.steps).round(-9).eq(300e9).all()
-
-
-def test_without_flash_attention_its_matrices_are_kept_too():
-    flash, kept = (memory_table(flash_attention=yes).set_index("model").loc["175B"] for yes in (True, False))
-    assert kept.activations / flash.activations == pytest.approx((34 + 80) / 34)
-    assert kept.total - flash.total == pytest.approx(kept.activations - flash.activations)
 
 
 # --- where it fits --------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import functools
 import io
 import os
 import re
@@ -226,7 +225,7 @@ def test_without_torchrun_a_rung_says_how_to_start_it(rung, monkeypatch):
         runpy.run_path(str(EXAMPLES / f"{rung}.py"), run_name="__main__")
 
 
-@pytest.mark.parametrize("rung", RUNGS[1:])
+@pytest.mark.parametrize("rung", slow_but(BY_HAND, RUNGS[1:]))
 def test_ranks_that_cannot_share_a_batch_equally_are_refused(rung):
     with pytest.raises(RankError, match=r"64.*3"):
         on_ranks(EXAMPLES / f"{rung}.py", world_size=3)
@@ -235,16 +234,12 @@ def test_ranks_that_cannot_share_a_batch_equally_are_refused(rung):
 # --- to be read -----------------------------------------------------------------------------------
 
 
-@functools.cache
-def source(rung: str) -> str:
-    return (EXAMPLES / f"{rung}.py").read_text()
-
-
 @pytest.mark.parametrize("rung", RUNGS)
 def test_a_rung_is_plain_torch_and_short(rung):
-    tree = ast.parse(source(rung))
+    source = (EXAMPLES / f"{rung}.py").read_text()
+    tree = ast.parse(source)
     imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     imported |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     assert not any(name.split(".")[0] == "labkit" for name in imported)
-    assert sum(bool(line.strip()) for line in source(rung).splitlines()) <= 80
+    assert sum(bool(line.strip()) for line in source.splitlines()) <= 80
     assert f"examples/{rung}.py" in ast.get_docstring(tree)

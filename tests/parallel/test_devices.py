@@ -16,41 +16,34 @@ from labkit.parallel.devices import device_ids, process_device, sending_device, 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
 
-@pytest.mark.parametrize(
-    ("assigned", "gpus", "environment", "expected"),
-    [
-        ("cuda:3", 0, {}, "cuda:3"),
-        (None, 0, {}, "cpu"),
-        (None, 1, {}, "cuda:0"),
-        (None, 2, {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, "cuda:1"),
-        (None, 1, {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, "cpu"),
-        (None, 4, {"SLURM_LOCALID": "3", "SLURM_NTASKS_PER_NODE": "4"}, "cuda:3"),
-        (None, 4, {"SLURM_LOCALID": "2", "SLURM_STEP_TASKS_PER_NODE": "8,4(x2)", "SLURM_NODEID": "2"}, "cuda:2"),
-        (None, 4, {"SLURM_LOCALID": "2", "SLURM_STEP_TASKS_PER_NODE": "8,4(x2)", "SLURM_NODEID": "0"}, "cpu"),
-        (None, 2, {"SLURM_LOCALID": "0", "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_NTASKS_PER_NODE": "4"}, "cuda:0"),
-        (None, 1, {"SLURM_LOCALID": "3", "SLURM_NTASKS_PER_NODE": "4", "SLURM_GPUS_PER_TASK": "1"}, "cuda:0"),
-        (
-            None,
-            1,
-            {"SLURM_LOCALID": "0", "SLURM_NTASKS_PER_NODE": "1", "SLURM_GPUS_PER_TASK": "1"}
-            | {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"},
-            "cpu",
-        ),
-    ],
-    ids=[
-        "launch says",
-        "no GPU",
-        "alone with a GPU",
-        "torchrun, a GPU a rank",
-        "torchrun, too few GPUs",
-        "srun, a GPU a task",
-        "srun on machines with different numbers",
-        "srun, too few GPUs",
-        "one task in an allocation for four",
-        "srun shows each task a GPU of its own",
-        "torchrun in a task with one GPU",
-    ],
-)
+TORCHRUN = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+SRUN = {"SLURM_LOCALID": "3", "SLURM_NTASKS_PER_NODE": "4"}
+MIXED = {"SLURM_LOCALID": "2", "SLURM_STEP_TASKS_PER_NODE": "8,4(x2)"}  # machines with 8, 4 and 4 tasks
+
+PLACES = {
+    "launch says": ("cuda:3", 0, {}, "cuda:3"),
+    "no GPU": (None, 0, {}, "cpu"),
+    "alone with a GPU": (None, 1, {}, "cuda:0"),
+    "torchrun, a GPU a rank": (None, 2, TORCHRUN, "cuda:1"),
+    "torchrun, too few GPUs": (None, 1, TORCHRUN, "cpu"),
+    "srun, a GPU a task": (None, 4, SRUN, "cuda:3"),
+    "srun on machines with different numbers": (None, 4, MIXED | {"SLURM_NODEID": "2"}, "cuda:2"),
+    "srun, too few GPUs": (None, 4, MIXED | {"SLURM_NODEID": "0"}, "cpu"),
+    "one task in an allocation for four": (
+        *(None, 2),
+        {"SLURM_LOCALID": "0", "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_NTASKS_PER_NODE": "4"},
+        "cuda:0",
+    ),
+    "srun shows each task a GPU of its own": (None, 1, SRUN | {"SLURM_GPUS_PER_TASK": "1"}, "cuda:0"),
+    "torchrun in a task with one GPU": (
+        *(None, 1),
+        {"SLURM_LOCALID": "0", "SLURM_NTASKS_PER_NODE": "1", "SLURM_GPUS_PER_TASK": "1"} | TORCHRUN,
+        "cpu",
+    ),
+}
+
+
+@pytest.mark.parametrize(("assigned", "gpus", "environment", "expected"), PLACES.values(), ids=PLACES)
 def test_a_process_has_the_device_it_was_given_or_a_gpu_of_its_own(monkeypatch, assigned, gpus, environment, expected):
     for name in [name for name in os.environ if name.startswith(("LOCAL_", "SLURM_"))]:
         monkeypatch.delenv(name)
@@ -90,9 +83,7 @@ def test_devices_of_one_process_are_gpus_if_there_are_so_many_and_else_virtual(m
 @pytest.mark.parametrize(
     ("local_world_size", "n_gpus", "expected"),
     [
-        (1, 1, [[0]]),
         (2, 4, [[0, 1], [2, 3]]),
-        (4, 4, [[0], [1], [2], [3]]),
         (1, 3, [[0, 1, 2]]),
         (2, 5, [[0, 1], [2, 3]]),  # the last one is nobody's
     ],
@@ -108,7 +99,6 @@ def test_processes_of_a_machine_drive_as_many_gpus_each_and_never_the_same(local
         ((-1, 2, 4), "local_rank is -1, expected 0 to 1"),
         ((0, 0, 4), "local_rank is 0, expected 0 to -1 because local_world_size is 0"),
         ((0, 2, 1), "local_world_size is 2 and the machine has 1 GPUs, expected at least one for each"),
-        ((0, 1, 0), "local_world_size is 1 and the machine has 0 GPUs"),
     ],
 )
 def test_gpus_that_nobody_could_share_out_are_refused(arguments, complaint):

@@ -1,8 +1,6 @@
 """Emulated compute: a stage sleeps as long as told, lets real gradients through, and all that is
 shown says so."""
 
-import functools
-
 import pytest
 import torch
 import torch.distributed as dist
@@ -74,22 +72,17 @@ def clock(monkeypatch):
     return clock
 
 
-def test_forward_input_gradient_weight_gradient_and_the_whole_backward_take_as_long_as_told(clock):
-    stage, x, dy = Stage(EmulatedStage(0.1, 0.02, 0.003), 1), torch.ones(2, 2, requires_grad=True), torch.ones(2, 2)
+@pytest.mark.parametrize(("needs_gradient", "input_s", "weight_s"), [(True, 0.02, 0.003), (False, 0.0, 0.023)])
+def test_each_pass_takes_as_long_as_told_and_the_weights_both_where_the_input_needs_no_gradient(
+    clock, needs_gradient, input_s, weight_s
+):
+    stage = Stage(EmulatedStage(0.1, 0.02, 0.003), int(needs_gradient))
+    x, dy = torch.ones(2, 2, requires_grad=needs_gradient), torch.ones(2, 2)
     assert clock.of(stage.forward, 0, x) == 0.1
     assert clock.of(stage.backward, 0, dy) == 0.023
     stage.forward(1, x)
-    assert clock.of(stage.input_grad, 1, dy) == 0.02
-    assert clock.of(stage.weight_grad, 1) == 0.003
-
-
-def test_where_the_input_needs_no_gradient_the_weights_takes_as_long_as_both(clock):
-    stage, x, dy = Stage(EmulatedStage(0.1, 0.02, 0.003), 0), torch.ones(2, 2), torch.ones(2, 2)
-    stage.forward(0, x)
-    assert clock.of(stage.backward, 0, dy) == 0.023
-    stage.forward(1, x)
-    assert clock.of(stage.input_grad, 1, dy) == 0.0
-    assert clock.of(stage.weight_grad, 1) == 0.023
+    assert clock.of(stage.input_grad, 1, dy) == input_s
+    assert clock.of(stage.weight_grad, 1) == weight_s
 
 
 # --- in ranks -------------------------------------------------------------------------------------
@@ -147,18 +140,14 @@ def test_all_that_is_shown_of_a_run_with_emulated_compute_says_so_once_and_the_n
     assert not [text for text in [repr(after), after._repr_html_(), *all_that_is_shown(after)] if "emulated" in text]
 
 
-def test_one_emulated_rank_among_real_ones_is_enough(ranks):
+def test_one_emulated_rank_among_real_ones_is_enough_and_an_emulated_link_is_named_beside_it(ranks):
     def only_rank_1():
         stage = EmulatedStage(0, 0, 0) if dist.get_rank() else torch.nn.Identity()
         with span("forward"):
             stage(torch.ones(1))
 
-    assert ranks(2).run(only_rank_1).events.attrs == {"emulated": SAID}
-
-
-def test_an_emulated_link_is_named_beside_emulated_compute(ranks):
     link = Link(1e-3, 1e7, "SLOW")
-    run = ranks(2, link=link).run(functools.partial(step, gpipe(2, 2), (0.0, 0.0, 0.0)))
+    run = ranks(2, link=link).run(only_rank_1)
     for said in (f"emulated link: {link}", SAID):
         assert said in run.header and said in run.timings.attrs["emulated"]
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipelines import feeder, ops_of, random_schedules, rank_of, schedules
 
-from labkit.schedule import Op, Schedule, ScheduleError, gpipe, one_f_one_b
+from labkit.schedule import Op, Schedule, ScheduleError, one_f_one_b
 from labkit.schedule.p2p_order import Message, p2p_order
 
 any_schedule = st.one_of(schedules(), random_schedules())
@@ -98,14 +98,6 @@ def test_what_an_op_takes_from_another_rank_is_one_message_and_nothing_else_is(s
         if (source := feeder(schedule, op)) and home[source.stage] != home[op.stage]
     ]
     assert sorted(p2p_order(schedule)) == sorted(takes)
-
-
-@settings(deadline=None)
-@given(st.integers(1, 4), st.integers(1, 6))
-def test_gpipe_sends_every_activation_over_every_hop_and_every_gradient_back(n_stages, n_micro):
-    messages = p2p_order(gpipe(n_stages, n_micro))
-    assert len(messages) == 2 * (n_stages - 1) * n_micro
-    assert {message.target - message.source for message in messages} <= {1, -1}
 
 
 def test_a_schedule_that_would_wait_for_ever_has_no_order():

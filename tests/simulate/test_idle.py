@@ -24,8 +24,8 @@ from pipelines import (
 )
 
 from labkit.base.formats import MeasuredTable
-from labkit.schedule import Op, Schedule, ScheduleError, gpipe, interleaved, one_f_one_b, zero_bubble_h1, zero_bubble_v
-from labkit.simulate import Idle, critical_path, explain_idle, makespan, simulate
+from labkit.schedule import Op, gpipe, interleaved, one_f_one_b, zero_bubble_h1, zero_bubble_v
+from labkit.simulate import critical_path, explain_idle, makespan, simulate
 from labkit.trace import event_table
 
 # --- bad input ------------------------------------------------------------------------------------
@@ -68,23 +68,17 @@ def test_events_that_are_not_one_step_of_the_schedule_are_refused_by_op(explain,
         explain(SCHEDULE, events)
 
 
-def test_a_schedule_that_cannot_run_is_refused():
-    with pytest.raises(ScheduleError):
-        critical_path(Schedule([[Op("B", 0, 0), Op("F", 0, 0)]]), EVENTS)
-
-
-@pytest.mark.parametrize("rank", [-1, 2, 1.0, True, "0", None])
-def test_a_rank_that_is_not_there_is_refused(rank):
-    with pytest.raises(ValueError, match=r"^rank is .*, expected one of the 2 ranks of the schedule, from 0 on"):
-        explain_idle(SCHEDULE, EVENTS, rank, 0.0)
-
-
 @pytest.mark.parametrize(
-    "time, error", [(-0.1, ValueError), (9.1, ValueError), (math.nan, ValueError), ("1", TypeError)]
+    "rank, time, error, message",
+    [
+        *[(rank, 0.0, ValueError, "rank is .*, expected one of the 2 ranks") for rank in (-1, 2, 1.0, True, "0", None)],
+        *[(0, time, ValueError, "time is .*, expected a time in the run, from 0") for time in (-0.1, 9.1, math.nan)],
+        (0, "1", TypeError, "time is '1', expected a time in the run, from 0.0 to 9.0 s"),
+    ],
 )
-def test_a_time_outside_the_run_is_refused_and_the_run_named(time, error):
-    with pytest.raises(error, match=r"^time is .*, expected a time in the run, from 0.0 to 9.0 s"):
-        explain_idle(SCHEDULE, EVENTS, 0, time)
+def test_a_rank_that_is_not_there_and_a_time_outside_the_run_are_refused(rank, time, error, message):
+    with pytest.raises(error, match=f"^{message}"):
+        explain_idle(SCHEDULE, EVENTS, rank, time)
 
 
 # --- the critical path ----------------------------------------------------------------------------
@@ -244,20 +238,16 @@ def test_a_long_chain_of_ranks_that_wait_for_each_other_is_cut_short():
     )
 
 
-def late_start():
-    """Return 1F1B as it might be measured: 0F1 begins 0.25 s late, all else at once."""
-    schedule = one_f_one_b(2, 3)
-    late = Op("F", 0, 1)
-    return schedule, table_of(
-        schedule, play(schedule, lambda op: 1.0, overhead=lambda op: 0.25 * (op == late)), origin=10.0
-    )
-
-
-def test_a_rank_that_has_all_it_needs_and_does_not_begin_shows_overhead():
-    schedule, events = late_start()
+def test_a_rank_that_has_all_it_needs_and_does_not_begin_shows_overhead_on_the_clock_of_the_measured_table():
+    schedule, late = one_f_one_b(2, 3), Op("F", 0, 1)
+    times = play(schedule, lambda op: 1.0, overhead=lambda op: 0.25 * (op == late))
+    events = table_of(schedule, times, origin=10.0)
     idle = explain_idle(schedule, events, 0, 11.125)
-    assert (idle.code, idle.op, idle.waits_for) == ("overhead", Op("F", 0, 1), None)
+    assert (idle.code, idle.op, idle.waits_for) == ("overhead", late, None)
     assert idle.sentence == "rank 0 has all that 0F1 needs, and begins it only at [~     11.25 s]"
+    assert re.search(r"until \[~ +\S+ s\]$", str(explain_idle(schedule, events, 1, 10.5)))
+    with pytest.raises(ValueError, match=r"time is 0\.0, expected a time in the run, from 10.0 to "):
+        explain_idle(schedule, events, 0, 0.0)
 
 
 def test_an_op_whose_input_came_long_ago_shows_overhead_and_no_hop():
@@ -276,21 +266,3 @@ def test_an_op_may_be_late_because_of_overhead_elsewhere():
     idle = explain_idle(schedule, table_of(schedule, times, measured=False), 1, 1.5 - 1 / 64)
     assert (idle.code, idle.op, idle.waits_for) == ("activation", Op("F", 1, 1), late)
     assert idle.sentence.endswith("; it is late because rank 0 begins 0F1 only at 1.5 s")
-
-
-def test_measured_times_in_a_sentence_print_as_measurements():
-    schedule, events = late_start()
-    assert re.search(r"until \[~ +\S+ s\]$", str(explain_idle(schedule, events, 1, 10.5)))
-
-
-def test_the_clock_is_that_of_the_table():
-    schedule, events = late_start()
-    with pytest.raises(ValueError, match=r"time is 0\.0, expected a time in the run, from 10.0 to "):
-        explain_idle(schedule, events, 0, 0.0)
-
-
-def test_idle_is_data():
-    idle = explain_idle(SCHEDULE, EVENTS, 1, 0.0)
-    assert idle == Idle("activation", idle.sentence, Op("F", 1, 0), Op("F", 0, 0))
-    with pytest.raises(AttributeError):
-        idle.code = "done"  # type: ignore[misc]

@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipelines import EVENT_NAMES, eighths, op_of_row, schedules, stage_times
+from pipelines import eighths, op_of_row, schedules, stage_times
 
 from labkit.base.formats import MeasuredTable
-from labkit.schedule import forward_only, gpipe, interleaved, one_f_one_b, zero_bubble_h1
+from labkit.schedule import forward_only, gpipe, one_f_one_b, zero_bubble_h1
 from labkit.simulate import (
     activations,
     bubble_fraction,
@@ -146,19 +146,6 @@ def test_where_a_free_and_a_forward_fall_on_one_time_the_free_comes_first():
     assert list(steps.itertuples(index=False, name=None)) == [(0, 0.0, 1), (0, 3.0, 0), (0, 3.0, 1), (0, 6.0, 0)]
 
 
-def test_what_has_no_backward_pass_is_kept():
-    assert peak_activations(simulate(forward_only(2, 5))) == {0: 5, 1: 5}
-
-
-def test_a_split_backward_frees_at_its_end_that_of_the_weights():
-    events = simulate(zero_bubble_h1(1, 1), forward=1.0, input_grad=2.0, weight_grad=4.0)
-    assert activations(events)["time_s"].tolist() == [0.0, 7.0]
-
-
-def test_every_chunk_of_a_rank_counts():
-    assert peak_activations(simulate(interleaved(1, 1, 3))) == {0: 3}
-
-
 def in_steps(schedule, n_steps, numbered):
     """The same run several times, one after the other, in steps with a number or without one."""
     once = simulate(schedule)
@@ -239,7 +226,3 @@ def test_measured_tables_stay_measured_and_say_what_was_emulated():
     for table in (by_stage(events), activations(events)):
         assert isinstance(table, MeasuredTable) and table.attrs["emulated"] == "emulated link: slow"
     assert type(activations(simulate(gpipe(2, 2)))) is pd.DataFrame
-
-
-def test_ops_have_the_names_of_the_events():
-    assert set(simulate(gpipe(2, 2))["name"]) | set(simulate(zero_bubble_h1(2, 2))["name"]) == set(EVENT_NAMES.values())

@@ -1,0 +1,347 @@
+"""labkit.cost of a data-parallel step: buckets on one channel, what a call costs the host, and a
+step, which adds up from its parts in each of three ways to agree."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labkit.cost import Link, ddp_step, ddp_timeline, fit_host_s, ring_all_reduce_s, way_terms
+from labkit.trace import EVENT_COLUMNS
+
+# --- bad input ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "calls, times_s, predicted_s, error, message",
+    [
+        ([], [], [], ValueError, "no measurement has a call in it"),
+        ([1, 2], [1.0], [1.0, 1.0], ValueError, "2 numbers of calls, 1 times and 2 predictions"),
+        ([-1], [1.0], [1.0], ValueError, "calls[0] is -1, expected a number of calls, 0 or more"),
+        ([1], [math.nan], [1.0], ValueError, "times_s[0] is nan"),
+        ([1], [1.0], [-1.0], ValueError, "predicted_s[0] is -1.0"),
+        (["7"], [1.0], [1.0], TypeError, "calls[0] is '7'"),
+    ],
+)
+def test_measurements_without_a_cost_of_a_call_are_refused(calls, times_s, predicted_s, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        fit_host_s(calls, times_s, predicted_s)
+
+
+@pytest.mark.parametrize(
+    "changed, error, message",
+    [
+        ({"host_s": -1.0}, ValueError, "host_s is -1.0"),
+        ({"host_s": math.inf}, ValueError, "host_s is inf"),
+        ({"host_s": "1"}, TypeError, "host_s is '1'"),
+        ({"forward_s": -1.0}, ValueError, "forward_s is -1.0"),
+        ({"optimizer_s": math.nan}, ValueError, "optimizer_s is nan"),
+        ({"ready_s": [1.0]}, ValueError, "ready_s has 1 times and sizes_bytes 2 sizes"),
+        ({"buckets": [[0]]}, ValueError, "parameters [1] are in no bucket"),
+        ({"ready_s": [], "sizes_bytes": [], "buckets": []}, ValueError, "ready_s is empty"),
+    ],
+)
+def test_a_step_that_cannot_be_is_refused(changed, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        ddp_step(**TWO_BUCKETS | changed)
+
+
+@pytest.mark.parametrize(
+    "ready_s, sizes_bytes, buckets, error, message",
+    [
+        ([0.0], [1, 2], [[0, 1]], ValueError, "ready_s has 1 times and sizes_bytes 2 sizes, expected one of each"),
+        ([0.0, -1.0], [1, 2], [[0, 1]], ValueError, "ready_s[1] is -1.0, expected a finite number of seconds"),
+        ([0.0, "1"], [1, 2], [[0, 1]], TypeError, "ready_s[1] is '1'"),
+        ([0.0, 1.0], [1, -2], [[0, 1]], ValueError, "sizes_bytes[1] is -2, expected a whole number of bytes"),
+        ([0.0, 1.0], [1, math.inf], [[0, 1]], ValueError, "sizes_bytes[1] is inf"),
+        ([0.0, 1.0], [1, 2.5], [[0, 1]], ValueError, "sizes_bytes[1] is 2.5, expected a whole number of bytes"),
+        ([0.0, 1.0], [1, 2], [[1], [0, 2]], ValueError, "bucket 1 is 2, expected an index of 2 parameters, from 0 on"),
+        ([0.0, 1.0], [1, 2], [[1, 0, -1]], ValueError, "a parameter of bucket 0 is -1"),
+        ([0.0, 1.0], [1, 2], [["0"], [1]], TypeError, "a parameter of bucket 0 is '0'"),
+        ([0.0, 1.0], [1, 2], [[1, 0], [1]], ValueError, "parameter 1 is in buckets 0 and 1, expected it once"),
+        ([0.0, 1.0], [1, 2], [[1, 0, 1]], ValueError, "parameter 1 is twice in bucket 0, expected it once"),
+        ([0.0, 1.0], [1, 2], [[0]], ValueError, "parameters [1] are in no bucket, expected each in one"),
+        (
+            [0.0, 1.0],
+            [1, 2],
+            [0, 1],
+            TypeError,
+            "bucket 0 is 0, expected a list of parameters, as assign_buckets gives",
+        ),
+        ([0.0, 1.0], [1, 2], [[0, 1], []], ValueError, "bucket 1 is empty, expected at least one parameter in it"),
+    ],
+)
+def test_a_timeline_of_gradients_that_do_not_fit_their_buckets_is_refused(
+    ready_s, sizes_bytes, buckets, error, message
+):
+    with pytest.raises(error, match=re.escape(message)):
+        ddp_timeline(ready_s, sizes_bytes, buckets, 2, 0, 1e9)
+
+
+# --- buckets on one channel -----------------------------------------------------------------------
+
+
+@st.composite
+def gradients_in_buckets(draw):
+    """Whole seconds and bytes, and every parameter in one of the buckets, in any order."""
+    n = draw(st.integers(1, 10))
+    ready = draw(st.lists(st.integers(0, 30), min_size=n, max_size=n))
+    sizes = draw(st.lists(st.integers(0, 12), min_size=n, max_size=n))
+    order = draw(st.permutations(range(n)))
+    cuts = sorted(draw(st.sets(st.integers(1, n - 1)))) if n > 1 else []
+    edges = [0, *cuts, n]
+    return ready, sizes, [list(order[a:b]) for a, b in itertools.pairwise(edges)]
+
+
+def watched_second_by_second(ready: list[int], sizes: list[int], buckets: list[list[int]]) -> list[tuple[int, int]]:
+    """Return (start, end) of every bucket, found by looking at the channel once a second.
+
+    Two ranks, 1 s of latency and 1 byte a second: an all_reduce lasts two latencies and a second
+    for each byte.
+    """
+    times: list[tuple[int, int]] = []
+    second, left, began = 0, 0, 0
+    while len(times) < len(buckets):
+        bucket = buckets[len(times)]
+        if left == 0 and all(ready[i] <= second for i in bucket):
+            began, left = second, 2 + sum(sizes[i] for i in bucket)
+        second += 1
+        if left:
+            left -= 1
+            if left == 0:
+                times.append((began, second))
+    return times
+
+
+@given(gradients_in_buckets())
+@settings(deadline=None)
+def test_the_timeline_is_what_one_sees_who_watches_the_channel_every_second(drawn):
+    ready, sizes, buckets = drawn
+    events = ddp_timeline(ready, sizes, buckets, world_size=2, latency_s=1.0, bytes_per_s=1.0)
+    found = list(zip(events["start_s"], events["end_s"], strict=True))
+    assert found == watched_second_by_second(ready, sizes, buckets)
+
+
+@given(gradients_in_buckets(), st.integers(1, 9), st.floats(0, 10), st.one_of(st.floats(0.01, 100), st.just(math.inf)))
+@settings(deadline=None)
+def test_no_two_buckets_overlap_and_none_starts_before_its_gradients(drawn, world_size, latency_s, bytes_per_s):
+    ready, sizes, buckets = drawn
+    events = ddp_timeline(ready, sizes, buckets, world_size, latency_s, bytes_per_s)
+    assert events["bucket"].tolist() == list(range(len(buckets)))
+    assert events["bytes"].tolist() == [sum(sizes[i] for i in bucket) for bucket in buckets]
+    previous_end = 0.0
+    for bucket, event in zip(buckets, events.itertuples(), strict=True):
+        ready_at = max(ready[i] for i in bucket)
+        assert event.start_s in (ready_at, previous_end)  # it waits for nothing else
+        assert event.start_s >= ready_at and event.start_s >= previous_end
+        previous_end = event.end_s
+    last_s = ring_all_reduce_s(events["bytes"].iloc[-1], world_size, latency_s, bytes_per_s)
+    assert previous_end >= (max(ready) + last_s) * (1 - 1e-12)
+
+
+def test_the_timeline_is_an_event_table_of_one_rank_and_one_lane():
+    events = ddp_timeline([0.5, 0.25], [4_000_000, 1_000_000], [[1], [0]], 4, 50e-6, 125e6)
+    assert tuple(events.columns) == EVENT_COLUMNS
+    assert events[["rank", "lane", "name"]].drop_duplicates().values.tolist() == [[0, "comm", "all_reduce"]]
+    assert events["bytes"].tolist() == [1_000_000, 4_000_000]
+    assert events[["step", "stage", "micro_batch"]].isna().all(axis=None)
+    assert ddp_timeline([], [], [], 2, 50e-6, 125e6).equals(events[:0])
+
+
+def test_arrays_of_small_integers_do_not_overflow_in_a_large_bucket():
+    sizes = np.array([2**30, 2**30, 2**30], dtype=np.int32)
+    events = ddp_timeline(np.zeros(3), sizes, [[0, 1, 2]], 2, 0.0, 1e9)
+    assert events["bytes"].tolist() == [3 * 2**30]
+
+
+# --- the cost of a call ---------------------------------------------------------------------------
+
+
+@given(st.floats(0, 1e-2), st.lists(st.integers(1, 99), min_size=1, max_size=6), st.floats(1e-6, 1))
+def test_a_fit_finds_the_cost_of_a_call_that_was_there(host_s, calls, link_s):
+    predicted_s = [n * link_s for n in calls]
+    times_s = [n * (link_s + host_s) for n in calls]
+    assert fit_host_s(calls, times_s, predicted_s) == pytest.approx(host_s, rel=1e-6, abs=1e-12)
+
+
+def test_the_fit_has_the_least_squared_error_of_all_lines_through_the_origin():
+    calls, beyond_s = [1, 7, 52], [0.001, 0.0005, 0.02]
+    fitted = fit_host_s(calls, [1 + extra for extra in beyond_s], [1.0] * 3)
+
+    def error(host_s):
+        return sum((extra - n * host_s) ** 2 for n, extra in zip(calls, beyond_s, strict=True))
+
+    assert error(fitted) < min(error(0.99 * fitted), error(1.01 * fitted))
+
+
+def test_a_call_never_costs_less_than_nothing():
+    assert fit_host_s([1, 2], [1.0, 1.0], [2.0, 2.0]) == 0.0
+
+
+# --- it holds backward up -------------------------------------------------------------------------
+
+
+def watched_on_the_thread(ready, buckets, host_s):
+    """When each bucket goes out: a thread makes gradients, and calls as soon as it can."""
+    delay_s, went_out, done, at = 0, [], set(), sorted(range(len(ready)), key=lambda i: ready[i])
+    for i in at:
+        done.add(i)
+        if any(ready[other] == ready[i] and other not in done for other in at):
+            continue  # all that is ready at once is ready before the call
+        while len(went_out) < len(buckets) and set(buckets[len(went_out)]) <= done:
+            delay_s += host_s
+            went_out.append(ready[i] + delay_s)
+    return went_out
+
+
+@given(gradients_in_buckets(), st.integers(0, 5))
+@settings(deadline=None)
+def test_buckets_go_out_when_one_sees_them_leave_who_follows_the_thread(drawn, host_s):
+    ready, sizes, buckets = drawn
+    events = ddp_timeline(ready, sizes, buckets, 2, 0.0, math.inf, host_s=float(host_s))
+    assert events["start_s"].tolist() == watched_on_the_thread(ready, buckets, host_s)
+
+
+@given(gradients_in_buckets(), st.floats(0, 3), st.integers(1, 9))
+@settings(deadline=None)
+def test_calls_that_cost_nothing_change_nothing_and_one_rank_calls_nobody(drawn, host_s, world_size):
+    ready, sizes, buckets = drawn
+    plain = ddp_timeline(ready, sizes, buckets, world_size, 1.0, 2.0)
+    assert ddp_timeline(ready, sizes, buckets, world_size, 1.0, 2.0, host_s=0.0).equals(plain)
+    alone = ddp_timeline(ready, sizes, buckets, 1, 1.0, 2.0)
+    assert ddp_timeline(ready, sizes, buckets, 1, 1.0, 2.0, host_s=host_s).equals(alone)
+
+
+# --- how large should a bucket be? ----------------------------------------------------------------
+
+
+def step_s(n_buckets, host_s):
+    """Seconds of a step of 64 equal gradients, made evenly, in so many equal buckets."""
+    ready_s = [float(i + 1) for i in range(64)]
+    each = 64 // n_buckets
+    buckets = [list(range(first, first + each)) for first in range(0, 64, each)]
+    return ddp_step(10.0, ready_s, 1.0, [1] * 64, buckets, 2, 0.0, 2.0, host_s)["end_s"].max()
+
+
+def test_without_a_cost_of_calls_smaller_buckets_are_never_worse_and_with_it_there_is_a_best_size():
+    numbers = [1, 2, 4, 8, 16, 32, 64]
+    free = [step_s(n, 0.0) for n in numbers]
+    assert free == sorted(free, reverse=True)
+    dear = [step_s(n, 0.5) for n in numbers]
+    best = dear.index(min(dear))
+    assert 0 < best < len(numbers) - 1 and dear[0] > dear[best] < dear[-1]
+
+
+# --- a whole step ---------------------------------------------------------------------------------
+
+TWO_BUCKETS = {
+    "forward_s": 1.0,
+    "ready_s": [2.0, 1.0],
+    "optimizer_s": 0.5,
+    "sizes_bytes": [100, 200],
+    "buckets": [[1], [0]],
+    "world_size": 2,
+    "latency_s": 0.0,
+    "bytes_per_s": 100.0,
+}
+
+
+def times_of(events):
+    return {
+        (row.name, None if row.bucket is None else row.bucket): (row.start_s, row.end_s)
+        for row in events.astype(object).where(events.notna(), None).itertuples(index=False)
+    }
+
+
+def test_a_step_with_overlap_is_the_one_drawn_by_hand():
+    assert times_of(ddp_step(**TWO_BUCKETS, host_s=0.25)) == {
+        ("forward", None): (0.0, 1.0),
+        ("backward", None): (1.0, 3.5),  # two seconds, and two calls
+        ("hand over", 0): (2.0, 2.25),
+        ("hand over", 1): (3.25, 3.5),
+        ("all_reduce", 0): (2.25, 4.25),
+        ("all_reduce", 1): (4.25, 5.25),
+        ("wait", None): (3.5, 5.25),
+        ("optimizer", None): (5.25, 5.75),
+    }
+
+
+def test_a_step_without_overlap_is_the_one_drawn_by_hand():
+    assert times_of(ddp_step(**TWO_BUCKETS, host_s=0.25, overlap=False)) == {
+        ("forward", None): (0.0, 1.0),
+        ("backward", None): (1.0, 3.0),
+        ("hand over", 0): (3.0, 3.25),
+        ("all_reduce", 0): (3.25, 5.25),
+        ("hand over", 1): (5.25, 5.5),
+        ("all_reduce", 1): (5.5, 6.5),
+        ("wait", None): (3.0, 6.5),
+        ("optimizer", None): (6.5, 7.0),
+    }
+
+
+@given(gradients_in_buckets(), st.integers(1, 9), st.floats(0, 3), st.booleans())
+@settings(deadline=None)
+def test_a_step_takes_at_least_the_longer_of_backward_and_communication_and_at_most_all_of_it(
+    drawn, world_size, host_s, overlap
+):
+    ready, sizes, buckets = drawn
+    events = ddp_step(1.0, ready, 0.5, sizes, buckets, world_size, 0.5, 2.0, host_s, overlap)
+    sent_s = sum(ring_all_reduce_s(sum(sizes[i] for i in bucket), world_size, 0.5, 2.0) for bucket in buckets)
+    calls_s = len(buckets) * host_s if world_size > 1 else 0.0
+    whole = 1.5 + max(ready) + calls_s + sent_s
+    assert events["end_s"].max() <= whole + 1e-9
+    if not overlap:
+        assert events["end_s"].max() == pytest.approx(whole)
+    assert events["end_s"].max() >= 1.5 + max(max(ready), sent_s) - 1e-9
+    assert (events["step"] == 0).all() and (events["rank"] == 0).all()
+
+
+# --- three ways to agree --------------------------------------------------------------------------
+
+SIZES, BUCKETS = [400, 200, 600, 800], [[3, 2], [1, 0]]
+HOST = {"gather_scatter": 0.03, "all_reduce": 0.02, "ddp": 0.01}
+COMPUTE = (1.0, 2.0, 0.5)
+LINK = Link(latency_s=0.01, bytes_per_s=2000.0)
+
+
+def terms(world_size=2, compute=COMPUTE, link=LINK, host=HOST):
+    return way_terms(compute, SIZES, BUCKETS, world_size, link, host)
+
+
+def test_messages_are_two_a_parameter_or_a_bucket_for_each_other_rank():
+    assert terms(2).latency.tolist() == pytest.approx([0.08, 0.08, 0.04])
+    assert terms(5).latency.tolist() == pytest.approx([0.32, 0.32, 0.16])
+
+
+def test_through_rank_0_go_as_many_times_the_bytes_of_a_ring_as_there_are_ranks():
+    for n in (2, 4, 16):
+        found = terms(n).bytes
+        assert found.gather_scatter == pytest.approx(n * found.all_reduce)
+        assert found.all_reduce == found.ddp == pytest.approx(2 * (n - 1) / n * 2000 / 2000)
+
+
+def test_only_ddp_hides_and_its_row_is_the_predicted_step():
+    found = terms()
+    assert found.hidden[:2].tolist() == [0, 0] and found.hidden.ddp < -0.1
+    ready = [2.0, 1.6, 1.4, 0.8]  # evenly: after 800, 1400, 1600 and 2000 of 2000 bytes
+    step = ddp_step(1.0, ready, 0.5, SIZES, BUCKETS, 2, LINK.latency_s, LINK.bytes_per_s, 0.005)
+    assert found.iteration.ddp == pytest.approx(step.end_s.max())
+    assert found.iteration.all_reduce == pytest.approx(3.5 + 0.08 + 1.0 + 0.02)
+
+
+def test_without_a_backward_pass_and_calls_nothing_hides():
+    free = dict.fromkeys(HOST, 0.0)
+    assert terms(compute=(1.0, 0.0, 0.5), host=free).hidden.ddp == pytest.approx(0, abs=1e-12)
+
+
+def test_a_way_without_its_cost_or_with_a_negative_one_is_refused():
+    with pytest.raises(KeyError, match="ddp"):
+        terms(host={"gather_scatter": 0.0, "all_reduce": 0.0})
+    with pytest.raises(ValueError, match="all_reduce"):
+        terms(host=HOST | {"all_reduce": -1.0})
