@@ -69,26 +69,19 @@ MODELS = {
 }
 
 
-def model(kind, n_stages, dtype=torch.float64):
+def model(kind, n_stages):
     torch.manual_seed(3)
-    return [module.to(dtype) for module in MODELS[kind](n_stages)]
+    return [module.double() for module in MODELS[kind](n_stages)]
 
 
-def batch(kind="blocks", rows=ROWS, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(4)
-    x = torch.randn(rows, WIDTH, generator=generator, dtype=torch.float64)
-    target = torch.randn(rows, WIDTH, generator=generator, dtype=torch.float64)
-    if kind.startswith("token ids"):
-        return torch.arange(rows) % 5, target.to(dtype)
-    return x.to(dtype), target.to(dtype)
+def batch(kind="blocks", rows=ROWS):
+    x, target = torch.randn(2, rows, WIDTH, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    return (torch.arange(rows) % 5 if kind.startswith("token ids") else x), target
 
 
-# --- one process ----------------------------------------------------------------------------------
-
-
-def in_one_process(kind, n_stages, steps=1, backward=True, rows=ROWS, dtype=torch.float64):
+def in_one_process(kind, n_stages, steps=1, backward=True, rows=ROWS):
     """The loss, and for each stage the gradients that ``steps`` steps have added up to."""
-    stages, (x, target) = model(kind, n_stages, dtype), batch(kind, rows, dtype)
+    stages, (x, target) = model(kind, n_stages), batch(kind, rows)
     for _ in range(steps):
         loss = mse(nn.Sequential(*stages)(x.clone()), target)
         if backward and loss.requires_grad:
@@ -108,31 +101,19 @@ def numbers_of(schedule, rank):
 
 
 def pipeline(schedule, modules, loss_fn=mse, group=None, **options):
-    """This rank's, of all stages of a model."""
-    mine = dist.get_rank(group) if dist.is_initialized() else 0
-    return ScheduledPipeline([modules[i] for i in numbers_of(schedule, mine)], schedule, loss_fn, group, **options)
+    """This rank's, of all stages of a model. Only the rank of the last stage is given a loss."""
+    mine = numbers_of(schedule, dist.get_rank(group) if dist.is_initialized() else 0)
+    loss_fn = loss_fn if schedule.n_stages - 1 in mine else None
+    return ScheduledPipeline([modules[i] for i in mine], schedule, loss_fn, group, **options)
 
 
-def train(schedule, kind="blocks", steps=2, rows=ROWS, dtype=torch.float64):
+def train(schedule, kind="blocks", steps=2, rows=ROWS):
     """The losses of some steps, and the gradients of this rank's stages; nobody sets them back. And
     ``x`` afterwards."""
-    modules, (x, target) = model(kind, schedule.n_stages, dtype), batch(kind, rows, dtype)
+    modules, (x, target) = model(kind, schedule.n_stages), batch(kind, rows)
     pipe = pipeline(schedule, modules)
     losses = [pipe.step(x, target) for _ in range(steps)]
     return losses, {i: gradients(modules[i]) for i in numbers_of(schedule, rank())}, x
-
-
-def train_with_optimizer(schedule, steps):
-    modules, (x, target) = model("blocks", schedule.n_stages), batch()
-    pipe = pipeline(schedule, modules)
-    mine = [modules[i] for i in numbers_of(schedule, rank())]
-    optimizer = torch.optim.AdamW([parameter for module in mine for parameter in module.parameters()], lr=0.1)
-    losses = []
-    for _ in range(steps):
-        optimizer.zero_grad()
-        losses.append(pipe.step(x, target))
-        optimizer.step()
-    return losses
 
 
 def train_and_evaluate(schedule, evaluation, switch):
@@ -173,17 +154,12 @@ def train_two_by_two(schedule, rows):
 
 def outsider():
     """Rank 2 of three makes a pipeline of the group of the other two, which can do without it."""
-    group = dist.new_group([0, 1])
+    group, schedule = dist.new_group([0, 1]), one_f_one_b(2, 2)
     try:
-        return pipeline_of_two(group).step(*batch())
+        stage = model("blocks", 2)[max(dist.get_rank(group), 0)]
+        return ScheduledPipeline([stage], schedule, mse, group).step(*batch())
     except ValueError as error:
         return str(error)
-
-
-def pipeline_of_two(group):
-    schedule = one_f_one_b(2, 2)
-    mine = max(dist.get_rank(group), 0)
-    return ScheduledPipeline([model("blocks", 2)[mine]], schedule, mse, group)
 
 
 # --- point to point -------------------------------------------------------------------------------
@@ -230,7 +206,7 @@ def send_all_kinds_of_tensors():
 
 
 class Fails(nn.Module):
-    """Hands its input on, and calls ``fail`` in the forward pass, or in the backward pass, of a
+    """Hands its input on, and calls ``fail`` in the forward or the backward pass of a
     micro-batch."""
 
     def __init__(self, micro_batch, fail, in_backward=False):
@@ -278,13 +254,9 @@ def fails_for_the_third(output, target):
     return no_such_luck() if target[0, 0] == batch()[1][6, 0] else mse(output, target)
 
 
-def nan_for_the_third(output, target):
-    return mse(output, target) * (torch.nan if target[0, 0] == batch()[1][6, 0] else 1)
-
-
-def steps_of_batches(schedule, batches, modules):
+def steps_of_batches(schedule, batches):
     """A step for each batch. For each, this rank's loss, or what it has raised."""
-    pipe, found = pipeline(schedule, modules), []
+    pipe, found = pipeline(schedule, model("blocks", schedule.n_stages)), []
     for given in batches:
         try:
             found.append(pipe.step(*given))
@@ -293,23 +265,22 @@ def steps_of_batches(schedule, batches, modules):
     return found
 
 
-def only_steps(schedule, batches, modules):
+def only_steps(schedule, batches):
     """A step for each batch, of which each rank gets what is for it."""
-    pipe = pipeline(schedule, modules)
+    pipe = pipeline(schedule, model("blocks", schedule.n_stages))
     for given in batches:
         pipe.step(*given)
+
+
+def begin(arguments):
+    ScheduledPipeline(*arguments[rank()])
 
 
 def begin_twice(arguments, schedule):
     """First a pipeline of this rank's ``arguments``, a tuple for each rank, and what it has raised;
     then a step of a good one."""
     try:
-        ScheduledPipeline(*arguments[rank()], mse)
-        raised = None
+        raised = begin(arguments)
     except Exception as error:
         raised = f"{type(error).__name__}: {error}"
     return raised, step_with_loss(schedule, mse)
-
-
-def begin(arguments):
-    ScheduledPipeline(*arguments[rank()], mse)

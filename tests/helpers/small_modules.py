@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +33,34 @@ class Fail(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         raise ArithmeticError("in the backward of Fail")
+
+
+class Keep(nn.Module):
+    """The identity. What it saves for backward is in ``kept``, as weak references to its memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[Any] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return _Keep.apply(x, self.kept)
+
+    def alive(self) -> int:
+        """Return how much of it is still there."""
+        return sum(storage() is not None for storage in self.kept)
+
+
+class _Keep(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, kept: list[Any]) -> torch.Tensor:
+        saved = x.clone()
+        kept.append(weakref.ref(saved.untyped_storage()))
+        ctx.save_for_backward(saved)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return gradients[0] + 0 * ctx.saved_tensors[0], None
 
 
 def rows(count: int = 5, width: int = 4, seed: int = 0) -> torch.Tensor:

@@ -1,13 +1,15 @@
-"""A stage of ScheduledPipeline, micro-batch by micro-batch: F and B, or F, I and W, against
-autograd over all stages at once."""
+"""Stages, as one node of the graph and op by op: notes on what goes wrong, spans, what is kept.
+
+Their gradients are in test_stage_gradients.
+"""
 
 from __future__ import annotations
 
 import copy
 import gc
-import itertools
 import traceback
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,180 +17,287 @@ import torch
 from fake_gpus import FakeGpus
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_modules import Do, Fail, rows
+from small_modules import Do, Fail, Keep, output_and_gradients, rows
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
-from labkit import models
+from labkit.parallel import stage_node
 from labkit.parallel.stage import Stage
+from labkit.parallel.stage_node import concatenate, run_stage
 from labkit.trace import Recorder, record
 
 
-def layers(*widths: int, seed: int = 0) -> nn.Sequential:
-    torch.manual_seed(seed)
-    each = [nn.Sequential(nn.Linear(a, b), nn.Tanh()) for a, b in itertools.pairwise(widths)]
-    return nn.Sequential(*each).double()
+class Staged(nn.Module):
+    """Modules, each run as a stage: what Pipe does with one micro-batch, without the threads."""
+
+    def __init__(self, *stages: nn.Module):
+        super().__init__()
+        self.stages = nn.ModuleList(stages)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for number, module in enumerate(self.stages):
+            x = run_stage(module, x, torch.device("cpu"), stage=number, micro_batch=7)
+        return x
 
 
-def run(stages: list[Stage], micro_batches: list[torch.Tensor], split: list[bool], order: list[int]) -> torch.Tensor:
-    """All forwards, then backwards in ``order``, in one part or two as ``split`` says of each
-    stage; the Ws at the end."""
-    total = torch.zeros((), dtype=torch.float64)
-    for i, x in enumerate(micro_batches):
-        for stage in stages:
-            x = stage.forward(i, x)
-        total += x.detach()
-    for i in order:
-        gradient = None
-        for stage in reversed(stages):
-            gradient = (stage.input_grad if split[stage.number] else stage.backward)(i, gradient)
-    for stage in stages:
-        for i in reversed(order):
-            if split[stage.number]:
-                stage.weight_grad(i)
-    return total
+def linear() -> nn.Module:
+    return nn.Linear(4, 4).double()
 
 
-@settings(max_examples=25, deadline=None)
-@given(
-    st.lists(st.booleans(), min_size=1, max_size=4),
-    st.integers(1, 4).flatmap(lambda n: st.permutations(range(n))),
-)
-def test_stages_together_give_the_loss_and_the_gradients_of_the_whole_model(split, order):
-    modules = [layers(4, 5, 4, seed=seed) for seed in range(len(split))]
-    whole, batch = nn.Sequential(*copy.deepcopy(modules)), rows(6)
-    expected = whole(batch).square().sum()
-    expected.backward()
-    stages = [Stage(module, number) for number, module in enumerate(modules)]
-    stages[-1].loss = lambda y, i: y.square().sum()
-    loss = run(stages, list(batch.tensor_split(len(order))), split, list(order))
-    torch.testing.assert_close(loss, expected.detach())
-    for module, alike in zip(modules, whole, strict=True):
-        for found, wanted in zip(module.parameters(), alike.parameters(), strict=True):
-            torch.testing.assert_close(found.grad, wanted.grad)
+def layers() -> list[nn.Module]:
+    torch.manual_seed(1)
+    return [layer.double() for layer in (nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 4), nn.Softmax(dim=1))]
 
 
-@pytest.mark.parametrize("split", [False, True])
-def test_stage_0_of_gpt2_takes_token_ids_and_has_no_gradient_to_give(split):
-    gpt2 = models.gpt2("nano", vocab_size=50, n_positions=8).double()
-    first, last = models.stages(gpt2, 2)
-    tokens = torch.arange(28).view(4, 7)
-    logits = gpt2(input_ids=tokens).logits
-    expected = torch.autograd.grad(logits.square().mean(), list(gpt2.parameters()))
-    stages = [Stage(first, 0), Stage(last, 1)]
-    stages[1].loss = lambda y, i: y.square().mean() / 2
-    run(stages, list(tokens.tensor_split(2)), [split, split], [0, 1])
-    for found, wanted in zip(gpt2.parameters(), expected, strict=True):
-        torch.testing.assert_close(found.grad, wanted)
-
-
-@pytest.mark.parametrize("split", [False, True])
-def test_stage_0_may_change_its_micro_batch_in_place_but_not_the_callers_batch(split):
-    module = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 4).double())
-    batch = rows(6)
-    before, alike = batch.clone(), copy.deepcopy(module)
-    alike(batch.clone()).sum().backward()
-    stage = Stage(module, 0)
-    stage.loss = lambda y, i: y.sum()
-    run([stage], list(batch.tensor_split(3)), [split], [0, 1, 2])
-    assert batch.equal(before)
-    torch.testing.assert_close(module[1].weight.grad, alike[1].weight.grad)
-
-
-def test_a_later_stage_may_change_what_it_is_given_in_place():
-    module, x = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 4).double()), rows().requires_grad_()
-    stage = Stage(module, 1)
-    gradient = torch.ones_like(x)
-    expected = torch.autograd.grad(copy.deepcopy(module)(x * 1), x, gradient)[0]
-    stage.forward(0, x)
-    torch.testing.assert_close(stage.backward(0, gradient), expected)
-
-
-def test_the_output_says_whether_it_wants_a_gradient_and_has_no_graph():
-    for module, wanted in ((layers(4, 4), True), (layers(4, 4).requires_grad_(False), False)):
-        output = Stage(module, 0).forward(0, rows())
-        assert output.requires_grad == wanted and output.grad_fn is None
-    assert Stage(layers(4, 4).requires_grad_(False), 1).forward(0, rows().requires_grad_()).requires_grad
-
-
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_without_gradients_nothing_is_kept_for_backward(mode):
-    alive = []
-    stage = Stage(
-        nn.Sequential(layers(4, 4), Do(lambda x: alive.append(weakref.ref(x.untyped_storage())) or x.exp())), 1
-    )
-    with mode():
-        output = stage.forward(0, rows().requires_grad_())
-    gc.collect()
-    assert not output.requires_grad and alive[0]() is None
-
-
-@pytest.mark.parametrize("split", [False, True])
-def test_a_stage_that_does_not_use_its_input_gives_no_gradient_for_it(split):
-    weight = nn.Parameter(torch.ones(6, 4, dtype=torch.float64))
-    module = Do(lambda x: weight * 2)
-    module.weight = weight
-    stage = Stage(module, 1)
-    stage.forward(0, rows().requires_grad_())
-    gradient = torch.ones_like(weight)
-    assert (stage.input_grad if split else stage.backward)(0, gradient) is None
-    stage.weight_grad(0)
-    assert weight.grad.equal(2 * gradient)
-
-
-@pytest.mark.parametrize("last", ["backward", "weight_grad"])
-def test_after_the_last_op_of_a_micro_batch_nothing_of_it_is_alive(last):
-    alive = []
-    stage = Stage(
-        nn.Sequential(layers(4, 4), Do(lambda x: alive.append(weakref.ref(x.untyped_storage())) or x.exp())), 1
-    )
-    gradient = rows()
-    stage.forward(0, rows().requires_grad_())
-    assert alive[0]() is not None  # tanh has saved it
-    if last == "weight_grad":
-        stage.input_grad(0, gradient)
-        stage.weight_grad(0)
-    else:
-        stage.backward(0, gradient)
-    assert alive[0]() is None
+# --- what goes wrong ------------------------------------------------------------------------------
 
 
 def missing(*_: Any) -> Any:
     return {}["missing"]
 
 
+def with_a_failing_hook() -> nn.Module:
+    module = linear()
+    module.weight.register_hook(missing)
+    return module
+
+
 @pytest.mark.parametrize(
-    ("module", "op", "where"),
+    ("module", "ops", "error", "where"),
     [
-        (Do(missing), "forward", "forward"),
-        (Do(lambda x: (x, x)), "forward", "forward"),
-        (nn.Identity(), "loss", "loss"),
-        (Do(Fail.apply), "backward", "backward"),
-        (Do(Fail.apply), "input_grad", "input gradient"),
+        (Do(missing), [], KeyError, "forward"),
+        (Do(lambda x: (x, x)), [], TypeError, "forward"),
+        (Do(Fail.apply), ["backward"], ArithmeticError, "backward"),
+        (Do(Fail.apply), ["input_grad"], ArithmeticError, "input gradient"),
+        (with_a_failing_hook(), ["input_grad", "weight_grad"], KeyError, "weight gradient"),
     ],
 )
-def test_what_is_raised_has_a_note_with_stage_and_micro_batch(module, op, where):
-    stage = Stage(nn.Sequential(layers(4, 4), module), 2)
-    if op == "loss":
-        stage.loss = missing
-    with pytest.raises((KeyError, TypeError, ArithmeticError)) as caught:
-        stage.forward(5, rows().requires_grad_())
-        getattr(stage, op)(5, rows())
+def test_what_is_raised_has_a_note_with_stage_and_micro_batch_and_its_own_traceback(module, ops, error, where):
+    stage = Stage(nn.Sequential(linear(), module), 2)
+    with pytest.raises(error) as caught:
+        y = stage.forward(5, rows().requires_grad_())
+        for op in ops:
+            getattr(stage, op)(5, *([] if op == "weight_grad" else [y]))
     assert caught.value.__notes__ == [f"in the {where} of stage 2, micro-batch 5"]
+    lines = [frame.line for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert error is not KeyError or lines[-1] == 'return {}["missing"]'
 
 
-def test_what_a_hook_raises_in_w_has_a_note_and_its_own_traceback():
-    stage = Stage(layers(4, 4), 2)
-    next(stage.module.parameters()).register_hook(missing)
-    stage.forward(5, rows().requires_grad_())
-    stage.input_grad(5, rows())
+def test_what_a_loss_raises_has_a_note():
+    stage = Stage(nn.Identity(), 2)
+    stage.loss = missing
     with pytest.raises(KeyError) as caught:
-        stage.weight_grad(5)
-    assert caught.value.__notes__ == ["in the weight gradient of stage 2, micro-batch 5"]
-    assert 'return {}["missing"]' in [frame.line for frame in traceback.extract_tb(caught.value.__traceback__)]
+        stage.forward(5, rows())
+    assert caught.value.__notes__ == ["in the loss of stage 2, micro-batch 5"]
 
 
-def test_each_op_is_a_span_with_step_stage_and_micro_batch():
-    stage = Stage(layers(4, 4), 3)
+@pytest.mark.parametrize("failing", [0, 1, 2])
+def test_what_a_node_raises_has_a_note_with_stage_and_micro_batch(failing):
+    stages = [linear() for _ in range(3)]
+    with pytest.raises(KeyError, match="missing") as caught:
+        Staged(*stages[:failing], Do(missing))(rows())
+    assert caught.value.__notes__ == [f"in the forward of stage {failing}, micro-batch 7"]
+    stages[failing] = nn.Sequential(stages[failing], Do(Fail.apply))
+    output = Staged(*stages)(rows())
+    with pytest.raises(ArithmeticError, match="in the backward of Fail") as caught:
+        output.sum().backward()
+    assert caught.value.__notes__ == [f"in the backward of stage {failing}, micro-batch 7"]
+    frames = [frame.line for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert 'raise ArithmeticError("in the backward of Fail")' in frames
+
+
+@pytest.mark.parametrize("output", [(1, 2), None, 3.0], ids=str)
+@pytest.mark.parametrize("grad", [True, False])
+def test_a_stage_that_gives_anything_but_one_tensor_is_named(output, grad):
+    message = f"stage 1 returned a {type(output).__name__} for micro-batch 7, expected one tensor"
+    with torch.set_grad_enabled(grad), pytest.raises(TypeError, match=message):
+        Staged(linear(), Do(lambda x: output))(rows())
+
+
+def test_second_derivatives_are_refused_by_name():
+    x = rows().requires_grad_()
+    with pytest.raises(RuntimeError, match="backward of stage 0 with create_graph=True"):
+        torch.autograd.grad(Staged(nn.Tanh())(x).sum(), x, create_graph=True)
+
+
+def test_a_second_backward_pass_needs_retain_graph_as_ever():
+    plain, staged = nn.Sequential(*layers()), Staged(*layers())
+    for model in (plain, staged):
+        output = model(rows()).square().sum()
+        output.backward(retain_graph=True)
+        output.backward()
+        with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+            output.backward()
+    for twice, expected in zip(staged.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(twice.grad, expected.grad)
+
+
+def test_a_graph_from_outside_that_several_micro_batches_use_has_to_be_retained():
+    weight = rows(1).requires_grad_()
+    for retain in (True, False):
+        outside = weight.exp()  # saves its result for backward, once
+        model = Staged(Do(lambda x, outside=outside: x * outside))
+        loss = (model(rows(seed=1)) + model(rows(seed=2))).sum()
+        if retain:
+            loss.backward(retain_graph=True)
+            expected = ((rows(seed=1) + rows(seed=2)) * weight.exp()).sum(dim=0, keepdim=True)
+            torch.testing.assert_close(weight.grad, expected.detach())
+        else:
+            with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+                loss.backward()
+
+
+def test_the_old_kind_of_checkpoint_refuses():
+    output = Staged(linear(), Do(lambda x: checkpoint(torch.tanh, x, use_reentrant=True)))(rows())
+    with pytest.raises(RuntimeError, match="checkpoint"):
+        output.sum().backward()
+
+
+def test_hooks_on_a_parameter_are_there_again_when_backward_has_failed():
+    layer, seen = linear(), []
+    layer.weight.register_hook(seen.append)
+    with pytest.raises(ArithmeticError):
+        Staged(nn.Sequential(layer, Do(Fail.apply)))(rows()).sum().backward()
+    Staged(layer)(rows()).sum().backward()
+    assert len(seen) == 1
+
+
+# --- from one stage to the next -------------------------------------------------------------------
+
+KINDS: dict[str, Callable[[nn.Module], nn.Module]] = {
+    "linear": lambda shared: nn.Linear(4, 4),
+    "shared": lambda shared: shared,
+    "frozen": lambda shared: nn.Linear(4, 4).requires_grad_(False),
+    "tanh": lambda shared: nn.Tanh(),
+    "relu in place": lambda shared: nn.ReLU(inplace=True),
+    "norm": lambda shared: nn.LayerNorm(4),
+    "identity": lambda shared: nn.Identity(),
+    "add in place": lambda shared: Do(lambda x: x.add_(1)),
+    "view": lambda shared: Do(lambda x: x.view(-1, 2, 2).flatten(1)),
+}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from(list(KINDS)), max_size=6), st.integers(1, 4))
+def test_output_and_gradients_are_the_plain_modules_for_any_stages(kinds, count):
+    torch.manual_seed(0)
+    first = nn.Linear(4, 4)
+    plain = [first.double(), *(KINDS[kind](first).double() for kind in kinds)]
+    alike = copy.deepcopy(plain)  # together, so that what they share is still shared
+    try:
+        expected = output_and_gradients(nn.Sequential(*plain), rows(count))
+    except RuntimeError as error:  # two in-place operations in a row may destroy what backward needs
+        with pytest.raises(RuntimeError, match="modified by an inplace operation") as caught:
+            output_and_gradients(Staged(*alike), rows(count))
+        assert "modified by an inplace operation" in str(error)
+        assert "in the backward of stage" in caught.value.__notes__[0]  # what torch itself raises has a note, too
+    else:
+        torch.testing.assert_close(output_and_gradients(Staged(*alike), rows(count)), expected, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("between", [[], [nn.Identity()], [Do(lambda x: x.view(2, 10)), nn.Identity()]], ids=len)
+def test_a_value_that_backward_needs_and_a_later_stage_has_changed_is_noticed_as_ever(between):
+    for model in (nn.Sequential, Staged):
+        output = model(linear(), nn.Tanh(), *between, nn.ReLU(inplace=True))(rows())
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            output.sum().backward()
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_a_stage_changes_what_the_one_before_it_gave_in_place_but_stage_0_not_the_callers_batch(stage):
+    given, changed = rows(), rows().relu()
+    for x in (given, given.clone().requires_grad_() * 1):
+        with torch.set_grad_enabled(x.requires_grad):
+            run_stage(nn.ReLU(inplace=True), x, torch.device("cpu"), stage=stage, micro_batch=0)
+        assert x.detach().equal(changed if stage else rows())
+
+
+def test_a_parameter_that_the_module_uses_without_owning_it_gets_its_gradient():
+    outside = nn.Parameter(torch.full((4,), 2.0, dtype=torch.float64))
+    Staged(linear(), Do(lambda x: x * 0 + outside))(rows()).sum().backward()
+    assert outside.grad.tolist() == [5.0] * 4
+
+
+def test_gradients_may_be_asked_for_by_autograd_grad():
+    plain, staged, x = nn.Sequential(*layers()), Staged(*layers()), rows().requires_grad_()
+    expected, found = (
+        torch.autograd.grad(model(x).square().sum(), [x, *model.parameters()]) for model in (plain, staged)
+    )
+    torch.testing.assert_close(found, expected)
+
+
+def test_each_hook_on_a_parameter_runs_once_with_the_whole_gradient_of_two_micro_batches():
+    def hooked(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
+        seen: list[tuple[str, torch.Tensor]] = []
+        weight = next(model.parameters())
+        weight.register_hook(lambda gradient: seen.append(("hook", gradient.clone())) or gradient * 3)
+        weight.register_post_accumulate_grad_hook(lambda p: seen.append(("accumulated", p.grad.clone())))
+        (model(rows(seed=1)) + model(rows(seed=2))).square().sum().backward()
+        return seen
+
+    expected, found = hooked(nn.Sequential(*layers())), hooked(Staged(*layers()))
+    assert [name for name, _ in found] == [name for name, _ in expected] == ["hook", "accumulated"]
+    torch.testing.assert_close([gradient for _, gradient in found], [gradient for _, gradient in expected])
+
+
+def test_an_output_without_a_gradient_ends_the_graph_there():
+    for cut in (torch.detach, lambda x: x.argmax(dim=1)):
+        assert not Staged(linear(), Do(cut))(rows()).requires_grad
+    for module, wanted in ((linear(), True), (linear().requires_grad_(False), False)):
+        output = Stage(module, 0).forward(0, rows())
+        assert output.requires_grad == wanted and output.grad_fn is None
+    assert Stage(linear().requires_grad_(False), 1).forward(0, rows().requires_grad_()).requires_grad
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_without_gradients_nothing_is_kept_for_backward(mode):
+    keep = Keep()
+    with mode():
+        output = Stage(nn.Sequential(linear(), keep), 1).forward(0, rows().requires_grad_())
+    assert not output.requires_grad and keep.alive() == 0
+
+
+def test_what_is_kept_for_backward_is_let_go_as_backward_passes_even_while_the_loss_is_there():
+    keep, counts = Keep(), []
+    stages = [nn.Sequential(linear(), keep) for _ in range(3)]
+    for stage in stages:
+        stage[0].weight.register_hook(lambda _: counts.append(keep.alive()))
+    loss = Staged(*stages)(rows()).sum()
+    loss.backward()
+    assert (len(keep.kept), counts, keep.alive()) == (3, [2, 1, 0], 0) and loss.grad_fn is not None
+
+
+def test_a_boundary_that_no_operation_needs_is_not_kept():
+    boundaries: list[Any] = []
+
+    def note(x: torch.Tensor) -> torch.Tensor:
+        boundaries.append(weakref.ref(x.untyped_storage()))
+        return x + 1
+
+    output = Staged(Do(lambda x: x * 2), Do(note), Do(note))(rows().requires_grad_())
+    gc.collect()
+    assert [storage() for storage in boundaries] == [None, None]  # x + 1 keeps nothing for backward
+    output.sum().backward()
+
+
+# --- spans ----------------------------------------------------------------------------------------
+
+
+def test_forward_and_backward_of_each_node_are_spans():
+    with record() as recording:
+        Staged(linear(), nn.Tanh())(rows()).sum().backward()
+    events = recording.events
+    order = [("forward", 0), ("forward", 1), ("backward", 1), ("backward", 0)]
+    assert list(zip(events.name, events.stage, strict=True)) == order
+    assert (events.lane == "compute").all() and (events.micro_batch == 7).all()
+    assert (events.end_s[:-1].to_numpy() <= events.start_s[1:].to_numpy()).all()
+
+
+def test_each_op_of_a_stage_is_a_span_with_step_stage_and_micro_batch():
+    stage = Stage(linear(), 3)
     stage.step = 7
     with record() as recording:
         for i in range(2):
@@ -197,14 +306,25 @@ def test_each_op_is_a_span_with_step_stage_and_micro_batch():
         stage.input_grad(0, rows())
         stage.weight_grad(0)
     events = recording.events
-    assert list(zip(events.name, events.micro_batch, strict=True)) == [
-        ("forward", 0),
-        ("forward", 1),
-        ("backward", 1),
-        ("input_grad", 0),
-        ("weight_grad", 0),
-    ]
+    order = [("forward", 0), ("forward", 1), ("backward", 1), ("input_grad", 0), ("weight_grad", 0)]
+    assert list(zip(events.name, events.micro_batch, strict=True)) == order
     assert (events.step == 7).all() and (events.stage == 3).all() and (events.lane == "compute").all()
+
+
+@pytest.mark.parametrize("device, expected", [("cuda:1", [1, 1, 1, 1]), ("cpu", []), ("cpu:1", [])])
+def test_both_passes_are_timed_on_the_stages_own_device_though_the_rank_has_a_gpu(monkeypatch, device, expected):
+    gpus, recorder = FakeGpus(monkeypatch), Recorder()  # the rank's own is cuda:0
+    monkeypatch.setattr(stage_node, "move", lambda x, *_, **__: x)
+    recorder.start("cuda")
+    before, stage = len(gpus.events), Stage(linear(), 1)
+    stage.device = torch.device(device)
+    for backward in (
+        run_stage(linear(), rows(), stage.device, stage=1, micro_batch=0).sum().backward,
+        lambda: stage.backward(0, stage.forward(0, rows())),
+    ):
+        backward()
+    assert gpus.events[before:] == expected * 2
+    assert [row[1] for row in recorder.finish()] == ["forward", "backward"] * 2
 
 
 def test_a_stage_is_on_the_device_of_its_parameters_or_buffers():
@@ -213,10 +333,28 @@ def test_a_stage_is_on_the_device_of_its_parameters_or_buffers():
     assert Stage(nn.Identity(), 0).device == torch.device("cpu")
 
 
-def test_a_stage_on_the_cpu_is_timed_by_its_clock_though_the_rank_has_a_gpu(monkeypatch):
-    gpus, recorder = FakeGpus(monkeypatch), Recorder()
-    stage = Stage(layers(4, 4), 1)
-    recorder.start("cuda")
-    before = len(gpus.events)
-    stage.backward(0, torch.ones_like(stage.forward(0, rows())))
-    assert gpus.events[before:] == [] and len(recorder.finish()) == 2
+def test_virtual_devices_are_all_the_cpu_and_to_another_device_there_is_a_copy_which_is_a_span():
+    x = rows()
+    with record() as recording:
+        assert stage_node.move(x, torch.device("cpu:3"), stage=1) is x
+        assert stage_node.move(x, torch.device("meta"), stage=1, micro_batch=2).is_meta
+    (copied,) = recording.events.itertuples()
+    assert (copied.name, copied.lane, copied.bytes) == ("copy", "comm", x.nbytes)
+    assert (copied.stage, copied.micro_batch) == (1, 2)
+
+
+# --- the end of the pipeline ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        ([torch.tensor(1.0)], "gave a tensor without dimensions for micro-batch 0"),
+        ([torch.ones(2, 3), torch.ones(1, 3), torch.ones(2, 4)], r"gave \(2, 4\) torch.float32 for micro-batch 2 and \(2"),
+        ([torch.ones(2, 3), torch.ones(2, 3).double()], r"gave \(2, 3\) torch.float64 for micro-batch 1 and \(2, 3\)"),
+        ([torch.ones(2, 3), torch.ones(2, 3, 1)], r"gave \(2, 3, 1\) torch.float32 for micro-batch 1 and \(2, 3\)"),
+    ],
+)  # fmt: skip
+def test_outputs_that_do_not_fit_together_are_refused_by_number(outputs, message):
+    with pytest.raises(ValueError, match=message):
+        concatenate(outputs)

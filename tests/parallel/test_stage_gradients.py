@@ -1,5 +1,5 @@
-"""I and W together are B, and B is what autograd does: the same gradients, and the same hooks as
-often."""
+"""A stage's gradients are autograd's: as one node of the graph, as B, and as I and W; and its hooks
+run as often."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ import copy
 import gc
 import weakref
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_modules import Do, rows
+from small_modules import Do, Keep, rows
 from torch import nn
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 from labkit import models
 from labkit.parallel import split_backward
-from labkit.parallel.graph_entry import enter_graph
-from labkit.parallel.split_backward import StageGraph
+from labkit.parallel.stage import Stage
+from labkit.parallel.stage_node import run_stage
 
-MICRO_BATCHES = 3
+Tensors = list[torch.Tensor]
 
 
 class Product(torch.autograd.Function):
@@ -62,50 +63,57 @@ def linear(out: int = 4, seed: int = 1) -> nn.Linear:
     return nn.Linear(4, out).double()
 
 
-# --- three ways to go back ------------------------------------------------------------------------
+# --- four ways to go back -------------------------------------------------------------------------
 
 
-def plain(module: nn.Module, inputs: list[torch.Tensor]) -> list[torch.Tensor | None]:
-    """As autograd does it; the micro-batches' backward passes one after the other."""
+def by_autograd(module: nn.Module, inputs: Tensors, run: Callable[..., Any] = lambda f, x, i: f(x)) -> list[Any]:
+    """Return the inputs' gradients; the micro-batches' backward passes come one after the other."""
     leaves = [x.detach().clone().requires_grad_() for x in inputs]
-    outputs = [module(x * 1) for x in leaves]
+    outputs = [run(module, x * 1, i) for i, x in enumerate(leaves)]
     for output in outputs:
         output.backward(output.detach().cos())
     return [x.grad for x in leaves]
 
 
-def whole(module: nn.Module, inputs: list[torch.Tensor]) -> list[torch.Tensor | None]:
-    graphs, gradients = forward(module, inputs)
-    return [graph.backward(gradient) for graph, gradient in zip(graphs, gradients, strict=True)]
+def by_node(module: nn.Module, inputs: Tensors) -> list[Any]:
+    return by_autograd(module, inputs, lambda f, x, i: run_stage(f, x, torch.device("cpu"), stage=1, micro_batch=i))
 
 
-def split(module: nn.Module, inputs: list[torch.Tensor]) -> list[torch.Tensor | None]:
+def by_b(module: nn.Module, inputs: Tensors) -> list[Any]:
+    stage, gradients = forward(module, inputs)
+    return [stage.backward(i, gradient) for i, gradient in enumerate(gradients)]
+
+
+def by_i_and_w(module: nn.Module, inputs: Tensors) -> list[Any]:
     """W in another order than I, and all micro-batches in flight at the same time."""
-    graphs, gradients = forward(module, inputs)
-    found = [graph.input_grad(gradient) for graph, gradient in zip(graphs, gradients, strict=True)]
+    stage, gradients = forward(module, inputs)
+    found = [stage.input_grad(i, gradient) for i, gradient in enumerate(gradients)]
     assert all(weight.grad is None for weight in module.parameters())
-    for graph in [graphs[1], *graphs[2:], graphs[0]]:
-        graph.weight_grad()
+    for i in [*range(1, len(inputs)), 0]:
+        stage.weight_grad(i)
     return found
 
 
-def forward(module: nn.Module, inputs: list[torch.Tensor]) -> tuple[list[StageGraph], list[torch.Tensor]]:
-    leaves = [x.detach().clone().requires_grad_() for x in inputs]
-    outputs = [module(enter_graph(x)) for x in leaves]
-    graphs = [StageGraph(output, x) for output, x in zip(outputs, leaves, strict=True)]
-    return graphs, [output.detach().cos() for output in outputs]
+def forward(module: nn.Module, inputs: Tensors) -> tuple[Stage, Tensors]:
+    stage = Stage(module, 1)
+    outputs = [stage.forward(i, x.detach().clone().requires_grad_()) for i, x in enumerate(inputs)]
+    return stage, [output.detach().cos() for output in outputs]
 
 
-def check(module: nn.Module, inputs: list[torch.Tensor] | None = None, tolerance: float = 1e-12) -> None:
-    inputs = [rows(seed=seed) for seed in range(MICRO_BATCHES)] if inputs is None else inputs
+WAYS = (by_node, by_b, by_i_and_w)
+
+
+def check(module: nn.Module, inputs: Tensors | None = None, tolerance: float = 1e-12) -> None:
+    inputs = [rows(seed=seed) for seed in range(3)] if inputs is None else inputs
     found = {}
-    for way in (plain, whole, split):
+    for way in (by_autograd, *WAYS):
         alike = copy.deepcopy(module)
         torch.manual_seed(3)  # for dropout
         found[way] = [*way(alike, inputs), *(weight.grad for weight in alike.parameters())]
-    torch.testing.assert_close(found[whole], found[plain], rtol=tolerance, atol=tolerance)
-    torch.testing.assert_close(found[split], found[plain], rtol=tolerance, atol=tolerance)
-    assert any(gradient is not None for gradient in found[plain])
+    expected = found.pop(by_autograd)
+    for way in WAYS:
+        torch.testing.assert_close(found[way], expected, rtol=tolerance, atol=tolerance)
+    assert any(gradient is not None for gradient in expected)
 
 
 # --- random modules -------------------------------------------------------------------------------
@@ -159,7 +167,7 @@ plans = st.recursive(
 
 @settings(max_examples=60, deadline=None)
 @given(plans)
-def test_input_gradient_and_weight_gradient_together_are_the_whole_backward_pass(plan):
+def test_the_gradients_of_any_module_are_autograds(plan):
     check(built(plan, [weight(4, 4, seed=seed) for seed in range(POOL)]))
 
 
@@ -177,16 +185,10 @@ class Lstm(nn.Module):
         return y + h[-1]
 
 
-class Rows(nn.Module):
-    """Rows of a table, weighed; the table's gradient is sparse."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(1)
-        self.table = nn.Embedding(6, 4, sparse=True).double()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * self.table(torch.arange(5) % 3)
+def half_frozen() -> nn.Module:
+    half = linear()
+    half.weight.requires_grad_(False)
+    return Do(lambda x, f, unused: f(x), half, linear())
 
 
 shared = linear()
@@ -211,7 +213,7 @@ MODULES: dict[str, nn.Module] = {
     "attention": Do(lambda x, f: f(x, x, x)[0], nn.MultiheadAttention(4, 2).double()),
     "batch norm": nn.Sequential(linear(), nn.BatchNorm1d(4).double()),
     "convolution": Do(lambda x, f: f(x[:, None]).flatten(1), nn.Conv1d(1, 2, 3).double()),
-    "sparse gradient": Rows(),
+    "sparse gradient": Do(lambda x, f: x * f(torch.arange(5) % 3), nn.Embedding(6, 4, sparse=True).double()),
     "scalar weight": Do(lambda x, w: x * w, weight()),
     "prelu": nn.PReLU(dtype=torch.float64),
     "an output that is the input": nn.Identity(),
@@ -221,24 +223,24 @@ MODULES: dict[str, nn.Module] = {
     "an output that is a weight": Do(lambda x, w: w, w),
     "all frozen": nn.Sequential(linear(), nn.Tanh()).requires_grad_(False),
     "no weights": nn.Softmax(dim=1),
-    "half frozen, one unused": Do(lambda x, f, g: f(x), nn.Linear(4, 4, dtype=torch.float64), linear()),
+    "half frozen, one unused": half_frozen(),
     "gradient stops inside": nn.Sequential(linear(), Do(Stop.apply), linear()),
+    "gradient cut off on one way": nn.Sequential(linear(), Do(lambda x: x.detach() + x)),
     "in place first": nn.Sequential(nn.ReLU(inplace=True), linear()),
     "a function last": nn.Sequential(linear(), Do(lambda x, w: Product.apply(x, 2.0, w), w)),
     "a function and a layer with one weight": Do(lambda x, w: Product.apply(x @ w, 2.0, w) @ w, w),
     "a function of weights": Do(lambda x, v, w: x @ Product.apply(v, 2.0, w), weight(4, 4, seed=1), w),
 }
-MODULES["half frozen, one unused"].get_submodule("0").weight.requires_grad_(False)
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_the_gradients_are_those_of_one_process(name):
+def test_the_gradients_are_autograds(name):
     check(MODULES[name])
 
 
 @pytest.mark.parametrize("most_bytes", [0, 100])
 @pytest.mark.parametrize("name", ["one weight above itself", "lstm", "and used twice", "half frozen, one unused"])
-def test_gradients_may_be_added_as_they_come(name, most_bytes, monkeypatch):
+def test_w_may_add_gradients_as_they_come(name, most_bytes, monkeypatch):
     monkeypatch.setattr(split_backward, "MOST_BYTES", most_bytes)
     check(nn.Sequential(MODULES[name], nn.LayerNorm(MODULES[name](rows()).shape[-1]).double()))
 
@@ -249,37 +251,26 @@ def test_a_gpt2_block_and_both_its_ends():
     tokens = torch.arange(14).view(2, 7) * 3
     check(
         Do(lambda x, wte, h, ln_f, head: head(ln_f(h(wte(tokens) + x))), body.wte, body.h[0], body.ln_f, head),
-        [torch.randn(2, 7, 64, dtype=torch.float64) for _ in range(MICRO_BATCHES)],
+        [torch.randn(2, 7, 64, dtype=torch.float64) for _ in range(3)],
         tolerance=1e-10,
     )
 
 
-def test_without_an_input_that_wants_a_gradient_all_the_work_is_left_to_w():
-    table, layer = nn.Embedding(9, 4).double(), linear()
-    model = nn.Sequential(table, layer)
-    tokens, gradient = torch.tensor([[1, 2], [3, 1]]), torch.ones(2, 2, 4, dtype=torch.float64)
-    model(tokens).backward(gradient)
-    expected = [weight.grad for weight in model.parameters()]
-    model.zero_grad()
-    graph = StageGraph(model(tokens))
-    assert graph.input_grad(gradient) is None and layer.weight.grad is None
-    graph.weight_grad()
-    torch.testing.assert_close([weight.grad for weight in model.parameters()], expected)
-
-
-def test_a_loss_needs_no_gradient():
-    layer, x = linear(), rows().requires_grad_()
-    expected = torch.autograd.grad(layer(x).square().mean(), [x, *layer.parameters()])
-    graph = StageGraph(layer(enter_graph(x)).square().mean(), x)
-    found = graph.input_grad()
-    graph.weight_grad()
-    torch.testing.assert_close((found, *(weight.grad for weight in layer.parameters())), expected)
-
-
-def test_under_autocast_the_gradients_are_those_of_one_process():
+def test_under_autocast():
     layers = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 4))
     with torch.autocast("cpu", torch.bfloat16):
-        check(layers, [rows(seed=seed).float() for seed in range(MICRO_BATCHES)], tolerance=1e-5)
+        check(layers, [rows(seed=seed).float() for seed in range(3)], tolerance=1e-5)
+
+
+def test_where_the_input_gets_no_gradient_all_the_work_is_left_to_w_and_a_loss_is_where_backward_begins():
+    model, tokens = nn.Sequential(nn.Embedding(9, 4).double(), linear()), torch.tensor([[1, 2], [3, 1]])
+    expected = torch.autograd.grad(model(tokens).square().mean(), list(model.parameters()))
+    stage = Stage(model, 0)
+    stage.loss = lambda y, i: y.square().mean()
+    stage.forward(0, tokens)
+    assert stage.input_grad(0) is None and all(weight.grad is None for weight in model.parameters())
+    stage.weight_grad(0)
+    torch.testing.assert_close([weight.grad for weight in model.parameters()], list(expected))
 
 
 # --- hooks ----------------------------------------------------------------------------------------
@@ -325,18 +316,12 @@ def hook_where_gradients_are_added(model: nn.Sequential, log: Log) -> None:
 @pytest.mark.parametrize("twice", [False, True], ids=["once", "twice"])
 @pytest.mark.parametrize(
     "hook",
-    [
-        hook_an_activation,
-        hook_an_activation_in_place,
-        hook_modules,
-        hook_weights,
-        hook_where_gradients_are_added,
-    ],
+    [hook_an_activation, hook_an_activation_in_place, hook_modules, hook_weights, hook_where_gradients_are_added],
 )
-def test_hooks_run_as_often_as_in_one_process_and_see_the_same(hook, twice, monkeypatch):
+def test_hooks_run_as_often_as_under_autograd_and_see_the_same(hook, twice, monkeypatch):
     monkeypatch.setattr(split_backward, "MOST_BYTES", 0)  # a sum is waited for all the same
     found = {}
-    for way in (plain, whole, split):
+    for way in (by_autograd, *WAYS):
         layers = [linear(), nn.Tanh(), linear(seed=2)]
         function = Do(lambda x, w: Product.apply(x, 0.5, w), weight(4, 4))
         model, log = nn.Sequential(*layers, layers[0] if twice else nn.GELU(), function), []
@@ -345,128 +330,91 @@ def test_hooks_run_as_often_as_in_one_process_and_see_the_same(hook, twice, monk
         # Which weight comes first is up to the engine, and W need not come in the order of I.
         log = sorted((what, round(float(seen.sum()), 9)) for what, seen in log if what != "added")
         found[way] = (log, [*gradients, *(weight.grad for weight in model.parameters())])
-    assert found[whole][0] == found[split][0] == found[plain][0]
-    torch.testing.assert_close(found[whole][1], found[plain][1])
-    torch.testing.assert_close(found[split][1], found[plain][1])
+    log, expected = found.pop(by_autograd)
+    for found_log, gradients in found.values():
+        assert found_log == log
+        torch.testing.assert_close(gradients, expected)
 
 
-def test_a_weights_whole_gradient_is_there_when_its_hooks_run(monkeypatch):
+def test_a_weights_whole_gradient_is_there_when_its_hooks_run_in_w(monkeypatch):
     monkeypatch.setattr(split_backward, "MOST_BYTES", 0)
     layer, seen = linear(), []
     layer.weight.register_post_accumulate_grad_hook(lambda weight: seen.append(weight.grad.clone()))
-    for graph, gradient in zip(*forward(nn.Sequential(layer, nn.Tanh(), layer), [rows()]), strict=True):
-        graph.input_grad(gradient)
-        assert not seen
-        graph.weight_grad()
+    by_i_and_w(nn.Sequential(layer, nn.Tanh(), layer), [rows()])
     assert len(seen) == 1 and seen[0].equal(layer.weight.grad)
 
 
 # --- work and memory ------------------------------------------------------------------------------
 
 
-def test_no_product_is_computed_twice_however_deep_the_stage():
-    from torch.utils.flop_counter import FlopCounterMode
-
-    def flops(way: Callable[..., Any], depth: int) -> int:
-        model = nn.Sequential(*(linear() for _ in range(depth)))
-        with FlopCounterMode(display=False) as counter:
-            way(model, [rows(), rows(seed=1)])
-        return counter.get_total_flops()
-
-    assert flops(split, 7) == flops(plain, 7) > flops(plain, 6)
+def flops(work: Callable[..., Any], *arguments: Any) -> int:
+    with FlopCounterMode(display=False) as counter:
+        work(*arguments)
+    return counter.get_total_flops()
 
 
-def test_each_half_computes_its_half_of_the_products():
-    from torch.utils.flop_counter import FlopCounterMode
-
-    model = nn.Sequential(linear(), nn.Tanh(), linear())
-    (graph,), (gradient,) = forward(model, [rows()])
-    counts = []
-    for half in (lambda: graph.input_grad(gradient), graph.weight_grad):
-        with FlopCounterMode(display=False) as counter:
-            half()
-        counts.append(counter.get_total_flops())
-    assert counts == [2 * 2 * 5 * 4 * 4] * 2
+def test_no_product_is_computed_twice_however_deep_the_stage_and_each_half_computes_half():
+    seven, six = (nn.Sequential(*(linear() for _ in range(depth))) for depth in (7, 6))
+    inputs = [rows(), rows(seed=1)]
+    assert flops(by_i_and_w, copy.deepcopy(seven), inputs) == flops(by_autograd, seven, inputs)
+    assert flops(by_autograd, seven, inputs) > flops(by_autograd, six, inputs)
+    stage, (gradient,) = forward(nn.Sequential(linear(), nn.Tanh(), linear()), [rows()])
+    assert [flops(stage.input_grad, 0, gradient), flops(stage.weight_grad, 0)] == [2 * 2 * 5 * 4 * 4] * 2
 
 
 def test_a_checkpoint_is_computed_again_once_for_each_half():
     calls = []
     layers = nn.Sequential(linear(), nn.Tanh(), linear(), nn.LayerNorm(4).double())
     layers[0].register_forward_hook(lambda *_: calls.append(1))
-    module = Do(lambda x, f: checkpoint(f, x, use_reentrant=False), layers)
-    (graph,), (gradient,) = forward(module, [rows()])
-    graph.input_grad(gradient)
+    stage, (gradient,) = forward(Do(lambda x, f: checkpoint(f, x, use_reentrant=False), layers), [rows()])
+    stage.input_grad(0, gradient)
     assert len(calls) == 2
-    graph.weight_grad()
+    stage.weight_grad(0)
     assert len(calls) == 3
 
 
-class Keep(torch.autograd.Function):
-    """The identity, which saves a copy for backward. ``alive`` has a reference to each copy's
-    memory."""
-
-    alive: ClassVar[list[Any]] = []
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        kept = x.clone()
-        Keep.alive.append(weakref.ref(kept.untyped_storage()))
-        ctx.save_for_backward(kept)
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
-        return gradients[0] + 0 * ctx.saved_tensors[0]
-
-
-@pytest.mark.parametrize("way", [whole, split])
-@pytest.mark.parametrize("name", ["half frozen, one unused", "one weight above itself", "an input that is not used"])
-def test_nothing_of_the_graph_stays_alive(way, name):
-    module = nn.Sequential(MODULES[name], Do(Keep.apply), Do(lambda x, w: Product.apply(x, 2.0, w), w))
-    gc.collect()
-    gc.disable()  # it must not be needed
-    try:
-        Keep.alive = []
-        way(copy.deepcopy(module) if way is split else module, [rows(), rows(seed=1)])
-        assert len(Keep.alive) == 2 and not any(storage() is not None for storage in Keep.alive)
-    finally:
-        gc.enable()
-        module.zero_grad()
-
-
-def test_a_graph_that_is_dropped_after_i_is_gone_too():
-    Keep.alive = []
+@pytest.fixture
+def no_garbage_collector():
     gc.collect()
     gc.disable()
-    try:
-        graphs, gradients = forward(nn.Sequential(linear(), Do(Keep.apply), linear()), [rows()])
-        graphs[0].input_grad(gradients[0])
-        assert Keep.alive[0]() is not None
-        graphs.clear()
-        assert Keep.alive[0]() is None
-    finally:
-        gc.enable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ["half frozen, one unused", "one weight above itself", "an input that is not used"])
+def test_nothing_of_the_graph_stays_alive(way, name, no_garbage_collector):
+    keep = Keep()
+    module = copy.deepcopy(nn.Sequential(MODULES[name], Do(lambda x, w: Product.apply(x, 2.0, w), w)))
+    way(nn.Sequential(module, keep), [rows(), rows(seed=1)])
+    assert (len(keep.kept), keep.alive()) == (2, 0)
+
+
+def test_a_stage_that_is_dropped_after_i_is_gone_too(no_garbage_collector):
+    keep = Keep()
+    stage, (gradient,) = forward(nn.Sequential(linear(), keep, linear()), [rows()])
+    stage.input_grad(0, gradient)
+    assert keep.alive() == 1
+    del stage
+    assert keep.alive() == 0
 
 
 def test_a_stage_without_weights_keeps_nothing_after_i():
-    Keep.alive = []
-    (graph,), (gradient,) = forward(nn.Sequential(linear().requires_grad_(False), Do(Keep.apply)), [rows()])
-    graph.input_grad(gradient)
-    assert Keep.alive[0]() is None
-    graph.weight_grad()
+    keep = Keep()
+    stage, (gradient,) = forward(nn.Sequential(linear().requires_grad_(False), keep), [rows()])
+    stage.input_grad(0, gradient)
+    assert keep.alive() == 0
+    stage.weight_grad(0)
 
 
 @pytest.mark.parametrize("saved", [False, True])
 def test_the_outputs_memory_is_kept_only_where_an_operation_saved_it(saved):
-    x, layer = rows().requires_grad_(), linear()
-    output = layer(enter_graph(x))
-    output = output.exp() if saved else output + 1
-    graph, memory = StageGraph(output, x), weakref.ref(output.untyped_storage())
-    gradient = torch.ones_like(output)
+    stage = Stage(nn.Sequential(linear(), Do(lambda x: x.exp() if saved else x + 1)), 1)
+    output = stage.forward(0, rows().requires_grad_())
+    gradient, memory = torch.ones_like(output), weakref.ref(output.untyped_storage())
     del output
     assert (memory() is not None) == saved
-    graph.input_grad(gradient)
+    stage.input_grad(0, gradient)
     assert (memory() is not None) == saved
-    graph.weight_grad()
-    del graph
+    stage.weight_grad(0)
     assert memory() is None
