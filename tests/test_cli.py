@@ -32,15 +32,47 @@ def test_help_lists_the_commands_and_loads_neither_torch_nor_pandas():
         assert f"\n    {command} " in run.stdout
 
 
-def result(passed: bool):
-    return lambda task, hint=None: CheckResult(task, (Claim("it holds", None if passed else "it does not"),))
+@pytest.fixture
+def judged(monkeypatch):
+    """The calls of ``check``, which finds dp.3 wrong and all others right."""
+    calls = []
+
+    def check(task, hint=None):
+        calls.append((task, hint))
+        return CheckResult(task, (Claim("it holds", "it does not" if task == "dp.3" else None),))
+
+    monkeypatch.setattr(check_module, "check", check)
+    return calls
 
 
-def test_check_judges_the_tasks_it_is_given_and_ends_with_0_if_all_are_right(monkeypatch, capsys):
-    monkeypatch.setattr(check_module, "check", result(True))
-    assert cli.main(["check", "dp.1", "dp.4"]) == 0
-    output = capsys.readouterr().out
-    assert "dp.1 is right" in output and "dp.4 is right" in output and "dp.2" not in output
+@pytest.mark.parametrize(
+    ("arguments", "status", "tasks", "hint", "said"),
+    [
+        (["dp.1", "dp.4"], 0, ["dp.1", "dp.4"], None, "dp.4 is right"),
+        (["dp.3", "dp.1"], 1, ["dp.3", "dp.1"], None, "it does not"),
+        ([], 1, [*TASKS], None, "pipe.5 is right"),
+        (["dp.1", "--hint", "2"], 0, ["dp.1"], 2, "dp.1 is right"),
+    ],
+)
+def test_check_judges_its_tasks_or_all_and_one_wrong_answer_is_enough_for_1(
+    arguments, status, tasks, hint, said, judged, capsys
+):
+    assert cli.main(["check", *arguments]) == status
+    assert judged == [(task, hint) for task in tasks]
+    assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["check", "dp.1", "dp.99"], "labkit check: unknown task 'dp.99', expected one of: dp.1, dp.2, dp.3"),
+        (["check", "--hint", "2"], "Name it, as in: check dp.1 --hint 2"),
+        (["student", str(ROOT / "labkit")], "is inside the repository"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_without_a_traceback(arguments, said, judged, capsys):
+    assert cli.main(arguments) == 2
+    assert said in capsys.readouterr().err and judged == []
 
 
 def test_what_the_terminal_cannot_encode_is_shown_by_its_number():
@@ -51,50 +83,13 @@ def test_what_the_terminal_cannot_encode_is_shown_by_its_number():
     )
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert run.stdout == "dp.1 is right\n  \\u2713 it holds\n", run.stderr
-    assert run.returncode == 0
-
-
-def test_check_without_a_task_judges_all(monkeypatch, capsys):
-    monkeypatch.setattr(check_module, "check", result(True))
-    assert cli.main(["check"]) == 0
-    assert capsys.readouterr().out.count(" is right\n") == len(TASKS)
-
-
-def test_one_wrong_answer_is_enough_for_exit_status_1(monkeypatch, capsys):
-    monkeypatch.setattr(check_module, "check", lambda task, hint: result(task != "dp.1")(task))
-    assert cli.main(["check", "dp.1", "dp.2"]) == 1
-    assert "it does not" in capsys.readouterr().out
-
-
-def test_check_gives_the_hint_that_it_is_asked_for(monkeypatch, capsys):
-    seen = []
-    monkeypatch.setattr(check_module, "check", lambda task, hint: seen.append((task, hint)) or result(True)(task))
-    assert cli.main(["check", "dp.1", "--hint", "2"]) == 0
-    assert seen == [("dp.1", 2)]
-
-
-def test_a_hint_without_a_task_is_refused_as_it_would_count_for_all(monkeypatch, capsys):
-    monkeypatch.setattr(check_module, "check", lambda task, hint: pytest.fail("it was judged"))
-    assert cli.main(["check", "--hint", "2"]) == 2
-    assert "Name it, as in: check dp.1 --hint 2" in capsys.readouterr().err
-
-
-def test_an_unknown_task_is_refused_with_the_known_ones(capsys):
-    assert cli.main(["check", "dp.1", "dp.99"]) == 2
-    assert "unknown task 'dp.99', expected one of: dp.1, dp.2, dp.3" in capsys.readouterr().err
+    assert (run.returncode, run.stdout) == (0, "dp.1 is right\n  \\u2713 it holds\n"), run.stderr
 
 
 def test_student_writes_an_edition_and_says_what_is_left_to_do(monkeypatch, capsys):
     monkeypatch.setattr(student, "write_student_edition", lambda directory: ["dp.1", "dp.4"])
     assert cli.main(["student", "there"]) == 0
     assert capsys.readouterr().out == "The student edition is in there, with these tasks to do: dp.1, dp.4\n"
-
-
-def test_student_refuses_a_directory_in_the_repository_without_a_traceback(capsys):
-    assert cli.main(["student", str(ROOT / "labkit")]) == 2
-    assert "labkit student: " in (error := capsys.readouterr().err)
-    assert "is inside the repository" in error
 
 
 def test_train_gets_its_arguments_as_they_are(monkeypatch):

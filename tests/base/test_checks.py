@@ -5,46 +5,28 @@ import math
 import numpy as np
 import pytest
 
-from labkit.base.checks import (
-    check_bytes,
-    check_counts,
-    check_seconds,
-    check_whole_bytes,
-    check_world_size,
-    is_whole,
-)
+from labkit.base.checks import check_bytes, check_counts, check_seconds, check_whole_bytes, check_world_size, is_whole
 
+SIZE, RANKS, COUNT = "a .*, 0 or more", "a whole number of ranks, 1 or more", "a whole number, 1 or more$"
 NO_NUMBERS = (True, "1", None, [1], 1j)
+CHECKS = [
+    *((check, (0, 3, 3.0, np.int64(3), np.float32(3)), (-1, math.inf, math.nan), NO_NUMBERS, SIZE)
+      for check in (check_seconds, check_bytes, check_whole_bytes)),
+    (check_bytes, (0.5,), (), (), SIZE),
+    (check_whole_bytes, (), (0.5,), (), "a whole number of bytes"),
+    (lambda _, value: check_world_size(value), (1, np.int64(2)), (0, 1.5), (True, "2"), RANKS),
+    (lambda _, value: check_counts(n_stages=1, n=value), (1, 8), (0,), (1.0, np.int64(1), True), COUNT),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("check", [check_seconds, check_bytes, check_whole_bytes])
-def test_a_size_or_time_is_a_finite_number_from_0_on(check):
-    for value in (0, 3, 3.0, np.int64(3), np.float32(3)):
+@pytest.mark.parametrize(("check", "good", "bad", "of_another_type", "expected"), CHECKS)
+def test_a_check_lets_through_what_it_is_for_and_names_what_it_refuses(check, good, bad, of_another_type, expected):
+    for value in good:
         check("n", value)
-    for value in (-1, math.inf, math.nan):
-        with pytest.raises(ValueError, match=f"^n is {value!r}, expected a .*, 0 or more"):
-            check("n", value)
-    for value in NO_NUMBERS:
-        with pytest.raises(TypeError, match=r"^n is .*, expected a .*, 0 or more"):
-            check("n", value)
-
-
-def test_half_a_byte_is_refused_only_where_bytes_are_whole():
-    check_bytes("n", 0.5)
-    with pytest.raises(ValueError, match=r"^n is 0\.5, expected a whole number of bytes"):
-        check_whole_bytes("n", 0.5)
-
-
-def test_a_world_has_a_whole_number_of_ranks_and_a_count_is_an_int():
-    check_world_size(1)
-    check_world_size(np.int64(2))
-    check_counts(n_stages=1, n_micro=8)
-    for value, error in ((0, ValueError), (1.5, ValueError), (True, TypeError), ("2", TypeError)):
-        with pytest.raises(error, match=r"^world_size is .*, expected a whole number of ranks, 1 or more"):
-            check_world_size(value)
-    for value, error in ((0, ValueError), (1.0, TypeError), (np.int64(1), TypeError), (True, TypeError)):
-        with pytest.raises(error, match=r"^n_micro is .*, expected a whole number, 1 or more$"):
-            check_counts(n_stages=1, n_micro=value)
+    for values, error in ((bad, ValueError), (of_another_type, TypeError)):
+        for value in values:
+            with pytest.raises(error, match=rf"^(n|world_size) is .*, expected {expected}"):
+                check("n", value)
 
 
 def test_whole_is_a_matter_of_type():

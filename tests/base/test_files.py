@@ -1,8 +1,6 @@
 """labkit.base.files: answers are kept in the lab; a reader sees the old file or the new one, and a
 failure leaves nothing."""
 
-from pathlib import Path
-
 import pytest
 
 from labkit.base.files import answers_folder, write_atomically
@@ -25,23 +23,12 @@ def test_a_write_that_fails_leaves_the_file_as_it_was_and_nothing_else(tmp_path)
     assert path.read_bytes() == b"before" and list(tmp_path.iterdir()) == [path]
 
 
-def test_answers_are_kept_in_the_lab_that_the_notebook_is_in(tmp_path: Path, monkeypatch):
-    monkeypatch.delenv("LABKIT_ANSWERS", raising=False)
-    (tmp_path / "notebooks" / "mine").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path / "notebooks" / "mine")
-
-    assert answers_folder() == tmp_path / ".labkit"
-    assert not answers_folder().exists()  # asking writes nothing
-
-
-def test_outside_a_lab_they_are_kept_in_the_working_directory(tmp_path: Path, monkeypatch):
+def test_answers_are_kept_in_the_lab_or_the_working_directory_unless_a_variable_says_where(tmp_path, monkeypatch):
     monkeypatch.delenv("LABKIT_ANSWERS", raising=False)
     monkeypatch.chdir(tmp_path)
-
     assert answers_folder() == tmp_path / ".labkit"
-
-
-def test_an_environment_variable_says_where_else(tmp_path: Path, monkeypatch):
+    (tmp_path / "notebooks" / "mine").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "notebooks" / "mine")
+    assert answers_folder() == tmp_path / ".labkit" and not answers_folder().exists()  # asking writes nothing
     monkeypatch.setenv("LABKIT_ANSWERS", str(tmp_path / "here"))
-
     assert answers_folder() == tmp_path / "here"

@@ -1,47 +1,58 @@
-"""labkit.stats.turns: of ways that take turns, each step counts for its own way."""
+"""labkit.stats: of ways that take turns, each repeat and each step counts for its own way."""
 
 import pytest
 
-from labkit.stats import one_step, turns
+from labkit.stats import one_step, repeats, turns
 from labkit.trace import event_table
 
 
-def events_of(seconds, n_ranks=2, pause_s=0.0):
-    """Steps of ``seconds`` each, with a pause in the middle; rank 1 takes twice as long."""
-    rows, start = [], 0.0
-    for step, length in enumerate(seconds):
-        for rank in range(n_ranks):
-            half = length * (1 + rank) / 2
-            rows.append((rank, "compute", "forward", step, None, None, None, None, start, start + half))
-            rows.append((rank, "comm", "all_reduce", None, None, None, 0, 8, start, start + 99))
-            begin = start + half + pause_s
-            rows.append((rank, "compute", "backward", step, None, None, None, None, begin, begin + half))
-        start += 10.0
+def table_of(*spans):
+    """Return events of (rank, lane, name, step, start, end), measured on an emulated link."""
+    rows = [(rank, lane, name, step, None, None, None, None, a, b) for rank, lane, name, step, a, b in spans]
     return event_table(rows, measured=True, emulated="emulated link")
 
 
-def test_each_round_has_a_step_of_every_way_and_the_slowest_rank_counts():
-    table = turns(events_of([9, 9, 1.0, 2.0, 1.5, 2.5], pause_s=0.5), ["flat", "buckets"])
+def in_a_row(*spans):
+    """Return the events of (rank, name, step, seconds), one after the other on each rank."""
+    clock, events = {}, []
+    for rank, name, step, seconds in spans:
+        start = clock.get(rank, 0.0)
+        clock[rank] = start + seconds
+        events.append((rank, "comm", name, step, start, start + seconds))
+    return table_of(*events)
+
+
+def test_repeats_are_numbered_in_turn_and_the_slowest_rank_counts():
+    ring, server = [(2.0, 1.0), (1.0, 5.0)], [(3.0, 4.0), (7.0, 6.0)]
+    rounds = [(("ring", 1), ring[0]), (("server", 2), server[0]), (("ring", 1), ring[1]), (("server", 2), server[1])]
+    spans = [(rank, *way, each[rank]) for way, each in rounds for rank in (0, 1)]
+    events = in_a_row(*spans, (0, "other", None, 9.0))
+    table = repeats(events[events.name != "other"])
+    assert table.to_dict("list") == {"ring": [2.0, 5.0], "server": [4.0, 7.0]}
+    assert repeats(events, by="step").to_dict("list") == {1: [2.0, 5.0], 2: [4.0, 7.0]}
+    assert repeats(events, by="step", name="ring").to_dict("list") == {1: [2.0, 5.0]}
+    assert "[~" in repr(table) and repr(table).endswith("emulated link")
+
+
+def steps_of(*seconds, n_ranks=2, pause_s=0.0):
+    """Return steps of ``seconds`` each, with a pause in the middle; rank 1 takes twice as long."""
+    spans = []
+    for step, length in enumerate(seconds):
+        for rank in range(n_ranks):
+            start, half = 10.0 * step, length * (1 + rank) / 2
+            begin = start + half + pause_s
+            spans.append((rank, "compute", "forward", step, start, start + half))
+            spans.append((rank, "comm", "all_reduce", None, start, start + 99))
+            spans.append((rank, "compute", "backward", step, begin, begin + half))
+    return table_of(*spans)
+
+
+def test_each_round_has_a_step_of_every_way_and_a_name_counts_its_own_spans_only():
+    table = turns(steps_of(9, 9, 1.0, 2.0, 1.5, 2.5, pause_s=0.5), ["flat", "buckets"])
     assert table.to_dict("list") == {"flat": [2.5, 3.5], "buckets": [4.5, 5.5]}
     assert table.attrs["emulated"] == "emulated link" and "[~" in repr(table)
-
-
-def test_a_name_counts_its_own_spans_only():
-    table = turns(events_of([1.0, 2.0], n_ranks=1, pause_s=3.0), ["flat", "buckets"], "backward", warm_up=0)
-    assert table.to_dict("list") == {"flat": [0.5], "buckets": [1.0]}
-
-
-@pytest.mark.parametrize(
-    ("seconds", "name", "warm_up", "said"),
-    [
-        ([1.0, 1.0, 1.0], None, 0, "3 steps up to number 2, expected whole rounds of 2"),
-        ([1.0, 1.0], None, 1, "1 rounds, of which 1 are to warm up"),
-        ([1.0, 1.0], "wait", 0, "no spans named wait with a step"),
-    ],
-)
-def test_what_are_no_whole_rounds_is_refused(seconds, name, warm_up, said):
-    with pytest.raises(ValueError, match=said):
-        turns(events_of(seconds), ["flat", "buckets"], name, warm_up)
+    named = turns(steps_of(1.0, 2.0, n_ranks=1, pause_s=3.0), ["flat", "buckets"], "backward", warm_up=0)
+    assert named.to_dict("list") == {"flat": [0.5], "buckets": [1.0]}
 
 
 def test_one_step_is_a_rank_s_own_and_a_bucket_waits_for_the_link():
@@ -49,23 +60,35 @@ def test_one_step_is_a_rank_s_own_and_a_bucket_waits_for_the_link():
         ("compute", "backward", 3, 1.0, 5.0),
         ("comm", "all_reduce", None, 2.0, 4.0),
         ("comm", "all_reduce", None, 3.0, 6.0),
-    ]
-    others = [
         ("comm", "all_reduce", None, 0.0, 0.5),
         ("compute", "wait", 3, 5.0, 7.0),
+        ("compute", "wait", 4, 6.5, 7.0),
         ("host", "collect", None, 2.0, 3.0),
     ]
-    rows = [
-        (rank, lane, name, step, None, None, None, None, a, b)
-        for rank in (0, 1)
-        for lane, name, step, a, b in spans + others
-    ]
-    found = one_step(event_table(rows), 3, names=["backward", "wait", "all_reduce"])
+    events = table_of(*((rank, *span) for rank in (0, 1) for span in spans))
+    found = one_step(events, 3, names=["backward", "wait", "all_reduce"])
     assert found[["rank", "name", "start_s", "end_s"]].values.tolist() == [
         [0, "backward", 1.0, 5.0],
         [0, "all_reduce", 2.0, 4.0],
         [0, "all_reduce", 4.0, 6.0],
         [0, "wait", 5.0, 7.0],
     ]
-    with pytest.raises(ValueError, match="rank 0 has no such spans in step 4"):
-        one_step(event_table(rows), 4)
+
+
+UNEVEN = in_a_row((0, "ring", 1, 2.0), (0, "server", 1, 3.0), (0, "ring", 1, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: repeats(UNEVEN), r"not as many repeats of each name \(ring: 2, server: 1\)"),
+        (lambda: repeats(UNEVEN, by="step", name="gather"), "no spans named gather with a step"),
+        (lambda: turns(steps_of(1, 1, 1), "ab", warm_up=0), "3 steps up to number 2, expected whole rounds of 2"),
+        (lambda: turns(steps_of(1, 1), "ab"), "1 rounds, of which 1 are to warm up"),
+        (lambda: turns(steps_of(1, 1), "ab", "wait"), "no spans named wait with a step"),
+        (lambda: one_step(steps_of(1), 4), "rank 0 has no such spans in step 4"),
+    ],
+)
+def test_what_is_not_there_or_makes_no_whole_rounds_is_refused(call, said):
+    with pytest.raises(ValueError, match=said):
+        call()

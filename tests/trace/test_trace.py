@@ -17,6 +17,7 @@ from labkit.trace import (
     TIMING_COLUMNS,
     event_table,
     gpu_time,
+    pause,
     rank_events,
     record,
     span,
@@ -26,47 +27,42 @@ from labkit.trace import (
 )
 
 
-def test_a_span_is_one_row_with_its_labels_and_its_time():
+def test_a_span_is_one_row_with_its_labels_its_rank_and_its_time(monkeypatch):
+    monkeypatch.setenv("RANK", "3")
     with record() as recording:
         before = time.perf_counter()
         with span("all_reduce", lane="comm", step=4, stage=1, micro_batch=2, bucket=3, bytes=1024):
             time.sleep(0.02)
         outside = time.perf_counter() - before
+        with span("forward", micro_batch=0):
+            pass
     assert tuple(recording.events.columns) == EVENT_COLUMNS
     row = recording.events.iloc[0].to_dict()
     duration = row.pop("end_s") - row.pop("start_s")
     labels = {"step": 4, "stage": 1, "micro_batch": 2, "bucket": 3, "bytes": 1024}
-    assert row == {"rank": 0, "lane": "comm", "name": "all_reduce", **labels}
-    assert 0.02 <= duration <= outside
+    assert row == {"rank": 3, "lane": "comm", "name": "all_reduce", **labels}
+    assert 0.02 <= duration <= outside <= recording.events["start_s"][1]  # the clock starts with the recording
+    labels = recording.events.iloc[1][["step", "stage", "micro_batch", "bucket", "bytes"]]
+    assert labels.pop("micro_batch") == 0 and labels.isna().all()
+    assert str(recording.events["micro_batch"].dtype) == "Int64"
 
 
-def test_labels_that_were_not_given_are_missing_and_those_given_stay_integers():
-    with record() as recording, span("forward", micro_batch=0):
-        pass
-    events = recording.events
-    assert events["micro_batch"].tolist() == [0] and str(events["micro_batch"].dtype) == "Int64"
-    assert events[["step", "stage", "bucket", "bytes"]].isna().all(axis=None)
+def test_events_come_in_the_order_of_their_start_and_a_nested_one_lies_inside_its_outer_one():
+    with record() as recording, span("outer"):
+        for _ in range(3):
+            with span("inner"):
+                pass
+    outer, *inner = recording.events.itertuples()
+    assert [outer.name, *(each.name for each in inner)] == ["outer", "inner", "inner", "inner"]
+    assert all(outer.start_s <= each.start_s <= each.end_s <= outer.end_s for each in inner)
 
 
-def test_a_nested_span_lies_inside_its_outer_one_and_both_are_kept():
-    with record() as recording, span("outer"), span("inner"):
-        pass
-    outer, inner = recording.events.set_index("name").loc[["outer", "inner"]].itertuples()
-    assert outer.start_s <= inner.start_s <= inner.end_s <= outer.end_s
-
-
-def test_a_span_around_a_block_that_raises_is_recorded_and_raises_on():
-    with record() as recording, pytest.raises(ZeroDivisionError), span("broken"):
-        raise ZeroDivisionError
-    assert list(recording.events["name"]) == ["broken"]
-
-
-def test_events_are_there_even_if_the_recorded_block_raised():
+def test_a_block_that_raises_is_recorded_and_raises_on():
     with pytest.raises(KeyError), record() as recording:
-        with span("first"):
-            pass
+        with pytest.raises(ZeroDivisionError), span("broken"):
+            raise ZeroDivisionError
         raise KeyError
-    assert list(recording.events["name"]) == ["first"]
+    assert list(recording.events["name"]) == ["broken"]
 
 
 def test_spans_of_many_threads_are_all_there_and_keep_their_labels():
@@ -89,23 +85,18 @@ def test_spans_of_many_threads_are_all_there_and_keep_their_labels():
     assert found == sorted((f"thread {thread}", thread, i) for thread in range(n_threads) for i in range(n_spans))
 
 
-def test_outside_a_recording_a_span_leaves_nothing_behind():
+def test_a_recording_has_the_spans_that_begin_and_end_in_it_and_leaves_nothing_behind():
     with span("before"):
-        pass
+        early = span("began before").__enter__()
     with record() as recording:
-        pass
-    with span("after"):
-        pass
-    assert recording.events.empty
-    assert spans._recorders == ()
-
-
-def test_a_span_that_began_before_the_recording_is_not_in_it():
-    early = span("early")
-    early.__enter__()
-    with record() as recording:
-        early.__exit__(None, None, None)
-    assert recording.events.empty
+        early.end()
+        span("never begun").end()
+        late = span("ends too late").__enter__()
+        with pause(), span("paused"):
+            pass
+    late.end()
+    assert recording.events.empty and spans._recorders == ()
+    assert recording.timings.empty and list(recording.timings.columns) == list(TIMING_COLUMNS)
 
 
 def test_a_span_may_end_in_another_thread_than_it_began_in():
@@ -115,30 +106,11 @@ def test_a_span_may_end_in_another_thread_than_it_began_in():
         assert timing.__enter__() is timing  # what "with span(...) as timing" gives
         thread = threading.Thread(target=lambda: (time.sleep(0.02), timing.end()))
         thread.start()
-        with span("backward"):
-            pass
         thread.join()
         until_joined = time.perf_counter() - began
-    events = recording.events.set_index("name")
-    assert sorted(events.index) == ["all_reduce", "backward"]
-    sent = events.loc["all_reduce"]
-    assert (sent["lane"], sent["bucket"]) == ("comm", 1)
-    assert 0.02 <= sent["end_s"] - sent["start_s"] <= until_joined + 1e-6
-    assert sent["start_s"] <= events.loc["backward", "start_s"]
-
-
-def test_a_span_that_is_never_ended_is_not_in_the_recording_and_one_that_never_began_cannot_end():
-    with record() as recording:
-        span("left open").__enter__()
-        span("never begun").end()
-    assert recording.events.empty
-
-
-def test_a_span_that_ends_after_its_recording_leaves_nothing_behind():
-    with record() as recording:
-        timing = span("too late").__enter__()
-    timing.end()
-    assert recording.events.empty
+    [sent] = recording.events.itertuples()
+    assert (sent.name, sent.lane, sent.bucket) == ("all_reduce", "comm", 1)
+    assert 0.02 <= sent.end_s - sent.start_s <= until_joined + 1e-6
 
 
 def test_an_inner_recording_has_its_own_spans_and_the_outer_one_has_all():
@@ -153,54 +125,19 @@ def test_an_inner_recording_has_its_own_spans_and_the_outer_one_has_all():
     assert list(outer.events["name"]) == ["a", "b", "c"]
 
 
-def test_the_clock_starts_with_the_recording():
-    with record() as recording:
-        time.sleep(0.03)
-        with span("late"):
-            pass
-    assert 0.03 <= recording.events["start_s"].item() < 10
-
-
-def test_events_come_in_the_order_in_which_they_started():
-    with record() as recording, span("outer"):
-        for _ in range(3):
-            with span("inner"):
-                pass
-    assert list(recording.events["name"]) == ["outer", "inner", "inner", "inner"]
-    assert recording.events["start_s"].is_monotonic_increasing
-
-
-def test_the_rank_of_a_span_is_that_of_the_process(monkeypatch):
-    monkeypatch.setenv("RANK", "3")
-    with record() as recording, span("forward"):
-        pass
-    assert recording.events["rank"].tolist() == [3]
-
-
-def test_an_unknown_lane_is_refused_by_name():
+def test_unknown_lanes_and_labels_and_events_before_the_end_are_refused():
     with pytest.raises(ValueError, match=r"lane is 'gpu', expected one of compute, comm, host"):
         span("forward", lane="gpu")
-
-
-def test_an_unknown_label_is_refused_by_name():
     with pytest.raises(TypeError, match="microbatch"):
         span("forward", microbatch=1)
-
-
-def test_events_cannot_be_asked_for_before_the_block_is_over():
     with record() as recording, pytest.raises(RuntimeError, match="once the with block is over"):
         _ = recording.events
 
 
-def test_measured_events_print_as_measurements_and_simulated_ones_do_not():
-    rows = [(0, "compute", "forward", None, None, None, None, None, 0.0, 1.0)]
-    assert isinstance(event_table(rows, measured=True), MeasuredTable)
-    assert type(event_table(rows)) is pd.DataFrame
-
-
-@pytest.mark.parametrize("measured", [True, False])
-def test_a_table_keeps_what_was_emulated_and_its_timings_do_too(measured):
+@pytest.mark.parametrize(("measured", "kind"), [(True, MeasuredTable), (False, pd.DataFrame)])
+def test_a_table_and_its_timings_print_as_what_they_are_and_keep_what_was_emulated(measured, kind):
     events = event_table(rows_of_two_ranks(), measured=measured, emulated="emulated link: slow")
+    assert type(events) is type(timings(events)) is kind
     assert events.attrs == timings(events).attrs == {"emulated": "emulated link: slow"}
     assert event_table(rows_of_two_ranks(), measured=measured).attrs == {}
 
@@ -236,16 +173,6 @@ def test_timings_are_those_of_plain_python():
     assert table["total_s"].sum() == 10.5
 
 
-def test_timings_of_a_recording_without_spans_are_an_empty_table():
-    with record() as recording:
-        pass
-    assert recording.timings.empty and list(recording.timings.columns) == list(TIMING_COLUMNS)
-
-
-def test_timings_of_measured_events_are_a_measured_table():
-    assert isinstance(timings(event_table(rows_of_two_ranks(), measured=True)), MeasuredTable)
-
-
 def chrome_events(rows: list[tuple], path) -> tuple[list[dict], dict]:
     """The spans of the file, and the names that it gives to (process, thread)."""
     to_chrome_trace(event_table(rows), path)
@@ -275,16 +202,7 @@ def test_the_chrome_trace_has_a_process_per_rank_a_thread_per_lane_and_microseco
 
 def test_spans_of_one_thread_of_the_chrome_trace_are_nested_as_the_format_wants(tmp_path):
     label = (None,) * 5
-    times = [
-        (0, 10),
-        (1, 4),
-        (2, 3),
-        (3, 6),
-        (5, 8),
-        (9, 12),
-        (10, 11),
-        (12, 13),
-    ]  # (3, 6) crosses (1, 4), (9, 12) crosses (0, 10)
+    times = [(0, 10), (1, 4), (2, 3), (3, 6), (5, 8), (9, 12), (10, 11), (12, 13)]  # 3-6 crosses 1-4, 9-12 0-10
     events, names = chrome_events([(0, "compute", f"{a}-{b}", *label, a, b) for a, b in times], tmp_path / "trace.json")
     assert sorted(event["name"] for event in events) == sorted(f"{a}-{b}" for a, b in times)
     assert len(set(names.values())) == len(names) > 1
