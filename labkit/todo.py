@@ -35,7 +35,7 @@ TASKS = {
     "pipe.5": "ScheduledPipeline.step",
 }
 
-# What says that a guess is missing, or None, by the guess's name. Whoever asks for one adds it.
+# By a guess's name, what returns that it is missing, or None. Asking for a guess adds it here.
 GUESSES: dict[str, Callable[[], str | None]] = {}
 
 _PACKAGE = Path(__file__).parent

@@ -44,52 +44,31 @@ def run(shell, cell: str):
 UNFILLED = 'from labkit.todo import TodoError\n\ndef f():\n    # TODO dp.1\n    raise TodoError("dp.1")\n'
 
 
-def test_a_task_is_filled_in_once_nothing_raises_its_todo_error(student_file):
-    student_file(UNFILLED)
-    assert not needs("dp.1")
-    assert needs("dp.4")
-    student_file(UNFILLED.replace('raise TodoError("dp.1")', "return 1"))
-    assert needs("dp.1")
+DONE = UNFILLED.replace('raise TodoError("dp.1")', "return 1")
+SOURCES = {  # of labkit/dp.py, and the line in which dp.1 is to do
+    "to do": (UNFILLED, 5),
+    "done": (DONE, None),
+    "to do twice": (UNFILLED + '\ndef g():\n    raise TodoError("dp.1")\n', 5),
+    "half-written": (UNFILLED + "def g(:\n", 5),
+    "in other quotes": ("raise TodoError('dp.1')\n", 1),
+    "by another name": ('import labkit.todo as t\nraise t.TodoError("dp.1")\n', 2),
+    "in another encoding, which is named": (f"# coding: latin-1\nx = 'ü'\n{UNFILLED}", 7),
+    "in a comment": ('# raise TodoError("dp.1")\n', None),
+    "in a docstring": ('"""raise TodoError("dp.1")"""\n', None),
+    "in a text": ('text = """\nraise TodoError("dp.1")\n"""\n', None),
+    "another task": ('raise TodoError("dp.10")\n', None),
+    "another error": ('raise ValueError("dp.1")\n', None),
+}
 
 
-def test_a_task_is_looked_for_in_its_own_file(student_file):
-    student_file("")
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_task_is_to_do_while_its_file_raises_its_todo_error_and_the_first_line_is_named(name, student_file):
+    source, line = SOURCES[name]
+    student_file(source, encoding="latin-1" if "latin-1" in source else "utf-8")
+    assert missing("dp.1") == (line and f"TODO dp.1: labkit/dp.py, line {line}")
+    assert needs("dp.1") == (line is None) and needs("dp.4")
     (todo._PACKAGE / "pipe.py").write_text(UNFILLED.replace("dp.1", "pipe.1"))
-    assert needs("dp.1")
     assert missing("pipe.1") == "TODO pipe.1: labkit/pipe.py, line 5"
-
-
-def test_the_first_line_that_is_to_do_is_named(student_file):
-    student_file(UNFILLED + '\ndef g():\n    raise TodoError("dp.1")\n')
-    assert missing("dp.1") == "TODO dp.1: labkit/dp.py, line 5"
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        '# raise TodoError("dp.1")\n',
-        '"""raise TodoError("dp.1")"""\n',
-        'text = """\nraise TodoError("dp.1")\n"""\n',
-        'raise TodoError("dp.10")\n',
-        'raise ValueError("dp.1")\n',
-    ],
-)
-def test_what_only_looks_like_a_todo_is_none(student_file, source):
-    student_file(source)
-    assert needs("dp.1")
-
-
-@pytest.mark.parametrize(
-    "source", ["raise TodoError('dp.1')\n", 'import labkit.todo as t\nraise t.TodoError("dp.1")\n']
-)
-def test_a_todo_may_be_written_in_another_way(student_file, source):
-    student_file(source)
-    assert not needs("dp.1")
-
-
-def test_a_half_written_file_still_tells_its_todos(student_file):
-    student_file(UNFILLED + "def g(:\n")
-    assert missing("dp.1") == "TODO dp.1: labkit/dp.py, line 5"
 
 
 def test_a_file_that_cannot_be_read_says_why_once_and_the_cell_steps_aside(student_file):
@@ -101,53 +80,32 @@ def test_a_file_that_cannot_be_read_says_why_once_and_the_cell_steps_aside(stude
     assert line.count("labkit/dp.py cannot be read: it is not in UTF-8") == 1
 
 
-def test_a_file_may_name_another_encoding(student_file):
-    student_file("")
-    (todo._PACKAGE / "dp.py").write_bytes(f"# coding: latin-1\nx = 'ü'\n{UNFILLED}".encode("latin-1"))
-    assert missing("dp.1") == "TODO dp.1: labkit/dp.py, line 7"
-
-
 def test_an_unknown_task_is_an_error_that_lists_the_known_ones():
     with pytest.raises(ValueError, match=r"'dp\.99', expected one of: dp\.1, dp\.2, dp\.3"):
         needs("dp.99")
 
 
-def test_the_error_names_task_file_and_line():
-    line = sys._getframe().f_lineno + 2
-    with pytest.raises(NotImplementedError) as caught:
-        raise TodoError("dp.1")
-    assert str(caught.value) == f"TODO dp.1: test_todo.py, line {line}"
-
-
-def test_the_error_says_labkit_for_a_student_file(student_file):
+def test_the_error_names_task_file_and_line_and_comes_back_from_a_rank_as_it_was(student_file):
     student_file(UNFILLED)
     space: dict = {}
     exec(compile(UNFILLED, str(todo._PACKAGE / "dp.py"), "exec"), space)
-    with pytest.raises(TodoError) as caught:
+    with pytest.raises(NotImplementedError) as caught:
         space["f"]()
-    assert str(caught.value) == missing("dp.1") == "TODO dp.1: labkit/dp.py, line 5"
-
-
-def test_the_error_comes_back_from_a_rank_as_it_was():
-    error = TodoError("dp.1", "labkit/dp.py, line 5")
-    again = pickle.loads(pickle.dumps(error))
-    assert (str(again), again.task, again.place) == (str(error), "dp.1", "labkit/dp.py, line 5")
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert str(caught.value) == str(again) == missing("dp.1") == "TODO dp.1: labkit/dp.py, line 5"
+    assert (again.task, again.place) == ("dp.1", "labkit/dp.py, line 5")
+    line = sys._getframe().f_lineno + 1
+    assert str(TodoError("dp.1")) == f"TODO dp.1: test_todo.py, line {line}"
 
 
 # --- %%needs --------------------------------------------------------------------------------------
 
 
-def test_a_cell_steps_aside_with_one_line_and_nothing_of_it_runs(shell, student_file):
+def test_a_cell_steps_aside_with_one_line_for_all_its_tasks_and_nothing_of_it_runs(shell, student_file):
     student_file(UNFILLED)
-    result, printed = run(shell, "%%needs dp.1\nran = True\n1 / 0")
-    assert result.success
-    assert printed == "TODO dp.1: labkit/dp.py, line 5\n"
+    result, printed = run(shell, "%%needs dp.4 dp.1\nran = True\n1 / 0")
+    assert (result.success, printed) == (True, "TODO dp.1: labkit/dp.py, line 5\n")
     assert "ran" not in shell.user_ns
-
-
-def test_a_cell_steps_aside_for_each_of_several_tasks(shell, student_file):
-    student_file(UNFILLED)
-    assert run(shell, "%%needs dp.4 dp.1\n1")[1] == "TODO dp.1: labkit/dp.py, line 5\n"
     student_file(UNFILLED + 'raise TodoError("dp.4")\n')
     assert run(shell, "%%needs dp.4 dp.1\n1")[1] == "TODO dp.4: labkit/dp.py, line 6; TODO dp.1: labkit/dp.py, line 5\n"
 
@@ -162,19 +120,14 @@ def test_a_cell_runs_as_if_the_line_were_not_there(shell, student_file):
     assert "42" in printed
 
 
-def test_an_error_in_a_cell_is_the_cells_own_with_its_line(shell, student_file):
+def test_an_error_in_a_cell_is_the_cells_own_and_the_history_has_the_cell_as_it_was_typed(shell, student_file):
     student_file("")
+    before = shell.execution_count
     result, _ = run(shell, "%%needs dp.1\nx = 1\nx / 0")
     assert isinstance(result.error_in_exec, ZeroDivisionError)
     assert result.error_in_exec.__traceback__.tb_next.tb_lineno == 3
-
-
-def test_the_history_has_the_cell_as_it_was_typed(shell, student_file):
-    student_file("")
-    before = shell.execution_count
-    run(shell, "%%needs dp.1\nx = 1")
     assert shell.execution_count == before + 1
-    assert shell.history_manager.input_hist_raw[before] == "%%needs dp.1\nx = 1"
+    assert shell.history_manager.input_hist_raw[before] == "%%needs dp.1\nx = 1\nx / 0"
 
 
 @pytest.mark.parametrize("line", ["%%needs", "%%needs dp.99"])
@@ -191,15 +144,11 @@ def test_it_works_below_another_cell_magic(shell, student_file):
     assert shell.user_ns["captured"].stdout == "TODO dp.1: labkit/dp.py, line 5\n"
 
 
-def test_loading_it_twice_changes_nothing(shell, student_file):
-    todo.load_ipython_extension(shell)
-    names = [getattr(t, "__name__", "") for t in shell.input_transformers_cleanup]
-    assert names.count("step_aside") == 1
-
-
-def test_other_cells_are_left_alone():
+def test_other_cells_are_left_alone_and_loading_it_twice_changes_nothing(shell):
     for cell in (["x = 1\n"], ["%%needsmore\n", "x\n"], [], ["# %%needs dp.1\n", "x\n"]):
         assert todo.step_aside(cell) == cell
+    todo.load_ipython_extension(shell)
+    assert [getattr(t, "__name__", "") for t in shell.input_transformers_cleanup].count("step_aside") == 1
 
 
 def test_importing_it_in_a_notebook_is_enough_and_outside_needs_no_ipython():

@@ -1,4 +1,4 @@
-"""Record what an answer calls of torch.distributed, at the process group: every call passes it."""
+"""Record an answer's calls to torch.distributed, at the process group that all of them reach."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 from unittest import mock
 
-# A process group's methods, by what a student calls. A barrier moves no data, so it may be had.
+# A process group's methods, by what a student calls. A barrier moves no data, so it is allowed.
 _METHODS = {name: name for name in ("broadcast", "gather", "reduce", "reduce_scatter", "scatter", "send")} | {
     "all_gather_into_tensor": "_allgather_base all_gather_single allgather_into_tensor_coalesced",
     "reduce_scatter_tensor": "_reduce_scatter_base reduce_scatter_single reduce_scatter_tensor_coalesced",
@@ -23,12 +23,11 @@ NAMES = {method: name for name, methods in _METHODS.items() for method in method
 
 
 class GroupCall(NamedTuple):
-    """One call: ``name`` as torch.distributed has it, ``bytes`` of the tensors that this rank
-    gives.
+    """One call: ``name`` as in torch.distributed, and how many ``bytes`` this rank gives.
 
-    For scatter they are those that it takes. ``peer`` is the rank that it sends to or receives
-    from, or the root of a collective that has one. ``waits`` counts how often its end was waited
-    for.
+    For scatter ``bytes`` is what it takes. ``peer`` is the rank that it sends to or receives from,
+    or the root of a collective that has one. ``waits`` has an item for each time that somebody
+    waited for its end.
     """
 
     name: str
@@ -39,9 +38,9 @@ class GroupCall(NamedTuple):
 
 @contextmanager
 def recorded(look: Callable[[GroupCall, Any], None] | None = None) -> Iterator[list[GroupCall]]:
-    """Inside, add every call to a process group in this process to the list. All have ended
-    afterwards, but for those that wait for a rank that takes no part.
+    """List every call to a process group in this process.
 
+    Afterwards all have ended, except those that wait for a rank that takes no part.
     ``look(call, tensors)`` is called before each of them begins, with the tensors that it is given.
     """
     from torch.distributed import ProcessGroup
@@ -83,7 +82,7 @@ def calls_have_ended(case: Any, seen: Any) -> Any:
 
 
 class _Work:
-    """Work that notes in ``call`` that somebody waits for it, or asks for what tells its end."""
+    """Work that notes in ``call`` when somebody waits for it, or asks for what tells its end."""
 
     def __init__(self, call: GroupCall, work: Any):
         self.call, self.work = call, work

@@ -45,7 +45,7 @@ def work(file: Path, port: int, caller: int, rank: int, world_size: int, backend
     if rank > 0:
         with contextlib.suppress(psutil.Error):  # it has gone already, or stays
             psutil.Process(processes[0]).wait(timeout=3)
-        time.sleep(0.3 * (world_size - rank))  # whoever does not wait for all ranks has had the time to go on
+        time.sleep(0.3 * (world_size - rank))  # whoever does not wait for all ranks has had time to go on
     told, found = (rank, world_size, backend), (dist.get_rank(), dist.get_world_size(), dist.get_backend())
     open_at = [c.laddr.ip for c in psutil.Process().net_connections("inet") if c.status == psutil.CONN_LISTEN]
     with file.open("a") as reports:
@@ -115,7 +115,7 @@ class Forked(popen_fork.Popen):
 
 
 def _prepare() -> None:
-    """Have what is to be spawned forked where that is safe, and torch log nothing."""
+    """Fork what would be spawned, where that is safe, and have torch log nothing."""
     os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)  # the processes to come are nobody's ranks yet
     if sys.platform == "linux":
         popen_spawn_posix.Popen = Forked  # type: ignore

@@ -1,6 +1,6 @@
 """dp.4: average_gradients averages the gradients of a small model on three ranks.
 
-What must become of the gradients is the same in dp.3, so that file takes its claims from here.
+dp.3 asks the same of the gradients, so that file takes its claims from here.
 """
 
 from __future__ import annotations

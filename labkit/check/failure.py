@@ -16,7 +16,7 @@ from labkit.todo import read_source
 MOST_OF_A_MESSAGE = 600  # characters of what was raised
 SYNTAX_ERRORS = ("SyntaxError", "IndentationError", "TabError")
 WAITS_FOR_RANKS = "a rank that waits for the others while they do something else"
-OTHER_SIZE = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")  # gloo's last words
+OTHER_SIZE = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")  # what gloo says last
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,7 @@ class Source:
         return f"labkit/{self.path.name}"
 
     def place(self, text: str) -> str:
-        """Return ``labkit/dp.py, line 42``, the student's innermost line in a traceback or stack,
-        or nothing."""
+        """Return ``labkit/dp.py, line 42``: the student's innermost line in a traceback, if any."""
         given = self._given_lines()
         lines = map(int, re.findall(rf'File "[^"\n]*{re.escape(self.file)}", line (\d+)', text))
         own = [line for line in lines if line not in given]
@@ -55,11 +54,10 @@ class Source:
 
 
 def raised(error_type: str, message: str, text: str, source: Source) -> str:
-    """Return ``it raised ValueError: … (labkit/dp.py, line 42)``, of an exception with this
-    traceback.
+    """Return ``it raised ValueError: … (labkit/dp.py, line 42)`` for an exception's traceback.
 
-    Where it only passes on another process's traceback, it is the exception in there that counts.
-    For a TodoError, return ``dp.6 has to be done first (labkit/dp.py, line 42)``.
+    An exception that only passes on another process's traceback stands for the one in there. For
+    a TodoError, return ``dp.6 has to be done first (labkit/dp.py, line 42)``.
     """
     if "Traceback (most recent call last)" in message:
         inner_type, _, message = message.strip().splitlines()[-1].partition(": ")
@@ -76,8 +74,10 @@ def raised(error_type: str, message: str, text: str, source: Source) -> str:
 
 
 def stopped_by(error: Exception, source: Source, waits: str) -> str:
-    """Return why ranks gave no answer: one raised, or never ended (``waits``: for what), or
-    died."""
+    """Return why ranks gave no answer: one raised, died, or never ended.
+
+    ``waits`` says what one that never ends may be waiting for.
+    """
     from labkit.launch import LaunchTimeout, RankError
 
     if isinstance(error, NotPlain):

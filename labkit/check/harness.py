@@ -1,4 +1,4 @@
-"""Try an answer case by case, away from here, and hold what was seen against a task's claims.
+"""Observe an answer case by case, in other processes, and test a task's claims against that.
 
 A task is one file, such as ``dp_6.py``. It holds cases, and claims:
 
@@ -27,20 +27,19 @@ A task is one file, such as ``dp_6.py``. It holds cases, and claims:
     @TASK.claim(CASES, after=[each_parameter_is_in_one_bucket])
     def …
 
-The docstring says what must hold. The claim is asked about one case after the other: it gives what
+The docstring says what must hold. The claim is called for one case after the other: it returns what
 is wrong and what to do, or something falsy where it holds. The first case in which it does not hold
-is its finding. It is not tried as long as a claim in ``after`` does not hold. Claims stand in the
-order in which they are tried: causes before what follows from them.
+makes its finding. It is not tried while a claim in ``after`` does not hold. Claims stand in the
+order in which they are tried: causes before their consequences.
 
-A case is observed once, when a claim first asks for it. So what comes ``after`` may be a case that
-is only safe to try, or only says something, where the earlier claim holds. A case with a
-``world_size`` (a field or a class attribute) is observed in so many ranks, in a process group on
-gloo; then ``seen`` is a list in rank order. Ranks stay from one case to the next, so what a case
-changes in them it puts back.
+A case is observed once, when a claim first needs it. So a claim with ``after`` may have cases that
+are only safe, or only mean something, where the earlier claim holds. A case with a ``world_size``
+(a field or a class attribute) is observed in that many ranks, in a process group on gloo; then
+``seen`` is a list in rank order. Ranks stay from one case to the next, so a case puts back what it
+changes in them.
 
-The first case that raises, does not end, or ends its process or process group is the last one that
-is observed. What happened is said once, and claims that have found nothing wrong by then are not
-tried.
+No case is observed after one that raises, does not end, or ends its process or process group. That
+is reported once, and claims that have found nothing wrong by then are not tried.
 """
 
 from __future__ import annotations
@@ -70,10 +69,9 @@ class _Check(NamedTuple):
 class TaskClaims:
     """The claims of one task, each a function, in the order in which they are tried.
 
-    ``given``: functions, classes, and lines as they read, in the student's file that are not the
-    student's to write, so no finding names their lines. ``first``: tasks that have to be right
-    before this one is tried. ``waits``: what an answer that does not end may be waiting for, in
-    words.
+    ``given``: functions, classes and lines of the student's file that the student did not write,
+    so no finding names them. ``first``: tasks that have to be right before this one is tried.
+    ``waits``: what an answer that does not end may be waiting for, in words.
     """
 
     def __init__(self, given: Sequence[str] = (), first: Sequence[str] = (), waits: str = ""):
@@ -81,8 +79,7 @@ class TaskClaims:
         self.checks: list[_Check] = []
 
     def claim(self, cases: Sequence[Any], after: Sequence[Holds] = ()) -> Callable[[Any], Any]:
-        """Add the decorated function to the claims, to be held against ``cases`` once those in
-        ``after`` hold."""
+        """Add the decorated function as a claim, to be tried on ``cases`` once ``after`` hold."""
 
         def add(holds: Holds) -> Holds:
             self.checks.append(_Check(holds, cases, after))
@@ -97,13 +94,13 @@ _right: dict[str, bytes] = {}  # by task, its file as it was when the answer was
 def check(task: str, hint: int | None = None) -> CheckResult:
     """Judge ``task``, such as ``"dp.1"``, by its file on disk: what is right, and what is wrong.
 
-    The answer runs in new processes, so an edit counts at once, and an endless loop or a crash in
-    it is survived. Takes a few seconds at most, longer only where the answer does not end by
-    itself. ``hint`` is 1, 2 or 3: hints so far stand under the result, each bigger than the one
-    before, and how many were asked for is remembered.
+    The answer runs in new processes, so an edit counts at once, and check survives an endless loop
+    or a crash. It takes a few seconds at most, longer only where the answer does not end by
+    itself. ``hint`` is 1, 2 or 3: that many hints stand under the result, each bigger than the one
+    before, and the highest number asked for is remembered.
 
-    Raises ValueError for an unknown task, with the list of those there are, and for a hint that
-    there is not, before anything is judged.
+    Raises ValueError for an unknown task, with the list of known ones, and for another ``hint``,
+    before anything is judged.
     """
     task_file(task)  # raises for an unknown task
     if hint is None:

@@ -1,7 +1,7 @@
 """Observe an answer in processes of its own, called as a cell of a notebook calls it.
 
-No file of check is among those that have called it. So an answer that looks who calls it finds what
-it would find in a notebook, and what it does only for check is not seen.
+No file of check is on its call stack. So an answer that looks at its callers finds what it would
+find in a notebook, and cannot behave better for check.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""pipe.1: where split_module cuts models that lie on several devices: the CPU, virtual ones, and
-torch's meta device, whose tensors have no data, so every machine has it."""
+"""pipe.1: where split_module cuts models that lie on several devices.
+
+These are the CPU, virtual devices, and torch's meta device, which every machine has.
+"""
 
 from __future__ import annotations
 

@@ -32,8 +32,7 @@ class Case(NamedTuple):
         return one_by_one, list(islice(clock_cycles(*self), MOST + 1))
 
     def expected(self) -> list[list[tuple[int, int]]]:
-        """Return what starts at the same time in a simulated pipeline of tasks that take as
-        long."""
+        """Return what starts at the same time in a simulated pipeline of equally long tasks."""
         from labkit.schedule import forward_only
         from labkit.simulate import simulate
 

@@ -21,7 +21,7 @@ NO_GRADIENT = Op("B", 1, 3)  # gives None to the stage before, as where nothing 
 
 
 class StepCall(NamedTuple):
-    """A call, in words the tensor that goes along, and what else to say where it is expected."""
+    """A call, its tensor in words, and what else to say where this call is expected."""
 
     name: str
     tensor: str = ""
@@ -102,8 +102,7 @@ class Case:
 
 
 class FakeP2P:
-    """Stands in for a rank's P2P: gives what one process computes, and notes calls, also of
-    stages."""
+    """Stands in for a rank's P2P: gives what one process computes, and notes all calls."""
 
     def __init__(self, case: Case):
         import torch

@@ -12,17 +12,16 @@ from labkit.check.hints import HINTS
 
 COLOURS = {"✓": "#0072b2", "✗": "#d55e00", "–": "#767676"}
 WIDTH = 100  # of a hint as text, in characters
-MOST_SHOWN = 1_500  # characters of what is wrong: an answer may have given anything
+MOST_SHOWN = 1_500  # characters of what is wrong: an answer may return anything
 
 
 @dataclass(frozen=True)
 class Claim:
     """Something that must hold of an answer.
 
-    ``wrong`` is None if it does, else what is wrong and what to do, head and tail of a long text.
-
-    ``not_tried`` is why it could not be tried, because of something else that is wrong; then
-    ``wrong`` is None too.
+    ``wrong`` is None if it does, else what is wrong and what to do; of a long text, head and tail.
+    ``not_tried`` says why something else that is wrong kept it from being tried; then ``wrong`` is
+    None too.
     """
 
     text: str
@@ -46,10 +45,9 @@ class Claim:
 class CheckResult:
     """What :func:`labkit.check.check` found.
 
-    ``claims`` are all that was judged; ``findings`` says what is wrong.
-
-    An unfilled task has no claims: its only finding is ``TODO dp.1: labkit/dp.py, line 42``.
-    ``hints`` are shown under the result; ``hints_used`` of the task's three were asked for so far.
+    ``claims`` are all that was judged; ``findings`` says what is wrong. An unfilled task has no
+    claims: its only finding is ``TODO dp.1: labkit/dp.py, line 42``. ``hints`` are shown under the
+    result; ``hints_used`` is the highest number of a hint that was asked for so far.
     """
 
     task: str
@@ -78,8 +76,7 @@ class CheckResult:
         return f"{self.task} is not right yet: {marks.count('✓')} of {len(marks)} claims hold{rest}"
 
     def _reasons(self) -> Iterator[tuple[Claim, str]]:
-        """Give each claim with why it does not hold, but why it is not tried only where that was
-        not said already."""
+        """Yield each claim with why it does not hold; why some are not tried is said only once."""
         said = ""
         for claim in self.claims:
             reason = claim.wrong or claim.not_tried or ""

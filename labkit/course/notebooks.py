@@ -44,7 +44,7 @@ TAKEN_OUT = "nbval-ignore-output"  # the tag of a cell whose outputs the student
 RAISES = "raises-exception"  # nbclient and nbval both know this tag
 
 _PROJECT = Path(__file__).resolve().parents[2]
-# Folders that are elsewhere on every machine. A path such as /usr/bin says nothing about anyone.
+# Folders that differ from machine to machine. A path such as /usr/bin says nothing about anyone.
 _PRIVATE = r"/home/|/root/|/Users/|/tmp/|/private/|/var/folders/|[A-Za-z]:\\\\?Users"
 # What would make nbval look away; the lab compares every output.
 _UNCOMPARED = re.compile(r"nbval-ignore-output|nbval-skip|NBVAL_IGNORE_OUTPUT|NBVAL_SKIP|PYTEST_VALIDATE_IGNORE_OUTPUT")
@@ -149,7 +149,7 @@ def normalised(notebook: NotebookNode) -> NotebookNode:
 
 
 def _id_of(source: str, taken: set[str]) -> str:
-    """Return an id from the cell's own text, so that a new cell changes no other cell's id."""
+    """Return an id made from the cell's own text, so that a new cell changes no other cell's id."""
     for salt in range(len(taken) + 1):
         cell_id = hashlib.sha256(f"{salt}{source}".encode()).hexdigest()[:8]
         if cell_id not in taken:

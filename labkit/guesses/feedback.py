@@ -21,8 +21,10 @@ TERMS = {  # that guesses forget again and again, by the word that a notebook us
 
 
 class Feedback(NamedTuple):
-    """A sentence or two for the reader, and for calibration what was left out, of which of TERMS
-    it is part, or ""."""
+    """A sentence or two for the reader, and for calibration what was left out and its term.
+
+    Both are ``""`` where nothing was left out; ``term`` is one of TERMS.
+    """
 
     text: str
     left_out: str = ""

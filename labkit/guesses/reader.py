@@ -15,8 +15,7 @@ from labkit.guesses.question import Question
 
 
 class Card(Lines):
-    """Lines with a bar at their left. In HTML a measured sentence has no mark, as it is one as a
-    whole."""
+    """Lines with a bar at their left. In HTML a sentence measured as a whole has no mark."""
 
     def _repr_html_(self) -> str:
         lines = re.sub(r' style="[^"]*"', "", as_html(self.text)).replace("\n", "<br>")
@@ -92,8 +91,8 @@ class Guess:
         """Show how far off the guess is and which term it forgot; from now on it is final.
 
         For a number, ``as_if`` holds wrong models by a clause, ``{"if messages were free": 0.1}``,
-        and ``terms`` what the answer is made of, ``{"the latency of 52 messages": 5.2}``; at least
-        one of them. Either may name the term that such a guess forgets, for the calibration:
+        and ``terms`` the parts of the answer, ``{"the latency of 52 messages": 5.2}``; at least one
+        of them is needed. Either may name the term that such a guess forgets, for the calibration:
         ``{"if messages were free": (0.1, "latency")}``, one of "latency", "host", "overlap" and
         "bytes". For a choice, ``as_if`` says of every choice what speaks for it or against it.
         For an order, ``answer`` has the number of each choice, and ``as_if`` wrong orders by a

@@ -1,9 +1,9 @@
 """Keep the reader's guesses in a file outside the notebook.
 
 A reader's own are in ``.labkit/guesses.json`` of the lab, so running all cells again keeps them.
-A kept page (LABKIT_STATIC=1) has those of ``notebooks/guesses.json``, which ship with the lab.
-Either file is one JSON object: by the name of a question what is known of it, in the order in
-which the questions were answered.
+A stored notebook (LABKIT_STATIC=1) has those of ``notebooks/guesses.json``, which ship with the
+lab. Either file is one JSON object: for each question, by name, what is known of it, in the order
+in which they were answered.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def read(file: Path) -> dict[str, dict[str, Any]]:
 def keep(name: str, **facts: Any) -> None:
     """Write facts of a question into the file, beside what it holds already.
 
-    On a kept page nothing is written, except while an instructor stores the page.
+    For a stored notebook nothing is written, except while an instructor stores it.
     """
     if static() and not os.environ.get(KEPT):
         return

@@ -43,7 +43,7 @@ WRONG = {
     claims.a_failure_ends_all: {
         "hides a failure": ("as if all were well", (END, "    except Exception:\n        pass\n" + END)),
         "raises an error of its own": (
-            "say why: let the",
+            "not say why: let",
             (END, "    except Exception:\n        raise OSError\n" + END),
         ),
         "waits for one after the other": ("went on to its end all the same", (WAIT, ONE_BY_ONE)),

@@ -42,10 +42,7 @@ WRONG = {
         "works on a copy": ("as it was before: change the tensor itself", (FLAT, "tensor.flatten().clone()")),
         "gives the mean": ("is the mean: ring_all", (WRITE_BACK, "tensor.copy_(flat.view(tensor.shape) / world_size)")),
         "stops after reduce-scatter": ("on rank 0 of 3, only chunk 1 is the sum", (GATHER, "break")),
-        "always sends its own chunk": (
-            "of 3 chunks are the sum",
-            ("= chunks[(rank - step) % world_size]", "= chunks[rank]"),
-        ),
+        "always sends its own chunk": ("of 3 chunks are", ("= chunks[(rank - step) % world_size]", "= chunks[rank]")),
         "leaves the remainder out": ("may differ by one", (CHUNKS, CHUNKS.replace("flat", WITHOUT_REMAINDER))),
         "does not write the copy back": ("its elements do not lie side by side", (WRITE_BACK, "")),
         "adds up in float32": ("float64, 3 ranks: on rank 0", (FLAT, FLAT + ".float()"), ALWAYS_WRITE_BACK),

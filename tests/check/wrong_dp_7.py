@@ -53,15 +53,9 @@ WRONG = {
         "zeros in the buffer alone": ("is None, and should be", (COLLECT_REST, ": bucket.views[position].zero_()")),
         "collects what is there again": ("3 times too small", ("in bucket.missing:", "in range(len(bucket.views)):")),
         "zeros for what is missing": ("inside no_sync", (COLLECT_REST, f": {TAKE}.zero_()")),
-        "zeros what was missing": (
-            "is still the rank's own",
-            (WAIT, f"{WAIT}; bucket.views[0] *= 0 not in bucket.missing"),
-        ),
+        "zeros what was missing": ("rank's own", (WAIT, f"{WAIT}; bucket.views[0] *= 0 not in bucket.missing")),
         "takes the buffer as it is": ("step 2: the gradient of c.bias is neither", (COLLECT_REST, f": {TAKE}")),
-        "puts new tensors in place": (
-            "a tensor of its",
-            (WAIT, f"{WAIT}; bucket.parameters[0].grad = bucket.views[0] / 1"),
-        ),
+        "puts new tensors in place": ("of its own", (WAIT, f"{WAIT}; bucket.parameters[0].grad = bucket.views[0] / 1")),
     },
 }
 RIGHT = {

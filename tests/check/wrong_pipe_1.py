@@ -34,26 +34,17 @@ COMPLETE = {
     "plain lists": ("it gave [[[a Linear], [a ", last("partitions = [list(each) for each in partitions]")),
     "copies": ("['?', '???'], where ? is no module of the", first("module = __import__('copy').deepcopy(module)")),
     "takes modules out of WithDevice": ("['?b', '?', '?'], wh", first("module = getattr(module, 'module', module)")),
-    "takes blocks apart": (
-        "['a', '?', 'c'], where",
-        (PUT, "(name, module[0] if hasattr(module, 'append') else module)"),
-    ),
+    "takes blocks apart": ("['a', '?', 'c'], wh", (PUT, "(name, module[0] if hasattr(module, 'append') else module)")),
     "loses the last group": ("it gave ['a']: module b is in no partition", last("del partitions[-1], devices[-1]")),
     "leaves ReLUs out": ("it gave ['b', 'dg']: module a", (ADD, f"if any(True for _ in module.parameters()): {ADD}")),
-    "collects by device": (
-        "['ac', 'b', '']: one after the other",
-        ("[-1].a", "[devices.index(device or devices[-1])].a"),
-    ),
+    "collects by device": ("['ac', 'b', '']: one after", ("[-1].a", "[devices.index(device or devices[-1])].a")),
     "takes them out of the model": ("it left 0 modules in the", first("del modules[0]")),
 }
 CUT = {
     "a partition for each module": ("it gave ['a', 'b', 'c', 'd'], expected ['a', 'bcd']: neighbours", (NEW, "True")),
     "begins one for a new device only": ("['a', 'bc'], expected ['a', 'b', 'c']: com", (NEW, "device not in devices")),
     "takes None for a device": ("nothing says where a ReLU is", ("device is not None and ", "")),
-    "looks at parameters only": (
-        "it gave ['abcd'], expected ['ab', 'c', 'd']: cpu:0",
-        first(f"device = {OF_PARAMETERS}"),
-    ),
+    "looks at parameters only": ("['abcd'], expected ['ab', 'c', 'd']: cpu:0", first(f"device = {OF_PARAMETERS}")),
     "plain cpu is one more device": ("it gave ['a', 'b', 'c', 'd'], exp", first(f"device = device or {OF_PARAMETERS}")),
 }
 AS_IN_THE_MODEL = {

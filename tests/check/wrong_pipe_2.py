@@ -35,10 +35,7 @@ WRONG = {
         "the last one twice": ("2 times", (LOOP, f"{LOOP}\n    yield [(num_batches - 1, num_partitions - 1)]")),
         "an empty clock at the end": ("clock 6 is empty", ("num_partitions - 1", "num_partitions")),
         "everything at once": ("Micro-batch 0 is in no earlier clock in partition 0", (LOOP, f"yield {TASKS}")),
-        "one task a clock": (
-            "clock 1 is [(0, 1)], expected [(1, 0), (0,",
-            (LOOP, f"for task in {TASKS}: yield [task]"),
-        ),
+        "one task a clock": ("clock 1 is [(0, 1)], expected [(1, 0),", (LOOP, f"for task in {TASKS}: yield [task]")),
         "from the last micro-batch": ("clock 0 is [(3, 0)], expected", (PAIR, "(num_batches - 1 - clock + j, j)")),
         "from the last partition in a clock": ("clock 1 is [(0, 1), (1, 0)], expected", (CLOCK, f"{CLOCK}[::-1]")),
     },

@@ -42,10 +42,7 @@ CALLS = {
     "sends the loss": ("it raised ValueError: 2F0 gives nothing to another stage", (NOT_LAST, "if True:")),
     "input first": ("stage is 0 and micro_batch tensor(", (f"(i, {INPUT})", f"({INPUT}, i)")),
     "under no_grad": ("send(0F0) was given what 0F0 gives, cut off by", first("torch.set_grad_enabled(False)")),
-    "past P2P": (
-        "torch.distributed was called past self._p2p (labkit",
-        (SEND_Y, "torch.distributed.send(y, self.rank + 1)"),
-    ),
+    "past P2P": ("was called past self._p2p (labkit", (SEND_Y, "torch.distributed.send(y, self.rank + 1)")),
     "cuts x itself": ("of shape (2, 2), expected inputs[2]", x("inputs[i]", "x.chunk(self.schedule.n_micro)[i]")),
     "takes inputs in turn": ("(0F1) was given inputs[0], expected inputs[1]", x("inputs[i]", "inputs.pop(0)")),
     "detaches what it receives": ("(1F0) was given what 0F0 gives, cut off by", (INPUT, f"({INPUT}).detach()")),
@@ -55,10 +52,7 @@ CALLS = {
     "a mean over micro-batches": ("given 0.333 times what 1B0 gives", (BACKWARD, "stage.backward(i, dy / 3)")),
     "sends no activation": ("forward(0F1), expected send(0F0), for which 1F0 waits", (SEND_Y, "pass")),
     "sends its input": ("send(0F0) was given inputs[0], expected what 0F0", (SEND_Y, "self._p2p.send(op, inputs[i])")),
-    "no gradient, nothing to send": (
-        "expected send(1B3), for which 0B3 waits. Take",
-        (NOT_FIRST, "if dx is not None:"),
-    ),
+    "no gradient, nothing to send": ("expected send(1B3), for which 0B3 waits", (NOT_FIRST, "if dx is not None:")),
     "returns from between": ("it called nothing more, expected finish()", then("return None")),
     "finishes it itself": ("it called finish(), expected nothing more", then("self._p2p.finish()")),
 }

@@ -61,10 +61,8 @@ def module(tmp_path, monkeypatch):
 @pytest.fixture
 def open_tasks(monkeypatch):
     """The tasks that are not filled in."""
-    tasks = {"dp.3"}
     place = "labkit.lab.listings.missing"
-    monkeypatch.setattr(place, lambda task: f"TODO {task}: labkit/dp.py, line 42" if task in tasks else None)
-    return tasks
+    monkeypatch.setattr(place, lambda task: f"TODO {task}: labkit/dp.py, line 42" if task == "dp.3" else None)
 
 
 def test_code_is_shown_with_its_signature_and_without_docstring_markers_and_what_is_for_tools(module):
@@ -78,9 +76,10 @@ def test_code_is_shown_with_its_signature_and_without_docstring_markers_and_what
     ]
 
 
-def test_a_docstring_is_shown_on_request(module):
-    assert '"""Return twice x.' in repr(listing(module.double, docstrings=True))
-    assert "SOLUTION" not in repr(listing(module.double, docstrings=True))
+def test_a_docstring_is_shown_on_request_or_where_it_is_all_there_is(module):
+    shown = repr(listing(module.double, docstrings=True))
+    assert '"""Return twice x.' in shown and "SOLUTION" not in shown
+    assert '"""There is nothing else."""' in repr(listing(module.Pipe.only_a_docstring))
 
 
 def test_a_method_begins_at_the_margin_with_its_decorator(module):
@@ -94,26 +93,16 @@ def test_code_is_shown_as_it_is_in_the_file_now_wherever_it_has_moved(module, tm
     assert repr(listing(module.Pipe.forward)) == "@functools.cache\ndef forward(self):\n    return 2"
 
 
-def test_a_docstring_that_is_all_there_is_stays(module):
-    assert '"""There is nothing else."""' in repr(listing(module.Pipe.only_a_docstring))
-
-
-def test_of_a_task_that_is_to_do_only_its_place_is_shown_and_once(module, open_tasks):
+def test_of_tasks_that_are_to_do_only_the_place_is_shown_and_once_above_what_is_given(module, open_tasks):
     found = listing(module.to_do, module.also_to_do)
-    assert repr(found) == "TODO dp.3: labkit/dp.py, line 42"
-    assert found._repr_mimebundle_()["text/markdown"] == repr(found)
-
-
-def test_what_is_filled_in_or_given_is_shown_beside_what_is_to_do(module, open_tasks):
-    assert repr(listing(module.to_do, module.given)) == "TODO dp.3: labkit/dp.py, line 42\n" + repr(
-        listing(module.given)
-    )
+    assert repr(found) == found._repr_mimebundle_()["text/markdown"] == "TODO dp.3: labkit/dp.py, line 42"
+    assert repr(listing(module.to_do, module.given)) == f"{found!r}\n{listing(module.given)!r}"
 
 
 def test_a_notebook_gets_it_as_python_in_markdown(module):
+    code = 'def given():\n    return "given"'
     bundle = listing(module.given)._repr_mimebundle_()
-    assert bundle["text/markdown"] == '```python\ndef given():\n    return "given"\n```'
-    assert bundle["text/plain"] == 'def given():\n    return "given"'
+    assert bundle == {"text/markdown": f"```python\n{code}\n```", "text/plain": code}
 
 
 def test_code_that_has_no_source_is_an_error():
@@ -125,6 +114,7 @@ def test_code_that_has_no_source_is_an_error():
 def test_the_code_of_every_task_can_be_shown_or_is_to_do(task):
     from labkit import dp, pipe
 
+    reducer = dp.BucketedDataParallel
     shown = {
         "dp.1": (dp.Partition.__getitem__, dp.DataPartitioner.__init__, dp.partition_dataset),
         "dp.2": (dp.setup, dp.run_processes),
@@ -132,10 +122,7 @@ def test_the_code_of_every_task_can_be_shown_or_is_to_do(task):
         "dp.4": (dp.average_gradients,),
         "dp.5": (dp.ring_all_reduce,),
         "dp.6": (dp.assign_buckets,),
-        "dp.7": (
-            dp.BucketedDataParallel._gradient_is_ready,
-            dp.BucketedDataParallel.finish_gradient_synchronization,
-        ),
+        "dp.7": (reducer._gradient_is_ready, reducer.finish_gradient_synchronization),
         "pipe.1": (pipe.split_module,),
         "pipe.2": (pipe._clock_cycles,),
         "pipe.3": (pipe.Pipe.compute, pipe.Pipe.forward),
