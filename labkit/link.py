@@ -65,7 +65,7 @@ def measure_transport() -> float:
 _now = time.perf_counter_ns  # one clock for all ranks of a machine
 
 
-class Channel:
+class LinkDirection:
     """One direction of a rank's link: one message at a time. Times are perf_counter nanoseconds."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Channel:
             self._free_at = max(self._free_at, until)
 
 
-_outgoing, _incoming = Channel(), Channel()  # this rank's, whatever the process groups
+_outgoing, _incoming = LinkDirection(), LinkDirection()  # this rank's, whatever the process groups
 
 
 _FOR_EVER = timedelta(0)  # as torch has it

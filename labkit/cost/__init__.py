@@ -1,12 +1,9 @@
 """Predict what communication costs: messages, collectives, DDP's buckets; and fit a link to times.
 
-links         a link, and the links that one meets
-collectives   what a collective costs on a link
-ddp           when DDP's buckets run on one channel
-step          the whole step around them
-ways          an iteration's terms, for three ways to agree on gradients
-fit           the link, and the cost of a call or a micro-batch, that fit measured times
-memory        how big a model fits where, and how long it trains
+links    a link, the links that one meets, and what a collective costs on them
+ddp      a data-parallel step: its buckets on one channel, and its terms in three ways to agree
+fit      the link, and the cost of a call or a micro-batch, that fit measured times
+memory   how big a model fits where, and how long it trains
 
 Everything stands on one model of a link, the α–β model: a message takes a fixed time α, its
 latency, and then its bytes at the bandwidth β. N is the world size and B the bytes of the whole
@@ -23,12 +20,19 @@ data sheet. Nothing is measured or sent here, and importing this loads neither t
 since every rank does.
 """
 
-from labkit.cost.collectives import collective_s, parameter_server_s, ring_all_reduce_s, ring_broadcast_s
-from labkit.cost.ddp import ddp_timeline
+from labkit.cost.ddp import ddp_step, ddp_timeline, way_terms
 from labkit.cost.fit import LinkFit, fit_host_s, fit_link, fit_work, measure_rising
-from labkit.cost.links import ETHERNET_1G, ETHERNET_10G, INFINIBAND_HDR, NVLINK4, Link
-from labkit.cost.step import ddp_step
-from labkit.cost.ways import way_terms
+from labkit.cost.links import (
+    ETHERNET_1G,
+    ETHERNET_10G,
+    INFINIBAND_HDR,
+    NVLINK4,
+    Link,
+    collective_s,
+    parameter_server_s,
+    ring_all_reduce_s,
+    ring_broadcast_s,
+)
 
 __all__ = [
     "ETHERNET_1G",

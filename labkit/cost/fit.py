@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from labkit.base.checks import check_bytes, check_number, check_seconds, is_whole
 from labkit.base.measurement_html import Lines
-from labkit.cost.collectives import COLLECTIVES, Cost, collective_s
-from labkit.cost.links import Link
+from labkit.cost.links import COLLECTIVES, Cost, Link, collective_s
 
 if TYPE_CHECKING:
     import numpy as np

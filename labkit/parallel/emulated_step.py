@@ -95,12 +95,12 @@ class EmulatedStep:
         note_emulated(COMPUTE_NOTE)
         note_emulated(f"emulated link: {self.link}")
         with ThreadPoolExecutor(1, "labkit.emulated_step") as thread:
-            channel = Channel(self.link, thread)
+            channel = BucketChannel(self.link, thread)
             for number in range(rounds * len(overlaps)):
                 self._step(channel, number, overlaps[number % len(overlaps)])
         return channel.late
 
-    def _step(self, channel: Channel, number: int, overlap: bool) -> None:
+    def _step(self, channel: BucketChannel, number: int, overlap: bool) -> None:
         gradients = [torch.ones(n_bytes // _FLOAT_BYTES) for n_bytes in self.bucket_bytes]
         sent: list[Future[None]] = []
         begin_s = _begin_together()
@@ -120,7 +120,7 @@ class EmulatedStep:
             time.sleep(self.optimizer_s)
 
 
-class Channel:
+class BucketChannel:
     """This rank's one channel: what is handed over is summed over all ranks, one after the other.
 
     ``late`` counts what ended later than on ``link`` because the machine under it was too slow.

@@ -4,10 +4,9 @@
     str(schedule.ops[3][1]) == "3B0"   # the second op of rank 3: stage 3, backward, micro-batch 0
 
 ops            what an op is, and the name of its event
-schedule       for each rank its ops, in order; whether that can run
+schedule       for each rank its ops, in order; whether that can run; torch's CSV of it
 papers         GPipe, 1F1B, interleaved 1F1B and the zero-bubble schedules
 dependencies   what each op waits for, and when that lets it run
-torch_csv      torch's file format for schedules
 p2p_order      one order for all messages between ranks
 
 When each op runs follows from a schedule, and :mod:`labkit.simulate` works that out.

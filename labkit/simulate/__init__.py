@@ -8,14 +8,12 @@ measures    what an event table says: makespan, bubble, activations
 replay      a schedule and its event table op by op: what delayed each op
 idle        the critical path, and why a rank is idle at some time
 gap         where the time went that a run took longer than it should
-step        the same for a step of data-parallel training
-hidden      which part of communication hides behind compute
+step        the same for a step of data-parallel training, and which part of communication hides
 
 A simulated unit of time is one second.
 """
 
 from labkit.simulate.gap import explain_gap
-from labkit.simulate.hidden import hidden_and_exposed
 from labkit.simulate.idle import Idle, critical_path, explain_idle
 from labkit.simulate.measures import (
     activations,
@@ -27,7 +25,7 @@ from labkit.simulate.measures import (
     steps_of,
 )
 from labkit.simulate.simulator import simulate
-from labkit.simulate.step import explain_step, largest_difference
+from labkit.simulate.step import explain_step, hidden_and_exposed, largest_difference
 
 __all__ = [
     "Idle",

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from labkit.base.formats import MeasuredTable
 from labkit.schedule.dependencies import earliest_times
+from labkit.simulate.measures import measured_like
 from labkit.simulate.replay import Replay, attribute_delays, replay_events, schedule_from_events
 
 CAUSES = ("imbalance_s", "communication_s", "overhead_s", "core_s")
@@ -51,9 +51,7 @@ def explain_gap(ideal: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
     cells = _differences(predicted, happened)
     table = pd.DataFrame({"stage": np.arange(len(cells))} | dict(zip(CAUSES, cells.T, strict=True)))
     table["total_s"] = cells.sum(axis=1)
-    result = MeasuredTable(table) if isinstance(measured, MeasuredTable) else table
-    result.attrs = dict(measured.attrs)
-    return result
+    return measured_like(measured, table)
 
 
 def _differences(ideal: Replay, happened: Replay) -> np.ndarray:

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
+from labkit.base.formats import MeasuredTable
 from labkit.schedule import EVENT_NAMES
 
 
@@ -77,6 +78,13 @@ def op_rows(events: pd.DataFrame, what: str = "events") -> pd.DataFrame:
             value = ops[column].iloc[int(wrong.argmax())]
             raise ValueError(f"{what} has {value!r} in the column {column}, expected whole numbers from 0 on")
     return ops
+
+
+def measured_like(events: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
+    """Return ``table``, which prints as measured if ``events`` do, with their ``.attrs``."""
+    result = MeasuredTable(table) if isinstance(events, MeasuredTable) else table
+    result.attrs = dict(events.attrs)
+    return result
 
 
 # --- time -----------------------------------------------------------------------------------------

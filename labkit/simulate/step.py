@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from labkit.base.formats import MeasuredTable, fact
-from labkit.simulate.measures import check_events
+from labkit.base.formats import fact
+from labkit.simulate.measures import check_events, measured_like
 
 PARTS = ("compute", "waiting", "communication", "host")
 COMPUTED = ("forward", "backward", "optimizer")
@@ -55,9 +55,7 @@ def explain_step(predicted: pd.DataFrame, measured: pd.DataFrame, steps: Iterabl
     was, became = (np.mean(_parts(found), axis=0) for found in (ideal, happened))
     columns = {"predicted_s": was, "measured_s": became, "difference_s": became - was}
     table = pd.DataFrame({"part": list(PARTS)} | columns)
-    result = MeasuredTable(table) if isinstance(measured, MeasuredTable) else table
-    result.attrs = dict(measured.attrs)
-    return result
+    return measured_like(measured, table)
 
 
 def largest_difference(table: pd.DataFrame) -> str:
@@ -83,6 +81,11 @@ class _Spans(NamedTuple):
     name: np.ndarray
     start_s: np.ndarray
     end_s: np.ndarray
+
+    @classmethod
+    def of(cls, events: pd.DataFrame) -> _Spans:
+        times = (events[name].to_numpy(dtype=float) for name in ("start_s", "end_s"))
+        return cls(events["lane"].to_numpy(), events["name"].to_numpy(), *times)
 
     def where(self, chosen: np.ndarray) -> _Spans:
         return _Spans(*(values[chosen] for values in self))
@@ -116,7 +119,7 @@ def _steps(events: pd.DataFrame, what: str, chosen: Iterable[int] | None = None)
     if not wanted or (missing := set(wanted) - there):
         which = f"no step {min(missing)}" if wanted else "no step: steps is empty"
         raise ValueError(f"{what} has {which}, expected some of its steps, {', '.join(map(str, sorted(there)))}")
-    spans = _Spans(*(events[name].to_numpy() for name in ("lane", "name", "start_s", "end_s")))
+    spans = _Spans.of(events)
     ranks = sorted({int(each) for each in rank})
     return [_Step(each, step, _in_step(spans, rank == each, number, step, what)) for step in wanted for each in ranks]
 
@@ -209,3 +212,51 @@ def _parts_of_step(spans: _Spans, joined_s: dict[Collective, float]) -> list[flo
     for name in reversed(open_spans):
         part[open_spans[name].cover(times)] = name
     return [float(np.diff(times)[part == name].sum()) for name in PARTS]
+
+
+# --- what hides -----------------------------------------------------------------------------------
+
+SHARES = ("compute", "hidden communication", "exposed communication")
+
+
+def hidden_and_exposed(events: pd.DataFrame) -> pd.DataFrame:
+    """Return the seconds of a step in which a rank only computes, also sends, and does not compute.
+
+    Every instant from a step's first span to the end of its last one is in one of these:
+
+    =====================  =========================================================================
+    compute                it computes, and nothing of its own is on its way
+    hidden communication   it computes while a span of the lane comm is open
+    exposed communication  it does not compute: it waits for messages, or packs them
+    =====================  =========================================================================
+
+    It computes in spans of the lane compute that have a step; one named ``wait`` is none. What has
+    no step, such as a bucket on its way, counts where it happens.
+
+    Columns: step, and the three parts in seconds, means over ranks; a row per step. It prints as
+    measured where ``events`` does, and carries its ``.attrs``.
+
+    Raises TypeError for what is no table, ValueError for an empty one and where no span has a step.
+    """
+    events = check_events(events, "events", ["rank", "lane", "name", "step", "start_s", "end_s"])
+    if events["step"].isna().all():
+        raise ValueError("no span of events has a step, expected them on forward, backward and what else computes")
+    rows = []
+    for rank, own in events.groupby("rank"):
+        computed = own["step"].notna() & (own["lane"] == "compute") & (own["name"] != _WAIT)
+        working, sent = _Spans.of(own[computed]), _Spans.of(own[own["lane"] == "comm"])
+        number = own.loc[computed, "step"].to_numpy(dtype=int)
+        ends = own.groupby("step").agg(begin_s=("start_s", "min"), end_s=("end_s", "max"))
+        for step, begin_s, end_s in ends.itertuples():
+            rows.append((rank, step, *_shares(begin_s, end_s, working.where(number == step), sent)))
+    table = pd.DataFrame(rows, columns=["rank", "step", *SHARES]).groupby("step")[list(SHARES)].mean().reset_index()
+    return measured_like(events, table)
+
+
+def _shares(begin_s: float, end_s: float, working: _Spans, sent: _Spans) -> list[float]:
+    """Return the seconds of each of SHARES from ``begin_s`` to ``end_s``, on one rank."""
+    sent = sent.where((sent.end_s > begin_s) & (sent.start_s < end_s))
+    times_s = np.unique(np.concatenate([[begin_s, end_s], *working[-2:], *sent[-2:]]).clip(begin_s, end_s))
+    computing, sending = working.cover(times_s), sent.cover(times_s)
+    lengths_s = np.diff(times_s)
+    return [float(lengths_s[chosen].sum()) for chosen in (computing & ~sending, computing & sending, ~computing)]

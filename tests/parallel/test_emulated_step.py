@@ -11,7 +11,7 @@ from fake_gpus import FakeGpus
 from labkit.cost import Link, collective_s
 from labkit.launch import launch
 from labkit.parallel import emulated_step
-from labkit.parallel.emulated_step import Channel, EmulatedStep
+from labkit.parallel.emulated_step import BucketChannel, EmulatedStep
 from labkit.simulate import explain_step
 from labkit.trace import Recorder
 
@@ -45,7 +45,7 @@ def test_a_step_that_cannot_be_and_no_round_are_refused_by_name(make, error, mes
 def sums_of_two_buckets():
     tensors = [torch.arange(5, dtype=torch.float32) + dist.get_rank(), torch.full((2,), 10.0 ** dist.get_rank())]
     with ThreadPoolExecutor(1) as thread:
-        channel = Channel(LINK, thread)
+        channel = BucketChannel(LINK, thread)
         for each in [channel.hand_over(tensor, 0, k) for k, tensor in enumerate(tensors)]:
             each.result()
     return [tensor.tolist() for tensor in tensors]
