@@ -1,7 +1,6 @@
 """Explain why a pipeline takes as long as it does: its critical path, what idle ranks wait for.
 
-Both read an event table with the schedule that it is of, and hold for what was simulated and for
-what was measured.
+Both take an event table and its schedule, and work for simulated tables and for measured ones.
 """
 
 from __future__ import annotations
@@ -68,21 +67,21 @@ def explain_idle(schedule: Schedule, events: pd.DataFrame, rank: int, time: floa
     """Return why ``rank`` is idle at ``time``, on the clock of ``events``: a code and a sentence.
 
     ==========  ===================================================================================
-    activation  the forward pass that comes next waits for the one of the stage before, still to end
-    gradient    the backward pass that comes next waits for the one of the stage after, still to end
-    hop         what comes next waits for an activation or gradient that is under way
-    overhead    what comes next has all it needs, and has not begun (in measured tables only)
-    done        nothing comes next
+    activation  the next op, a forward pass, waits for that of the stage before, which has not ended
+    gradient    the next op, a backward pass, waits for that of the stage after, which has not ended
+    hop         the next op waits for an activation or gradient that is under way
+    overhead    the next op has all it needs, and has not begun (in measured tables only)
+    done        there is no next op
     busy        the rank is not idle
     ==========  ===================================================================================
 
-    Of an op that is late the sentence also says why: what its rank is busy with, or waits for in
-    turn. An op that begins late after its input has left the other rank waited for a hop or for
-    overhead: see :func:`labkit.simulate.replay.attribute_delays`.
+    If an op is late, the sentence also says why: what its rank is busy with, or waits for in turn.
+    An op that begins late after its input has left the other rank waited for a hop or for overhead:
+    see :func:`labkit.simulate.replay.attribute_delays`.
 
     Raises ValueError for a rank that is not there, a time outside the run and ``events`` that are
-    not one step of ``schedule``, TypeError for what is no number, ScheduleError for a schedule that
-    cannot run.
+    not one step of ``schedule``, TypeError for anything but a number, ScheduleError for a schedule
+    that cannot run.
     """
     as_text = (lambda time: measured(time, "s")) if isinstance(events, MeasuredTable) else (lambda time: f"{time:g} s")
     return IdleReasons.of(replay_events(schedule, events), as_text).at(rank, time)
@@ -90,7 +89,7 @@ def explain_idle(schedule: Schedule, events: pd.DataFrame, rank: int, time: floa
 
 @dataclass(frozen=True)
 class IdleReasons:
-    """What explains any idle time of one run: for who asks about many, as a picture does.
+    """The reasons for idle times of one run, for a caller that asks about many, such as a picture.
 
     ``as_text`` writes a time, in seconds on the clock of the event table.
     """

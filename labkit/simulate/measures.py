@@ -1,7 +1,7 @@
 """Measure what the event table of a pipeline says: its makespan, its bubble, its activations.
 
-Everything here follows from the events alone, so it holds for what was simulated and for what was
-measured.
+Everything here follows from the events alone, so it works for simulated tables and for measured
+ones.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from labkit.schedule import EVENT_NAMES
 def check_events(events: pd.DataFrame, what: str, columns: Sequence[str]) -> pd.DataFrame:
     """Return ``events`` if it has ``columns``, rows, and times that run forwards.
 
-    ``what`` names it. Raises TypeError for what is no DataFrame, and ValueError for the rest.
+    ``what`` names it. Raises TypeError for anything but a DataFrame, and ValueError for the rest.
     """
     if not isinstance(events, pd.DataFrame):
         given = type(events).__name__
@@ -95,7 +95,7 @@ def makespan(events: pd.DataFrame) -> float:
 
     The lanes comm and host do not count.
 
-    Raises ValueError for a table without compute spans, TypeError for what is no table.
+    Raises ValueError for a table without compute spans, TypeError for anything but a table.
     """
     spans = _compute(events)
     return float(spans["end_s"].max() - spans["start_s"].min())
@@ -105,14 +105,14 @@ def bubble_fraction(events: pd.DataFrame) -> float:
     """Return idle time ÷ (ranks × makespan): how much of the ranks' time no op filled, 0 to 1.
 
     A rank works while at least one of its compute spans is open: spans inside one another count
-    once, and the lanes comm and host do not count. Megatron's bubble is another one, idle ÷ ideal
-    time (Narayanan et al. 2021, arXiv 2104.04473).
+    once, and the lanes comm and host do not count. Megatron's bubble is something else, idle ÷
+    ideal time (Narayanan et al. 2021, arXiv 2104.04473).
 
     Raises as :func:`makespan` does, and ValueError if all that was computed took no time.
     """
     spans, ranks = _compute(events), events["rank"].nunique()
     if not (total := ranks * makespan(events)):
-        raise ValueError("all compute spans of events take 0 s, so there is no time of which a part could be idle")
+        raise ValueError("all compute spans of events take 0 s, so there is no time that could be idle")
     return (total - sum(_covered_s(of_rank) for _, of_rank in spans.groupby("rank"))) / total
 
 
@@ -128,8 +128,8 @@ def _covered_s(spans: pd.DataFrame) -> float:
 def by_stage(events: pd.DataFrame) -> pd.DataFrame:
     """Return the events of stages with ``rank`` = ``stage``: for stages that are threads.
 
-    There every span has the rank of the process. Rows without a stage are left out. Pictures of the
-    table call its rows stages, by ``.attrs["row"]``. Raises ValueError if no row has one.
+    Spans of threads all have the rank of their process. Rows without a stage are left out. Pictures
+    of the table call its rows stages, by ``.attrs["row"]``. Raises ValueError if no row has one.
     """
     events = check_events(events, "events", ["rank", "stage", "start_s", "end_s"])
     with_stage = events[events["stage"].notna().to_numpy()]
@@ -145,7 +145,7 @@ def steps_of(events: pd.DataFrame, within: str | None = None) -> list[pd.DataFra
 
     A step is a value of the column ``step``; or with ``within``, the n-th span of that name on each
     rank: its ops are those that began in it, such as where stages are threads and have no step
-    number. What is no op of a pipeline is left out.
+    number. Rows that are no op of a pipeline are left out.
 
     Raises ValueError for a table without the ops of a pipeline, or without spans of that name.
     """
@@ -169,7 +169,8 @@ def steps_of(events: pd.DataFrame, within: str | None = None) -> list[pd.DataFra
 def median_step(steps: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Return the step with the median makespan: a real one, to be looked at op by op.
 
-    Of an even number it is the slower one of the two in the middle. Raises ValueError for no step.
+    With an even number of steps it is the slower of the two in the middle. Raises ValueError for no
+    step.
     """
     if not len(steps):
         raise ValueError("median_step: no step is given, expected one or more event tables")
@@ -236,7 +237,7 @@ def _keys(*columns: np.ndarray) -> np.ndarray:
 def _partners(keys: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Return for each key its place among ``others``, -1 where it is not there.
 
-    A key that is there several times, as where steps have no number: the n-th goes with the n-th.
+    A key may be there several times, if steps have no number: the n-th goes with the n-th.
     """
     most = max(len(keys), len(others))
     keys, others = most * keys + _nth(keys), most * others + _nth(others)
@@ -247,7 +248,7 @@ def _partners(keys: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 def _nth(keys: np.ndarray) -> np.ndarray:
-    """Return for each key how often it is there before."""
+    """Return for each key how often it has occurred before."""
     in_order = np.argsort(keys, kind="stable")
     nth = np.empty_like(keys)
     nth[in_order] = np.arange(len(keys)) - np.searchsorted(keys, keys[in_order], sorter=in_order)

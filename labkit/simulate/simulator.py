@@ -36,9 +36,9 @@ def simulate(
     it costs the sender nothing. An op starts as soon as its rank is free and what it needs has
     arrived; ranks keep to the order of their lists.
 
-    Raises TypeError for what is no number or no schedule, ValueError for a time that is 0, negative
-    or not finite, a negative hop, or a list that is not one time per stage, ScheduleError for a
-    schedule that cannot run.
+    Raises TypeError for anything but a number and a schedule, ValueError for a time that is 0,
+    negative or not finite, a negative hop, or a list that is not one time per stage, ScheduleError
+    for a schedule that cannot run.
     """
     check_number("hop", hop, lambda value: 0 <= value < math.inf, _HOP)
     given = dict(zip(EVENT_NAMES, (forward, backward, input_grad, weight_grad), strict=True))

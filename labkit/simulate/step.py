@@ -45,10 +45,10 @@ def explain_step(predicted: pd.DataFrame, measured: pd.DataFrame, steps: Iterabl
     steps' durations, from the first span's start to the last one's end. It prints as measured where
     ``measured`` does, and carries its ``.attrs``.
 
-    Raises TypeError for what is no table, and ValueError for an empty one, for steps that are not
-    there, for ranks whose steps or collectives differ, where forward, backward or optimizer is in
-    one table alone, and where ``predicted`` communicates and ``measured`` does not say so: torch's
-    DDP sends inside backward and records nothing.
+    Raises TypeError for anything but a table, and ValueError for an empty one, for steps that are
+    not there, for ranks whose steps or collectives differ, where forward, backward or optimizer is
+    in one table alone, and where ``predicted`` communicates and ``measured`` does not say so:
+    torch's DDP sends inside backward and records nothing.
     """
     ideal, happened = _steps(predicted, "predicted"), _steps(measured, "measured", steps)
     _check_same_names(ideal, happened)
@@ -91,7 +91,7 @@ class _Spans(NamedTuple):
         return _Spans(*(values[chosen] for values in self))
 
     def cover(self, times_s: np.ndarray) -> np.ndarray:
-        """Tell of each stretch from one of ``times_s`` to the next whether a span is open in it."""
+        """Return for each stretch from one of ``times_s`` to the next whether a span is open."""
         inside = (self.start_s[:, None] <= times_s[:-1]) & (times_s[1:] <= self.end_s[:, None])
         return np.asarray(inside.any(axis=0))
 
@@ -230,13 +230,14 @@ def hidden_and_exposed(events: pd.DataFrame) -> pd.DataFrame:
     exposed communication  it does not compute: it waits for messages, or packs them
     =====================  =========================================================================
 
-    It computes in spans of the lane compute that have a step; one named ``wait`` is none. What has
-    no step, such as a bucket on its way, counts where it happens.
+    A rank computes in spans of the lane compute that have a step, except in those named ``wait``.
+    What has no step, such as a bucket on its way, counts where it happens.
 
     Columns: step, and the three parts in seconds, means over ranks; a row per step. It prints as
     measured where ``events`` does, and carries its ``.attrs``.
 
-    Raises TypeError for what is no table, ValueError for an empty one and where no span has a step.
+    Raises TypeError for anything but a table, ValueError for an empty one and where no span has a
+    step.
     """
     events = check_events(events, "events", ["rank", "lane", "name", "step", "start_s", "end_s"])
     if events["step"].isna().all():
