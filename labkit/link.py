@@ -189,6 +189,10 @@ def _argument(position: int, on_each_rank: bool = False) -> Callable[..., int]:
     return n_bytes
 
 
+_first, _second = _argument(0), _argument(1)
+_first_from_each_rank, _second_from_each_rank = _argument(0, on_each_rank=True), _argument(1, on_each_rank=True)
+
+
 def _nothing(group: LinkGroup, *_: Any) -> int:
     return 0
 
@@ -254,23 +258,23 @@ class LinkGroup(dist.ProcessGroup):
 
     # Every collective of torch, by the name of its method. No version of torch has all of them.
 
-    allreduce = _timed("allreduce", "all_reduce", _argument(0))
-    allreduce_coalesced = _timed("allreduce_coalesced", "all_reduce", _argument(0))
-    broadcast = _timed("broadcast", "broadcast", _argument(0))
-    reduce = _timed("reduce", "reduce", _argument(0))
-    gather = _timed("gather", "gather", _argument(1, on_each_rank=True))
-    scatter = _timed("scatter", "scatter", _argument(0, on_each_rank=True))
-    allgather = _timed("allgather", "all_gather", _argument(0))
-    _allgather_base = _timed("_allgather_base", "all_gather", _argument(0))
-    all_gather_single = _timed("all_gather_single", "all_gather", _argument(0))
-    allgather_coalesced = _timed("allgather_coalesced", "all_gather", _argument(0))
-    allgather_into_tensor_coalesced = _timed("allgather_into_tensor_coalesced", "all_gather", _argument(0))
-    all_gather_single_coalesced = _timed("all_gather_single_coalesced", "all_gather", _argument(0))
-    reduce_scatter = _timed("reduce_scatter", "reduce_scatter", _argument(1))
-    _reduce_scatter_base = _timed("_reduce_scatter_base", "reduce_scatter", _argument(1))
-    reduce_scatter_single = _timed("reduce_scatter_single", "reduce_scatter", _argument(1))
-    reduce_scatter_tensor_coalesced = _timed("reduce_scatter_tensor_coalesced", "reduce_scatter", _argument(1))
-    reduce_scatter_single_coalesced = _timed("reduce_scatter_single_coalesced", "reduce_scatter", _argument(1))
+    allreduce = _timed("allreduce", "all_reduce", _first)
+    allreduce_coalesced = _timed("allreduce_coalesced", "all_reduce", _first)
+    broadcast = _timed("broadcast", "broadcast", _first)
+    reduce = _timed("reduce", "reduce", _first)
+    gather = _timed("gather", "gather", _second_from_each_rank)
+    scatter = _timed("scatter", "scatter", _first_from_each_rank)
+    allgather = _timed("allgather", "all_gather", _first)
+    _allgather_base = _timed("_allgather_base", "all_gather", _first)
+    all_gather_single = _timed("all_gather_single", "all_gather", _first)
+    allgather_coalesced = _timed("allgather_coalesced", "all_gather", _first)
+    allgather_into_tensor_coalesced = _timed("allgather_into_tensor_coalesced", "all_gather", _first)
+    all_gather_single_coalesced = _timed("all_gather_single_coalesced", "all_gather", _first)
+    reduce_scatter = _timed("reduce_scatter", "reduce_scatter", _second)
+    _reduce_scatter_base = _timed("_reduce_scatter_base", "reduce_scatter", _second)
+    reduce_scatter_single = _timed("reduce_scatter_single", "reduce_scatter", _second)
+    reduce_scatter_tensor_coalesced = _timed("reduce_scatter_tensor_coalesced", "reduce_scatter", _second)
+    reduce_scatter_single_coalesced = _timed("reduce_scatter_single_coalesced", "reduce_scatter", _second)
     alltoall = _timed("alltoall", "all_to_all", _exchanged)
     alltoall_base = _timed("alltoall_base", "all_to_all", _exchanged)
     all_to_all_single = _timed("all_to_all_single", "all_to_all", _exchanged)
