@@ -1,18 +1,18 @@
-"""A slow network on one machine: a torch.distributed backend that takes as long as a link would.
+"""Emulate a slow network on one machine: a torch.distributed backend as slow as a given link.
 
     launch(fn, link=ETHERNET_1G)
 
 Every collective and every message really travels, over gloo, and is done no earlier than the α–β
-model says: latency plus bytes over bandwidth, by the formulas of :func:`labkit.cost.collective_s`;
-a small message takes gloo's own latency, if that is more. Whoever waits sleeps: the rank's CPU is
-free but for what gloo needs to move the bytes. Nothing else changes, so torch's
-DistributedDataParallel and every collective run on it as they are. (All but
-``dist.monitored_barrier``, which torch grants to gloo alone.)
+model says: latency plus bytes over bandwidth, by the formulas of :func:`labkit.cost.collective_s`.
+A small message takes gloo's own latency, if that is longer. A rank sleeps while it waits: its CPU
+is free except for what gloo needs to move the bytes. Nothing else changes, so torch's
+DistributedDataParallel and every collective run on it as they are. (The exception is
+``dist.monitored_barrier``, which torch allows on gloo alone.)
 
-A rank has one channel: what it sends goes out one after the other. What it receives comes in one
-after the other as well, at the same time, as on a full-duplex link. Times are kept in advance: a
-message that is handed over while another is on its way starts when that one ends, however late
-anybody wakes up to see it.
+A rank has one channel: what it sends goes out one message after the other. What it receives also
+comes in one message after the other, at the same time, as on a full-duplex link. Times are worked
+out in advance: a message that is handed over while another is on its way starts when that one ends,
+however late a thread wakes up to notice.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class LinkWork(dist.Work):
 
     ``work`` is gloo's. ``due(timeout)`` gives the time at which the link is done, once gloo is, and
     ``is_known()`` whether it can say so without waiting for other ranks. ``when_asked`` gets this
-    work if somebody wants a future of it.
+    work if someone asks for its future.
     """
 
     def __init__(
@@ -180,20 +180,17 @@ def _n_bytes(tensors: torch.Tensor | Iterable[Any]) -> int:
     return tensors._indices().nbytes + tensors._values().nbytes if tensors.is_sparse else tensors.nbytes
 
 
-def _first(group: LinkGroup, tensors: Any, *_: Any) -> int:
-    return _n_bytes(tensors)
+def _argument(position: int, on_each_rank: bool = False) -> Callable[..., int]:
+    """Return what counts the bytes of an argument: the whole tensor, or each rank's part of it."""
+
+    def n_bytes(group: LinkGroup, *arguments: Any) -> int:
+        return _n_bytes(arguments[position]) * (group.size() if on_each_rank else 1)
+
+    return n_bytes
 
 
-def _second(group: LinkGroup, output: Any, tensors: Any, *_: Any) -> int:
-    return _n_bytes(tensors)
-
-
-def _first_from_each_rank(group: LinkGroup, tensors: Any, *_: Any) -> int:
-    return _n_bytes(tensors) * group.size()
-
-
-def _second_from_each_rank(group: LinkGroup, output: Any, tensors: Any, *_: Any) -> int:
-    return _n_bytes(tensors) * group.size()
+_first, _second = _argument(0), _argument(1)
+_first_from_each_rank, _second_from_each_rank = _argument(0, on_each_rank=True), _argument(1, on_each_rank=True)
 
 
 def _nothing(group: LinkGroup, *_: Any) -> int:
@@ -259,8 +256,7 @@ class LinkGroup(dist.ProcessGroup):
         end, is_known = functools.partial(self._end_of, collective), functools.partial(self._knows_end_of, collective)
         return LinkWork(work, end, is_known, self._fulfil_in_order)
 
-    # Every collective of torch, by its method's name, which newer and older versions have not all
-    # of.
+    # Every collective of torch, by the name of its method. No version of torch has all of them.
 
     allreduce = _timed("allreduce", "all_reduce", _first)
     allreduce_coalesced = _timed("allreduce_coalesced", "all_reduce", _first)
@@ -358,7 +354,7 @@ _HEADER_BYTES = 8  # of a message: the time of its arrival, an int64
 
 
 class _Collective:
-    """The end of a collective; ``end`` is None until the others have told when they joined it."""
+    """The end of a collective; ``end`` is None until the other ranks have said when they joined."""
 
     def __init__(self, joined: int, duration: int, times: Any):
         self._duration, self._start = duration, torch.tensor([joined])

@@ -1,6 +1,6 @@
 """Predict what communication costs: messages, collectives, DDP's buckets; and fit a link to times.
 
-links    a link, the links that one meets, and what a collective costs on them
+links    a link, common links, and what a collective costs on them
 ddp      a data-parallel step: its buckets on one channel, and its terms in three ways to agree
 fit      the link, and the cost of a call or a micro-batch, that fit measured times
 memory   how big a model fits where, and how long it trains
@@ -17,7 +17,7 @@ back end's own work, in which the rank computes nothing. It is 0 unless it is gi
 
 Papers often write β for the inverse, the seconds a byte takes; here it is bytes per second, as on a
 data sheet. Nothing is measured or sent here, and importing this loads neither torch nor numpy,
-since every rank does.
+since every rank imports it.
 """
 
 from labkit.cost.ddp import ddp_step, ddp_timeline, way_terms

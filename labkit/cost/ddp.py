@@ -33,9 +33,10 @@ def ddp_timeline(
     channel and buckets go out in bucket order: bucket k starts once all its gradients are ready and
     bucket k−1 is done, and takes :func:`ring_all_reduce_s`. The rows are of rank 0.
 
-    ``host_s`` is what a call costs the thread that computes: it is held up so long for every bucket
-    that it hands over, so gradients after that are ready so much later, and the bucket itself goes
-    out after its own call (see :func:`handed_over_s`). A world of one rank calls nobody.
+    ``host_s`` is what a call costs the thread that computes. It is held up that long for every
+    bucket that it hands over, so all later gradients are ready that much later, and the bucket
+    itself goes out after its own call (see :func:`handed_over_s`). A world of one rank
+    makes no calls.
 
     Raises ValueError for lists of different lengths, negative or NaN times and sizes, an empty
     bucket, and a parameter that is not there, in two buckets, or in none; TypeError for what is no
@@ -208,14 +209,14 @@ def way_terms(
 
     ``compute_s`` are forward, backward and optimizer on one rank's share, the gradients made evenly
     during backward; ``sizes_bytes`` are the parameters' and ``buckets`` what DDP sends together.
-    ``host_s`` is what an iteration's calls cost a rank, by way, with all that is done beside them,
-    such as to average.
+    ``host_s`` is what an iteration's calls cost a rank, by way, and what is done around them, such
+    as averaging.
 
     =========  =====================================================================================
-    latency    messages one after the other: two for each parameter, or for each bucket, and rank
+    latency    two messages for each parameter, or each bucket, and each other rank, in a row
     bytes      through rank 0 with gather and scatter, else around a ring
     host       ``host_s``
-    hidden     what happens during backward: 0 or less, and only with DDP
+    hidden     what happens during backward, so it is 0 or less, and only with DDP
     compute    the sum of ``compute_s``
     iteration  the sum of all
     =========  =====================================================================================

@@ -59,7 +59,7 @@ def fit_link(sizes_bytes: Sequence[float], times_s: Sequence[float], world_size:
     """Fit latency + bytes / bandwidth to measured times by least squares, with standard errors.
 
     ``times_s[i]`` is how long ``sizes_bytes[i]`` took: as one message, or with a ``world_size`` as
-    a ring all_reduce among so many ranks; the latency and bandwidth are those of one link either
+    a ring all_reduce among that many ranks; the latency and bandwidth are those of one link either
     way. Times of small and large messages are decades apart and err by a part of themselves, so
     what is made small is the sum of squared *relative* errors. The standard errors come from the
     scatter of the points about the line. A latency is never below 0: where the best line has a
@@ -68,7 +68,7 @@ def fit_link(sizes_bytes: Sequence[float], times_s: Sequence[float], world_size:
 
     Raises ValueError for fewer than three points, points of one size, lists of different lengths,
     sizes that are negative, times that are not positive, a world of one rank, and times that do not
-    grow with the size; TypeError for what is no number.
+    grow with the size; TypeError for anything but a number.
     """
     _check_points(sizes_bytes, times_s)
     import numpy as np  # here, since every rank imports this package for its Link
@@ -97,7 +97,7 @@ def fit_host_s(calls: Sequence[float], times_s: Sequence[float], predicted_s: Se
     predicted, and never below 0.
 
     Raises ValueError for lists of different lengths or without a call, and for negative, infinite
-    or NaN numbers; TypeError for what is no number.
+    or NaN numbers; TypeError for anything but a number.
     """
     if not len(calls) == len(times_s) == len(predicted_s):
         raise ValueError(
@@ -115,7 +115,7 @@ def fit_host_s(calls: Sequence[float], times_s: Sequence[float], predicted_s: Se
 
 
 class WorkFit(NamedTuple):
-    """What a clock of a pipeline takes: so long for each unit of work, and ``fixed_s`` besides."""
+    """What a clock of a pipeline takes: ``unit_s`` for each unit of work, plus ``fixed_s``."""
 
     unit_s: float
     fixed_s: float
@@ -127,9 +127,9 @@ _LEAST_RISE = 0.1  # of the time; of two points, less is noise
 def fit_work(units: Sequence[float], times_s: Sequence[float]) -> WorkFit:
     """Fit ``unit_s`` · units + ``fixed_s`` to the times of two amounts of work.
 
-    Units are tokens of a micro-batch, say. A fixed time is never below 0. Raises ValueError where
-    the larger amount takes hardly longer, as where Python cannot hand out work as quickly as a GPU
-    does it: such times tell what the host takes, and not what the work does.
+    Units are, say, tokens of a micro-batch. A fixed time is never below 0. Raises ValueError if the
+    larger amount takes hardly any longer, because Python cannot hand out work as quickly as a GPU
+    does it: such times tell what the host takes, not what the work does.
     """
     (less, less_s), (more, more_s) = sorted(zip(units, times_s, strict=True))
     if not more_s - less_s > _LEAST_RISE * less_s:
@@ -150,8 +150,8 @@ def measure_rising(measure: Callable[[list[int]], pd.DataFrame], sizes_bytes: Se
         measure_rising(lambda sizes: repeats(launch(fn, sizes).events, by="bytes"), [2**10, 2**20])
 
     ``measure`` gives a row for each repeat and a column for each size. On a fast link small tensors
-    all take as long as the host needs to hand them over, and tell no bandwidth. So as long as need
-    be, a size four times as large as the largest joins them and all are measured again, up to 1
+    all take as long as the host needs to hand them over, and tell no bandwidth. So a size four
+    times as large as the largest is added and all are measured again, as often as it takes, up to 1
     GiB.
     """
     sizes = list(sizes_bytes)

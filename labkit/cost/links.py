@@ -16,9 +16,9 @@ _BANDWIDTH = "bytes per second, more than 0, or math.inf for no limit: write 1 G
 class Link:
     """A link of the α–β model: ``latency_s`` a message, then ``bytes_per_s``, both ways at once.
 
-    ``bytes_per_s`` may be math.inf: no limit. ``name`` is what it is called where it is shown.
+    ``bytes_per_s`` may be math.inf: no limit. ``name`` is what it is shown as.
 
-    Raises TypeError for what is no number, ValueError for a negative or infinite latency, a
+    Raises TypeError for anything but a number, ValueError for a negative or infinite latency, a
     bandwidth that is not positive, and NaN. Hockney 1994, "The communication challenge for MPP",
     Parallel Computing 20 (3).
     """
@@ -81,7 +81,7 @@ NVLINK4 = Link(latency_s=0.6e-6, bytes_per_s=450e9, name="NVLINK4")
 
 
 class Cost(NamedTuple):
-    """What a collective costs: so many latencies in a row, so often the tensor at a port."""
+    """What a collective costs: latencies in a row, and how many tensors pass a port."""
 
     latencies: int
     tensors: float
@@ -103,8 +103,8 @@ COLLECTIVES: dict[str, Callable[[int], Cost]] = {  # of the world size N
 def collective_s(name: str, n_bytes: float, world_size: int, link: Link) -> float:
     """Return the seconds that a collective takes, each rank over its own ``link``.
 
-    It sends and receives at once. ``n_bytes`` is B, the whole tensor's bytes: where each rank holds
-    a part of b bytes, B = N · b.
+    A rank sends and receives at once. ``n_bytes`` is B, the whole tensor's bytes: where each rank
+    holds a part of b bytes, B = N · b.
 
     ==============  ===========================  ==================================================
     all_reduce      2 (N−1) α + 2 (N−1)/N · B/β  around a ring: a reduce_scatter, then an all_gather
@@ -115,13 +115,13 @@ def collective_s(name: str, n_bytes: float, world_size: int, link: Link) -> floa
     gather          (N−1) (α + b/β)              N−1 parts through the root's port
     scatter         (N−1) (α + b/β)              N−1 parts through the root's port
     all_to_all      (N−1) α + (N−1)/N · B/β      B: what one rank holds for all; its own part stays
-    barrier         2 (N−1) α                    an all_reduce of nothing: ``n_bytes`` is left out
+    barrier         2 (N−1) α                    an all_reduce of nothing: ``n_bytes`` is ignored
     ==============  ===========================  ==================================================
 
     A world of one rank sends nothing: 0. Adding the numbers up is taken to cost nothing.
 
     Raises ValueError for an unknown name, negative bytes and a world size below 1, TypeError for
-    what is no number or no Link. The model and the rings: Thakur, Rabenseifner & Gropp 2005,
+    anything but a number and a Link. The model and the rings: Thakur, Rabenseifner & Gropp 2005,
     "Optimization of Collective Communication Operations in MPICH". The ring's all_reduce: Patarasu
     & Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations". The first
     five factors before B/β are those of nccl-tests too (PERFORMANCE.md).
@@ -155,7 +155,7 @@ def parameter_server_s(n_bytes: float, world_size: int, latency_s: float, bytes_
     That is 2 (N−1) (latency + bytes / bandwidth).
 
     All gradients come in through that rank's port, one after the other, and the mean goes out to
-    each of the others likewise. That is a gather of N whole tensors and a scatter of N. Errors are
+    the others in the same way. That is a gather of N whole tensors and a scatter of N. Errors are
     those of :func:`collective_s`.
     """
     link = Link(latency_s, bytes_per_s)
@@ -171,8 +171,8 @@ def ring_broadcast_s(n_bytes: float, world_size: int, n_chunks: int, latency_s: 
 
     The first chunk takes N−1 hops, and each chunk after it arrives one message later. More chunks
     keep more ranks busy but each pays a latency, so there is a best number: √((N−2) · bytes /
-    (latency · bandwidth)). In :func:`collective_s` the chunks are as many as one likes, because
-    only the first pays.
+    (latency · bandwidth)). In :func:`collective_s` there may be any number of
+    chunks, because only the first pays.
 
     Raises ValueError also for fewer chunks than 1. The rest is as in :func:`collective_s`.
     """

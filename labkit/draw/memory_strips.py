@@ -21,7 +21,7 @@ from labkit.draw.artists import points_per_unit
 from labkit.draw.layout import Layout
 from labkit.draw.palette import mixed
 from labkit.simulate import activations
-from labkit.simulate.replay import Kept, Replay, kept_activations
+from labkit.simulate.replay import KeptActivations, Replay, kept_activations
 
 _ROOM = "#f7f7f7"  # behind a strip, as high as the highest one
 _KEPT, EDGE = "#9aa5b1", "#4a5560"
@@ -41,7 +41,7 @@ def pieces_of(events: pd.DataFrame, end_s: float) -> pd.DataFrame:
     steps = activations(events)
     forwards = events[(events["name"] == "forward").to_numpy()]
     homes = set(zip(forwards["rank"].tolist(), forwards["stage"].tolist(), strict=True))
-    return _pieces(Kept(*(steps[name].to_numpy() for name in ("rank", "time_s", "count"))), homes, end_s)
+    return _pieces(KeptActivations(*(steps[name].to_numpy() for name in ("rank", "time_s", "count"))), homes, end_s)
 
 
 def pieces_of_replay(replay: Replay, end_s: float) -> pd.DataFrame:
@@ -51,7 +51,7 @@ def pieces_of_replay(replay: Replay, end_s: float) -> pd.DataFrame:
     return _pieces(kept_activations(replay), homes, end_s)
 
 
-def _pieces(steps: Kept, homes: Collection[tuple[int, int]], end_s: float) -> pd.DataFrame:
+def _pieces(steps: KeptActivations, homes: Collection[tuple[int, int]], end_s: float) -> pd.DataFrame:
     """Return the pieces of step functions; ``homes`` has each stage with its rank."""
     rank, time_s, count = steps
     ends_rank = np.diff(rank, append=-1) != 0

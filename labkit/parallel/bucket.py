@@ -43,11 +43,11 @@ class Bucket:
 
     @torch.no_grad()
     def collect(self, position: int) -> None:
-        """Put this rank's share of a parameter's gradient, an N-th, into the buffer; none is zero.
+        """Put this rank's share of a parameter's gradient, one N-th, into the buffer; None is zero.
 
-        The sum of the shares over N ranks is the mean. To divide here, where the gradient is read
-        anyway, costs nothing. ``missing`` stays as it is. A span of the host: the thread that
-        computes does it.
+        The sum of the shares over N ranks is the mean. Dividing here costs nothing, because the
+        gradient is read anyway. ``missing`` stays as it is. This is a span of the lane host: the
+        thread that computes does it.
         """
         with span("collect", lane="host", bucket=self.number):
             self._collect(self.parameters[position], self.views[position], self.names[position])
@@ -68,8 +68,8 @@ class Bucket:
     def send(self, comm_hook: CommHook) -> None:
         """Start summing the buffer over all ranks: a span in the event table until it is done.
 
-        Its ``bytes`` are the buffer's, whatever the hook makes of them on the way. To hand it over
-        is a span of the host: so long the thread that computes is held up.
+        Its ``bytes`` are the buffer's, whatever the hook makes of them on the way. Handing it over
+        is a span of the lane host: it holds up the thread that computes.
         """
         for stream in self._streams - {_current_stream(self.buffer)}:  # partitions of a Pipe have one each
             _current_stream(self.buffer).wait_stream(stream)
@@ -95,7 +95,7 @@ class Bucket:
             self.future.wait()
 
     def unused(self) -> list[str]:
-        """Return the names of parameters without a gradient in this step, and none from no_sync."""
+        """Return the names of parameters that got no gradient in this step, nor inside no_sync."""
         missing = {self.names[i]: self.parameters[i].grad for i in sorted(self.missing)}
         return [name for name, gradient in missing.items() if gradient is None or not gradient.any()]
 
@@ -165,7 +165,7 @@ class _Layout(NamedTuple):
 def check_same_model(module: torch.nn.Module, buckets: list[Bucket]) -> None:
     """Raise ValueError, on every rank, where a rank has another model or buckets than rank 0.
 
-    The order counts too: what has the same position in two ranks is added up.
+    The order counts too: gradients in the same position are added up.
     """
     tensors = [
         _Tensor(name, f"{tuple(t.shape)} {t.dtype}, strides {t.stride()}{', trained' * t.requires_grad}")

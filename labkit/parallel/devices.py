@@ -38,7 +38,7 @@ def process_device(assigned: str | None = None) -> torch.device:
 
 
 def _place_by_torchrun() -> tuple[int, int] | None:
-    """Return which of this machine's ranks this process is, and how many those are."""
+    """Return which rank of this machine this process is, and how many ranks it has."""
     if "LOCAL_WORLD_SIZE" not in os.environ:
         return None
     return int(os.environ.get("LOCAL_RANK", 0)), int(os.environ["LOCAL_WORLD_SIZE"])
@@ -59,13 +59,13 @@ def _place_by_slurm() -> tuple[int, int] | None:
 
 
 def gpu_mask() -> str:
-    """Return what decides which GPUs this process sees, to compare among those of a machine."""
+    """Return what decides which GPUs this process sees, to compare processes of a machine."""
     by_slurm = os.environ.get("SLURM_PROCID") if "SLURM_GPUS_PER_TASK" in os.environ else None
     return f"{os.environ.get('CUDA_VISIBLE_DEVICES')}, task {by_slurm}"
 
 
 def gpu_uuid(device: torch.device) -> str:
-    """Return the name of a GPU that no other has, whatever its number is in this process."""
+    """Return the unique name of a GPU, whatever its number is in this process."""
     return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
 
 
@@ -83,7 +83,7 @@ def training_device(own: torch.device) -> torch.device:
 
 
 def training_devices(own: torch.device, n: int) -> list[torch.device]:
-    """Return ``n`` devices for one process: GPUs if it has so many, else virtual ones."""
+    """Return ``n`` devices for one process: GPUs if it has that many, else virtual ones."""
     on_gpus = training_device(own).type == "cuda" and torch.accelerator.device_count() >= n
     return [torch.device("cuda" if on_gpus else "cpu", number) for number in range(n)]
 
@@ -91,8 +91,8 @@ def training_devices(own: torch.device, n: int) -> list[torch.device]:
 def device_ids(local_rank: int, local_world_size: int, n_gpus: int) -> list[int]:
     """Return the GPUs that a process drives, where those of a machine share out its ``n_gpus``.
 
-    Neighbours go to one process; what is left over stays idle, as 1 of 9 GPUs for 2 processes. As
-    in ``demo_basic`` of torch's tutorial on DistributedDataParallel.
+    Neighbours go to the same process. GPUs that are left over stay idle, such as 1 of 9 with 2
+    processes. As in ``demo_basic`` of torch's tutorial on DistributedDataParallel.
 
     Raises ValueError for a local rank outside the machine's ``local_world_size`` processes, and for
     fewer GPUs than processes.
@@ -114,7 +114,7 @@ def device_ids(local_rank: int, local_world_size: int, n_gpus: int) -> list[int]
 
 
 def check_device(device: str | torch.device) -> torch.device:
-    """Return ``device`` as torch has it. Raises ValueError for a GPU where there is none."""
+    """Return ``device`` as a torch.device. Raises ValueError for a GPU where there is none."""
     device = torch.device(device)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device is {str(device)!r}, and there is no GPU here: use virtual devices, cpu:0, cpu:1, …")
@@ -127,5 +127,5 @@ def is_virtual(device: torch.device) -> bool:
 
 
 def real_device(device: torch.device) -> torch.device:
-    """Return where the tensors of ``device`` are: of a virtual one, on the CPU."""
+    """Return where the tensors of ``device`` really are: on the CPU if it is virtual."""
     return PLAIN_CPU if is_virtual(device) else device

@@ -32,7 +32,7 @@ class EmulatedStage(nn.Module):
     several layers, gradients have to reach the first one all the same. An input is a tensor of
     floats, of any shape, such as (rows, width), and the output has the same.
 
-    Raises TypeError for what is no number, ValueError for a negative or infinite one.
+    Raises TypeError for anything but a number, ValueError for a negative or infinite one.
     """
 
     def __init__(self, forward_s: float, input_grad_s: float, weight_grad_s: float):
@@ -58,7 +58,7 @@ class EmulatedStage(nn.Module):
 
 
 class _Sleep(torch.autograd.Function):
-    """The identity, whose gradient takes so many seconds."""
+    """The identity, whose gradient takes ``seconds``."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, seconds: float) -> torch.Tensor:
@@ -71,7 +71,7 @@ class _Sleep(torch.autograd.Function):
         return gradients[0], None
 
 
-LATE_S = 200e-6  # by so much time.sleep may be late
+LATE_S = 200e-6  # time.sleep may be this late
 
 
 def sleep_until(deadline: float) -> None:

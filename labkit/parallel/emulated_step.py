@@ -7,10 +7,10 @@
 A rank sleeps instead of computing, and its gradients really are added up over all ranks, on a link
 that is emulated as well. Whatever is recorded meanwhile says so.
 
-A ring of 64 ranks on two cores would take longer than the link: 2 · 63 messages a rank, and each
-wakes a process up, 0.3 s in all. So the bytes travel another way, to rank 0 and back along a tree,
-some 15 ms, and are held until the ring would be done on the link. Where a machine cannot keep up,
-``train`` says how often.
+A ring of 64 ranks on two cores would take longer than the link: 2 · 63 messages a rank, each of
+which wakes a process up, 0.3 s in all. So the bytes travel another way, to rank 0 and back along a
+tree, which takes some 15 ms. They are held until the ring would be done on the link. ``train`` says
+how often a machine could not keep up.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ KIB = 2**10
 SLOW = Link(latency_s=200e-6, bytes_per_s=2.5e6, name="slow link")
 _FLOAT_BYTES, _STAMP_BYTES = 4, 8
 _cpu_span = functools.partial(span, device="cpu")  # a rank sleeps and sends here, also where it has a GPU
-_HEAD_START_S = 0.5e-3  # a rank, from the word of rank 0 to the step: by then it has come to all
+_HEAD_START_S = 0.5e-3  # for each rank, from rank 0's word to the step: by then all have heard it
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ class EmulatedStep:
         EmulatedStep(forward_s=0.03, backward_s=0.06, bucket_bytes=(2**14, 2**14))
 
     The backward pass makes its buckets one by one, in equal times: the last one as it ends. A
-    bucket is so many bytes of float32, summed over all ranks in the time of a ring on ``link``. By
-    default all of it fits what 64 ranks can do on two cores.
+    bucket is that many bytes of float32, summed over all ranks in the time of a ring on ``link``.
+    By default all of it fits what 64 ranks can do on two cores.
 
-    Raises TypeError for what is no number, ValueError for a negative or infinite one, for no bucket
-    at all, and for bytes that are no whole number of floats.
+    Raises TypeError for anything but a number, ValueError for a negative or infinite one, for no
+    bucket at all, and for bytes that are no whole number of floats.
     """
 
     forward_s: float = 0.03
@@ -84,7 +84,7 @@ class EmulatedStep:
         return ddp_step(*times, self.bucket_bytes, buckets, world_size, latency_s, bytes_per_s, host_s, overlap)
 
     def train(self, overlaps: Sequence[bool] = (False, True), rounds: int = 3) -> int:
-        """Do ``rounds`` of steps, of each way in turns: step s is ``overlaps[s % len(overlaps)]``.
+        """Do ``rounds`` of steps in turns: step s overlaps if ``overlaps[s % len(overlaps)]``.
 
         With overlap a bucket leaves as soon as it is full, without it all leave after the backward
         pass. Spans: forward, backward, wait, optimizer, all_reduce by bucket, and the calls, "hand

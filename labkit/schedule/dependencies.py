@@ -46,7 +46,7 @@ class Dependencies:
     def of(cls, ranks: list[list[Op]]) -> Dependencies:
         """Find what waits for what in ``ranks``.
 
-        Raises ScheduleError for the first thing that is wrong, TypeError for what is no Op.
+        Raises ScheduleError for the first thing that is wrong, TypeError for anything but an Op.
         """
         check_types(ranks)
         ops = [op for rank_ops in ranks for op in rank_ops]

@@ -25,7 +25,7 @@ class Message(NamedTuple):
 def p2p_order(schedule: Schedule) -> list[Message]:
     """Return all messages between ranks, in the order in which their producers end.
 
-    So they do if F takes 1 and B 2.
+    Here F takes 1 and B 2.
 
     **Why one order for all.** NCCL queues what two ranks send each other on one stream, in the
     order in which they ask for it. If rank 0 asks to send first, and rank 1 asks to send first as
@@ -34,7 +34,7 @@ def p2p_order(schedule: Schedule) -> list[Message]:
     the order, so it arrives, and then the next is the first.
 
     **Why this one.** It has what an op needs before what it computes, and what a rank computes in
-    the order of its list. It is also close to the order of events, so hardly a message waits for
+    the order of its list. It is also close to the order of events, so hardly any message waits for
     another.
 
     Raises ScheduleError for a schedule that cannot run.

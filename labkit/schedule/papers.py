@@ -44,7 +44,7 @@ def one_f_one_b(n_stages: int, n_micro: int) -> Schedule:
     ranks = []
     for stage in range(n_stages):
         forwards, backwards = _each("F", stage, n_micro), _each("B", stage, n_micro)
-        ahead = n_stages - stage  # so many stages does the first micro-batch pass before its gradient comes back
+        ahead = n_stages - stage  # stages that the first micro-batch passes before its gradient comes back
         ranks.append(forwards[:ahead] + _in_turns(backwards, forwards[ahead:]))
     return Schedule(ranks, "1F1B")
 
@@ -83,9 +83,9 @@ def zero_bubble_h1(n_stages: int, n_micro: int) -> Schedule:
     Qi et al. 2024, arXiv 2401.10241.
 
     Other ranks wait for I alone. With equal stages, m ≥ n, W no longer than F, and no longer than
-    I, the makespan is m(F + I + W) and (n − 1)(F + I − W) more: so long is every rank idle. Between
-    its first op and its last, rank r idles (n − 1 − r)(F + I − W). Every rank keeps the activations
-    of up to min(n, m) micro-batches.
+    I, the makespan is m(F + I + W), and (n − 1)(F + I − W) in which every rank is idle. Between its
+    first op and its last, rank r idles (n − 1 − r)(F + I − W). Every rank keeps the activations of
+    up to min(n, m) micro-batches.
 
     The order is that of torch's ScheduleInterleavedZeroBubble with one stage a rank.
     """
@@ -94,17 +94,17 @@ def zero_bubble_h1(n_stages: int, n_micro: int) -> Schedule:
 
 
 def zero_bubble_h2(n_stages: int, n_micro: int) -> Schedule:
-    """Schedule ZB-H1 with so many forwards ahead that no gap is left, in twice its memory.
+    """Schedule ZB-H1 with enough forwards ahead that no gap is left, in twice its memory.
 
     Qi et al. 2024, arXiv 2401.10241.
 
     With equal stages, m ≥ 2n − 1, W no longer than F, and 2W no longer than F + I, rank 0 idles
     (n − 1)(F + I − 2W) between its first op and its last, and rank r (n − 1 − r)(F + I − 2W); with
-    F = I = W that is nothing. Ranks start one F after the other, and end so, which an optimizer
-    step that waits for all of them would spoil. Every rank keeps the activations of up to
+    F = I = W that is nothing. Ranks start one F after the other and end that way, which an
+    optimizer step that waits for all of them would spoil. Every rank keeps the activations of up to
     min(2n − 1, m) micro-batches.
 
-    Fewer micro-batches are not enough to fill the gaps: from 2n − 1 down to n this goes over into
+    Fewer micro-batches are not enough to fill the gaps: from 2n − 1 down to n this turns into
     ZB-H1.
     """
     check_counts(n_stages=n_stages, n_micro=n_micro)
@@ -117,11 +117,11 @@ def zero_bubble_v(n_ranks: int, n_micro: int) -> Schedule:
     Qi et al. 2024, arXiv 2401.10241, section 6.
 
     With equal stages, F = I = W, and m ≥ 2n − 1, no rank idles between its first op and its last.
-    It keeps up to 2n activations of a stage, which is half of what is a stage to the others: the
-    memory of 1F1B. And the loss is on rank 0.
+    It keeps up to 2n activations of a stage, which is half as large as a stage of 1F1B: the same
+    memory. The loss is on rank 0.
 
-    With fewer micro-batches it is, as in torch, the schedule of 2n − 1 of them without those that
-    are not there.
+    With fewer micro-batches it is, as in torch, the schedule of 2n − 1 of them without the missing
+    ones.
     """
     check_counts(n_ranks=n_ranks, n_micro=n_micro)
     n, m = n_ranks, max(n_micro, 2 * n_ranks - 1)
@@ -189,5 +189,5 @@ def _rounds(n_ranks: int, n_micro: int) -> list[range]:
 
 
 def divides_into_rounds(n_ranks: int, n_micro: int) -> bool:
-    """Return whether interleaved 1F1B takes ``n_micro`` micro-batches on so many ranks."""
+    """Return whether interleaved 1F1B takes ``n_micro`` micro-batches on ``n_ranks``."""
     return n_micro % max(1, n_micro // n_ranks) == 0

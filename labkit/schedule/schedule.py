@@ -19,7 +19,7 @@ class Schedule:
     """For each rank its ops, in the order in which it runs them. ``name`` is shown with it.
 
     A stage is on the rank that has its ops. Whether everything fits together is for
-    :func:`validate` to say; only what is no Op is refused here, with a TypeError.
+    :func:`validate` to say; only what is not an Op is refused here, with a TypeError.
     """
 
     ops: list[list[Op]]
@@ -81,8 +81,8 @@ def validate(schedule: Schedule) -> None:
     micro-batch has a backward pass, or every one has it in every stage, whole (B) or split (I and
     later W).
 
-    Raises ScheduleError for the first thing that is wrong, TypeError for what is no Schedule or no
-    Op.
+    Raises ScheduleError for the first thing that is wrong, TypeError for anything but a Schedule of
+    Ops.
     """
     find_dependencies(schedule)
 
@@ -132,7 +132,7 @@ def read_csv(text_or_path: str | os.PathLike[str]) -> list[list[Op]]:
 
 
 def _ops(cell: str) -> list[Op]:
-    """Return the ops that ``cell`` computes. Raises ValueError for what is no action."""
+    """Return the ops that ``cell`` computes. Raises ValueError for anything but an action."""
     cell = cell.strip()
     if not cell or _COMPUTES_NOTHING.fullmatch(cell):
         return []

@@ -34,7 +34,7 @@ def explain_gap(ideal: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
 
     **The order matters.** A second that is lost twice, because a slow stage hides a slow hop, is
     counted once, with the cause that comes first; and what makes a stage faster, or fills time that
-    was idle anyway, is negative or nothing. How communication and overhead are told apart:
+    was idle anyway, is negative or zero. How communication and overhead are told apart:
     :func:`labkit.simulate.replay.attribute_delays`.
 
     Both are event tables of the same ops, one step each, with the same order on every rank. Only

@@ -1,7 +1,6 @@
 """Explain why a pipeline takes as long as it does: its critical path, what idle ranks wait for.
 
-Both read an event table with the schedule that it is of, and hold for what was simulated and for
-what was measured.
+Both take an event table and its schedule, and work for simulated tables and for measured ones.
 """
 
 from __future__ import annotations
@@ -69,29 +68,37 @@ def explain_idle(schedule: Schedule, events: pd.DataFrame, rank: int, time: floa
     """Return why ``rank`` is idle at ``time``, on the clock of ``events``: a code and a sentence.
 
     ==========  ===================================================================================
-    activation  the forward pass that comes next waits for the one of the stage before, still to end
-    gradient    the backward pass that comes next waits for the one of the stage after, still to end
-    hop         what comes next waits for an activation or gradient that is under way
-    overhead    what comes next has all it needs, and has not begun (in measured tables only)
-    done        nothing comes next
+    activation  the next op, a forward pass, waits for that of the stage before, which has not ended
+    gradient    the next op, a backward pass, waits for that of the stage after, which has not ended
+    hop         the next op waits for an activation or gradient that is under way
+    overhead    the next op has all it needs, and has not begun (in measured tables only)
+    done        there is no next op
     busy        the rank is not idle
     ==========  ===================================================================================
 
-    Of an op that is late the sentence also says why: what its rank is busy with, or waits for in
-    turn. An op that begins late after its input has left the other rank waited for a hop or for
-    overhead: see :func:`labkit.simulate.replay.attribute_delays`.
+    If an op is late, the sentence also says why: what its rank is busy with, or waits for in turn.
+    An op that begins late after its input has left the other rank waited for a hop or for overhead:
+    see :func:`labkit.simulate.replay.attribute_delays`.
 
     Raises ValueError for a rank that is not there, a time outside the run and ``events`` that are
-    not one step of ``schedule``, TypeError for what is no number, ScheduleError for a schedule that
-    cannot run.
+    not one step of ``schedule``, TypeError for anything but a number, ScheduleError for a schedule
+    that cannot run.
     """
     as_text = (lambda time: measured(time, "s")) if isinstance(events, MeasuredTable) else (lambda time: f"{time:g} s")
     return IdleReasons.of(replay_events(schedule, events), as_text).at(rank, time)
 
 
+class _State(NamedTuple):
+    """What a rank does: a code of :func:`explain_idle`, its op, and the one it waits for."""
+
+    code: str
+    op: int
+    waits_for: int | None = None
+
+
 @dataclass(frozen=True)
 class IdleReasons:
-    """What explains any idle time of one run: for who asks about many, as a picture does.
+    """The reasons for idle times of one run, for a caller that asks about many, such as a picture.
 
     ``as_text`` writes a time, in seconds on the clock of the event table.
     """
@@ -112,44 +119,26 @@ class IdleReasons:
         first, last = run.origin_s, run.origin_s + run.makespan_s
         expected = f"a time in the run, from {first!r} to {last!r} s"
         check_number("time", time, lambda time: first <= time <= last, expected)
-        return _Moment(run, self.waited_for, time - run.origin_s, self.as_text).explain(int(rank))
+        return self._explain(int(rank), time - run.origin_s)
 
-
-class _State(NamedTuple):
-    """What a rank does: a code of :func:`explain_idle`, its op, and the one it waits for."""
-
-    code: str
-    op: int
-    waits_for: int | None = None
-
-
-@dataclass(frozen=True)
-class _Moment:
-    """A pipeline at one ``time``, in seconds since its first op began; ``as_text`` writes it."""
-
-    run: Replay
-    waited_for: list[int | None]
-    time: float
-    as_text: Callable[[float], str]
-
-    def state(self, rank: int) -> _State:
-        """Return what ``rank`` does now."""
+    def _state(self, rank: int, time: float) -> _State:
+        """Return what ``rank`` does at ``time``, in seconds since the run's first op began."""
         first, last = bisect_left(self.run.dependencies.rank, rank), bisect_right(self.run.dependencies.rank, rank) - 1
-        comes_next = first + int(self.run.start_s[first : last + 1].searchsorted(self.time, side="right"))
-        if comes_next > first and self.run.end_s[comes_next - 1] > self.time:
+        comes_next = first + int(self.run.start_s[first : last + 1].searchsorted(time, side="right"))
+        if comes_next > first and self.run.end_s[comes_next - 1] > time:
             return _State("busy", comes_next - 1)
         if comes_next > last:
             return _State("done", last)
         needed = self.run.dependencies.remote_input[comes_next]
-        if needed is not None and self.run.end_s[needed] > self.time:
+        if needed is not None and self.run.end_s[needed] > time:
             return _State("activation" if self._op(needed).kind == "F" else "gradient", comes_next, needed)
         if needed is not None and self.waited_for[comes_next] == needed:
             return _State("hop", comes_next, needed)
         return _State("overhead", comes_next)
 
-    def explain(self, rank: int) -> Idle:
+    def _explain(self, rank: int, time: float) -> Idle:
         """Return the state of ``rank`` with a sentence to read."""
-        code, op, waits_for = self.state(rank)
+        code, op, waits_for = self._state(rank, time)
         if code == "busy":
             sentence = f"rank {rank} is not idle: it is busy with {self._op(op)} until {self._ends(op)}"
         elif code == "done":
@@ -157,7 +146,9 @@ class _Moment:
         elif waits_for is None:
             sentence = f"rank {rank} has all that {self._op(op)} needs, and begins it only at {self._begins(op)}"
         else:
-            why = f"under way until {self._begins(op)}" if code == "hop" else f"late because {self._why(waits_for)}"
+            why = (
+                f"under way until {self._begins(op)}" if code == "hop" else f"late because {self._why(waits_for, time)}"
+            )
             sentence = f"rank {rank} waits for {self._op(waits_for)}, {self._output(waits_for)}; it is {why}"
         return Idle(
             code,
@@ -166,15 +157,15 @@ class _Moment:
             waits_for=None if waits_for is None else self._op(waits_for),
         )
 
-    def _why(self, late: int) -> str:
-        """Return why op ``late`` has not ended: the ranks that wait in turn, and why."""
+    def _why(self, late: int, time: float) -> str:
+        """Return why op ``late`` has not ended at ``time``: ranks that wait in turn, and why."""
         chain = []
         rank = self.run.dependencies.rank[late]
-        code, op, waits_for = self.state(rank)
+        code, op, waits_for = self._state(rank, time)
         while waits_for is not None and code != "hop":
             chain.append(f"rank {rank} waits for {self._op(waits_for)}")
             rank = self.run.dependencies.rank[waits_for]
-            code, op, waits_for = self.state(rank)
+            code, op, waits_for = self._state(rank, time)
         if waits_for is not None:
             root = f"{self._output(waits_for)} is under way to rank {rank} until {self._begins(op)}"
         elif code == "busy":

@@ -1,7 +1,7 @@
 """Measure what the event table of a pipeline says: its makespan, its bubble, its activations.
 
-Everything here follows from the events alone, so it holds for what was simulated and for what was
-measured.
+Everything here follows from the events alone, so it works for simulated tables and for measured
+ones.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from labkit.schedule import EVENT_NAMES
 def check_events(events: pd.DataFrame, what: str, columns: Sequence[str]) -> pd.DataFrame:
     """Return ``events`` if it has ``columns``, rows, and times that run forwards.
 
-    ``what`` names it. Raises TypeError for what is no DataFrame, and ValueError for the rest.
+    ``what`` names it. Raises TypeError for anything but a DataFrame, and ValueError for the rest.
     """
     if not isinstance(events, pd.DataFrame):
         given = type(events).__name__
@@ -95,7 +95,7 @@ def makespan(events: pd.DataFrame) -> float:
 
     The lanes comm and host do not count.
 
-    Raises ValueError for a table without compute spans, TypeError for what is no table.
+    Raises ValueError for a table without compute spans, TypeError for anything but a table.
     """
     spans = _compute(events)
     return float(spans["end_s"].max() - spans["start_s"].min())
@@ -105,14 +105,14 @@ def bubble_fraction(events: pd.DataFrame) -> float:
     """Return idle time ÷ (ranks × makespan): how much of the ranks' time no op filled, 0 to 1.
 
     A rank works while at least one of its compute spans is open: spans inside one another count
-    once, and the lanes comm and host do not count. Megatron's bubble is another one, idle ÷ ideal
-    time (Narayanan et al. 2021, arXiv 2104.04473).
+    once, and the lanes comm and host do not count. Megatron's bubble is something else, idle ÷
+    ideal time (Narayanan et al. 2021, arXiv 2104.04473).
 
     Raises as :func:`makespan` does, and ValueError if all that was computed took no time.
     """
     spans, ranks = _compute(events), events["rank"].nunique()
     if not (total := ranks * makespan(events)):
-        raise ValueError("all compute spans of events take 0 s, so there is no time of which a part could be idle")
+        raise ValueError("all compute spans of events take 0 s, so there is no time that could be idle")
     return (total - sum(_covered_s(of_rank) for _, of_rank in spans.groupby("rank"))) / total
 
 
@@ -128,8 +128,8 @@ def _covered_s(spans: pd.DataFrame) -> float:
 def by_stage(events: pd.DataFrame) -> pd.DataFrame:
     """Return the events of stages with ``rank`` = ``stage``: for stages that are threads.
 
-    There every span has the rank of the process. Rows without a stage are left out. Pictures of the
-    table call its rows stages, by ``.attrs["row"]``. Raises ValueError if no row has one.
+    Spans of threads all have the rank of their process. Rows without a stage are left out. Pictures
+    of the table call its rows stages, by ``.attrs["row"]``. Raises ValueError if no row has one.
     """
     events = check_events(events, "events", ["rank", "stage", "start_s", "end_s"])
     with_stage = events[events["stage"].notna().to_numpy()]
@@ -145,7 +145,7 @@ def steps_of(events: pd.DataFrame, within: str | None = None) -> list[pd.DataFra
 
     A step is a value of the column ``step``; or with ``within``, the n-th span of that name on each
     rank: its ops are those that began in it, such as where stages are threads and have no step
-    number. What is no op of a pipeline is left out.
+    number. Rows that are no op of a pipeline are left out.
 
     Raises ValueError for a table without the ops of a pipeline, or without spans of that name.
     """
@@ -169,7 +169,8 @@ def steps_of(events: pd.DataFrame, within: str | None = None) -> list[pd.DataFra
 def median_step(steps: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Return the step with the median makespan: a real one, to be looked at op by op.
 
-    Of an even number it is the slower one of the two in the middle. Raises ValueError for no step.
+    With an even number of steps it is the slower of the two in the middle. Raises ValueError for no
+    step.
     """
     if not len(steps):
         raise ValueError("median_step: no step is given, expected one or more event tables")
@@ -193,26 +194,23 @@ def activations(events: pd.DataFrame) -> pd.DataFrame:
     of a pipeline.
     """
     ops = op_rows(events)
-    in_order = np.argsort(ops["start_s"].to_numpy(dtype=float), kind="stable")
-    name, start_s, end_s = (ops[column].to_numpy()[in_order] for column in ("name", "start_s", "end_s"))
-    rank, step, stage, micro_batch = (_whole_numbers(ops, column)[in_order] for column in _ACTIVATION)
-    activation = _keys(rank, step, stage, micro_batch)
-    forward, frees = name == "forward", (name == "backward") | (name == "weight_grad")
-    freed_by = _partners(activation[forward], activation[frees])
-    freed_s = np.append(end_s[frees].astype(float), np.nan)[freed_by]
-    freed_s = np.where(freed_by < 0, _next_step_s(rank, step, start_s)[forward], freed_s)
-    freed = ~np.isnan(freed_s)
-    changes = {
-        "rank": np.concatenate([rank[forward][freed], rank[forward]]),
-        "time_s": np.concatenate([freed_s[freed], start_s[forward]]),
-        "change": np.repeat([-1, 1], [freed.sum(), forward.sum()]),
-    }
-    in_order = np.lexsort([changes[column] for column in ("change", "time_s", "rank")])
-    rank, time_s, change = (values[in_order] for values in changes.values())
-    count = change.cumsum()
-    first = np.searchsorted(rank, rank)  # of the rank's changes: before it, others counted
-    columns = {"rank": rank, "time_s": time_s, "count": count - (count - change)[first]}
-    result = type(events)(columns).astype({"rank": ops["rank"].dtype})
+    labels = {column: _whole_numbers(ops, column) for column in _ACTIVATION}
+    times = {column: ops[column].to_numpy(dtype=float) for column in ("start_s", "end_s")}
+    table = pd.DataFrame(labels | times).sort_values("start_s", kind="stable")
+    name = ops["name"].to_numpy()[table.index]
+    forward, frees = (table[np.isin(name, names)] for names in (["forward"], ["backward", "weight_grad"]))
+    # If steps have no number, an activation may occur several times: the n-th is freed by the n-th.
+    forward, frees = (each.assign(nth=each.groupby(_ACTIVATION).cumcount()) for each in (forward, frees))
+    pairs = forward.merge(frees, on=[*_ACTIVATION, "nth"], how="left", suffixes=("", "_of_backward"))
+    begin_s = table.groupby(["rank", "step"])["start_s"].min().sort_values()
+    next_step_s = pairs.join(begin_s.groupby("rank").shift(-1).rename("next_s"), on=["rank", "step"])["next_s"]
+    freed = pairs[["rank"]].assign(time_s=pairs["end_s_of_backward"].fillna(next_step_s), change=-1).dropna()
+    kept = pairs[["rank"]].assign(time_s=pairs["start_s"], change=1)
+    changes = pd.concat([freed, kept]).sort_values(["rank", "time_s", "change"], ignore_index=True)
+    count = changes.groupby("rank")["change"].cumsum()
+    result = type(events)(
+        {"rank": changes["rank"].astype(ops["rank"].dtype), "time_s": changes["time_s"], "count": count}
+    )
     result.attrs = dict(events.attrs)
     return result
 
@@ -222,46 +220,6 @@ def _whole_numbers(ops: pd.DataFrame, column: str) -> np.ndarray:
     if column not in ops:
         return np.full(len(ops), -1)
     return ops[column].to_numpy(dtype=float, na_value=-1).astype("int64")
-
-
-def _keys(*columns: np.ndarray) -> np.ndarray:
-    """Return a number for each row, the same where all columns are."""
-    keys = np.zeros(len(columns[0]), dtype="int64")
-    for column in columns:
-        values, places = np.unique(column, return_inverse=True)
-        keys = keys * len(values) + places
-    return keys
-
-
-def _partners(keys: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Return for each key its place among ``others``, -1 where it is not there.
-
-    A key that is there several times, as where steps have no number: the n-th goes with the n-th.
-    """
-    most = max(len(keys), len(others))
-    keys, others = most * keys + _nth(keys), most * others + _nth(others)
-    in_order = np.argsort(others)
-    places = np.searchsorted(others, keys, sorter=in_order)
-    partners = np.append(in_order, -1)[places]
-    return np.where(np.append(others, -1)[partners] == keys, partners, -1)
-
-
-def _nth(keys: np.ndarray) -> np.ndarray:
-    """Return for each key how often it is there before."""
-    in_order = np.argsort(keys, kind="stable")
-    nth = np.empty_like(keys)
-    nth[in_order] = np.arange(len(keys)) - np.searchsorted(keys, keys[in_order], sorter=in_order)
-    return nth
-
-
-def _next_step_s(rank: np.ndarray, step: np.ndarray, start_s: np.ndarray) -> np.ndarray:
-    """Return for each op, in order of start, when its rank begins its next step; else NaN."""
-    _, first, step_of_op = np.unique(_keys(rank, step), return_index=True, return_inverse=True)
-    in_order = first[np.lexsort((start_s[first], rank[first]))]  # the ops that begin a step
-    has_next = np.append(rank[in_order[1:]] == rank[in_order[:-1]], False)
-    next_s = np.full(len(start_s), np.nan)
-    next_s[in_order[has_next]] = start_s[in_order[1:]][has_next[:-1]]
-    return next_s[first][step_of_op]
 
 
 def peak_activations(events: pd.DataFrame) -> dict[int, int]:

@@ -5,9 +5,8 @@ op before it on its rank, and the end of the op on another rank whose output it 
 
     start = max(end of the op before + overhead, end of the input + transfer)
 
-An event table tells only which start came of it. So of the two the one that the op waited for gets
-the time between, and the other is taken to be what it is elsewhere in that stage:
-:func:`attribute_delays`.
+An event table shows only the start. So the one of the two that the op waited for gets the time in
+between, and the other is taken to be what it is elsewhere in that stage: :func:`attribute_delays`.
 """
 
 from __future__ import annotations
@@ -139,7 +138,7 @@ def _end_times(replay: Replay, ops: list[int | None]) -> np.ndarray:
 # --- what it keeps --------------------------------------------------------------------------------
 
 
-class Kept(NamedTuple):
+class KeptActivations(NamedTuple):
     """How many activations ranks keep: ``number`` on ``rank`` from ``time_s`` to its next row."""
 
     rank: np.ndarray
@@ -150,7 +149,7 @@ class Kept(NamedTuple):
 _CHANGES = {"F": 1, "B": -1, "I": 0, "W": -1}
 
 
-def kept_activations(replay: Replay) -> Kept:
+def kept_activations(replay: Replay) -> KeptActivations:
     """Return what :func:`labkit.simulate.activations` does, of a run that is known op by op.
 
     As ops of a rank follow each other, so do the starts of F and the ends of B and W.
@@ -161,7 +160,7 @@ def kept_activations(replay: Replay) -> Kept:
     rank, time_s, change = (values[change != 0] for values in (rank, time_s, change))
     count = change.cumsum()
     first = np.searchsorted(rank, rank)  # of the rank's changes: before it, others counted
-    return Kept(rank, time_s, count - (count - change)[first])
+    return KeptActivations(rank, time_s, count - (count - change)[first])
 
 
 # --- what each op waited for, and for how long ----------------------------------------------------
@@ -179,14 +178,15 @@ class Delays:
 def attribute_delays(replay: Replay) -> Delays:
     """Return what each op waited for, how long it took to start then, and what the other side took.
 
-    An op waited for whichever should have let it start later, by what is typical: of transfers per
-    stage and kind of op, of overhead per stage. That one gets all the time up to its start, and the
-    other what is typical, but no more than there was, so the formula above gives every start again.
+    An op waited for whichever of the two should have let it start later, judging by typical times:
+    transfers per stage and kind of op, overhead per stage. That one gets all the time up to its
+    start. The other gets what is typical, but no more than there was, so the formula above gives
+    every start again.
 
     A typical transfer is the median over the ops whose input ended after the op before. Typical
     overhead is the median over those whose input must have been there by the end of the op before.
-    Where a stage shows none of the first, it is that of all stages, and where it shows none of the
-    second, it is nothing.
+    If a stage shows no transfer, it is the median over all stages. If it shows no
+    overhead, it is 0.
     """
     ops, previous, remote = replay.dependencies.ops, replay.dependencies.previous_op, replay.dependencies.remote_input
     free_s, sent_s = _end_times(replay, previous), _end_times(replay, remote)

@@ -36,17 +36,16 @@ def simulate(
     it costs the sender nothing. An op starts as soon as its rank is free and what it needs has
     arrived; ranks keep to the order of their lists.
 
-    Raises TypeError for what is no number or no schedule, ValueError for a time that is 0, negative
-    or not finite, a negative hop, or a list that is not one time per stage, ScheduleError for a
-    schedule that cannot run.
+    Raises TypeError for anything but a number and a schedule, ValueError for a time that is 0,
+    negative or not finite, a negative hop, or a list that is not one time per stage, ScheduleError
+    for a schedule that cannot run.
     """
     check_number("hop", hop, lambda value: 0 <= value < math.inf, _HOP)
     given = dict(zip(EVENT_NAMES, (forward, backward, input_grad, weight_grad), strict=True))
-    times = {kind: _checked_times(EVENT_NAMES[kind], value) for kind, value in given.items()}
     dependencies = find_dependencies(schedule)
     ops = dependencies.ops
     kinds, stages = [op.kind for op in ops], [op.stage for op in ops]
-    seconds = {kind: _per_stage(EVENT_NAMES[kind], value, 1 + max(stages)) for kind, value in times.items()}
+    seconds = {kind: _per_stage(EVENT_NAMES[kind], value, 1 + max(stages)) for kind, value in given.items()}
     duration_s = [seconds[kind][stage] for kind, stage in zip(kinds, stages, strict=True)]
     transfer_s = [0.0 if there is None else float(hop) for there in dependencies.remote_input]
     start_s, end_s = earliest_times(dependencies, duration_s, transfer_s)
@@ -56,25 +55,19 @@ def simulate(
     return event_table(columns | {"start_s": np.array(start_s), "end_s": np.array(end_s)})
 
 
-def _checked_times(name: str, value: Any) -> float | list[float]:
-    """Return a number of seconds, or a list of them.
+def _per_stage(name: str, value: Any, n_stages: int) -> list[float]:
+    """Return the seconds of each stage.
 
-    Raises TypeError and ValueError for anything else.
+    Raises TypeError and ValueError for anything but a number, or one for each stage.
     """
     value = value.tolist() if hasattr(value, "tolist") else value  # of an array, a Series, a tensor
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
         check_number(name, value, lambda time: 0 < time < math.inf, _TIME)
-        return float(value)
+        return [float(value)] * n_stages
     for stage, time in enumerate(value):
         check_number(f"{name}[{stage}]", time, lambda time: 0 < time < math.inf, _TIME)
-    return [float(time) for time in value]
-
-
-def _per_stage(name: str, times: float | list[float], n_stages: int) -> list[float]:
-    if isinstance(times, float):
-        return [times] * n_stages
-    if len(times) != n_stages:
+    if len(value) != n_stages:
         raise ValueError(
-            f"{name} has {len(times)} times, expected one for each of the {n_stages} stages, or a single number"
+            f"{name} has {len(value)} times, expected one for each of the {n_stages} stages, or a single number"
         )
-    return times
+    return [float(time) for time in value]

@@ -45,10 +45,10 @@ def explain_step(predicted: pd.DataFrame, measured: pd.DataFrame, steps: Iterabl
     steps' durations, from the first span's start to the last one's end. It prints as measured where
     ``measured`` does, and carries its ``.attrs``.
 
-    Raises TypeError for what is no table, and ValueError for an empty one, for steps that are not
-    there, for ranks whose steps or collectives differ, where forward, backward or optimizer is in
-    one table alone, and where ``predicted`` communicates and ``measured`` does not say so: torch's
-    DDP sends inside backward and records nothing.
+    Raises TypeError for anything but a table, and ValueError for an empty one, for steps that are
+    not there, for ranks whose steps or collectives differ, where forward, backward or optimizer is
+    in one table alone, and where ``predicted`` communicates and ``measured`` does not say so:
+    torch's DDP sends inside backward and records nothing.
     """
     ideal, happened = _steps(predicted, "predicted"), _steps(measured, "measured", steps)
     _check_same_names(ideal, happened)
@@ -82,11 +82,16 @@ class _Spans(NamedTuple):
     start_s: np.ndarray
     end_s: np.ndarray
 
+    @classmethod
+    def of(cls, events: pd.DataFrame) -> _Spans:
+        times = (events[name].to_numpy(dtype=float) for name in ("start_s", "end_s"))
+        return cls(events["lane"].to_numpy(), events["name"].to_numpy(), *times)
+
     def where(self, chosen: np.ndarray) -> _Spans:
         return _Spans(*(values[chosen] for values in self))
 
     def cover(self, times_s: np.ndarray) -> np.ndarray:
-        """Tell of each stretch from one of ``times_s`` to the next whether a span is open in it."""
+        """Return for each stretch from one of ``times_s`` to the next whether a span is open."""
         inside = (self.start_s[:, None] <= times_s[:-1]) & (times_s[1:] <= self.end_s[:, None])
         return np.asarray(inside.any(axis=0))
 
@@ -114,7 +119,7 @@ def _steps(events: pd.DataFrame, what: str, chosen: Iterable[int] | None = None)
     if not wanted or (missing := set(wanted) - there):
         which = f"no step {min(missing)}" if wanted else "no step: steps is empty"
         raise ValueError(f"{what} has {which}, expected some of its steps, {', '.join(map(str, sorted(there)))}")
-    spans = _Spans(*(events[name].to_numpy() for name in ("lane", "name", "start_s", "end_s")))
+    spans = _Spans.of(events)
     ranks = sorted({int(each) for each in rank})
     return [_Step(each, step, _in_step(spans, rank == each, number, step, what)) for step in wanted for each in ranks]
 
@@ -225,13 +230,14 @@ def hidden_and_exposed(events: pd.DataFrame) -> pd.DataFrame:
     exposed communication  it does not compute: it waits for messages, or packs them
     =====================  =========================================================================
 
-    It computes in spans of the lane compute that have a step; one named ``wait`` is none. What has
-    no step, such as a bucket on its way, counts where it happens.
+    A rank computes in spans of the lane compute that have a step, except in those named ``wait``.
+    What has no step, such as a bucket on its way, counts where it happens.
 
     Columns: step, and the three parts in seconds, means over ranks; a row per step. It prints as
     measured where ``events`` does, and carries its ``.attrs``.
 
-    Raises TypeError for what is no table, ValueError for an empty one and where no span has a step.
+    Raises TypeError for anything but a table, ValueError for an empty one and where no span has a
+    step.
     """
     events = check_events(events, "events", ["rank", "lane", "name", "step", "start_s", "end_s"])
     if events["step"].isna().all():
@@ -251,7 +257,7 @@ def hidden_and_exposed(events: pd.DataFrame) -> pd.DataFrame:
 def _shares(begin_s: float, end_s: float, working: _Spans, sent: _Spans) -> list[float]:
     """Return the seconds of each of SHARES from ``begin_s`` to ``end_s``, on one rank."""
     sent = sent.where((sent.end_s > begin_s) & (sent.start_s < end_s))
-    times_s = np.unique(np.concatenate([[begin_s, end_s], *working, *sent]).clip(begin_s, end_s))
+    times_s = np.unique(np.concatenate([[begin_s, end_s], *working[-2:], *sent[-2:]]).clip(begin_s, end_s))
     computing, sending = working.cover(times_s), sent.cover(times_s)
     lengths_s = np.diff(times_s)
     return [float(lengths_s[chosen].sum()) for chosen in (computing & ~sending, computing & sending, ~computing)]

@@ -285,7 +285,7 @@ def test_orders_that_no_generator_makes_are_valid_if_they_can_run(rows):
     assert executed(ranks) is not None
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(schedule=any_schedule, data=st.data())
 def test_a_changed_schedule_is_refused_exactly_where_it_can_no_longer_run(schedule, data):
     ranks = [list(ops) for ops in schedule.ops]
@@ -317,7 +317,7 @@ def test_a_changed_schedule_is_refused_exactly_where_it_can_no_longer_run(schedu
 # --- what the generators make: torch's orders are in test_torch_schedules -------------------------
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(schedule=any_schedule)
 def test_every_generated_schedule_is_valid_and_runs(schedule):
     validate(schedule)
