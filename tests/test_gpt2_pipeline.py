@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import subprocess
-import sys
 import threading
 import warnings
 import weakref
@@ -18,9 +16,8 @@ from transformers import GPT2LMHeadModel
 
 from labkit import models
 from labkit.parallel.gpt2 import PipedBlocks
-from labkit.parallel.stage import Stage
 from labkit.pipe import ScheduledPipeline, prepare_pipeline_parallel
-from labkit.schedule import gpipe, interleaved, one_f_one_b, zero_bubble_h1
+from labkit.schedule import interleaved, one_f_one_b, zero_bubble_v
 from labkit.trace import record
 from labkit.train.translation import EOS_DE_ID, Example, collate, generate, target_loss
 
@@ -75,48 +72,26 @@ def check_equal(found: object, expected: object) -> None:
 # --- loss and gradients ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n_devices", [1, 2, 3, 5])
+@pytest.mark.parametrize("n_devices", [1, 2, 5])
 def test_model_parallel_has_the_single_devices_loss_and_gradients(n_devices):
     check_equal(loss_and_gradients(model_parallel(n_devices)), loss_and_gradients(single()))
 
 
-@pytest.mark.parametrize("n_devices", [1, 2, 3])
-@pytest.mark.parametrize("split_size", [1, 2, 3, ROWS, 100])
-def test_pipeline_parallel_has_the_single_devices_loss_and_gradients(n_devices, split_size):
-    check_equal(loss_and_gradients(pipeline_parallel(n_devices, split_size)), loss_and_gradients(single()))
-
-
-def test_the_micro_batches_go_through_the_partitions():
+@pytest.mark.parametrize("n_devices, split_size, n_micro", [(1, 3, 3), (2, 1, 7), (3, 2, 4), (3, ROWS, 1), (2, 100, 1)])
+def test_pipeline_parallel_has_the_single_devices_loss_and_gradients(n_devices, split_size, n_micro):
     with record() as recording:
-        loss_and_gradients(pipeline_parallel(3, split_size=3))
-    events = recording.events
-    for name in ("forward", "backward"):
-        spans = events[events.name == name]
-        assert sorted(zip(spans.stage, spans.micro_batch, strict=True)) == [(j, i) for j in range(3) for i in range(3)]
-
-
-def test_three_steps_of_adam_are_those_of_a_single_device():
-    def trained(gpt2: GPT2LMHeadModel) -> list[torch.Tensor]:
-        optimizer = torch.optim.AdamW(gpt2.parameters(), lr=0.01)
-        for _ in range(3):
-            loss_and_gradients(gpt2)
-            optimizer.step()
-        return [parameter.detach() for parameter in gpt2.parameters()]
-
-    expected = trained(single())
-    for gpt2 in (model_parallel(2), pipeline_parallel(3)):
-        torch.testing.assert_close(trained(gpt2), expected, rtol=1e-6, atol=1e-9)
+        check_equal(loss_and_gradients(pipeline_parallel(n_devices, split_size)), loss_and_gradients(single()))
+    tasks = [(j, i) for j in range(n_devices) for i in range(n_micro)]
+    for _, spans in recording.events.groupby("name"):  # forward and backward, through the partitions
+        assert sorted(zip(spans.stage, spans.micro_batch, strict=True)) == tasks
 
 
 def test_frozen_blocks_stay_without_gradients_and_the_others_have_theirs():
     plain, piped = single(), pipeline_parallel(3)
     for gpt2 in (plain, piped):
-        for parameter in list(gpt2.transformer.h.children())[1].parameters():
-            parameter.requires_grad_(False)
+        list(gpt2.transformer.h.children())[1].requires_grad_(False)
         (target_loss(gpt2, BATCH) / BATCH.n_targets).backward()
-    for found, expected in zip(piped.parameters(), plain.parameters(), strict=True):
-        assert (found.grad is None) == (expected.grad is None)
-        check_equal(found.grad, expected.grad)
+    check_equal([weight.grad for weight in piped.parameters()], [weight.grad for weight in plain.parameters()])
     assert any(parameter.grad is None for parameter in piped.parameters())
 
 
@@ -157,9 +132,7 @@ def test_with_more_than_hidden_states_the_blocks_run_one_after_the_other_which_t
     plain, gpt2 = single()(tokens, **options), pipeline_parallel()
     with pytest.warns(UserWarning, match=f"given {given}.*, so its blocks run one after .* with use_cache=False"):
         found = gpt2(tokens, **options)
-    check_equal(found.logits, plain.logits)
-    assert len(found.hidden_states or ()) == len(plain.hidden_states or ())
-    check_equal(found.hidden_states, plain.hidden_states)
+    check_equal((found.logits, found.hidden_states), (plain.logits, plain.hidden_states))
     with record() as recording:
         with torch.no_grad():
             check_equal(gpt2(tokens, **options).logits, plain.logits)
@@ -171,9 +144,7 @@ def test_an_attention_that_needs_a_mask_is_refused_by_name_and_may_be_changed():
     gpt2 = model_parallel()
     gpt2.set_attn_implementation("eager")
     check_equal(loss_and_gradients(gpt2), loss_and_gradients(single()))
-    with pytest.raises(
-        ValueError, match=r"implementation is 'eager', which needs a mask .* gpt2\.set_attn_implementation"
-    ):
+    with pytest.raises(ValueError, match=r"'eager', which needs a mask .* gpt2\.set_attn_implementation"):
         prepare_pipeline_parallel(gpt2, 2)
     gpt2.set_attn_implementation("sdpa")
     check_equal(loss_and_gradients(prepare_pipeline_parallel(gpt2, 2)), loss_and_gradients(single()))
@@ -186,8 +157,6 @@ def test_preparing_again_takes_another_split_size_and_ends_the_threads_of_before
     gpt2 = pipeline_parallel(2, split_size=7)
     before = gpt2.transformer.h.pipe
     assert prepare_pipeline_parallel(gpt2, 2) is gpt2
-    with pytest.raises(RuntimeError, match="this Pipe is closed"):
-        before(torch.zeros(1, 3, 16, dtype=torch.float64))
     assert not any(worker.is_alive() for worker in before._workers)
     with record() as recording:
         check_equal(loss_and_gradients(gpt2), loss_and_gradients(single()))
@@ -207,8 +176,7 @@ def test_placing_again_leaves_the_pipe_and_closes_it():
 
 def test_names_and_order_of_the_parameters_are_those_of_the_placed_model_and_a_state_dict_fits_all():
     plain, placed, piped = single(), model_parallel(), pipeline_parallel()
-    names = [name for name, _ in placed.named_parameters()]
-    assert [name for name, _ in piped.named_parameters()] == names
+    assert [name for name, _ in piped.named_parameters()] == [name for name, _ in placed.named_parameters()]
     assert list(piped.state_dict()) == list(plain.state_dict())
     for parameter in piped.parameters():
         torch.nn.init.zeros_(parameter)
@@ -219,7 +187,6 @@ def test_names_and_order_of_the_parameters_are_those_of_the_placed_model_and_a_s
 def test_a_copy_has_weights_and_threads_of_its_own():
     gpt2 = pipeline_parallel(2)
     alike = copy.deepcopy(gpt2)
-    assert not {id(p) for p in alike.parameters()} & {id(p) for p in gpt2.parameters()}
     assert alike.lm_head.weight is alike.transformer.wte.weight
     gpt2.transformer.h.pipe.close()
     for parameter in gpt2.parameters():
@@ -248,36 +215,23 @@ def test_a_model_can_be_printed_and_dropout_and_modes_reach_the_blocks():
         check_equal(gpt2(tokens, use_cache=False).logits, single().eval()(tokens).logits)
 
 
-# --- wrong models and sizes -----------------------------------------------------------------------
-
-
-def test_a_model_that_is_not_placed_is_told_what_to_call_first():
-    with pytest.raises(ValueError, match=r"on no devices yet: call models\.parallelize\(gpt2, devices\) first"):
-        prepare_pipeline_parallel(single(), 2)
-
-
-def test_what_is_no_gpt2_is_refused():
-    with pytest.raises(TypeError, match="the model is a Linear, expected a GPT2LMHeadModel"):
-        prepare_pipeline_parallel(torch.nn.Linear(2, 2), 2)
-
-
 @pytest.mark.parametrize(
-    ("split_size", "error"), [(0, ValueError), (-1, ValueError), (2.0, TypeError), (None, TypeError)]
+    ("make", "split_size", "error", "message"),
+    [
+        (single, 2, ValueError, r"on no devices yet: call models\.parallelize\(gpt2, devices\) first"),
+        (lambda: torch.nn.Linear(2, 2), 2, TypeError, "the model is a Linear, expected a GPT2LMHeadModel"),
+        (pipeline_parallel, 0, ValueError, "split_size is 0, expected a whole number, 1 or more"),
+        (pipeline_parallel, None, TypeError, "split_size is None, expected a whole number, 1 or more"),
+    ],
 )
-def test_a_wrong_split_size_is_refused_and_an_earlier_pipe_goes_on(split_size, error):
-    gpt2 = pipeline_parallel()
-    threads = threading.active_count()
-    with pytest.raises(error, match=f"split_size is {split_size}, expected a whole number, 1 or more"):
+def test_what_cannot_be_prepared_is_refused_and_an_earlier_pipe_goes_on(make, split_size, error, message):
+    gpt2, threads = make(), threading.active_count()
+    with pytest.raises(error, match=message):
         prepare_pipeline_parallel(gpt2, split_size)
     assert threading.active_count() == threads
-    assert isinstance(gpt2.transformer.h, PipedBlocks)
-    loss_and_gradients(gpt2)
-
-
-def test_importing_pipe_does_not_load_transformers():
-    code = "import sys, labkit.pipe; print('transformers' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    if make is pipeline_parallel:
+        assert isinstance(gpt2.transformer.h, PipedBlocks)
+        loss_and_gradients(gpt2)
 
 
 # --- in stages ------------------------------------------------------------------------------------
@@ -296,13 +250,10 @@ def expected_in_stages() -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     return loss.detach(), {name: parameter.grad for name, parameter in gpt2.named_parameters()}
 
 
-@pytest.mark.parametrize("n_stages", [1, 2, 3, 5])
+@pytest.mark.parametrize("n_stages", [1, 2, 5])
 def test_copies_of_the_tied_weight_have_gradients_that_add_up_to_the_single_devices(n_stages):
     stages = [copy.deepcopy(stage) for stage in models.stages(single(), n_stages)]  # each as on a rank of its own
-    x = BATCH.inputs
-    for stage in stages:
-        x = stage(x)
-    loss = mean_loss(x, BATCH.labels)
+    loss = mean_loss(torch.nn.Sequential(*stages)(BATCH.inputs), BATCH.labels)
     loss.backward()
     tied = {id(stage.tied_weight): stage.tied_weight.grad for stage in (stages[0], stages[-1])}
     assert len(tied) == min(n_stages, 2)
@@ -312,30 +263,10 @@ def test_copies_of_the_tied_weight_have_gradients_that_add_up_to_the_single_devi
     check_equal((loss.detach(), found), expected_in_stages())
 
 
-@pytest.mark.parametrize(
-    "schedule",
-    [interleaved(1, 3, 3), gpipe(1, 4), one_f_one_b(1, 7), zero_bubble_h1(1, 2)],
-    ids=lambda schedule: schedule.name,
-)
+@pytest.mark.parametrize("schedule", [interleaved(1, 3, 3), one_f_one_b(1, 7), zero_bubble_v(1, 2)])
 def test_a_pipeline_of_one_rank_has_the_single_devices_loss_and_gradients(schedule):
     gpt2 = single()
     pipeline = ScheduledPipeline(models.stages(gpt2, schedule.n_stages), schedule, mean_loss)
     loss = pipeline.step(BATCH.inputs, BATCH.labels)
     found = {name: parameter.grad for name, parameter in gpt2.named_parameters()}
     check_equal((loss, found), expected_in_stages())
-
-
-def test_the_two_parts_of_the_backward_pass_give_a_stages_gradients():
-    gpt2 = single()
-    stages = [Stage(module, number) for number, module in enumerate(models.stages(gpt2, 3))]
-    stages[-1].loss = lambda logits, micro_batch: mean_loss(logits, BATCH.labels)
-    x = BATCH.inputs
-    for stage in stages:
-        x = stage.forward(0, x)
-    gradient = None
-    for stage in reversed(stages):
-        gradient = stage.input_grad(0, gradient)
-    assert gradient is None and stages[0].module.tied_weight.grad is None
-    for stage in stages:
-        stage.weight_grad(0)
-    check_equal((x.detach(), {n: p.grad for n, p in gpt2.named_parameters()}), expected_in_stages())
