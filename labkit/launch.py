@@ -8,9 +8,9 @@
 
     launch(fn, world_size=2)
 
-The function is an ordinary one that would run under torchrun as well: each rank is a process of its
-own with RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT set and the
-process group up.
+The function is an ordinary one that would run under torchrun as well. Each rank is a process of
+its own, in which RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT are
+set and the process group is up.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import functools
 import inspect
 import multiprocessing
 import os
+import pickle
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
@@ -32,11 +33,11 @@ from labkit.base.measurement_html import as_html
 from labkit.base.notebook import static
 from labkit.cost import Link
 from labkit.ranks import pickling, rank, servers
-from labkit.ranks.cell_output import CellBars, CellOutput, show
+from labkit.ranks.cell_output import CellDisplay, show
 from labkit.ranks.errors import LaunchTimeout, RankError
-from labkit.ranks.plan import BACKENDS, Plan, decide
-from labkit.ranks.pool import Call, CellDisplay, Ranks
-from labkit.ranks.protocol import Progress
+from labkit.ranks.messages import Progress
+from labkit.ranks.plan import BACKENDS, LaunchPlan, decide
+from labkit.ranks.pool import LaunchCall, Ranks
 from labkit.ranks.rank_config import CallerEnvironment, check_folders
 
 if TYPE_CHECKING:
@@ -58,10 +59,11 @@ class Run:
     ``values``: what it returned, a list in rank order, tensors on the CPU. ``backend``: ``"gloo"``
     or ``"nccl"``. ``devices``: each rank's device, a list of str. ``seconds``: from the call until
     every rank had answered. ``events``: every span of every rank as an event table, in seconds
-    since the call. ``timings``: one row per rank and span name. As the last line of a cell it shows
-    a header line and the timings. What was emulated stands in the header and in
-    ``.attrs["emulated"]`` of both tables, so it is said wherever they are shown or drawn; pd.concat
-    of tables that differ in it loses it.
+    since the call. ``timings``: one row per rank and span name.
+
+    As the last line of a cell it shows a header line and the timings. The header says what was
+    emulated, and so does ``.attrs["emulated"]`` of both tables, so that it is said wherever they
+    are shown or drawn. pd.concat loses it if the tables differ in it.
     """
 
     values: list[Any]
@@ -100,8 +102,7 @@ class WarmRanks:
 
     def __init__(
         self,
-        plan: Plan,
-        timeout_s: float,
+        plan: LaunchPlan,
         decode: Callable[[bytes | bytearray], Any] = pickling.loads,
         most_printed: int = sys.maxsize,
     ):
@@ -109,7 +110,7 @@ class WarmRanks:
 
         ``most_printed`` characters of what a run prints are shown.
         """
-        self._plan, self._timeout_s, self._decode, self._most_printed = plan, timeout_s, decode, most_printed
+        self._plan, self._decode, self._most_printed = plan, decode, most_printed
         self._ranks: Ranks | None = None
         self._open = True
 
@@ -124,18 +125,20 @@ class WarmRanks:
         __tracebackhide__ = True  # IPython shows the reader's frames, not this one
         if not self._open:
             raise RuntimeError("workers: these ranks were ended with their with block; start new ones")
-        since, start_ns = time.monotonic(), time.perf_counter_ns()
         _check_call(fn, args, kwargs)
-        call = Call(CallerEnvironment.here(), pickling.dumps_call(fn, args, kwargs), since, self._timeout_s)
-        output = CellOutput(static(), self._most_printed)
+        return self._run(fn, args, kwargs)
+
+    def _run(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run:
+        """Run a call that has been checked. Nothing starts before it is packed."""
+        __tracebackhide__ = True
+        since, start_ns = time.monotonic(), time.perf_counter_ns()
+        call = LaunchCall(pickle.dumps(CallerEnvironment.here()), pickling.dumps_call(fn, args, kwargs), since)
         try:
-            with CellBars() as bars:
-                answers = self._started(since).run(call, CellDisplay(output, bars))
+            with CellDisplay(self._most_printed) as display:
+                answers = self._started(since).run(call, display)
         except BaseException:
             self._end(kill=True)
             raise
-        finally:
-            output.show()
         seconds = time.monotonic() - since
         rows = [row for i, answer in enumerate(answers) for row in trace.rank_events(answer.rows, i, start_ns)]
         notes = list(dict.fromkeys(note for answer in answers for note in answer.notes))  # what the ranks emulated
@@ -146,11 +149,12 @@ class WarmRanks:
         return Run(values, plan.backend, plan.world_size, plan.devices, seconds, header, rows, emulated)
 
     def _started(self, since: float) -> Ranks:
+        """Return the ranks, which are asked for if there are none, or none that can go on."""
         if self._ranks is not None and not self._ranks.in_step:
             show("labkit: the last function left the process group out of step, so the ranks were started anew\n")
             self._end(kill=True)
         if self._ranks is None:
-            self._ranks = Ranks(self._plan.world_size, self._plan.config, since, self._timeout_s)
+            self._ranks = Ranks(self._plan, since)
         return self._ranks
 
     def _end(self, kill: bool = False, wait: bool = True) -> None:
@@ -183,15 +187,11 @@ def workers(
 ) -> WarmRanks:
     """Start ranks that stay: ``with workers(world_size=2) as ranks: ranks.run(fn, *args) …``.
 
-    Options as for launch.
-
-    ``timeout_s`` is per run. Options are checked at once, before these ranks start.
+    The options are those of :func:`launch`; ``timeout_s`` is that of each run. They are checked
+    before any rank starts.
     """
     __tracebackhide__ = True
-    check_folders()
-    plan = decide(world_size, backend, timeout_s, threads, link, share_gpu, init, compared_with)
-    _check_slower(plan)
-    ranks = WarmRanks(plan, timeout_s)
+    ranks = WarmRanks(_plan(world_size, backend, timeout_s, threads, link, share_gpu, init, compared_with))
     ranks._started(time.monotonic())
     return ranks
 
@@ -212,32 +212,30 @@ def launch(
     """Run ``fn(*args, **kwargs)`` on ``world_size`` new ranks, each a process, and wait for all.
 
     ``backend``: ``"auto"`` takes NCCL where each rank has a GPU of its own, otherwise gloo on the
-    CPU; ``share_gpu=True`` puts several NCCL ranks on one GPU, for correctness only.
+    CPU. ``share_gpu=True`` puts several NCCL ranks on one GPU, for correctness only.
     ``compared_with``: the world size of another launch that this one is compared with; ``"auto"``
-    then takes the backend that both get. ``world_size=1, compared_with=2`` is on the CPU of a
-    machine with one GPU, where two ranks are. ``threads``:
-    CPU threads a rank, by default the cores shared out. ``link``: a :class:`labkit.cost.Link`, such
-    as ``ETHERNET_1G``: all communication takes at least as long as it would there, over gloo (see
-    :mod:`labkit.link`). It must have less bandwidth than gloo, which is measured once per world
-    size. ``init=False`` leaves ``init_process_group`` to ``fn``. ``timeout_s``: seconds from the
-    call until every rank has answered. After that, reading the ranks' stacks and ending them takes
-    a moment more: at most 1 s and 4 s, in ranks that no longer react.
+    then takes a backend that both can have. On a machine with one GPU, ``world_size=1,
+    compared_with=2`` runs on the CPU, because two ranks would.
+    ``threads``: CPU threads a rank, by default the cores shared out.
+    ``link``: a :class:`labkit.cost.Link`, such as ``ETHERNET_1G``. All communication takes at least
+    as long as it would there, over gloo (see :mod:`labkit.link`). It must have less bandwidth than
+    gloo, which is measured once per world size.
+    ``init=False`` leaves ``init_process_group`` to ``fn``.
+    ``timeout_s``: seconds from the call until every rank has answered. Reading the ranks' stacks
+    and ending them takes a moment more: at most 1 s and 4 s, if they no longer react.
 
-    Raises TypeError or ValueError before anything starts if the call cannot work (only gloo is
-    measured before a link that is too fast is refused); RankError if a rank raises or dies;
-    LaunchTimeout, with every rank's stack, if they are not done in time. No rank is left in any of
-    these cases.
+    Raises TypeError or ValueError if the call cannot work, before anything starts; only gloo is
+    measured before a link that is too fast is refused. Raises RankError if a rank raises or dies,
+    and LaunchTimeout, with every rank's stack, if they are not done in time. In none of these cases
+    is a rank left behind.
     """
     __tracebackhide__ = True
     _check_call(fn, args, kwargs)
-    check_folders()
-    plan = decide(world_size, backend, timeout_s, threads, link, share_gpu, init, compared_with)
-    _check_slower(plan)
-    ranks = WarmRanks(plan, timeout_s)
+    ranks = WarmRanks(_plan(world_size, backend, timeout_s, threads, link, share_gpu, init, compared_with))
     try:
-        return ranks.run(fn, *args, **kwargs)
+        return ranks._run(fn, args, kwargs)
     finally:
-        ranks.close(wait=plan.backend == "nccl")  # the next launch may need the memory of the GPU
+        ranks.close(wait=ranks._plan.backend == "nccl")  # the next launch may need the memory of the GPU
 
 
 _OPTIONS = tuple(inspect.signature(workers).parameters)
@@ -282,22 +280,30 @@ _transport: dict[int, float] = {}  # world size -> bytes per second that gloo mo
 TRANSPORT_TIMEOUT_S = 60.0
 
 
-def _check_slower(plan: Plan) -> None:
+def _plan(*options: Any) -> LaunchPlan:
+    """Check all that can be checked before ranks start, and decide."""
+    __tracebackhide__ = True
+    check_folders()
+    plan = decide(*options)
+    if plan.link is not None:
+        _check_slower(plan, plan.link)
+    return plan
+
+
+def _check_slower(plan: LaunchPlan, link: Link) -> None:
     """Refuse a link faster than gloo is between these ranks.
 
-    It is measured again before that: it may have been busy.
+    gloo is measured again before that, because it may have been busy.
     """
     __tracebackhide__ = True
-    from labkit import link as emulation  # which imports torch
+    from labkit.link import measure_transport  # which imports torch
 
-    link, n = plan.link, plan.world_size
-    if link is None:
-        return
+    n = plan.world_size
     for _ in range(2):
         if link.bytes_per_s <= _transport.get(n, 0.0):
             return
-        with WarmRanks(replace(plan, link=None), TRANSPORT_TIMEOUT_S) as ranks:
-            _transport[n] = max(_transport.get(n, 0.0), min(ranks.run(emulation.measure_transport).values))
+        with WarmRanks(replace(plan, link=None, timeout_s=TRANSPORT_TIMEOUT_S)) as ranks:
+            _transport[n] = max(_transport.get(n, 0.0), min(ranks.run(measure_transport).values))
     if link.bytes_per_s > _transport[n]:
         raise ValueError(
             f"launch: link is {link}, faster than the transport under it: gloo moves {_transport[n] / 1e6:.0f} MB/s between "

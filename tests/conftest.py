@@ -9,6 +9,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,7 @@ def hang() -> Callable[..., dict[int, str]]:
     def stacks(fn: Callable[..., Any], world_size: int = 2, timeout_s: float = 2.0, **options: Any) -> dict[int, str]:
         with workers(world_size, threads=1, **options) as ranks:
             ranks.run(int)
-            ranks._timeout_s = timeout_s
+            ranks._ranks.plan = replace(ranks._ranks.plan, timeout_s=timeout_s)
             with pytest.raises(LaunchTimeout) as caught:
                 ranks.run(fn)
         return caught.value.stacks

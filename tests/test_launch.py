@@ -4,6 +4,7 @@ import ctypes
 import functools
 import math
 import os
+import pickle
 import re
 import resource
 import subprocess
@@ -24,7 +25,8 @@ from labkit.base import machine
 from labkit.cost import ETHERNET_1G, Link
 from labkit.launch import RankError, WarmRanks, device, launch, progress, workers
 from labkit.ranks import pickling, plan, servers
-from labkit.ranks.cell_output import CellBars
+from labkit.ranks.cell_output import CellDisplay
+from labkit.ranks.messages import Progress
 from labkit.trace import EVENT_COLUMNS, TIMING_COLUMNS, span
 
 
@@ -673,8 +675,8 @@ def test_one_bar_goes_as_far_as_the_slowest_rank(capsys):
 
 def test_a_full_bar_is_gone_when_the_run_is_over(monkeypatch, capsys):
     monkeypatch.delenv("LABKIT_STATIC", raising=False)
-    with CellBars() as bars:
-        bars(0, "epoch 1", 2, 2)
+    with CellDisplay() as display:
+        display.progress(0, Progress("epoch 1", 2, 2))
     on_screen = capsys.readouterr().err
     assert "epoch 1" in on_screen
     assert on_screen.split("\r")[-2].strip() == "" and "\n" not in on_screen
@@ -841,7 +843,7 @@ def pass_along(n):
 
 
 def test_warm_ranks_stay_although_some_send_and_receive_more_than_others(capsys):
-    with workers(world_size=3) as ranks:
+    with workers(world_size=3, timeout_s=math.inf) as ranks:
         first, second = ranks.run(pass_along, 2).values, ranks.run(pass_along, 4).values
         assert torch.equal(ranks.run(rank_and_sum).values[1][1], torch.full((3,), 6.0))
     assert [x for _, x in first] == [1.0] * 3 and [x for _, x in second] == [6.0] * 3
@@ -860,20 +862,20 @@ def test_nothing_that_a_rank_sends_runs_in_the_notebook_where_values_are_decoded
             return os.mkdir, (str(mark),)
 
     def sends_harm(how):
-        from labkit.ranks import protocol, rank
+        from labkit.ranks import rank
 
         if how == "as its value":
             return Harmful()
         if how == "as its value in place of a message":
             rank.encode = pickling.dumps
         if how == "as a message":
-            rank.encode = lambda message: protocol.pickle.dumps(Harmful())
+            rank.encode = lambda message: pickle.dumps(Harmful())
         return None
 
     decided = plan.decide(1, "gloo", 60.0, 1, None, False, False)
     for how in ("as its value", "as its value in place of a message", "as a message"):
         seen = []
-        with WarmRanks(decided, 60.0, decode=seen.append) as ranks:
+        with WarmRanks(decided, decode=seen.append) as ranks:
             if how == "as its value":
                 assert ranks.run(sends_harm, how).values == [None] and b"mkdir" in seen[0]
             else:
@@ -891,7 +893,7 @@ def test_an_error_comes_as_text_where_values_are_decoded_as_plain_data():
         raise OfTheCell("on purpose")
 
     with (
-        WarmRanks(plan.decide(2, "gloo", 60.0, 1, None, False, False), 60.0, decode=len) as ranks,
+        WarmRanks(plan.decide(2, "gloo", 60.0, 1, None, False, False), decode=len) as ranks,
         pytest.raises(RankError, match="raised OfTheCell: on purpose") as error,
     ):
         ranks.run(fail)

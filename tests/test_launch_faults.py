@@ -37,9 +37,9 @@ import labkit
 from labkit.base import machine
 from labkit.course.notebooks import over_ipc
 from labkit.launch import LaunchTimeout, RankError, WarmRanks, launch, progress, workers
-from labkit.ranks import channel, plan, pool, rank, servers
+from labkit.ranks import messages, plan, pool, rank, servers
 from labkit.ranks.errors import explain_os_error
-from labkit.ranks.member import Member
+from labkit.ranks.rank_handle import RankHandle
 from labkit.trace import gpu_time, span
 
 # The promise is 2 s, on a machine that is free. A test host may be busy; a launch that does wait
@@ -172,7 +172,7 @@ def test_nccl_ends_a_rank_later_than_its_launch_does_and_not_much_later(monkeypa
     config = plan.decide(1, "gloo", timeout_s, None, None, False, True).config(0, 0)
     mine, theirs = socket.socketpair()
     with mine, theirs:
-        started = rank.Rank(mine, config._replace(backend="nccl", device="cuda:0"), 0, timeout_s)
+        started = rank.Rank(mine, config._replace(backend="nccl", device="cuda:0"), 0)
         started._collectives = object()
         monkeypatch.setattr(started, "_meet", dist.HashStore)
         started._prepare_torch()
@@ -184,7 +184,7 @@ def test_nccl_ends_a_rank_later_than_its_launch_does_and_not_much_later(monkeypa
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
 def test_a_hang_on_nccl_names_what_to_try_with_nccl(backend):
     decided = replace(plan.decide(1, "gloo", 0.3, 1, None, False, init=False), backend=backend)
-    with WarmRanks(decided, 0.3) as ranks, pytest.raises(LaunchTimeout) as caught:
+    with WarmRanks(decided) as ranks, pytest.raises(LaunchTimeout) as caught:
         ranks.run(time.sleep, 100)
     shown = "\n".join(caught.value._render_traceback_())
     assert [name in shown for name in ("NCCL_P2P_DISABLE", "NCCL_DEBUG")] == [backend == "nccl"] * 2
@@ -428,7 +428,7 @@ def started(monkeypatch):
 
 
 def test_an_interrupt_ends_a_launch_between_the_starts_of_two_ranks(monkeypatch, started):
-    monkeypatch.setattr(pool, "Member", lambda *args: os.kill(os.getpid(), signal.SIGINT) or Member(*args))
+    monkeypatch.setattr(pool, "RankHandle", lambda *args: os.kill(os.getpid(), signal.SIGINT) or RankHandle(*args))
     with pytest.raises(KeyboardInterrupt):
         launch(time.sleep, 1000, world_size=50)
     assert started == [0]
@@ -445,7 +445,7 @@ def test_an_argument_that_a_rank_does_not_take_ends_in_a_timeout():
     with workers(world_size=1, timeout_s=60) as ranks:
         process = psutil.Process(ranks.run(os.getpid).values[0])
         process.suspend()
-        ranks._timeout_s = 0.5
+        ranks._ranks.plan = replace(ranks._ranks.plan, timeout_s=0.5)
         with pytest.raises(LaunchTimeout):
             ranks.run(len, b"x" * 10_000_000)
 
@@ -610,20 +610,19 @@ def test_what_a_function_writes_into_the_labs_connection_is_named_with_its_rank(
 
 def test_a_message_takes_as_much_memory_as_has_come_of_it_whatever_it_says_of_its_length():
     mine, theirs = socket.socketpair()
-    listening = channel.Channel(mine)
     tracemalloc.start()
-    with theirs, contextlib.closing(listening):
-        channel.send(theirs, b"message", b"payload")
-        assert listening.receive() == (b"message", b"payload")
-        theirs.sendall(channel._HEADER.pack(channel._MARK, 0, 4 << 30) + b"a few bytes")
-        assert listening.receive() is None
+    with mine, theirs:
+        mine.setblocking(False)
+        messages.send(theirs, b"message", b"payload")
+        assert messages.receive(mine) == (b"message", b"payload")
+        theirs.sendall(messages._HEADER.pack(messages._MARK, 0, 4 << 30) + b"a few bytes")
+        with pytest.raises(BlockingIOError):
+            messages.receive(mine)
         assert tracemalloc.get_traced_memory()[1] < 10e6
-    tracemalloc.stop()
-    mine, theirs = socket.socketpair()
-    with theirs, contextlib.closing(channel.Channel(mine)) as listening:
         theirs.sendall(struct.pack("!QQ", 2 << 30, 0) + b"no message")
-        with pytest.raises(channel.NoMessage, match="no mess"):
-            listening.receive()
+        with pytest.raises(messages.NoMessage, match="no mess"):
+            messages.receive(mine)
+    tracemalloc.stop()
 
 
 def test_a_signal_without_a_name_is_named_by_its_number():

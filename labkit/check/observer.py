@@ -77,7 +77,7 @@ class Observer(contextlib.ExitStack):
         if world_size not in self._started:
             init = world_size is not None
             plan = decide(world_size or 1, "gloo", TIMEOUT_S, threads=1, link=None, share_gpu=False, init=init)
-            self._started[world_size] = self.enter_context(WarmRanks(plan, TIMEOUT_S, plain.loads, MOST_PRINTED))
+            self._started[world_size] = self.enter_context(WarmRanks(plan, plain.loads, MOST_PRINTED))
         return self._started[world_size]
 
 

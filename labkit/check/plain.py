@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import operator
-import pickle
 from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,6 +10,7 @@ from itertools import islice
 from typing import Any
 
 from labkit.base.texts import shorten
+from labkit.ranks.messages import NotPlain, loads_plain
 
 MOST_ITEMS = 100_000  # in all that is observed of a case; right answers give a tenth of that
 MOST_CHARACTERS = 2_000  # of a text
@@ -26,10 +25,6 @@ class Other:
 
     def __repr__(self) -> str:
         return f"{'an' if self.type[:1].lower() in 'aeiou' else 'a'} {self.type}"
-
-
-class NotPlain(ValueError):
-    """What was sent is something else than plain data."""
 
 
 def pack(value: Any) -> Any:
@@ -81,18 +76,13 @@ class _Packer:
         return True
 
 
-class _NoClasses(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:  # nor any function, so there is nothing to call
-        raise NotPlain(f"it names {module}.{name}")
-
-
 def loads(data: bytes | bytearray) -> Any:
     """Return what :func:`pack` was given, of its pickled bytes.
 
     Raises NotPlain for others, and executes none.
     """
     try:
-        return _unpack(_NoClasses(io.BytesIO(data)).load())
+        return _unpack(loads_plain(data))
     except Exception as error:
         raise NotPlain(str(error)) from None
 

@@ -1,4 +1,4 @@
-"""What a run shows in its cell while it goes on: the lines its ranks print, and their progress."""
+"""What a cell shows of a run while it goes on: the lines its ranks print, and their progress."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from labkit.base.notebook import static
+from labkit.ranks.messages import Progress
 
 
 def _is_closed(stream: Any) -> bool:
@@ -15,10 +16,7 @@ def _is_closed(stream: Any) -> bool:
 
 
 def show(text: str) -> None:
-    """Write to ``sys.stdout`` as much as it can take.
-
-    What it cannot encode is escaped. Nothing is shown where there is no stdout, or a closed one.
-    """
+    """Write to ``sys.stdout`` if there is one and it is open; escape what it cannot encode."""
     out = sys.stdout
     if _is_closed(out):
         return
@@ -31,21 +29,26 @@ def show(text: str) -> None:
         out.flush()
 
 
-class CellOutput:
-    """What ranks print: shown as it comes, or held until the end and shown in rank order.
+class CellDisplay:
+    """Shows what the ranks of one run print, and how far they have come, until its block ends.
 
-    Of more than ``most`` characters the rest is left out, and a line says so.
+    Lines are shown as they come; where outputs are for keeping, they are held until the end and
+    shown in rank order. If there are more than ``most`` characters, the rest is left out, and a
+    line says so. There is a bar for each description, as far as the slowest rank. Those that are
+    full are gone when it is over, or a cell with many runs would be full of them.
     """
 
-    def __init__(self, held: bool, most: int = sys.maxsize):
-        self.held, self._rest = held, most
-        self.lines: dict[int, list[str]] = defaultdict(list)
+    def __init__(self, most: int = sys.maxsize):
+        self._held, self._rest = static(), most
+        self._lines: dict[int, list[str]] = defaultdict(list)
+        self._bars: dict[str, Any] = {}
+        self._counts: dict[str, dict[int, int]] = defaultdict(dict)
 
-    def __call__(self, rank: int, lines: Iterable[str]) -> None:
-        if self.held:
-            self.lines[rank] += self._shortened(lines)
-        else:
-            self._write(rank, self._shortened(lines))
+    def lines(self, rank: int, lines: Iterable[str]) -> None:
+        """Show lines that a rank has printed, now or at the end."""
+        self._lines[rank] += self._shortened(lines)
+        if not self._held:
+            self._show_lines()
 
     def _shortened(self, lines: Iterable[str]) -> Iterator[str]:
         for line in lines:
@@ -55,41 +58,28 @@ class CellOutput:
                 if self._rest <= 0:
                     yield "labkit: what is printed beyond this is left out"
 
-    def _write(self, rank: int, lines: Iterable[str]) -> None:
-        show("".join(f"[rank {rank}] {line}\n" for line in lines))
+    def _show_lines(self) -> None:
+        for rank in sorted(self._lines):
+            show("".join(f"[rank {rank}] {line}\n" for line in self._lines.pop(rank)))
 
-    def show(self) -> None:
-        for rank in sorted(self.lines):
-            self._write(rank, self.lines[rank])
-
-
-class CellBars:
-    """The progress bars of one run: one for each description, as far as the slowest rank.
-
-    Those that are full are gone when it is over, or a cell with many runs would be full of them.
-    """
-
-    def __init__(self) -> None:
-        self._bars: dict[str, Any] = {}
-        self._counts: dict[str, dict[int, int]] = {}
-
-    def __call__(self, rank: int, desc: str, done: int, total: int | None) -> None:
-        if static() or _is_closed(sys.stdout) or _is_closed(sys.stderr):
+    def progress(self, rank: int, progress: Progress) -> None:
+        """Move the bar of a loop to where its slowest rank is."""
+        if self._held or _is_closed(sys.stdout) or _is_closed(sys.stderr):
             return
-        counts = self._counts.setdefault(desc, {})
-        counts[rank] = done
+        desc, done, total = progress
         if desc not in self._bars:
             from tqdm.auto import tqdm
 
             self._bars[desc] = tqdm(desc=desc, total=total)
-        bar = self._bars[desc]
-        bar.n = min(counts.values())
-        bar.refresh()
+        self._counts[desc][rank] = done
+        self._bars[desc].n = min(self._counts[desc].values())
+        self._bars[desc].refresh()
 
-    def __enter__(self) -> CellBars:
+    def __enter__(self) -> CellDisplay:
         return self
 
     def __exit__(self, *_: object) -> None:
         for bar in self._bars.values():
             bar.leave = bar.n != bar.total
             bar.close()
+        self._show_lines()

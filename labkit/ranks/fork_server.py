@@ -1,21 +1,21 @@
 """The processes that ranks come from: they have imported what takes long, and fork.
 
 There are two, one behind the other. The *package server* imports third-party packages, which takes
-seconds; it is kept for as long as they would be imported in the same way. The *rank server*, forked
+seconds. It is kept for as long as they would be imported in the same way. The *rank server*, forked
 by it, imports the lab's own modules that every rank needs, as they are on disk at that moment,
-which takes milliseconds; once they have changed, a new one takes its place. Of the student's code
-neither imports anything. Neither is the notebook, so CUDA used there is no obstacle, and `__main__`
-is not imported again, so scripts need no guard.
+which takes a tenth of a second. Once they have changed, a new one takes its place. Neither imports
+anything of the student's code. Neither is the notebook: CUDA may be in use there, and `__main__` is
+not imported again, so scripts need no guard.
 
-The rank server looks after its ranks until the last of them has gone, whatever becomes of the
-notebook: it has a session of its own, so nothing that ends the notebook's process group ends it.
-For each rank it has a *control*, a socket whose other end the notebook holds. On it the server
-tells the rank's process id, then its exit status. The notebook may send numbers of signals. When it
-closes the control, or dies, the rank gets a moment to leave by itself.
+The rank server looks after its ranks until the last of them has ended, whatever becomes of the
+notebook. It has a session of its own, so it outlives the notebook's process group. For each rank it
+has a *control*, a socket whose other end the notebook holds. On it the server sends the rank's
+process id, then its exit status; the notebook may send numbers of signals. When the notebook closes
+the control, or dies, the rank gets a moment to end by itself.
 
-Servers and ranks adopt orphans, so whatever a rank has started is still below it while it runs, in
-whatever session, and becomes a child of its server when it ends, which then ends it as well. (Only
-Linux knows such adoption. Elsewhere it is the rank's own session that ends.)
+Servers and ranks adopt orphans. So whatever a rank has started stays below it while it runs, in
+whatever session, and becomes a child of the server when the rank ends. The server then ends it as
+well. (Only Linux has such adoption. Elsewhere the rank's own session is ended.)
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from labkit.ranks import channel
+from labkit.ranks import messages
 
 # On a control: a process id, or -errno if there can be no process; then an exit status, negative
 # for a signal.
 STATUS = struct.Struct("!q")
-LEAVE_S = 2.0  # how long a rank may take to leave by itself
+LEAVE_S = 2.0  # how long a rank may take to end by itself
 MOST_DESCRIPTORS = 8  # in one request
 
 
@@ -61,7 +61,7 @@ class Report(NamedTuple):
     """What a rank server tells: what it has imported of the lab, and whether it may not fork."""
 
     files: dict[str, tuple[int, int]]  # path -> stamp()
-    opened_cuda: str  # the package that did, which no fork survives; "" if none has
+    opened_cuda: str  # the package that has, which no fork survives; "" if none has
 
 
 def stamp(path: str) -> tuple[int, int]:
@@ -84,7 +84,7 @@ def adopt_orphans() -> None:
 
 
 def end_children(but: Container[int]) -> int:
-    """End this process's children but those with these process ids. Return how many there were."""
+    """Kill this process's children, except those with these process ids. Return how many."""
     orphans = [child for child in psutil.Process().children() if child.pid not in but]
     for orphan in orphans:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -128,9 +128,9 @@ def serve_packages(requests_fd: int, tracker: int, preload: list[str]) -> None:
 
 
 def _reap(rank_servers: set[int]) -> bool:
-    """Take away rank servers that have ended, and what they left. Return whether that was all.
+    """Reap rank servers that have ended, and kill what they left. Return whether that was all.
 
-    One that is killed takes its ranks along, but not what these have started.
+    A rank server that is killed takes its ranks along, but not what these have started.
     """
     with contextlib.suppress(ChildProcessError):
         while pid := os.waitpid(-1, os.WNOHANG)[0]:
@@ -142,8 +142,8 @@ def _reap(rank_servers: set[int]) -> bool:
 def _take_huge_pages() -> None:
     """Put the memory of the imported packages into pages of 2 MiB.
 
-    A fork copies an entry for each page, and so is done sooner. Linux 6.1 and newer do so when
-    asked; others refuse, and no harm is done.
+    A fork copies an entry for each page, so it takes less time with fewer of them. Linux 6.1 and
+    newer do so when asked; others refuse, which does no harm.
     """
     huge, collapse = 2 << 20, 25  # MADV_COLLAPSE
     madvise = ctypes.CDLL(None).madvise
@@ -158,7 +158,7 @@ def _take_huge_pages() -> None:
 
 
 def _request(requests: socket.socket) -> list[int]:
-    """Return the descriptors of the next request, none if there will be no other."""
+    """Return the descriptors of the next request, or none if there will be no other."""
     try:
         return socket.recv_fds(requests, 1, MOST_DESCRIPTORS)[1]
     except ConnectionResetError:  # closed without having read our report
@@ -166,7 +166,7 @@ def _request(requests: socket.socket) -> list[int]:
 
 
 def _leave_process(last: Callable[[], Any]) -> None:
-    """Do a last thing, and end this process without the exit handlers of the one that forked it."""
+    """Do one last thing, and end this process without the exit handlers that it was forked with."""
     status = 1
     try:
         status = last() or 0
@@ -180,7 +180,7 @@ def _leave_process(last: Callable[[], Any]) -> None:
 
 
 def _become_rank_server(requests: socket.socket, opened_cuda: str) -> None:
-    setup = Setup(*pickle.loads(channel.receive(requests)[0]))
+    setup = Setup(*pickle.loads(messages.receive(requests)[0]))
     sys.path[:] = setup.sys_path
     with contextlib.suppress(OSError):
         os.chdir(setup.directory)
@@ -204,7 +204,7 @@ def serve_ranks(requests: socket.socket, fork: bool, opened_cuda: str) -> None:
     gc.freeze()
     report = Report(_lab_files(started_ns), opened_cuda * fork)
     with contextlib.suppress(BrokenPipeError):  # nobody waits for it any more
-        channel.send(requests, pickle.dumps(tuple(report)))
+        messages.send(requests, pickle.dumps(tuple(report)))
     if not report.opened_cuda:
         _RankServer(requests, fork).serve()
 
@@ -234,7 +234,7 @@ def _cuda_is_open() -> bool:
 
 
 class _RankServer:
-    """Starts ranks, passes signals on, tells how they ended, and ends those that are let go of."""
+    """Starts ranks, passes signals on, tells how they ended, and ends those that were let go of."""
 
     def __init__(self, requests: socket.socket, fork: bool):
         self.requests, self.fork = requests, fork
@@ -262,7 +262,7 @@ class _RankServer:
                 self.let_go[pid] = time.monotonic() + LEAVE_S
 
     def _start(self) -> bool:
-        """Start the rank that is asked for. Return False when none will ever be asked for again."""
+        """Start the rank that is asked for. Return False if none will be asked for any more."""
         if not (fds := _request(self.requests)):
             self.selector.unregister(self.requests)
             return False
@@ -350,7 +350,7 @@ def _tell(control: socket.socket, news: int) -> None:
 
 
 def _is_hung_up(control: socket.socket) -> bool:
-    """Return whether nobody waits for the rank any more: it is to end before it has begun."""
+    """Return whether nobody waits for the rank any more, so that it need not begin."""
     try:
         control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)  # a signal to end it, or nothing: closed
     except BlockingIOError:

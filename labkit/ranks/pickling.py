@@ -1,4 +1,7 @@
-"""How functions and values travel: cloudpickle, tensors on the CPU, culprits named."""
+"""How functions and values travel: by cloudpickle, with tensors on the CPU.
+
+What cannot be pickled is named.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,8 @@ class _Pickler(cloudpickle.Pickler):
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, types.ModuleType) and type(obj) is not types.ModuleType and _has_a_name(obj):
-            # Such as torch.ops. cloudpickle sends it along with a function that uses torch and .ops
-            # of anything, and takes modules of a class of their own for objects.
+            # Such as torch.ops. cloudpickle sends it along with a function that uses torch and an
+            # .ops of anything, and takes a module whose class is not ModuleType for an object.
             return pkgutil.resolve_name, (obj.__name__,)
         torch = sys.modules.get("torch")
         if torch is None or not isinstance(obj, torch.Tensor) or obj.device.type == "meta":
@@ -38,7 +41,7 @@ class _Pickler(cloudpickle.Pickler):
 
 
 def _tensor(content: bytearray, dtype: Any, shape: Any, requires_grad: bool) -> Any:
-    """Return the tensor that was sent as its bytes, and lives in them: torch makes four copies."""
+    """Return the tensor that was sent as these bytes, without a copy; torch would make four."""
     import torch
 
     tensor = torch.frombuffer(content, dtype=torch.uint8).view(dtype).reshape(shape)
@@ -46,7 +49,7 @@ def _tensor(content: bytearray, dtype: Any, shape: Any, requires_grad: bool) -> 
 
 
 def _has_a_name(module: types.ModuleType) -> bool:
-    """Return whether it is found by its name, here and so in a rank."""
+    """Return whether it is found by its name: here, and so in a rank too."""
     try:
         return pkgutil.resolve_name(module.__name__) is module
     except (ImportError, AttributeError, ValueError):
@@ -56,10 +59,8 @@ def _has_a_name(module: types.ModuleType) -> bool:
 def dumps(obj: Any) -> bytes:
     """Return pickled bytes of anything cloudpickle takes.
 
-    Tensors arrive on the CPU, whatever device they were on.
-
-    Two tensors that share memory arrive as two that do not; one tensor, however often it occurs,
-    arrives as one.
+    Tensors arrive on the CPU, whatever device they were on. Two tensors that share memory arrive as
+    two that do not; one tensor arrives as one, however often it occurs.
     """
     buffer = io.BytesIO()
     _Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(obj)
@@ -72,7 +73,7 @@ loads = pickle.loads
 def dumps_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
     """Return the call as bytes.
 
-    A function of a module that no rank could import travels by value, like one typed in a cell.
+    A function from a module that no rank could import travels by value, like one typed in a cell.
     """
     module = sys.modules.get(getattr(fn, "__module__", None) or "")
     by_value = module is not None and not _importable(module)
@@ -97,13 +98,12 @@ def _importable(module: types.ModuleType) -> bool:
     if module.__name__ == "__main__" or getattr(module, "__file__", None) is None:
         return True  # cloudpickle sends what is defined in __main__ by value anyway; a built-in module is everywhere
     package = module.__name__.partition(".")[0]
-    # Ask the finders anew: importlib's own find_spec takes the word of sys.modules, where this
-    # module is already.
+    # Ask the finders: importlib's own find_spec would look in sys.modules, which has this module.
     return any(finder.find_spec(package, None) for finder in sys.meta_path)
 
 
 def explain(parts: dict[str, Any], error: Exception) -> str:
-    """Return which of the named objects cannot be pickled, down to the innermost part, and why."""
+    """Return which part of the named objects cannot be pickled, and why: the innermost one."""
     for name, obj in parts.items():
         if (reason := _failure(obj)) is not None:
             path, culprit, reason = _descend(name, obj, reason, seen=set())
@@ -128,7 +128,7 @@ def _descend(path: str, obj: Any, reason: str, seen: set[int]) -> tuple[str, Any
 
 
 def _parts(path: str, obj: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the objects that would be pickled along with this one, with the way to each."""
+    """Yield the objects that would be pickled along with this one, each with the path to it."""
     if isinstance(obj, types.FunctionType):
         for name, cell in zip(obj.__code__.co_freevars, obj.__closure__ or (), strict=True):
             yield f"{path}'s variable {name}", cell.cell_contents

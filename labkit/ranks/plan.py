@@ -13,25 +13,26 @@ from labkit.ranks.rank_config import RankConfig
 
 BACKENDS = ("auto", "gloo", "nccl")
 
-BYTES_A_RANK = 12 << 20  # at the least, measured with 64 forked ranks and their gloo group (torch 2.13)
+BYTES_A_RANK = 12 << 20  # at least, measured with 64 forked ranks and their gloo group (torch 2.13)
 
 
 @dataclass(frozen=True)
-class Plan:
+class LaunchPlan:
     """Everything about a set of ranks that is decided before any of them starts."""
 
     world_size: int
     backend: str
     why: str
     devices: list[str]
+    timeout_s: float  # of each call
     threads: int
     init: bool
     variables: list[dict[str, str]]  # per rank
     link: Link | None
 
     def config(self, rank: int, port: int) -> RankConfig:
-        where = (rank, self.world_size, self.backend, self.devices[rank], self.threads, self.init, port)
-        return RankConfig(*where, self.variables[rank], self.link)
+        where = (rank, self.world_size, self.backend, self.devices[rank])
+        return RankConfig(*where, self.timeout_s, self.threads, self.init, port, self.variables[rank], self.link)
 
     @property
     def emulated(self) -> str:
@@ -59,15 +60,15 @@ def decide(
     share_gpu: bool,
     init: bool,
     compared_with: int | None = None,
-) -> Plan:
+) -> LaunchPlan:
     """Check every option of launch and decide.
 
-    Launches that are compared share one backend. The rule for ``"auto"``: gloo where a link is
-    emulated, even one that takes no time; otherwise NCCL where there is a GPU for each rank, and
-    for each of those ``compared_with``; otherwise gloo. Where ``"auto"`` takes gloo, ranks see no
-    GPU, whatever they ask.
+    ``"auto"`` takes gloo if a link is emulated, even one that takes no time. Otherwise it takes
+    NCCL if there is a GPU for each rank here and for each rank of the launch that this one is
+    ``compared_with``, so that both have one backend. Otherwise it takes gloo, and ranks see no GPU,
+    whatever they ask.
 
-    Raises TypeError or ValueError that says what was given and what was expected.
+    Raises a TypeError or ValueError that says what was given and what was expected.
     """
     __tracebackhide__ = True
     _check_ranks("world_size", world_size)
@@ -92,7 +93,7 @@ def decide(
         _variables(rank, chosen, gpus, gpus < world_size, hidden=backend == "auto") for rank in range(world_size)
     ]
     threads = threads or max(1, machine.cores() // world_size)
-    return Plan(world_size, chosen, why, devices, threads, bool(init), variables, link)
+    return LaunchPlan(world_size, chosen, why, devices, timeout_s, threads, bool(init), variables, link)
 
 
 def _check_ranks(name: str, number: Any) -> None:
@@ -174,7 +175,7 @@ def _gpu_count() -> int:
 
 
 def _variables(rank: int, backend: str, gpus: int, shared: bool, hidden: bool) -> dict[str, str]:
-    """Return variables that keep traffic on this machine, and say which GPU is whose.
+    """Return the variables that keep traffic on this machine and say which GPU is whose.
 
     ``shared``: fewer GPUs than ranks. ``hidden``: ranks on the CPU see no GPU.
     """

@@ -9,22 +9,20 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
 from typing import NamedTuple
 
 from labkit.base.interrupts import uninterrupted
-from labkit.ranks import servers
-from labkit.ranks.cell_output import show
+from labkit.ranks import messages, servers
+from labkit.ranks.cell_output import CellDisplay, show
 from labkit.ranks.errors import NCCL_ADVICE, LaunchTimeout, RankError, check_loopback, explain_os_error, how_it_ended
-from labkit.ranks.member import Member
-from labkit.ranks.protocol import Died, Done, Failed
-from labkit.ranks.rank_config import CallerEnvironment, RankConfig
+from labkit.ranks.messages import Done, Failed
+from labkit.ranks.plan import LaunchPlan
+from labkit.ranks.rank_handle import Died, RankHandle
 from labkit.ranks.rank_process import STACKS_SIGNAL
-from labkit.ranks.states import is_stopped, stopped_servers
 
 GRACE_S = 0.25  # after a first failure, how long to listen for the one that caused it
 STACKS_S = 1.0  # how long a rank may take to write its stack
-EXIT_S = 2.0  # how long a rank may take to leave by itself
+EXIT_S = 2.0  # how long a rank may take to end by itself
 DRAIN_S = 2.0  # how long to go on reading what a rank has printed once it has answered
 WAKE_S = 0.5  # so often a thread that waits for ranks looks whether it is to stop
 
@@ -42,69 +40,58 @@ class ServerUnusable(Exception):
     """The fork server died, or CUDA is in use in it: ranks must be fresh interpreters."""
 
 
-class Call(NamedTuple):
-    """What ranks are to run, and until when: ``timeout_s`` from ``since`` (time.monotonic)."""
+class LaunchCall(NamedTuple):
+    """What ranks are to run, and since when its time counts (time.monotonic)."""
 
-    caller: CallerEnvironment
-    function: bytes  # pickled, with its arguments
+    caller: bytes  # a CallerEnvironment, pickled
+    function: bytes  # with its arguments, pickled
     since: float
-    timeout_s: float
-
-
-class CellDisplay(NamedTuple):
-    """Where to show what ranks do while they run: the lines they print, and their progress."""
-
-    lines: Callable[[int, list[str]], None]
-    progress: Callable[..., None]
 
 
 class Ranks:
-    """``world_size`` running ranks.
-
-    ``config(rank, port)`` says where each one stands. Always close().
+    """The running ranks of a plan. Always close() them.
 
     Raises LaunchTimeout if asking for them alone takes until ``timeout_s`` after ``since``
     (time.monotonic).
     """
 
-    def __init__(self, world_size: int, config: Callable[[int, int], RankConfig], since: float, timeout_s: float):
-        self.world_size, self.config = world_size, config
-        self.members: list[Member] = []
-        self.in_step, self._owner = True, os.getpid()
-        self._start(servers.forks if servers.forks.usable else servers.fresh, since, timeout_s)
+    def __init__(self, plan: LaunchPlan, since: float):
+        self.plan, self.in_step, self._owner = plan, True, os.getpid()
+        self.handles: list[RankHandle] = []
+        self._start(servers.forks if servers.forks.usable else servers.fresh, since)
 
-    def _start(self, server: servers.Server, since: float, timeout_s: float) -> None:
-        """Ask for all ranks, and tell each where it stands. Nobody waits until they are there.
+    def _start(self, server: servers.Server, since: float) -> None:
+        """Ask for all ranks, and tell each where it stands, without waiting until they are there.
 
-        Hundreds take a while: between two of them there is time for an interrupt, and for the end.
+        Hundreds take a while, so an interrupt or the deadline can come between two of them.
         """
         self._server, self._selector = server, selectors.DefaultSelector()
+        n, deadline = self.plan.world_size, since + self.plan.timeout_s
         try:
-            with socket.create_server(("127.0.0.1", 0), backlog=self.world_size) as listener:
+            with socket.create_server(("127.0.0.1", 0), backlog=n) as listener:
                 check_loopback()
-                for rank in range(self.world_size):
-                    if time.monotonic() > since + timeout_s:
-                        stacks = dict.fromkeys(range(self.world_size), NOT_ASKED_FOR)
-                        raise LaunchTimeout(timeout_s, stacks, began=False)
+                for rank in range(n):
+                    if time.monotonic() > deadline:
+                        raise LaunchTimeout(self.plan.timeout_s, dict.fromkeys(range(n), NOT_ASKED_FOR), began=False)
                     with uninterrupted():
-                        self.members.append(Member(rank, listener.fileno(), server))
+                        self.handles.append(RankHandle(rank, listener.fileno(), server))
                 port = listener.getsockname()[1]
-            for member in self.members:
-                member.channel.send(pickle.dumps((self.config(member.rank, port), timeout_s)))
-                # Functions, not methods: in a circle with their selector, ranks would outlive who
-                # used them.
-                self._selector.register(member.output, selectors.EVENT_READ, (Ranks._hear_output, member))
-                self._selector.register(member.channel, selectors.EVENT_READ, (Ranks._hear_messages, member))
-                self._selector.register(member.process, selectors.EVENT_READ, (Ranks._hear_end, member))
+            for handle in self.handles:
+                handle.send(pickle.dumps(self.plan.config(handle.rank, port)), b"", deadline)
+                # Functions, not methods: in a circle with its selector, the object would outlive
+                # its last user.
+                self._selector.register(handle.output, selectors.EVENT_READ, (Ranks._hear_output, handle))
+                self._selector.register(handle.connection, selectors.EVENT_READ, (Ranks._hear_message, handle))
+                self._selector.register(handle.process, selectors.EVENT_READ, (Ranks._hear_end, handle))
         except BaseException as error:
             self.close(kill=True)
             if isinstance(error, OSError):
-                explain_os_error(error, self.world_size)
+                explain_os_error(error, n)
             raise
 
     # --- one call ---------------------------------------------------------------------------------
 
-    def run(self, call: Call, display: CellDisplay) -> list[Done]:
+    def run(self, call: LaunchCall, display: CellDisplay) -> list[Done]:
         """Run a call on every rank.
 
         Return what each has answered, in rank order; values stay pickled.
@@ -114,94 +101,85 @@ class Ranks:
         __tracebackhide__ = True
         try:
             return self._run(call, display)
-        except ServerUnusable:  # none of them has started, so they may as well be started in another way
+        except ServerUnusable:  # none of them has started, so they can still be started in another way
             if why := self._server.has_died():
                 show(f"labkit: {why}\n")
             self.close(kill=True)
-            self._start(servers.fresh, call.since, call.timeout_s)
+            self._start(servers.fresh, call.since)
             return self._run(call, display)
 
-    def _run(self, call: Call, display: CellDisplay) -> list[Done]:
+    def _run(self, call: LaunchCall, display: CellDisplay) -> list[Done]:
         __tracebackhide__ = True
-        caller = pickle.dumps(call.caller)
-        for member in self.members:
-            member.begin(caller, call.function)
-            self._watch(member)
+        deadline = call.since + self.plan.timeout_s
+        for handle in self.handles:
+            handle.begin(call.caller, call.function, deadline)
         try:
-            self._listen_until(call.since + call.timeout_s, display)
+            self._listen_until(deadline, display)
             stacks = self._stacks() if self._first_failure() is None and self._unanswered() else None
         finally:
             self._drain(display)
         if (failure := self._first_failure()) is not None:
             raise failure
         if stacks is not None:
-            began = any(member.process.pid for member in self.members)
-            advice = NCCL_ADVICE if self.config(0, 0).backend == "nccl" else ""
-            raise LaunchTimeout(call.timeout_s, stacks, began, advice)
-        answers = [member.answer for member in self.members if isinstance(member.answer, Done)]
+            began = any(handle.process.pid for handle in self.handles)
+            advice = NCCL_ADVICE if self.plan.backend == "nccl" else ""
+            raise LaunchTimeout(self.plan.timeout_s, stacks, began, advice)
+        answers = [handle.answer for handle in self.handles if isinstance(handle.answer, Done)]
         self.in_step = len({answer.group_state for answer in answers}) == 1 and answers[0].group_state is not None
         return answers
 
-    def _unanswered(self) -> list[Member]:
-        return [member for member in self.members if member.answer is None]
+    def _unanswered(self) -> list[RankHandle]:
+        return [handle for handle in self.handles if handle.answer is None]
 
     def _listen_until(self, deadline: float, display: CellDisplay) -> None:
-        """Listen until all have answered, or the time is up; a moment longer after a failure."""
-        failed = False
-        while self._unanswered() and (left_s := deadline - time.monotonic()) > 0:
-            for key, _ in self._selector.select(min(left_s, WAKE_S)):
-                hear, member = key.data
-                hear(self, member, display)
-            if not failed and any(isinstance(member.answer, Failed | Died) for member in self.members):
+        """Listen until all have answered, or the time is up; a moment longer after a failure.
+
+        What has come is heard in any case.
+        """
+        failed, left_s = False, 1.0
+        while self._unanswered() and left_s > 0:
+            left_s = deadline - time.monotonic()
+            for key, _ in self._selector.select(min(max(left_s, 0.0), WAKE_S)):
+                hear, handle = key.data
+                hear(self, handle, deadline, display)
+            if not failed and any(isinstance(handle.answer, Failed | Died) for handle in self.handles):
                 failed, deadline = True, min(deadline, time.monotonic() + GRACE_S)
 
-    def _hear_output(self, member: Member, display: CellDisplay) -> None:
-        lines, _ = member.read_output()
+    def _hear_output(self, handle: RankHandle, deadline: float, display: CellDisplay) -> None:
+        lines, _ = handle.read_output()
         if lines:
-            display.lines(member.rank, lines)
-        if member.output_closed:
-            self._selector.unregister(member.output)
+            display.lines(handle.rank, lines)
+        if handle.output_closed:
+            self._selector.unregister(handle.output)
 
-    def _hear_messages(self, member: Member, display: CellDisplay) -> None:
-        member.channel.flush()
+    def _hear_message(self, handle: RankHandle, deadline: float, display: CellDisplay) -> None:
         try:
-            progress = member.receive()
-        except EOFError:  # its process has ended or is about to
-            self._selector.unregister(member.channel)
-            status = member.process.poll(EXIT_S)
-            member.has_gone(-signal.SIGKILL if status is None else status)
+            progress = handle.receive(deadline)
+        except EOFError:  # its process has ended or is about to, which its server will tell
+            self._selector.unregister(handle.connection)
             return
-        self._watch(member)
         if progress is not None:
-            display.progress(member.rank, *progress)
+            display.progress(handle.rank, progress)
 
-    def _watch(self, member: Member) -> None:
-        """Wait for the channel to take more, too, as long as there is something left to send."""
-        if member.gone is None:
-            key = self._selector.get_key(member.channel)
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if member.channel.sending else 0)
-            if key.events != events:
-                self._selector.modify(member.channel, events, key.data)
-
-    def _hear_end(self, member: Member, display: CellDisplay) -> None:
-        if (status := member.process.poll()) is None:  # the news was that it has begun
+    def _hear_end(self, handle: RankHandle, deadline: float, display: CellDisplay) -> None:
+        if (status := handle.process.poll()) is None:  # the news was that it has begun
             return
-        if member.process.refused is not None:
-            explain_os_error(member.process.refused, self.world_size)
-            raise member.process.refused
-        nobody_has_started = status == servers.NEVER_STARTED and all(m.process.pid is None for m in self.members)
+        if handle.process.refused is not None:
+            explain_os_error(handle.process.refused, self.plan.world_size)
+            raise handle.process.refused
+        nobody_has_started = status == servers.NEVER_STARTED and all(m.process.pid is None for m in self.handles)
         if nobody_has_started and self._server.fork:
             raise ServerUnusable
-        self._selector.unregister(member.process)
-        member.has_gone(status)
+        self._selector.unregister(handle.process)
+        handle.has_gone(status)
 
     def _first_failure(self) -> RankError | None:
         """Return the failure that caused the others: a death, before the first exception."""
-        for member in self.members:
-            if isinstance(member.answer, Died):
-                error_type, sentence = how_it_ended(member.answer.status, member.last_lines)
-                return RankError(member.rank, error_type, sentence, member.stack(), member.last_lines)
-        failures = {m.rank: m.answer for m in self.members if isinstance(m.answer, Failed)}
+        for handle in self.handles:
+            if isinstance(handle.answer, Died):
+                error_type, sentence = how_it_ended(handle.answer.status, handle.last_lines)
+                return RankError(handle.rank, error_type, sentence, handle.stack(), handle.last_lines)
+        failures = {m.rank: m.answer for m in self.handles if isinstance(m.answer, Failed)}
         if not failures:
             return None
         first = min(failures.values(), key=lambda failure: failure.at_ns)
@@ -212,73 +190,72 @@ class Ranks:
 
     def _stacks(self) -> dict[int, str]:
         """Return every rank's Python stack, now."""
-        stuck = [member for member in self._unanswered() if member.process.pid is not None]
-        for member in stuck:
-            member.process.signal(STACKS_SIGNAL)
+        stuck = [handle for handle in self._unanswered() if handle.process.pid is not None]
+        for handle in stuck:
+            handle.process.signal(STACKS_SIGNAL)
         end, sizes = time.monotonic() + STACKS_S, [-1]
         while stuck and time.monotonic() < end:  # until every stack is there and none grows any more
             time.sleep(0.05)
-            previous, sizes = sizes, [os.fstat(member.stacks.fileno()).st_size for member in stuck]
+            previous, sizes = sizes, [os.fstat(handle.stacks.fileno()).st_size for handle in stuck]
             if sizes == previous and all(sizes):
                 break
-        held = stopped_servers() if any(member.process.pid is None for member in self.members) else []
+        held = servers.stopped_servers() if any(handle.process.pid is None for handle in self.handles) else []
         not_yet = STOPPED_SERVER.format(held[0]) if held else NOT_YET_STARTED
-        return {member.rank: _where(member, not_yet) for member in self.members}
+        return {handle.rank: _where(handle, not_yet) for handle in self.handles}
 
     def _drain(self, display: CellDisplay) -> None:
         end = time.monotonic() + DRAIN_S  # something that a rank started may go on printing
-        for member in self.members:
-            lines, more = member.read_output()
+        for handle in self.handles:
+            lines, more = handle.read_output()
             while more and time.monotonic() < end:
-                further, more = member.read_output()
+                further, more = handle.read_output()
                 lines += further
             if not more:
-                lines += member.read_unfinished_line()
+                lines += handle.read_unfinished_line()
             if lines:
-                display.lines(member.rank, lines)
+                display.lines(handle.rank, lines)
 
     # --- the end ----------------------------------------------------------------------------------
 
     def __del__(self) -> None:
-        # Nobody has closed them, and now nobody can. (When Python ends, their server sees to it.)
-        if self.members and self._owner == os.getpid() and not sys.is_finalizing():
+        # Nobody has closed them, and now nobody can. (When Python ends, their server ends them.)
+        if self.handles and self._owner == os.getpid() and not sys.is_finalizing():
             self.close(kill=True)
 
     def close(self, kill: bool = False, wait: bool = True) -> None:
-        """End the ranks: by themselves if they can soon, otherwise, or with ``kill``, at once.
+        """End the ranks. They get ``EXIT_S`` to end by themselves, or no time with ``kill``.
 
-        ``wait=False`` leaves that to their server, which sees to it whatever becomes of the
-        notebook.
+        ``wait=False`` leaves that to their server, which does so whatever becomes of the notebook.
         """
         with uninterrupted():
-            members, self.members = self.members, []
+            handles, self.handles = self.handles, []
             self._selector.close()
-            for member in members:
+            for handle in handles:
                 if kill:
-                    member.process.signal(signal.SIGKILL)
-                member.channel.close()
+                    handle.process.signal(signal.SIGKILL)
+                messages.hang_up(handle.connection)
             if kill or wait:
                 # One that has not begun never will: its server finds that nobody waits for it.
-                running = [m for m in members if m.process.poll() is None and m.process.pid is not None]
-                for member in _still_running(running):
-                    member.process.signal(signal.SIGKILL)
+                running = [m for m in handles if m.process.poll() is None and m.process.pid is not None]
+                for handle in _still_running(running):
+                    handle.process.signal(signal.SIGKILL)
                 _still_running(running)
-            for member in members:
-                member.close()
+            for handle in handles:
+                handle.close()
 
 
-def _still_running(members: list[Member]) -> list[Member]:
-    """Return those that have not left by themselves once all have had ``EXIT_S`` for it."""
+def _still_running(handles: list[RankHandle]) -> list[RankHandle]:
+    """Return those that have not ended by themselves within ``EXIT_S``."""
     end = time.monotonic() + EXIT_S
-    return [member for member in members if member.process.poll(max(0.0, end - time.monotonic())) is None]
+    return [handle for handle in handles if handle.process.poll(max(0.0, end - time.monotonic())) is None]
 
 
-def _where(member: Member, not_yet: str) -> str:
+def _where(handle: RankHandle, not_yet: str) -> str:
     """Return where a rank is when the time is up; ``not_yet`` if it has not started."""
-    if member.answer is not None:
+    if handle.answer is not None:
         return "finished"
-    if member.process.pid is None:
+    if handle.process.pid is None:
         return not_yet
-    if is_stopped(member.process.pid):
+    if servers.is_stopped(handle.process.pid):
         return STOPPED
-    return member.stack() or NO_STACK_YET
+    return handle.stack() or NO_STACK_YET

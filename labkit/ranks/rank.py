@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from labkit import trace
 from labkit.base.rendezvous import without_name_server
-from labkit.ranks import channel, pickling
-from labkit.ranks.protocol import Done, Failed, Message, encode
+from labkit.ranks import messages, pickling
+from labkit.ranks.errors import explain_pickling, format_error, message_of
+from labkit.ranks.messages import Done, Failed, Message, encode
 from labkit.ranks.rank_config import RankConfig
-from labkit.ranks.tracebacks import explain_pickling, format_error, message_of
 
 if TYPE_CHECKING:  # it loads torch
     from labkit.ranks.collective_count import CollectiveCount
@@ -35,7 +35,7 @@ class NoConnection(Exception):
 
 
 def _identity(connection: socket.socket) -> tuple[int, int] | None:
-    """Return what tells a connection from another file with its descriptor; None if closed."""
+    """Return what tells a connection from another file with its number; None if it is closed."""
     try:
         status = os.fstat(connection.fileno())
     except OSError:
@@ -44,13 +44,13 @@ def _identity(connection: socket.socket) -> tuple[int, int] | None:
 
 
 def _say(text: str) -> None:
-    """Print a text below what the function has printed, if it has left a way to do so."""
+    """Print a text below what the function has printed, if its stderr still takes one."""
     with contextlib.suppress(OSError):
         os.write(2, f"{text}\n".encode(errors="backslashreplace"))
 
 
 def _flush() -> None:
-    """Flush what Python and C code have printed, into whatever the function has put there."""
+    """Flush what Python and C code have printed, into whatever stdout and stderr are by now."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
@@ -60,8 +60,8 @@ def _flush() -> None:
 class Rank:
     """This process as a rank: the connection to the notebook, and the loop that serves it."""
 
-    def __init__(self, connection: socket.socket, config: RankConfig, listener: int, timeout_s: float):
-        self.connection, self.config, self.listener, self.timeout_s = connection, config, listener, timeout_s
+    def __init__(self, connection: socket.socket, config: RankConfig, listener: int):
+        self.connection, self.config, self.listener = connection, config, listener
         self.store: Any = None
         self._pid, self._socket = os.getpid(), _identity(connection)
         self._sending = threading.Lock()
@@ -71,8 +71,8 @@ class Rank:
     def send(self, message: Message) -> None:
         """Send a message to the notebook, from any thread.
 
-        The value of a Done goes after it, uncopied. NoConnection if what has the connection's
-        descriptor is something else by now.
+        The value of a Done follows it without a copy. NoConnection if the connection's descriptor
+        is another file by now.
         """
         value: bytes | bytearray = b""
         if isinstance(message, Done):
@@ -81,13 +81,13 @@ class Rank:
         with self._sending:
             if _identity(self.connection) != self._socket:
                 raise NoConnection
-            channel.send(self.connection, data, value)
+            messages.send(self.connection, data, value)
 
     def serve(self) -> None:
         """Run one call after another until the notebook closes the connection."""
         while True:
             try:
-                caller, call = channel.receive(self.connection)
+                caller, call = messages.receive(self.connection)
             except EOFError:
                 return
             self._answer(caller, call)
@@ -123,9 +123,9 @@ class Rank:
         self.send(message)
 
     def _end_a_forked_copy(self, error: BaseException | None) -> None:
-        """End this process if it is a fork of the rank that has left the function, too.
+        """End this process if it is a fork of the rank that has left the function as well.
 
-        The rank alone answers.
+        Only the rank answers.
         """
         if os.getpid() == self._pid:
             return
@@ -152,7 +152,7 @@ class Rank:
             ) from None
 
     def _prepare_torch(self) -> None:
-        """Set threads, device, store and process group: what its function finds."""
+        """Set threads, device, store and process group, as the function finds them."""
         import torch
         import torch.distributed as dist
 
@@ -166,7 +166,9 @@ class Rank:
                 numpy.random.seed()  # a fork would share its state with the other ranks
             if config.device.startswith("cuda"):
                 torch.cuda.set_device(torch.device(config.device))
-                warnings.filterwarnings("ignore", "Attempting to run cuBLAS")  # from autograd's thread, which does
+                # torch says it once, from autograd's thread, when a GPU's first op there is a
+                # matrix product. It does no harm.
+                warnings.filterwarnings("ignore", "Attempting to run cuBLAS")
             else:  # torch looks for GPUs in the first backward pass, and says what is wrong with them
                 warnings.filterwarnings("ignore", "CUDA initialization")
             self.store = self._meet()
@@ -186,8 +188,8 @@ class Rank:
     def _meet(self) -> Any:
         """Return the store through which the ranks meet; rank 0 serves it, on loopback only.
 
-        Nobody waits for the others here, where torch would look for them every 10 ms: the process
-        group does.
+        It does not wait for the others, for which torch would look every 10 ms: the process group
+        waits for them.
         """
         from torch.distributed import TCPStore
 
@@ -207,7 +209,7 @@ class Rank:
         store.wait([f"joined/{rank}" for rank in range(self.config.world_size)])
 
     def _backend(self) -> str:
-        """Return the name by which torch.distributed knows what this rank's group runs on."""
+        """Return torch.distributed's name of the backend of this rank's group."""
         if self.config.link is not None:
             from labkit import link
 
@@ -217,12 +219,12 @@ class Rank:
     def _group_timeout(self) -> timedelta | None:
         """Return after how long NCCL ends a rank whose collective the others do not join.
 
-        Later than the notebook does, which shows where each rank is, and soon enough for a rank
-        that the notebook has left behind. None is torch's own choice.
+        That is later than the notebook does, which shows where each rank is, and soon enough for a
+        rank that the notebook has left behind. None is torch's own choice.
         """
         if self.config.backend != "nccl":
             return None
-        return timedelta(seconds=min(self.timeout_s, LONGEST_S) + AFTER_NOTEBOOK_S)
+        return timedelta(seconds=min(self.config.timeout_s, LONGEST_S) + AFTER_NOTEBOOK_S)
 
     def _group_state(self) -> tuple[int, ...] | None:
         """Return how many collectives the process group has begun; None if it is gone.
@@ -240,13 +242,13 @@ current: Rank | None = None  # set in a rank, None everywhere else
 
 
 def serve(connection: socket.socket, listener: int) -> None:
-    """Be the rank of the place that the notebook sends, until it closes the connection.
+    """Be the rank that the notebook says, until it closes the connection.
 
     ``listener`` is rank 0's to keep.
     """
     global current
-    config, timeout_s = pickling.loads(channel.receive(connection)[0])
+    config = pickling.loads(messages.receive(connection)[0])
     if config.rank != 0:
         os.close(listener)  # rank 0 alone hosts the store
-    current = Rank(connection, config, listener, timeout_s)
+    current = Rank(connection, config, listener)
     current.serve()

@@ -1,4 +1,4 @@
-"""Where a rank stands among the others, and what it takes over from the notebook for each call."""
+"""What the notebook tells a rank: where it stands, and what it takes over for each call."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ class RankConfig(NamedTuple):
     world_size: int
     backend: str
     device: str
+    timeout_s: float  # of each call
     threads: int
     init: bool
     master_port: int

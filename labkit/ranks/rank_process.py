@@ -30,7 +30,7 @@ def run(connection: int, output: int, stacks: int, listener: int) -> int:
     adopt_orphans()
     _die_before_the_notebook()
     _keep_freed_memory()
-    atexit._clear()  # what the preloaded packages registered is the server's to run; a rank runs what it registers itself
+    atexit._clear()  # what the preloaded packages have registered is the server's to run
     atexit.register(multiprocessing.util._exit_function)  # type: ignore[attr-defined]
     _redirect_output(output)
     faulthandler.enable(stacks)
@@ -62,8 +62,8 @@ def _die_before_the_notebook() -> None:
 def _keep_freed_memory() -> None:
     """Have the C library keep what is freed, as it does by itself once a large tensor was freed.
 
-    Until then it gives a freed tensor back to the system, above all in autograd's threads, and the
-    next one's pages have to be zeroed anew: a cost of the first steps that no prediction knows.
+    Until then a freed tensor goes back to the system, above all in autograd's threads, and the
+    pages of the next one have to be zeroed again: a cost of the first steps that no prediction has.
     """
     if hasattr(_libc, "mallopt"):  # glibc
         mmap_threshold, trim_threshold = -3, -1  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD

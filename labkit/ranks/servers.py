@@ -13,7 +13,9 @@ import threading
 from collections.abc import Mapping
 from multiprocessing import resource_tracker
 
-from labkit.ranks import channel, fork_server
+import psutil
+
+from labkit.ranks import fork_server, messages
 from labkit.ranks.fork_server import STATUS, Report, Setup
 from labkit.ranks.rank_config import check_folders, working_directory
 from labkit.ranks.rank_process import STACKS_SIGNAL
@@ -36,7 +38,7 @@ NEVER_STARTED = 255  # the exit status of a rank whose server ended before it co
 class RankProcess:
     """One rank's process: asked for, perhaps not yet running.
 
-    It is ready to be read when there is news; see :meth:`poll`.
+    A selector finds it readable when there is news; see :meth:`poll`.
     """
 
     def __init__(self, control: socket.socket):
@@ -74,15 +76,15 @@ class RankProcess:
             self._control.send(bytes([number]))
 
     def close(self) -> None:
-        """Let go of the rank: its server sees to it that it leaves, with all it has started."""
-        channel.hang_up(self._control)
+        """Let go of the rank: its server ends it, with all that it has started."""
+        messages.hang_up(self._control)
 
 
 class Server:
-    """A package server and its rank server, started anew whenever they would import something else.
+    """A package server and its rank server, replaced as soon as they would import something else.
 
     ``start`` asks for a rank and waits for nothing. A server that is replaced lives until the last
-    of its ranks has gone.
+    of its ranks has ended.
     """
 
     def __init__(self, preload: list[str], fork: bool):
@@ -118,9 +120,9 @@ class Server:
             self._keep_running()
 
     def has_died(self) -> str:
-        """Take note that it ended before it could start a rank. Return why, if it is known.
+        """Note that it ended before it could start a rank. Return why, if that is known.
 
-        It gets one more try; what broke it would break it again. So does CUDA, at once.
+        It gets one more try, but none if a package has opened the GPU: it would do so again.
         """
         with self._lock:
             self._deaths += 1
@@ -131,7 +133,7 @@ class Server:
         return CUDA_IS_OPEN.format(package) if package else ""
 
     def stop(self) -> None:
-        """Stop asking it for ranks; it ends with the last one that it has."""
+        """Ask it for no more ranks; it ends with the last one that it has."""
         with self._lock:
             self._stop()
 
@@ -182,18 +184,13 @@ class Server:
         with theirs, contextlib.suppress(OSError):  # the package server has ended: whoever asks for a rank will notice
             assert self._to_packages is not None
             socket.send_fds(self._to_packages, [b"s"], [theirs.fileno()])
-            channel.send(mine, pickle.dumps(tuple(setup)))
+            messages.send(mine, pickle.dumps(tuple(setup)))
         self._to_ranks, self._lab = mine, _lab()
 
     def _is_current(self) -> bool:
-        """Whether the rank server would import the same files again.
-
-        One that has not imported them yet will.
-        """
-        if self._to_ranks is None or self._lab != _lab():
-            return False
+        """Return whether the rank server has imported, or will, the lab's files as they are now."""
         self._listen()
-        if self._to_ranks is None:
+        if self._to_ranks is None or self._lab != _lab():
             return False
         return self._report is None or all(fork_server.stamp(f) == was for f, was in self._report.files.items())
 
@@ -211,7 +208,7 @@ class Server:
         finally:
             self._to_ranks.settimeout(_SEND_S)
         if said:
-            self._report = Report(*pickle.loads(channel.receive(self._to_ranks)[0]))
+            self._report = Report(*pickle.loads(messages.receive(self._to_ranks)[0]))
             self._listen()
         else:
             self._to_ranks.close()
@@ -237,6 +234,27 @@ def _lab() -> str | None:
         if (find := getattr(finder, "find_spec", None)) and (spec := find("labkit", None)):
             return spec.origin
     return None
+
+
+# --- what the system says of processes that do not answer -----------------------------------------
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a process is held by a signal such as SIGSTOP."""
+    try:
+        return psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+    except psutil.Error:  # it has ended
+        return False
+
+
+def stopped_servers() -> list[int]:
+    """Return which of the processes that ranks come from are held by a signal."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if any("fork_server.serve_packages" in word for word in process.cmdline()) and is_stopped(process.pid):
+                found.append(process.pid)
+    return found
 
 
 forks = Server(PRELOAD, fork=True)

@@ -149,7 +149,7 @@ def test_a_rank_asks_no_name_server(monkeypatch):
     monkeypatch.setattr("torch.distributed.TCPStore", lambda *_, **__: lookup())
     place = SimpleNamespace(rank=1, world_size=2, master_port=4711)
     with socket.socket() as connection:
-        assert Rank(connection, place, listener=-1, timeout_s=1.0)._meet() == socket.EAI_NONAME
+        assert Rank(connection, place, listener=-1)._meet() == socket.EAI_NONAME
 
 
 # --- ranks that somebody starts by hand -----------------------------------------------------------

@@ -6,7 +6,7 @@ import pytest
 
 from labkit.base.texts import shorten
 from labkit.launch import RankError
-from labkit.ranks.tracebacks import MOST_OF_A_MESSAGE, format_error
+from labkit.ranks.errors import MOST_OF_A_MESSAGE, format_error
 
 LONG = "head" + "x" * 50_000_000 + "tail"
 

@@ -1,4 +1,4 @@
-"""One rank as the notebook sees it: its process, its channel, its output, its answer."""
+"""One rank as the notebook sees it: its process, its connection, its output, its answer."""
 
 from __future__ import annotations
 
@@ -7,30 +7,31 @@ import os
 import re
 import socket
 import tempfile
+import time
 from collections import deque
-from typing import IO
+from typing import IO, NamedTuple
 
-from labkit.ranks.channel import Channel
-from labkit.ranks.errors import RankError
-from labkit.ranks.protocol import Died, Done, Failed, NoMessage, Progress, decode
+from labkit.ranks import messages
+from labkit.ranks.errors import RankError, readable_stacks
+from labkit.ranks.messages import Done, Failed, NoMessage, Progress
 from labkit.ranks.servers import Server
-from labkit.ranks.tracebacks import readable_stacks
 
 MOST_CHUNKS = 64  # of 64 KiB: so much of one rank's output is read before the others have a turn
+LONGEST_WAIT_S = 1e6  # days; the timeout of a socket cannot be infinite
 LONGEST_LINE = 1 << 26  # bytes; what is longer goes on in another line
 LAST_LINES = 12  # so many of what a rank printed are part of the error if it dies,
 LAST_CHARACTERS = 2_000  # and so much of each
 
-# gloo of torch 2.9 prints this for every process group.
+# torch 2.9's gloo prints this for every process group.
 _GLOO_CONNECTS = rb"\[Gloo\] Rank \d+ is connected to \d+ peer ranks\..*"
-# NCCL has a communicator for each pair of ranks that send to each other: that is what a pipeline
-# wants. And where nothing has told it a barrier's GPU, it takes the one that launch gave the rank.
+# NCCL makes a communicator for each pair of ranks that send to each other, as a pipeline wants. And
+# if nobody has told it a barrier's GPU, it takes the one that launch gave the rank.
 _NCCL_CHOOSES = (
     rb".*\[W.* ProcessGroupNCCL\.cpp:\d+\] .*"
     rb"(An unbatched P2P op \(send/recv\) .* In lazy initialization mode, .*|Guessing device ID based on global rank\..*)"
 )
 _CHATTER = re.compile(rb"|".join([_GLOO_CONNECTS, _NCCL_CHOOSES]))
-# torch prints this on every rank that another one has left alone: 25 lines, which hide the reason.
+# torch prints this on every rank that another one has left alone: 25 lines that hide the reason.
 _CPP_STACK = re.compile(rb"frame #\d+: .* \(0x[0-9a-f]+ in .*\)|<omitting python frames>")
 
 
@@ -40,17 +41,25 @@ def _is_chatter(line: bytes) -> bool:
 
 
 def _unnamed_file() -> IO[bytes]:
-    """Return a file that no folder has: on Linux in memory, so it needs none to be writable."""
+    """Return a file without a name: on Linux in memory, so that no folder need be writable."""
     return os.fdopen(os.memfd_create("labkit"), "w+b") if hasattr(os, "memfd_create") else tempfile.TemporaryFile()
 
 
-class Member:
-    """One rank as the notebook sees it: its process, its channel, its output, its answer."""
+class Died(NamedTuple):
+    """The rank's process has ended before it answered.
+
+    ``status`` is as waitpid gives it: negative for a signal.
+    """
+
+    status: int
+
+
+class RankHandle:
+    """One rank as the notebook sees it: its process, its connection, its output, its answer."""
 
     def __init__(self, rank: int, listener: int, server: Server):
         self.rank = rank
-        mine, theirs = socket.socketpair()
-        self.channel = Channel(mine)
+        self.connection, theirs = socket.socketpair()
         self.output, output_write = os.pipe()
         self.stacks = _unnamed_file()
         os.set_blocking(self.output, False)
@@ -68,21 +77,30 @@ class Member:
             theirs.close()
             os.close(output_write)
 
-    def begin(self, caller: bytes, call: bytes) -> None:
-        """Send a call, as much of it as fits for now."""
+    def begin(self, caller: bytes, call: bytes, deadline: float) -> None:
+        """Send a call, or as much of it as the rank takes until ``deadline`` (time.monotonic)."""
         self.answer = self.gone
         self.last_lines.clear()
-        self.channel.send(caller, call)
+        self.send(caller, call, deadline)
 
-    def receive(self) -> Progress | None:
-        """Take the next message if all of it has come: return progress, keep an answer.
+    def send(self, message: bytes, payload: bytes, deadline: float) -> None:
+        """Send a message; if the rank does not take it, its silence or its end will say so."""
+        self.connection.settimeout(min(max(deadline - time.monotonic(), 1e-3), LONGEST_WAIT_S))
+        with contextlib.suppress(TimeoutError, BrokenPipeError, ConnectionResetError):
+            messages.send(self.connection, message, payload)
 
-        EOFError once the rank has closed its end. RankError if it sends what is no message.
+    def receive(self, deadline: float) -> Progress | None:
+        """Take the message that has come: return progress, keep an answer.
+
+        Waits until ``deadline`` for the rest of it. EOFError once the rank has closed its end.
+        RankError if it sends what is no message.
         """
+        self.connection.settimeout(min(max(deadline - time.monotonic(), 0.0), LONGEST_WAIT_S))
         try:
-            if (received := self.channel.receive()) is None:
-                return None
-            message = decode(received[0])
+            received, value = messages.receive(self.connection)
+            message = messages.decode(received)
+        except (BlockingIOError, TimeoutError):
+            return None
         except NoMessage as error:
             raise RankError(
                 self.rank,
@@ -92,14 +110,14 @@ class Member:
             ) from None
         if isinstance(message, Progress):
             return message
-        self.answer = message._replace(value=received[1]) if isinstance(message, Done) else message
+        self.answer = message._replace(value=value) if isinstance(message, Done) else message
         return None
 
     def has_gone(self, status: int) -> None:
-        """Take note that its process has ended, perhaps before it answered."""
+        """Note that its process has ended, perhaps before it answered."""
         self.gone = Died(status)
         with contextlib.suppress(EOFError):
-            while self.answer is None and self.receive() is not None:
+            while self.answer is None and self.receive(deadline=0.0) is not None:
                 pass  # its answer may have been on its way
         self.answer = self.answer or self.gone
 
@@ -123,7 +141,7 @@ class Member:
         return self._readable(lines), more
 
     def read_unfinished_line(self) -> list[str]:
-        """Return the line that nobody will finish any more, if there is one."""
+        """Return the line that will not be finished any more, if there is one."""
         line, self.partial_line = self.partial_line, b""
         return self._readable([line] if line else [])
 
@@ -133,16 +151,16 @@ class Member:
         return texts
 
     def stack(self) -> str:
-        """Return what faulthandler has written: the stack at a crash, or when the time was up."""
+        """Return the stack that faulthandler has written, at a crash or when the time was up."""
         self.stacks.seek(0)
         return readable_stacks(self.stacks.read().decode("utf-8", "replace"))
 
     def close(self) -> None:
-        """Let go of the rank, and of all that connects the notebook to it."""
+        """Let go of the rank, and of everything that connects the notebook to it."""
         self.process.close()
         self._close_pipes()
 
     def _close_pipes(self) -> None:
-        self.channel.close()
+        messages.hang_up(self.connection)
         os.close(self.output)
         self.stacks.close()
