@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shlex
@@ -38,14 +37,10 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page, tmp_path):
 
 
 def test_every_command_of_training_is_understood():
-    parser = argparse.ArgumentParser()
-    tasks = parser.add_subparsers()
-    for each in command.COMMANDS:
-        each.add_parser(tasks)
     typed = [words[words.index("labkit.train") + 1 :] for words in commands(*PAGES) if "labkit.train" in words]
     assert len(typed) > 10
     for words in typed:
-        parser.parse_args(command.with_hyphens(words))
+        command.parser().parse_args(command.with_hyphens(words))
 
 
 def test_every_target_of_make_is_there_and_every_file_that_is_run():

@@ -6,25 +6,28 @@ DistributedDataParallel averages the gradients. labkit's own versions of both ar
 
 from __future__ import annotations
 
+import argparse
+import functools
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler, default_collate
 
 from labkit import models
+from labkit.base import machine
 from labkit.data import Digits, digits
 from labkit.parallel.bucket import take_from_rank_0
-from labkit.train.joining import process
-from labkit.train.options import check_losses, check_options
-from labkit.train.reading import read_on_rank_0
-from labkit.train.starting import check_shares
-from labkit.train.trainer import device, sum_over_ranks, world
+from labkit.parallel.devices import device_ids
+from labkit.train.rank_start import Start, process, read_on_rank_0
+from labkit.train.trainer import SyncMethod, Trainer, device, sum_over_ranks, world
+from labkit.train.training_task import TrainingTask, check_options, check_shares, option
 
 LINES_PER_EPOCH = 3
 
@@ -40,11 +43,11 @@ class DigitsConfig:
     Raises ValueError for a value that cannot be.
     """
 
-    source: str = "auto"
-    epochs: int = 2
-    batch_size: int = 100
-    learning_rate: float = 0.05
-    seed: int = 0
+    source: str = option("auto", "auto, shipped, hub, a folder, or a data set's name on the hub")
+    epochs: int = option(2, "times through the training pictures")
+    batch_size: int = option(100, "pictures in a step, of all ranks together")
+    learning_rate: float = option(0.05, "of SGD with momentum 0.9", "--learning-rate", "--lr")
+    seed: int = option(0, "of the first weights and the order of the pictures", least=0, most=2**32 - 1)
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -99,43 +102,72 @@ def train_digits(
     train: Any  # a data set by its methods, as torch's loader wants it
     test: Digits
     train, test = data or read_on_rank_0(lambda: load_digits(config))
-    model = _parallel(models.convnet(train.images.shape[-1], seed=config.seed), devices)
-    optimizer = torch.optim.SGD(model.parameters(), lr=config.learning_rate, momentum=0.9)
+    trainer = Trainer(
+        _spread(models.convnet(train.images.shape[-1], seed=config.seed), devices),
+        _summed_loss,
+        config.learning_rate,
+        total_steps=None,
+        way=SyncMethod("ddp", lambda model: _parallel(model, devices)),
+        devices=devices,
+        optimizer=functools.partial(torch.optim.SGD, momentum=0.9),
+    )
     sampler: DistributedSampler[Any] = DistributedSampler(train, world_size, rank, seed=config.seed)
-    loader: DataLoader[Any] = DataLoader(train, batch_size=config.batch_size // world_size, sampler=sampler)
+    loader: DataLoader[Any] = DataLoader(
+        train, batch_size=config.batch_size // world_size, sampler=sampler, collate_fn=_collate
+    )
     every = max(1, len(loader) // LINES_PER_EPOCH)
     losses: list[float] = []
-    model.train()
     for epoch in range(1, config.epochs + 1):
         sampler.set_epoch(epoch)  # else every epoch had the order of the first
-        for step, (images, labels) in enumerate(loader, start=1):
-            logits = model(images.to(devices[0]))
-            loss = F.cross_entropy(logits, labels.to(logits.device))
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(sum_over_ranks(loss.item())[0] / world_size)
-            check_losses(losses[-1:], len(losses))
-            if step % every == 0 and (every_rank_prints or rank == 0):
+        batches = ((batch, world_size * batch.n_targets) for batch in loader)  # all shares are equal
+        for number, step in enumerate(trainer.steps(batches, look=True), start=1):
+            losses.append(step.mean_loss)
+            if number % every == 0 and (every_rank_prints or rank == 0):
                 print(
-                    f"Epoch [{epoch}/{config.epochs}], Step [{step}/{len(loader)}], Loss: {losses[-1]:.4f}", flush=True
+                    f"Epoch [{epoch}/{config.epochs}], Step [{number}/{len(loader)}], Loss: {losses[-1]:.4f}",
+                    flush=True,
                 )
-    accuracy = _accuracy(model.module, test, devices[0])
+    accuracy = _accuracy(trainer.module, test, devices[0])
     if every_rank_prints or rank == 0:
         print(f"Accuracy on {len(test):,} test pictures: {accuracy:.4f}", flush=True)
     return DigitsResult(rank, world_size, where, losses, accuracy)
 
 
-def _parallel(model: nn.Sequential, devices: Sequence[torch.device]) -> DistributedDataParallel:
-    """Return the model on its devices, with the gradients averaged over ranks.
+class PictureBatch(NamedTuple):
+    """B pictures (B, 1, S, S), and which digit each of them is."""
+
+    images: torch.Tensor
+    labels: torch.Tensor
+
+    @property
+    def n_targets(self) -> int:
+        return len(self.labels)
+
+    def to(self, device: torch.device) -> PictureBatch:
+        return self._replace(images=self.images.to(device))
+
+
+def _collate(rows: list[Any]) -> PictureBatch:
+    return PictureBatch(*default_collate(rows))
+
+
+def _summed_loss(model: nn.Module, batch: PictureBatch) -> torch.Tensor:
+    logits = model(batch.images)
+    return F.cross_entropy(logits, batch.labels.to(logits.device), reduction="sum")
+
+
+def _spread(model: nn.Sequential, devices: Sequence[torch.device]) -> nn.Module:
+    return Spread(model, devices) if len(devices) > 1 else model.to(devices[0])
+
+
+def _parallel(model: nn.Module, devices: Sequence[torch.device]) -> DistributedDataParallel:
+    """Return the model, with the gradients averaged over ranks.
 
     DistributedDataParallel takes ``device_ids`` where the model is on one GPU; where it is on
     several, or on the CPU, it must get none.
     """
-    if len(devices) > 1:
-        return DistributedDataParallel(Spread(model, devices))
-    device_ids = [devices[0]] if devices[0].type == "cuda" else None
-    return DistributedDataParallel(model.to(devices[0]), device_ids=device_ids)
+    one_gpu = len(devices) == 1 and devices[0].type == "cuda"
+    return DistributedDataParallel(model, device_ids=list(devices) if one_gpu else None)
 
 
 class Spread(nn.Module):
@@ -176,3 +208,64 @@ def _accuracy(model: nn.Module, test: Digits, first: torch.device) -> float:
         guesses = model(test.images[part].to(first)).argmax(dim=1).cpu()
         correct += int((guesses == test.labels[part]).sum())
     return sum_over_ranks(correct)[0] / len(test)
+
+
+# --- its command ----------------------------------------------------------------------------------
+
+
+def _add_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    gpu = "the GPU of this process, -1 for the CPU; without it one of its own if it has one"
+    add("-g", "--gpu", type=int, help=gpu)
+    share = "processes on this machine, which share out its GPUs: each drives several, and spreads the model over them"
+    add("--local-world-size", type=int, help=share)
+
+
+def _check(config: DigitsConfig, args: argparse.Namespace, start: Start) -> None:
+    """Raise ValueError for GPUs that are not there, or that nobody could share out."""
+    check_shares(config.batch_size, start.world_size)
+    n_gpus = machine.usable_gpus()
+    if args.gpu is not None and not -1 <= args.gpu < n_gpus:
+        raise ValueError(f"--gpu (-g) is {args.gpu}, and this machine has {n_gpus} GPUs, from 0 on; -1 is the CPU")
+    if args.gpu is not None and args.gpu >= 0 and start.here:
+        raise ValueError("--gpu (-g) names the GPU of one process: give its --rank (-nr) too, or leave it out")
+    if args.local_world_size is not None:
+        if args.gpu is not None or start.here:
+            raise ValueError(
+                "--local-world-size shares out the GPUs of a machine among processes that torchrun or you start: give "
+                "each its --rank (-nr), and no --gpu (-g)"
+            )
+        device_ids(0, args.local_world_size, n_gpus)
+    if args.gpu == -1 and start.here:
+        args.backend = "gloo"
+
+
+def _own_device(args: argparse.Namespace) -> torch.device | None:
+    """Return the device that ``--gpu`` names; None stands for the rank's own."""
+    gpu = args.gpu
+    return None if gpu is None else torch.device("cpu") if gpu < 0 else torch.device("cuda", gpu)
+
+
+def _rank_options(args: argparse.Namespace, own: torch.device) -> dict[str, Any]:
+    """Return the devices that this rank drives: its ``own`` one, or its share of the machine's."""
+    devices = [own]
+    if args.local_world_size is not None:
+        numbers = device_ids(int(os.environ["LOCAL_RANK"]), args.local_world_size, machine.usable_gpus())
+        torch.cuda.set_device(numbers[0])
+        devices = [torch.device("cuda", number) for number in numbers]
+    return {"devices": devices, "every_rank_prints": args.rank is not None}
+
+
+TASK = TrainingTask(
+    name="digits",
+    help="a ConvNet on digits",
+    description="Train a ConvNet to read digits.",
+    config=DigitsConfig,
+    load=load_digits,
+    train=train_digits,
+    rank_flags=("-nr", "--rank"),
+    add_flags=_add_flags,
+    check=_check,
+    device=_own_device,
+    rank_options=_rank_options,
+)

@@ -7,10 +7,14 @@ that differs between the ways is how the ranks agree.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
+import math
+import shlex
 import statistics
+import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +25,21 @@ from labkit import models
 from labkit.base.files import write_atomically
 from labkit.train import entailment
 from labkit.train.entailment import Batch, Corpus, Example
-from labkit.train.options import check_losses, check_options
-from labkit.train.reading import read_on_rank_0
-from labkit.train.starting import check_shares
-from labkit.train.synchronization import WAYS
-from labkit.train.trainer import Trainer, device, start_sum_over_ranks, sum_over_ranks, world
+from labkit.train.metrics import TrainingResult, write_json
+from labkit.train.rank_start import Start, read_on_rank_0
+from labkit.train.trainer import SYNC_METHODS, Trainer, device, sum_over_ranks, world
+from labkit.train.training_task import TrainingTask, check_options, check_output, check_shares, option
 
 TIMED_ITERATIONS = 40  # of which the first does not count, as in the assignment
 PRECISIONS = ("fp32", "bf16")
+MODEL_TYPES, TASKS = ("bert",), ("RTE",)
+
+
+def _whole(text: str) -> int:
+    """Return a whole number; the assignment writes three epochs as 3.0."""
+    if not float(text).is_integer():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
+    return int(float(text))
 
 
 @dataclass(frozen=True)
@@ -40,7 +51,7 @@ class GlueConfig:
     - ``model``: a pretrained BERT, a folder or a name on the hub, or ``"auto"``. Without one it is
       :func:`labkit.models.bert` of ``size`` with new weights, and a tokenizer trained on the data.
     - ``batch_size``: rows in a step, of all ranks together; a multiple of the number of ranks.
-    - ``sync``: one of :data:`labkit.train.synchronization.WAYS`; ``"none"`` is for one process.
+    - ``sync``: one of :data:`labkit.train.trainer.SYNC_METHODS`; ``"none"`` is for one process.
     - ``dropout=False`` turns it off, so that runs can be compared to the last digit. With it, each
       rank draws its own.
     - ``max_grad_norm``: the gradient's norm is clipped to it, and ``clip`` says when: ``"after"``
@@ -54,32 +65,44 @@ class GlueConfig:
     Raises ValueError for a value that cannot be.
     """
 
-    source: str = "auto"
-    model: str = ""
-    size: str = "tiny"
-    vocab_size: int = 2000
-    max_length: int = 128
-    limit: int | None = None
-    limit_eval: int | None = None
-    epochs: int = 3
-    batch_size: int = 64
-    learning_rate: float = 2e-5
-    seed: int = 0
-    sync: str = "all_reduce"
-    dropout: bool = True
-    max_grad_norm: float = 1.0
-    clip: str = "after"
-    precision: str = "fp32"
-    iterations: int | None = None
-    do_train: bool = True
-    do_eval: bool = True
+    source: str = option("auto", "a folder with train.tsv and dev.tsv; shipped; hub; auto", "--data-dir", "--source")
+    model: str = option(
+        "",
+        "a folder with a pretrained BERT, or a name on the hub; auto: bert-base-cased where it can be had, else a small one",
+        "--model-name-or-path",
+        "--model",
+    )
+    size: str = option("tiny", f"of a BERT with new weights: {', '.join(models.BERT_SIZES)}", choices=models.BERT_SIZES)
+    vocab_size: int = option(2000, "tokens of a vocabulary that is trained on the data, at most", least=100)
+    max_length: int = option(
+        128, "tokens of a pair of sentences, at most", "--max-seq-length", "--max-length", least=8, most=10**5
+    )
+    limit: int | None = option(None, "training rows to use; None: all of them", most=10**9)
+    limit_eval: int | None = option(None, "validation rows to use; None: all of them", most=10**9)
+    epochs: int = option(3, "times through the training rows", "--num-train-epochs", "--epochs", parse=_whole)
+    batch_size: int = option(
+        64,
+        "rows in a step, of all ranks together",
+        "--per-gpu-train-batch-size",
+        "--per-device-train-batch-size",
+        "--batch-size",
+    )
+    learning_rate: float = option(2e-5, "the highest; it falls to 0", "--learning-rate", "--lr")
+    seed: int = option(0, "of new weights, the order of rows, and dropout", least=0, most=2**32 - 1)
+    sync: str = option("all_reduce", f"how the ranks agree: {', '.join(SYNC_METHODS)}", choices=SYNC_METHODS)
+    dropout: bool = option(True, "compare runs to the last digit", "--no-dropout")
+    max_grad_norm: float = option(1.0, "norm to which the gradient is clipped", most=math.inf)
+    clip: str = option("after", "after the ranks have agreed, or before", choices=("after", "before"))
+    precision: str = option("fp32", f"of the forward pass: {', '.join(PRECISIONS)}", choices=PRECISIONS)
+    iterations: int | None = option(None, "end after so many; None: after all epochs", most=10**9)
+    do_train: bool = option(True, "train; with neither this nor --do-eval: both")
+    do_eval: bool = option(True, "take the accuracy, after each epoch if it trains")
     output_dir: str = ""
     quiet: bool = False
 
     def __post_init__(self) -> None:
-        choices = {"sync": WAYS, "clip": ("after", "before"), "precision": PRECISIONS, "size": models.BERT_SIZES}
-        check_options(self, {"vocab_size": 100, "max_length": 8}, **choices)
-        if self.clip == "before" and not WAYS[self.sync].finish:
+        check_options(self)
+        if self.clip == "before" and not SYNC_METHODS[self.sync].finish:
             raise ValueError(
                 f"clip is 'before' and sync {self.sync!r}, which leaves no moment between backward and synchronisation; "
                 "expected gather_scatter, all_reduce or bucketed"
@@ -91,12 +114,12 @@ class GlueConfig:
         if world_size > 1 and self.sync == "none":
             raise ValueError(
                 f"sync is 'none' and world_size {world_size}: ranks that never agree train {world_size} models; expected "
-                f"one process, or one of {', '.join(name for name in WAYS if name != 'none')}"
+                f"one process, or one of {', '.join(name for name in SYNC_METHODS if name != 'none')}"
             )
 
 
 @dataclass(frozen=True)
-class GlueResult:
+class GlueResult(TrainingResult):
     """The result of one rank.
 
     ``losses`` are this rank's own, of its rows in each iteration (NaN where it had none),
@@ -105,15 +128,7 @@ class GlueResult:
     after each epoch, over all ranks. ``fingerprints``: of all parameters, before and after.
     """
 
-    rank: int
-    world_size: int
-    backend: str
-    device: str
-    threads: int
-    data_source: str
     model: str
-    parameters: int
-    config: dict[str, Any]
     losses: list[float]
     mean_losses: list[float]
     iteration_s: list[float]
@@ -165,15 +180,8 @@ def glue(config: GlueConfig, corpus: Corpus | None = None, every_rank_prints: bo
     if config.output_dir:
         run.save(Path(config.output_dir))
     return GlueResult(
-        rank=rank,
-        world_size=world_size,
-        backend=dist.get_backend() if dist.is_initialized() else "none",
-        device=str(run.trainer.device),
-        threads=torch.get_num_threads(),
-        data_source=corpus.source,
+        **run.trainer.facts(corpus.source, config),
         model=corpus.model or f"BERT {config.size}, new weights",
-        parameters=run.trainer.n_parameters,
-        config=asdict(config),
         losses=run.losses,
         mean_losses=run.mean_losses,
         iteration_s=run.iteration_s,
@@ -193,7 +201,7 @@ class GlueRun:
             self._loss,
             config.learning_rate,
             self.steps * config.epochs,
-            way=WAYS[config.sync],
+            way=SYNC_METHODS[config.sync],
             ramp_steps=1,
             clip=lambda parameters: torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm),
             clip_local=config.clip == "before",
@@ -209,20 +217,14 @@ class GlueRun:
 
     def train_epoch(self, epoch: int) -> None:
         """Train on the whole batches of an epoch, each rank on its rows of each batch."""
-        trainer = self.trainer
-        trainer.model.train()
-        order = epoch_order(len(self.corpus.train), self.config.seed, epoch)
-        for start in range(0, len(order), self.config.batch_size):
-            whole = order[start : start + self.config.batch_size]
-            batch = self.own_rows(self.corpus.train, whole)
-            began = trainer.now()
-            loss = trainer.gradients(batch, targets=len(whole))
-            whole_loss = start_sum_over_ranks(loss.view(1))  # now, as no rank is ahead of the others
-            trainer.update()
-            self.iteration_s.append(trainer.now() - began)
-            self.losses.append(loss.item() / batch.n_targets if batch.n_targets else float("nan"))
-            self.mean_losses.append(whole_loss()[0] / len(whole))
-            check_losses(self.mean_losses[-1:], len(self.mean_losses))
+        rows = self.corpus.train
+        order = epoch_order(len(rows), self.config.seed, epoch)
+        cut = (order[i : i + self.config.batch_size] for i in range(0, len(order), self.config.batch_size))
+        batches = ((self.own_rows(rows, whole), len(whole)) for whole in cut)
+        for step in self.trainer.steps(batches, look=True):
+            self.iteration_s.append(step.seconds)
+            self.losses.append(step.loss.item() / step.targets if step.targets else math.nan)
+            self.mean_losses.append(step.mean_loss)
             if self.prints:
                 print(f"iter {len(self.losses)} loss {self.mean_losses[-1]:.4f}", flush=True)
             if self.is_over:
@@ -320,3 +322,108 @@ def check_same_start(own: str) -> None:
             f"the ranks start with different parameters: rank 0 has {all_of_them[0]}, and ranks {', '.join(different)} have "
             "others; expected the same model, folder and seed on all of them"
         )
+
+
+# --- what comes out -------------------------------------------------------------------------------
+
+
+def summary(results: Sequence[GlueResult], command: str) -> dict[str, Any]:
+    """Return the ranks' results as one: what was run, on what, and what came of it."""
+    ranks = sorted(results, key=lambda result: result.rank)
+    first = ranks[0]
+    seconds = [rank.seconds_per_iteration for rank in ranks] if first.iteration_s else []
+    return {
+        "command": command,
+        "data_source": first.data_source,
+        "model": first.model,
+        "parameters": first.parameters,
+        "world_size": first.world_size,
+        "backend": first.backend,
+        "devices": [rank.device for rank in ranks],
+        "threads_per_rank": first.threads,
+        "config": first.config,
+        "mean_losses": first.mean_losses,
+        "losses": [rank.losses for rank in ranks],
+        "seconds_per_iteration": statistics.fmean(seconds) if seconds else None,
+        "accuracy": first.accuracy,
+    }
+
+
+def report(summed: dict[str, Any]) -> str:
+    """Return the summary in a few lines, for a terminal."""
+    sync, seconds = summed["config"]["sync"], summed["seconds_per_iteration"]
+    lines = [
+        ("source", summed["data_source"]),
+        ("model", f"{summed['model']}, {summed['parameters']:,} parameters"),
+        ("ranks", f"{summed['world_size']} on {summed['backend']}: {', '.join(summed['devices'])}; sync {sync}"),
+    ]
+    if seconds is not None:
+        n = min(len(summed["mean_losses"]), TIMED_ITERATIONS)
+        timed = f"the mean of iterations 2 to {n}" if n > 1 else "the first iteration"
+        lines.append(("per iteration", f"{seconds:.4g} s, {timed}"))
+    if summed["accuracy"]:
+        lines.append(("accuracy", ", ".join(f"{accuracy:.4f}" for accuracy in summed["accuracy"])))
+    return "\n".join(f"{name:<14} {value}" for name, value in lines)
+
+
+def _finish(results: Sequence[GlueResult], events: Any, args: argparse.Namespace) -> None:
+    summed = summary(results, shlex.join(["python", "-m", "labkit.train", *sys.argv[1:]]))
+    print(report(summed))
+    if args.output_dir:
+        folder = Path(args.output_dir)
+        write_json(folder / "merged.json", summed)
+        events.to_csv(folder / "events.csv", index=False)
+        print(f"\nresults in {args.output_dir}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
+
+
+# --- its command ----------------------------------------------------------------------------------
+
+
+def _add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the assignment's flags that are no option of training."""
+    add = parser.add_argument
+    add("--model-type", default=MODEL_TYPES[0], help=f"{' or '.join(MODEL_TYPES)} (%(default)s)")
+    add("--task-name", default=TASKS[0], help=f"{' or '.join(TASKS)} (%(default)s)")
+    add("--output-dir", help="folder for losses, results and the trained model; nothing is kept without")
+    add("--overwrite-output-dir", action="store_true", help="the folder may have something in it")
+
+
+def _complete(args: argparse.Namespace) -> None:
+    if not (args.do_train or args.do_eval):
+        args.do_train = args.do_eval = True
+    if args.sync == "none":
+        args.default_world_size = 1
+
+
+def _check(config: GlueConfig, args: argparse.Namespace, start: Start) -> None:
+    for flag, given, known in (
+        ("--model-type", args.model_type, MODEL_TYPES),
+        ("--task-name", args.task_name, TASKS),
+    ):
+        if given.lower() not in map(str.lower, known):
+            raise ValueError(f"{flag} is {given!r}, expected {' or '.join(known)}: the lab knows no other")
+    if folder := config.output_dir:
+        if Path(folder).is_dir() and any(Path(folder).iterdir()) and not args.overwrite_output_dir:
+            raise ValueError(
+                f"--output-dir {folder} has something in it; name another folder, or say --overwrite-output-dir"
+            )
+        check_output("--output-dir", folder)
+    config.check_world(start.world_size)
+
+
+TASK = TrainingTask(
+    name="glue",
+    help="BERT on RTE",
+    description="Train BERT to tell what follows from a text.",
+    config=GlueConfig,
+    load=load_glue,
+    train=glue,
+    rank_flags=("--local-rank", "--rank"),
+    defaults={"model": "auto", "do_train": False, "do_eval": False},
+    add_flags=_add_flags,
+    complete=_complete,
+    check=_check,
+    todos=lambda config, n: (SYNC_METHODS[config.sync].tasks if n > 1 else (), f"--sync {config.sync}"),
+    rank_options=lambda args, device: {"every_rank_prints": args.rank is not None},
+    finish=_finish,
+)

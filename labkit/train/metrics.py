@@ -48,14 +48,8 @@ class EpochMetrics:
 
 
 @dataclass(frozen=True)
-class RankResult:
-    """The result of one rank. ``bleu`` and ``samples`` are the same on every rank.
-
-    ``samples`` are a few test sentences: ``source``, ``reference`` and ``translation``.
-    ``gradients`` holds those of the first batch if they were asked for: ``local`` (before
-    averaging) and ``averaged``, a list of tensors each; in a pipeline those of this rank's stages.
-    ``layout`` says in a line how the training was shared out.
-    """
+class TrainingResult:
+    """What the result of a rank says in every task: on what it trained what."""
 
     rank: int
     world_size: int
@@ -65,6 +59,18 @@ class RankResult:
     data_source: str
     parameters: int
     config: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RankResult(TrainingResult):
+    """The result of one rank. ``bleu`` and ``samples`` are the same on every rank.
+
+    ``samples`` are a few test sentences: ``source``, ``reference`` and ``translation``.
+    ``gradients`` holds those of the first batch if they were asked for: ``local`` (before
+    averaging) and ``averaged``, a list of tensors each; in a pipeline those of this rank's stages.
+    ``layout`` says in a line how the training was shared out.
+    """
+
     epochs: list[EpochMetrics]
     bleu: float | None
     samples: list[dict[str, str]]
@@ -145,9 +151,9 @@ def save(results: Sequence[RankResult], events: pd.DataFrame, folder: str | os.P
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     merged = merge(results)
-    _write_json(folder / "merged.json", merged)
+    write_json(folder / "merged.json", merged)
     for result in results:
-        _write_json(folder / f"rank{result.rank}.json", result.summary())
+        write_json(folder / f"rank{result.rank}.json", result.summary())
         if result.gradients:
             import torch
 
@@ -157,7 +163,8 @@ def save(results: Sequence[RankResult], events: pd.DataFrame, folder: str | os.P
     return merged
 
 
-def _write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any) -> None:
+    """Write ``value`` as JSON, whole or not at all."""
     write_atomically(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
 
 

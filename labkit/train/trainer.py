@@ -8,24 +8,29 @@ has the ranks of a pipeline run it.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
-from labkit import launch, models
+from labkit import dp, launch, models
 from labkit.parallel.devices import training_device
 from labkit.trace import pause, span
 from labkit.train.metrics import EpochMetrics
-from labkit.train.options import check_losses
-from labkit.train.synchronization import WAYS, Way
 
 LossFunction = Callable[[torch.nn.Module, Any], torch.Tensor]
 RAMP_STEPS = 20  # the learning rate rises for so many steps
+
+
+# --- all ranks together ---------------------------------------------------------------------------
 
 
 class World(NamedTuple):
@@ -79,13 +84,75 @@ def targets_per_step(batches: Sequence[Any]) -> list[int]:
     return targets.tolist()
 
 
+def check_losses(losses: Collection[float], first_step: int, name: str = "the loss") -> None:
+    """Raise FloatingPointError, with the step, unless every step's loss is a finite number.
+
+    Steps count from 1, through all epochs. The ``losses`` are those of all ranks together, so that
+    all of them stop.
+    """
+    for step, loss in enumerate(losses, start=first_step):
+        if not math.isfinite(loss):
+            raise FloatingPointError(f"the learning rate may be too high: {name} is {loss} from step {step} on")
+
+
+# --- the ways to agree on gradients, in one form --------------------------------------------------
+
+
+class SyncMethod(NamedTuple):
+    """One way to make every rank's gradients their mean over ranks.
+
+    ``wrap(module)`` is called once, on every rank, and gives the model to train. ``finish(model)``
+    is called after each backward pass; None where nothing is left to do then. ``tasks`` are the
+    students' that it needs. ``name`` is that of its span.
+    """
+
+    name: str
+    wrap: Callable[[nn.Module], nn.Module] = lambda module: module
+    finish: Callable[[Any], None] | None = None
+    tasks: tuple[str, ...] = ()
+
+
+SYNC_METHODS = {
+    method.name: method
+    for method in (
+        SyncMethod("none"),
+        SyncMethod("gather_scatter", finish=lambda model: dp.gather_scatter_gradients(model), tasks=("dp.3",)),
+        SyncMethod("all_reduce", finish=lambda model: dp.average_gradients(model), tasks=("dp.4",)),
+        SyncMethod(
+            "bucketed",
+            lambda module: dp.BucketedDataParallel(module),
+            lambda model: model.finish_gradient_synchronization(),
+            ("dp.6", "dp.7"),
+        ),
+        SyncMethod("ddp", DistributedDataParallel),
+    )
+}
+
+
+# --- the training loop ----------------------------------------------------------------------------
+
+
+class Step(NamedTuple):
+    """One step: this rank's loss, summed over its ``targets``.
+
+    Where each step is looked at, also the mean loss over the targets of all ranks, and the seconds
+    from the start of the forward pass to the end of the optimizer's step.
+    """
+
+    loss: torch.Tensor
+    targets: int
+    mean_loss: float = math.nan
+    seconds: float = math.nan
+
+
 class Trainer:
     """Trains ``model`` on this rank's device and batches, together with the other ranks.
 
     - ``loss_fn(model, batch)``: the loss summed over the batch's targets. A batch has
       ``n_targets``, ``n_tokens``, ``len`` and ``to(device)``.
     - ``learning_rate``: the highest. It rises over the first ``ramp_steps`` and falls to 0 at
-      ``total_steps``, both linearly, as ``lr_scheduler`` has it.
+      ``total_steps``, both linearly, as ``lr_scheduler`` has it. Without ``total_steps`` it stays.
+    - ``optimizer(parameters, lr=...)`` makes the optimizer.
     - ``way``: how every rank's gradients become their mean over ranks. ``model`` is the wrapped
       module that it wants, ``module`` always the plain one.
     - ``clip(parameters)``: change the mean gradient before the optimizer's step, such as by
@@ -105,14 +172,15 @@ class Trainer:
         model: torch.nn.Module,
         loss_fn: LossFunction,
         learning_rate: float,
-        total_steps: int,
-        way: Way = WAYS["all_reduce"],
+        total_steps: int | None,
+        way: SyncMethod = SYNC_METHODS["all_reduce"],
         keep_gradients: bool = False,
         devices: Sequence[torch.device] | None = None,
         spans: bool = True,
         ramp_steps: int = RAMP_STEPS,
         clip: Callable[[list[torch.nn.Parameter]], Any] | None = None,
         clip_local: bool = False,
+        optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
     ):
         self.devices, self.world_size = devices or [device()], world().size
         self.module = model if devices else model.to(self.devices[0])
@@ -120,10 +188,12 @@ class Trainer:
         self.model = way.wrap(self.module) if self.world_size > 1 else self.module
         self.loss_fn, self.way, self.spans = loss_fn, way, spans
         self.clip, self.clip_local = clip, clip_local
-        self.optimizer = torch.optim.AdamW(self.module.parameters(), lr=learning_rate)
-        self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(
-            self.optimizer, lambda step: min((step + 1) / ramp_steps, 1) * (1 - step / max(total_steps, 1))
-        )
+        self.optimizer = optimizer(self.module.parameters(), lr=learning_rate)
+
+        def share_of_rate(step: int) -> float:
+            return 1 if total_steps is None else min((step + 1) / ramp_steps, 1) * (1 - step / max(total_steps, 1))
+
+        self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, share_of_rate)
         self.step = 0
         self.n_parameters = models.parameter_count(model)  # of the whole model
         self.kept_gradients: dict[str, list[torch.Tensor]] | None = {} if keep_gradients else None
@@ -192,23 +262,44 @@ class Trainer:
         self.lr_scheduler.step()
         self.step += 1
 
+    def steps(self, batches: Iterable[tuple[Any | None, int]], look: bool = False) -> Iterator[Step]:
+        """Train: take a step of all ranks for each of this rank's batches. The loop of all tasks.
+
+        A batch comes with its targets on all ranks together. With ``look``, each step's loss is
+        looked at, for which a GPU is waited for. Then this raises FloatingPointError on all ranks,
+        with the step, once it is no finite number.
+        """
+        self.model.train()
+        for batch, targets in batches:
+            own_targets = 0 if batch is None else batch.n_targets
+            if not look:
+                yield Step(self.train_step(batch, targets), own_targets)
+                continue
+            began = self.now()
+            loss = self.gradients(batch, targets)
+            loss_of_all = start_sum_over_ranks(loss.view(1))  # now, as no rank is ahead of the others
+            self.update()
+            seconds = self.now() - began
+            mean_loss = loss_of_all()[0] / targets
+            check_losses([mean_loss], self.step)
+            yield Step(loss, own_targets, mean_loss, seconds)
+
     def train_epoch(self, batches: Sequence[Any], validation: Sequence[Any], epoch: int, skip: int = 0) -> EpochMetrics:
         """Train on this rank's ``batches`` once, then take the validation loss.
 
         The first ``skip`` steps are warm-up, which the counted times leave out. Raises
         FloatingPointError on all ranks, with the step, for a loss that is no finite number.
         """
-        self.model.train()
         counted = batches if self.counts_samples else []
         targets = targets_per_step(counted)
         skip = min(skip, len(targets) - 1)  # at least one step counts
         losses: list[torch.Tensor] = []
         start = counting_from = self.now()
         steps = list(zip_longest(batches, targets))
-        for i, (batch, n) in enumerate(launch.progress(steps, desc=f"epoch {epoch}")):
-            if i == skip:
+        for step in self.steps(launch.progress(steps, desc=f"epoch {epoch}")):
+            losses.append(step.loss)
+            if len(losses) == skip:
                 counting_from = self.now()
-            losses.append(self.train_step(batch, n))
         end = self.now()
         total, *of_steps = sum_over_ranks(
             sum(losses, torch.zeros((), device=self.device)).item(), *torch.stack(losses).tolist()
@@ -243,6 +334,19 @@ class Trainer:
     def _loss(self, batch: Any) -> torch.Tensor:
         """Return the batch's loss, summed over targets, where it is computed."""
         return self.loss_fn(self.module, batch.to(self.device))
+
+    def facts(self, data_source: str, config: Any) -> dict[str, Any]:
+        """Return what every task's result says, as :class:`labkit.train.metrics.TrainingResult`."""
+        return {
+            "rank": world().rank,
+            "world_size": world().size,
+            "backend": dist.get_backend() if dist.is_initialized() else "none",
+            "device": ", ".join(map(str, self.devices)),
+            "threads": torch.get_num_threads(),
+            "data_source": data_source,
+            "parameters": self.n_parameters,
+            "config": asdict(config),
+        }
 
     def whole_model(self) -> Any:
         """Return the trained model, all of it."""

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import argparse
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from labkit import dp, launch, models, pipe
+from labkit.base import machine
 from labkit.parallel.devices import training_devices
 from labkit.train import metrics, modes, pipeline_trainer, translation
 from labkit.train.metrics import RankResult
-from labkit.train.options import check_options
 from labkit.train.pipeline_trainer import PipelineTrainer
-from labkit.train.reading import read_on_rank_0
+from labkit.train.rank_start import Start, read_on_rank_0
 from labkit.train.trainer import Trainer, targets_per_step, world
+from labkit.train.training_task import TrainingTask, check_options, check_output, option
 from labkit.train.translation import Corpus
 
 LEARNING_RATES = {"nano": 5e-3, "mini": 3e-3}  # the bigger the model, the lower; 3e-4 for OpenAI's sizes
 
 SAMPLES = 3  # test sentences shown with their translations
+
+
+def _with_underscores(mode: str) -> str:
+    return mode.replace("-", "_").lower()  # 1F1B and ZB-H1, as the papers write them
 
 
 @dataclass(frozen=True)
@@ -43,28 +52,37 @@ class TranslateConfig:
     Raises ValueError for a value that cannot be.
     """
 
-    source: str = "auto"
-    size: str = "mini"
-    vocab_size: int = 1000
-    max_length: int = 128
-    limit: int | None = None
-    limit_eval: int = 256
-    epochs: int = 5
-    batch_size: int = 64
-    learning_rate: float | None = None
-    seed: int = 0
-    warmup_epochs: int = 1
-    warmup_steps: int = 3
-    bleu: bool = True
-    save_gradients: bool = False
-    mode: str = modes.DATA_PARALLEL
-    n_micro: int = 4
-    n_devices: int = 2
-    stages_per_rank: int = 2
-    n_layer: int | None = None
+    source: str = option("auto", "auto, shipped, hub, a folder, or a data set's name on the hub")
+    size: str = option("mini", f"of the model: {', '.join(models.GPT2_SIZES)}", choices=models.GPT2_SIZES)
+    vocab_size: int = option(1000, "tokens of the byte-level BPE", least=259)
+    max_length: int = option(
+        128, "tokens of a pair, at most", "--max-length", "--model-max-length", least=4, most=10**5
+    )
+    limit: int | None = option(None, "training pairs to use; None: all of them", most=10**9)
+    limit_eval: int = option(256, "validation and test pairs to use", most=10**9)
+    epochs: int = option(5, "times through the training pairs", "--epochs", "--n-epochs")
+    batch_size: int = option(64, "pairs in a step, of all ranks together")
+    learning_rate: float | None = option(None, "the highest; None: what suits the size", "--learning-rate", "--lr")
+    seed: int = option(0, "of the model's first weights", least=0, most=2**32 - 1)
+    warmup_epochs: int = option(1, "first epochs that the averages leave out", least=0)
+    warmup_steps: int = option(3, "first steps left out where no epoch can be", least=0)
+    bleu: bool = option(True, "do not translate the test sentences", "--no-bleu")
+    save_gradients: bool = option(False, "store each rank's gradients of the first batch")
+    mode: str = option(
+        modes.DATA_PARALLEL,
+        ", ".join(modes.MODES),
+        "--mode",
+        "--model-parallel-mode",
+        choices=modes.MODES,
+        parse=_with_underscores,
+    )
+    n_micro: int = option(4, "micro-batches of a batch, where there is a pipeline", "--n-micro", "--n-chunk", most=1000)
+    n_devices: int = option(2, most=1000)
+    stages_per_rank: int = option(2, "in the mode interleaved", most=1000)
+    n_layer: int | None = option(None, "blocks of the model; None: as many as its size has", most=1000)
 
     def __post_init__(self) -> None:
-        check_options(self, {"vocab_size": 259, "max_length": 4}, size=models.GPT2_SIZES, mode=modes.MODES)
+        check_options(self)
 
     def check_world(self, world_size: int) -> None:
         """Raise ValueError if ``world_size`` processes cannot train together in this mode."""
@@ -96,14 +114,7 @@ def translate(config: TranslateConfig, corpus: Corpus | None = None) -> RankResu
         bleu, samples = _bleu(trainer.whole_model(), corpus, config.max_length) if config.bleu else (None, [])
         trainer.close()
         return RankResult(
-            rank=rank,
-            world_size=world_size,
-            backend=dist.get_backend() if dist.is_initialized() else "none",
-            device=", ".join(map(str, trainer.devices)),
-            threads=torch.get_num_threads(),
-            data_source=corpus.source,
-            parameters=trainer.n_parameters,
-            config=asdict(config),
+            **trainer.facts(corpus.source, config),
             epochs=epochs,
             bleu=bleu,
             samples=samples,
@@ -161,3 +172,46 @@ def _bleu(model: torch.nn.Module, corpus: Corpus, max_length: int) -> tuple[floa
 
 def _cut(items: list[Any], size: int) -> list[list[Any]]:
     return [items[i : i + size] for i in range(0, len(items), size)]
+
+
+# --- its command ----------------------------------------------------------------------------------
+
+
+def _add_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", help="folder for the results; runs/translate-DATE-TIME without this")
+
+
+def _complete(args: argparse.Namespace) -> None:
+    """Where one process drives all devices, ``--world-size`` says how many."""
+    if args.mode in modes.ONE_PROCESS:
+        args.n_devices, args.world_size = 2 if args.world_size is None else args.world_size, None
+        args.default_world_size = 1
+
+
+def _check(config: TranslateConfig, args: argparse.Namespace, start: Start) -> None:
+    config.check_world(start.world_size)
+    if start.reads:
+        check_output("--out", args.out or "runs")
+    if config.mode in modes.ONE_PROCESS and args.backend == "auto" and machine.usable_gpus() < config.n_devices:
+        args.backend = "gloo"  # as it computes on virtual devices
+
+
+def _finish(results: Sequence[RankResult], events: Any, args: argparse.Namespace) -> None:
+    folder = Path(args.out or f"runs/translate-{datetime.datetime.now():%Y%m%d-%H%M%S}")
+    print(metrics.report(metrics.save(results, events, folder)))
+    print(f"\nresults in {folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
+
+
+TASK = TrainingTask(
+    name="translate",
+    help="GPT-2 on German to English",
+    description="Train GPT-2 to translate.",
+    config=TranslateConfig,
+    load=load,
+    train=translate,
+    add_flags=_add_flags,
+    complete=_complete,
+    check=_check,
+    todos=lambda config, world_size: (modes.tasks_for_mode(config.mode, world_size), "training"),
+    finish=_finish,
+)

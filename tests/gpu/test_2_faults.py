@@ -161,9 +161,9 @@ def network_variables():
 
 BY_HAND = """
 import sys, torch, torch.distributed as dist
-from labkit.train import joining
-from labkit.train.joining import ByHand, joined
-joining._check_gpus = lambda gpus: None  # it refuses ranks that share a GPU, as these may
+from labkit.train import rank_start
+from labkit.train.rank_start import ByHand, joined
+rank_start._check_gpus = lambda gpus: None  # it refuses ranks that share a GPU, as these may
 rank, port, backend, device = int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]
 with joined(ByHand(rank, 2, port=port), backend=backend, device=torch.device(device)) as device:
     x = torch.ones(1000, device=device)

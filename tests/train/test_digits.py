@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from labkit import models, train
 from labkit.data import Digits, digits
 from labkit.launch import RankError, launch
-from labkit.train import digits_command, digits_task, starting
+from labkit.train import command, digits_task
 from labkit.train.digits_task import DigitsConfig, Spread, train_digits
 
 SMALL = DigitsConfig("shipped", epochs=2, batch_size=50)
@@ -175,8 +175,8 @@ def test_in_two_terminals_by_torchrun_and_on_own_processes_it_prints_the_same_lo
 )
 def test_bad_flags_are_refused_before_anything_starts(flags, complaint, monkeypatch, capsys):
     without_torchrun(monkeypatch)
-    monkeypatch.setattr(starting.launch, "launch", lambda *_, **__: pytest.fail("processes were started"))
-    monkeypatch.setattr(digits_command, "joined", lambda *_, **__: pytest.fail("ranks met"))
+    monkeypatch.setattr(command, "launch", lambda *_, **__: pytest.fail("processes were started"))
+    monkeypatch.setattr(command, "joined", lambda *_, **__: pytest.fail("ranks met"))
     with pytest.raises(SystemExit) as stop:
         train.main([*FLAGS, *flags.split()])
     assert stop.value.code == 2

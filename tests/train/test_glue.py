@@ -18,9 +18,9 @@ from labkit.launch import RankError, launch
 from labkit.train import glue_task
 from labkit.train.entailment import Corpus, Example
 from labkit.train.glue_task import GlueConfig, GlueResult, apart, glue, load_glue
-from labkit.train.synchronization import WAYS
+from labkit.train.trainer import SYNC_METHODS
 
-AGREEING = [name for name in WAYS if name != "none"]
+AGREEING = [name for name in SYNC_METHODS if name != "none"]
 needs_all_ways = task("dp.3", "dp.4", "dp.6", "dp.7")
 
 SMALL = GlueConfig(

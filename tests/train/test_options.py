@@ -9,7 +9,7 @@ from to_do import task
 
 from labkit import train
 from labkit.launch import RankError, launch
-from labkit.train import digits_command, glue_command, starting
+from labkit.train import command
 from labkit.train.glue_task import GlueConfig, glue
 from labkit.train.translation_task import TranslateConfig, translate
 
@@ -38,19 +38,18 @@ OF_ONE = [
 
 
 @pytest.mark.parametrize(
-    ("command", "complaint"),
+    ("line", "complaint"),
     [(f"{name} {flags}", complaint) for name in ("translate", "glue", "digits") for flags, complaint in WRONG] + OF_ONE,
 )
-def test_what_cannot_be_is_refused_in_a_line_before_anything_starts(command, complaint, monkeypatch, capsys, request):
+def test_what_cannot_be_is_refused_in_a_line_before_anything_starts(line, complaint, monkeypatch, capsys, request):
     without_torchrun(monkeypatch)
     monkeypatch.chdir(request.config.rootpath)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    if "nccl" not in command:
-        monkeypatch.setattr(starting.launch, "launch", lambda *_, **__: pytest.fail("processes were started"))
-    for module in (glue_command, digits_command):
-        monkeypatch.setattr(module, "joined", lambda *_, **__: pytest.fail("ranks met"))
+    if "nccl" not in line:
+        monkeypatch.setattr(command, "launch", lambda *_, **__: pytest.fail("processes were started"))
+    monkeypatch.setattr(command, "joined", lambda *_, **__: pytest.fail("ranks met"))
     with pytest.raises(SystemExit) as stop:
-        train.main([*command.split(), "--source", "shipped"])
+        train.main([*line.split(), "--source", "shipped"])
     said = capsys.readouterr().err.splitlines()
     assert stop.value.code == 2 and complaint in said[-1]
     assert [line for line in said if "error:" in line] == [said[-1]]

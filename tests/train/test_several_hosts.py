@@ -16,7 +16,7 @@ RANK = """
 import json, os, sys
 import psutil, torch, torch.distributed as dist
 from labkit.base.rendezvous import MeetingError
-from labkit.train.joining import ByHand, joined
+from labkit.train.rank_start import ByHand, joined
 
 print("ready", flush=True)
 rank, world_size, host, port, wait_s = json.loads(input())

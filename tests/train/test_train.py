@@ -21,10 +21,9 @@ import torch.nn.functional as F
 from to_do import task
 
 from labkit import dp, models, train
-from labkit import launch as launch_module
 from labkit.launch import RankError, launch
 from labkit.trace import EVENT_COLUMNS
-from labkit.train import TranslateConfig, metrics, trainer, translate, translate_command, translation, translation_task
+from labkit.train import TranslateConfig, command, metrics, trainer, translate, translation, translation_task
 from labkit.train.translation import Example
 
 needs_answers = task("dp.1", "dp.4")
@@ -289,7 +288,7 @@ def test_bad_flags_are_refused_before_anything_starts(
     flags: str, complaint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     without_torchrun(monkeypatch)
-    monkeypatch.setattr(translate_command.launch, "launch", lambda *_, **__: pytest.fail("processes were started"))
+    monkeypatch.setattr(command, "launch", lambda *_, **__: pytest.fail("processes were started"))
     with pytest.raises(SystemExit) as stop:
         train.main(["translate", "--source", "shipped", *flags.split()])
     assert stop.value.code == 2
@@ -302,7 +301,7 @@ def test_an_empty_data_set_is_refused_before_anything_starts(
     without_torchrun(monkeypatch)
     for name in ("train.de", "train.en"):
         (tmp_path / name).write_text("")
-    monkeypatch.setattr(translate_command.launch, "launch", lambda *_, **__: pytest.fail("processes were started"))
+    monkeypatch.setattr(command, "launch", lambda *_, **__: pytest.fail("processes were started"))
     monkeypatch.setenv("LABKIT_DATA", str(tmp_path))
     with pytest.raises(SystemExit):
         train.main(["translate"])
@@ -321,8 +320,8 @@ def test_a_world_size_that_torchrun_did_not_start_is_refused(
 
 def test_an_unfilled_task_is_named_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        translate_command, "missing", lambda task: f"TODO {task}: labkit/dp.py, line 7" if task == "dp.4" else None
+        command, "missing", lambda task: f"TODO {task}: labkit/dp.py, line 7" if task == "dp.4" else None
     )
-    monkeypatch.setattr(launch_module, "launch", lambda *_, **__: pytest.fail("ranks were started"))
+    monkeypatch.setattr(command, "launch", lambda *_, **__: pytest.fail("ranks were started"))
     with pytest.raises(SystemExit, match=r"TODO dp\.4: labkit/dp\.py, line 7"):
         train.main(["translate", *SMALL, "--world-size", "2"])

@@ -17,15 +17,15 @@ import torch
 from test_train import without_torchrun
 from to_do import task
 
-from labkit import dp, launch, models, train
+from labkit import data, dp, launch, models, train
 from labkit.parallel.devices import training_devices
 from labkit.train import (
     TranslateConfig,
+    command,
     metrics,
     modes,
     pipeline_trainer,
     translate,
-    translate_command,
     translation,
     translation_task,
 )
@@ -277,8 +277,8 @@ def test_bad_modes_are_refused_before_anything_starts(
     flags: str, complaint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     without_torchrun(monkeypatch)
-    monkeypatch.setattr(translate_command.launch, "launch", lambda *_, **__: pytest.fail("processes were started"))
-    monkeypatch.setattr(translate_command, "load", lambda _: pytest.fail("data was loaded"))
+    monkeypatch.setattr(command, "launch", lambda *_, **__: pytest.fail("processes were started"))
+    monkeypatch.setattr(data, "translation", lambda *_: pytest.fail("data was loaded"))
     with pytest.raises(SystemExit) as stop:
         train.main(["translate", *flags.split()])
     assert stop.value.code == 2
@@ -309,12 +309,12 @@ def test_each_unfilled_task_that_a_mode_needs_is_named_and_no_other(
     mode: str, needed: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_torchrun(monkeypatch)
-    monkeypatch.setattr(translate_command, "load", lambda _: CORPUS)
+    monkeypatch.setattr(translation, "load_corpus", lambda *_: CORPUS)
     for unfilled in ("dp.1", "dp.4", "pipe.1", "pipe.2", "pipe.3", "pipe.4", "pipe.5"):
         monkeypatch.setattr(
-            translate_command, "missing", lambda task, u=unfilled: f"TODO {u}: a file, line 7" if task == u else None
+            command, "missing", lambda task, u=unfilled: f"TODO {u}: a file, line 7" if task == u else None
         )
-        monkeypatch.setattr(translate_command.launch, "launch", lambda *_, **__: sys.exit("ranks were started"))
+        monkeypatch.setattr(command, "launch", lambda *_, **__: sys.exit("ranks were started"))
         expected = rf"TODO {unfilled}: a file, line 7" if unfilled in needed else "ranks were started"
         with pytest.raises(SystemExit, match=expected):
             train.main(["translate", "--mode", mode, "--size", "nano", "--n-layer", "4"])

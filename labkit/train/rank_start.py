@@ -1,4 +1,8 @@
-"""Make this process a rank of training that somebody started: torchrun, or a hand in a terminal."""
+"""Make this process a rank of training that torchrun started, or a hand in a terminal.
+
+In order: who starts the ranks, how they meet and form a group, what rank 0 reads for all of them,
+and what each of them found and when.
+"""
 
 from __future__ import annotations
 
@@ -8,31 +12,41 @@ import gc
 import itertools
 import json
 import os
+import pickle
 import platform
 import re
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
 
-from labkit import launch
+from labkit import launch, trace
 from labkit.base import machine
 from labkit.base.network import resolve
 from labkit.base.rendezvous import GRACE_S, POLL_S, MeetingError, meet, without_name_server
 from labkit.parallel.devices import gpu_mask, gpu_uuid
+from labkit.parallel.stage_assignment import HEAD_START_S
+from labkit.train import trainer
 from labkit.train.failure_watch import FailureWatch, end_after
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+T = TypeVar("T")
 
 GROUP_TIMEOUT_S = 1800.0  # torch's own, for each collective
 VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
-
 # gloo's words, and NCCL's, for a rank whose process is gone.
 _PEER_IS_GONE = re.compile(r"Connection (closed|reset) by peer|Read error|Broken pipe|remote process exited")
+
+
+# --- who starts the ranks -------------------------------------------------------------------------
 
 
 class ByHand(NamedTuple):
@@ -55,6 +69,56 @@ def process() -> str:
 def under_torchrun() -> bool:
     """Return whether torchrun, or launch, has made this process a rank."""
     return {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
+
+
+class Start(NamedTuple):
+    """Who starts the ``world_size`` ranks: a hand, torchrun, or, if neither, this process."""
+
+    world_size: int
+    by_hand: ByHand | None = None
+    torchrun: bool = False
+
+    @property
+    def here(self) -> bool:
+        """Whether this process starts the ranks."""
+        return not (self.by_hand or self.torchrun)
+
+    @property
+    def reads(self) -> bool:
+        """Whether this process reads the data, before ranks meet: bad data then stop it at once."""
+        rank = int(os.environ["RANK"]) if self.torchrun else self.by_hand.rank if self.by_hand else 0
+        return rank == 0
+
+
+def start_of(world_size: int | None, default: int, by_hand: ByHand | None = None) -> Start:
+    """Return how the ranks start, by what flags and torchrun say.
+
+    ``world_size`` is None, which stands for torchrun's or for ``default``, unless a flag gives it.
+    ``by_hand`` is what this process is told if somebody starts it; its world size does not count.
+
+    Raises ValueError for a rank outside the world, a world that torchrun did not start, a host
+    without an address, and no port.
+    """
+    torchrun = under_torchrun()
+    if torchrun and by_hand:
+        raise ValueError("torchrun tells each process its rank: leave out the flag for it, or torchrun")
+    given = default if world_size is None else world_size
+    size = int(os.environ["WORLD_SIZE"]) if torchrun else given
+    if torchrun and world_size not in (None, size):
+        raise ValueError(f"--world-size is {world_size}, but torchrun started {size} ranks; leave it out")
+    if size < 1:
+        raise ValueError(f"world_size is {size}, expected 1 or more")
+    if by_hand is None:
+        return Start(size, torchrun=torchrun)
+    if not 0 <= by_hand.rank < size:
+        raise ValueError(f"the rank is {by_hand.rank}, expected 0 to {size - 1}: one for each process")
+    resolve(by_hand.host)
+    if not 0 < by_hand.port < 2**16:
+        raise ValueError(f"--master-port is {by_hand.port}, expected 1 to 65535")
+    return Start(size, by_hand._replace(world_size=size))
+
+
+# --- how they meet, and form a group --------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -258,6 +322,68 @@ def _restore(before: dict[str, str | None]) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+
+
+# --- what rank 0 reads, and what all of them found ------------------------------------------------
+
+
+class _Sent(NamedTuple):
+    """What rank 0 tells the others: the data, pickled, or why it has none."""
+
+    data: bytes = b""
+    failure: str = ""
+
+
+def read_on_rank_0(read: Callable[[], T]) -> T:
+    """Return what ``read()`` gives on rank 0, on every rank.
+
+    Whatever rank 0 raises, every rank raises, so that none waits for it: rank 0 the exception
+    itself, the others a RuntimeError that quotes it. An exception that pickle cannot carry is
+    quoted as well as any other.
+    """
+    rank, world_size = trainer.world()
+    if world_size == 1:
+        return read()
+    message: list[Any] = [None]
+    mistake: BaseException | None = None
+    if rank == 0:
+        try:
+            data = read()
+            message = [_Sent(data=pickle.dumps(data))]
+        except BaseException as error:
+            mistake = error
+            message = [_Sent(failure="".join(traceback.format_exception_only(error)).strip())]
+    dist.broadcast_object_list(message, src=0, device=trainer.device())
+    if mistake is not None:
+        raise mistake
+    (sent,) = message
+    if sent.failure:
+        time.sleep(HEAD_START_S)
+        raise RuntimeError(f"rank 0 could not read the data, so no rank can train: {sent.failure}")
+    return data if rank == 0 else pickle.loads(sent.data)
+
+
+class Recorded(NamedTuple):
+    """Every rank's value, in rank order, and the event table of all of them."""
+
+    values: list[Any]
+    events: pd.DataFrame
+
+
+def recorded_on_all(fn: Callable[[], Any]) -> Recorded | None:
+    """Run ``fn()`` on every rank, its spans recorded. Return everything on rank 0, else None."""
+    rank, world_size = trainer.world()
+    recorder = trace.Recorder()
+    recorder.start(trainer.device().type)
+    origin = common_origin_ns()
+    value = fn()
+    rows = trace.rank_events(recorder.finish(), rank, origin)
+    gathered: list[Any] = [None] * world_size
+    dist.all_gather_object(gathered, (value, rows))
+    if rank:
+        return None
+    events = trace.event_table((row for _, rows in gathered for row in rows), measured=True)
+    return Recorded([value for value, _ in gathered], events)
 
 
 def common_origin_ns() -> int:

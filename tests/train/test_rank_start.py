@@ -18,8 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 from labkit.base import machine
 from labkit.base.rendezvous import MeetingError
 from labkit.launch import launch, workers
-from labkit.train import failure_watch, joining
-from labkit.train.joining import INTERFACES, VARIABLES, ByHand, joined, local_place
+from labkit.train import failure_watch, rank_start
+from labkit.train.rank_start import INTERFACES, VARIABLES, ByHand, joined, local_place
 
 
 @pytest.fixture(autouse=True)
@@ -113,7 +113,7 @@ def free_port() -> int:
 def says(by_hand=None, **options) -> str:
     """What a rank gets that joins the others, all of them on a fake GPU 0 unless told otherwise."""
     torch.cuda.set_device = lambda device: None
-    joining.gpu_uuid = lambda device: "GPU-f00d"
+    rank_start.gpu_uuid = lambda device: "GPU-f00d"
     try:
         with joined(by_hand, **options) as device:
             return f"joined on {device}"
@@ -149,7 +149,7 @@ def test_two_ranks_that_were_given_one_gpu_are_told_so_before_nccl_starts(starte
 def test_a_gpu_that_no_other_rank_of_the_machine_sees_is_a_ranks_own(masks, device, monkeypatch):
     monkeypatch.setattr(machine, "usable_gpus", lambda: 1)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    assert joining._own_device(masks) == torch.device(device)
+    assert rank_start._own_device(masks) == torch.device(device)
 
 
 def test_what_slurm_does_not_say_of_ranks_and_machines_they_tell_each_other():
@@ -186,7 +186,7 @@ def test_over_nccl_a_failed_group_is_aborted_since_its_end_would_wait_for_kernel
     def fails():
         ended = []
         torch.cuda.set_device = dist.init_process_group = lambda *_, **__: None
-        joining.gpu_uuid = lambda device: "GPU-f00d"
+        rank_start.gpu_uuid = lambda device: "GPU-f00d"
         dist.destroy_process_group = lambda: ended.append("waited for")
         dist.distributed_c10d._abort_process_group = lambda: ended.append("aborted")
         try:
