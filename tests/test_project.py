@@ -73,7 +73,7 @@ def test_every_module_has_its_place_in_the_layers():
     assert sorted(placed) == sorted(there)
 
 
-EVERY_RANK_IMPORTS = ["base.checks", "base.files", "base.machine", "base.rendezvous", "trace", "trace.traffic", "stats", "todo"]
+EVERY_RANK_IMPORTS = ("base.checks", "base.files", "base.machine", "base.rendezvous", "stats", "trace.traffic", "todo")
 LIGHT = {
     "torch pandas numpy matplotlib": [
         *EVERY_RANK_IMPORTS,

@@ -1,5 +1,4 @@
-"""labkit.trace.traffic: a process's own bytes are counted exactly and at once, and nobody
-else's."""
+"""labkit.trace.traffic: a process's own bytes are counted exactly, at once, and nobody else's."""
 
 from __future__ import annotations
 
