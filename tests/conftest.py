@@ -1,5 +1,4 @@
-"""What all tests share: no window, few threads, GPU tests only where there is a GPU, and the data
-beside the project."""
+"""What all tests share: no window, few threads, GPU tests only where there is a GPU, real data."""
 
 from __future__ import annotations
 
@@ -24,8 +23,7 @@ matplotlib.use("Agg")  # by hand, not by MPLBACKEND: kernels that a test starts 
 PROJECT = Path(__file__).resolve().parent.parent
 
 
-# Files that take long. They come first, so that no worker of pytest-xdist is left with one at the
-# end.
+# Files that take long come first, so that no worker of pytest-xdist is left with one at the end.
 LONGEST = (
     "test_notebooks",
     "test_answers",
@@ -38,8 +36,7 @@ LONGEST = (
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """``pytest -m gpu`` imports the tests on a GPU alone: where it runs there may be no Jupyter,
-    which others import."""
+    """Have ``pytest -m gpu`` import no other tests: they want Jupyter, which may not be there."""
     others = collection_path.is_file() and collection_path.parent.name != "gpu"
     return True if config.option.markexpr == "gpu" and others else None
 
@@ -58,8 +55,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def what_a_worker_takes(test: str) -> str:
-    """Return the name of the tests that one worker runs one after the other: those in a browser,
-    which share a JupyterLab, those of a file, which share ranks and results, or of a notebook."""
+    """Return the name of the tests that one worker runs one after the other.
+
+    Those in a browser share a JupyterLab, those of a file ranks and results; a notebook has one.
+    """
     file = test.partition("::")[0]
     notebook = re.search(r"test_notebooks\.py::.*\[(\d\d_\w+)\]$", test)
     return notebook[1] if notebook else "browser" if "/browser/" in file else file
@@ -76,9 +75,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.fixture(scope="session", autouse=True)
 def _few_threads() -> None:
-    """Tests share the machine's cores. Only where a test has torch anyway: importing it takes
-    seconds."""
-    if "torch" in sys.modules:
+    """Have tests share the machine's cores."""
+    if "torch" in sys.modules:  # importing it takes seconds, so only where a test has done so
         sys.modules["torch"].set_num_threads(1)
 
 

@@ -1,5 +1,4 @@
-"""Other Pythons and packages than this environment's: where an interpreter is, and folders of
-packages, installed once."""
+"""Pythons and packages other than this environment's: interpreters, and folders of packages."""
 
 from __future__ import annotations
 
@@ -17,8 +16,7 @@ OFFLINE = ("connection", "timed out", "from versions: none", "name resolution", 
 
 
 def interpreter(version: str) -> str | None:
-    """Return the path of a Python of this version, such as ``"3.12"``: on PATH, or one of pyenv's.
-    None if there is none."""
+    """Return the path of a Python such as ``"3.12"``, on PATH or of pyenv's; None without one."""
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
     found = [shutil.which(f"python{version}"), *sorted(pyenv.glob(f"{version}.*/bin/python"), reverse=True)]
     for path in filter(None, found):
@@ -34,8 +32,9 @@ class Offline(RuntimeError):
 
 
 def packages(name: str, requirements: list[str], python: str = sys.executable) -> Path:
-    """Return a folder that has these packages for ``python``, to be put on its PYTHONPATH. pip
-    fills it the first time.
+    """Return a folder that has these packages for ``python``, to be put on its PYTHONPATH.
+
+    pip fills it the first time.
 
     Raises Offline where pip reaches no registry, and RuntimeError, with what pip says, where it
     fails otherwise.

@@ -1,5 +1,8 @@
-"""make gpu: it needs no Jupyter, it waits for nothing but a GPU, a test that hangs or kills its
-process does not end the others, and what they found is in its two files."""
+"""make gpu needs no Jupyter, waits for nothing but a GPU, and survives a test that does not end.
+
+A test that hangs or kills its process does not end the others, and what they found is in its two
+files.
+"""
 
 from __future__ import annotations
 

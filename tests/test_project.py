@@ -73,16 +73,16 @@ def test_every_module_has_its_place_in_the_layers():
     assert sorted(placed) == sorted(there)
 
 
-EVERY_RANK_IMPORTS = [
+EVERY_RANK_IMPORTS = (
     "base.checks",
     "base.files",
     "base.machine",
     "base.rendezvous",
+    "stats",
     "trace",
     "trace.traffic",
-    "stats",
     "todo",
-]
+)
 LIGHT = {
     "torch pandas numpy matplotlib": [
         *EVERY_RANK_IMPORTS,

@@ -37,8 +37,8 @@ def measured(value: float, unit: str = "", width: int = 9) -> str:
 def fact(text: object, width: int = 44) -> str:
     """Format a fact about this machine at fixed width, such as a device: ``[~ gloo on CPU      ]``.
 
-    Longer text is kept. What stands there stays inside: brackets become round and line ends become
-    spaces.
+    Longer text is kept. Whatever it says stays inside the brackets: square ones in it become round,
+    and line ends become spaces.
     """
     inside = " ".join(str(text).translate(_ROUND).splitlines())
     return f"[~ {inside:<{width}}]"

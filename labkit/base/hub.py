@@ -29,7 +29,7 @@ def reachable(timeout_s: float = 1.5) -> bool:
 
 
 def require(what: str) -> None:
-    """Raise ConnectionError, naming ``what`` was wanted, where the hub is asked in vain."""
+    """Raise ConnectionError, naming ``what`` was wanted, where the hub does not answer."""
     if not offline() and not reachable():
         raise ConnectionError(
             f"{what} is on the Hugging Face hub, which does not answer. Connect this machine, "

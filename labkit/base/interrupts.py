@@ -13,7 +13,7 @@ from typing import Any
 def uninterrupted() -> Iterator[list[Any]]:
     """Hold a keyboard interrupt back until the block is done: nothing is left half-started.
 
-    The list that it gives has something in it once there is one, so a block that waits can stop.
+    It gives a list that has something in it once there was one, so a block that waits can stop.
     """
     held: list[Any] = []
     if threading.current_thread() is not threading.main_thread():  # which alone is interrupted

@@ -19,8 +19,8 @@ import psutil
 def name(boot_id: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
     """Return a name that processes of one machine share and that no other machine has.
 
-    A host name alone is not: many clouds call every machine alike. Linux draws a number when it
-    starts.
+    A host name alone would not do: many clouds give every machine the same one. Linux draws a
+    random number each time it starts.
     """
     return f"{platform.node()} {boot_id.read_text().strip() if boot_id.exists() else ''}".strip()
 

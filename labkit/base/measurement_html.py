@@ -1,8 +1,8 @@
 """Show lines with measurements in them: as text with their brackets, in HTML as numbers in a style.
 
-The text form is what the notebook test compares, so it keeps ``[~ 0.034 s]``. Who reads the
-notebook sees the HTML: there the number stands alone, and a tooltip says where it comes from. Where
-styles are taken away, as on GitHub, it is simply the number.
+The text form is what the notebook test compares, so it keeps ``[~ 0.034 s]``. Readers of
+the notebook see the HTML: there the number stands alone, and a tooltip says where it comes from.
+Where styles are stripped, as on GitHub, it is simply the number.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import re
 
 from labkit.base.notebook import display
 
-# The notebook test hides the element with its tag, so no digit stands there (see
-# tests/nbval_sanitize.cfg).
+# The notebook test (tests/nbval_sanitize.cfg) hides the element with its tag, so no digit may
+# stand in the tag.
 _TAGS = {
     "~": '<span class="labkit-measured" title="measured on this machine" '
     'style="border-bottom: thin dotted; cursor: help">',
@@ -28,7 +28,7 @@ _COLUMNS = '<pre style="white-space: pre-wrap; line-height: 1.4; margin: 0">{}</
 def as_html(text: str) -> str:
     """Return text as HTML, in which ``[~ 0.034 s]`` and ``[≈ 0.7627]`` are numbers in a style.
 
-    What else stands in the text is shown as it is: HTML in it is escaped. Line ends stay line ends.
+    Everything else is shown as it is: HTML in it is escaped, and line ends stay line ends.
     """
     return style_measurements(html.escape(text))
 
@@ -36,7 +36,7 @@ def as_html(text: str) -> str:
 def style_measurements(page: str) -> str:
     """Return HTML with the brackets of its measurements turned into a style.
 
-    It is for HTML that is ready but for them, such as a table that pandas made.
+    For HTML that is otherwise finished, such as a table that pandas made.
     """
     return _BRACKETS.sub(lambda found: f"{_TAGS[found[1]]}{found[2]}</span>", page)
 
@@ -44,8 +44,8 @@ def style_measurements(page: str) -> str:
 class Lines:
     """Lines that a cell shows: as text what ``str`` gives, in HTML with measurements in a style.
 
-    ``aligned`` is for lines whose columns stand under each other: HTML has them in letters of one
-    width. Sentences are set as text.
+    ``aligned`` is for lines whose columns line up: HTML sets them in a monospaced font. Sentences
+    are set as text.
 
         Lines("two ranks took [~ 0.034 s]")   # shows: two ranks took 0.034 s
     """

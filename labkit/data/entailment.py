@@ -1,5 +1,4 @@
-"""Pairs of sentences, and whether the second follows from the first: the lab's own, RTE, or any in
-RTE's form."""
+"""Sentence pairs, of which the second may follow from the first: the lab's, RTE, or RTE's form."""
 
 from __future__ import annotations
 

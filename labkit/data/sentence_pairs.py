@@ -8,8 +8,7 @@ from typing import Any
 
 from labkit.data.sources import DataSet, Rows, lines, shipped_folder
 
-# A split and the stems its files have: Multi30k calls its second half "val" and has several test
-# sets.
+# A split and the stems of its files: Multi30k calls one "val", and has several test sets.
 _STEMS = {"train": ("train",), "validation": ("val", "validation"), "test": ("test_2016_flickr", "test")}
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from labkit.base.measurement_html import Lines
 
-LEAST_REPEATS = 6  # of fewer not even the least to the greatest is sure enough
+LEAST_REPEATS = 6  # with fewer, not even the interval from the least to the greatest is sure enough
 _SURE = 0.95
 
 
@@ -35,8 +35,7 @@ class Interval(NamedTuple):
 
 
 def _decimals(median: float, low: float, high: float) -> int:
-    """Return how many decimals show two digits of the interval's width, and at most four of the
-    median."""
+    """Return how many decimals show two digits of the width, but at most four of the median."""
     width, size = high - low, abs(median)
     most = 3 - math.floor(math.log10(size)) if size else 3
     fitting = 1 - math.floor(math.log10(width)) if width else most
@@ -46,12 +45,12 @@ def _decimals(median: float, low: float, high: float) -> int:
 def interval(values: Iterable[float]) -> Interval:
     """Return the median, and an interval for the true one that needs no normal distribution.
 
-    Each value lies below the true median with probability 1/2, so how many do is a throw of n
-    coins. From the k-th smallest to the k-th greatest value, the interval misses the median only if
-    fewer than k of the coins fall on one side. ``k`` is the greatest that keeps it with at least 95
-    %: of 10 values from the second to the ninth, which is right in 97.9 %. It rests on values that
-    do not depend on each other, and is not symmetric (Conover, Practical Nonparametric Statistics,
-    section 3.2; Le Boudec, Performance Evaluation, section 2.2).
+    Each value lies below the true median with probability 1/2, so counting those that do is
+    tossing n coins. The interval from the k-th smallest to the k-th greatest value misses the
+    median only if fewer than k coins fall on one side. ``k`` is the greatest that keeps at least
+    95 %: with 10 values it goes from the second to the ninth, which is right in 97.9 %. The values
+    must not depend on each other. The interval need not be symmetric (Conover, Practical
+    Nonparametric Statistics, section 3.2; Le Boudec, Performance Evaluation, section 2.2).
 
     Raises ValueError for fewer than six values, or one that is no finite number.
     """
@@ -71,7 +70,7 @@ def _at_most(k: int, n: int) -> float:
 
 
 class Verdict(Lines):
-    """A sentence on two ways, as :func:`verdict` makes it. As text it hides what was measured.
+    """A sentence that compares two ways, as :func:`verdict` makes it.
 
     ``word`` is ``"faster"``, ``"slower"`` or ``"within noise"``, of the first way; ``interval`` is
     how many times as fast it is, above 1 where it is faster.
@@ -90,8 +89,7 @@ def verdict(name_a: str, a_s: Iterable[float], name_b: str, b_s: Iterable[float]
     :func:`interval` make the sentence. It says "within noise" where 1 lies in the interval, "times
     as fast" where a is faster, and "times as long" where a is slower.
 
-    Raises ValueError for lists of different lengths, fewer than six pairs, and times that are not
-    positive.
+    Raises ValueError for lists of different lengths, fewer than six pairs, and times of 0 or less.
     """
     from labkit.base.formats import fact  # here, because it loads pandas
 

@@ -13,9 +13,9 @@ def repeats(events: pd.DataFrame, by: str = "name", name: str | None = None) -> 
     """Return the seconds of each repeat: a row per repeat, a column per value of ``by``.
 
     ``by`` is a column of the event table: ``"name"``, or a label such as ``"step"`` or ``"bytes"``
-    that tells the ways apart. ``name`` keeps only the spans of that name. Of several ranks the
-    slowest one counts. ``repeats(...).median()`` is a number per way, and two columns are what
-    :func:`verdict` takes.
+    that tells the ways apart. ``name`` keeps only the spans of that name. The slowest rank counts.
+    ``repeats(...).median()`` is a number per way, and two columns are what
+    :func:`labkit.stats.verdict` takes.
 
     Raises ValueError where there are no such spans, or not as many of each way.
     """
@@ -40,7 +40,7 @@ def turns(events: pd.DataFrame, ways: Iterable[str], name: str | None = None, wa
 
     Step s belongs to way s % n of n ways. It lasts from the start of its first span to the end of
     its last one, of those that have its number; with ``name`` it is the spans of that name, added
-    up. Of several ranks the slowest one counts. The first ``warm_up`` rounds are left out.
+    up. The slowest rank counts. The first ``warm_up`` rounds are left out.
 
     Raises ValueError where no span has a step (or that name), where the last round lacks a way, and
     where ``warm_up`` leaves no round.
@@ -67,8 +67,8 @@ def turns(events: pd.DataFrame, ways: Iterable[str], name: str | None = None, wa
 def one_step(events: pd.DataFrame, step: int, names: Iterable[str] | None = None, rank: int = 0) -> pd.DataFrame:
     """Return one rank's spans of a step, and those without a step that begin meanwhile.
 
-    ``names`` keeps only some. Messages of the lane comm share one link: each begins once the one
-    before it has arrived, however early it was handed over.
+    ``names`` keeps only the spans of these names. Messages in the lane comm share one link: each
+    begins once the one before it has arrived, however early it was handed over.
 
     Raises ValueError where the rank has no such spans.
     """

@@ -17,8 +17,8 @@ def to_chrome_trace(events: pd.DataFrame, path: str | os.PathLike[str]) -> None:
     """Write the events in Chrome's trace format (JSON), for ui.perfetto.dev or chrome://tracing.
 
     A process per rank, a thread per lane; labels are the arguments of an event. Times in the file
-    are microseconds. The format wants the spans of a thread nested, so where some of a lane overlap
-    otherwise, it gets further threads.
+    are microseconds. The format wants the spans of a thread nested, so a lane whose spans overlap
+    in another way gets further threads.
     """
     import pandas as pd
 

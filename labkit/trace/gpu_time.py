@@ -17,7 +17,7 @@ _MOST_DRIFT = 1e-3  # seconds a second: clocks differ by less, so more is how la
 def barrier(group: Any = None) -> None:
     """Wait until every rank has come here, and its GPUs have done what they were given.
 
-    Take it before and after what is measured. ``dist.barrier()`` waits for the processes alone:
+    Call it before and after what you measure. ``dist.barrier()`` waits for the processes alone:
     what they have queued on their GPUs may still be running, in the next measurement's time.
     """
     import torch.distributed as dist

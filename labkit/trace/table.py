@@ -30,8 +30,8 @@ def event_table(
 
     Labels are nullable integers.
 
-    Where rows are many, columns by their names are quicker: one that is not there stays empty, and
-    a single value stands in every row. ``start_s`` has to be among them.
+    With many rows, a mapping of columns is quicker: a column that is missing stays empty, and a
+    single value stands in every row. ``start_s`` must be among them.
 
     ``measured`` says that the times were measured, so they print as measurements do (see
     :mod:`labkit.base.formats`). ``emulated`` says what was not real when they were; it is kept in
@@ -76,7 +76,7 @@ TIMING_COLUMNS = ("rank", "name", "count", "total_s", "mean_s", "median_s", "min
 
 
 def timings(events: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per rank and event name: how often; total, mean, median, least, most seconds.
+    """Return a row per rank and event name: its count, and total, mean, median, min, max seconds.
 
     Rows stand in the order in which the names first started on each rank.
     """

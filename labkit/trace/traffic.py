@@ -48,7 +48,7 @@ class _Seen(NamedTuple):
 
 
 class Traffic:
-    """What :func:`observe` gives, to be read once the block is over.
+    """What :func:`observe` gives, for reading once the block is over.
 
     ``connections``: one :class:`Connection` for each that was open at the end of the block, idle
     ones too, the store's too. ``sent_bytes``, ``received_bytes``: their totals without the store's.
@@ -97,8 +97,8 @@ def observe() -> Iterator[Traffic]:
     in ``ended``, and one both opened and closed there is not seen at all. What passes no TCP socket
     is not seen either: shared memory, NVLink, InfiniBand, which NCCL prefers.
 
-    Raises NotImplementedError, before the block runs, where the kernel has no such counters (see
-    :func:`available`).
+    Raises NotImplementedError, before the block runs, where :func:`available` is False: the kernel
+    has no such counters.
     """
     if lacking := _lacking():
         raise NotImplementedError(

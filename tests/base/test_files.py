@@ -1,5 +1,4 @@
-"""labkit.base.files: answers are kept in the lab; a reader sees the old file or the new one, and a
-failure leaves nothing."""
+"""Answers are kept in the lab; a file is there whole or not at all, and a failure leaves none."""
 
 import pytest
 

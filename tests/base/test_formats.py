@@ -1,5 +1,4 @@
-"""labkit.base.formats: what a measured number, a machine's fact and a loss look like in a
-notebook."""
+"""labkit.base.formats: how a measurement, a machine's fact and a loss look in a notebook."""
 
 import re
 

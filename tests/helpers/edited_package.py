@@ -1,5 +1,4 @@
-"""A copy of the package with another student file in it, for tests of what happens when a student
-edits that file."""
+"""A copy of the package with another student file in it, as if a student had edited that file."""
 
 from __future__ import annotations
 
@@ -11,8 +10,7 @@ LABKIT = Path(labkit.__file__).parent
 
 
 def put(folder: Path, code: str, file: str = "dp.py", whole: bool = False) -> Path:
-    """Make ``folder``/labkit, whose ``file`` ends with ``code``, or is nothing but ``code``; give
-    its path."""
+    """Make ``folder``/labkit, whose ``file`` ends with ``code`` or is ``code``; return its path."""
     package = folder / "labkit"
     package.mkdir()
     for entry in LABKIT.iterdir():

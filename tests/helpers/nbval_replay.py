@@ -1,5 +1,4 @@
-"""A pytest plugin for nbval: run notebooks, report each cell, and change every stored digit to see
-that it is noticed.
+"""A pytest plugin for nbval: run notebooks, report each cell, and try every stored digit changed.
 
     LABKIT_STATIC=1 PYTHONPATH=tests/helpers python -m pytest -p nbval_replay \\
         --nbval --nbval-current-env --nbval-sanitize-with tests/nbval_sanitize.cfg notebooks

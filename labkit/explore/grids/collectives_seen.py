@@ -9,10 +9,9 @@ import numpy as np
 import pandas as pd
 
 from labkit.base.checks import check_number, is_whole
-from labkit.base.texts import listed
 from labkit.explore.grids.cells import Grid, intervals
 from labkit.explore.grids.marked import bits_of, marked_tensor
-from labkit.explore.grids.rings import ranks_in
+from labkit.explore.grids.rings import in_words, ranks_in
 
 MOST_RANKS = 8
 SEVEN = {
@@ -122,4 +121,4 @@ def _look(bits: int, n: int, strange: Sequence[str]) -> tuple[str, str, str]:
         return "whole sum", "Σ", f"the sum of all {n} ranks' chunks"
     if len(ranks) == 1:
         return f"from rank {ranks[0]}", str(ranks[0]), f"what rank {ranks[0]} had there"
-    return "partial sum", " ".join(map(str, ranks)), f"the sum of ranks {listed(ranks)}"
+    return "partial sum", " ".join(map(str, ranks)), f"the sum of ranks {in_words(ranks)}"

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from labkit.base.measurement_html import Lines
-from labkit.base.texts import listed
-from labkit.explore.grids.rings import MOST_NAMED, Story, follow, grid, ranks_in
+from labkit.explore.grids.rings import MOST_NAMED, Story, follow, grid, in_words, ranks_in
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -126,7 +125,7 @@ def _what_is_wrong(story: Story, place: Cell, cell: str) -> str:
     when = f"After step {step}" if step else "Before the first step"
     head = f"{when}, rank {rank}, chunk {chunk}: {cell}?"
     if not set(said) <= set(range(story.n)):
-        return f"{head} Write the numbers of the ranks side by side, such as 02, of ranks {listed(range(story.n))}."
+        return f"{head} Write the numbers of the ranks side by side, such as 02, of ranks {in_words(range(story.n))}."
     faults = {
         "missing": true - set(said),
         "not in it": set(said) - true,
@@ -138,7 +137,7 @@ def _what_is_wrong(story: Story, place: Cell, cell: str) -> str:
 
 
 def _parts(ranks: set[int]) -> str:
-    numbers = listed(sorted(ranks))
+    numbers = in_words(sorted(ranks))
     return f"the part of rank {numbers}" if len(ranks) == 1 else f"the parts of ranks {numbers}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import ipywidgets
@@ -74,7 +75,7 @@ class CollectivesExplorer(Explorer):
             cell_in=0.28 if n > 3 else 0.4,  # room for the longest name
             note=_NUMBERS,
         )
-        return StaticForm(figure, f"Seven collectives on {n} ranks, before and after: {listed(SEVEN)}.", self.table())
+        return StaticForm(figure, f"Seven collectives on {n} ranks, before and after: {_listed(SEVEN)}.", self.table())
 
 
 def side_by_side(grid: Grid) -> Grid:
@@ -152,6 +153,10 @@ class PlacementExplorer(Explorer):
         return StaticForm(figure, self._alt(), self.table())
 
     def _alt(self) -> str:
-        settings = listed([setting.name for setting in SETTINGS])
+        settings = _listed([setting.name for setting in SETTINGS])
         what = SMALL if self.model.value == SMALL else f"GPT-3 {self.model.value}"
         return f"Which rank keeps which part of {what}, in bytes: {settings}. Only stages make it less."
+
+
+def _listed(names: Sequence[str] | dict[str, str]) -> str:
+    return listed(names)

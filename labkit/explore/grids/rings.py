@@ -253,7 +253,12 @@ def _look(bits: int, story: Story) -> tuple[str, int, str, str]:
         return "whole sum", 0, label, f"the whole sum, of all {story.n} ranks"
     if len(ranks) == 1:
         return "partial sum", story.n - 2, label, f"the part of rank {ranks[0]} alone"
-    return "partial sum", story.n - 1 - len(ranks), label, f"the sum of ranks {listed(ranks)}"
+    return "partial sum", story.n - 1 - len(ranks), label, f"the sum of ranks {in_words(ranks)}"
+
+
+def in_words(numbers: Sequence[int]) -> str:
+    """Return ``0, 1 and 3``."""
+    return listed(numbers)
 
 
 def _narrate(story: Story, step: int) -> str:
@@ -283,7 +288,7 @@ def _who_sends(moving: pd.DataFrame, n: int) -> str:
             if [(source, (source + hop) % n) for source in range(n)] == sorted(pairs):
                 return f"every rank sends {_chunks(min(sizes), n)} to its {side} neighbour"
     return ", ".join(
-        f"rank {source} sends {'chunk ' + listed(columns) if len(columns) < min(n, 3) else _chunks(len(columns), n)}"
+        f"rank {source} sends {'chunk ' + in_words(columns) if len(columns) < min(n, 3) else _chunks(len(columns), n)}"
         f" to rank {target}"
         for (source, target), columns in pairs.items()
     )

@@ -85,8 +85,8 @@ def no_room(op: Op, rank: int, row: Row, kept: Sequence[Bar], freeing: Sequence[
     """Refuse the forward ``op``, as ``freeing`` are to free what the rank keeps."""
     count, blocker = int(row.cap), freeing[0]
     activations = f"{count} activation{'s' if count != 1 else ''}"
-    those = f"{'that' if len(kept) == 1 else 'those'} of {listed([bar.op for bar in kept])}"
-    stays = f"it keeps {those} until {listed(freeing, 'or')} has ended"
+    those = f"{'that' if len(kept) == 1 else 'those'} of {_list([bar.op for bar in kept])}"
+    stays = f"it keeps {those} until {_list(freeing, 'or')} has ended"
     where = "" if any(bar.op == blocker for bar in row.bars) else f", and {blocker} is not placed yet"
     return Refusal("memory", f"rank {rank} has room for {activations}: {stays}{where}. {op} has to wait", op, blocker)
 
@@ -117,3 +117,7 @@ def _output(needed: Op, op: Op) -> str:
     if needed.stage == op.stage:
         return f"{needed}, the {OF_KIND[needed.kind]} of its own stage"
     return f"the {'activation' if needed.kind == 'F' else 'gradient'} of {needed}"
+
+
+def _list(ops: Sequence[Op], word: str = "and") -> str:
+    return listed(ops, word)
