@@ -64,7 +64,7 @@ class Guess:
         if self.final:
             raise ValueError(
                 f"guess {self.question.name} is final, as you have seen the answer: "
-                f"{self.said()}. To begin anew: .forget()"
+                f"{self.said()}. To start over: .forget()"
             )
         store.keep(self.question.name, guess=None if value is None else self.question.accept(value))
 
@@ -114,7 +114,7 @@ class Guess:
         expected = set(answer) if question.ordered else set(as_if) | {answer}
         if expected != set(question.choices):
             raise ValueError(
-                f"guess {question.name}: feedback speaks of {', '.join(sorted(expected))}, expected all of "
+                f"guess {question.name}: feedback covers {', '.join(sorted(expected))}, expected all of "
                 f"{', '.join(sorted(question.choices))}"
             )
         if question.ordered:
