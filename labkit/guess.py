@@ -43,7 +43,7 @@ def guess(
     made = Guess(Question(name, question, low, high, unit, tuple(choices or ()), ordered))
     todo.GUESSES[name] = made.missing
     if static():  # a stored notebook: the guess that ships
-        display(Card(f"{question}\nThe guess on this page: {made.said()}"))
+        display(Card(f"{question}\nThe guess on this page: {made.in_words()}"))
     elif in_notebook():
         from labkit.guesses.form import Form
 

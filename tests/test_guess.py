@@ -44,7 +44,7 @@ def test_a_guess_has_no_default_outlives_the_kernel_and_can_be_changed_until_the
     again = guess("hidden", "Which fraction hides?", low=0, high=1)
     assert again.value == 0.5
     again.give(None)
-    assert (hidden.value, hidden.given, hidden.said()) == (None, True, "I don't know")
+    assert (hidden.value, hidden.given, hidden.in_words()) == (None, True, "I don't know")
 
 
 def test_once_the_answer_is_out_the_guess_is_final_until_it_is_forgotten(hidden, capsys):

@@ -83,7 +83,7 @@ def shards_have_their_sizes(case: Case, seen: Any) -> Finding:
     lengths = [len(shard) for shard in seen["shards"]]
     off = any(abs(length - size * case.samples) > 1 + 1e-9 for length, size in zip(lengths, case.sizes, strict=True))
     uneven = len(set(case.sizes)) == 1 and max(lengths) - min(lengths) > 1
-    return (off or uneven) and f"it gave shards of {lengths}. Cut at the sum of the sizes so far, to the nearest"
+    return (off or uneven) and f"it gave shards of {lengths}. Cut at the sum of the sizes so far, rounded"
 
 
 @TASK.claim([LARGE], after=[each_sample_is_in_one_shard])

@@ -105,7 +105,7 @@ def _instead(case: Case, seen: Any, rank: int, name: str) -> str:
     """Return what a gradient is instead of the mean, and what to do."""
     mean, *shards = [case.gradients(*shards)[name] for shards in ((0, 1, 2), (0,), (1,), (2,))]
     if mean is None:
-        return "was None, and it was given one, so an optimizer would change it: leave out grad None"
+        return "was None, and it was given one, so an optimizer would change it: skip it where grad is None"
     for other, shard in enumerate(shards):
         if all(_close(found["gradients"][name], shard) for found in seen):
             return f"is that of rank {other}'s shard, on every rank: {case.how}"

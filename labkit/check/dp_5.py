@@ -77,7 +77,7 @@ def the_sum_is_everywhere(case: Case, seen: Any) -> Finding:
     dtype."""
     for rank, found in enumerate(seen):
         if not found["whole"].equal(case.expected(rank)):
-            advice = case.advice and f"it is something else than the sum: {case.advice}"
+            advice = case.advice and f"it is something other than the sum: {case.advice}"
             return f"on rank {rank} of {case.world_size}, {advice or _compare(case, rank, found['whole'])}"
 
 

@@ -182,7 +182,7 @@ def each_bucket_leaves_in_turn_and_in_time(step: Step) -> Finding:
     if right == BACKWARD:
         return "a bucket was sent inside no_sync. Leave the gradients alone while self._synchronize is False"
     if kind == SENT and what is None:
-        return "comm_hook was given something else than a bucket's whole buffer. Use bucket.send(self.comm_hook)"
+        return "comm_hook was given something other than a bucket's whole buffer. Use bucket.send(self.comm_hook)"
     if kind == SENT and what in sent:
         times = step.events.count([SENT, what])
         return f"bucket {what} was sent {times} times. Count in self._sent those that have gone"

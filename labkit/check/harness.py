@@ -161,7 +161,7 @@ def _try(check: _Check, observer: Observer, tried: dict[Holds, Claim]) -> Claim:
         try:
             wrong: Any = check.holds(case, observer.observations[id(case)])
         except Exception as error:  # what the answer gave has a form that nobody thought of
-            wrong = f"what it gave has another form than expected: {type(error).__name__}: {error}"
+            wrong = f"what it gave does not have the expected form: {type(error).__name__}: {error}"
         if wrong:
             return Claim(text, named(case, wrong))
     return Claim(text, None)

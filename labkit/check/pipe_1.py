@@ -68,7 +68,7 @@ CASES = [
     Case(
         "a WithDevice on cpu:0, b Linear on cpu, c WithDevice on cpu:1, d WithDevice on cpu:2",
         {"ab": "cpu:0", "c": "cpu:1", "d": "cpu:2"},
-        "cpu:0 and cpu:1 are two devices, plain cpu, where parameters are, is none of them: see placed(modules)",
+        "cpu:0 and cpu:1 are two devices, plain cpu, where parameters are, is neither of them: see placed(modules)",
     ),
 ]
 TASK = TaskClaims()

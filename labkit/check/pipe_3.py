@@ -155,7 +155,7 @@ def results_take_their_places(case: Case, seen: Any) -> Finding:
     for i, found in enumerate(seen["batches"]):
         if found != (right := expected.get(i, f"micro-batch {i} as it came")):
             return f"batches[{i}] is {found} afterwards, expected {right}"
-    why = "Grad mode belongs to a thread: a Task takes that of the thread in which it is made along to the worker"
+    why = "Grad mode belongs to a thread: a Task takes along to the worker that of the thread in which it is made"
     return seen["kept"] and f"inside torch.no_grad() it gave a result that requires gradients. {why}"
 
 

@@ -186,7 +186,7 @@ def _nccl_tried(fact: Fact) -> Fact:
         return Fact("NCCL", OK, f"{fact.found}, an all_reduce of two ranks works")
     found = f"{fact.found}, an all_reduce of two ranks fails ({failure}), "
     if _all_reduce_fails(NCCL_P2P_DISABLE="1") is None:
-        advice = "set NCCL_P2P_DISABLE=1 before you start Jupyter, or mend the machine"
+        advice = "set NCCL_P2P_DISABLE=1 before you start Jupyter, or fix the machine"
         return Fact("NCCL", WARNING, found + "and works with NCCL_P2P_DISABLE=1", advice)
     advice = "set NCCL_DEBUG=INFO and run labkit doctor again, or use backend='gloo'"
     return Fact("NCCL", FAULT, found + "also with NCCL_P2P_DISABLE=1", advice)

@@ -98,7 +98,7 @@ def find_notebook(name: str) -> Path:
         names = ", ".join(there) or "none"
         raise ReportError(f"there is no notebook {name!r}; those of {notebooks_folder()} are: {names}")
     if len(found) > 1:
-        names = listed(path.name for path in found)
+        names = listed((path.name for path in found), "or")
         raise ReportError(f"{name!r} may be {names}: give the whole name of one")
     return found[0]
 
@@ -201,7 +201,7 @@ def _check_run(path: Path, code: Sequence[NotebookNode]) -> None:
             if output.output_type == "error" and RAISES not in _tags(cell):
                 raise ReportError(
                     f"{path.name}: code cell {_name(cell)} ended with {output.ename}: {output.evalue}. "
-                    "Put it right, run it, save the notebook, and try again"
+                    "Fix it, run it, save the notebook, and try again"
                 )
 
 

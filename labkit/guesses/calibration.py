@@ -33,8 +33,8 @@ def calibration() -> MeasuredTable:
         {
             "notebook": shipped.get(name, {}).get("notebook", ""),
             "question": name,
-            "guess": _said(facts["guess"]),
-            "answer": fact(_said(facts["answer"]), ANSWER_WIDTH),
+            "guess": _in_words(facts["guess"]),
+            "answer": fact(_in_words(facts["answer"]), ANSWER_WIDTH),
             "factor": (factor := _factor(facts["guess"], facts["answer"])),
             "times off": max(factor, 1 / factor),
             "left out": fact(facts.get("left_out", ""), LEFT_OUT_WIDTH),
@@ -104,7 +104,7 @@ def draw_calibration(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def _said(value: Any) -> str:
+def _in_words(value: Any) -> str:
     if value is None:
         return "I don't know"
     if isinstance(value, Mapping):

@@ -49,4 +49,4 @@ class Form(anywidget.AnyWidget):
 
     def _tell(self, fault: str = "") -> None:
         guess = self._guess
-        self.state = {"given": guess.given, "said": guess.said(), "final": guess.final, "fault": fault}
+        self.state = {"given": guess.given, "said": guess.in_words(), "final": guess.final, "fault": fault}

@@ -64,7 +64,7 @@ class Guess:
         if self.final:
             raise ValueError(
                 f"guess {self.question.name} is final, as you have seen the answer: "
-                f"{self.said()}. To begin anew: .forget()"
+                f"{self.in_words()}. To start over: .forget()"
             )
         store.keep(self.question.name, guess=None if value is None else self.question.accept(value))
 
@@ -72,7 +72,7 @@ class Guess:
         """Take the guess back, and what was its answer."""
         store.forget(self.question.name)
 
-    def said(self) -> str:
+    def in_words(self) -> str:
         """Return the guess in words: ``0.5``, ``GPipe, then 1F1B``, ``I don't know``."""
         value = self.value
         if value is None:
@@ -102,7 +102,7 @@ class Guess:
         """
         text, left_out, term = self._compare(answer, as_if or {}, terms or {})
         store.keep(self.question.name, answer=_plain(answer), left_out=left_out, term=term)
-        display(Card(f"You said: {self.said()}. {fact(text, width=0) if measured else text}"))
+        display(Card(f"You said: {self.in_words()}. {fact(text, width=0) if measured else text}"))
 
     def _compare(self, answer: Any, as_if: Mapping[str, Any], terms: Mapping[str, Any]) -> Feedback:
         question = self.question
@@ -114,7 +114,7 @@ class Guess:
         expected = set(answer) if question.ordered else set(as_if) | {answer}
         if expected != set(question.choices):
             raise ValueError(
-                f"guess {question.name}: feedback speaks of {', '.join(sorted(expected))}, expected all of "
+                f"guess {question.name}: feedback covers {', '.join(sorted(expected))}, expected all of "
                 f"{', '.join(sorted(question.choices))}"
             )
         if question.ordered:
@@ -125,7 +125,7 @@ class Guess:
         return store.load().get(self.question.name, {})
 
     def __repr__(self) -> str:
-        return f"{self.question.text}\nYour guess: {self.said()}"
+        return f"{self.question.text}\nYour guess: {self.in_words()}"
 
 
 def _plain(answer: Any) -> Any:

@@ -45,9 +45,9 @@ def read(file: Path) -> dict[str, dict[str, Any]]:
     except FileNotFoundError:
         return {}
     except ValueError as error:
-        raise ValueError(f"{file} is damaged ({error}): mend it, or delete it and guess again") from None
+        raise ValueError(f"{file} is damaged ({error}): repair it, or delete it and guess again") from None
     if not isinstance(known, dict) or not all(isinstance(each, dict) for each in known.values()):
-        raise ValueError(f"{file} is no object of guesses: mend it, or delete it and guess again")
+        raise ValueError(f"{file} is not an object of guesses: repair it, or delete it and guess again")
     return known
 
 

@@ -29,7 +29,7 @@ WRONG = {
         "forgets the unused": ("step 0: bucket 0 was not sent", (" bucket.send(self.comm_hook)", " pass")),
         "forgets what had to wait": ("bucket 1 was not sent", (" bucket.s", " if bucket.missing: bucket.s")),
         "sends everything again": ("bucket 0 was sent 2 times", ("[self._sent :]", "")),
-        "sends each gradient": ("something else than", (MARK, f"{MARK}; self.comm_hook(bucket.views[position])")),
+        "sends each gradient": ("something other than", (MARK, f"{MARK}; self.comm_hook(bucket.views[position])")),
         "sends whatever is full": (
             "in different orders: rank 0, step 1: bucket 2 was sent before bucket 0",
             ("while self._sent < len(self.buckets) and not self.buckets[self._sent]", "if not bucket"),

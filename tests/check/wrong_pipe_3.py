@@ -38,7 +38,7 @@ WRONG = {
         "one worker for all": ("in the worker of partition 0. Hand each task", (PUT, PUT.replace("[j]", "[0]"))),
     },
     claims.results_take_their_places: {
-        "tasks that keep everything": ("a Task takes that of the thread in which it is made along", OWN_TASKS),
+        "tasks that keep everything": ("a Task takes along to the worker that of the thread", OWN_TASKS),
         "forgets the results": ("batches[0] is micro-batch 0 as it came afterwards", (RESULT, "task.result()")),
         "puts tasks in their places": ("batches[0] is a Task afterwards, expected", (RESULT, "batches[i] = task")),
         "results by position": ("batches[0] is micro-batch 2 after", (TAKE, "for i, task in enumerate(tasks):\n")),

@@ -129,7 +129,7 @@ WRONG = {
         ["03_sync.ipynb has nothing for a report", "tag ce"],
     ),
     "not run": ("03", unrun, ['without a result: 5 "x = 1". Choose', "Run All Cells"]),
-    "raised": ("03", raising, ['code cell 5 "1 / 0" ended with ZeroDivisionError: division by zero', "Put it right"]),
+    "raised": ("03", raising, ['code cell 5 "1 / 0" ended with ZeroDivisionError: division by zero', "Fix it"]),
 }
 
 
@@ -147,7 +147,7 @@ def test_two_notebooks_of_one_number_are_both_named_and_the_whole_name_tells_the
     folder = lab(good_cells(), "03_copy")
     lab(good_cells(), "03b_ladder")
     assert cli.main(["report", "03", "--no-pdf"]) == 2
-    assert "03_copy.ipynb and 03_sync.ipynb: give the whole name" in capsys.readouterr().err
+    assert "03_copy.ipynb or 03_sync.ipynb: give the whole name" in capsys.readouterr().err
     for name in ("03_copy", "03b", "notebooks/03_sync.ipynb"):
         assert cli.main(["report", name, "--no-pdf"]) == 0
     assert {path.name for path in (folder / "runs").iterdir()} == {"report-03.html", "report-03b.html"}
