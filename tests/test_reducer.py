@@ -171,9 +171,11 @@ def test_a_rank_with_another_model_or_capacity_is_named_on_every_rank_with_what_
     assert values == [values[0]] * 3
     *models, buckets = values[0]
     for error, (how, (_, parts)) in zip(models, OTHER_MODELS.items(), strict=True):
-        assert error.startswith("ValueError: rank 1 has another model than rank 0: "), how
+        assert error.startswith("ValueError: rank 1 has a different model from rank 0: "), how
         assert all(part in error for part in parts), error
-    assert buckets.startswith("ValueError: rank 1 has other buckets than rank 0: of [") and "bucket_cap_mb" in buckets
+    assert (
+        buckets.startswith("ValueError: rank 1 has different buckets from rank 0: of [") and "bucket_cap_mb" in buckets
+    )
 
 
 # --- calls in the wrong order ---------------------------------------------------------------------
