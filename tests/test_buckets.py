@@ -44,28 +44,6 @@ def test_a_capacity_without_room_and_sizes_that_cannot_be_are_refused_by_name(si
 # --- the rule -------------------------------------------------------------------------------------
 
 
-@task("dp.6")
-@pytest.mark.parametrize(
-    ("sizes", "cap", "first_cap", "buckets"),
-    [
-        ([], 8, None, []),
-        ([4], 8, None, [[0]]),
-        ([4, 4, 4, 4], 8, None, [[3, 2], [1, 0]]),  # from the last to the first; closed as soon as it is full
-        ([4, 4, 4, 4], 7, None, [[3, 2], [1, 0]]),  # a parameter is never split, so a bucket may overflow
-        ([4, 4, 4, 4], 9, None, [[3, 2, 1], [0]]),
-        ([4, 4, 4, 4], 1, None, [[3], [2], [1], [0]]),
-        ([4, 4, 4, 4], float("inf"), None, [[3, 2, 1, 0]]),
-        ([1, 100, 1, 1], 8, None, [[3, 2, 1], [0]]),  # an open bucket takes what comes next, however large
-        ([4, 4, 4, 4], 8, 4, [[3], [2, 1], [0]]),
-        ([4, 4, 4, 4], 4, 12, [[3, 2, 1], [0]]),  # a first capacity may also be the larger one
-        ([4, 4], 8, 100, [[1, 0]]),
-        ([0, 4, 0], 4, None, [[2, 1], [0]]),
-    ],
-)
-def test_buckets_worked_out_by_hand(sizes, cap, first_cap, buckets):
-    assert dp.assign_buckets(sizes, cap, first_cap) == buckets
-
-
 def torchs_buckets(sizes: list[int], cap: int, first_cap: int | None) -> list[list[int]]:
     """torch's assignment of gradients that become ready from the last parameter to the first."""
     gradients = [torch.empty(size, dtype=torch.uint8) for size in reversed(sizes)]

@@ -7,8 +7,6 @@ import functools
 import gc
 import math
 import os
-import signal
-import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -727,22 +725,20 @@ def test_a_collective_that_one_rank_does_not_join_ends_after_the_timeout_with_st
 
 
 @pytest.mark.parametrize(
-    ("joins", "ends", "says"),
+    ("ends", "says"),
     [
-        (True, os._exit, "rank 1 ended with exit status 3"),
-        (False, os._exit, "rank 1 ended with exit status 3"),
-        (True, {}.__getitem__, "rank 1 raised KeyError: 3"),
+        (os._exit, "rank 1 ended with exit status 3"),
+        ({}.__getitem__, "rank 1 raised KeyError: 3"),
     ],
-    ids=["dies in it", "dies before it", "raises"],
+    ids=["dies", "raises"],
 )
-def test_a_rank_that_ends_is_reported_while_another_waits_for_the_link(joins, ends, says):
-    latency_s = 5.0
+def test_a_rank_that_ends_is_reported_while_another_waits_for_the_link(ends, says):
+    latency_s = 30.0
 
     def in_rank():
         if dist.get_rank() == 1:
-            if joins:
-                dist.all_reduce(torch.ones(1), async_op=True)
-                time.sleep(0.1)
+            dist.all_reduce(torch.ones(1), async_op=True)
+            time.sleep(0.1)
             ends(3)
         dist.all_reduce(torch.ones(1))
 
@@ -767,18 +763,6 @@ def test_a_work_whose_peer_has_left_raises_the_same_error_each_time_it_is_asked(
 
     values = launch(left_alone, world_size=3, link=LINK).values
     assert values[1] == ["RuntimeError"] * 2
-
-
-def test_an_interrupt_ends_ranks_that_wait_for_the_link():
-    latency_s = 10.0
-    launch(dist.get_rank)  # the servers that ranks come from stay
-    before = {process.pid for process in psutil.Process().children(recursive=True)}
-    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
-    start = clock()
-    with pytest.raises(KeyboardInterrupt):
-        launch(dist.barrier, link=Link(latency_s, BETA))
-    assert clock() - start < latency_s
-    assert not {process.pid for process in psutil.Process().children(recursive=True)} - before
 
 
 # --- groups come and go ---------------------------------------------------------------------------

@@ -1,5 +1,5 @@
 """BucketedDataParallel: torch's DistributedDataParallel step for step, on its way while backward
-runs, clear when wrong."""
+runs, clear when wrong. What check claims of dp.7 is not claimed again here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -171,9 +170,11 @@ def test_a_rank_with_another_model_or_capacity_is_named_on_every_rank_with_what_
     assert values == [values[0]] * 3
     *models, buckets = values[0]
     for error, (how, (_, parts)) in zip(models, OTHER_MODELS.items(), strict=True):
-        assert error.startswith("ValueError: rank 1 has another model than rank 0: "), how
+        assert error.startswith("ValueError: rank 1 has a different model from rank 0: "), how
         assert all(part in error for part in parts), error
-    assert buckets.startswith("ValueError: rank 1 has other buckets than rank 0: of [") and "bucket_cap_mb" in buckets
+    assert (
+        buckets.startswith("ValueError: rank 1 has different buckets from rank 0: of [") and "bucket_cap_mb" in buckets
+    )
 
 
 # --- calls in the wrong order ---------------------------------------------------------------------
@@ -520,45 +521,6 @@ def chain(dtype: torch.dtype = torch.float64) -> nn.Sequential:
 
 
 @reducer_task
-@pytest.mark.parametrize("set_to_none", [True, False])
-def test_accumulating_parts_without_synchronising_gives_the_gradient_of_the_whole_batch(set_to_none, ranks):
-    def in_rank() -> list[dict[str, torch.Tensor]]:
-        reducer = several_buckets(chain())
-        steps = []
-        for step in range(2):
-            reducer.zero_grad(set_to_none=set_to_none)
-            first, second, third = batch(step, dist.get_rank()).split([1, 1, 2])
-            with reducer.no_sync():
-                (reducer(first).square().mean() / 4).backward()
-                (reducer(second).square().mean() / 4).backward()
-            (reducer(third).square().mean() / 2).backward()
-            reducer.finish_gradient_synchronization()
-            steps.append(gradients(reducer.module))
-        return steps
-
-    for found in ranks(2).run(in_rank).values:
-        for step in range(2):
-            whole = chain()
-            whole(torch.cat([batch(step, rank) for rank in range(2)])).square().mean().backward()
-            torch.testing.assert_close(found[step], gradients(whole), rtol=1e-10, atol=1e-12)
-
-
-@reducer_task
-def test_a_parameter_used_only_inside_no_sync_is_averaged_with_the_rest(ranks):
-    def in_rank() -> tuple[Gradients, Gradients]:
-        parts = nn.ModuleList([nn.Linear(6, 1), nn.Linear(6, 1)]).double()
-        reducer = dp.BucketedDataParallel(parts)
-        x = batch(0, dist.get_rank())
-        with reducer.no_sync():
-            parts[0](x).square().mean().backward()
-        step(reducer, lambda reducer: reducer.module[1](x).square().mean())
-        assert reducer.report() == "every parameter was used, and every gradient is finite"
-        return gradients(parts), own_gradients(parts, lambda both: sum(part(x).square().mean() for part in both))
-
-    assert_averaged(ranks(2).run(in_rank).values)
-
-
-@reducer_task
 def test_ranks_talk_in_training_alone_and_not_inside_no_sync_which_nests_and_ends_with_an_exception(ranks):
     def in_rank() -> tuple[list[int], torch.Tensor]:
         reducer, talk = several_buckets(net()), []
@@ -597,30 +559,6 @@ def test_ranks_talk_in_training_alone_and_not_inside_no_sync_which_nests_and_end
 
 
 # --- buckets --------------------------------------------------------------------------------------
-
-
-def lies_in(part: torch.Tensor, whole: torch.Tensor) -> bool:
-    start, end = part.data_ptr(), part.data_ptr() + part.nbytes
-    return whole.data_ptr() <= start and end <= whole.data_ptr() + whole.nbytes
-
-
-@reducer_task
-@pytest.mark.parametrize("set_to_none", [True, False])
-def test_every_gradient_lies_in_its_bucket_and_stays_there_from_step_to_step(set_to_none, ranks):
-    def in_rank() -> None:
-        reducer, addresses = several_buckets(net()), []
-        assert len(reducer.buckets) == 4
-        for _ in range(3):
-            reducer.zero_grad(set_to_none=set_to_none)
-            step(reducer)
-            for bucket in reducer.buckets:
-                assert all(lies_in(parameter.grad, bucket.buffer) for parameter in bucket.parameters)
-            addresses.append([parameter.grad.data_ptr() for parameter in reducer.parameters()])
-        assert len(set(addresses[0])) == 8
-        assert addresses == [addresses[0]] * 3
-        assert sum(bucket.buffer.numel() for bucket in reducer.buckets) == sum(map(torch.numel, reducer.parameters()))
-
-    ranks(2).run(in_rank)
 
 
 def copies(work: Callable[[], object]) -> int:
@@ -815,26 +753,6 @@ def test_the_first_bucket_arrives_while_the_backward_pass_is_still_at_work(ranks
 
 
 @reducer_task
-def test_the_backward_pass_does_not_wait_for_a_rank_that_is_late(tmp_path, ranks):
-    def in_rank() -> bool:
-        reducer = several_buckets(chain())
-        loss, rank_0_is_through = loss_of(reducer), Path(tmp_path, "rank 0 is through")
-        seen = dist.get_rank() == 0 or wait_until(rank_0_is_through.exists)
-        with span("backward"):
-            loss.backward()
-        if dist.get_rank() == 0:
-            rank_0_is_through.touch()
-        reducer.finish_gradient_synchronization()
-        return seen
-
-    run = ranks(2).run(in_rank)
-    assert run.values == [True, True]
-    events = run.events[run.events["rank"] == 0]
-    backward, sent = events[events.name == "backward"].iloc[0], events[events.name == "all_reduce"]
-    assert (sent.start_s < backward.end_s).all() and (sent.end_s > backward.end_s).all()
-
-
-@reducer_task
 def test_the_event_table_has_each_bucket_of_each_step_with_its_number_and_bytes(ranks):
     def in_rank() -> list[int]:
         reducer = several_buckets(net())
@@ -855,27 +773,6 @@ def test_the_event_table_has_each_bucket_of_each_step_with_its_number_and_bytes(
 
 
 # --- communication hooks --------------------------------------------------------------------------
-
-
-@reducer_task
-def test_a_hook_gets_every_buckets_buffer_once_a_step_and_its_result_is_the_sum(ranks):
-    def in_rank() -> tuple[Gradients, Gradients]:
-        seen = []
-
-        def twice_the_sum(buffer: torch.Tensor) -> Any:
-            seen.append(buffer.data_ptr())
-            assert buffer.dim() == 1
-            return dist.all_reduce(buffer.mul_(2), async_op=True).get_future()
-
-        model = net()
-        reducer = several_buckets(model, comm_hook=twice_the_sum)
-        for _ in range(2):
-            reducer.zero_grad()
-            step(reducer)
-        assert seen == [bucket.buffer.data_ptr() for bucket in reducer.buckets] * 2
-        return gradients(model), {name: 2 * gradient for name, gradient in own_gradients(model).items()}
-
-    assert_averaged(ranks(2).run(in_rank).values)
 
 
 @reducer_task

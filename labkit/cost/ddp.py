@@ -97,7 +97,7 @@ def check_buckets(buckets: Sequence[Sequence[int]], n_parameters: int) -> None:
     for k, bucket in enumerate(buckets):
         if not hasattr(bucket, "__len__"):
             raise TypeError(
-                f"bucket {k} is {bucket!r}, expected a list of parameters, as assign_buckets gives it: [[2, 1], [0]]"
+                f"bucket {k} is {bucket!r}, expected a list of parameters, as assign_buckets returns it: [[2, 1], [0]]"
             )
         if len(bucket) == 0:
             raise ValueError(f"bucket {k} is empty, expected at least one parameter in it: leave it out")

@@ -109,7 +109,9 @@ def fit_host_s(calls: Sequence[float], times_s: Sequence[float], predicted_s: Se
         check_number(f"times_s[{i}]", time, lambda value: 0 < value < math.inf, _TIME)
         check_seconds(f"predicted_s[{i}]", predicted)
     if not any(calls):
-        raise ValueError("no measurement has a call in it, expected at least one: without, there is no cost of a call")
+        raise ValueError(
+            "no measurement has a call in it, expected at least one: without it there is no cost of a call to fit"
+        )
     beyond = sum(n * (time - predicted) for n, time, predicted in zip(calls, times_s, predicted_s, strict=True))
     return max(0.0, float(beyond / sum(n * n for n in calls)))
 
@@ -202,8 +204,9 @@ def _relative_line(x: np.ndarray, t: np.ndarray) -> _Line:
     intercept = t_mean - slope * x_mean
     if slope * np.ptp(x) <= 1e-9 * t.max():  # what is less is rounding
         raise ValueError(
-            f"the times do not grow with the size, so they tell no bandwidth: {x.min():g} to {x.max():g} bytes over the "
-            "link make no difference, expected times that rise; measure larger messages"
+            "the times do not grow with the size, so they say nothing about the bandwidth: "
+            f"{x.min():g} to {x.max():g} bytes over the link make no difference, expected times that rise; measure larger "
+            "messages"
         )
     variance = np.sum(weight * (t - intercept - slope * x) ** 2) / (len(x) - 2)
     intercept_error = math.sqrt(variance * (1 / weight.sum() + x_mean**2 / spread))

@@ -179,12 +179,12 @@ def check_same_model(module: torch.nn.Module, buckets: list[Bucket]) -> None:
         for there, here in itertools.zip_longest(layout.tensors, first.tensors, fillvalue=nothing):
             if there != here:
                 raise ValueError(
-                    f"rank {rank} has another model than rank 0: it has {there.name} ({there.form}) where rank 0 has "
+                    f"rank {rank} has a different model from rank 0: it has {there.name} ({there.form}) where rank 0 has "
                     f"{here.name} ({here.form}). Build the same model on every rank"
                 )
     for rank, layout in enumerate(layouts):
         if layout.bucket_sizes != first.bucket_sizes:
             raise ValueError(
-                f"rank {rank} has other buckets than rank 0: of {layout.bucket_sizes} parameters where rank 0 has "
+                f"rank {rank} has different buckets from rank 0: of {layout.bucket_sizes} parameters where rank 0 has "
                 f"{first.bucket_sizes}. Give every rank the same bucket_cap_mb"
             )

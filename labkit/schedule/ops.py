@@ -51,7 +51,7 @@ class Op(_Op):
         Raises ValueError for any other text.
         """
         if not (match := _OP.fullmatch(text.strip())):
-            raise ValueError(f"{text!r} is no op, expected stage, kind and micro-batch, such as 2F0")
+            raise ValueError(f"{text!r} is not an op, expected stage, kind and micro-batch, such as 2F0")
         return cls(match[2], int(match[1]), int(match[3]))
 
 
@@ -62,6 +62,6 @@ def check_types(ranks: Sequence[Sequence[object]]) -> None:
             continue
         position, other = next((position, op) for position, op in enumerate(ops) if type(op) is not Op)
         raise TypeError(
-            f"rank {rank}, position {position}: {other!r} is no Op; make one with "
+            f"rank {rank}, position {position}: {other!r} is not an Op; make one with "
             f'Op("F", 2, 0) or Op.parse("2F0"), or all of them with Schedule.from_csv'
         )

@@ -65,7 +65,7 @@ class Schedule:
         ``(0F1;1B0)OVERLAP_F_B`` becomes its ops, one after the other. A str is text if it has a
         line break or a cell that is an action; otherwise it is a path, as every Path is.
 
-        Raises ValueError with row and column for a cell that is no action, ScheduleError for a
+        Raises ValueError with row and column for a cell that is not an action, ScheduleError for a
         schedule that cannot run (see :func:`validate`; its position counts ops, not cells), and
         FileNotFoundError.
         """
@@ -115,7 +115,7 @@ def write_csv(ranks: Sequence[Sequence[Op]]) -> str:
 def read_csv(text_or_path: str | os.PathLike[str]) -> list[list[Op]]:
     """Return for each row its ops.
 
-    Raises ValueError for a cell that is no action, FileNotFoundError for a path to nowhere.
+    Raises ValueError for a cell that is not an action, FileNotFoundError for a path to nowhere.
     """
     ranks: list[list[Op]] = []
     for row, cells in enumerate(csv.reader(_text(text_or_path).splitlines()), start=1):
@@ -125,7 +125,7 @@ def read_csv(text_or_path: str | os.PathLike[str]) -> list[list[Op]]:
                 ranks[-1] += _ops(cell)
             except ValueError:
                 raise ValueError(
-                    f"row {row}, column {column}: {cell!r} is no action, expected stage, kind (F, B, I, W) and "
+                    f"row {row}, column {column}: {cell!r} is not an action, expected stage, kind (F, B, I, W) and "
                     f"micro-batch, such as 2F0, or one of torch's other actions, such as 2RECV_F0"
                 ) from None
     return ranks
@@ -147,7 +147,7 @@ def _text(text_or_path: str | os.PathLike[str]) -> str:
     path = Path(text_or_path)
     if not os.path.isfile(path):  # also false, where Path.is_file raises, for what is too long to be a path
         raise FileNotFoundError(
-            f"there is no file {str(path)!r}, and as text it is no schedule: no cell of it is an action"
+            f"there is no file {str(path)!r}, and as text it is not a schedule: no cell of it is an action"
         )
     return path.read_text(encoding="utf-8-sig")  # a spreadsheet may have put its mark in front
 

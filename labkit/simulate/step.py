@@ -142,7 +142,7 @@ def _check_same_names(predicted: list[_Step], measured: list[_Step]) -> None:
     names = {*COMPUTED} & {name for step in predicted for name in step.spans.name}
     if not names:
         raise ValueError(
-            f"predicted has no span named {', '.join(COMPUTED)}, expected a step, such as ddp_step gives it"
+            f"predicted has no span named {', '.join(COMPUTED)}, expected a step, such as ddp_step returns"
         )
     communicates = any("comm" in step.spans.lane for step in predicted)
     for step in measured:
@@ -241,7 +241,7 @@ def hidden_and_exposed(events: pd.DataFrame) -> pd.DataFrame:
     """
     events = check_events(events, "events", ["rank", "lane", "name", "step", "start_s", "end_s"])
     if events["step"].isna().all():
-        raise ValueError("no span of events has a step, expected them on forward, backward and what else computes")
+        raise ValueError("no span of events has a step, expected them on forward, backward and whatever else computes")
     rows = []
     for rank, own in events.groupby("rank"):
         computed = own["step"].notna() & (own["lane"] == "compute") & (own["name"] != _WAIT)

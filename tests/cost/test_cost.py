@@ -283,22 +283,6 @@ def test_the_ring_of_eight_ranks_takes_5_185_ms_for_160_megabytes_and_its_latenc
     assert ring_all_reduce_s(1e12, 5, 0.25, math.inf) == 2.0
 
 
-@pytest.mark.parametrize("n", [2, 3, 8])
-@pytest.mark.parametrize(
-    "name, factor",
-    [
-        ("all_reduce", lambda n: 2 * (n - 1) / n),
-        ("all_gather", lambda n: (n - 1) / n),
-        ("reduce_scatter", lambda n: (n - 1) / n),
-        ("broadcast", lambda n: 1),
-        ("reduce", lambda n: 1),
-    ],
-)
-def test_without_latency_the_bus_bandwidth_of_nccl_tests_is_that_of_the_link(name, factor, n):
-    algorithm_bandwidth = 1e9 / collective_s(name, 1e9, n, Link(0, 54e9))
-    assert algorithm_bandwidth * factor(n) == pytest.approx(54e9)
-
-
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_one_rank_alone_and_a_free_link_cost_nothing(name):
     assert collective_s(name, 1e9, 1, ETHERNET_1G) == 0

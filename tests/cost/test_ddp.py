@@ -72,7 +72,7 @@ def test_a_step_that_cannot_be_is_refused(changed, error, message):
             [1, 2],
             [0, 1],
             TypeError,
-            "bucket 0 is 0, expected a list of parameters, as assign_buckets gives",
+            "bucket 0 is 0, expected a list of parameters, as assign_buckets returns",
         ),
         ([0.0, 1.0], [1, 2], [[0, 1], []], ValueError, "bucket 1 is empty, expected at least one parameter in it"),
     ],

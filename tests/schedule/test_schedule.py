@@ -168,13 +168,13 @@ def test_an_op_of_no_known_kind_or_place_is_refused(kind, stage, micro_batch, er
 
 @pytest.mark.parametrize("text", ["", "F", "2F", "F0", "2X0", "2f0", "2FB0", "-2F0", "2F0 2F1", "2F0x", "1SEND_F0"])
 def test_text_that_is_no_op_does_not_parse(text):
-    with pytest.raises(ValueError, match=rf"^{re.escape(repr(text))} is no op, expected .* such as 2F0$"):
+    with pytest.raises(ValueError, match=rf"^{re.escape(repr(text))} is not an op, expected .* such as 2F0$"):
         Op.parse(text)
 
 
 @pytest.mark.parametrize("other", ["0B0", ("B", 0, 0), None, 3])
 def test_what_is_no_op_is_refused_where_it_stands_and_also_if_it_comes_later(other):
-    says = rf"^rank 1, position 2: {re.escape(repr(other))} is no Op; .*Op\.parse\(\"2F0\"\)"
+    says = rf"^rank 1, position 2: {re.escape(repr(other))} is not an Op; .*Op\.parse\(\"2F0\"\)"
     good = ranks_of("0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1")
     with pytest.raises(TypeError, match=says):
         Schedule([good[0], [*good[1][:2], other, good[1][3]]])
@@ -450,7 +450,7 @@ def test_a_csv_that_cannot_run_is_refused_as_text_and_as_a_file_with_a_spreadshe
 )
 def test_a_cell_that_is_no_action_is_named_by_row_and_column(text, row, column, cell):
     with pytest.raises(
-        ValueError, match=rf"^row {row}, column {column}: {re.escape(repr(cell))} is no action, expected"
+        ValueError, match=rf"^row {row}, column {column}: {re.escape(repr(cell))} is not an action, expected"
     ):
         Schedule.from_csv(text)
 
