@@ -29,7 +29,7 @@ from torch.nn.functional import cross_entropy, l1_loss
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from labkit.cost import ETHERNET_1G
-from labkit.parallel.micro_batch import MeanLoss, cut
+from labkit.parallel.stage import MeanLoss, cut
 from labkit.pipe import ScheduledPipeline
 from labkit.schedule import (
     Op,
