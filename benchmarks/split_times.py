@@ -28,8 +28,7 @@ from bench_dp import keep_freed_memory
 from torch import nn
 
 from labkit import models
-from labkit.parallel.graph_entry import enter_graph
-from labkit.parallel.split_backward import StageGraph
+from labkit.parallel.split_backward import StageGraph, enter_graph
 
 MOST_SPLIT, MOST_WHOLE = 1.1, 1.01
 WARM_UP = 3

@@ -44,9 +44,9 @@ BERT_SIZES = {
 def gpt2_config(size: str = "mini", **settings: Any) -> GPT2Config:
     """Return the configuration of a named size, with ``settings`` of GPT2Config's own.
 
-    Such as ``vocab_size`` (50,257) and ``n_positions`` (1,024). Dropout is off unless ``settings``
-    turn it on (GPT-2 was trained with 0.1): without it, the gradient of a batch is the same however
-    many ranks share the batch, and runs can be compared.
+    Two of them are ``vocab_size`` (50,257) and ``n_positions`` (1,024). Dropout is off unless
+    ``settings`` turn it on (GPT-2 was trained with 0.1). Without it, the gradient of a batch is the
+    same however many ranks share the batch, so runs can be compared.
 
     Raises ValueError for an unknown size.
     """
@@ -68,7 +68,6 @@ def gpt2(size: str | GPT2Config = "mini", seed: int = 0, **settings: Any) -> GPT
 
     Raises ValueError for an unknown size, TypeError for settings with a GPT2Config.
     """
-    import torch
     from transformers import GPT2LMHeadModel
 
     if isinstance(size, str):
@@ -79,16 +78,25 @@ def gpt2(size: str | GPT2Config = "mini", seed: int = 0, **settings: Any) -> GPT
         )
     else:
         config = size
+    with _seeded(seed):
+        return GPT2LMHeadModel(config)
+
+
+@contextlib.contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Draw random numbers by ``seed`` in the block; leave torch's random state as it was."""
+    import torch
+
     with torch.random.fork_rng(devices=[]):  # weights are drawn on the CPU: the same on every machine
         torch.manual_seed(seed)
-        return GPT2LMHeadModel(config)
+        yield
 
 
 def pretrained_gpt2(name_or_folder: str | os.PathLike[str] = "openai-community/gpt2") -> GPT2LMHeadModel:
     """Return a trained GPT-2: from a folder, or by its name on the Hugging Face hub.
 
-    The folder is one that ``save_pretrained`` wrote. What was downloaded before is used without
-    asking the hub. Raises FileNotFoundError for a folder that is not there or has no model,
+    The folder is one that ``save_pretrained`` wrote. A model that was downloaded before is used
+    without asking the hub. Raises FileNotFoundError for a folder that is not there or has no model,
     ValueError for a model of another architecture, and ConnectionError, within seconds, where the
     hub is needed and does not answer.
     """
@@ -108,13 +116,13 @@ def parallelize(gpt2: GPT2LMHeadModel, devices: Sequence[str | torch.device]) ->
     model takes token ids on the first device and gives logits there. On virtual devices (``cpu:0``)
     nothing moves, but :class:`labkit.pipe.Pipe` knows them apart.
 
-    Everything else is as ever: training, masks, caches, ``generate``, copies. ``state_dict()`` has
-    the names that it had, so ``save_pretrained`` writes what an unplaced model reads;
+    Everything else works as before: training, masks, caches, ``generate``, copies.
+    ``state_dict()`` keeps its names, so ``save_pretrained`` writes what an unplaced model reads;
     ``named_parameters()`` has ``module`` in the names of a block. A model that was placed before is
-    placed anew, also one that went through a Pipe, which is closed.
+    placed anew; if it went through a Pipe, that is closed.
 
-    Raises TypeError for what is no GPT2LMHeadModel, and before anything is moved ValueError for
-    fewer devices than one, for more than there are blocks, and for GPUs where there are none.
+    Raises TypeError for anything but a GPT2LMHeadModel. Before anything is moved, raises ValueError
+    for no device at all, for more devices than blocks, and for GPUs where there are none.
     """
     from labkit.parallel.gpt2 import place_blocks
 
@@ -126,16 +134,16 @@ def stages(gpt2: GPT2LMHeadModel, n_stages: int) -> list[GPT2Stage]:
 
     Stage 0 takes token ids (rows, T), the others hidden states (rows, T, n_embd); the last one
     gives logits (rows, T, vocab). Blocks are shared out as in :func:`parallelize`. The modules are
-    those of ``gpt2``, not copies, and parameters keep the names that they have there. There is no
-    mask, and no cache: padding has to be on the right.
+    those of ``gpt2``, not copies, and parameters keep the names that they have there. There is
+    neither mask nor cache, so padding has to be on the right.
 
     The embedding of the tokens, in the first stage, and the output layer, in the last one, share a
-    weight: each has it as ``tied_weight``. In one process it is one Parameter. Where the two stages
-    are on different ranks these are two copies, and the weight's gradient is the sum of theirs: add
-    them up, or the copies grow apart.
+    weight: each has it as ``tied_weight``. In one process it is one Parameter. If the two stages
+    are on different ranks, there are two copies, and the weight's gradient is the sum of theirs:
+    add them up, or the copies grow apart.
 
-    Raises TypeError for what is no GPT2LMHeadModel or no int, ValueError for fewer stages than one
-    or more than blocks.
+    Raises TypeError for anything but a GPT2LMHeadModel and an int, ValueError for fewer stages than
+    one or more than blocks.
     """
     from labkit.parallel.gpt2 import cut_into_stages
 
@@ -143,15 +151,14 @@ def stages(gpt2: GPT2LMHeadModel, n_stages: int) -> list[GPT2Stage]:
 
 
 def bert(size: str = "small", seed: int = 0, **settings: Any) -> BertForSequenceClassification:
-    """Return a BERT that tells ``num_labels`` (2) classes of texts apart, with new random weights.
+    """Return a BERT with new random weights, to sort texts into ``num_labels`` (2) classes.
 
     ``settings`` are BertConfig's own. An attention head is 64 wide and a layer's MLP four times the
     layer, as in all of Google's sizes. Dropout and weights are as for :func:`gpt2`: no dropout
-    unless asked for, and weights by ``seed`` alone.
+    unless asked for, and weights that depend on ``seed`` alone.
 
     Raises ValueError for an unknown size.
     """
-    import torch
     from transformers import BertConfig, BertForSequenceClassification
 
     if size not in BERT_SIZES:
@@ -160,8 +167,7 @@ def bert(size: str = "small", seed: int = 0, **settings: Any) -> BertForSequence
     derived = {"num_attention_heads": shape["hidden_size"] // 64, "intermediate_size": 4 * shape["hidden_size"]}
     no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     config = BertConfig(**(shape | derived | no_dropout | settings))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with _seeded(seed):
         return BertForSequenceClassification(config)
 
 
@@ -172,9 +178,8 @@ def convnet(image_size: int = 28, n_classes: int = 10, seed: int = 0) -> torch.n
     linear layer: the network of the lecture's demonstration of DDP. The weights depend on the sizes
     and ``seed`` alone, as in :func:`gpt2`.
 
-    Raises ValueError for pictures of less than 4×4, of which pooling would leave nothing.
+    Raises ValueError for pictures smaller than 4×4, of which pooling would leave nothing.
     """
-    import torch
     from torch import nn
 
     if image_size < 4:
@@ -183,8 +188,7 @@ def convnet(image_size: int = 28, n_classes: int = 10, seed: int = 0) -> torch.n
     def block(n_in: int, n_out: int) -> list[nn.Module]:
         return [nn.Conv2d(n_in, n_out, kernel_size=5, padding=2), nn.BatchNorm2d(n_out), nn.ReLU(), nn.MaxPool2d(2)]
 
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with _seeded(seed):
         linear_in = 32 * (image_size // 4) ** 2
         return nn.Sequential(*block(1, 16), *block(16, 32), nn.Flatten(), nn.Linear(linear_in, n_classes))
 
@@ -195,18 +199,17 @@ def pretrained_bert(
     seed: int = 0,
     **settings: Any,
 ) -> BertForSequenceClassification:
-    """Return a trained BERT that is to learn to tell ``num_labels`` classes of texts apart.
+    """Return a trained BERT, to sort texts into ``num_labels`` classes.
 
-    Where the model has not learned that yet, its last layer has new weights, by ``seed`` alone.
-    ``settings`` are BertConfig's own, such as ``hidden_dropout_prob``. Folders, names and errors
-    are those of :func:`pretrained_gpt2`; ValueError also for a folder without BERT's weights.
+    If the model has not learned that yet, its last layer gets new weights, which depend on ``seed``
+    alone. ``settings`` are BertConfig's own, such as ``hidden_dropout_prob``. Folders, names and
+    errors are those of :func:`pretrained_gpt2`; ValueError also for a folder without BERT's
+    weights.
     """
-    import torch
     from transformers import BertForSequenceClassification
 
     def load(name: str, **options: Any) -> BertForSequenceClassification:
-        with torch.random.fork_rng(devices=[]), quiet_transformers():
-            torch.manual_seed(seed)
+        with _seeded(seed), quiet_transformers():
             loaded: Any = BertForSequenceClassification.from_pretrained(
                 name, num_labels=num_labels, output_loading_info=True, **options
             )
@@ -223,9 +226,10 @@ def pretrained_bert(
 def _from_pretrained(
     load: Callable[..., T], name_or_folder: str | os.PathLike[str], architecture: str, **settings: Any
 ) -> T:
-    """Return what ``load`` makes of a folder or a name: of this machine if it can be, else the hub.
+    """Return what ``load`` makes of a folder or a name, from this machine if possible.
 
-    ``architecture`` is transformers' word for what the model has to be.
+    Otherwise it comes from the hub. ``architecture`` is transformers' name for the kind of model
+    that it has to be.
     """
     name = os.fspath(name_or_folder)
     if os.path.isdir(name):
@@ -247,7 +251,7 @@ def _from_pretrained(
 
 
 def _check_architecture(name: str, expected: str, **options: Any) -> None:
-    """Raise ValueError, before weights are read, if a model's configuration says another."""
+    """Raise ValueError, before weights are read, if a model's configuration names another one."""
     from transformers import PretrainedConfig
 
     found = PretrainedConfig.get_config_dict(name, **options)[0].get("model_type")
@@ -257,7 +261,7 @@ def _check_architecture(name: str, expected: str, **options: Any) -> None:
 
 @contextlib.contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Inside, transformers prints no bar, and no table of weights that are new: those are meant."""
+    """Keep transformers from printing bars, and tables of new weights: those are intended."""
     from transformers import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -276,7 +280,7 @@ def pretrained_bert_tokenizer(
 ) -> PreTrainedTokenizerBase:
     """Return the tokenizer of a trained BERT. Folders, names and errors are as for the model.
 
-    FileNotFoundError also for a folder without one.
+    Raises FileNotFoundError also for a folder without one.
     """
     from transformers import AutoTokenizer
 

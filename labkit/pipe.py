@@ -21,10 +21,9 @@ from torch import nn
 
 from labkit.base.checks import check_counts
 from labkit.parallel.gpt2 import PipedBlocks, check_ready, take_out_of_pipe
-from labkit.parallel.micro_batch import LossFunction, MeanLoss, agreed_rows, check_no_grad, cut
 from labkit.parallel.p2p import P2P
 from labkit.parallel.placement import WithDevice, check_modules, placed
-from labkit.parallel.stage import Stage
+from labkit.parallel.stage import LossFunction, MeanLoss, Stage, agreed_rows, check_no_grad, cut
 from labkit.parallel.stage_assignment import assign_stages
 from labkit.parallel.stage_node import concatenate, run_stage
 from labkit.parallel.worker import Task, Worker, create_workers, end_workers, wait_for_end

@@ -29,7 +29,6 @@ from torch import nn
 from labkit import pipe
 from labkit.parallel import worker
 from labkit.pipe import Pipe, WithDevice, clock_cycles, split_module
-from labkit.trace import record
 
 SECONDS = 20.0  # more than anything here takes; waiting that long is a failure
 split_task = task("pipe.1")
@@ -457,16 +456,6 @@ def test_a_pipe_is_one_clock_after_the_other_and_its_stages_run_at_once_each_in_
         assert piped(x).equal(x)
     assert all(len(each) == 1 for each in threads) and len(set.union(*threads)) == n
     assert threading.current_thread() not in set.union(*threads)
-
-
-@pipe_task
-def test_spans_say_which_stage_worked_on_which_micro_batch():
-    with Pipe(layers(2), 2) as piped, record() as recording:
-        piped(rows(5)).sum().backward()
-    tasks = {(i, j) for i in range(3) for j in range(2)}
-    for name in ("forward", "backward"):
-        events = recording.events[recording.events.name == name]
-        assert len(events) == 6 and set(zip(events.micro_batch, events.stage, strict=True)) == tasks
 
 
 @pipe_task

@@ -1,7 +1,8 @@
 """Given code under models.parallelize and models.stages: a GPT-2 on devices, and one in stages.
 
 A GPT-2 is two embeddings, the blocks ``transformer.h`` one after the other, a layer norm and the
-output layer ``lm_head``. The weight of that is the token embedding's: one Parameter in two places.
+output layer ``lm_head``. That shares its weight with the token embedding: one Parameter in two
+places.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def place_blocks(gpt2: GPT2LMHeadModel, devices: Sequence[str | torch.device]) -> GPT2LMHeadModel:
-    """Do what :func:`labkit.models.parallelize` does."""
+    """Place the blocks on ``devices``, in place: see :func:`labkit.models.parallelize`."""
     check_gpt2(gpt2)
     if isinstance(devices, str) or not isinstance(devices, Sequence):
         raise TypeError(f"devices is {devices!r}, expected a list of devices, such as ['cpu:0', 'cpu:1']")
@@ -57,9 +58,9 @@ def _hook_once(module: nn.Module, hook: Any) -> None:
 
 
 class PlacedBlock(WithDevice):
-    """A block and its device, to which its inputs are moved if it is a real one.
+    """A block and its device. If that is a real one, the block's inputs are moved there.
 
-    In a state dict it has the names that it had before: ``transformer.h.0.ln_1.weight``, without
+    In a state dict its parameters keep their names: ``transformer.h.0.ln_1.weight``, without
     ``module``.
     """
 
@@ -103,13 +104,13 @@ def _put_module_in(module: nn.Module, state: dict[str, Any], prefix: str, *_: An
 class PipedBlocks(nn.Module):
     """The blocks of a GPT-2 in ``pipe``, as one module to replace ``gpt2.transformer.h``.
 
-    GPT2Model goes through ``transformer.h`` and calls what it finds. Here it finds one thing: this
-    module, which calls the Pipe, and so all blocks. Parameters have the names that they had in
+    GPT2Model goes through ``transformer.h`` and calls each block that it finds. Here it finds one:
+    this module, which calls the Pipe, and so all blocks. Parameters have the names that they had in
     ``transformer.h``.
 
-    A Pipe takes one tensor. So where a block is given more than hidden states, or its output is to
-    be recorded, the blocks run one after the other, without the Pipe. That is so with a cache or a
-    mask, as in generation; in training a warning says it.
+    A Pipe takes one tensor. So if a block is given more than hidden states, or its output is to be
+    recorded, the blocks run one after the other, without the Pipe. That happens with a cache or a
+    mask, as in generation; in training a warning says so.
     """
 
     pipe: Any
@@ -120,7 +121,7 @@ class PipedBlocks(nn.Module):
         for partition in pipe.partitions:
             for name, block in partition.named_children():
                 self.add_module(name, block)
-        # Not one of the modules of this one: each block would be there twice, with two names.
+        # Not as a submodule, or each block would be there twice, with two names.
         object.__setattr__(self, "pipe", pipe)
 
     def __iter__(self) -> Iterator[PipedBlocks]:
@@ -149,7 +150,7 @@ class PipedBlocks(nn.Module):
 
 
 def _other_inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Name what is given with the hidden states that a block would use; empty if nothing is."""
+    """Name what a block is given besides hidden states, and would use; empty if nothing is."""
     names = ("a cache", "an attention mask", "encoder states")
     found = [name for name, value in zip(names, args, strict=False) if value is not None]
     # GPT-2 has used the positions by now, and the cache is there or not.
@@ -160,7 +161,7 @@ def _other_inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 def _note_what_is_recorded(transformer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Tell blocks in a Pipe whether transformers is to record their output: a forward pre-hook.
 
-    It records in the thread of the caller alone, and a block is not told.
+    transformers records in the caller's thread alone, and does not tell a block.
     """
     if isinstance(transformer.h, PipedBlocks):
         asked = {name: kwargs.get(name) for name in ("output_hidden_states", "output_attentions")}
@@ -172,9 +173,9 @@ def _note_what_is_recorded(transformer: Any, args: tuple[Any, ...], kwargs: dict
 def check_ready(gpt2: GPT2LMHeadModel) -> None:
     """Raise an error unless the blocks can go through a Pipe.
 
-    Raises TypeError for what is no GPT-2, ValueError for one that :func:`labkit.models.parallelize`
-    has not placed, and for one whose attention is not causal without a mask: transformers then
-    makes one, even where nothing is padded.
+    Raises TypeError for anything but a GPT-2, ValueError for one that
+    :func:`labkit.models.parallelize` has not placed, and for one whose attention is causal only
+    with a mask: transformers then makes one, even if nothing is padded.
     """
     check_gpt2(gpt2)
     if not all(isinstance(block, PlacedBlock) for block in _blocks(gpt2)):
@@ -190,7 +191,7 @@ def check_ready(gpt2: GPT2LMHeadModel) -> None:
 
 
 def take_out_of_pipe(gpt2: GPT2LMHeadModel) -> None:
-    """Undo :class:`PipedBlocks` and close its Pipe, if there is one. Blocks keep their devices."""
+    """Undo :class:`PipedBlocks`, if it is there, and close its Pipe. Blocks keep their devices."""
     piped: Any = gpt2.transformer.h
     if isinstance(piped, PipedBlocks):
         piped.pipe.close()
@@ -239,7 +240,7 @@ class GPT2Stage(nn.Module):
 
 
 def cut_into_stages(gpt2: GPT2LMHeadModel, n_stages: int) -> list[GPT2Stage]:
-    """Do what :func:`labkit.models.stages` does."""
+    """Return ``gpt2`` as ``n_stages`` modules: see :func:`labkit.models.stages`."""
     check_gpt2(gpt2)
     check_counts(n_stages=n_stages)
     return [GPT2Stage(gpt2, share) for share in _block_ranges(len(plain_blocks(gpt2)), n_stages, "stages")]
@@ -272,9 +273,9 @@ def _blocks(gpt2: GPT2LMHeadModel) -> list[nn.Module]:
 
 
 def _block_ranges(n_blocks: int, n_parts: int, what: str) -> list[range]:
-    """Return the numbers of each part's blocks: neighbours, as many each, or one more at the front.
+    """Return the numbers of each part's blocks: neighbours, shared out evenly, the rest in front.
 
-    Raises ValueError for no part, and for more of them than blocks.
+    Raises ValueError for no part at all, and for more parts than blocks.
     """
     if n_parts < 1:
         raise ValueError(f"there are {n_parts} {what}, expected at least one")

@@ -82,17 +82,10 @@ MOST_DIMENSIONS = 13
 HEADER_SIZE = 3 + MOST_DIMENSIONS
 
 
-class _Send(NamedTuple):
+class _InFlight(NamedTuple):
     """A message, or its header, on its way: ``tensor`` is kept until ``work`` is done."""
 
     message: Message
-    work: Any
-    tensor: torch.Tensor
-
-
-class _Receive(NamedTuple):
-    """A message that is expected: ``tensor`` has its contents once ``work`` is done."""
-
     work: Any
     tensor: torch.Tensor
 
@@ -126,15 +119,15 @@ class P2P:
         self._next = 0  # the number of the message that comes next
         self._sent: set[Item] = set()  # in this step, or handed over
         self._outbox: dict[Item, torch.Tensor] = {}  # of these, what has not begun to leave or was not handed over
-        self._receives: dict[Item, _Receive] = {}  # in flight
-        self._sends: list[_Send] = []  # in flight
+        self._receives: dict[Item, _InFlight] = {}
+        self._sends: list[_InFlight] = []
 
     def send(self, op: Op, tensor: torch.Tensor | None) -> None:
         """Send what ``op`` gives to another stage, or hand it over. Does not wait for its arrival.
 
         A gradient of None stands for zeros. Raises, before anything is sent: ValueError for an op
         that gives nothing to another stage, and for an activation of another format than in the
-        first step; TypeError for one that is no dense tensor; RuntimeError for what was sent
+        first step; TypeError for one that is not a dense tensor; RuntimeError if it was sent
         already.
         """
         item = Item.sent_by(op)
@@ -156,12 +149,11 @@ class P2P:
             self._advance(through=self._number[item])
 
     def receive(self, op: Op) -> Any:
-        """Return what ``op`` takes from another stage, on the device of its own. Waits for it.
+        """Return what ``op`` takes from another stage, on its own device. Waits for it.
 
-        An activation requires grad if its gradient is to be sent back; where it is not, the
-        gradient is None. Raises ValueError for an op that takes nothing from another stage;
-        RuntimeError where this rank has not sent yet what must be sent first, or has received it
-        already.
+        An activation requires grad if its gradient is to be sent back; if it is not, the gradient
+        is None. Raises ValueError for an op that takes nothing from another stage; RuntimeError if
+        this rank has yet to send what must be sent first, or has received this already.
         """
         item = Item.received_by(op)
         if op.kind == "W" or op.stage == (self._last_stage if item.is_gradient else 0):
@@ -176,7 +168,7 @@ class P2P:
         receive = self._receives.pop(item)
         with self._span("recv", op, receive.tensor):
             receive.work.wait()
-        self._release_sends(self._messages[self._number[item]])
+        self._release_sends(receive.message)
         requires_grad = not item.is_gradient and self._format_of(item).requires_grad
         return receive.tensor.to(self._devices[op.stage]).requires_grad_(requires_grad)
 
@@ -197,7 +189,7 @@ class P2P:
         self._next = 0
         self._formats_are_known = True
 
-    # --- one message after the other --------------------------------------------------------------
+    # --- one message after another ----------------------------------------------------------------
 
     def _advance(self, through: int) -> None:
         """Begin all messages up to number ``through``, and later ones that can go already."""
@@ -221,22 +213,21 @@ class P2P:
             known = self._format_of(item)
             buffer = torch.empty(known.shape, dtype=known.dtype, device=self._sending_device)
             work = dist.irecv(as_bytes(buffer), group=self._group, group_src=message.source)
-            self._receives[item] = _Receive(work, buffer)
+            self._receives[item] = _InFlight(message, work, buffer)
             return
         tensor = laid_out(self._outbox.pop(item).detach().to(self._sending_device))
         with self._span("send", message.producer, tensor):
             headers = [self._format_of(item).header().to(self._sending_device)] if self._needs_header(item) else []
             for part in [*headers, tensor]:
                 work = dist.isend(as_bytes(part), group=self._group, group_dst=message.target)
-                self._sends.append(_Send(message, work, part))
+                self._sends.append(_InFlight(message, work, part))
 
     def _release_sends(self, received: Message) -> None:
         """Drop what was sent for ops that ran before the one that computed ``received``.
 
         That must have arrived.
         """
-        by_now = self._position[received.producer]
-        left = []
+        by_now, left = self._position[received.producer], []
         for send in self._sends:
             if send.message.target == received.source and self._position[send.message.consumer] <= by_now:
                 send.work.wait()

@@ -12,11 +12,11 @@ from labkit.parallel.devices import PLAIN_CPU, check_device, is_virtual
 
 
 class WithDevice(nn.Module):
-    """Tie ``module`` to the ``device`` on which it is to run; on a real device it is moved there.
+    """Tie ``module`` to the ``device`` on which it is to run; if that is real, move it there.
 
-    Without GPUs, ``cpu:0``, ``cpu:1``, … stand for devices. torch says plain ``cpu`` of every
-    tensor there, so this wrapper alone tells them apart. It also gives a device to a module without
-    parameters.
+    Without GPUs, ``cpu:0``, ``cpu:1``, … stand for devices. For torch every tensor there is on
+    plain ``cpu``, so this wrapper alone tells them apart. It also gives a device to a module
+    without parameters.
     """
 
     def __init__(self, module: nn.Module, device: str | torch.device):
@@ -42,7 +42,7 @@ class PlacedModule(NamedTuple):
 
 
 def check_modules(modules: nn.Sequential) -> None:
-    """Raise TypeError for what is no nn.Sequential, and ValueError for an empty one."""
+    """Raise TypeError for anything but an nn.Sequential, and ValueError for an empty one."""
     if not isinstance(modules, nn.Sequential):
         raise TypeError(
             f"the model is a {type(modules).__name__}, expected an nn.Sequential, which says in which order its modules "
@@ -70,7 +70,7 @@ def placed(modules: nn.Sequential) -> list[PlacedModule]:
 
 
 def _first_device(named: list[torch.device | None]) -> torch.device:
-    """Return where the first module is, by the first one that names a device.
+    """Return where the first module is: on the first device that a module names.
 
     Among virtual devices plain cpu names none.
     """
@@ -84,7 +84,7 @@ def _named_device(name: str, module: nn.Module) -> torch.device | None:
     given = module.device if isinstance(module, WithDevice) else None
     tensors = {str(tensor.device) for tensor in (*module.parameters(), *module.buffers())}
     inside = set() if given else {str(device) for device in _devices_inside(module)}
-    # Of a virtual device torch says plain cpu.
+    # To torch, a virtual device is plain cpu.
     found = sorted(inside | tensors - {str(PLAIN_CPU)} if inside else tensors)
     what = f"module {name!r}, a {type(module.module if given else module).__name__}"
     if len(found) > 1:
@@ -100,7 +100,7 @@ def _named_device(name: str, module: nn.Module) -> torch.device | None:
 def _devices_inside(module: nn.Module) -> Iterator[torch.device]:
     """Yield the devices that parts of a module were given.
 
-    A part that moves tensors itself, as a Pipe does, looks after its own.
+    A part that moves tensors itself, as a Pipe does, looks after its own parts.
     """
     for part in module.children() if not getattr(module, "moves_tensors", False) else ():
         if isinstance(part, WithDevice):

@@ -1,14 +1,14 @@
-"""Run the backward pass of a stage, whole or in two: its input's gradient, then its weights'.
+"""Give a stage a graph of its own, and run its backward pass, whole or in two.
 
     graph = StageGraph(module(enter_graph(x)), x)  # x is a leaf that requires grad
     dx = graph.backward(dy)    # B: the gradients of the input and of all weights
     dx = graph.input_grad(dy)  # I: the input's, for which the previous stage waits
     graph.weight_grad()        # W: the weights', for which nobody waits
 
-A linear layer y = x·Wᵀ has two products in its backward pass, dx = dy·W and dW = dyᵀ·x. Neither
-needs the other, both need dy. So I follows the path from the output to the input, leaves the
-weights out, and keeps dy wherever one is used. W takes it from there (Qi et al. 2024, Zero Bubble
-Pipeline Parallelism, arXiv 2401.10241).
+Two, because a linear layer y = x·Wᵀ has two products in its backward pass, dx = dy·W and
+dW = dyᵀ·x. Both need dy, and neither needs the other. So I follows the path from the output to the
+input, leaves the weights out, and keeps dy wherever one is used. W takes it from there (Qi et al.
+2024, Zero Bubble Pipeline Parallelism, arXiv 2401.10241).
 """
 
 from __future__ import annotations
@@ -21,12 +21,45 @@ import torch
 from torch.autograd.function import FunctionCtx
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from labkit.parallel.graph_entry import LEAF
-
 Node = Any  # of the autograd graph: an operation of the forward pass, as the backward pass sees it
+# The type of the nodes that add to the .grad of a parameter.
+LEAF: Any = type(get_gradient_edge(torch.empty(0, requires_grad=True)).node)
 # W adds up to so many bytes of weight gradients to .grad at once: each addition is a call of the
 # engine.
 MOST_BYTES = 2**24
+
+
+# --- where the graph begins -----------------------------------------------------------------------
+
+
+def enter_graph(x: torch.Tensor) -> torch.Tensor:
+    """Return ``x`` again, in the same memory, as the input of a new graph.
+
+    Unlike a leaf that requires grad, or a view, it may be changed in place. If ``x`` is a leaf that
+    requires grad, it gets the gradient that arrives there.
+    """
+    anchor = x if x.is_leaf and x.requires_grad else torch.empty(0, requires_grad=True)
+    return _GraphEntry.apply(anchor, [x])
+
+
+class _GraphEntry(torch.autograd.Function):
+    """Give the tensor in ``inputs`` without its graph.
+
+    ``anchor`` requires grad, so that the output does, and gets the output's gradient. The tensor
+    comes in a list, where autograd does not see it.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, anchor: torch.Tensor, inputs: list[torch.Tensor]) -> torch.Tensor:
+        ctx.set_materialize_grads(False)  # no gradient stays none
+        return inputs[0].detach()  # changes in place count for both: whoever saved the input hears of them
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
+        return gradients[0], None  # not reached where the gradient is taken as it comes in
+
+
+# --- the way back ---------------------------------------------------------------------------------
 
 
 class StageGraph:
@@ -38,7 +71,7 @@ class StageGraph:
 
     Notes: I and W together give what B does, and run the same hooks as often. What differs:
 
-    - What operations have saved for backward is freed after W, also what only I needed.
+    - What operations have saved for backward is freed after W, even what only I needed.
     - A ``torch.autograd.Function`` on the path does all its work in I: its backward is one piece.
     - torch.utils.checkpoint computes the activations twice, for I and for W.
     - A hook of an operation on the path (``y.grad_fn.register_hook``, not ``y.register_hook``) does

@@ -1,4 +1,4 @@
-"""Given code under ScheduledPipeline: a stage, which works on one micro-batch after another.
+"""Given code under ScheduledPipeline: a stage, the micro-batches it works on, and their loss.
 
     stage = Stage(module, number=1)
     y = stage.forward(0, x)                    # F of micro-batch 0
@@ -12,27 +12,29 @@ Each is a span with the numbers of step, stage and micro-batch. What the module 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import nn
 
-from labkit.parallel.graph_entry import enter_graph
-from labkit.parallel.split_backward import StageGraph
-from labkit.parallel.stage_errors import check_output, noted
+from labkit.parallel.split_backward import StageGraph, enter_graph
 from labkit.trace import span
 
-Loss = Callable[[torch.Tensor, int], torch.Tensor]
+# --- a stage --------------------------------------------------------------------------------------
+
+Loss = Callable[[torch.Tensor, int], torch.Tensor]  # of an output and the number of its micro-batch
 
 
 class Stage:
     """Stage ``number`` of a pipeline. Gradients of its parameters add up in their ``.grad``.
 
-    The last stage is given a ``loss``: from an output and the number of its micro-batch it gives a
-    tensor with one element, which replaces the output; backward starts there, with 1. ``step`` is a
-    label of the spans. ``device`` is that of the module's parameters or buffers, and the CPU where
-    it has none.
+    The last stage is given a ``loss``: a function of an output and the number of its micro-batch.
+    It returns a tensor with one element, which replaces the output, and backward starts there.
+    ``step`` is a label of the spans. ``device`` is that of the module's parameters or buffers, and
+    the CPU where it has none.
     """
 
     def __init__(self, module: nn.Module, number: int):
@@ -45,13 +47,13 @@ class Stage:
     def forward(self, micro_batch: int, x: torch.Tensor) -> torch.Tensor:
         """Return the module's output for ``x``, or its loss. The graph is kept for backward.
 
-        Where ``x`` requires grad, backward gives its gradient; the output requires grad if it is to
+        If ``x`` requires grad, backward returns its gradient. If the output requires grad, it is to
         get one. Under torch.no_grad nothing is kept. Raises TypeError if the module returns
         anything but one tensor.
         """
         with self._span("forward", micro_batch):
-            # Micro-batches of stage 0 are views of one batch: changed in place, all of them would
-            # count as changed.
+            # Micro-batches of stage 0 are views of one batch: if one were changed in place, all
+            # would count as changed.
             x, wanted = x.detach().clone() if self.number == 0 else x.detach(), x.requires_grad
             x.requires_grad_(wanted and torch.is_grad_enabled())
             with noted("forward", self.number, micro_batch):
@@ -87,3 +89,131 @@ class Stage:
 
     def _span(self, name: str, micro_batch: int) -> span:
         return span(name, device=self.device, step=self.step, stage=self.number, micro_batch=micro_batch)
+
+
+# --- errors that name stage and micro-batch -------------------------------------------------------
+
+
+@contextlib.contextmanager
+def noted(what: str, stage: int, micro_batch: int) -> Iterator[None]:
+    """Add to an exception raised in the block a note of where it happened."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"in the {what} of stage {stage}, micro-batch {micro_batch}")
+        raise
+
+
+def check_output(y: Any, stage: int, micro_batch: int) -> None:
+    """Raise TypeError unless a stage returned one tensor."""
+    if not isinstance(y, torch.Tensor):
+        raise TypeError(
+            f"stage {stage} returned a {type(y).__name__} for micro-batch {micro_batch}, expected one tensor: have the last "
+            "module of the stage pack what the next one needs into one, or cut elsewhere"
+        )
+
+
+# --- the micro-batches of a batch -----------------------------------------------------------------
+
+NEEDED_BY = {"x": "stage 0", "target": "the last stage"}
+
+LossFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # of output and target; a mean over rows
+
+
+def cut(name: str, batch: torch.Tensor | None, n_micro: int, n_rows: int | None = None) -> list[torch.Tensor]:
+    """Return the rows of ``batch`` in ``n_micro`` even parts; the first have one more if need be.
+
+    ``n_rows`` is how many rows the batch of the first step had. Raises, by the batch's ``name``,
+    TypeError for anything but a tensor, and ValueError for fewer rows than micro-batches or
+    another number of rows than ``n_rows``.
+    """
+    if batch is None:
+        raise TypeError(f"{name} is missing: the rank of {NEEDED_BY[name]} needs it in every step, all of its rows")
+    if not isinstance(batch, torch.Tensor):
+        raise TypeError(f"{name} is a {type(batch).__name__}, expected one tensor whose first dimension is the rows")
+    rows = len(batch) if batch.dim() else 0
+    if rows < n_micro:
+        raise ValueError(
+            f"{name} has {rows} rows (its shape is {tuple(batch.shape)}), and the schedule {n_micro} micro-batches, expected at "
+            "least one row for each: give it a bigger batch, or make a schedule with fewer"
+        )
+    if n_rows not in (None, rows):
+        raise ValueError(
+            f"{name} has {rows} rows, and the batch of the first step had {n_rows}, expected as many in every step, as ranks "
+            "make room beforehand for what they receive: leave out the last, smaller batch (drop_last=True), or make another "
+            f"ScheduledPipeline for batches of {rows} rows"
+        )
+    return list(batch.tensor_split(n_micro))
+
+
+def agreed_rows(inputs: list[torch.Tensor], targets: list[torch.Tensor]) -> int | None:
+    """Return how many rows these micro-batches have together; None if there are none.
+
+    Raises ValueError if inputs and targets have different numbers of rows.
+    """
+    rows = [sum(map(len, parts)) for parts in (inputs, targets) if parts]
+    if len(set(rows)) > 1:
+        raise ValueError(
+            f"x has {rows[0]} rows and target {rows[1]}, expected as many: target needs a row for each row of x"
+        )
+    return rows[0] if rows else None
+
+
+def check_no_grad(name: str, parts: list[torch.Tensor]) -> None:
+    """Raise ValueError for a batch that requires grad, by its ``name``."""
+    if any(part.requires_grad for part in parts):
+        raise ValueError(
+            f"{name} requires grad, and a pipeline does not give its gradient back: put what computes {name} into stage 0, or "
+            f"give {name}.detach()"
+        )
+
+
+# --- and its loss from theirs ---------------------------------------------------------------------
+
+
+class MeanLoss:
+    """The loss of each micro-batch as its part of the batch's: the parts add up to it."""
+
+    def __init__(self, loss_fn: LossFunction, targets: list[torch.Tensor], check_nan: bool = False):
+        self._loss_fn, self._targets, self._check_nan = loss_fn, targets, check_nan
+        self._rows = sum(map(len, targets))
+        self._parts: list[torch.Tensor] = []
+
+    def __call__(self, output: torch.Tensor, micro_batch: int) -> torch.Tensor:
+        """Return the part of micro-batch ``micro_batch``.
+
+        Raises ValueError if the target has another number of rows than the output, if the loss is
+        not one number, or if no gradient leads from it back to the output; FloatingPointError if it
+        is NaN and ``check_nan`` was asked for.
+        """
+        target = self._targets[micro_batch].to(output.device)  # moves it where the last stage is on several devices
+        if not output.dim() or len(output) != len(target):
+            raise ValueError(
+                f"the output has shape {tuple(output.shape)} and the target {tuple(target.shape)}, expected as many rows: "
+                "target needs a row for each row of x"
+            )
+        try:
+            loss = self._loss_fn(output, target)
+        except Exception as error:
+            error.add_note(
+                f"loss_fn was given an output of shape {tuple(output.shape)} and a target of {tuple(target.shape)}"
+            )
+            raise
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            what = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
+            raise ValueError(f"loss_fn gave {what}, expected a tensor with one number: the mean over the rows")
+        if output.requires_grad and not loss.requires_grad:
+            raise ValueError(
+                "loss_fn gave a loss that requires no grad, though the output does, so no stage would get a gradient: compute it "
+                "without detach, item and torch.no_grad"
+            )
+        if self._check_nan and loss.isnan():
+            rest = "the output has NaN in it" if output.isnan().any() else "though the output has none in it"
+            raise FloatingPointError(f"the loss is NaN, {rest}")
+        part = loss * (len(target) / self._rows)
+        self._parts.append(part.detach())
+        return part
+
+    def total(self) -> torch.Tensor:
+        """Return the batch's loss: the mean over all rows."""
+        return torch.stack(self._parts).sum()

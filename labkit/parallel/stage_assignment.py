@@ -18,55 +18,55 @@ def assign_stages(
 ) -> tuple[int, dict[int, nn.Module]]:
     """Return this process's rank in ``schedule``, and its modules by their stages' numbers.
 
-    All ranks call it together, and it returns on all of them or raises on all of them: one that
-    went on alone would wait for ever. Raises what :func:`rank_of` and :func:`local_stages` raise,
-    TypeError for a ``loss_fn`` that cannot be called on the rank of the last stage, and ValueError
-    where another rank has raised or has another schedule.
+    The rank is that in ``process_group``, or among all ranks; without torch.distributed it is 0.
+    All ranks call this together, and it returns on all of them or raises on all of them: one that
+    went on alone would wait for ever.
+
+    Raises:
+
+    - TypeError for anything but a Schedule and modules, and for a ``loss_fn`` that cannot be called
+      on the rank of the last stage.
+    - ScheduleError for a schedule that cannot run.
+    - ValueError for a schedule of another number of ranks or stages than there are, and where
+      another rank has raised or has another schedule.
     """
-    mistake: Exception | None = None
     _check_group(process_group)
+    rank, n_ranks = 0, 1
+    if dist.is_initialized():
+        rank, n_ranks = dist.get_rank(process_group), dist.get_world_size(process_group)
+    mistake: Exception | None = None
     try:
-        rank = rank_of(schedule, process_group)
-        modules = local_stages(stages, schedule, rank)
+        where = "in this process_group" if process_group is not None else "here"
+        _check_schedule(schedule, n_ranks, where)
+        modules = _local_stages(stages, schedule, rank)
         if schedule.n_stages - 1 in modules and not callable(loss_fn):
             raise TypeError(
                 f"loss_fn is {loss_fn!r}, expected a function of output and target, such as torch.nn.functional.mse_loss"
             )
     except Exception as error:
         mistake = error
-    _agree(schedule, process_group, mistake)
+    if n_ranks > 1:
+        _agree(schedule, mistake, n_ranks, process_group)
+    if mistake:
+        raise mistake
     return rank, modules
 
 
-def rank_of(schedule: Schedule, process_group: Any = None) -> int:
-    """Return this process's rank in ``schedule``: that in ``process_group``, or among all ranks.
-
-    Without a process group it is 0, and the schedule must be of one rank.
-
-    Raises TypeError for what is no Schedule, ScheduleError for one that cannot run, and ValueError
-    for one of another number of ranks than the group has.
-    """
+def _check_schedule(schedule: Schedule, n_ranks: int, where: str) -> None:
     if not isinstance(schedule, Schedule):
         raise TypeError(
             f"schedule is a {type(schedule).__name__}, expected a Schedule, such as one_f_one_b(n_stages=2, n_micro=4)"
         )
     validate(schedule)
-    rank, n_ranks = _rank_and_size(process_group)
     if n_ranks != schedule.n_ranks:
-        where = "in this process_group" if process_group is not None else "here"
         raise ValueError(
             f"the schedule {schedule.name} is for {schedule.n_ranks} ranks, and there are {n_ranks} {where}: make it for "
             f"{n_ranks}, or launch with world_size={schedule.n_ranks}, or give the process_group of the ranks it is for"
         )
-    return rank
 
 
-def local_stages(stages: Sequence[nn.Module], schedule: Schedule, rank: int) -> dict[int, nn.Module]:
-    """Return ``stages``, the modules of this rank, by the numbers of their stages.
-
-    Raises TypeError for what is no module, and ValueError for more or fewer than the schedule has
-    on this rank.
-    """
+def _local_stages(stages: Sequence[nn.Module], schedule: Schedule, rank: int) -> dict[int, nn.Module]:
+    """Return ``stages``, the modules of this rank, by the numbers of their stages."""
     alone = isinstance(stages, nn.Module) and not isinstance(stages, nn.ModuleList)
     modules: list[Any] = [stages] if alone or not isinstance(stages, Iterable) else list(stages)
     for module in modules:
@@ -84,9 +84,9 @@ def local_stages(stages: Sequence[nn.Module], schedule: Schedule, rank: int) -> 
 
 
 def _check_group(process_group: Any) -> None:
-    """Raise TypeError for what is no process group, ValueError where this process is not in it.
+    """Raise TypeError for anything but a process group, ValueError where this process is not in it.
 
-    At once, without the others: they can do without a rank that is not in their group.
+    This is checked at once, without the others, which do not need a rank outside their group.
     """
     if process_group is dist.GroupMember.NON_GROUP_MEMBER:
         raise ValueError(
@@ -98,12 +98,6 @@ def _check_group(process_group: Any) -> None:
             f"process_group is a {type(process_group).__name__}, expected what torch.distributed.new_group gives, or None for "
             "all ranks"
         )
-
-
-def _rank_and_size(process_group: Any) -> tuple[int, int]:
-    if not dist.is_initialized():
-        return 0, 1
-    return dist.get_rank(process_group), dist.get_world_size(process_group)
 
 
 # --- do all agree? --------------------------------------------------------------------------------
@@ -118,35 +112,28 @@ class _Answer(NamedTuple):
     mistake: str = ""
 
 
-def _agree(schedule: Schedule, process_group: Any, mistake: Exception | None) -> None:
-    """Raise this rank's ``mistake``, or ValueError for another rank's mistake or other schedule."""
-    _, size = _rank_and_size(process_group)
-    if size > 1:
-        text = f"{type(mistake).__name__}: {mistake}"
-        own = _Answer(mistake=text) if mistake else _Answer(_fingerprint(schedule))
-        everyone = [own] * size
-        dist.all_gather_object(everyone, own, group=process_group)
-        if not mistake:
-            _check_others(everyone)
+def _agree(schedule: Schedule, mistake: Exception | None, n_ranks: int, process_group: Any) -> None:
+    """Tell the other ranks this one's schedule or ``mistake``, and hear theirs.
+
+    Raises ValueError, unless this rank has a mistake of its own, if another one has, or if a rank
+    has another schedule than rank 0.
+    """
     if mistake:
-        raise mistake
-
-
-def _check_others(everyone: list[_Answer]) -> None:
-    """Raise ValueError if a rank has made a mistake or has another schedule than rank 0."""
+        own = _Answer(mistake=f"{type(mistake).__name__}: {mistake}")
+    else:
+        own = _Answer(hashlib.sha256(schedule.to_csv().encode()).hexdigest())
+    everyone = [own] * n_ranks
+    dist.all_gather_object(everyone, own, group=process_group)
+    if mistake:
+        return
     for rank, answer in enumerate(everyone):
         if answer.mistake:
             time.sleep(HEAD_START_S)
             raise ValueError(
                 f"rank {rank} cannot take part in the pipeline, so nobody can. What it was given raised {answer.mistake}"
             )
-    schedules = [answer.fingerprint for answer in everyone]
-    if others := [rank for rank, one in enumerate(schedules) if one != schedules[0]]:
+    if others := [rank for rank, answer in enumerate(everyone) if answer != everyone[0]]:
         raise ValueError(
             f"rank {', '.join(map(str, others))} has another schedule than rank 0: give all ranks the same one, "
             "which has the ops of all of them"
         )
-
-
-def _fingerprint(schedule: Schedule) -> str:
-    return hashlib.sha256(schedule.to_csv().encode()).hexdigest()

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from labkit.parallel.graph_entry import LEAF, enter_graph
-from labkit.parallel.stage_errors import check_output, noted
+from labkit.parallel.split_backward import LEAF, enter_graph
+from labkit.parallel.stage import check_output, noted
 from labkit.parallel.worker import mark_ready, move, wait_until_ready
 from labkit.trace import span
 
@@ -37,11 +37,11 @@ def run_stage(module: nn.Module, x: torch.Tensor, device: torch.device, stage: i
 
     - The gradient cannot be differentiated again: RuntimeError with ``create_graph=True``.
     - Where autograd.grad asks for some gradients of a stage, all of them are computed.
-    - torch.utils.checkpoint needs ``use_reentrant=False`` in a stage; the old kind refuses, as
-      under autograd.grad.
-    - A tensor that has a graph already, and gets into several stages or micro-batches other than as
-      their input, has that graph run once for each of them: "backward through the graph a second
-      time", unless the pass retains it.
+    - torch.utils.checkpoint needs ``use_reentrant=False`` in a stage; with True it raises, as it
+      does under autograd.grad.
+    - A tensor with a graph of its own, which several stages or micro-batches use without it being
+      their input, has that graph run once for each of them. torch then raises "backward through the
+      graph a second time", unless the pass retains it.
     """
     with noted("forward", stage, micro_batch):
         x = move(x, device, stage=stage, micro_batch=micro_batch)
@@ -53,40 +53,28 @@ def run_stage(module: nn.Module, x: torch.Tensor, device: torch.device, stage: i
             y = module(entry)
         check_output(y, stage, micro_batch)
         if torch.is_grad_enabled() and y.requires_grad:
-            leaves = _leaves(get_gradient_edge(y), inputs)
-            y = _StageNode.apply(_InnerGraph(y, inputs, leaves, device, stage, micro_batch), x, *leaves)
+            output = get_gradient_edge(y)
+            leaves = _leaves(output, inputs)
+            y = _StageNode.apply(_InnerGraph(output, inputs, leaves, device, stage, micro_batch), [y], x, *leaves)
         return mark_ready(y)
 
 
 # --- a graph of its own ---------------------------------------------------------------------------
 
 
-class _InnerGraph:
-    """The inner graph: output ``y``, until it is handed over, the input's edge and the leaves.
+class _InnerGraph(NamedTuple):
+    """The inner graph: its output, the input if it gets a gradient, and the leaves.
 
-    It is kept as edges, not as tensors: which activations are kept is up to the operations, as in
-    the plain module.
+    All but the leaves are edges, not tensors: which activations are kept is up to the operations,
+    as in the plain module.
     """
 
-    def __init__(
-        self,
-        y: torch.Tensor,
-        inputs: list[GradientEdge],
-        leaves: list[torch.Tensor],
-        device: torch.device,
-        stage: int,
-        micro_batch: int,
-    ):
-        self.y: torch.Tensor | None = y
-        self.output = get_gradient_edge(y)
-        self.inputs, self.leaves = inputs, leaves
-        self.device, self.stage, self.micro_batch = device, stage, micro_batch
-
-    def hand_over(self) -> torch.Tensor:
-        """Return the output without a graph; it shares memory and in-place changes with ``y``."""
-        assert self.y is not None
-        y, self.y = self.y.detach(), None
-        return y
+    output: GradientEdge
+    inputs: list[GradientEdge]
+    leaves: list[torch.Tensor]
+    device: torch.device
+    stage: int
+    micro_batch: int
 
     def backward(self, gradient: torch.Tensor) -> list[torch.Tensor | None]:
         """Return the gradients of the input, or None, and of the leaves."""
@@ -103,12 +91,15 @@ class _InnerGraph:
 
 
 class _StageNode(torch.autograd.Function):
-    """The node that represents a stage in the caller's graph: from input and leaves to output."""
+    """The node that represents a stage in the caller's graph: from input and leaves to output.
+
+    The output comes in the list ``outputs``, which gives it up: a node that knew it would keep it.
+    """
 
     @staticmethod
-    def forward(ctx: Any, graph: _InnerGraph, x: torch.Tensor, *leaves: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, graph: _InnerGraph, outputs: list[torch.Tensor], *_: torch.Tensor) -> torch.Tensor:
         ctx.graph = graph
-        return graph.hand_over()
+        return outputs.pop().detach()  # it shares memory and in-place changes
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
@@ -117,7 +108,7 @@ class _StageNode(torch.autograd.Function):
                 f"backward of stage {ctx.graph.stage} with create_graph=True: the gradient through a pipeline's stage cannot "
                 "be differentiated again. Use the plain module for second derivatives"
             )
-        return None, *ctx.graph.backward(gradients[0])
+        return None, None, *ctx.graph.backward(gradients[0])
 
 
 def _leaves(output: GradientEdge, inputs: list[GradientEdge]) -> list[torch.Tensor]:

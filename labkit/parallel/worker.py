@@ -17,7 +17,8 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import torch
 
@@ -33,8 +34,8 @@ class Task:
 
     Grad mode, inference mode and autocast belong to a thread, so a worker would otherwise not know
     of the ``no_grad`` around the caller. Other contexts, such as
-    torch.autograd.graph.saved_tensors_hooks, do not come along. A task holds its own result: one
-    that nobody fetches is in nobody's way.
+    torch.autograd.graph.saved_tensors_hooks, do not come along. A task holds its own result, so it
+    does no harm if nobody fetches it.
     """
 
     def __init__(self, function: Callable[..., Any], *arguments: Any, **options: Any):
@@ -43,23 +44,26 @@ class Task:
         self._done = threading.Event()
         self._value: Any = None
         self._error: BaseException | None = None
-        self._stay: span | None = None  # where it waits now, while somebody watches
+        self._labels = {name: options.get(name) for name in ("stage", "micro_batch")}
+        self._waiting: span | None = None  # while somebody watches
         for argument in arguments:
             if isinstance(argument, torch.Tensor) and not hasattr(argument, "ready"):
                 mark_ready(argument)  # the caller has queued what computes it
 
     def run(self) -> None:
-        """Make the call. What it raises, be it SystemExit, is kept for the caller."""
+        """Make the call. Whatever it raises, even SystemExit, is kept for the caller."""
         function, arguments, options = self._call
-        self._leaves()
+        self._end_waiting()
         self._call = None  # what a task has used is not kept for as long as its result
         try:
-            with _under(self._modes):
+            with contextlib.ExitStack() as modes:
+                for mode in self._modes:
+                    modes.enter_context(mode())
                 self._value = function(*arguments, **options)
         except BaseException as error:
             self._error = error
         finally:
-            self._stays("result waits", options)
+            self.begin_waiting("result waits")
             self._done.set()
             del self  # the traceback has this frame, and so would keep the task, which keeps the traceback
 
@@ -73,31 +77,26 @@ class Task:
         That is raised once, with the traceback from the worker.
         """
         self.wait()
-        self._leaves()
+        self._end_waiting()
         if self._error is None:
             return self._value
-        # Whoever called this has the task, and is in the traceback: it would all be kept until a
-        # garbage collection.
+        # The caller has the task, and is in the traceback: both would be kept until a garbage
+        # collection.
         error, self._error = self._error, RuntimeError("what this task raised has been raised already")
         try:
             raise error
         finally:
             del error
 
-    def is_put(self) -> None:
-        """Note that the task is about to be put into a queue."""
+    def begin_waiting(self, what: str) -> None:
+        """Begin a span, while somebody watches, that lasts until the wait is over."""
         if _watched:
-            self._stays("queued", self._call[2])
+            self._waiting = span(what, lane="host", **self._labels).__enter__()
 
-    def _stays(self, where: str, options: dict[str, Any]) -> None:
-        if _watched:
-            labels = {name: options.get(name) for name in ("stage", "micro_batch")}
-            self._stay = span(where, lane="host", **labels).__enter__()
-
-    def _leaves(self) -> None:
-        stay, self._stay = self._stay, None
-        if stay is not None:
-            stay.end()
+    def _end_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting.end()
 
 
 _watched = 0  # blocks of watch_queues() that are running
@@ -105,11 +104,11 @@ _watched = 0  # blocks of watch_queues() that are running
 
 @contextlib.contextmanager
 def watch_queues() -> Iterator[None]:
-    """Have each task of the block recorded also while nobody computes it, in any thread.
+    """Record each task of the block, in any thread, also while it waits.
 
-    Spans on the lane ``"host"``: ``queued``, from put until a worker takes it, and ``result
-    waits``, from then on when it is done until its result is fetched. Labels are the task's options
-    ``stage`` and ``micro_batch``. Without this block, recordings have no such spans.
+    Two spans on the lane ``"host"``: ``queued``, from put until a worker takes the task, and
+    ``result waits``, from when it is done until its result is fetched. Labels are the task's
+    options ``stage`` and ``micro_batch``. Without this block, recordings have no such spans.
     """
     global _watched
     _watched += 1
@@ -119,36 +118,17 @@ def watch_queues() -> Iterator[None]:
         _watched -= 1
 
 
-class Modes(NamedTuple):
-    """The modes of a thread; ``casts`` are arguments of torch.autocast."""
-
-    inference: bool
-    grad: bool
-    casts: list[dict[str, Any]]
-
-
-def _modes() -> Modes:
-    """Return the modes of this thread that change what an operation does."""
-    casts = [
-        {
-            "device_type": kind,
-            "dtype": torch.get_autocast_dtype(kind),
-            "cache_enabled": torch.is_autocast_cache_enabled(),
-        }
-        for kind in ("cpu", "cuda")
-        if torch.is_autocast_enabled(kind)
+def _modes() -> list[Callable[[], Any]]:
+    """Return this thread's modes that change what an operation does, in the order to enter them."""
+    modes: list[Callable[[], Any]] = [
+        partial(torch.inference_mode, torch.is_inference_mode_enabled()),
+        partial(torch.set_grad_enabled, torch.is_grad_enabled()),  # after inference_mode, which sets it too
     ]
-    return Modes(torch.is_inference_mode_enabled(), torch.is_grad_enabled(), casts)
-
-
-@contextlib.contextmanager
-def _under(modes: Modes) -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(torch.inference_mode(modes.inference))
-        stack.enter_context(torch.set_grad_enabled(modes.grad))  # after inference_mode, which sets it too
-        for cast in modes.casts:
-            stack.enter_context(torch.autocast(**cast))
-        yield
+    for kind in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(kind):
+            dtype, cached = torch.get_autocast_dtype(kind), torch.is_autocast_cache_enabled()
+            modes.append(partial(torch.autocast, kind, dtype, cache_enabled=cached))
+    return modes
 
 
 # --- workers: threads that do tasks ---------------------------------------------------------------
@@ -166,11 +146,12 @@ class Worker(threading.Thread):
         self.device = device
         self.started = threading.Event()
         self._num_threads = num_threads
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # here, where an error is heard
+        # Made here, so that the caller gets an error.
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._tasks: queue.SimpleQueue[tuple[Task, Any] | None] = queue.SimpleQueue()
         self._ending = False
-        # No task may be put after the end. R, as a garbage collection may end a worker in the
-        # middle of a put.
+        # No task may be put after the end. Reentrant, because a garbage collection may end a worker
+        # in the middle of a put.
         self._lock = threading.RLock()
 
     def put(self, task: Task) -> None:
@@ -181,7 +162,7 @@ class Worker(threading.Thread):
                     f"the worker thread {self.name!r} has ended: it was closed, or it stayed behind in the process that "
                     "this one was forked from. Make new workers here"
                 )
-            task.is_put()
+            task.begin_waiting("queued")
             # What the caller has queued on the GPU so far, such as an optimizer's step, comes
             # first.
             self._tasks.put((task, torch.cuda.current_stream(self.device).record_event() if self._stream else None))
@@ -222,8 +203,9 @@ def create_workers(devices: Sequence[torch.device]) -> list[Worker]:
 
     Workers of one device have a thread each. Workers on the CPU share the caller's threads: of n
     that torch uses for one operation here (torch.get_num_threads()), each of w workers uses n // w,
-    at least 1. That number is every thread's own, but torch.set_num_threads also sets the default
-    of threads that are yet to look for theirs. So the caller sets its own again, afterwards.
+    at least 1. Every thread has a number of its own, but torch.set_num_threads also sets the
+    default of threads that have not looked for theirs yet. So the caller sets its own again
+    afterwards.
     """
     num_threads = torch.get_num_threads()
     share = max(1, num_threads // max(1, sum(device.type != "cuda" for device in devices)))
@@ -273,9 +255,9 @@ def _at_exit() -> None:
 
 
 def mark_ready(tensor: torch.Tensor) -> torch.Tensor:
-    """Note that ``tensor`` is computed by what this thread has queued on its stream so far.
+    """Note that ``tensor`` is ready once this thread's stream has done what is queued so far.
 
-    On the CPU it is there already.
+    On the CPU it is ready already.
     """
     if tensor.is_cuda:
         tensor.ready = torch.cuda.current_stream(tensor.device).record_event()  # type: ignore[attr-defined]
@@ -283,7 +265,7 @@ def mark_ready(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def wait_until_ready(tensor: torch.Tensor) -> torch.Tensor:
-    """Have this thread's stream, not the thread, wait for a tensor from another stream."""
+    """Make this thread's stream, not the thread itself, wait for a tensor from another stream."""
     if tensor.is_cuda and hasattr(tensor, "ready"):
         stream = torch.cuda.current_stream(tensor.device)
         stream.wait_event(tensor.ready)

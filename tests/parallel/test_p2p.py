@@ -147,9 +147,10 @@ def number(op):
     return 1.0 + "FBI".index(op.kind) + 10 * op.stage + 1000 * op.micro_batch
 
 
-def steps_of(schedule, steps, frozen=frozenset()):
+def steps_of(schedule, steps, frozen=frozenset(), after=lambda rank, step: None):
     """A program for each rank: the ops of some steps, in which every tensor is a number that tells
-    who gave it. Stages that are ``frozen`` give activations that want no gradient."""
+    who gave it. Stages that are ``frozen`` give activations that want no gradient. ``after`` is
+    called after each op."""
 
     def program(rank):
         channel = P2P(schedule, rank, None, devices_of(schedule, rank))
@@ -158,11 +159,14 @@ def steps_of(schedule, steps, frozen=frozenset()):
                 source = feeder(schedule, op)
                 if op.kind != "W" and source and source.stage != op.stage:
                     check(op, source, channel.receive(op), step)
-                last = schedule.n_stages - 1 if op.kind == "F" else 0
-                if op.kind != "W" and op.stage != last:
-                    given = torch.full((2,), number(op) + step / 8, requires_grad=op.kind == "F")
-                    channel.send(op, given.detach() if op.stage in frozen else given)
+                if op.kind != "W" and op.stage != (schedule.n_stages - 1 if op.kind == "F" else 0):
+                    channel.send(op, given(op, step))
+                after(rank, step)
             channel.finish()
+
+    def given(op, step):
+        numbers = torch.full((2,), number(op) + step / 8, requires_grad=op.kind == "F")
+        return numbers.detach() if op.stage in frozen else numbers
 
     def check(op, source, found, step):
         wanted = op.kind == "F" or op.stage not in frozen
@@ -206,29 +210,18 @@ def test_on_such_a_network_ranks_that_send_and_receive_as_it_comes_do_wait_for_e
 def most_kept(schedule, rank):
     """The most payloads that ``rank`` holds at a time, in a second step of ``schedule``: alive,
     though it has sent them."""
-    network = Network(schedule.n_ranks, LANES["a lane for each pair of ranks"], patient=False)
-    most = 0
+    network, alive = Network(schedule.n_ranks, LANES["a lane for each pair of ranks"], patient=False), []
 
-    def program(mine):
-        nonlocal most
-        channel = P2P(schedule, mine, None, devices_of(schedule, mine))
-        last = schedule.n_stages - 1
-        for step in range(2):
-            for op in schedule.ops[mine]:
-                if op.stage != (0 if op.kind == "F" else last):
-                    channel.receive(op)
-                if op.stage != (last if op.kind == "F" else 0):
-                    channel.send(op, torch.ones(2, requires_grad=op.kind == "F"))
-                if mine == rank and step == 1:
-                    most = max(most, sum(payload() is not None for payload in network.payloads[rank]))
-            channel.finish()
+    def count(mine, step):
+        if mine == rank and step == 1:
+            alive.append(sum(payload() is not None for payload in network.payloads[rank]))
 
     gc.disable()  # what is let go is gone at once
     try:
-        run(network, schedule.n_ranks, program)
+        run(network, schedule.n_ranks, steps_of(schedule, 2, after=count))
     finally:
         gc.enable()
-    return most
+    return max(alive)
 
 
 @pytest.mark.parametrize("n", [2, 3, 4])
