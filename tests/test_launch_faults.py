@@ -608,6 +608,16 @@ def test_what_a_function_writes_into_the_labs_connection_is_named_with_its_rank(
     assert "descriptor that is not its own" in str(error)
 
 
+def test_a_message_that_has_not_come_whole_when_the_time_is_up_is_no_answer(hang):
+    def sends_without_end():
+        begins = messages._HEADER.pack(messages._MARK, 0, 1 << 30)
+        while True:
+            os.write(rank.current.connection.fileno(), begins + bytes(1000))
+            time.sleep(0.01)
+
+    assert "sends_without_end" in hang(sends_without_end, world_size=1, timeout_s=0.5)[0]
+
+
 def test_a_message_takes_as_much_memory_as_has_come_of_it_whatever_it_says_of_its_length():
     mine, theirs = socket.socketpair()
     tracemalloc.start()
@@ -616,7 +626,7 @@ def test_a_message_takes_as_much_memory_as_has_come_of_it_whatever_it_says_of_it
         messages.send(theirs, b"message", b"payload")
         assert messages.receive(mine) == (b"message", b"payload")
         theirs.sendall(messages._HEADER.pack(messages._MARK, 0, 4 << 30) + b"a few bytes")
-        with pytest.raises(BlockingIOError):
+        with pytest.raises(TimeoutError):
             messages.receive(mine)
         assert tracemalloc.get_traced_memory()[1] < 10e6
         theirs.sendall(struct.pack("!QQ", 2 << 30, 0) + b"no message")
