@@ -32,6 +32,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from jupyter_client import BlockingKernelClient, KernelManager
+from rank_functions import (
+    a_child,
+    a_child_with_a_session_of_its_own,
+    a_daemon,
+    all_reduce_works,
+    spans_never_end,
+)
 
 import labkit
 from labkit.base import machine
@@ -69,12 +76,6 @@ def processes(*pids: int) -> list[psutil.Process]:
         with contextlib.suppress(psutil.NoSuchProcess):
             found.append(psutil.Process(pid))
     return found
-
-
-def all_reduce_works():
-    x = torch.ones(1)
-    dist.all_reduce(x)
-    return x.item()
 
 
 @pytest.fixture(autouse=True)
@@ -118,22 +119,6 @@ def test_the_first_to_raise_is_reported_not_one_that_failed_because_of_it():
     error = fails_within(RANK_GONE_S, fn, world_size=3)
     assert (error.rank, error.error_type) == (1, "ValueError")
     assert str(error) == "rank 1 raised ValueError: the cause (and so did rank 2)"
-
-
-def spans_never_end():
-    """As spans on a GPU behind a collective that another rank does not join."""
-    from labkit import trace
-
-    trace.Recorder.finish = lambda self: time.sleep(1000)
-
-
-def test_an_error_appears_although_the_spans_before_it_wait_for_a_collective_that_nobody_joins():
-    def fn():
-        spans_never_end()
-        raise ValueError("no such luck")
-
-    error = fails_within(RANK_GONE_S, fn, world_size=1)
-    assert error.error_type == "ValueError"
 
 
 def test_the_first_to_raise_is_reported_however_long_its_spans_take():
@@ -182,40 +167,41 @@ def test_nccl_ends_a_rank_later_than_its_launch_does_and_not_much_later(monkeypa
 
 
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
-def test_a_hang_on_nccl_names_what_to_try_with_nccl(backend):
+def test_a_hang_that_ignores_signals_ends_too_and_on_nccl_it_names_what_to_try(backend):
+    def deaf():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        time.sleep(1000)
+
     decided = replace(plan.decide(1, "gloo", 0.3, 1, None, False, init=False), backend=backend)
     with WarmRanks(decided) as ranks, pytest.raises(LaunchTimeout) as caught:
-        ranks.run(time.sleep, 100)
+        ranks.run(deaf)
     shown = "\n".join(caught.value._render_traceback_())
     assert [name in shown for name in ("NCCL_P2P_DISABLE", "NCCL_DEBUG")] == [backend == "nccl"] * 2
 
 
-def test_a_rank_that_exits_is_named_with_its_status():
-    error = fails_within(RANK_GONE_S, lambda: os._exit(3) if dist.get_rank() == 1 else dist.barrier())
-    assert (error.rank, error.error_type) == (1, "exit status 3")
-    assert "rank 1 ended with exit status 3 before its function returned" in str(error)
-
-
-def test_sys_exit_is_an_error_not_a_silent_end():
-    assert fails_within(RANK_GONE_S, lambda: sys.exit(0)).error_type == "SystemExit"
-
-
-def test_a_rank_that_is_killed_is_named_with_the_signal():
-    def fn():
+@pytest.mark.parametrize(
+    ("end", "error_type", "message"),
+    [
+        (lambda: os._exit(3), "exit status 3", "ended with exit status 3 before its function returned"),
+        (lambda: sys.exit(0), "SystemExit", "raised SystemExit: 0"),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "SIGKILL", "was killed by SIGKILL"),
+        (lambda: os.kill(os.getpid(), signal.SIGSEGV), "SIGSEGV", "was killed by SIGSEGV"),
+        (lambda: os.kill(os.getpid(), 40), "signal 40", "was killed by signal 40"),  # one without a name
+    ],
+)
+def test_a_rank_that_ends_is_named_with_how_it_ended_and_what_it_had_printed(capsys, end, error_type, message):
+    def ends_here():
         if dist.get_rank() == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
+            print("so far so good")
+            end()
         dist.barrier()
 
-    error = fails_within(RANK_GONE_S, fn)
-    assert (error.rank, error.error_type) == (1, "SIGKILL")
-
-
-def test_a_segmentation_fault_shows_where_it_happened():
-    def crash_here():
-        os.kill(os.getpid(), signal.SIGSEGV)
-
-    error = fails_within(RANK_GONE_S, crash_here, world_size=1)
-    assert error.error_type == "SIGSEGV" and "in crash_here" in error.traceback
+    error = fails_within(RANK_GONE_S, ends_here)
+    assert (error.rank, error.error_type) == (1, error_type)
+    assert str(error).startswith(f"rank 1 {message}")
+    assert "[rank 1] so far so good\n" in capsys.readouterr().out
+    assert error_type not in ("SIGSEGV", "SystemExit") or "in ends_here" in error.traceback
 
 
 def test_a_hang_ends_after_the_timeout_with_every_ranks_stack():
@@ -234,53 +220,8 @@ def test_a_hang_ends_after_the_timeout_with_every_ranks_stack():
     assert "_end_with_notebook" not in stacks[1]  # our own threads are not the student's problem
 
 
-def test_a_hang_in_c_code_that_ignores_signals_ends_too():
-    def deaf():
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        time.sleep(1000)
-
-    with pytest.raises(LaunchTimeout):
-        launch(deaf, world_size=1, timeout_s=0.3)
-
-
-def test_what_was_printed_before_the_failure_is_shown_too(capsys):
-    def fn():
-        print("so far so good")
-        os._exit(1)
-
-    fails_within(RANK_GONE_S, fn, world_size=1)
-    assert capsys.readouterr().out == "[rank 0] so far so good\n"
-
-
 def test_children_of_a_failed_rank_end_with_it():
-    def parent():
-        subprocess.Popen(["sleep", "1000"])
-        raise ValueError
-
-    fails_within(RANK_GONE_S, parent, world_size=1)
-
-
-def a_child():
-    return subprocess.Popen(["sleep", "1000"]).pid
-
-
-def a_child_with_a_session_of_its_own():
-    return subprocess.Popen(["sleep", "1000"], start_new_session=True).pid
-
-
-def a_daemon():
-    """Fork twice, so that nobody is its parent any more, with a session of its own."""
-    read, write = os.pipe()
-    if (child := os.fork()) == 0:
-        os.setsid()
-        if (grandchild := os.fork()) == 0:
-            os.closerange(1, 3)
-            time.sleep(1000)
-        os.write(write, str(grandchild).encode())
-        os._exit(0)
-    os.waitpid(child, 0)
-    return int(os.read(read, 20))
+    fails_within(RANK_GONE_S, lambda: a_child() and 1 / 0, world_size=1)
 
 
 @pytest.mark.parametrize("leave", [a_child, a_child_with_a_session_of_its_own, a_daemon])
@@ -335,10 +276,6 @@ def test_a_launch_in_a_rank_ends_with_it():
     assert gone(processes(*pids), RANK_GONE_S)
 
 
-def test_a_function_that_breaks_the_process_group_breaks_only_itself():
-    assert launch(dist.destroy_process_group).values == [None, None]
-
-
 def test_many_threads_may_launch_at_once():
     results = []
     threads = [threading.Thread(target=lambda: results.append(launch(all_reduce_works).values)) for _ in range(3)]
@@ -375,12 +312,17 @@ def test_launches_leave_no_process_descriptor_file_or_port(n, monkeypatch, tmp_p
     assert os.listdir(tmp_path) == []
 
 
-def test_failed_launches_leave_no_descriptor_either():
+def test_launches_that_fail_or_fail_to_start_leave_no_descriptor_either(monkeypatch):
     before = psutil.Process().num_fds()
     for fn in (lambda: os._exit(1), lambda: 1 / 0, threading.Lock):
         fails_within(RANK_GONE_S, fn)
     with workers(2) as ranks, pytest.raises(RankError):
         ranks.run(lambda: 1 / 0)
+    with monkeypatch.context() as patch:
+        pipes = iter([os.pipe(), os.pipe()])
+        patch.setattr(os, "pipe", lambda: next(pipes))
+        with pytest.raises(StopIteration):
+            workers(world_size=3)
     assert psutil.Process().num_fds() == before
 
 
@@ -450,15 +392,6 @@ def test_an_argument_that_a_rank_does_not_take_ends_in_a_timeout():
             ranks.run(len, b"x" * 10_000_000)
 
 
-def test_a_launch_from_a_directory_that_was_deleted_says_so(tmp_path, monkeypatch):
-    (tmp_path / "gone").mkdir()
-    monkeypatch.chdir(tmp_path / "gone")
-    (tmp_path / "gone").rmdir()
-    with pytest.raises(FileNotFoundError, match="launch: the working directory of this notebook has been deleted"):
-        launch(os.getpid, world_size=1)
-    monkeypatch.undo()  # and the next launch works
-
-
 @pytest.mark.slow
 def test_a_script_whose_directory_was_deleted_says_so_and_leaves_nothing(tmp_path):
     script = """
@@ -481,17 +414,6 @@ def test_a_script_whose_directory_was_deleted_says_so_and_leaves_nothing(tmp_pat
     said = "launch: the working directory of this notebook has been deleted"
     assert [line[: len(said)] for line in done.stdout.splitlines()] == [said, said, "[7]"]
     assert done.stderr == ""
-
-
-def test_a_start_that_fails_half_way_leaves_nothing(monkeypatch):
-    launch(all_reduce_works, world_size=1)
-    before = psutil.Process().num_fds()
-    with monkeypatch.context() as patch:
-        pipes = iter([os.pipe(), os.pipe()])
-        patch.setattr(os, "pipe", lambda: next(pipes))
-        with pytest.raises(StopIteration):
-            workers(world_size=3)
-    assert psutil.Process().num_fds() == before
 
 
 @pytest.mark.slow
@@ -608,6 +530,16 @@ def test_what_a_function_writes_into_the_labs_connection_is_named_with_its_rank(
     assert "descriptor that is not its own" in str(error)
 
 
+def test_a_message_that_has_not_come_whole_when_the_time_is_up_is_no_answer(hang):
+    def sends_without_end():
+        begins = messages._HEADER.pack(messages._MARK, 0, 1 << 30)
+        while True:
+            os.write(rank.current.connection.fileno(), begins + bytes(1000))
+            time.sleep(0.01)
+
+    assert "sends_without_end" in hang(sends_without_end, world_size=1, timeout_s=0.5)[0]
+
+
 def test_a_message_takes_as_much_memory_as_has_come_of_it_whatever_it_says_of_its_length():
     mine, theirs = socket.socketpair()
     tracemalloc.start()
@@ -616,7 +548,7 @@ def test_a_message_takes_as_much_memory_as_has_come_of_it_whatever_it_says_of_it
         messages.send(theirs, b"message", b"payload")
         assert messages.receive(mine) == (b"message", b"payload")
         theirs.sendall(messages._HEADER.pack(messages._MARK, 0, 4 << 30) + b"a few bytes")
-        with pytest.raises(BlockingIOError):
+        with pytest.raises(TimeoutError):
             messages.receive(mine)
         assert tracemalloc.get_traced_memory()[1] < 10e6
         theirs.sendall(struct.pack("!QQ", 2 << 30, 0) + b"no message")
@@ -625,18 +557,13 @@ def test_a_message_takes_as_much_memory_as_has_come_of_it_whatever_it_says_of_it
     tracemalloc.stop()
 
 
-def test_a_signal_without_a_name_is_named_by_its_number():
-    error = fails_within(RANK_GONE_S, lambda: os.kill(os.getpid(), signal.SIGRTMIN + 6), world_size=1)
-    assert error.error_type == f"signal {signal.SIGRTMIN + 6}" and error.error_type in str(error)
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux has these scores")
-def test_where_memory_runs_out_linux_takes_a_rank_and_not_the_notebook():
-    def score():
+def test_where_memory_runs_out_linux_takes_a_rank_and_an_interrupt_of_the_notebooks_group_reaches_none():
+    def look():
         with open("/proc/self/oom_score_adj") as file:
-            return int(file.read())
+            return int(file.read()), os.getpgid(0) == os.getpid(), os.getsid(0) == os.getpid()
 
-    assert launch(score, world_size=1).values == [1000] and score() < 1000
+    assert launch(look, world_size=1).values == [(1000, True, True)] and look()[0] < 1000
 
 
 def test_a_function_that_multiprocessing_cannot_send_is_told_to_stand_in_a_module():
@@ -707,14 +634,21 @@ def test_too_many_open_files_name_the_limit_and_how_many_ranks_need(monkeypatch)
     assert re.search(r"RLIMIT_NPROC.* 64 ranks need about \d+", str(error))
 
 
-def test_without_a_folder_for_temporary_files_launch_says_what_to_set(monkeypatch):
-    def none():
-        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
-
-    monkeypatch.setattr(tempfile, "gettempdir", none)
+@pytest.mark.parametrize("missing", ["temporary", "working"])
+def test_without_a_folder_that_ranks_need_launch_says_what_to_do(monkeypatch, tmp_path, missing):
+    said = r"launch: the working directory of this notebook has been deleted.*os\.chdir"
+    if missing == "temporary":
+        error = FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+        monkeypatch.setattr(tempfile, "gettempdir", lambda: (_ for _ in ()).throw(error))
+        said = "No usable temporary directory.*Set TMPDIR to a folder"
+    else:
+        (tmp_path / "gone").mkdir()
+        monkeypatch.chdir(tmp_path / "gone")
+        (tmp_path / "gone").rmdir()
     for start in (functools.partial(launch, os.getpid), workers):
-        with pytest.raises(FileNotFoundError, match=r"No usable temporary directory.*Set TMPDIR to a folder"):
+        with pytest.raises(FileNotFoundError, match=said):
             start()
+    monkeypatch.undo()  # and the next launch works
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="macOS has no files without a folder")
@@ -813,7 +747,7 @@ class Kernel:
         return self.result(self.start(source), timeout)
 
     def wait_for_ranks(self, count: int) -> list[psutil.Process]:
-        deadline, kernel = time.monotonic() + 30, psutil.Process(self.manager.provisioner.pid)
+        deadline, kernel = time.monotonic() + 100, psutil.Process(self.manager.provisioner.pid)
         while len(found := rank_processes(kernel)) < count and time.monotonic() < deadline:
             time.sleep(0.02)
         assert len(found) == count
@@ -830,15 +764,12 @@ class Kernel:
         self.opened.remove(self)
 
 
-def open_kernel():
+@pytest.fixture(scope="module")  # its torch is imported once
+def kernel():
     kernel = Kernel()
     kernel.run("import os, time, torch, torch.distributed as dist\nfrom labkit.launch import launch, workers")
     yield kernel
     kernel.close()
-
-
-kernel = pytest.fixture(open_kernel, scope="module")  # its torch is imported once
-own_kernel = pytest.fixture(open_kernel)
 
 
 def gone(processes, within_s):
@@ -872,35 +803,7 @@ def test_an_interrupt_while_torch_is_still_being_imported_harms_nobody():
         kernel.close()
 
 
-def test_an_interrupt_reaches_the_kernels_group_but_not_the_ranks(kernel):
-    """Jupyter interrupts the whole process group; a rank must be ended by its launch, not by a
-    signal meant for the kernel."""
-    ranks = kernel.run(
-        "launch(lambda: (os.getpgid(0) == os.getpid(), os.getsid(0) == os.getpid()), world_size=1).values"
-    )
-    assert ranks == ("[(True, True)]", "")
-
-
-def test_killing_the_kernel_ends_its_ranks(own_kernel):
-    own_kernel.start(
-        """
-        def stubborn():
-            import signal, ctypes
-            if dist.get_rank() == 1:
-                ctypes.PyDLL(None).sleep(1000)  # holds the GIL: no Python thread of this rank runs again
-            time.sleep(1000)
-        launch(stubborn, world_size=2)
-        """
-    )
-    ranks = own_kernel.wait_for_ranks(2)
-    time.sleep(0.3)
-    process, *family = own_kernel.family()
-    process.kill()
-    assert gone(ranks, 5.0)
-    assert gone(family, 5.0)  # the fork server as well
-
-
-def test_the_error_of_a_cell_shows_the_cells_own_lines(kernel):
+def test_a_cell_shows_its_own_lines_in_errors_and_stacks_and_the_timings_as_its_last_line(kernel):
     _, error = kernel.run(
         """
         def divide():
@@ -909,12 +812,7 @@ def test_the_error_of_a_cell_shows_the_cells_own_lines(kernel):
         """
     )
     assert "RankError: rank 0 raised ZeroDivisionError: division by zero" in error
-    assert "return 1 / 0  # a line of the cell" in error
-    assert "pool.py" not in error
-
-
-def test_the_stack_of_a_hanging_cell_shows_the_cells_own_lines(kernel):
-    kernel.run("launch(lambda: 0, world_size=1)")  # so that torch is imported, which counts as well
+    assert "return 1 / 0  # a line of the cell" in error and "pool.py" not in error
     _, error = kernel.run(
         """
         def joins_alone():
@@ -924,39 +822,33 @@ def test_the_stack_of_a_hanging_cell_shows_the_cells_own_lines(kernel):
         """
     )
     assert "dist.barrier()  # a line of the cell" in error
-
-
-@pytest.mark.slow
-def test_two_kernels_at_once_do_not_disturb_each_other(kernel):
-    other = Kernel()
-    try:
-        cell = """
-            from labkit.launch import launch
-            import torch, torch.distributed as dist
-            def fn():
-                x = torch.ones(1)
-                for _ in range(200):
-                    dist.all_reduce(x, op=dist.ReduceOp.MAX)
-                return x.item()
-            [launch(fn, world_size=2).values for _ in range(3)]
-        """
-        requests = [(k, k.start(cell)) for k in (kernel, other)]
-        assert [k.result(request) for k, request in requests] == [("[[1.0, 1.0], [1.0, 1.0], [1.0, 1.0]]", "")] * 2
-    finally:
-        other.close()
-
-
-def test_the_last_line_of_a_cell_shows_the_timings_inline(kernel):
     shown, error = kernel.run(
         """
         from labkit.trace import span
         def fn():
-            x = torch.ones(4)
             with span("all_reduce", lane="comm"):
-                dist.all_reduce(x)
+                dist.all_reduce(torch.ones(4))
         launch(fn, world_size=2)
         """
     )
-    assert error == "" and re.search(
-        r"2 ranks .*\n.*rank +name +count.*\n0 +0 +all_reduce +1 .*\n1 +1 +all_reduce +1 ", shown
+    rows = r"2 ranks .*\n.*rank +name +count.*\n0 +0 +all_reduce +1 .*\n1 +1 +all_reduce +1 "
+    assert error == "" and re.search(rows, shown)
+
+
+def test_killing_the_kernel_ends_its_ranks(kernel):  # the last of these tests: they share it
+    kernel.start(
+        """
+        def stubborn():
+            import signal, ctypes
+            if dist.get_rank() == 1:
+                ctypes.PyDLL(None).sleep(1000)  # holds the GIL: no Python thread of this rank runs again
+            time.sleep(1000)
+        launch(stubborn, world_size=2)
+        """
     )
+    ranks = kernel.wait_for_ranks(2)
+    time.sleep(0.3)
+    process, *family = kernel.family()
+    process.kill()
+    assert gone(ranks, 5.0)
+    assert gone(family, 5.0)  # the fork server as well

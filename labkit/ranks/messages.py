@@ -13,11 +13,13 @@ import operator
 import pickle
 import socket
 import struct
+import time
 from typing import Any, NamedTuple
 
 _HEADER = struct.Struct("!8sQQ")  # a mark, and the lengths of message and payload
 _MARK = b"labkit\r\n"  # what somebody else writes into the connection begins otherwise
 LONGEST_MESSAGE, LONGEST_PAYLOAD = 1 << 30, 1 << 44  # bytes; what claims to be longer is none of ours
+LONGEST_WAIT_S = 1e6  # days; the timeout of a socket cannot be infinite
 _PIECE = 1 << 20
 
 Buffer = bytes | bytearray
@@ -128,30 +130,40 @@ def send(connection: socket.socket, message: Buffer, payload: Buffer = b"") -> N
     connection.sendall(payload)
 
 
-def receive(connection: socket.socket) -> tuple[bytearray, bytearray]:
-    """Return the next message and its payload, waiting for them.
+def receive(connection: socket.socket, deadline: float | None = None) -> tuple[bytearray, bytearray]:
+    """Return the next message and its payload, waiting for them, if need be for ever.
 
-    EOFError once the other end is closed. NoMessage, with what came, if something else came.
+    EOFError once the other end is closed, TimeoutError if they have not come whole by ``deadline``
+    (time.monotonic). NoMessage, with what came, if something else came.
     """
-    header = _receive_exactly(connection, _HEADER.size)
+    header = _receive_exactly(connection, _HEADER.size, deadline)
     mark, message, payload = _HEADER.unpack(header)
     if mark != _MARK or message > LONGEST_MESSAGE or payload > LONGEST_PAYLOAD:
         raise NoMessage(repr(bytes(header)))
-    return _receive_exactly(connection, message), _receive_exactly(connection, payload)
+    return _receive_exactly(connection, message, deadline), _receive_exactly(connection, payload, deadline)
 
 
-def _receive_exactly(connection: socket.socket, size: int) -> bytearray:
+def _receive_exactly(connection: socket.socket, size: int, deadline: float | None) -> bytearray:
     """Return so many bytes. They take as much memory as has come, whatever was said to come."""
     data = bytearray()
     while len(data) < size:
+        if deadline is not None:
+            allow_until(connection, deadline)
         try:
             piece = connection.recv(min(_PIECE, size - len(data)))
+        except BlockingIOError:
+            raise TimeoutError from None
         except ConnectionResetError:
             piece = b""
         if not piece:
             raise EOFError
         data += piece
     return data
+
+
+def allow_until(connection: socket.socket, deadline: float) -> None:
+    """Let what is sent and received take until ``deadline`` (time.monotonic)."""
+    connection.settimeout(min(max(deadline - time.monotonic(), 0.0), LONGEST_WAIT_S))
 
 
 def hang_up(connection: socket.socket) -> None:

@@ -7,7 +7,6 @@ import os
 import re
 import socket
 import tempfile
-import time
 from collections import deque
 from typing import IO, NamedTuple
 
@@ -17,7 +16,6 @@ from labkit.ranks.messages import Done, Failed, NoMessage, Progress
 from labkit.ranks.servers import Server
 
 MOST_CHUNKS = 64  # of 64 KiB: so much of one rank's output is read before the others have a turn
-LONGEST_WAIT_S = 1e6  # days; the timeout of a socket cannot be infinite
 LONGEST_LINE = 1 << 26  # bytes; what is longer goes on in another line
 LAST_LINES = 12  # so many of what a rank printed are part of the error if it dies,
 LAST_CHARACTERS = 2_000  # and so much of each
@@ -68,6 +66,7 @@ class RankHandle:
         self.output_closed = False
         self.answer: Done | Failed | Died | None = None
         self.gone: Died | None = None
+        self._is_cut_off = False  # in the midst of a message, so that what comes next is none
         try:
             self.process = server.start([theirs.fileno(), output_write, self.stacks.fileno(), listener])
         except BaseException:
@@ -85,22 +84,24 @@ class RankHandle:
 
     def send(self, message: bytes, payload: bytes, deadline: float) -> None:
         """Send a message; if the rank does not take it, its silence or its end will say so."""
-        self.connection.settimeout(min(max(deadline - time.monotonic(), 1e-3), LONGEST_WAIT_S))
-        with contextlib.suppress(TimeoutError, BrokenPipeError, ConnectionResetError):
+        messages.allow_until(self.connection, deadline)
+        with contextlib.suppress(TimeoutError, BlockingIOError, BrokenPipeError, ConnectionResetError):
             messages.send(self.connection, message, payload)
 
     def receive(self, deadline: float) -> Progress | None:
         """Take the message that has come: return progress, keep an answer.
 
-        Waits until ``deadline`` for the rest of it. EOFError once the rank has closed its end.
-        RankError if it sends what is no message.
+        EOFError if there is nothing more to hear: the rank has closed its end, or the rest of a
+        message has not come by ``deadline``. RankError if it sends what is no message.
         """
-        self.connection.settimeout(min(max(deadline - time.monotonic(), 0.0), LONGEST_WAIT_S))
+        if self._is_cut_off:
+            raise EOFError
         try:
-            received, value = messages.receive(self.connection)
+            received, value = messages.receive(self.connection, deadline)
             message = messages.decode(received)
-        except (BlockingIOError, TimeoutError):
-            return None
+        except TimeoutError:
+            self._is_cut_off = True
+            raise EOFError from None
         except NoMessage as error:
             raise RankError(
                 self.rank,
