@@ -26,7 +26,7 @@ from labkit.dp import average_gradients
 from labkit.launch import launch
 from labkit.trace import barrier
 from labkit.train import entailment
-from labkit.train.entailment import Corpus
+from labkit.train.entailment import EntailmentCorpus
 from labkit.train.glue_task import GlueConfig, GlueRun, epoch_order, load_glue
 from labkit.train.trainer import world
 
@@ -49,7 +49,7 @@ def reading(source: str, repeats: int = 5) -> list[float]:
 # --- in the ranks ---------------------------------------------------------------------------------
 
 
-def pairs(config: GlueConfig, corpus: Corpus, count: int) -> dict[str, list[float]]:
+def pairs(config: GlueConfig, corpus: EntailmentCorpus, count: int) -> dict[str, list[float]]:
     """Return the seconds of an epoch by the task's loop, and of its bare steps, in turns."""
     torch.set_num_threads(1)
     run = GlueRun(config, corpus)

@@ -21,7 +21,7 @@ from multiprocessing import context, popen_fork, popen_spawn_posix, reduction
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from labkit.base.network import is_loopback
+from labkit.base.rendezvous import is_loopback
 from labkit.check.harness import Finding, TaskClaims
 
 TOLD_TO_FAIL = "this rank was told to fail"

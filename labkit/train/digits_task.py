@@ -11,7 +11,7 @@ import functools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -26,7 +26,7 @@ from labkit.data import Digits, digits
 from labkit.parallel.bucket import take_from_rank_0
 from labkit.parallel.devices import device_ids
 from labkit.train.rank_start import Start, process, read_on_rank_0
-from labkit.train.trainer import SyncMethod, Trainer, device, sum_over_ranks, world
+from labkit.train.trainer import Batch, SyncMethod, Trainer, device, sum_over_ranks, world
 from labkit.train.training_task import TrainingTask, check_options, check_shares, option
 
 LINES_PER_EPOCH = 3
@@ -133,26 +133,13 @@ def train_digits(
     return DigitsResult(rank, world_size, where, losses, accuracy)
 
 
-class PictureBatch(NamedTuple):
-    """B pictures (B, 1, S, S), and which digit each of them is."""
-
-    images: torch.Tensor
-    labels: torch.Tensor
-
-    @property
-    def n_targets(self) -> int:
-        return len(self.labels)
-
-    def to(self, device: torch.device) -> PictureBatch:
-        return self._replace(images=self.images.to(device))
+def _collate(rows: list[Any]) -> Batch:
+    images, labels = default_collate(rows)
+    return Batch(images, labels, len(labels))
 
 
-def _collate(rows: list[Any]) -> PictureBatch:
-    return PictureBatch(*default_collate(rows))
-
-
-def _summed_loss(model: nn.Module, batch: PictureBatch) -> torch.Tensor:
-    logits = model(batch.images)
+def _summed_loss(model: nn.Module, batch: Batch) -> torch.Tensor:
+    logits = model(batch.inputs)
     return F.cross_entropy(logits, batch.labels.to(logits.device), reduction="sum")
 
 

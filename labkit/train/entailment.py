@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 
 from labkit import data, models
+from labkit.train.trainer import Batch
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -56,7 +57,7 @@ def train_tokenizer(rows: Sequence[Row], vocab_size: int) -> PreTrainedTokenizer
 
 
 @dataclass(frozen=True)
-class Example:
+class SentencePair:
     """A pair of sentences as token numbers, which sentence each belongs to, and its label."""
 
     input_ids: list[int]
@@ -67,7 +68,7 @@ class Example:
         return len(self.input_ids)
 
 
-def encode(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, max_length: int) -> list[Example]:
+def encode(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, max_length: int) -> list[SentencePair]:
     """Return each row's tokens with their marks, at most ``max_length``.
 
     Of a pair that is too long, the longer sentence loses its end first. Raises ValueError where
@@ -81,36 +82,16 @@ def encode(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, max_length: 
     tokens = tokenizer(first, second, truncation="longest_first", max_length=max_length)
     kinds = tokens.get("token_type_ids") or [[0] * len(ids) for ids in tokens["input_ids"]]
     labels = (int(row["label"]) for row in rows)
-    return [Example(*each) for each in zip(tokens["input_ids"], kinds, labels, strict=True)]
+    return [SentencePair(*each) for each in zip(tokens["input_ids"], kinds, labels, strict=True)]
 
 
 # --- token numbers to batches ---------------------------------------------------------------------
 
 
-@dataclass
-class Batch:
-    """B pairs of sentences, padded to one length T: three of (B, T) int64, and labels (B,).
+def collate(examples: Sequence[SentencePair], length: int | None = None) -> Batch:
+    """Return a batch of examples, padded to ``length`` tokens, or to the longest: (B, T) int64.
 
-    ``n_targets`` counts the rows that count in the loss, ``n_tokens`` their tokens without padding.
-    """
-
-    input_ids: torch.Tensor
-    attention_mask: torch.Tensor
-    token_type_ids: torch.Tensor
-    labels: torch.Tensor
-    n_targets: int
-    n_tokens: int
-
-    def __len__(self) -> int:
-        return self.n_targets
-
-    def to(self, device: torch.device) -> Batch:
-        names = ("input_ids", "attention_mask", "token_type_ids", "labels")
-        return replace(self, **{name: getattr(self, name).to(device) for name in names})
-
-
-def collate(examples: Sequence[Example], length: int | None = None) -> Batch:
-    """Return a batch of examples, padded to ``length`` tokens, or to the longest.
+    Its labels are of (B,), and its targets are the rows that count in the loss.
 
     Of no examples it is a row that counts in no loss: a rank for which none is left still takes
     part in forward and backward, and in what is agreed there. Raises ValueError for an example of
@@ -127,13 +108,13 @@ def collate(examples: Sequence[Example], length: int | None = None) -> Batch:
         n = len(example)
         input_ids[row, :n], mask[row, :n] = torch.tensor(example.input_ids), 1
         kinds[row, :n], labels[row] = torch.tensor(example.token_type_ids), example.label
-    return Batch(input_ids, mask, kinds, labels, len(examples), sum(map(len, examples)))
+    others = {"attention_mask": mask, "token_type_ids": kinds}
+    return Batch(input_ids, labels, len(examples), sum(map(len, examples)), others)
 
 
 def logits(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
     """Return the model's logits, (B, classes), float32."""
-    tensors = {"attention_mask": batch.attention_mask, "token_type_ids": batch.token_type_ids}
-    return model(input_ids=batch.input_ids, **tensors).logits.float()
+    return model(input_ids=batch.inputs, **batch.others).logits.float()
 
 
 def summed_loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
@@ -153,7 +134,7 @@ def count_correct(model: torch.nn.Module, batch: Batch) -> int:
 
 
 @dataclass(frozen=True)
-class Corpus:
+class EntailmentCorpus:
     """The data of a training run.
 
     ``source`` says where the rows are from. ``model`` is the pretrained model that the tokenizer
@@ -163,8 +144,8 @@ class Corpus:
     source: str
     model: str
     tokenizer: PreTrainedTokenizerBase = field(repr=False)
-    train: list[Example] = field(repr=False)
-    validation: list[Example] = field(repr=False)
+    train: list[SentencePair] = field(repr=False)
+    validation: list[SentencePair] = field(repr=False)
 
     @property
     def vocab_size(self) -> int:
@@ -178,7 +159,7 @@ def load_corpus(
     max_length: int = 128,
     limit: int | None = None,
     limit_eval: int | None = None,
-) -> Corpus:
+) -> EntailmentCorpus:
     """Load RTE's two labelled splits and encode them with the tokenizer of a model.
 
     ``source`` is as :func:`labkit.data.rte` takes it. ``model`` is a pretrained BERT, a folder or a
@@ -197,7 +178,7 @@ def load_corpus(
             print(f"{split}: the first {len(parts[split]):,} of {len(whole):,} rows are used")
     model, tokenizer = _tokenizer(model, parts["train"], vocab_size)
     examples = {split: encode(rows, tokenizer, max_length) for split, rows in parts.items()}
-    return Corpus(train.source, model, tokenizer, examples["train"], examples["validation"])
+    return EntailmentCorpus(train.source, model, tokenizer, examples["train"], examples["validation"])
 
 
 def _tokenizer(model: str, rows: Sequence[Row], vocab_size: int) -> tuple[str, PreTrainedTokenizerBase]:

@@ -24,10 +24,10 @@ import torch.distributed as dist
 from labkit import models
 from labkit.base.files import write_atomically
 from labkit.train import entailment
-from labkit.train.entailment import Batch, Corpus, Example
+from labkit.train.entailment import EntailmentCorpus, SentencePair
 from labkit.train.metrics import TrainingResult, write_json
 from labkit.train.rank_start import Start, read_on_rank_0
-from labkit.train.trainer import SYNC_METHODS, Trainer, device, sum_over_ranks, world
+from labkit.train.trainer import SYNC_METHODS, Batch, Trainer, device, sum_over_ranks, world
 from labkit.train.training_task import TrainingTask, check_options, check_output, check_shares, option
 
 TIMED_ITERATIONS = 40  # of which the first does not count, as in the assignment
@@ -142,7 +142,7 @@ class GlueResult(TrainingResult):
         return statistics.fmean(timed[1:] or timed)
 
 
-def load_glue(config: GlueConfig) -> Corpus:
+def load_glue(config: GlueConfig) -> EntailmentCorpus:
     """Load the data that ``config`` asks for.
 
     Raises ValueError, FileNotFoundError or ConnectionError where it cannot be had.
@@ -152,7 +152,7 @@ def load_glue(config: GlueConfig) -> Corpus:
     )
 
 
-def glue(config: GlueConfig, corpus: Corpus | None = None, every_rank_prints: bool = False) -> GlueResult:
+def glue(config: GlueConfig, corpus: EntailmentCorpus | None = None, every_rank_prints: bool = False) -> GlueResult:
     """Train BERT on RTE, on this rank with the others: the function to give to ``launch``.
 
     Without a ``corpus``, rank 0 loads it and sends it to the others. Also runs alone, without a
@@ -193,7 +193,7 @@ def glue(config: GlueConfig, corpus: Corpus | None = None, every_rank_prints: bo
 class GlueRun:
     """One rank's training: its loop, and what that has measured so far."""
 
-    def __init__(self, config: GlueConfig, corpus: Corpus, prints: bool = False):
+    def __init__(self, config: GlueConfig, corpus: EntailmentCorpus, prints: bool = False):
         self.config, self.corpus, self.prints = config, corpus, prints
         self.steps = -(-len(corpus.train) // config.batch_size)
         self.trainer = Trainer(
@@ -244,7 +244,7 @@ class GlueRun:
         if self.prints:
             print(f"accuracy {self.accuracy[-1]:.4f} {when}, on {len(rows):,} rows", flush=True)
 
-    def own_rows(self, examples: Sequence[Example], whole: Sequence[int]) -> Batch:
+    def own_rows(self, examples: Sequence[SentencePair], whole: Sequence[int]) -> Batch:
         """Return this rank's rows of a batch, padded as the whole batch would be."""
         rank, world_size = world()
         length = max(len(examples[row]) for row in whole)
@@ -275,7 +275,7 @@ def epoch_order(n_rows: int, seed: int, epoch: int) -> list[int]:
     return torch.randperm(n_rows, generator=generator).tolist()
 
 
-def _model(config: GlueConfig, corpus: Corpus) -> torch.nn.Module:
+def _model(config: GlueConfig, corpus: EntailmentCorpus) -> torch.nn.Module:
     """Return the model that training starts from, the same on every rank."""
     rate = 0.1 if config.dropout else 0.0
     dropout: dict[str, Any] = {"hidden_dropout_prob": rate, "attention_probs_dropout_prob": rate}

@@ -22,8 +22,8 @@ from labkit.schedule import Schedule
 from labkit.trace import span
 from labkit.train import modes, translation
 from labkit.train.metrics import EpochMetrics
-from labkit.train.trainer import Trainer, world
-from labkit.train.translation import NO_LOSS, PAD_ID, Batch
+from labkit.train.trainer import Batch, Trainer, world
+from labkit.train.translation import NO_LOSS, PAD_ID
 
 if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel
@@ -132,7 +132,7 @@ class PipelineTrainer(Trainer):
         """Return the batch with a row for each micro-batch: padding, which counts in no loss."""
         missing = (0, 0, 0, max(0, self._schedules[True].n_micro - len(batch)))
         inputs, labels = F.pad(batch.inputs, missing, value=PAD_ID), F.pad(batch.labels, missing, value=NO_LOSS)
-        return Batch(inputs, labels, batch.n_tokens, batch.n_targets)
+        return Batch(inputs, labels, batch.n_targets, batch.n_tokens)
 
     @torch.no_grad()
     def whole_model(self) -> GPT2LMHeadModel:

@@ -26,8 +26,7 @@ import torch.distributed as dist
 
 from labkit import launch, trace
 from labkit.base import machine
-from labkit.base.network import resolve
-from labkit.base.rendezvous import GRACE_S, POLL_S, MeetingError, meet, without_name_server
+from labkit.base.rendezvous import GRACE_S, POLL_S, MeetingError, meet, resolve, without_name_server
 from labkit.parallel.devices import gpu_mask, gpu_uuid
 from labkit.parallel.stage_assignment import HEAD_START_S
 from labkit.train import trainer

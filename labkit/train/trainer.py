@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field, replace
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
@@ -132,6 +132,28 @@ SYNC_METHODS = {
 # --- the training loop ----------------------------------------------------------------------------
 
 
+@dataclass
+class Batch:
+    """B samples to compute on: ``inputs``, a row each, and their ``labels``.
+
+    ``n_targets`` counts the labels that count in the loss, ``n_tokens`` the tokens of the samples
+    without padding. ``others`` is what else the model takes, by name, as large as the inputs.
+    """
+
+    inputs: torch.Tensor
+    labels: torch.Tensor
+    n_targets: int
+    n_tokens: int = 0
+    others: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def to(self, device: torch.device) -> Batch:
+        others = {name: each.to(device) for name, each in self.others.items()}
+        return replace(self, inputs=self.inputs.to(device), labels=self.labels.to(device), others=others)
+
+
 class Step(NamedTuple):
     """One step: this rank's loss, summed over its ``targets``.
 
@@ -148,8 +170,7 @@ class Step(NamedTuple):
 class Trainer:
     """Trains ``model`` on this rank's device and batches, together with the other ranks.
 
-    - ``loss_fn(model, batch)``: the loss summed over the batch's targets. A batch has
-      ``n_targets``, ``n_tokens``, ``len`` and ``to(device)``.
+    - ``loss_fn(model, batch)``: the loss summed over the targets of a :class:`Batch`.
     - ``learning_rate``: the highest. It rises over the first ``ramp_steps`` and falls to 0 at
       ``total_steps``, both linearly, as ``lr_scheduler`` has it. Without ``total_steps`` it stays.
     - ``optimizer(parameters, lr=...)`` makes the optimizer.

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from labkit import data
+from labkit.train.trainer import Batch
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -72,28 +73,12 @@ def encode(pairs: Sequence[dict[str, str]], tokenizer: Tokenizer) -> list[Exampl
 # --- token numbers to batches ---------------------------------------------------------------------
 
 
-@dataclass
-class Batch:
-    """B examples, padded to the longest. Label t, of (B, T) int64, is the input at t + 1.
-
-    Labels are NO_LOSS except where a target token is to be predicted. ``n_tokens`` counts the
-    examples' tokens without padding, ``n_targets`` the labels that count in the loss.
-    """
-
-    inputs: torch.Tensor
-    labels: torch.Tensor
-    n_tokens: int
-    n_targets: int
-
-    def __len__(self) -> int:
-        return len(self.inputs)
-
-    def to(self, device: torch.device) -> Batch:
-        return Batch(self.inputs.to(device), self.labels.to(device), self.n_tokens, self.n_targets)
-
-
 def collate(examples: Sequence[Example]) -> Batch:
-    """Return a batch of examples. The first target token is predicted from ``<eos_de>``."""
+    """Return a batch of examples, padded to the longest: inputs and labels of (B, T) int64.
+
+    Label t is the input at t + 1, or NO_LOSS except where a target token is to be predicted. The
+    first of them is predicted from ``<eos_de>``.
+    """
     length = max(map(len, examples)) - 1  # the last token is a label only
     inputs = torch.full((len(examples), length), PAD_ID)
     labels = torch.full((len(examples), length), NO_LOSS)
@@ -101,7 +86,7 @@ def collate(examples: Sequence[Example]) -> Batch:
         tokens = torch.tensor(example.source + example.target)
         inputs[row, : len(tokens) - 1] = tokens[:-1]
         labels[row, len(example.source) - 1 : len(tokens) - 1] = tokens[len(example.source) :]
-    return Batch(inputs, labels, sum(map(len, examples)), sum(len(example.target) for example in examples))
+    return Batch(inputs, labels, sum(len(example.target) for example in examples), sum(map(len, examples)))
 
 
 def target_loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:

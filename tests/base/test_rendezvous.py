@@ -17,8 +17,14 @@ import pytest
 from torch.distributed import HashStore, TCPStore
 
 from labkit.base import rendezvous
-from labkit.base.network import LOOPBACK_INTERFACE, is_loopback
-from labkit.base.rendezvous import MeetingError, loopback_store, meet, without_name_server
+from labkit.base.rendezvous import (
+    LOOPBACK_INTERFACE,
+    MeetingError,
+    is_loopback,
+    loopback_store,
+    meet,
+    without_name_server,
+)
 from labkit.ranks.rank import Rank
 
 glibc_only = pytest.mark.skipif(

@@ -16,7 +16,7 @@ import torch
 from labkit.launch import launch
 from labkit.train import TranslateConfig, metrics, translate
 from labkit.train.digits_task import DigitsConfig, train_digits
-from labkit.train.entailment import Example
+from labkit.train.entailment import SentencePair
 from labkit.train.glue_task import GlueConfig, glue, load_glue
 
 pytestmark = pytest.mark.gpu
@@ -71,7 +71,7 @@ def test_gpt2_124m_trains_on_one_gpu(measured):
 def bert_base_steps(precision, sizes, length=128, steps=12):
     """In a rank: seconds of a step and peak MiB of BERT-base, by batch size, every row full."""
     corpus = load_glue(GlueConfig("shipped"))
-    row = Example([2, *range(5, length + 3), 3], [0] * length, 0)
+    row = SentencePair([2, *range(5, length + 3), 3], [0] * length, 0)
     found = {}
     for size in sizes:
         torch.cuda.empty_cache()

@@ -15,7 +15,7 @@ from transformers import BertForSequenceClassification, BertTokenizer
 
 from labkit import data, models
 from labkit.train import entailment
-from labkit.train.entailment import NO_LOSS, PAD_ID, Example
+from labkit.train.entailment import NO_LOSS, PAD_ID, SentencePair
 
 ROWS = [
     {"sentence1": "The dog chased the cat.", "sentence2": "The cat was chased.", "label": 0},
@@ -38,7 +38,7 @@ VOCABULARY = [
     "was",
     ".",
 ]
-EXAMPLES = [Example([2, 5, 6, 3, 7, 3], [0, 0, 0, 0, 1, 1], 1), Example([2, 8, 3, 9, 3], [0, 0, 0, 1, 1], 0)]
+EXAMPLES = [SentencePair([2, 5, 6, 3, 7, 3], [0, 0, 0, 0, 1, 1], 1), SentencePair([2, 8, 3, 9, 3], [0, 0, 0, 1, 1], 0)]
 
 
 @pytest.fixture(scope="module")
@@ -136,19 +136,19 @@ def test_a_pair_that_is_too_long_loses_the_end_of_its_longer_sentence() -> None:
 
 def test_a_batch_is_padded_to_the_longest_or_to_a_length() -> None:
     batch = entailment.collate(EXAMPLES)
-    assert batch.input_ids.tolist() == [[2, 5, 6, 3, 7, 3], [2, 8, 3, 9, 3, PAD_ID]]
-    assert batch.attention_mask.tolist() == [[1] * 6, [1] * 5 + [0]]
-    assert batch.token_type_ids.tolist() == [[0, 0, 0, 0, 1, 1], [0, 0, 0, 1, 1, 0]]
+    assert batch.inputs.tolist() == [[2, 5, 6, 3, 7, 3], [2, 8, 3, 9, 3, PAD_ID]]
+    assert batch.others["attention_mask"].tolist() == [[1] * 6, [1] * 5 + [0]]
+    assert batch.others["token_type_ids"].tolist() == [[0, 0, 0, 0, 1, 1], [0, 0, 0, 1, 1, 0]]
     assert batch.labels.tolist() == [1, 0]
     assert (len(batch), batch.n_targets, batch.n_tokens) == (2, 2, 11)
-    assert entailment.collate(EXAMPLES, length=9).input_ids.shape == (2, 9)
+    assert entailment.collate(EXAMPLES, length=9).inputs.shape == (2, 9)
     with pytest.raises(ValueError, match="length is 5, but an example has 6 tokens"):
         entailment.collate(EXAMPLES, length=5)
 
 
 def test_a_batch_goes_to_a_device_whole() -> None:
     moved = entailment.collate(EXAMPLES).to(torch.device("meta"))
-    tensors = (moved.input_ids, moved.attention_mask, moved.token_type_ids, moved.labels)
+    tensors = (moved.inputs, moved.labels, *moved.others.values())
     assert all(tensor.device.type == "meta" for tensor in tensors)
     assert (moved.n_targets, moved.n_tokens) == (2, 11)
 
@@ -172,8 +172,8 @@ def test_the_loss_is_transformers_own_summed_and_padding_changes_nothing(model: 
 
 def test_no_examples_are_a_row_that_gives_a_gradient_of_zeros(model: BertForSequenceClassification) -> None:
     batch = entailment.collate([], length=7)
-    assert (batch.input_ids.shape, batch.labels.tolist()) == ((1, 7), [NO_LOSS])
-    assert (len(batch), batch.n_targets, batch.n_tokens) == (0, 0, 0)
+    assert (batch.inputs.shape, batch.labels.tolist()) == ((1, 7), [NO_LOSS])
+    assert (batch.n_targets, batch.n_tokens) == (0, 0)
     loss = entailment.summed_loss(model, batch)
     loss.backward()
     assert loss == 0
@@ -184,7 +184,8 @@ def test_no_examples_are_a_row_that_gives_a_gradient_of_zeros(model: BertForSequ
 def test_right_answers_are_counted_one_by_one(model: BertForSequenceClassification) -> None:
     draw = torch.Generator().manual_seed(0)
     examples = [
-        Example([2, *torch.randint(5, 40, (6,), generator=draw).tolist(), 3], [0] * 8, label) for label in [0, 1] * 10
+        SentencePair([2, *torch.randint(5, 40, (6,), generator=draw).tolist(), 3], [0] * 8, label)
+        for label in [0, 1] * 10
     ]
     right = sum(int(model(torch.tensor([e.input_ids])).logits.argmax()) == e.label for e in examples)
     assert 0 < right < 20

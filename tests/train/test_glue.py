@@ -16,7 +16,7 @@ from to_do import task
 from labkit import models
 from labkit.launch import RankError, launch
 from labkit.train import glue_task
-from labkit.train.entailment import Corpus, Example
+from labkit.train.entailment import EntailmentCorpus, SentencePair
 from labkit.train.glue_task import GlueConfig, GlueResult, apart, glue, load_glue
 from labkit.train.trainer import SYNC_METHODS
 
@@ -29,12 +29,12 @@ SMALL = GlueConfig(
 
 
 @pytest.fixture(scope="module")
-def corpus() -> Corpus:
+def corpus() -> EntailmentCorpus:
     return load_glue(replace(SMALL, learning_rate=1e-3))
 
 
 @pytest.fixture(scope="module")
-def results(corpus: Corpus, ranks: Any) -> Any:
+def results(corpus: EntailmentCorpus, ranks: Any) -> Any:
     """results(sync, world_size, **changes): the results of all ranks, in rank order."""
     made: dict[Any, list[GlueResult]] = {}
 
@@ -52,12 +52,12 @@ def results(corpus: Corpus, ranks: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def expected(corpus: Corpus) -> tuple[list[float], list[float]]:
+def expected(corpus: EntailmentCorpus) -> tuple[list[float], list[float]]:
     """Losses and accuracies of the small run, by hand."""
     return by_hand(corpus, SMALL.epochs)
 
 
-def by_hand(corpus: Corpus, epochs: int, max_grad_norm: float = 1.0) -> tuple[list[float], list[float]]:
+def by_hand(corpus: EntailmentCorpus, epochs: int, max_grad_norm: float = 1.0) -> tuple[list[float], list[float]]:
     """One process, plain torch: the losses of whole batches and the accuracies."""
     model = models.bert("tiny", 0, vocab_size=corpus.vocab_size, max_position_embeddings=128)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -83,7 +83,7 @@ def by_hand(corpus: Corpus, epochs: int, max_grad_norm: float = 1.0) -> tuple[li
     return losses, accuracy
 
 
-def logits_one_by_one(model: Any, rows: list[Example]) -> torch.Tensor:
+def logits_one_by_one(model: Any, rows: list[SentencePair]) -> torch.Tensor:
     """Without padding, so without a mask."""
     inputs = [
         {"input_ids": torch.tensor([row.input_ids]), "token_type_ids": torch.tensor([row.token_type_ids])}
@@ -96,7 +96,7 @@ def logits_one_by_one(model: Any, rows: list[Example]) -> torch.Tensor:
 @pytest.mark.parametrize("sync", AGREEING)
 @pytest.mark.parametrize("world_size", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_every_way_trains_what_one_process_trains_on_the_whole_batch(
-    sync: str, world_size: int, results: Any, corpus: Corpus, expected: Any
+    sync: str, world_size: int, results: Any, corpus: EntailmentCorpus, expected: Any
 ) -> None:
     losses, accuracy = expected
     for result in results(sync, world_size):
@@ -105,7 +105,7 @@ def test_every_way_trains_what_one_process_trains_on_the_whole_batch(
 
 
 @needs_all_ways
-def test_one_process_alone_does_it_too(corpus: Corpus, expected: Any) -> None:
+def test_one_process_alone_does_it_too(corpus: EntailmentCorpus, expected: Any) -> None:
     losses, accuracy = expected
     alone = glue(replace(SMALL, sync="none", learning_rate=1e-3), corpus)
     assert alone.mean_losses == alone.losses == pytest.approx(losses, rel=2e-4)
@@ -147,7 +147,7 @@ def test_ranks_have_losses_of_their_own_and_parameters_in_common(sync: str, resu
 @needs_all_ways
 @pytest.mark.parametrize("sync", AGREEING)
 def test_a_last_batch_with_fewer_rows_than_ranks_hangs_nobody_and_loses_no_row(
-    sync: str, corpus: Corpus, ranks: Any
+    sync: str, corpus: EntailmentCorpus, ranks: Any
 ) -> None:
     few = replace(corpus, train=corpus.train[:17], validation=corpus.validation[:1])
     config = replace(SMALL, sync=sync, learning_rate=1e-3, epochs=2)
@@ -158,7 +158,7 @@ def test_a_last_batch_with_fewer_rows_than_ranks_hangs_nobody_and_loses_no_row(
 
 
 @needs_all_ways
-def test_the_gradient_is_clipped_once_the_ranks_have_agreed(results: Any, corpus: Corpus) -> None:
+def test_the_gradient_is_clipped_once_the_ranks_have_agreed(results: Any, corpus: EntailmentCorpus) -> None:
     tight = results("all_reduce", max_grad_norm=0.01)[0]
     assert tight.mean_losses == pytest.approx(by_hand(corpus, SMALL.epochs, 0.01)[0], rel=2e-4)
     before = results("all_reduce", max_grad_norm=0.01, clip="before")[0]
@@ -180,7 +180,7 @@ def test_iterations_ends_early_on_the_way_to_all_epochs(results: Any) -> None:
     assert len(early.iteration_s) == 9
 
 
-def test_seconds_per_iteration_are_those_of_forty_without_the_first(corpus: Corpus) -> None:
+def test_seconds_per_iteration_are_those_of_forty_without_the_first(corpus: EntailmentCorpus) -> None:
     result = glue(replace(SMALL, sync="none", iterations=1), corpus)
     timed = replace(result, iteration_s=[100.0, *([1.0] * 20), *([2.0] * 19), *([50.0] * 9)])
     assert timed.seconds_per_iteration == pytest.approx((20 + 38) / 39)
@@ -204,13 +204,13 @@ def test_the_first_losses_on_real_rte_are_those_of_one_process(sync: str, shared
 # --- before the first step ------------------------------------------------------------------------
 
 
-def start_from_seed_of_rank(corpus: Corpus) -> None:
+def start_from_seed_of_rank(corpus: EntailmentCorpus) -> None:
     """What someone does who seeds every rank differently."""
     glue(replace(SMALL, seed=dist.get_rank() // 3), corpus)
 
 
 @needs_all_ways
-def test_ranks_that_start_with_different_parameters_are_told_before_they_train(corpus: Corpus) -> None:
+def test_ranks_that_start_with_different_parameters_are_told_before_they_train(corpus: EntailmentCorpus) -> None:
     with pytest.raises(RankError, match=r"start with different parameters: rank 0 has \w{12}, and ranks 3 have others"):
         launch(start_from_seed_of_rank, corpus, world_size=4, timeout_s=60)
 
@@ -273,7 +273,7 @@ def test_a_world_that_cannot_train_so_is_refused(config: GlueConfig, world_size:
 
 @needs_all_ways
 def test_losses_and_the_trained_model_are_on_disk_and_can_be_judged_again(
-    tmp_path: Path, corpus: Corpus, ranks: Any
+    tmp_path: Path, corpus: EntailmentCorpus, ranks: Any
 ) -> None:
     config = replace(SMALL, learning_rate=1e-3, output_dir=str(tmp_path / "out"))
     first, second = ranks(2).run(glue, config, corpus).values
@@ -292,7 +292,7 @@ def test_losses_and_the_trained_model_are_on_disk_and_can_be_judged_again(
 
 
 def test_every_iteration_prints_its_mean_loss_and_every_epoch_its_accuracy(
-    corpus: Corpus, capsys: pytest.CaptureFixture[str]
+    corpus: EntailmentCorpus, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result = glue(replace(SMALL, sync="none", quiet=False), corpus)
     lines = capsys.readouterr().out.splitlines()
