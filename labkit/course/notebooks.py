@@ -30,8 +30,7 @@ from jupyter_client.manager import KernelManager
 from jupyter_core.paths import jupyter_runtime_dir
 from nbformat import NotebookNode
 
-from labkit.base.files import write_atomically
-from labkit.base.lab import lab_folder
+from labkit.base.files import lab_folder, write_atomically
 from labkit.guesses.store import KEPT
 
 MOST_CODE_CELLS = 25  # of a notebook's thread
