@@ -109,7 +109,7 @@ def _why(error: OSError | UnicodeError | SyntaxError) -> str:
         case IsADirectoryError():
             return "it is a folder. Put the file back, as it came with the lab"
         case OSError():
-            return f"{error.strerror}. Look who may read it"
+            return f"{error.strerror}. Check who may read it"
         case _:
             return f"it is not in UTF-8 ({error}). Save it in that encoding"
 
