@@ -16,7 +16,7 @@ from labkit.base.texts import listed
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv``, by default this process's; return the exit status.
 
-    That is 0, 1 for a no, 2 for a wrong call.
+    It is 0 if all is well, 1 if something is not, and 2 for a wrong call.
     """
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError):  # somebody's own, or none
@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"labkit {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    command = _add(commands, "doctor", _doctor, "look whether this machine is ready for the lab")
+    command = _add(commands, "doctor", _doctor, "find out whether this machine is ready for the lab")
     command = _add(
         commands, "check", _check, "judge answers as they are on disk, and say what is right and what is wrong"
     )
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         commands, "report", _report, "write an assignment's report from your notebook, as you ran and saved it"
     )
     command.add_argument("notebook", metavar="NOTEBOOK", help="its number or name, such as 05")
-    command.add_argument("--out", metavar="FOLDER", type=Path, help="where to write it; runs of the lab without this")
+    command.add_argument("--out", metavar="FOLDER", type=Path, help="where to write it; by default runs/ of the lab")
     command.add_argument("--no-pdf", dest="pdf", action="store_false", help="write the HTML only")
     commands.add_parser("train", help="train a model: see labkit train --help")
 

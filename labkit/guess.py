@@ -33,12 +33,12 @@ def guess(
 ) -> Guess:
     """Ask ``question``: show its form in the cell, and return what holds the guess.
 
-    A number is asked for, in ``unit`` and from ``low`` to ``high`` where these are given; a whole
-    one if both are ints more than 1 apart. With ``choices`` it is one of these strings, and with
-    ``ordered`` all of them in an order, the smallest first. ``name`` is that of this question in
+    The guess is a number, in ``unit`` and from ``low`` to ``high`` where these are given, and a
+    whole one if both are ints more than 1 apart. With ``choices`` it is one of these strings, and
+    with ``ordered`` all of them in order, the smallest first. ``name`` is this question's name in
     the whole course: ``%%needs guess.name`` waits for it.
 
-    Raises ValueError or TypeError for what cannot be asked.
+    Raises ValueError or TypeError for a question that cannot be asked.
     """
     made = Guess(Question(name, question, low, high, unit, tuple(choices or ()), ordered))
     todo.GUESSES[name] = made.missing
