@@ -93,13 +93,13 @@ class _InnerGraph(NamedTuple):
 class _StageNode(torch.autograd.Function):
     """The node that represents a stage in the caller's graph: from input and leaves to output.
 
-    The output comes in the list ``outputs``, which gives it up: a node that knew it would keep it.
+    The output comes in a list, where autograd does not see it: it has a graph already.
     """
 
     @staticmethod
     def forward(ctx: Any, graph: _InnerGraph, outputs: list[torch.Tensor], *_: torch.Tensor) -> torch.Tensor:
         ctx.graph = graph
-        return outputs.pop().detach()  # it shares memory and in-place changes
+        return outputs[0].detach()  # it shares memory and in-place changes
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
