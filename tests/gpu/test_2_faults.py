@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -120,7 +121,7 @@ def test_a_hang_ends_with_the_stacks_of_the_rank_that_spins_and_of_the_one_that_
 
     with rig.workers() as ranks:
         ranks.run(add_up)
-        ranks._timeout_s = 2.0
+        ranks._ranks.plan = replace(ranks._ranks.plan, timeout_s=2.0)
         seconds, error = seconds_until(LaunchTimeout, lambda: ranks.run(hang))
     measured("a hang with 2 s of time, until it is reported", seconds, "s")
     assert "in spin" in error.stacks[0] and "in stay_away" in error.stacks[1]
