@@ -78,6 +78,16 @@ def check_shares(batch_size: int, world_size: int) -> None:
         )
 
 
+def check_output(flag: str, folder: str) -> None:
+    """Make the folder that ``flag`` names. Raise ValueError unless files can be written there."""
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ValueError(f"{flag} is {folder!r}, where no results can be written: {reason}") from None
+
+
 # --- the task -------------------------------------------------------------------------------------
 
 
@@ -119,13 +129,3 @@ class TrainingTask:
     device: Callable[[argparse.Namespace], torch.device | None] = _nothing
     rank_options: Callable[[argparse.Namespace, torch.device], dict[str, Any]] = lambda args, device: {}
     finish: Callable[[Sequence[Any], Any, argparse.Namespace], None] | None = None
-
-
-def check_output(flag: str, folder: str) -> None:
-    """Make the folder that ``flag`` names. Raise ValueError unless files can be written there."""
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ValueError(f"{flag} is {folder!r}, where no results can be written: {reason}") from None
