@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from labkit import models, train
 from labkit.data import Digits, digits
 from labkit.launch import RankError, launch
-from labkit.train import command, digits_task
+from labkit.train import digits_task
 from labkit.train.digits_task import DigitsConfig, Spread, train_digits
 
 SMALL = DigitsConfig("shipped", epochs=2, batch_size=50)
@@ -150,37 +150,6 @@ def test_in_two_terminals_by_torchrun_and_on_own_processes_it_prints_the_same_lo
     for rank, process, text in zip((1, 0), terminals, said, strict=True):
         assert f"rank {rank} of 2, process {process.pid} on " in text  # it waits
         assert f"Hello from rank {rank} of 2: gloo, cpu, process {process.pid} on " in text
-
-
-@pytest.mark.parametrize(
-    ("flags", "complaint"),
-    [
-        ("-w 3", "batch_size is 100 and world_size 3"),
-        ("-w 0", "world_size is 0, expected 1 or more"),
-        ("-w 2 -nr 2", "the rank is 2, expected 0 to 1: one for each process"),
-        ("-w 2 -nr -1", "the rank is -1, expected 0 to 1"),
-        ("-g -2", "--gpu (-g) is -2, and this machine has "),
-        ("-nr 0 -g 99", "--gpu (-g) is 99, and this machine has "),
-        ("--epochs 0", "epochs is 0, expected a whole number, 1 or more"),
-        ("--batch-size 0", "batch_size is 0, expected a whole number, 1 or more"),
-        ("--lr 0", "learning_rate is 0.0, expected a finite number above 0"),
-        ("--seed -1", "seed is -1, expected a whole number, 0 or more"),
-        ("--local-world-size 2", "give each its --rank (-nr), and no --gpu (-g)"),
-        ("-nr 0 -g -1 --local-world-size 2", "give each its --rank (-nr), and no --gpu (-g)"),
-        ("-nr 0 --local-world-size 999", "local_world_size is 999 and the machine has "),
-        ("-nr 0 --local-world-size 0", "local_rank is 0, expected 0 to -1"),
-        ("--source /no/such/folder", "source is '/no/such/folder', which is not a folder"),
-        ("--backend mpi", "invalid choice: 'mpi'"),
-    ],
-)
-def test_bad_flags_are_refused_before_anything_starts(flags, complaint, monkeypatch, capsys):
-    without_torchrun(monkeypatch)
-    monkeypatch.setattr(command, "launch", lambda *_, **__: pytest.fail("processes were started"))
-    monkeypatch.setattr(command, "joined", lambda *_, **__: pytest.fail("ranks met"))
-    with pytest.raises(SystemExit) as stop:
-        train.main([*FLAGS, *flags.split()])
-    assert stop.value.code == 2
-    assert complaint in capsys.readouterr().err
 
 
 def test_ranks_that_do_not_meet_say_why_in_a_line(monkeypatch):

@@ -22,22 +22,7 @@ ROWS = [
     {"sentence1": "The dog slept.", "sentence2": "The cat slept.", "label": 1},
     {"sentence1": "Äpfel, 12 of them!", "sentence2": "Some fruit.", "label": 0},
 ]
-VOCABULARY = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    "the",
-    "The",
-    "dog",
-    "cat",
-    "slept",
-    "chase",
-    "##d",
-    "was",
-    ".",
-]
+VOCABULARY = [*entailment.MARKS, "the", "The", "dog", "cat", "slept", "chase", "##d", "was", "."]
 EXAMPLES = [SentencePair([2, 5, 6, 3, 7, 3], [0, 0, 0, 0, 1, 1], 1), SentencePair([2, 8, 3, 9, 3], [0, 0, 0, 1, 1], 0)]
 
 

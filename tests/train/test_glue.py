@@ -229,45 +229,6 @@ def test_how_far_ranks_are_apart_is_the_largest_difference_and_the_same_answer_f
     assert launch(apart_by_rank, world_size=3).values == [[6.0, 0.0]] * 3
 
 
-WRONG = {
-    "epochs": (0, "epochs is 0, expected a whole number, 1 or more"),
-    "batch_size": (True, "batch_size is True, expected a whole number"),
-    "iterations": (0, "iterations is 0, expected a whole number, 1 or more"),
-    "sync": ("ring", "sync is 'ring', expected one of none, gather_scatter, all_reduce, bucketed, ddp"),
-    "size": ("huge", "size is 'huge', expected one of tiny, mini"),
-    "precision": ("fp16", "precision is 'fp16', expected one of fp32, bf16"),
-    "clip": ("never", "clip is 'never', expected one of after, before"),
-    "learning_rate": (0.0, r"learning_rate is 0\.0, expected a finite number above 0"),
-    "max_grad_norm": (-1.0, r"max_grad_norm is -1\.0, expected a finite number above 0"),
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_a_value_that_cannot_be_is_refused_by_name(name: str) -> None:
-    value, complaint = WRONG[name]
-    with pytest.raises(ValueError, match=complaint):
-        GlueConfig(**{name: value})  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("sync", ["none", "ddp"])
-def test_clipping_before_needs_a_moment_before_the_ranks_agree(sync: str) -> None:
-    with pytest.raises(ValueError, match=f"clip is 'before' and sync '{sync}'"):
-        GlueConfig(sync=sync, clip="before")
-
-
-@pytest.mark.parametrize(
-    ("config", "world_size", "complaint"),
-    [
-        (GlueConfig(batch_size=64), 3, "batch_size is 64 and world_size 3: .* a multiple of 3, such as 66"),
-        (GlueConfig(sync="none"), 2, "sync is 'none' and world_size 2: ranks that never agree"),
-        (GlueConfig(), 0, "world_size is 0, expected 1 or more"),
-    ],
-)
-def test_a_world_that_cannot_train_so_is_refused(config: GlueConfig, world_size: int, complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
-        config.check_world(world_size)
-
-
 # --- what stays on disk ---------------------------------------------------------------------------
 
 

@@ -55,27 +55,24 @@ def test_tokens_per_second_are_summed_over_ranks() -> None:
     assert rate["mean"] == pytest.approx(600)
 
 
-def test_the_merged_result_names_its_warm_up() -> None:
-    assert metrics.merge(RUN)["warm_up"] == {
-        "epochs_dropped": 1,
-        "steps_dropped": 0,
-        "rule": "epoch 1 is warm-up, not counted",
-    }
-    assert metrics.merge([replace(r, config=r.config | {"warmup_epochs": 2}) for r in RUN])["warm_up"]["rule"] == (
-        "epochs 1 to 2 are warm-up, not counted"
-    )
+@pytest.mark.parametrize(
+    ("epochs", "rule", "mean_s"),
+    [
+        (0, "no warm-up: every step counts", (9 + 3 + 4.5) / 3),
+        (1, "epoch 1 is warm-up, not counted", (3 + 4.5) / 2),
+        (2, "epochs 1 to 2 are warm-up, not counted", 4.5),
+    ],
+)
+def test_the_merged_result_names_its_warm_up(epochs: int, rule: str, mean_s: float) -> None:
+    merged = metrics.merge([replace(r, config=r.config | {"warmup_epochs": epochs}) for r in RUN])
+    assert merged["warm_up"] == {"epochs_dropped": epochs, "steps_dropped": 0, "rule": rule}
+    assert merged["training_time_s"]["mean"] == pytest.approx(mean_s)
 
 
 def test_a_single_epoch_counts_without_its_first_steps_and_has_no_spread() -> None:
     merged = metrics.merge([result(0, [epoch(1, 2.0, skipped=3)]), result(1, [epoch(1, 4.0, skipped=3)])])
     assert merged["training_time_s"] == {"mean": 3.0, "std": None, "per_epoch": [3.0]}
     assert merged["warm_up"]["rule"] == "the first 3 of 10 steps of an epoch are warm-up, not counted"
-
-
-def test_every_step_counts_without_warm_up() -> None:
-    merged = metrics.merge([replace(r, config=r.config | {"warmup_epochs": 0}) for r in RUN])
-    assert merged["warm_up"] == {"epochs_dropped": 0, "steps_dropped": 0, "rule": "no warm-up: every step counts"}
-    assert merged["training_time_s"]["mean"] == pytest.approx((9 + 3 + 4.5) / 3)
 
 
 def test_the_order_of_the_results_does_not_matter_but_a_missing_rank_does() -> None:

@@ -23,7 +23,7 @@ from to_do import task
 from labkit import dp, models, train
 from labkit.launch import RankError, launch
 from labkit.trace import EVENT_COLUMNS
-from labkit.train import TranslateConfig, command, metrics, trainer, translate, translation, translation_task
+from labkit.train import TranslateConfig, metrics, trainer, translate, translation, translation_task
 from labkit.train.translation import Example
 
 needs_answers = task("dp.1", "dp.4")
@@ -265,63 +265,3 @@ def test_own_processes_and_torchrun_train_the_same(
         "rank1.json",
         "events.csv",
     }
-
-
-@pytest.mark.parametrize(
-    ("flags", "complaint"),
-    [
-        ("--batch-size 1 --world-size 2", "batch_size is 1 and world_size 2"),
-        ("--world-size 0", "world_size is 0, expected 1 or more"),
-        ("--epochs 0", "epochs is 0, expected a whole number, 1 or more"),
-        ("--epochs -3", "epochs is -3"),
-        ("--limit 0", "limit is 0, expected a whole number, 1 or more"),
-        ("--max-length 3", "max_length is 3, expected a whole number, 4 or more"),
-        ("--vocab-size 100", "vocab_size is 100, expected a whole number, 259 or more"),
-        ("--lr 0", "learning_rate is 0.0, expected a finite number above 0"),
-        ("--size huge", "size is 'huge', expected one of nano, mini"),
-        ("--source /no/such/folder", "source is '/no/such/folder', which is not a folder"),
-        ("--backend mpi", "invalid choice: 'mpi'"),
-        ("--epochs many", "invalid int value: 'many'"),
-    ],
-)
-def test_bad_flags_are_refused_before_anything_starts(
-    flags: str, complaint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    without_torchrun(monkeypatch)
-    monkeypatch.setattr(command, "launch", lambda *_, **__: pytest.fail("processes were started"))
-    with pytest.raises(SystemExit) as stop:
-        train.main(["translate", "--source", "shipped", *flags.split()])
-    assert stop.value.code == 2
-    assert complaint in capsys.readouterr().err
-
-
-def test_an_empty_data_set_is_refused_before_anything_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    without_torchrun(monkeypatch)
-    for name in ("train.de", "train.en"):
-        (tmp_path / name).write_text("")
-    monkeypatch.setattr(command, "launch", lambda *_, **__: pytest.fail("processes were started"))
-    monkeypatch.setenv("LABKIT_DATA", str(tmp_path))
-    with pytest.raises(SystemExit):
-        train.main(["translate"])
-    assert "the train split is empty, expected at least one sentence pair" in capsys.readouterr().err
-
-
-def test_a_world_size_that_torchrun_did_not_start_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(SystemExit):
-        train.main(["translate", "--world-size", "4"])
-    assert "--world-size is 4, but torchrun started 2 ranks; leave it out" in capsys.readouterr().err
-
-
-def test_an_unfilled_task_is_named_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        command, "missing", lambda task: f"TODO {task}: labkit/dp.py, line 7" if task == "dp.4" else None
-    )
-    monkeypatch.setattr(command, "launch", lambda *_, **__: pytest.fail("ranks were started"))
-    with pytest.raises(SystemExit, match=r"TODO dp\.4: labkit/dp\.py, line 7"):
-        train.main(["translate", *SMALL, "--world-size", "2"])

@@ -17,11 +17,10 @@ import torch
 from test_train import without_torchrun
 from to_do import task
 
-from labkit import data, dp, launch, models, train
+from labkit import dp, launch, models, train
 from labkit.parallel.devices import training_devices
 from labkit.train import (
     TranslateConfig,
-    command,
     metrics,
     modes,
     pipeline_trainer,
@@ -242,79 +241,3 @@ def test_one_process_drives_as_many_devices_as_world_size_says(
     assert "pipeline_parallel: 3 virtual devices in one process, 2 micro-batches a batch" in out
     assert "1 on gloo: cpu:0, cpu:1, cpu:2" in out
     assert {path.name for path in tmp_path.iterdir()} == {"merged.json", "rank0.json", "events.csv"}
-
-
-@pytest.mark.parametrize(
-    ("flags", "complaint"),
-    [
-        (
-            "--mode pipedream",
-            "mode is 'pipedream', expected one of data_parallel, model_parallel, pipeline_parallel, gpipe",
-        ),
-        ("--mode 1f1b --n-micro 0", "n_micro is 0, expected a whole number, 1 or more"),
-        ("--mode 1f1b --batch-size 3", "batch_size is 3 and n_micro 4: a batch is cut into n_micro micro-batches"),
-        ("--mode pipeline_parallel --batch-size 3", "batch_size is 3 and n_micro 4"),
-        ("--mode gpipe --world-size 4 --n-layer 3", "the model has 3 blocks and mode gpipe cuts it into 4 stages"),
-        (
-            "--mode zb-v",
-            "the model has 3 blocks and mode zb_v cuts it into 4 stages, expected at least a block for each: ",
-        ),
-        (
-            "--mode interleaved --stages-per-rank 3 --n-layer 5",
-            "take n_layer=6 (--n-layer 6), a bigger size, or fewer ranks",
-        ),
-        ("--mode model_parallel --world-size 5 --n-layer 4", "mode model_parallel puts it on 5 devices"),
-        (
-            "--mode interleaved --n-micro 5 --n-layer 6",
-            "mode is interleaved: n_micro is 5, expected one that divides",
-        ),
-        ("--mode gpipe --world-size 0", "world_size is 0, expected 1 or more"),
-        ("--mode model_parallel --world-size 0", "n_devices is 0, expected a whole number, 1 or more"),
-        ("--mode gpipe --n-layer 0", "n_layer is 0, expected a whole number, 1 or more"),
-    ],
-)
-def test_bad_modes_are_refused_before_anything_starts(
-    flags: str, complaint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    without_torchrun(monkeypatch)
-    monkeypatch.setattr(command, "launch", lambda *_, **__: pytest.fail("processes were started"))
-    monkeypatch.setattr(data, "translation", lambda *_: pytest.fail("data was loaded"))
-    with pytest.raises(SystemExit) as stop:
-        train.main(["translate", *flags.split()])
-    assert stop.value.code == 2
-    assert complaint in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("mode", modes.ONE_PROCESS)
-def test_torchrun_with_several_processes_is_refused_where_one_drives_all_devices(
-    mode: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(SystemExit):
-        train.main(["translate", "--mode", mode])
-    complaint = f"mode is {mode}, in which one process drives all devices, and there are 2 processes: start 1"
-    assert complaint in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("mode", "needed"),
-    [
-        ("model_parallel", {"dp.1"}),
-        ("pipeline_parallel", {"dp.1", "pipe.1", "pipe.2", "pipe.3", "pipe.4"}),
-        *((mode, {"dp.1", "pipe.5"}) for mode in modes.SCHEDULED),
-    ],
-)
-def test_each_unfilled_task_that_a_mode_needs_is_named_and_no_other(
-    mode: str, needed: set[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without_torchrun(monkeypatch)
-    monkeypatch.setattr(translation, "load_corpus", lambda *_: CORPUS)
-    for unfilled in ("dp.1", "dp.4", "pipe.1", "pipe.2", "pipe.3", "pipe.4", "pipe.5"):
-        monkeypatch.setattr(
-            command, "missing", lambda task, u=unfilled: f"TODO {u}: a file, line 7" if task == u else None
-        )
-        monkeypatch.setattr(command, "launch", lambda *_, **__: sys.exit("ranks were started"))
-        expected = rf"TODO {unfilled}: a file, line 7" if unfilled in needed else "ranks were started"
-        with pytest.raises(SystemExit, match=expected):
-            train.main(["translate", "--mode", mode, "--size", "nano", "--n-layer", "4"])
