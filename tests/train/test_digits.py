@@ -3,22 +3,18 @@ command refuses what cannot be."""
 
 from __future__ import annotations
 
-import os
 import re
-import socket
-import subprocess
-import sys
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from test_train import without_torchrun
 from torch.utils.data import DataLoader, DistributedSampler
+from train_commands import by_torchrun, ended, free_port, terminal, without_torchrun
 
 from labkit import models, train
 from labkit.data import Digits, digits
-from labkit.launch import RankError, launch
+from labkit.launch import launch
 from labkit.train import digits_task
 from labkit.train.digits_task import DigitsConfig, Spread, train_digits
 
@@ -104,20 +100,10 @@ def test_spread_layers_are_all_there_in_their_order_and_on_their_devices():
         Spread(models.convnet(8), [torch.device("cpu")] * 11)
 
 
-def test_a_rank_that_cannot_read_the_data_is_told_and_nobody_waits():
-    with pytest.raises(RankError, match="FileNotFoundError: source is 'nowhere at all'"):
-        launch(train_digits, DigitsConfig("nowhere at all"), timeout_s=60)
-
-
 # --- the command ----------------------------------------------------------------------------------
 
 
 FLAGS = ["digits", "--source", "shipped", "--epochs", "2"]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def progress(text: str) -> tuple[list[str], list[float]]:
@@ -129,20 +115,12 @@ def progress(text: str) -> tuple[list[str], list[float]]:
 @pytest.mark.slow
 def test_in_two_terminals_by_torchrun_and_on_own_processes_it_prints_the_same_losses(monkeypatch, capfd):
     without_torchrun(monkeypatch)
-    env = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     train.main([*FLAGS, "-w", "2", "-g", "-1"])
     own = capfd.readouterr().out
     where = ["--master_addr", "127.0.0.1", "--master_port", str(free_port())]
-    command = [sys.executable, "-m", "labkit.train", *FLAGS, "-w", "2", "-g", "-1", *where, "-nr"]
-    terminals = [subprocess.Popen([*command, str(n)], env=env, stdout=subprocess.PIPE, text=True) for n in (1, 0)]
-    try:
-        said = [process.communicate(timeout=120)[0] for process in terminals]
-    finally:
-        for process in terminals:
-            process.kill()
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
-    done = subprocess.run([*torchrun, "labkit.train", *FLAGS, "-g", "-1"], env=env, stdout=subprocess.PIPE, text=True)
-    assert [process.returncode for process in (*terminals, done)] == [0, 0, 0]
+    terminals = [terminal(*FLAGS, "-w", "2", "-g", "-1", *where, "-nr", str(n)) for n in (1, 0)]
+    said = [out for status, out, _ in ended(terminals) if status == 0]
+    done = by_torchrun(*FLAGS, "-g", "-1")
     words, numbers = progress(own)
     assert len(words) == 7 and words[0] == "Epoch [1/2], Step [5/15], Loss:"
     for text in (*said, done.stdout):

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,8 +14,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from test_train import without_torchrun
 from to_do import task
+from train_commands import by_torchrun, ended, free_port, terminal, without_torchrun
 
 from labkit import train
 from labkit.trace import EVENT_COLUMNS
@@ -28,40 +27,15 @@ SMALL = ["--data-dir", "shipped", "--vocab-size", "300", "--limit", "48", "--lim
 SMALL += ["--batch-size", "16", "--no-dropout", "--lr", "1e-3", "--model", ""]
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
+def rank(number: int, port: int, *flags: str) -> subprocess.Popen[str]:
+    where = ["--master-ip", "127.0.0.1", "--master-port", str(port)]
+    return terminal("glue", *flags, *where, "--local-rank", str(number))
 
 
-def environment() -> dict[str, str]:
-    return os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-
-
-def terminal(rank: int, port: int, flags: list[str]) -> subprocess.Popen[str]:
-    """A process that is one rank of the assignment's command, as in a terminal of its own."""
-    command = [sys.executable, "-m", "labkit.train", "glue", *flags, "--master-ip", "127.0.0.1", "--master-port"]
-    return subprocess.Popen(
-        [*command, str(port), "--local-rank", str(rank)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-    )
-
-
-def started_by_hand(flags: list[str], ranks: list[int], port: int, *common: str) -> list[tuple[int, str, str]]:
+def started_by_hand(ranks: list[int], *flags: str) -> list[tuple[int, str, str]]:
     """Exit status, stdout and stderr of a process for each rank, as in so many terminals."""
-    return ended([terminal(rank, port, [*flags, *common]) for rank in ranks])
-
-
-def ended(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
-    """Exit status, stdout and stderr of processes, once they have ended."""
-    try:
-        printed = [process.communicate(timeout=200) for process in processes]
-        return [(process.returncode, *both) for process, both in zip(processes, printed, strict=True)]
-    finally:
-        for process in processes:
-            process.kill()
+    port = free_port()
+    return ended([rank(number, port, *flags) for number in ranks])
 
 
 # --- three ways to start it -----------------------------------------------------------------------
@@ -76,12 +50,9 @@ def test_by_hand_by_torchrun_and_on_own_processes_it_trains_the_same(
     flags = [*SMALL, "--model_type", "bert", "--task_name=RTE", "--num_train_epochs", "2.0", "--do_train", "--do_eval"]
     train.main(["glue", *flags, "--world-size", "2", "--output_dir", str(tmp_path / "own")])
     own_out = capfd.readouterr().out
-    two = started_by_hand([*flags, "--output-dir", str(tmp_path / "hand")], [1, 0], free_port(), "--world-size", "2")
+    two = started_by_hand([1, 0], *flags, "--output-dir", str(tmp_path / "hand"), "--world-size", "2")
     assert [status for status, *_ in two] == [0, 0], two
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
-    command = [*torchrun, "labkit.train", "glue", *flags, "--output-dir", str(tmp_path / "torchrun")]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
+    by_torchrun("glue", *flags, "--output-dir", str(tmp_path / "torchrun"))
 
     own, hand, torchrun_s = (
         json.loads((tmp_path / name / "merged.json").read_text()) for name in ("own", "hand", "torchrun")
@@ -140,10 +111,10 @@ def test_results_of_an_earlier_run_are_not_lost_unless_asked_for(
 @pytest.mark.slow
 @needs_all_reduce
 def test_a_process_that_never_comes_and_one_too_many_are_named_in_the_terminals_of_the_others() -> None:
-    alone = started_by_hand(SMALL, [0], free_port(), "--world-size", "2", "--timeout-s", "2")
+    alone = started_by_hand([0], *SMALL, "--world-size", "2", "--timeout-s", "2")
     assert alone[0][0] != 0 and "rank 1 of 2 did not come within 2 s" in alone[0][2]
     assert "Traceback" not in alone[0][2]
-    twice = started_by_hand(SMALL, [0, 1, 1], free_port(), "--world-size", "3", "--sync", "ddp", "--batch-size", "15")
+    twice = started_by_hand([0, 1, 1], *SMALL, "--world-size", "3", "--sync", "ddp", "--batch-size", "15")
     assert all(status for status, *_ in twice)
     assert all("two processes have rank 1 of 3" in error for _, _, error in twice)
 
@@ -152,7 +123,7 @@ def test_a_process_that_never_comes_and_one_too_many_are_named_in_the_terminals_
 @needs_all_reduce
 def test_ranks_that_were_told_different_things_say_which_before_they_train() -> None:
     port, flags = free_port(), [*SMALL, "--world-size", "2"]
-    both = ended([terminal(0, port, flags), terminal(1, port, [*flags, "--learning-rate", "0.5"])])
+    both = ended([rank(0, port, *flags), rank(1, port, *flags, "--learning-rate", "0.5")])
     for status, out, error in both:
         assert status != 0 and "iter" not in out and "Traceback" not in error
         assert "learning_rate is 0.5 on rank 1, and 0.001 on rank 0. Start all of them with the same" in error
@@ -162,7 +133,7 @@ def test_ranks_that_were_told_different_things_say_which_before_they_train() -> 
 @needs_all_reduce
 def test_a_rank_whose_partner_is_killed_says_so_and_ends() -> None:
     port, flags = free_port(), [*SMALL, "--world-size", "2", "--epochs", "10000"]
-    survivor, victim = terminal(0, port, flags), terminal(1, port, flags)
+    survivor, victim = rank(0, port, *flags), rank(1, port, *flags)
     assert victim.stdout is not None
     assert any(line.startswith("iter 2 loss") for line in victim.stdout)
     victim.kill()
@@ -171,7 +142,7 @@ def test_a_rank_whose_partner_is_killed_says_so_and_ends() -> None:
 
 
 def test_an_interrupt_while_ranks_wait_ends_in_a_word() -> None:
-    waiting = terminal(0, free_port(), [*SMALL, "--world-size", "2"])
+    waiting = rank(0, free_port(), *SMALL, "--world-size", "2")
     assert waiting.stdout is not None
     assert any("rank 0 of 2, process" in line and "waiting until all are there" in line for line in waiting.stdout)
     waiting.send_signal(signal.SIGINT)

@@ -4,9 +4,6 @@ results on disk."""
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import threading
 import traceback
 from pathlib import Path
@@ -19,11 +16,12 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from to_do import task
+from train_commands import by_torchrun, without_torchrun
 
 from labkit import dp, models, train
 from labkit.launch import RankError, launch
 from labkit.trace import EVENT_COLUMNS
-from labkit.train import TranslateConfig, metrics, trainer, translate, translation, translation_task
+from labkit.train import GlueConfig, TranslateConfig, glue, metrics, trainer, translate, translation, translation_task
 from labkit.train.translation import Example
 
 needs_answers = task("dp.1", "dp.4")
@@ -158,11 +156,6 @@ def test_two_ranks_bring_home_one_result_from_a_notebook_cell() -> None:
     assert set(all_reduce["bytes"]) == {4 * merged["parameters"]}
 
 
-def test_data_that_cannot_be_loaded_is_told_by_rank_0_and_nobody_waits() -> None:
-    with pytest.raises(RankError, match="FileNotFoundError: source is 'nowhere at all'"):
-        launch(translate, TranslateConfig(source="nowhere at all"), timeout_s=60)
-
-
 class Unpicklable(Exception):
     """Neither goes through pickle nor says what it is."""
 
@@ -220,11 +213,6 @@ def test_a_batch_that_ranks_cannot_share_equally_is_said(capfd: pytest.CaptureFi
 # --- the command line -----------------------------------------------------------------------------
 
 
-def without_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"):
-        monkeypatch.delenv(name, raising=False)
-
-
 @needs_answers
 def test_own_processes_and_torchrun_train_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -234,13 +222,9 @@ def test_own_processes_and_torchrun_train_the_same(
         ["translate", *SMALL, "--world_size=2", "--n_epochs", "2", "--save_gradients", "--out", str(tmp_path / "a")]
     )
     out = capfd.readouterr().out
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
-    command = [*torchrun, "labkit.train", "translate", *SMALL, "--epochs", "2", "--out", str(tmp_path / "b")]
     threads = str(json.loads((tmp_path / "a" / "merged.json").read_text())["threads_per_rank"])
-    interface = "lo" if sys.platform == "linux" else "lo0"
-    env = os.environ | {"OMP_NUM_THREADS": threads, "GLOO_SOCKET_IFNAME": interface}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    flags = ["translate", *SMALL, "--epochs", "2", "--out", str(tmp_path / "b")]
+    done = by_torchrun(*flags, OMP_NUM_THREADS=threads)
 
     ours, theirs = (json.loads((tmp_path / name / "merged.json").read_text()) for name in "ab")
     assert ours["validation_loss"] == pytest.approx(theirs["validation_loss"], rel=1e-4)
@@ -265,3 +249,40 @@ def test_own_processes_and_torchrun_train_the_same(
         "rank1.json",
         "events.csv",
     }
+
+
+# --- a loss that is no number ---------------------------------------------------------------------
+
+
+SHIPPED = {"source": "shipped", "epochs": 2, "batch_size": 16, "learning_rate": 1e30}
+TRANSLATE = SHIPPED | {"size": "nano", "vocab_size": 300, "limit": 40, "limit_eval": 4, "bleu": False, "n_layer": 2}
+
+
+@task("dp.1", "dp.4", "pipe.5")
+@pytest.mark.parametrize(
+    ("fn", "config"),
+    [
+        (glue, GlueConfig(**SHIPPED, vocab_size=300, limit=48, limit_eval=8)),
+        (translate, TranslateConfig(**TRANSLATE)),
+        (translate, TranslateConfig(**TRANSLATE, mode="1f1b")),
+    ],
+)
+def test_a_loss_that_is_no_number_stops_all_ranks_with_the_step_it_began_at(fn, config):
+    with pytest.raises(RankError, match=r"the loss is (nan|inf) from step 2 on \(and so did rank 1\)") as stop:
+        launch(fn, config, backend="gloo", timeout_s=60)
+    assert stop.value.error_type == "FloatingPointError"
+
+
+@task("dp.1")
+def test_a_last_step_that_ruins_the_model_is_seen_in_validation():
+    config = TranslateConfig(**TRANSLATE | {"epochs": 1, "limit": 16}, mode="model_parallel")
+    with pytest.raises(FloatingPointError, match="the validation loss is nan from step 1 on"):
+        translate(config)
+
+
+def test_so_do_digits_and_the_command_ends_with_that_line_alone(monkeypatch, capfd):
+    without_torchrun(monkeypatch)
+    expected = r"^rank \d raised FloatingPointError: .* the loss is (nan|inf) from step 2 on \(and so did rank \d\)$"
+    with pytest.raises(SystemExit, match=expected):
+        train.main(["digits", "--source", "shipped", "--lr", "1e30", "--backend", "gloo"])
+    assert "Traceback" not in capfd.readouterr().err

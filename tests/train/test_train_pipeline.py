@@ -5,17 +5,14 @@ from __future__ import annotations
 
 import gc
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from test_train import without_torchrun
 from to_do import task
+from train_commands import by_torchrun, without_torchrun
 
 from labkit import dp, launch, models, train
 from labkit.parallel.devices import training_devices
@@ -214,12 +211,8 @@ SMALL = "--source shipped --size nano --limit 120 --limit-eval 20 --batch-size 1
 @pytest.mark.slow
 @needs_answers
 def test_under_torchrun_a_pipeline_trains_and_translates_as_one_process(tmp_path: Path) -> None:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
     flags = [*SMALL.split(), "--model_parallel_mode", "zb-h1", "--n_chunk=2", "--out", str(tmp_path)]
-    env = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0"}
-    command = [*torchrun, "labkit.train", "translate", *flags]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    done = by_torchrun("translate", *flags)
     merged = json.loads((tmp_path / "merged.json").read_text())
     small = TranslateConfig("shipped", "nano", limit=120, limit_eval=20, epochs=2, batch_size=16)
     expected = translate(small)
