@@ -8,7 +8,7 @@
 3. what ships with the lab in ``data/``, or with scikit-learn.
 """
 
-from labkit.data.entailment import rte
+from labkit.data.glue import rte
 from labkit.data.handwritten import Digits, digits
 from labkit.data.sentence_pairs import translation
 from labkit.data.sources import Rows

@@ -298,7 +298,7 @@ def fingerprint(module: torch.nn.Module) -> str:
 
 
 @torch.no_grad()
-def apart(module: torch.nn.Module) -> float:
+def max_parameter_difference(module: torch.nn.Module) -> float:
     """Return how far any parameter differs between two ranks at most; 0 is to the last bit.
 
     Every rank of the process group has to ask, and gets the same answer.

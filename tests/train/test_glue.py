@@ -17,7 +17,7 @@ from labkit import models
 from labkit.launch import RankError, launch
 from labkit.train import glue_task
 from labkit.train.entailment import EntailmentCorpus, SentencePair
-from labkit.train.glue_task import GlueConfig, GlueResult, apart, glue, load_glue
+from labkit.train.glue_task import GlueConfig, GlueResult, glue, load_glue, max_parameter_difference
 from labkit.train.trainer import SYNC_METHODS
 
 AGREEING = [name for name in SYNC_METHODS if name != "none"]
@@ -221,7 +221,7 @@ def apart_by_rank() -> list[float]:
     found = []
     for weights in ([dist.get_rank(), 3.0 * dist.get_rank()], [0.5, 0.25]):
         module.weight.data = torch.tensor([weights], dtype=torch.float32)
-        found.append(apart(module))
+        found.append(max_parameter_difference(module))
     return found
 
 
