@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from labkit.base.interrupts import uninterrupted
+from labkit.base.texts import listed
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore
@@ -343,5 +344,4 @@ def _wait_for_readers(store: TCPStore) -> None:
 
 def _listed(ranks: list[int]) -> str:
     """Return "rank 2", or "ranks 1, 2 and 3"."""
-    *others, last = map(str, ranks)
-    return f"ranks {', '.join(others)} and {last}" if others else f"rank {last}"
+    return f"{'ranks' if len(ranks) > 1 else 'rank'} {listed(ranks)}"
