@@ -1,6 +1,6 @@
 # make lab        set up, then JupyterLab on the first notebook
-# make test       set up, then what a change can break, in about 10 minutes on two quiet cores
-# make test SLOW=1            all tests, as .ci/run: about 17 minutes
+# make test       set up, then what a change can break, in about 9 minutes on two quiet cores
+# make test SLOW=1            all tests, as .ci/run: about 16 minutes
 # make test TESTS=tests/draw  some tests alone, the slow ones among them too
 # make figures    run every notebook without a browser and export figures/
 # make notebooks  run every notebook and store its outputs in place (instructors)
