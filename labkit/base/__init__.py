@@ -7,9 +7,8 @@ hub               does the Hugging Face hub answer
 interrupts        hold a keyboard interrupt back
 machine           how many cores and how much memory this process may use
 measurement_html  measurements as HTML, and lines that have them
-network           this machine's addresses and interfaces
 notebook          is this a notebook, and one whose outputs are for keeping
-rendezvous        how processes find each other
+rendezvous        how processes find each other, and by which addresses
 tensors           a tensor as its bytes
 texts             names in a sentence; a long text made short
 """

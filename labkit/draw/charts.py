@@ -270,7 +270,14 @@ def _scale(ax: Axes, log: str) -> None:
     if "y" in log:
         ax.set_yscale("log")
         for axis_formatter in (ax.yaxis.set_major_formatter, ax.yaxis.set_minor_formatter):
-            axis_formatter(LogFormatter(minor_thresholds=(1.5, 0.4)))  # 20, not 2 × 10¹
+            axis_formatter(_PlainLogFormatter(minor_thresholds=(1.5, 0.4)))  # 20, not 2 × 10¹
+
+
+class _PlainLogFormatter(LogFormatter):
+    """Labels what its base class does: with 0.1, not 1e-01."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        return f"{x:g}" if super().__call__(x, pos) else ""
 
 
 def _check_columns(table: pd.DataFrame, what: str, names: list[str], numbers: list[str]) -> None:

@@ -129,7 +129,7 @@ def _add_start_flags(parser: argparse.ArgumentParser, task: TrainingTask) -> Non
     """Add the flags that say how ranks start: here, by torchrun or, where they can, by hand."""
     add, own = parser.add_argument, ByHand._field_defaults
     parser.set_defaults(rank=None, default_world_size=2, wait_s=300.0, run_s=DAY_S)
-    limit: dict[str, Any] = {"metavar": "TIMEOUT_S", "type": _seconds}
+    seconds: dict[str, Any] = {"metavar": "SECONDS", "type": _seconds}
     if task.rank_flags:
         add("-w", "--world-size", type=int, help="processes in all, 2 if not given; torchrun sets its own")
         rank = "which one this process is, started by hand: from 0 on; without it all are started here"
@@ -137,16 +137,21 @@ def _add_start_flags(parser: argparse.ArgumentParser, task: TrainingTask) -> Non
         master = "an address of rank 0's machine, for all ranks alike (%(default)s)"
         add("--master-ip", "--master-addr", dest="master_ip", default=own["host"], help=master)
         add("--master-port", type=int, default=own["port"], help="where rank 0 listens (%(default)s)")
-        add("--timeout-s", dest="wait_s", help="to wait for ranks that are started by hand (%(default)g)", **limit)
+        add("--timeout-s", dest="wait_s", help="to wait for ranks that are started by hand (%(default)g)", **seconds)
     else:
         several = "ranks, 2 if not given; torchrun sets its own. Devices, in the modes in which one process drives all of them"
         add("--world-size", type=int, help=several)
-        add("--timeout-s", dest="run_s", help="seconds after which unfinished ranks are ended (%(default)g)", **limit)
+    add(
+        "--time-limit-s",
+        dest="run_s",
+        help="after which ranks that this command starts are ended (%(default)g)",
+        **seconds,
+    )
     add("--backend", default="auto", choices=BACKENDS, help="auto: NCCL where each rank has a GPU, else gloo")
 
 
 def _seconds(text: str) -> float:
     """Return the time to wait that a flag gives: a type for argparse."""
     if not 0 < float(text) <= LONGEST_S:
-        raise argparse.ArgumentTypeError(f"{text} is no time to wait, expected seconds above 0, at most {LONGEST_S:g}")
+        raise argparse.ArgumentTypeError(f"{text} is no time, expected seconds above 0, at most {LONGEST_S:g}")
     return float(text)

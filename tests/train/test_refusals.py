@@ -22,9 +22,9 @@ OF_ALL = [
     ("--lr 0", "learning_rate is 0.0, expected a finite number above 0"),
     ("--lr 1e400", "learning_rate is inf, expected a finite number above 0"),
     ("--world-size 0", "world_size is 0, expected 1 or more"),
-    ("--timeout-s -1", "--timeout-s: -1 is no time to wait, expected seconds above 0"),
-    ("--timeout-s nan", "--timeout-s: nan is no time to wait"),
-    ("--timeout-s 1e300", "--timeout-s: 1e300 is no time to wait, expected seconds above 0, at most 1e+08"),
+    ("--time-limit-s -1", "--time-limit-s: -1 is no time, expected seconds above 0"),
+    ("--time-limit-s nan", "--time-limit-s: nan is no time"),
+    ("--time-limit-s 1e300", "--time-limit-s: 1e300 is no time, expected seconds above 0, at most 1e+08"),
     ("--backend mpi", "invalid choice: 'mpi'"),
 ]
 OF_ONE = {
