@@ -164,8 +164,10 @@ def joined(
             if device.type == "cuda":
                 torch.cuda.set_device(device)
             _check_ranks(store, rank, world_size, backend, device, options)
-            dist.init_process_group(backend, timeout=limit, store=store, rank=rank, world_size=world_size)
             try:
+                dist.init_process_group(backend, timeout=limit, store=store, rank=rank, world_size=world_size)
+                if backend == "gloo":
+                    dist.barrier()  # a rank still reads addresses in the store when others are through
                 yield device
             except BaseException as error:
                 shown = _lost(error, watch.failure()) or error

@@ -249,6 +249,14 @@ def test_a_rank_fails_with_its_own_error_and_ends_the_others_although_no_group_e
 
 
 def go_on_without_rank_0(rank, port, killed):
+    form_group = dist.init_process_group
+
+    def form_slowly(*args, store, **kwargs):
+        form_group(*args, store=store, **kwargs)
+        time.sleep(rank / 2)
+        store.check(["its last address"])
+
+    dist.init_process_group = form_slowly
     with joined(ByHand(rank, 2, port=port), device=torch.device("cpu")):
         if rank == 0 and killed:
             os.kill(os.getpid(), signal.SIGKILL)
