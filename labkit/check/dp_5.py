@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from labkit.base.texts import listed
 from labkit.check.calls import calls_have_ended, recorded
 from labkit.check.harness import Finding, TaskClaims
 
@@ -114,7 +115,7 @@ def messages_go_round_the_ring(case: Case, seen: Any) -> Finding:
     for rank, found in enumerate(seen):
         neighbours = {(rank - 1) % n, (rank + 1) % n}
         if others := {name for name, *_ in found["calls"]} - {"send", "recv"}:
-            return f"rank {rank} called {' and '.join(sorted(others))}: make it of sending and receiving alone"
+            return f"rank {rank} called {listed(sorted(others))}: make it of sending and receiving alone"
         if strangers := {peer for _, _, peer, _ in found["calls"]} - neighbours:
             return f"rank {rank} talked to rank {min(strangers)}, and its only neighbours in the ring are {neighbours}"
         sent = sum(size for name, size, *_ in found["calls"] if name == "send")

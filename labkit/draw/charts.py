@@ -14,6 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogFormatter
 
 from labkit.base.formats import emulated
+from labkit.base.texts import listed
 from labkit.draw.marks import lines_at, mark_guess, remember_columns
 from labkit.draw.palette import MEASURED, SOURCES, SeriesStyle, darker
 from labkit.draw.picture import INK, attach, house_style, new_axes
@@ -67,7 +68,7 @@ def bars(
     if log and (table[value] <= 0).any():
         raise ValueError(f"bars(table): {value} has entries that are not positive, which have no place on a log axis")
     if table.duplicated(keys).any():
-        raise ValueError(f"bars(table): two rows for one bar; expected one row per {' and '.join(keys)}")
+        raise ValueError(f"bars(table): two rows for one bar; expected one row per {listed(keys)}")
     groups = list(table[group].unique())
     names = [""] if series is None else [str(name) for name in table[series].unique()]
     styles = bar_styles(names)

@@ -15,6 +15,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from labkit.base.texts import listed
 from labkit.draw.palette import GUESS, SOURCES
 from labkit.draw.picture import attach, drawn_table, house_style
 from labkit.draw.sources import source_of
@@ -68,7 +69,7 @@ def mark_guess(
         name: place for name, place in (("x", x), ("y", y), ("group", group), ("axis", axis)) if place is not None
     }
     if len(places) != 1:
-        raise TypeError(f"mark_guess: got {' and '.join(places) or 'no place'}, expected one of x, y, group and axis")
+        raise TypeError(f"mark_guess: got {listed(places) or 'no place'}, expected one of x, y, group and axis")
     value = _number(getattr(guess, "value", guess))
     if value is None:
         return ax

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from labkit.base.texts import listed
 from labkit.parallel.devices import PLAIN_CPU, check_device, is_virtual
 
 
@@ -89,7 +90,7 @@ def _named_device(name: str, module: nn.Module) -> torch.device | None:
     what = f"module {name!r}, a {type(module.module if given else module).__name__}"
     if len(found) > 1:
         raise ValueError(
-            f"{what}, has parameters or buffers on {' and '.join(found)}, expected one device: move it to one, or make its "
+            f"{what}, has parameters or buffers on {listed(found)}, expected one device: move it to one, or make its "
             "parts modules of the nn.Sequential"
         )
     if given and found and torch.device(found[0]) != (PLAIN_CPU if is_virtual(given) else given):

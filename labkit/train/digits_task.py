@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, DistributedSampler, default_collate
 
 from labkit import models
 from labkit.base import machine
+from labkit.base.texts import listed
 from labkit.data import Digits, digits
 from labkit.parallel.bucket import take_from_rank_0
 from labkit.parallel.devices import device_ids
@@ -97,7 +98,7 @@ def train_digits(
     rank, world_size = world()
     check_shares(config.batch_size, world_size)
     devices = list(devices) or [device()]
-    where = " and ".join(map(str, devices))
+    where = listed(devices)
     print(f"Hello from rank {rank} of {world_size}: {dist.get_backend()}, {where}, {process()}", flush=True)
     train: Any  # a data set by its methods, as torch's loader wants it
     test: Digits
