@@ -5,6 +5,7 @@
 # make figures    run every notebook without a browser and export figures/
 # make notebooks  run every notebook and store its outputs in place (instructors)
 # make screenshots  the pictures of the explorers in README.md and docs, from a real JupyterLab
+# make submit     pack what you hand in: submission.zip; SUBMIT_FLAGS="--layout 11-868" as an assignment asks for it
 # make bench      side by side with what a user would pick instead
 # make gpu        all that waits for a GPU, in at most 9 minutes, with the Python that is there: no set-up
 # make gpu GPU_FLAGS="--part faults"  one part of it; --rehearse without a GPU; --notebooks runs those too
@@ -18,7 +19,7 @@ BIN := $(VENV)/bin
 PYTEST_FLAGS ?= --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 25
 READY := $(VENV)/ready$(if $(SYSTEM_TORCH),-with-system-torch)
 
-.PHONY: setup lab test figures notebooks screenshots bench gpu matrix clean
+.PHONY: setup lab test figures notebooks screenshots submit bench gpu matrix clean
 
 setup: $(READY)
 
@@ -48,6 +49,9 @@ notebooks: setup
 
 screenshots: setup
 	$(BIN)/python tests/browser/screenshots.py
+
+submit: setup
+	$(BIN)/labkit submit $(SUBMIT_FLAGS)
 
 bench: setup
 	for benchmark in benchmarks/bench_*.py; do $(BIN)/python $$benchmark || exit 1; done

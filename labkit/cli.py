@@ -12,6 +12,8 @@ from pathlib import Path
 from labkit import __version__
 from labkit.base.texts import listed
 
+LAYOUTS = ("labkit", "11-868", "cos598d")
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv``, by default this process's; return the exit status.
@@ -34,6 +36,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     command.add_argument("tasks", nargs="*", metavar="TASK", help="such as dp.1; all of them if none is given")
     command.add_argument("--hint", type=int, choices=(1, 2, 3), help="a hint as well; 2 and 3 say more than 1")
+    command.add_argument(
+        "--from", dest="archive", metavar="FILE", type=Path, help="the answers in what labkit submit made"
+    )
+    command = _add(commands, "submit", _submit, "pack what you hand in, and say before what a grader would say")
+    command.add_argument(
+        "--out", metavar="FILE", type=Path, default=Path("submission.zip"), help="%(default)s if not given"
+    )
+    command.add_argument(
+        "--layout", default="labkit", choices=LAYOUTS, help="as an assignment asks for it; %(default)s"
+    )
+    command.add_argument("--only", metavar="TASKS", default="", help="such as dp, or dp.1,pipe")
+    command.add_argument("--name", default="", help="NETID_First_Last, of the report of cos598d")
+    command.add_argument("--force", action="store_true", help="replace FILE if it is there")
+    command.add_argument("--execute", action="store_true", help="run the notebooks first")
     command = _add(commands, "student", _student, "write the student edition of this repository")
     command.add_argument("directory", metavar="DIR", help="a new or empty directory, outside the repository")
     command = _add(
@@ -74,12 +90,42 @@ def _check(args: argparse.Namespace) -> int:
         return _refuse(f"check: --hint {args.hint} is for which task? Name it, as in: check dp.1 --hint {args.hint}")
     from labkit.check import check
 
+    if args.archive:
+        return _check_archive(args)
     passed = True
     for task in args.tasks or TASKS:
         result = check(task, hint=args.hint)
         print(result, flush=True)
         passed &= result.passed
     return 0 if passed else 1
+
+
+def _check_archive(args: argparse.Namespace) -> int:
+    from labkit.course.grading import check_archive, table
+    from labkit.course.student import REPOSITORY
+    from labkit.todo import TASKS
+
+    try:
+        results, remarks = check_archive(args.archive, REPOSITORY, args.tasks or list(TASKS))
+    except ValueError as error:
+        return _refuse(f"check: {error}")
+    print("\n".join([table(results), *remarks]))
+    return 0 if all(each.passed for each in results) else 1
+
+
+def _submit(args: argparse.Namespace) -> int:
+    from labkit.course.grading import tasks_of
+    from labkit.course.submission import Request, submit
+
+    try:
+        tasks = tasks_of([each for each in args.only.split(",") if each])
+        in_order = submit(Request(args.out, args.layout, tasks, args.name, args.force, args.execute))
+    except (ValueError, OSError) as error:
+        return _refuse(f"submit: {error}")
+    except KeyboardInterrupt:
+        print("\ninterrupted: nothing was written", file=sys.stderr)
+        return 130
+    return 0 if in_order else 1
 
 
 def _student(args: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
@@ -44,22 +44,33 @@ class ReportFiles(NamedTuple):
     notes: tuple[str, ...]
 
 
-def write_report(notebook: str, folder: Path | None = None, pdf: bool = True) -> ReportFiles:
+def write_report(
+    notebook: str,
+    folder: Path | None = None,
+    pdf: bool = True,
+    wash: Callable[[str], str] = str,
+    more: str = "",
+    texts_alone: bool = False,
+) -> ReportFiles:
     """Write ``report-NN.html``, and beside it a PDF where there is a Chromium to print it.
 
     ``notebook`` is a number ("05"), a name, or a path. ``folder`` is by default ``runs`` of the
-    lab. Nothing is written before the notebook has been read and found in order, and each file
-    appears whole or not at all.
+    lab. ``more`` is Markdown that stands after the title; ``wash`` changes the page before it is
+    written; with ``texts_alone`` it has questions and answers, and no cells that were run. Nothing
+    is written before the notebook has been read and found in order, and each file appears whole or
+    not at all.
 
     Raises ReportError for a notebook that is not there, cannot be told from another, has no cells
     for a report or was not run; FileNotFoundError outside a lab; OSError where no file can be
     written.
     """
     path = find_notebook(notebook)
-    report = read_report(path)
+    report = read_report(path, texts_alone)
     from labkit.course.report_page import page  # loads much, and only for a report that can be
 
-    html = page(report, path.parent, list(_runs(path))).encode()
+    if more:
+        report.cells.insert(1, new_markdown_cell(more))
+    html = wash(page(report, path.parent, list(_runs(path)))).encode()
     folder = folder or notebooks_folder().parent / "runs"
     folder.mkdir(parents=True, exist_ok=True)
     target, notes = folder / f"report-{_number(path)}.html", list(_notes(report))
@@ -133,8 +144,10 @@ def _tags(cell: NotebookNode) -> set[str]:
 # --- what it has for a report ---------------------------------------------------------------------
 
 
-def read_report(path: Path) -> NotebookNode:
+def read_report(path: Path, texts_alone: bool = False) -> NotebookNode:
     """Return the notebook at ``path`` with its report's cells alone. Raises ReportError.
+
+    With ``texts_alone`` those are questions and answers.
 
     The first cell has the title, and the question that the notebook asks. A section's heading
     stands before the first cell from that section. An answer follows its question; it is an empty
@@ -149,6 +162,8 @@ def read_report(path: Path) -> NotebookNode:
             f"{path.name} has nothing for a report: tag cells with report, question or answer (in JupyterLab: "
             "the gear at the upper right, Cell Tags), and save it"
         )
+    if texts_alone:
+        cells = [cell for cell in cells if {"question", "answer"} & _tags(cell)]
     _check_run(path, [cell for cell in cells if cell.cell_type == "code"])
     first = next((cell.source for cell in notebook.cells if cell.cell_type == "markdown"), "")
     title = heading[1] if (heading := _HEADING.search(first)) else path.stem

@@ -1,0 +1,107 @@
+"""The archive that a student hands in: its files, without what tells who and where they are."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import json
+import re
+import socket
+import urllib.parse
+import zipfile
+from collections.abc import Container, Iterator
+from pathlib import Path
+
+import psutil
+
+from labkit.course.edition import STUDENT_FILES
+from labkit.course.student import NOT_OURS
+
+MOST_BYTES = 10_000_000  # of a file in the archive
+TEXTS = (".ipynb", ".html", ".json", ".csv", ".txt", ".md", ".svg", ".toml")
+# Names of accounts and hosts that say nothing about anyone.
+NOBODY = {"root", "user", "student", "jovyan", "ubuntu", "runner", "localhost", "docker"}
+
+
+class Archive:
+    """The files of an archive, without what is private; and what is to be said of them."""
+
+    def __init__(self, lab: Path):
+        self.lab, self.files = lab, dict[str, bytes]()
+        self.warnings: list[str] = []
+        self._private = dict(_private(lab))
+        spellings = sorted({s for text in self._private for s in _spellings(text)}, key=len, reverse=True)
+        self._find = re.compile("|".join(rf"(?<![\w-]){re.escape(each)}(?![\w-])" for each in spellings) or "(?!)")
+
+    def add(self, name: str, content: bytes | str) -> None:
+        """Add a file; of a text what is private becomes ``…``. A program stays as it is written."""
+        content = content.encode() if isinstance(content, str) else content
+        if len(content) > MOST_BYTES:
+            self.warnings.append(f"{name} is left out: it has {len(content) / 1e6:.0f} MB, more than 10")
+            return
+        if name.endswith((*TEXTS, ".py")):
+            text = content.decode("utf-8", "surrogateescape")
+            if name.endswith(".py") and name in STUDENT_FILES:
+                lines = [number for number, line in enumerate(text.splitlines(), 1) if self._find.search(line)]
+                if lines:
+                    self.warnings.append(f"{name}, line {lines[0]} names you, this machine or a folder of yours")
+            elif not name.endswith(".py"):
+                content = self.without_private(text).encode("utf-8", "surrogateescape")
+        self.files[name] = content
+
+    def add_file(self, file: Path, name: str | None = None, washed: bool = True) -> None:
+        """Add a file of the lab; one that lies elsewhere, as a link does, is left out.
+
+        What came with the lab need not be ``washed``.
+        """
+        name = name or file.relative_to(self.lab).as_posix()
+        if not file.resolve().is_relative_to(self.lab.resolve()):
+            self.warnings.append(f"{name} is left out: it is a link to what lies outside the lab")
+        elif not file.is_file():
+            return
+        elif file.stat().st_size > MOST_BYTES:
+            self.warnings.append(f"{name} is left out: it has {file.stat().st_size / 1e6:.0f} MB, more than 10")
+        elif washed:
+            self.add(name, file.read_bytes())
+        else:
+            self.files[name] = file.read_bytes()
+
+    def add_folder(self, folder: Path, but: Container[str] = ()) -> None:
+        """Add the files of a folder of the lab, ``but`` for those of these names."""
+        for file in sorted(folder.rglob("*")):
+            name = file.relative_to(self.lab).as_posix()
+            if (
+                not (file.is_dir() and not file.is_symlink())
+                and name not in but
+                and not NOT_OURS.intersection(file.parts)
+            ):
+                self.add_file(file, name)
+
+    def without_private(self, text: str) -> str:
+        return self._find.sub("…", text)
+
+    def write(self, file: Path) -> None:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, content in sorted(self.files.items()):
+                archive.writestr(name, content)
+
+
+def _private(lab: Path) -> Iterator[tuple[str, str]]:
+    """Yield what tells who somebody is, and what it is: folders, names, addresses."""
+    for folder in (lab, lab.resolve(), Path.home()):
+        if folder != Path(folder.anchor):
+            yield str(folder), "folder"
+    with contextlib.suppress(Exception):  # there may be no user of this number
+        yield getpass.getuser(), "user"
+    yield socket.gethostname(), "host"
+    for addresses in psutil.net_if_addrs().values():
+        for each in addresses:
+            if not each.address.startswith(("127.", "::1", "00:00:00:00:00:00")):
+                yield each.address.partition("%")[0], "address"
+
+
+def _spellings(text: str) -> set[str]:
+    """Return a text as it is, in JSON and in a URL; nothing for one that says nothing."""
+    if len(text) < 3 or text.lower() in NOBODY:
+        return set()
+    return {text, json.dumps(text)[1:-1], urllib.parse.quote(text)}
