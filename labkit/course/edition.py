@@ -46,17 +46,17 @@ class Edition:
         """Return the names of the files that came with the lab."""
         return sorted(self.hashes) or tracked_files(self.folder)
 
-    def edited(self) -> Iterator[str]:
-        """Yield what was changed in files that are not for students to change, a line each."""
+    def edited(self) -> Iterator[tuple[str, str]]:
+        """Yield names of files that are not for students to change, and what was changed."""
         for name, hashed in self.hashes.items():
             file = self.folder / name
             if name in STUDENT_FILES or name.startswith(("notebooks/", "figures/")):
                 continue
             content = file.read_bytes() if file.is_file() else None
             if content is None:
-                yield f"{name} came with the lab and is not there any more"
+                yield name, "came with the lab and is not there any more"
             elif hashlib.sha256(content).hexdigest() != hashed:
-                yield f"{name} was edited{_differs(self.programs.get(name), content)}"
+                yield name, f"was edited{_differs(self.programs.get(name), content)}"
 
     def write_package(self, folder: Path, written: Mapping[str, str]) -> None:
         """Write labkit as it came to ``folder``, with the student's files that were ``written``."""

@@ -65,7 +65,8 @@ def submit(request: Request, say: Callable[[str], None] = print) -> bool:
     _check_request(request, lab)
     edition, archive = Edition(lab), Archive(lab)
     began = datetime.datetime.now(datetime.UTC)
-    with tempfile.TemporaryDirectory(dir=request.out.parent, prefix=f".{request.out.name}-") as scratch:
+    with tempfile.TemporaryDirectory(dir=request.out.parent, prefix="packing-") as made:
+        scratch = Path(made)
         say(f"1/7 checks of {len(request.tasks)} tasks")
         results = [Checked(task, each.passed, each.findings) for task in request.tasks for each in [check(task)]]
         say(grading.table(results))
@@ -77,8 +78,8 @@ def submit(request: Request, say: Callable[[str], None] = print) -> bool:
         _add_own_files(archive, edition, request.tasks)
         layout.add(archive, edition)
         say("5/7 report")
-        _add_report(archive, Path(scratch), request)
-        archive.warnings += _of_the_folder(archive, edition, request.out)
+        _add_report(archive, scratch, request)
+        archive.warnings += _of_the_folder(archive, edition, {request.out.absolute(), scratch.absolute()})
         manifest = {
             "layout": request.layout,
             "packed": began.isoformat(timespec="seconds"),
@@ -88,15 +89,15 @@ def submit(request: Request, say: Callable[[str], None] = print) -> bool:
             "checks": [each._asdict() for each in results],
             "restrictions": broken,
             "warnings": archive.warnings,
-            "edited": [*edition.edited()],
+            "edited": {name: _sha256(lab / name) for name, _ in edition.edited()},
             "sha256": {name: hashlib.sha256(content).hexdigest() for name, content in sorted(archive.files.items())},
         }
         say("6/7 archive")
         archive.add(MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
-        packed = Path(scratch) / request.out.name
+        packed = scratch / request.out.name
         archive.write(packed)
         say("7/7 the archive, unpacked and checked again")
-        broken += _differences(results, _tried(packed, Path(scratch) / "tried", edition, request.tasks))
+        broken += _differences(results, _tried(packed, scratch / "tried", edition, request.tasks))
         _publish(packed, request)
     failed = [each.task for each in results if not each.passed]
     for heading, lines in (("Not allowed:", broken), ("Look at this before you hand it in:", archive.warnings)):
@@ -104,6 +105,10 @@ def submit(request: Request, say: Callable[[str], None] = print) -> bool:
             say("\n".join([f"\n{heading}", *(f"- {line}" for line in lines)]))
     say(f"\n{request.out}, {request.out.stat().st_size / 1e6:.1f} MB, {len(archive.files)} files")
     return not (failed or broken or archive.warnings)
+
+
+def _sha256(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
 
 
 def _check_request(request: Request, lab: Path) -> None:
@@ -239,9 +244,9 @@ def _runs(lab: Path) -> dict[str, Any]:
     return found
 
 
-def _of_the_folder(archive: Archive, edition: Edition, out: Path) -> Iterator[str]:
+def _of_the_folder(archive: Archive, edition: Edition, ours: set[Path]) -> Iterator[str]:
     """Yield what to know of the lab's folder: edited files, emulation, CPUs, what is not packed."""
-    yield from edition.edited()
+    yield from (" ".join(each) for each in edition.edited())
     for name, content in archive.files.items():
         if name.startswith("figures/") and name.endswith(".alt.txt") and b"emulated" in content.lower():
             yield f"{name.removesuffix('.alt.txt')} shows an emulated run: the assignments ask for measured ones"
@@ -250,11 +255,12 @@ def _of_the_folder(archive: Archive, edition: Edition, out: Path) -> Iterator[st
         yield f"ran on CPUs, so say so where you compare times: {', '.join(cpu)}"
     known = {*edition.names(), RECORD, *archive.files}
     for root, folders, names in os.walk(archive.lab):
-        folders[:] = [f for f in folders if f not in NOT_OURS and f != ".labkit" and not f.endswith(".egg-info")]
+        inside = {Path(root, each) for each in folders if each not in NOT_OURS and not each.endswith(".egg-info")}
+        folders[:] = [each.name for each in sorted(inside - ours)]
         for each in names:
             file = Path(root, each)
             name = file.relative_to(archive.lab).as_posix()
-            if name not in known and not name.startswith(("figures/", "runs/")) and file != out.absolute():
+            if name not in known and not name.startswith(("figures/", "runs/", ".labkit/")) and file not in ours:
                 yield f"{name} is yours, and not in the archive"
 
 

@@ -281,7 +281,7 @@ def test_the_assignments_notebook_asks_its_questions_and_leaves_room_below_each(
     cells = nbformat.read(PROJECT / "notebooks" / "05_gradient_sync.ipynb", as_version=4).cells
     tags = [cell.metadata.get("tags", []) for cell in cells]
     questions = [i for i, each in enumerate(tags) if "question" in each]
-    assert len(questions) == 5 and all("answer" in tags[i + 1] for i in questions)
+    assert len(questions) == 8 and all("answer" in tags[i + 1] for i in questions)
     if not is_student_edition(PROJECT):
         assert all(cells[i + 1].source == UNANSWERED for i in questions)
     tagged = [cell.source for cell, each in zip(cells, tags, strict=True) if "report" in each]

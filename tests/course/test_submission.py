@@ -164,7 +164,7 @@ def test_of_two_submits_at_once_the_second_leaves_the_firsts_archive_alone(lab, 
     with pytest.raises(FileExistsError, match="another submit"):
         submission.submit(mine, say=lambda _: None)
     assert mine.out.read_text() == "the other's"
-    assert [*lab.parent.glob(".mine*")] == []
+    assert [*lab.parent.glob("packing-*")] == []
 
 
 def test_a_full_disk_is_an_error_that_leaves_nothing_behind(lab, monkeypatch, capsys):
@@ -174,7 +174,7 @@ def test_a_full_disk_is_an_error_that_leaves_nothing_behind(lab, monkeypatch, ca
     monkeypatch.setattr(archive.Archive, "write", full)
     assert cli.main(["submit", "--only", "pipe.2"]) == 2
     assert "No space left on device" in capsys.readouterr().err
-    assert not [*lab.glob("*.zip"), *lab.glob(".submission*")]
+    assert not [*lab.glob("*.zip"), *lab.glob("packing-*")]
 
 
 # --- what is packed, and what is said of it -------------------------------------------------------
@@ -376,7 +376,7 @@ def test_what_a_student_submits_is_checked_from_the_archive_as_before_it_was_pac
     assert "labkit/launch.py was edited: 1 line from line" in ended.stdout
     rows = [line for line in ended.stdout.splitlines() if line.startswith(("dp.1 ", "pipe.2 "))]
     assert rows[0].split() == ["dp.1", "yes"] and rows[1].split()[1] == "no"
-    assert [line for line in ended.stdout.splitlines() if line.startswith("mine.zip, ")]
+    assert "\nmine.zip, " in ended.stdout and "packing-" not in ended.stdout
     with zipfile.ZipFile(edition / "mine.zip") as members:
         manifest = json.loads(members.read("manifest.json"))
         assert "class Partition" not in members.read("regions/dp.1.py").decode()
