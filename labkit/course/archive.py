@@ -29,8 +29,7 @@ class Archive:
     def __init__(self, lab: Path):
         self.lab, self.files = lab, dict[str, bytes]()
         self.warnings: list[str] = []
-        self._private = dict(_private(lab))
-        spellings = sorted({s for text in self._private for s in _spellings(text)}, key=len, reverse=True)
+        spellings = sorted({each for text in _private(lab) for each in _spellings(text)}, key=len, reverse=True)
         self._find = re.compile("|".join(rf"(?<![\w-]){re.escape(each)}(?![\w-])" for each in spellings) or "(?!)")
 
     def add(self, name: str, content: bytes | str) -> None:
@@ -39,14 +38,12 @@ class Archive:
         if len(content) > MOST_BYTES:
             self.warnings.append(f"{name} is left out: it has {len(content) / 1e6:.0f} MB, more than 10")
             return
-        if name.endswith((*TEXTS, ".py")):
-            text = content.decode("utf-8", "surrogateescape")
-            if name.endswith(".py") and name in STUDENT_FILES:
-                lines = [number for number, line in enumerate(text.splitlines(), 1) if self._find.search(line)]
-                if lines:
-                    self.warnings.append(f"{name}, line {lines[0]} names you, this machine or a folder of yours")
-            elif not name.endswith(".py"):
-                content = self.without_private(text).encode("utf-8", "surrogateescape")
+        text = content.decode("utf-8", "surrogateescape")
+        if name.endswith(TEXTS):
+            content = self.without_private(text).encode("utf-8", "surrogateescape")
+        if name in STUDENT_FILES and (found := self._find.search(text)):
+            line = text.count("\n", 0, found.start()) + 1
+            self.warnings.append(f"{name}, line {line} names you, this machine or a folder of yours")
         self.files[name] = content
 
     def add_file(self, file: Path, name: str | None = None, washed: bool = True) -> None:
@@ -57,24 +54,18 @@ class Archive:
         name = name or file.relative_to(self.lab).as_posix()
         if not file.resolve().is_relative_to(self.lab.resolve()):
             self.warnings.append(f"{name} is left out: it is a link to what lies outside the lab")
-        elif not file.is_file():
-            return
-        elif file.stat().st_size > MOST_BYTES:
+        elif file.is_file() and file.stat().st_size > MOST_BYTES:
             self.warnings.append(f"{name} is left out: it has {file.stat().st_size / 1e6:.0f} MB, more than 10")
-        elif washed:
+        elif file.is_file() and washed:
             self.add(name, file.read_bytes())
-        else:
+        elif file.is_file():
             self.files[name] = file.read_bytes()
 
     def add_folder(self, folder: Path, but: Container[str] = ()) -> None:
         """Add the files of a folder of the lab, ``but`` for those of these names."""
         for file in sorted(folder.rglob("*")):
             name = file.relative_to(self.lab).as_posix()
-            if (
-                not (file.is_dir() and not file.is_symlink())
-                and name not in but
-                and not NOT_OURS.intersection(file.parts)
-            ):
+            if name not in but and not NOT_OURS.intersection(name.split("/")):
                 self.add_file(file, name)
 
     def without_private(self, text: str) -> str:
@@ -86,18 +77,15 @@ class Archive:
                 archive.writestr(name, content)
 
 
-def _private(lab: Path) -> Iterator[tuple[str, str]]:
-    """Yield what tells who somebody is, and what it is: folders, names, addresses."""
-    for folder in (lab, lab.resolve(), Path.home()):
-        if folder != Path(folder.anchor):
-            yield str(folder), "folder"
+def _private(lab: Path) -> Iterator[str]:
+    """Yield what tells who and where somebody is: folders, names, addresses."""
+    yield from (str(folder) for folder in (lab, lab.resolve(), Path.home()) if folder != Path(folder.anchor))
     with contextlib.suppress(Exception):  # there may be no user of this number
-        yield getpass.getuser(), "user"
-    yield socket.gethostname(), "host"
-    for addresses in psutil.net_if_addrs().values():
-        for each in addresses:
-            if not each.address.startswith(("127.", "::1", "00:00:00:00:00:00")):
-                yield each.address.partition("%")[0], "address"
+        yield getpass.getuser()
+    yield socket.gethostname()
+    for address in (each.address for addresses in psutil.net_if_addrs().values() for each in addresses):
+        if not address.startswith(("127.", "::1", "00:00:00:00:00:00")):
+            yield address.partition("%")[0]
 
 
 def _spellings(text: str) -> set[str]:

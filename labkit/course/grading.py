@@ -60,7 +60,8 @@ def check_archive(archive: Path, repository: Path, tasks: Sequence[str]) -> tupl
     with tempfile.TemporaryDirectory() as scratch:
         folder, edition = Path(scratch), Edition(repository)
         edition.write_package(folder, written_into(edition, files))
-        return checked_in(folder, tasks), remarks
+        results = checked_in(folder, tasks)
+    return results, remarks + [f"{each.task}: {warning}" for each in results for warning in each.warnings]
 
 
 def written_into(edition: Edition, files: Mapping[str, str]) -> dict[str, str]:
