@@ -44,7 +44,7 @@ class Observer(contextlib.ExitStack):
     ``reached`` are those of the ``forbidden`` classes and modules that the answer was seen to use.
     """
 
-    def __init__(self, source: Source, waits: str, forbidden: Sequence[str] = ()):
+    def __init__(self, source: Source, waits: str, forbidden: Sequence[str]):
         super().__init__()
         self.reached: list[Use] = []
         self.observations: dict[int, Any] = {}  # by the case's id

@@ -42,6 +42,10 @@ EVASIONS = {
         "    trainer.DistributedDataParallel(model)\n",
         "line 8",
     ),
+    "a star import": (
+        "from torch.nn.parallel import *\n\ndef average_gradients(model):\n    DistributedDataParallel(model)\n",
+        "line 4",
+    ),
     "a subclass": (
         f"{HEAD}class Mine({DDP}):\n    pass\n\ndef average_gradients(model):\n    helper(model)\n\n"
         "def helper(model):\n    Mine(model)\n",
@@ -87,6 +91,21 @@ def test_a_module_of_the_students_own_is_read_too(tmp_path, monkeypatch):
     source = f"{HEAD}import mine\n\ndef average_gradients(model):\n    mine.average(model)\n"
     (finding,) = broken("dp.4", source=source)
     assert finding.startswith(f"mine.py, line 4: {DDP} is not allowed in dp.4")
+
+
+def test_what_a_task_is_a_method_of_counts_as_a_part_of_it():
+    source = f"""
+import torch
+
+class BucketedDataParallel({DDP}):
+    def _gradient_is_ready(self, bucket, position):
+        self._send(bucket)
+
+    def _send(self, bucket):
+        torch.distributed.Reducer(bucket)
+"""
+    found = [finding.partition(" is not")[0] for finding in broken("dp.7", source=source)]
+    assert found == [f"labkit/dp.py, line 4: {DDP}", "labkit/dp.py, line 9: torch.distributed.Reducer"]
 
 
 def test_each_framework_is_found_once_in_each_file():
@@ -250,7 +269,8 @@ def test_a_new_import_is_found_wherever_it_stands():
 def test_every_rule_is_about_tasks_that_there_are_and_says_what_to_do_in_a_sentence():
     for rule in RULES:
         assert any(rule.holds_for(task, rule.layout) for task in TASKS), rule
-        assert rule.forbidden or rule.new_imports
+        assert isinstance(rule.tasks, tuple) and isinstance(rule.allowed, tuple)
+        assert (rule.forbidden and isinstance(rule.forbidden, tuple)) or rule.new_imports
         assert not rule.why.endswith(".") and not rule.instead.endswith((".", "instead")), rule
 
 
