@@ -32,10 +32,15 @@ class Source:
 
     def place(self, text: str) -> str:
         """Return ``labkit/dp.py, line 42``: the student's innermost line in a traceback, if any."""
+        line = self.line(text)
+        return f"{self.file}, line {line}" if line else ""
+
+    def line(self, text: str) -> int:
+        """Return the number of that line, or 0."""
         given = self._given_lines()
         lines = map(int, re.findall(rf'File "[^"\n]*{re.escape(self.file)}", line (\d+)', text))
         own = [line for line in lines if line not in given]
-        return f"{self.file}, line {own[-1]}" if own else ""
+        return own[-1] if own else 0
 
     def _given_lines(self) -> set[int]:
         code = read_source(self.path)

@@ -49,6 +49,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from labkit.check import restrictions
 from labkit.check.failure import Source
 from labkit.check.hints import HINTS, log_hint
 from labkit.check.observer import ENDS, IS_IMPORTED, Observer, named
@@ -118,7 +119,7 @@ def _checked(task: str) -> CheckResult:
     for other in module.TASK.first:
         if claim := _has_to_come_first(other):
             return CheckResult(task, (claim,))
-    result = CheckResult(task, _judge(task, module.TASK))
+    result = _judge(task, module.TASK)
     if result.passed:
         _right[task] = code
     return result
@@ -139,15 +140,15 @@ def _has_to_come_first(task: str) -> Claim | None:
     return Claim(ENDS, f'{task} has to be right first: check("{task}") says what is wrong')
 
 
-def _judge(name: str, task: TaskClaims) -> tuple[Claim, ...]:
+def _judge(name: str, task: TaskClaims) -> CheckResult:
     tried: dict[Holds, Claim] = {}
-    with Observer(Source(task_file(name), task.given), task.waits) as observer:
+    with Observer(Source(task_file(name), task.given), task.waits, restrictions.forbidden(name)) as observer:
         for each in task.checks:
             tried[each.holds] = _try(each, observer, tried)
     claims = tuple(tried.values())
-    if observer.failure is None:
-        return claims
-    return (observer.failure, *(claims if any(claim.not_tried != NOT_SEEN for claim in claims) else ()))
+    if observer.failure:
+        claims = (observer.failure, *(claims if any(claim.not_tried != NOT_SEEN for claim in claims) else ()))
+    return CheckResult(name, claims, warnings=restrictions.warnings(name, observer.reached))
 
 
 def _try(check: _Check, observer: Observer, tried: dict[Holds, Claim]) -> Claim:

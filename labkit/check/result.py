@@ -10,7 +10,7 @@ from labkit.base.measurement_html import as_html
 from labkit.base.texts import shorten
 from labkit.check.hints import HINTS
 
-COLOURS = {"✓": "#0072b2", "✗": "#d55e00", "–": "#767676"}
+COLOURS = {"✓": "#0072b2", "✗": "#d55e00", "–": "#767676", "!": "#d55e00"}
 WIDTH = 100  # of a hint as text, in characters
 MOST_SHOWN = 1_500  # characters of what is wrong: an answer may return anything
 
@@ -47,7 +47,8 @@ class CheckResult:
 
     ``claims`` are all that was judged; ``findings`` says what is wrong. An unfilled task has no
     claims: its only finding is ``TODO dp.1: labkit/dp.py, line 42``. ``hints`` are shown under the
-    result; ``hints_used`` is the highest number of a hint that was asked for so far.
+    result; ``hints_used`` is the highest number of a hint that was asked for so far. ``warnings``
+    say what the answer uses and must not (``restrictions.toml``); they fail nothing.
     """
 
     task: str
@@ -55,6 +56,7 @@ class CheckResult:
     todo: str | None = None
     hints: tuple[str, ...] = ()
     hints_used: int = 0
+    warnings: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -87,6 +89,7 @@ class CheckResult:
         lines = [self._headline]
         for claim, reason in self._reasons():
             lines += [f"  {claim.mark} {claim.text}", *(f"      {line}" for line in reason.splitlines())]
+        lines += [f"  ! {warning}" for warning in self.warnings]
         for number, hint in enumerate(self.hints, 1):
             lines += textwrap.wrap(f"hint {number}: {hint}", WIDTH, subsequent_indent="  ")
         return "\n".join([*lines, f"hints {self._hints_so_far}"] if self.hints else lines)
@@ -98,11 +101,16 @@ class CheckResult:
     def _repr_html_(self) -> str:
         items = ""
         for claim, reason in self._reasons():
-            mark = f'<span style="color: {COLOURS[claim.mark]}">{claim.mark}</span>'
+            mark = _coloured(claim.mark)
             why = as_html(reason).replace("\n", "<br>")
             why = why and f'<div style="margin-left: 1.5em">{why}</div>'
             items += f"<li>{mark} {as_html(claim.text)}{why}</li>"
+        items += "".join(f"<li>{_coloured('!')} {as_html(warning)}</li>" for warning in self.warnings)
         headline = as_html(self._headline)
         claims = f'<p><b>{headline}</b></p><ul style="list-style: none; padding-left: 1em">{items}</ul>'
         hints = "".join(f"<li>{as_html(hint)}</li>" for hint in self.hints)
         return claims + (f"<p><b>Hints</b> ({self._hints_so_far})</p><ol>{hints}</ol>" if hints else "")
+
+
+def _coloured(mark: str) -> str:
+    return f'<span style="color: {COLOURS[mark]}">{mark}</span>'

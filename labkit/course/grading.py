@@ -28,7 +28,7 @@ _CHECK = """
 import json, sys
 from labkit.check import check
 found = [check(task) for task in sys.argv[2:]]
-results = [(each.task, each.passed, each.findings, [*getattr(each, "warnings", ())]) for each in found]
+results = [(each.task, each.passed, each.findings, each.warnings) for each in found]
 open(sys.argv[1], "w", encoding="utf-8").write(json.dumps(results))
 """
 

@@ -24,7 +24,7 @@ import nbformat
 
 from labkit.base.files import answers_folder
 from labkit.base.texts import shorten
-from labkit.check import check
+from labkit.check import check, restrictions
 from labkit.course import assignments, grading, regions
 from labkit.course.archive import Archive
 from labkit.course.doctor import machine_facts
@@ -68,10 +68,11 @@ def submit(request: Request, say: Callable[[str], None] = print) -> bool:
     with tempfile.TemporaryDirectory(dir=request.out.parent, prefix="packing-") as made:
         scratch = Path(made)
         say(f"1/7 checks of {len(request.tasks)} tasks")
-        results = [Checked(task, each.passed, each.findings) for task in request.tasks for each in [check(task)]]
+        checked = [check(task) for task in request.tasks]
+        results = [Checked(each.task, each.passed, each.findings, each.warnings) for each in checked]
         say(grading.table(results))
         say("2/7 restrictions")
-        broken = _broken(request, edition)
+        broken = _broken(request, edition, results)
         say("3/7 notebooks")
         _add_notebooks(archive, request)
         say("4/7 figures and runs")
@@ -138,10 +139,9 @@ def _publish(packed: Path, request: Request) -> None:
         os.rename(packed, request.out)
 
 
-def _broken(request: Request, edition: Edition) -> list[str]:
-    from labkit.check import restrictions
-
-    found = []
+def _broken(request: Request, edition: Edition, results: Sequence[Checked]) -> list[str]:
+    """Return what is not allowed: seen while the checks ran, or by this layout's rules."""
+    found = [warning for each in results for warning in each.warnings]
     for task in request.tasks:
         given = edition.programs[f"labkit/{task_file(task).name}"]
         found += restrictions.broken(task, request.layout, given=given)
