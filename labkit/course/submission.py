@@ -66,7 +66,7 @@ def submit(request: Request, say: Callable[[str], None] = print) -> bool:
     edition, archive = Edition(lab), Archive(lab)
     began = datetime.datetime.now(datetime.UTC)
     with tempfile.TemporaryDirectory(dir=request.out.parent, prefix="packing-") as made:
-        scratch = Path(made)
+        scratch = Path(made).absolute()
         say(f"1/7 checks of {len(request.tasks)} tasks")
         checked = [check(task) for task in request.tasks]
         results = [Checked(each.task, each.passed, each.findings, each.warnings) for each in checked]
@@ -80,7 +80,7 @@ def submit(request: Request, say: Callable[[str], None] = print) -> bool:
         layout.add(archive, edition)
         say("5/7 report")
         _add_report(archive, scratch, request)
-        archive.warnings += _of_the_folder(archive, edition, {request.out.absolute(), scratch.absolute()})
+        archive.warnings += _of_the_folder(archive, edition, {request.out.absolute(), scratch})
         manifest = {
             "layout": request.layout,
             "packed": began.isoformat(timespec="seconds"),
