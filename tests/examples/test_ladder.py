@@ -8,8 +8,6 @@ What is wrong on purpose runs on ranks of labkit, which need not import torch ag
 from __future__ import annotations
 
 import ast
-import contextlib
-import io
 import os
 import re
 import runpy
@@ -20,6 +18,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from labkit.lab import ladder
 from labkit.launch import RankError, launch
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -66,16 +65,8 @@ def alone() -> dict[tuple[int, int], float]:
     return losses(done.stdout)
 
 
-def in_rank(path: str, options: tuple[str, ...]) -> str:
-    """Run a file on this rank as ``python path`` would; return what it printed."""
-    sys.argv = [path, *options]
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        runpy.run_path(path, run_name="__main__")
-    return printed.getvalue()
-
-
 def on_ranks(path: Path, *options: str, world_size: int = 2) -> dict[tuple[int, int], float]:
-    run = launch(in_rank, str(path), options, world_size=world_size, threads=1, init=False)
+    run = launch(ladder.in_rank, str(path), *options, world_size=world_size, threads=1, init=False)
     assert not any(run.values[1:]), "not only rank 0 prints"
     return losses(run.values[0])
 
@@ -217,7 +208,7 @@ def test_the_ddp_model_would_be_left_without_collecting(tmp_path):
 # --- bad input ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rung", [BY_HAND, DDP, CHECKPOINT, FSDP])
+@pytest.mark.parametrize("rung", slow_but(BY_HAND, [BY_HAND, DDP, CHECKPOINT, FSDP]))
 def test_without_torchrun_a_rung_says_how_to_start_it(rung, monkeypatch):
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     monkeypatch.setattr(sys, "argv", [rung])
