@@ -45,8 +45,8 @@ WRONG = {
         ),
     },
     None: {
-        "hands out no task": ("a task that you wait for and that no worker has been given", (PUT, "")),
         "closes itself": ("(8, 1) with split_size=2: it raised", (OUTPUT, f"self.close() or {OUTPUT}")),
+        "hands out no task": ("a task that you wait for and that no worker has been given", (PUT, "")),
         "closes after an error": ("it raised RuntimeError: this Pipe is closed", where_it_fails("self.close(); raise")),
     },
     claims.output_is_that_of_the_module: {

@@ -190,9 +190,6 @@ TAMPERED = {
     "text": ("3 ranks took", "4 ranks took", False, False),
     "html": (r"<td>1</td>", r"<td>2</td>", False, False),
     "measured": (r"\[~ +\d+", "[~ 99", True, True),
-    "measured_in_html": (r"(labkit-measured[^>]*>)", r"\g<1>9", True, True),
-    "loss_in_html": (r"(labkit-device[^>]*>)0", r"\g<1>9", False, True),
-    "a_measurement_without_its_style": (r"<span class=.{2}labkit-measured", r"<span class='x", False, False),
     "stderr": (r'"\d+\\n"', r'"1\\n"', True, True),
     "error": ("shard 4 is", "shard 5 is", False, False),
     "loss": (r"0\.7627(?!\))", "0.7628", False, True),
@@ -203,7 +200,7 @@ TAMPERED = {
     ("rules", "names"),
     [
         pytest.param(CPU_RULES, list(TAMPERED), id="cpu"),
-        pytest.param(GPU_RULES, ["untouched", "text", "loss", "loss_in_html"], id="gpu", marks=pytest.mark.slow),
+        pytest.param(GPU_RULES, ["untouched", "text", "loss"], id="gpu", marks=pytest.mark.slow),
     ],
 )
 def test_nbval_fails_where_a_compared_digit_was_changed_and_only_there(small, tmp_path, rules, names):
