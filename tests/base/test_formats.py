@@ -154,19 +154,3 @@ def test_say_prints_where_there_is_no_notebook(capsys):
     say("took", 2, measured(0.5, "s"))
     say("one", "two", sep="\n")
     assert capsys.readouterr().out == "took 2 [~       0.5 s]\none\ntwo\n"
-
-
-def test_say_shows_one_output_a_call_in_a_notebook_with_the_text_that_print_gives(monkeypatch, capsys):
-    import IPython
-    from IPython.core.interactiveshell import InteractiveShell
-    from IPython.utils.capture import capture_output
-
-    shell = InteractiveShell()
-    monkeypatch.setattr(IPython, "get_ipython", lambda: shell)
-    monkeypatch.setattr(InteractiveShell, "initialized", lambda: True)
-    with capture_output(stdout=True, stderr=False, display=True) as captured:
-        say("took", measured(0.5, "s"))
-        say("one", "two", sep="\n")
-    texts = [output.data["text/plain"] for output in captured.outputs]
-    assert texts == ["took [~       0.5 s]", "one\ntwo"] and captured.stdout == ""
-    assert "labkit-measured" in captured.outputs[0].data["text/html"]

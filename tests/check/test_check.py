@@ -83,13 +83,6 @@ def test_a_file_that_cannot_be_read_is_a_finding(how, answer, tmp_path):
     assert finding.startswith(f"labkit/pipe.py cannot be read: {phrase}")
 
 
-def test_an_unfilled_task_is_a_todo_with_its_line(answer):
-    answer("from labkit.todo import TodoError\n\ndef setup():\n    raise TodoError('dp.2')\n", whole=True)
-    result, todo = check("dp.2"), "TODO dp.2: labkit/dp.py, line 4"
-    assert (result.passed, repr(result), result.findings) == (False, todo, [todo])
-    assert todo in result._repr_html_()
-
-
 def test_an_edit_counts_at_once(answer, tmp_path):
     answer("raise RuntimeError('first')", whole=True)
     assert "RuntimeError: first" in check("dp.1").findings[0]
@@ -150,35 +143,29 @@ def test_a_result_shows_each_claim_and_says_once_why_some_are_not_tried():
 
 # --- what an answer does stays in its process -----------------------------------------------------
 
-GIVES_A_TRAP = """
+TRAP = """
+import pickle
+from labkit.ranks import pickling, rank
+
 class Trap(list):
     def __reduce__(self):
         return open, ({path!r}, "w")
 
-def assign_buckets(*sizes, **options):
-    return Trap()
-"""
-SENDS_A_TRAP = """
-import pickle
-from labkit.ranks import pickling, rank
-
-class Trap:
-    def __reduce__(self):
-        return open, ({path!r}, "w")
-
-def assign_buckets(*sizes, **options):
+def send_a_trap():
     pickling.dumps = rank.pickling.dumps = lambda value: pickle.dumps(Trap())
-    return []
+
+def assign_buckets(*sizes, **options):
+    return {code}
 """
 
 
 NOT_SENT = "It runs to its end: assign_buckets([4, 4, 4, 4], 8): its process did not send what was "
 
 
-@pytest.mark.parametrize(("code", "said"), [(GIVES_A_TRAP, "it gave "), (SENDS_A_TRAP, NOT_SENT)])
+@pytest.mark.parametrize(("code", "said"), [("Trap()", "it gave "), ("send_a_trap()", NOT_SENT)])
 def test_nothing_that_an_answer_gives_is_run_here(code, said, answer, tmp_path):
     trap = tmp_path / "opened"
-    answer(code.format(path=str(trap)), whole=True)
+    answer(TRAP.format(path=str(trap), code=code), whole=True)
     (finding,) = check("dp.6").findings
     assert said in finding and not trap.exists()
 

@@ -36,8 +36,9 @@ def test_each_of_a_tasks_three_hints_says_more_than_the_one_before_in_at_most_th
 def test_without_a_hint_the_result_is_as_ever_and_nothing_is_written(unfilled, answers):
     check("dp.6", hint=2)
     (answers / "hints.json").unlink()
-    assert repr(check("dp.6")) == "TODO dp.6: labkit/dp.py, line 4"
-    assert "Hints" not in check("dp.6")._repr_html_()
+    result, todo = check("dp.6"), "TODO dp.6: labkit/dp.py, line 4"
+    assert (result.passed, repr(result), result.findings) == (False, todo, [todo])
+    assert todo in result._repr_html_() and "Hints" not in result._repr_html_()
     assert not (answers / "hints.json").exists()
 
 

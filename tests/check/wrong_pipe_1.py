@@ -5,18 +5,6 @@ from labkit.check import pipe_1 as claims
 
 NEW, ADD = "not devices or device != devices[-1]", "partitions[-1].add_module(name, module)"
 OF_PARAMETERS = "next((parameter.device for parameter in module.parameters()), device)"
-GROUP = """
-def split_module(modules):
-    partitions, devices, group, before = [], [], nn.Sequential(), None
-    for name, module, device in placed(modules):
-        if len(group) and device not in (before, None):
-            partitions.append(group)
-            devices.append(before)
-            group = nn.Sequential()
-        group.add_module(name, module)
-        before = device or before
-    return [*partitions, group], [*devices, before]
-"""
 
 
 def first(line: str) -> tuple[str, str]:
@@ -53,6 +41,5 @@ WRONG = {
     claims.devices_and_names_are_those_of_the_model: AS_IN_THE_MODEL,
 }
 RIGHT = {
-    "closes a group where the device changes": [GROUP],
     "a ModuleList and a tuple": [last("partitions, devices = nn.ModuleList(partitions), tuple(devices)")],
 }

@@ -13,10 +13,6 @@ FILLED_AS_THEY_COME = f"""clocks = [[] for _ in {RANGE}]
         for micro_batch in range(num_batches):
             clocks[micro_batch + partition].append([micro_batch, partition])
     return clocks"""
-PUSHED_ON = """running = []
-    while len(running) < num_batches or running[-1] < num_partitions - 1:
-        running = [partition + 1 for partition in running] + ([0] if len(running) < num_batches else [])
-        yield tuple((i, j) for i, j in reversed(list(enumerate(running))) if j < num_partitions)"""
 
 WRONG = {
     claims.clocks_are_lists_of_pairs: {
@@ -36,5 +32,4 @@ WRONG = {
 }
 RIGHT = {
     "a list of lists, filled by partition": [(LOOP, FILLED_AS_THEY_COME)],
-    "every micro-batch pushed on": [(LOOP, PUSHED_ON)],
 }
