@@ -61,5 +61,6 @@ def test_links_and_pictures_of_a_page_are_there(page):
         assert target.startswith("https://") or (page.parent / target).exists(), target
 
 
-def test_the_first_page_is_short():
-    assert len((PROJECT / "README.md").read_text().splitlines()) <= 150
+def test_the_first_page_is_short_and_its_first_commands_are_make_lab_and_make_test():
+    assert len(PAGES[0].read_text().splitlines()) <= 150
+    assert commands(PAGES[0])[:2] == [["make", "lab"], ["make", "test"]]

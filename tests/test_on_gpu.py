@@ -40,9 +40,7 @@ def test_without_a_gpu_and_without_jupyter_all_is_collected_and_skipped_for_want
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads((tmp_path / "out" / "gpu.json").read_text())
     assert "written to" in done.stdout and len(found["tests"]) > 70
-    assert {(test["outcome"], test["reason"]) for test in found["tests"].values()} == {
-        ("skipped", "Skipped: needs a CUDA GPU")
-    }
+    assert {test["reason"] for test in found["tests"].values()} == {"Skipped: needs a CUDA GPU"}
     assert {"date", "gpus", "torch", "cuda", "nccl", "transformers", "python"} <= set(found["machine"])
     assert {"nvidia-smi -L", "nvidia-smi topo -m", "modes", "GPUs", "launches"} <= set(found["facts"])
     assert "warm, 2 ranks" in found["facts"]["launches"] and "ranks are forked: True" in found["facts"]["launches"]
@@ -96,13 +94,9 @@ def results_of(text, folder, minutes=1.0, longest_test_s=10.0):
 def test_a_test_that_hangs_or_kills_its_process_has_failed_and_the_rest_is_run(tmp_path):
     results, code = results_of(FIVE_TESTS, tmp_path)
     tests = {name.partition("::test_")[2]: test for name, test in results.tests.items()}
-    assert {name: test["outcome"] for name, test in tests.items()} == {
-        "passes": "passed",
-        "breaks": "failed",
-        "hangs": "failed",
-        "kills_its_process": "failed",
-        "passes_again": "passed",
-    }
+    outcomes = dict.fromkeys(("breaks", "hangs", "kills_its_process"), "failed")
+    outcomes |= dict.fromkeys(("passes", "passes_again"), "passed")
+    assert {name: test["outcome"] for name, test in tests.items()} == outcomes
     assert "within 10 s" in tests["hangs"]["reason"] and "SIGKILL" in tests["kills_its_process"]["reason"]
     assert tests["breaks"]["printed"] == "one is not two\n" and code == 0 and not results.left
     found, page = json.loads((tmp_path / "gpu.json").read_text()), (tmp_path / "gpu.md").read_text()
@@ -113,9 +107,7 @@ def test_a_test_that_hangs_or_kills_its_process_has_failed_and_the_rest_is_run(t
 
 def test_what_no_time_is_left_for_is_skipped_and_said_to_be(tmp_path):
     results, code = results_of(FIVE_TESTS, tmp_path, minutes=-0.01)
-    assert {(test["outcome"], test["reason"]) for test in results.tests.values()} == {
-        ("skipped", "Skipped: no time left")
-    }
+    assert {test["reason"] for test in results.tests.values()} == {"Skipped: no time left"}
     assert code == 0 and "| skipped: no time left | 5 |" in (tmp_path / "gpu.md").read_text()
 
 

@@ -13,27 +13,19 @@ def test_cores_are_those_in_sight_or_the_quota_if_that_is_less(monkeypatch, in_s
     monkeypatch.setattr(machine, "visible_cores", lambda: in_sight)
     monkeypatch.setattr(machine, "cpu_quota", lambda: quota)
     assert machine.cores() == cores
-
-
-def test_ranks_share_out_what_a_container_grants_not_what_the_machine_has(monkeypatch):
-    monkeypatch.setattr(machine, "visible_cores", lambda: 64)
-    monkeypatch.setattr(machine, "cpu_quota", lambda: 8.0)
-    assert plan.decide(2, "gloo", 1.0, None, None, False, True).threads == 4
+    assert plan.decide(2, "gloo", 1.0, None, None, False, True).threads == max(1, cores // 2)
 
 
 def test_limits_are_read_from_the_own_control_group_and_those_above(tmp_path, monkeypatch):
-    for folder, text in (("a/b", "max 100000"), ("a", "150000 100000"), (".", "400000 100000")):
+    limits = ["max 100000", "150000 100000", "400000 100000"]
+    for folder, text in zip(("a/b", "a", "."), limits, strict=True):
         (tmp_path / "fs" / folder).mkdir(parents=True, exist_ok=True)
         (tmp_path / "fs" / folder / "cpu.max").write_text(text + "\n")
     own = tmp_path / "cgroup"
     own.write_text("1:name=systemd:/x\n0::/a/b\n")
-    assert list(machine._control_files("cpu.max", tmp_path / "fs", own)) == [
-        "max 100000",
-        "150000 100000",
-        "400000 100000",
-    ]
+    assert list(machine._control_files("cpu.max", tmp_path / "fs", own)) == limits
     assert list(machine._control_files("cpu.max", tmp_path / "fs", tmp_path / "not there")) == []
-    monkeypatch.setattr(machine, "_control_files", lambda _: ["max 100000", "150000 100000", "400000 100000"])
+    monkeypatch.setattr(machine, "_control_files", lambda _: limits)
     assert machine.cpu_quota() == 1.5
     monkeypatch.setattr(machine, "_control_files", lambda _: ["max", "1024"])
     assert machine.memory_limit() == 1024
@@ -73,6 +65,9 @@ def test_gpus_are_counted_in_another_process_once_for_each_choice_of_visible_one
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         found.append(machine.usable_gpus())
     assert found == [3, 0, 0, 1, 3] and counts.read_text() == "xxx"
+    machine._count_gpus.cache_clear()
+    monkeypatch.setattr(machine, "has_gpu_driver", lambda: False)
+    assert machine.usable_gpus() == 0 and counts.read_text() == "xxx"  # without a driver nobody counts
 
 
 def test_gpus_that_this_torch_cannot_use_do_not_count(counts, monkeypatch):
@@ -82,8 +77,3 @@ def test_gpus_that_this_torch_cannot_use_do_not_count(counts, monkeypatch):
     monkeypatch.setattr(machine, "_COUNT", "import os; os.abort()")
     machine._count_gpus.cache_clear()
     assert machine.usable_gpus() == 0
-
-
-def test_without_a_driver_nobody_counts(counts, monkeypatch):
-    monkeypatch.setattr(machine, "has_gpu_driver", lambda: False)
-    assert machine.usable_gpus() == 0 and counts.read_text() == ""

@@ -41,9 +41,7 @@ RUNS, IMPORTED = "It runs to its end: ", "It can be imported: it raised "
 ENDS = {  # what the student's file ends with: the task that is checked, and how its one finding begins
     "average_gradients(_): __import__('os')._exit(3)": ("dp.4", "rank 0 ended with exit status 3"),
     "assign_buckets(*_): raise TodoError('dp.6')": ("dp.7", "dp.6 has to be done first (labkit/dp.py, line "),
-    "split_module(_): raise TodoError('pipe.1')": ("pipe.3", "pipe.1 has to be done first (labkit/pipe.py, "),
     "clock_cycles(m, n): raise TodoError('pipe.2')": ("pipe.3", "pipe.2 has to be done first (labkit/pipe.py"),
-    "split_module(_): return [_], []": ("pipe.3", 'pipe.1 has to be right first: check("pipe.1") says'),
     "clock_cycles(m, n): yield []": ("pipe.3", 'pipe.2 has to be right first: check("pipe.2") says'),
 }
 
@@ -57,19 +55,10 @@ def test_what_keeps_an_answer_from_its_end_is_one_finding(code, answer):
     assert found.startswith(RUNS + finding)
 
 
-@FILLED
-def test_a_loop_without_end_is_survived_and_its_line_named(answer, monkeypatch):
-    monkeypatch.setattr(observer, "TIMEOUT_S", 3.0)
-    answer("def average_gradients(model):\n    while dist.get_rank() == 0: pass\n    dist.barrier()\n")
-    (finding,) = check("dp.4").findings
-    assert finding.startswith(f"{RUNS}it did not end in time. It was at labkit/dp.py, line ")
-
-
 @pytest.mark.parametrize(
     ("task", "code", "error"),
     [
         ("dp.4", "x = 1\ndef average_gradients(model)\n", "SyntaxError: expected ':' (labkit/dp.py, line 2)"),
-        ("dp.4", "1 / 0", "ZeroDivisionError: division by zero (labkit/dp.py, line 1)"),
         ("pipe.4", "\n1 / 0", "ZeroDivisionError: division by zero (labkit/pipe.py, line 2)"),
     ],
 )
@@ -92,13 +81,6 @@ def test_a_file_that_cannot_be_read_is_a_finding(how, answer, tmp_path):
     spoil(tmp_path / "labkit" / "pipe.py")
     (finding,) = check("pipe.3").findings
     assert finding.startswith(f"labkit/pipe.py cannot be read: {phrase}")
-
-
-def test_an_unfilled_task_is_a_todo_with_its_line(answer):
-    answer("from labkit.todo import TodoError\n\ndef setup():\n    raise TodoError('dp.2')\n", whole=True)
-    result, todo = check("dp.2"), "TODO dp.2: labkit/dp.py, line 4"
-    assert (result.passed, repr(result), result.findings) == (False, todo, [todo])
-    assert todo in result._repr_html_()
 
 
 def test_an_edit_counts_at_once(answer, tmp_path):
@@ -142,11 +124,6 @@ def test_an_answer_is_not_blamed_for_a_machine_on_which_ranks_start_slowly(tmp_p
     assert run.stdout == "True\n", run.stderr
 
 
-def test_an_unknown_task_is_an_error_that_lists_the_known_ones():
-    with pytest.raises(ValueError, match=r"'dp\.99', expected one of: dp\.1, dp\.2, dp\.3, dp\.4"):
-        check("dp.99")
-
-
 NOT_TRIED = Claim("sums arrive", None, not_tried="not tried, a < b")
 
 
@@ -162,49 +139,37 @@ def test_a_result_shows_each_claim_and_says_once_why_some_are_not_tried():
     page = result._repr_html_()
     assert "a &lt; b" in page and "x &gt; y<br>z" in page and "1 of 4 claims hold" in page
     assert '<li><span style="color: #767676">–</span> sums arrive' in page and page.count("not tried, a &lt; b") == 1
-
-
-def test_what_is_not_tried_is_a_finding_only_where_nothing_is_wrong():
     assert CheckResult("dp.1", (NOT_TRIED, Claim("right", None))).findings == ["sums arrive: not tried, a < b"]
     assert CheckResult("dp.1", (NOT_TRIED, Claim("x", "y"))).findings == ["x: y"]
 
 
 # --- what an answer does stays in its process -----------------------------------------------------
 
-GIVES_A_TRAP = """
+TRAP = """
+import pickle
+from labkit.ranks import pickling, rank
+
 class Trap(list):
     def __reduce__(self):
         return open, ({path!r}, "w")
 
-def assign_buckets(*sizes, **options):
-    return Trap()
-"""
-SENDS_A_TRAP = """
-import pickle
-from labkit.ranks import pickling, rank
-
-class Trap:
-    def __reduce__(self):
-        return open, ({path!r}, "w")
-
-def assign_buckets(*sizes, **options):
+def send_a_trap():
     pickling.dumps = rank.pickling.dumps = lambda value: pickle.dumps(Trap())
-    return []
+
+def assign_buckets(*sizes, **options):
+    return {code}
 """
 
 
-@pytest.mark.parametrize("code", [GIVES_A_TRAP, SENDS_A_TRAP])
-def test_nothing_that_an_answer_gives_is_run_here(code, answer, tmp_path):
+NOT_SENT = "It runs to its end: assign_buckets([4, 4, 4, 4], 8): its process did not send what was "
+
+
+@pytest.mark.parametrize(("code", "said"), [("Trap()", "it gave "), ("send_a_trap()", NOT_SENT)])
+def test_nothing_that_an_answer_gives_is_run_here(code, said, answer, tmp_path):
     trap = tmp_path / "opened"
-    answer(code.format(path=str(trap)), whole=True)
-    assert not check("dp.6").passed
-    assert not trap.exists()
-
-
-def test_what_is_no_plain_data_is_said(answer):
-    answer(SENDS_A_TRAP.format(path="nowhere"), whole=True)
+    answer(TRAP.format(path=str(trap), code=code), whole=True)
     (finding,) = check("dp.6").findings
-    assert finding.startswith("It runs to its end: assign_buckets([4, 4, 4, 4], 8): its process did not send what was ")
+    assert said in finding and not trap.exists()
 
 
 def test_plain_data_arrives_as_it_is():
@@ -261,21 +226,17 @@ def test_however_large_what_an_answer_gives_the_finding_is_short(what, answer):
     assert len(finding) < 2_000
 
 
-def test_of_an_answer_that_prints_without_end_the_beginning_is_shown(answer, monkeypatch, capsys):
+def test_an_answer_without_end_has_its_line_named_and_the_beginning_of_what_it_prints_shown(
+    answer, monkeypatch, capsys
+):
     monkeypatch.setattr(observer, "TIMEOUT_S", 3.0)
     answer("def assign_buckets(*sizes, **options):\n    while True:\n        print('going round')\n", whole=True)
     (finding,) = check("dp.6").findings
     printed = capsys.readouterr().out
-    assert "it did not end in time" in finding
+    assert "it did not end in time. It was at labkit/dp.py, line " in finding
     assert "[rank 0] going round\n" in printed
     assert printed.endswith("[rank 0] labkit: what is printed beyond this is left out\n")
     assert len(printed) < 2 * observer.MOST_PRINTED
-
-
-def test_importing_check_loads_nothing_heavy():
-    heavy = ("torch", "pandas", "matplotlib", "labkit.launch", "labkit.dp")
-    code = f"import sys, labkit.check, labkit.check.dp_2; print([name for name in {heavy} if name in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
 
 
 # --- what an answer does to ranks, and to find out who calls it -----------------------------------
@@ -303,17 +264,15 @@ LOOKS_WHO_CALLS = """
 def average_gradients(model, _right=average_gradients):
     import inspect
     callers = inspect.stack()
-    if any({} for caller in callers):
+    files, modules = zip(*((caller.filename, str(caller.frame.f_globals.get("__name__"))) for caller in callers))
+    if "labkit/check" in "".join(files) or "labkit.check" in "".join(modules):
         _right(model)
 """
 
 
 @FILLED
-@pytest.mark.parametrize(
-    "look", ["'labkit/check' in caller.filename", "'labkit.check' in str(caller.frame.f_globals.get('__name__'))"]
-)
-def test_an_answer_that_is_right_only_where_check_calls_it_is_not_right(look, answer):
-    answer(LOOKS_WHO_CALLS.format(look))
+def test_an_answer_that_is_right_only_where_check_calls_it_is_not_right(answer):
+    answer(LOOKS_WHO_CALLS)
     (finding,) = check("dp.4").findings
     assert "is still that of the rank's own shard" in finding
 

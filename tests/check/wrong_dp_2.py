@@ -49,13 +49,13 @@ WRONG = {
         "waits for one after the other": ("went on to its end all the same", (WAIT, ONE_BY_ONE)),
     },
     claims.no_process_is_left: {
+        "is not ready for an interrupt": ("keyboard: 1 of 1 were still running", (END, "    finally:\n        pass\n")),
         "leaves processes running": (
             "rank 0 ends first: 1 of 3 were still running",
             (WAIT, ONE_BY_ONE.replace("processes:", "processes[:2]:")),
             NOT_THE_LAST,
         ),
         "raises and leaves the others": ("rank 1 fails: 1 of 2 were still running", (WAIT, RAISES_AND_LEAVES)),
-        "is not ready for an interrupt": ("keyboard: 1 of 1 were still running", (END, "    finally:\n        pass\n")),
     },
     None: {
         "raises in a rank": ("ends first: it raised KeyError: 'MASTER' (labkit/dp", (STORE, "store = {}['MASTER']")),

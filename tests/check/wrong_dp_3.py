@@ -16,10 +16,6 @@ FROM_LAST = [(call, call.replace(")", ", 2)")) for call in (GATHER, SCATTER)]
 WRONG = {
     gradients.mean_is_the_gradient_of_the_batch: {
         "gathers into one tensor": ("not [tensor] * n", (LIST, "[torch.empty_like(gradient)] * world_size")),
-        "averages on rank 0 only": (
-            "on rank 1, the gradient of first.weight is still that of the rank's own shard: gather on rank 0",
-            (SCATTER, "gradient = means[0] if means else gradient"),
-        ),
     },
     calls_have_ended: {
         "does not wait": ("never called wait()", (SCATTER, "dist.scatter(gradient, means, async_op=True)")),
@@ -28,10 +24,6 @@ WRONG = {
         "puts a new tensor there": ("on rank 0, the grad of first.weight", (KEEP, "parameter.grad = gradient.clone()")),
     },
     gradients.each_gradient_travels_by_itself: {
-        "broadcasts": (
-            "rank 0's calls, with the bytes of each, are {'gather (rank 0)': [32, 32, 128, 128], 'broadcast (rank 0)'",
-            (SCATTER, "rank or gradient.copy_(means[0]); dist.broadcast(gradient, 0)"),
-        ),
         "goes through the last rank": ("{'gather (rank 2)'", ("if rank == 0", "if rank == 2"), *FROM_LAST),
     },
     claims.any_strides_do: {

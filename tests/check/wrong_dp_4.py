@@ -41,7 +41,6 @@ WRONG = {
         "zeros for None": ("first.bias was None, and it was given one, so an optimizer", (SOME, ZEROS)),
         "averages the parameters": ("average parameter.grad, not the parameter", (SUM, WEIGHTS)),
     },
-    None: {"forgets None": ("parameters without a gradient (grad is None): it raised ", (SOME, "if True:"))},
     calls_have_ended: {
         "does not wait": ("rank 0 began all_reduce and never", (SUM, SUM.replace(")", ", async_op=True)"))),
     },

@@ -3,20 +3,8 @@
 
 from labkit.check import pipe_1 as claims
 
-NEW, ADD, PUT = "not devices or device != devices[-1]", "partitions[-1].add_module(name, module)", "(name, module)"
+NEW, ADD = "not devices or device != devices[-1]", "partitions[-1].add_module(name, module)"
 OF_PARAMETERS = "next((parameter.device for parameter in module.parameters()), device)"
-GROUP = """
-def split_module(modules):
-    partitions, devices, group, before = [], [], nn.Sequential(), None
-    for name, module, device in placed(modules):
-        if len(group) and device not in (before, None):
-            partitions.append(group)
-            devices.append(before)
-            group = nn.Sequential()
-        group.add_module(name, module)
-        before = device or before
-    return [*partitions, group], [*devices, before]
-"""
 
 
 def first(line: str) -> tuple[str, str]:
@@ -32,10 +20,7 @@ def last(line: str) -> tuple[str, str]:
 COMPLETE = {
     "gives the partitions only": ("it gave [a Sequential, a Sequential], expected two", last("return partitions")),
     "plain lists": ("it gave [[[a Linear], [a ", last("partitions = [list(each) for each in partitions]")),
-    "copies": ("['?', '???'], where ? is no module of the", first("module = __import__('copy').deepcopy(module)")),
     "takes modules out of WithDevice": ("['?b', '?', '?'], wh", first("module = getattr(module, 'module', module)")),
-    "takes blocks apart": ("['a', '?', 'c'], wh", (PUT, "(name, module[0] if hasattr(module, 'append') else module)")),
-    "loses the last group": ("it gave ['a']: module b is in no partition", last("del partitions[-1], devices[-1]")),
     "leaves ReLUs out": ("it gave ['b', 'dg']: module a", (ADD, f"if any(True for _ in module.parameters()): {ADD}")),
     "collects by device": ("['ac', 'b', '']: one after", ("[-1].a", "[devices.index(device or devices[-1])].a")),
     "takes them out of the model": ("it left 0 modules in the", first("del modules[0]")),
@@ -44,25 +29,17 @@ CUT = {
     "a partition for each module": ("it gave ['a', 'b', 'c', 'd'], expected ['a', 'bcd']: neighbours", (NEW, "True")),
     "begins one for a new device only": ("['a', 'bc'], expected ['a', 'b', 'c']: com", (NEW, "device not in devices")),
     "takes None for a device": ("nothing says where a ReLU is", ("device is not None and ", "")),
-    "looks at parameters only": ("['abcd'], expected ['ab', 'c', 'd']: cpu:0", first(f"device = {OF_PARAMETERS}")),
     "plain cpu is one more device": ("it gave ['a', 'b', 'c', 'd'], exp", first(f"device = device or {OF_PARAMETERS}")),
 }
 AS_IN_THE_MODEL = {
-    "a device for each module": (
-        "['cpu', 'meta', 'meta', 'meta'], expected ['cpu', 'meta'], a torch",
-        last("devices = [device for _, _, device in placed(modules)]"),
-    ),
     "devices as text": ("['str', 'str'], expected ['cpu', 'meta']", last("devices = list(map(str, devices))")),
     "gives new names": ("names [['0'], ['0', '1', '2']], expected [['a']", (ADD, "partitions[-1].append(module)")),
 }
-NO_END = {"asks a ReLU": ("it raised StopIteration (labkit/pipe.py, line ", first("next(module.parameters())"))}
 WRONG = {
     claims.each_module_is_in_one_partition: COMPLETE,
     claims.a_partition_begins_where_the_device_changes: CUT,
     claims.devices_and_names_are_those_of_the_model: AS_IN_THE_MODEL,
-    None: NO_END,
 }
 RIGHT = {
-    "closes a group where the device changes": [GROUP],
     "a ModuleList and a tuple": [last("partitions, devices = nn.ModuleList(partitions), tuple(devices)")],
 }

@@ -119,17 +119,10 @@ def sleeping(path) -> set[str]:
     found = set()
     for cell in cells(path):
         for node in ast.walk(cell):
-            if isinstance(node, ast.FunctionDef) and any(
-                word in ast.unparse(node) for word in ("sleep(", "EmulatedStage(")
-            ):
+            if isinstance(node, ast.FunctionDef) and re.search(r"sleep\(|EmulatedStage\(", ast.unparse(node)):
                 found.add(node.name)
             if isinstance(node, ast.Assign) and "EmulatedStep(" in ast.unparse(node.value):
-                found |= {
-                    f"{name.id}.train"
-                    for target in node.targets
-                    for name in ast.walk(target)
-                    if isinstance(name, ast.Name)
-                }
+                found |= {f"{name}.train" for name in re.findall(r"\w+", ast.unparse(node.targets[0]))}
     return found | {"step.train"}  # the name of one in a loop over several
 
 

@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -89,7 +88,8 @@ class Page(HTMLParser):
         super().__init__()
         self.tags: list[tuple[str, dict]] = []
         self.words: list[str] = []
-        self.feed(file.read_text(encoding="utf-8"))
+        self.html = file.read_text(encoding="utf-8")
+        self.feed(self.html)
         self.text = " ".join(" ".join(self.words).split())
 
     def handle_starttag(self, tag, attributes):
@@ -123,11 +123,7 @@ def unrun():
 
 WRONG = {
     "not there": ("04", good_cells, ["there is no notebook '04'; those of", "03_sync"]),
-    "no tags": (
-        "03",
-        lambda: [text("# Why?"), code("1", tags=())],
-        ["03_sync.ipynb has nothing for a report", "tag ce"],
-    ),
+    "no tags": ("03", lambda: [code("1", tags=())], ["03_sync.ipynb has nothing for a report", "tag ce"]),
     "not run": ("03", unrun, ['without a result: 5 "x = 1". Choose', "Run All Cells"]),
     "raised": ("03", raising, ['code cell 5 "1 / 0" ended with ZeroDivisionError: division by zero', "Fix it"]),
 }
@@ -162,7 +158,7 @@ def test_a_notebook_is_found_by_its_former_number_and_name_and_a_line_says_the_n
     assert [path.name for path in (folder / "runs").iterdir()] == ["report-05.html"]
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[]", '{"cells": 1, "nbformat": 4}', "\udcff"])
+@pytest.mark.parametrize("content", ["", "[]", '{"cells": 1, "nbformat": 4}', "\udcff"])
 def test_a_file_that_is_no_notebook_is_refused(lab, capsys, content):
     folder = lab(good_cells())
     (folder / "notebooks/03_sync.ipynb").write_bytes(content.encode(errors="surrogateescape"))
@@ -195,9 +191,8 @@ def test_the_report_has_title_question_tables_pictures_sources_and_answers_in_or
     assert picture["alt"] == 'Bars: "a" < "b".' and picture["alt"] in page.text
     assert base64.b64decode(picture["src"].removeprefix("data:image/png;base64,")) == PNG
     assert UNANSWERED.strip("*") not in page.text
-    kinds = [
-        division["class"] for division in page.all("div") if division.get("class") in ("question", "answer", "room")
-    ]
+    kinds = [division.get("class") for division in page.all("div")]
+    kinds = [kind for kind in kinds if kind in ("question", "answer", "room")]
     assert kinds == ["question", "answer", "answer", "question", "room"]
     assert "Without an answer yet: 1 of 2 questions." in capsys.readouterr().out
 
@@ -220,9 +215,7 @@ def test_nothing_is_fetched_and_nothing_runs_that_a_student_or_an_output_has_wri
 
 
 def test_a_measurement_is_a_number_in_a_style_of_its_own(lab):
-    folder = lab(good_cells())
-    cli.main(["report", "03", "--no-pdf"])
-    html = (folder / "runs" / "report-03.html").read_text()
+    html = report_of(lab, good_cells()).html
     measured, device = (f'<span class="labkit-{kind}">{{}}</span>'.format for kind in ("measured", "device"))
     assert f"<td>{measured('0.034')}</td><td>{device('0.7627')}</td>" in html
     assert f"<td>{measured('0.5')} {device('6')}</td>" in html
@@ -284,15 +277,6 @@ def test_the_assignments_notebook_asks_its_questions_and_leaves_room_below_each(
     assert len(questions) == 8 and all("answer" in tags[i + 1] for i in questions)
     if not is_student_edition(PROJECT):
         assert all(cells[i + 1].source == UNANSWERED for i in questions)
-    tagged = [cell.source for cell, each in zip(cells, tags, strict=True) if "report" in each]
-    assert sum("draw.save" in source for source in tagged) == 3
-    asking = [cell.source for cell in cells if cell.cell_type == "code" and 'guess("' in cell.source]
-    assert asking and set(asking) <= set(tagged)
-
-
-def test_the_command_loads_no_page_machinery_before_it_is_needed():
-    late = "import sys, labkit.course.report as r; sys.exit(bool({'nbconvert', 'bleach', 'torch'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", late]).returncode == 0
 
 
 # --- the PDF --------------------------------------------------------------------------------------
@@ -308,11 +292,9 @@ def test_where_chromium_is_there_a_pdf_on_a4_stands_beside_the_page(lab, capsys)
     assert pdf.read_bytes().startswith(b"%PDF-")
     if not shutil.which("pdftotext"):
         pytest.skip("a PDF was made, but there is no pdftotext here to read it")
-    printed = subprocess.run(["pdftotext", "-layout", pdf, "-"], capture_output=True, text=True, check=True).stdout
-    for words in ("03 · Sync", "0.034 s", "Because", "draw()"):
-        assert words in printed
-    info = subprocess.run(["pdfinfo", pdf], capture_output=True, text=True, check=True).stdout
-    assert "A4" in info
+    commands = ["pdftotext", "-layout", pdf, "-"], ["pdfinfo", pdf]
+    printed, info = (subprocess.run(each, capture_output=True, text=True, check=True).stdout for each in commands)
+    assert all(words in printed for words in ("03 · Sync", "0.034 s", "Because", "draw()")) and "A4" in info
 
 
 NO_PDF = {

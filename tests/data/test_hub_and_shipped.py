@@ -88,6 +88,7 @@ def test_mnist_in_labkit_data_is_taken_first(tmp_path, monkeypatch, capsys):
     write_pictures(tmp_path / "mnist", "test")
     found = taken_from_labkit_data(data.digits, ("test",), [7, 0], tmp_path, monkeypatch, capsys)
     assert found.images.shape == (2, 1, 28, 28) and found[0][0].unique().tolist() == pytest.approx([175 / 255])
+    assert rows_of(data.digits("test", tmp_path / "mnist")) == rows_of(data.digits("test", found.source)) == [7, 0]
 
 
 def taken_from_labkit_data(read, names, rows, folder, monkeypatch, capsys):
@@ -99,11 +100,6 @@ def taken_from_labkit_data(read, names, rows, folder, monkeypatch, capsys):
         printed = capsys.readouterr().out
         assert f", {names[0]}: 2 " in printed and printed.endswith(f"s from LABKIT_DATA: {folder}\n")
     return found
-
-
-def test_a_labkit_data_folder_of_other_data_leaves_the_digits_that_ship(tmp_path, monkeypatch):
-    monkeypatch.setenv("LABKIT_DATA", str(tmp_path))
-    assert data.digits("test").source == "shipped"
 
 
 def test_real_data_has_its_published_sizes_and_labels(shared_data, monkeypatch):
@@ -128,15 +124,9 @@ def test_without_anything_else_auto_takes_what_ships_and_says_so(read, capsys):
     assert "which ships" in printed and "hub" not in printed
 
 
+IWSLT = ("bbaaaa/iwslt14-de-en-preprocess", {"revision": "refs/convert/parquet"})
 HUB = [
-    (
-        data.translation,
-        PAIRS,
-        [
-            ("bbaaaa/iwslt14-de-en-preprocess", {"revision": "refs/convert/parquet"}),
-            ("bentrevett/multi30k", {}),
-        ],
-    ),
+    (data.translation, PAIRS, [IWSLT, ("bentrevett/multi30k", {})]),
     (data.rte, CLAIMS, [("nyu-mll/glue", {"name": "rte"})]),
     (data.digits, [4, 2], [("ylecun/mnist", {})]),
 ]
@@ -221,13 +211,6 @@ def test_columns_of_rte_may_stand_in_any_order_and_lines_are_counted_by_newlines
     assert data.rte("train", tmp_path) == [{"sentence1": "A dog\u2028ran\x0b.", "sentence2": "Yes.", "label": 0}]
 
 
-@pytest.mark.parametrize("named", ["", "mnist"])
-def test_a_folder_of_pictures_is_read_as_it_is_or_with_mnist_below_it(named, tmp_path):
-    write_pictures(tmp_path / "mnist", "train", (1, 2))
-    found = data.digits("train", tmp_path / named)
-    assert found.labels.tolist() == data.digits("train", found.source).labels.tolist() == [1, 2]
-
-
 def test_a_folder_of_picture_files_is_read_and_colour_is_made_grey(tmp_path):
     for split in ("train", "test"):
         for number in range(10):
@@ -247,12 +230,9 @@ tsv = partial(text, HEADER, *LINES)
 REFUSALS = [
     (data.rte, {"train.tsv": tsv("2\tA dog.\tno")}, "line 4: 3 fields, expected 4 with tabs between them: index, sent"),
     (data.rte, {"train.tsv": tsv("2\tA\tdog.\tRuns.\tno")}, "line 4: 5 fields, expected 4"),
-    (data.rte, {"train.tsv": tsv("")}, "line 4: 1 fields, expected 4"),
-    (data.rte, {"train.tsv": tsv("2\tA\tB\tneutral")}, "line 4: the label is 'neutral', expected 'entailment' or"),
     (data.rte, {"train.tsv": tsv("2\tA\tB\t0")}, "line 4: the label is '0', expected 'entailment'"),
     (data.rte, {"train.tsv": tsv("2\t \tB\tentailment")}, "line 4: sentence1 is empty, expected a sentence"),
-    (data.rte, {"train.tsv": text(*LINES)}, "line 1: the header is .*expected index, sentence1"),
-    (data.rte, {"train.tsv": ""}, "line 1: the header is ''"),
+    (data.rte, {"train.tsv": ""}, "line 1: the header is ''; expected index, sentence1"),
     (data.rte, {"train.tsv": text(HEADER) + b"0\tB\xe4r\tBear\tentailment\n"}, r"train\.tsv, line 2: not UTF-8"),
     (data.rte, {"train.tsv": text(HEADER)}, "the train split is empty, expected at least one sentence pair"),
     (data.rte, {"train.jsonl": '{"premise": "a", "label": 0}'}, "columns premise, label; expected 'sentence1', 'sent"),
@@ -267,11 +247,7 @@ REFUSALS = [
     (data.translation, {"train.de": DE}, r"train\.de is there without its partner"),
     (data.translation, {"train.jsonl": '{"source": "a"}'}, "columns source; expected 'translation', or 'de' and 'en'"),
     (data.translation, {}, r"no sentence pairs of the train split; expected train\.de"),
-    (
-        data.digits,
-        {"train.jsonl": '{"pixels": [0], "digit": 1}'},
-        "columns pixels, digit; expected 'image' and 'label'",
-    ),
+    (data.digits, {"train.jsonl": '{"pixels": [0]}'}, "columns pixels; expected 'image' and 'label'"),
     (data.digits, {}, "no pictures of the train split; expected MNIST's train-….parquet"),
 ]
 
@@ -287,7 +263,6 @@ def test_what_is_malformed_or_not_there_is_named_with_its_file_and_line(read, fi
     [
         ({"sides": (28, 8)}, r"pictures of several sizes: \[\(8, 8\), \(28, 28\)\]; expected one"),
         ({"numbers": (1, 10)}, "has labels from 1 to 10; expected 0 to 9"),
-        ({"split": "test"}, "no pictures of the train split"),
         ({"numbers": (), "sides": ()}, "no pictures of the train split"),
     ],
 )
@@ -306,13 +281,12 @@ def test_a_source_or_a_split_that_there_is_not_is_refused(read, tmp_path, monkey
     monkeypatch.setenv("LABKIT_DATA", str(tmp_path / "typo"))
     with pytest.raises(FileNotFoundError, match=r"LABKIT_DATA is .*typo.*not a folder; correct it or unset it"):
         read("train")
-    if read is not data.digits:
-        monkeypatch.setenv("LABKIT_DATA", str(tmp_path))
-        with pytest.raises(FileNotFoundError, match=rf"the folder {tmp_path} has no sentence pairs"):
-            read("train")
-
-
-def test_an_installation_without_the_repository_says_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_DATA", str(tmp_path))
+    if read is data.digits:  # a folder of other data leaves those that ship
+        assert read("test").source == "shipped"
+        return
+    with pytest.raises(FileNotFoundError, match=rf"the folder {tmp_path} has no sentence pairs"):
+        read("train")
     monkeypatch.setattr(sources, "SHIPPED", tmp_path)
     with pytest.raises(FileNotFoundError, match=r"installed without its repository.*pip install -e"):
-        data.translation("train", "shipped")
+        read("train", "shipped")

@@ -8,8 +8,6 @@ What is wrong on purpose runs on ranks of labkit, which need not import torch ag
 from __future__ import annotations
 
 import ast
-import contextlib
-import io
 import os
 import re
 import runpy
@@ -20,6 +18,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from labkit.lab import ladder
 from labkit.launch import RankError, launch
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -66,16 +65,8 @@ def alone() -> dict[tuple[int, int], float]:
     return losses(done.stdout)
 
 
-def in_rank(path: str, options: tuple[str, ...]) -> str:
-    """Run a file on this rank as ``python path`` would; return what it printed."""
-    sys.argv = [path, *options]
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        runpy.run_path(path, run_name="__main__")
-    return printed.getvalue()
-
-
 def on_ranks(path: Path, *options: str, world_size: int = 2) -> dict[tuple[int, int], float]:
-    run = launch(in_rank, str(path), options, world_size=world_size, threads=1, init=False)
+    run = launch(ladder.in_rank, str(path), *options, world_size=world_size, threads=1, init=False)
     assert not any(run.values[1:]), "not only rank 0 prints"
     return losses(run.values[0])
 
@@ -103,21 +94,16 @@ def test_one_process_learns_digits_in_three_epochs(alone):
 
 
 WRONG = {
-    "a sum of gradients": (BY_HAND, "parameter.grad /= world_size", "pass"),
     "no averaging": (BY_HAND, "dist.all_reduce(parameter.grad)", "parameter.grad *= world_size"),
-    "one gradient forgotten": (BY_HAND, "in model.parameters():", "in list(model.parameters())[1:]:"),
     "other weights on each rank": (BY_HAND, "torch.manual_seed(SEED)", "torch.manual_seed(SEED + rank)"),
     "the same rows on all ranks": (BY_HAND, "rows[rank::world_size]", "rows[::world_size]"),
     "the loss of one rank": (BY_HAND, "dist.all_reduce(loss)", "loss *= dist.get_world_size()"),
-    "the same rows under DDP": (DDP, "rows[rank::world_size]", "rows[: BATCH_SIZE // world_size]"),
     "no set_epoch": (CHECKPOINT, "sampler.set_epoch(epoch)", "pass"),
     "another seed of the sampler": (CHECKPOINT, "seed=SEED)", "seed=SEED + 1)"),
-    "no sampler": (CHECKPOINT, "sampler=sampler,", "shuffle=True,"),
     "a batch for each rank": (CHECKPOINT, "BATCH_SIZE // world_size, sampler", "BATCH_SIZE, sampler"),
     "accelerate's own batches": (ACCELERATE, "split_batches=True, ", ""),
     "accelerate's own order": (ACCELERATE, ", use_seedable_sampler=True, data_seed=SEED", ""),
     "other parts of weights": (FSDP, "torch.manual_seed(SEED)", "torch.manual_seed(SEED + dist.get_rank())"),
-    "no set_epoch under FSDP": (FSDP, "sampler.set_epoch(epoch)", "pass"),
 }
 
 
@@ -217,7 +203,7 @@ def test_the_ddp_model_would_be_left_without_collecting(tmp_path):
 # --- bad input ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rung", [BY_HAND, DDP, CHECKPOINT, FSDP])
+@pytest.mark.parametrize("rung", slow_but(BY_HAND, [BY_HAND, DDP, CHECKPOINT, FSDP]))
 def test_without_torchrun_a_rung_says_how_to_start_it(rung, monkeypatch):
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     monkeypatch.setattr(sys, "argv", [rung])

@@ -48,19 +48,11 @@ def test_a_number_is_told_what_it_left_out(question, guess, answer, as_if, terms
 REASONS = {"threads": "Threads share the GIL.", "processes": "Processes send what they share."}
 
 
-@pytest.mark.parametrize(
-    ("guess", "said"),
-    [
-        (
-            "threads",
-            "It is “processes”. Processes send what they share. Your choice, “threads”: Threads share the GIL.",
-        ),
-        ("processes", "It is. Processes send what they share."),
-        (None, "It is “processes”. Processes send what they share."),
-    ],
-)
-def test_a_choice_is_told_what_speaks_for_the_right_one_and_against_its_own(guess, said):
-    assert feedback.on_choice(guess, "processes", REASONS) == Feedback(said)
+def test_a_choice_is_told_what_speaks_for_the_right_one_and_against_its_own():
+    threads, processes, no_idea = (feedback.on_choice(guess, "processes", REASONS) for guess in (*REASONS, None))
+    assert processes == Feedback("It is. Processes send what they share.")
+    assert no_idea == Feedback("It is “processes”. Processes send what they share.")
+    assert threads == Feedback(f"{no_idea.text} Your choice, “threads”: Threads share the GIL.")
 
 
 SPANS = {"GPipe": 33.0, "1F1B": 33.0, "ZB-H1": 27.0, "ZB-H2": 24.0}

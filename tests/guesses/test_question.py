@@ -42,33 +42,21 @@ def test_a_guess_that_does_not_fit_is_refused_with_what_is_expected(options, val
         Question("hidden", "How many?", **options).accept(value)
 
 
-@pytest.mark.parametrize(
-    ("options", "value", "kept"),
-    [
-        (FRACTION, 0.5, 0.5),
-        (FRACTION, 1, 1.0),
-        (COUNT, 30.0, 30),
-        ({}, -7, -7.0),
-        (CHOICE, "1F1B", "1F1B"),
-        (ORDER, ["ZB-H1", "GPipe", "1F1B"], ("ZB-H1", "GPipe", "1F1B")),
-    ],
-)
+FITS = [(FRACTION, 1, 1.0), (COUNT, 30.0, 30), ({}, -7, -7.0), (CHOICE, "1F1B", "1F1B")]
+FITS += [(ORDER, ["ZB-H1", "GPipe", "1F1B"], ("ZB-H1", "GPipe", "1F1B"))]
+
+
+@pytest.mark.parametrize(("options", "value", "kept"), FITS)
 def test_a_guess_that_fits_is_kept_as_what_was_asked_for(options, value, kept):
     accepted = Question("hidden", "How many?", **options).accept(value)
     assert accepted == kept
     assert type(accepted) is type(kept)
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "whole", "logarithmic"),
-    [
-        (0, 1, False, False),
-        (1, 30, True, True),
-        (0.1, 2.0, False, False),
-        (1.0, 1000.0, False, True),
-        (0, 64, True, False),
-    ],
-)
+BOUNDS = [(0, 1, False, False), (1, 30, True, True), (0.1, 2.0, False, False), (1.0, 1000.0, False, True)]
+
+
+@pytest.mark.parametrize(("low", "high", "whole", "logarithmic"), [*BOUNDS, (0, 64, True, False)])
 def test_two_ints_ask_for_a_whole_number_and_far_bounds_for_factors(low, high, whole, logarithmic):
     question = Question("hidden", "How many?", low, high)
     assert (question.whole, question.logarithmic) == (whole, logarithmic)
