@@ -682,8 +682,9 @@ def test_nothing_that_a_rank_sends_runs_in_the_notebook_where_values_are_decoded
             if how == "as its value":
                 assert ranks.run(sends_harm, how).values == [None] and b"mkdir" in seen[0]
             else:
-                with pytest.raises(RankError, match=r"rank 0 wrote .* into its connection to the notebook"):
+                with pytest.raises(RankError, match=r"rank 0 wrote .* into its connection to the notebook") as caught:
                     ranks.run(sends_harm, how)
+                assert caught.value.error_type == "NoMessage"
         assert not mark.exists()
     assert launch(sends_harm, "as its value", world_size=1, init=False).values == [None] and mark.exists()
 

@@ -511,15 +511,6 @@ def test_a_forked_process_that_leaves_the_function_as_well_is_ended_with_a_word_
         assert ranks.run(lambda: 7).values == [7]
 
 
-def test_what_a_function_writes_into_the_labs_connection_is_named_with_its_rank():
-    def writes():
-        os.write(rank.current.connection.fileno(), b"my own log line\n" * 3)
-
-    error = fails_within(RANK_GONE_S, writes, world_size=1)
-    assert error.error_type == "NoMessage" and str(error).startswith("rank 0 wrote b'my own log line")
-    assert "descriptor that is not its own" in str(error)
-
-
 def test_a_message_that_has_not_come_whole_when_the_time_is_up_is_no_answer(hang):
     def sends_without_end():
         begins = messages._HEADER.pack(messages._MARK, 0, 1 << 30)
@@ -702,28 +693,20 @@ class Kernel:
         self.client.start_channels()
         self.client.wait_for_ready(timeout=60)
 
-    def start(self, source: str) -> str:
-        return self.client.execute(textwrap.dedent(source))
+    def start(self, source: str) -> None:
+        self.client.execute(textwrap.dedent(source), stop_on_error=False)  # nor keep the next cell from running
 
-    def result(self, request: str, timeout: float = 60.0) -> tuple[str, str]:
-        """(what the cell printed and displayed, its error)."""
-        shown, error = [], ""
-        while True:
-            message = self.client.get_iopub_msg(timeout=timeout)
-            if message["parent_header"].get("msg_id") != request:
-                continue
-            kind, content = message["msg_type"], message["content"]
-            if kind == "stream":
-                shown.append(content["text"])
-            elif kind in ("execute_result", "display_data"):
-                shown.append(content["data"]["text/plain"])
-            elif kind == "error":
-                error = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(content["traceback"]))
-            elif kind == "status" and content["execution_state"] == "idle":
-                return "".join(shown), error
+    def run(self, source: str) -> tuple[str, str]:
+        """(what the cell displayed, its error)."""
+        shown: list[str] = []
+        hook = lambda message: shown.append(message["content"].get("data", {}).get("text/plain", ""))  # noqa: E731
+        options = {"stop_on_error": False, "output_hook": hook, "timeout": 60}
+        reply = self.client.execute_interactive(textwrap.dedent(source), **options)
+        return "".join(shown), re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(reply["content"].get("traceback", [])))
 
-    def run(self, source: str, timeout: float = 60.0) -> tuple[str, str]:
-        return self.result(self.start(source), timeout)
+    def error(self) -> str:
+        """The name of the error of a cell that runs already, or an empty text."""
+        return self.client.get_shell_msg(timeout=60)["content"].get("ename", "")
 
     def wait_for_ranks(self, count: int) -> list[psutil.Process]:
         deadline, kernel = time.monotonic() + 100, psutil.Process(self.manager.provisioner.pid)
@@ -757,12 +740,11 @@ def gone(processes, within_s):
 
 
 def test_an_interrupt_ends_the_ranks_and_the_kernel_lives(kernel):
-    request = kernel.start("launch(time.sleep, 1000, world_size=2)")
+    kernel.start("launch(time.sleep, 1000, world_size=2)")
     ranks = kernel.wait_for_ranks(2)
     kernel.manager.interrupt_kernel()
     assert gone(ranks, RANK_GONE_S)
-    _, error = kernel.result(request)
-    assert "KeyboardInterrupt" in error
+    assert kernel.error() == "KeyboardInterrupt"
     assert kernel.run("launch(lambda: dist.get_rank(), world_size=2).values") == ("[0, 1]", "")
 
 
@@ -771,13 +753,12 @@ def test_an_interrupt_while_torch_is_still_being_imported_harms_nobody():
     kernel = Kernel()
     try:
         kernel.run("from labkit.launch import launch; import torch")
-        request = kernel.start("launch(print, 'too early', world_size=2)")
+        kernel.start("launch(print, 'too early', world_size=2)")
         time.sleep(0.1)
         os.killpg(kernel.manager.provisioner.pgid, signal.SIGINT)
-        _, error = kernel.result(request)
-        assert error == "" or "KeyboardInterrupt" in error  # on a fast machine the launch may be over
-        shown, error = kernel.run("import os; print(launch(os.getppid, world_size=1).values[0] == os.getpid())")
-        assert (shown, error) == ("False\n", "")  # its parent is the fork server, which lives
+        assert kernel.error() in ("", "KeyboardInterrupt")  # on a fast machine the launch may be over
+        shown = kernel.run("import os; launch(os.getppid, world_size=1).values[0] == os.getpid()")
+        assert shown == ("False", "")  # its parent is the fork server, which lives
     finally:
         kernel.close()
 
@@ -806,16 +787,15 @@ def test_a_cell_shows_its_own_lines_in_errors_and_stacks_and_the_run_as_its_last
 
 
 def test_killing_the_kernel_ends_its_ranks(kernel):  # the last of these tests: they share it
-    kernel.start(
-        """
+    code = """
         def stubborn():
             import signal, ctypes
             if dist.get_rank() == 1:
                 ctypes.PyDLL(None).sleep(1000)  # holds the GIL: no Python thread of this rank runs again
             time.sleep(1000)
         launch(stubborn, world_size=2)
-        """
-    )
+    """
+    kernel.start(code)
     ranks = kernel.wait_for_ranks(2)
     time.sleep(0.3)
     process, *family = kernel.family()

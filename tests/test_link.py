@@ -263,25 +263,36 @@ def test_a_subgroup_has_its_own_ranks_and_its_own_time(ranks):
 # --- one channel ----------------------------------------------------------------------------------
 
 
-def all_reduces_at_once(count: int) -> tuple[float, list[float]]:
+def poll(work: Any) -> None:
+    while not work.is_completed():
+        time.sleep(1e-3)
+
+
+def all_reduces_at_once(count: int, until_done: Callable[[Any], object]) -> tuple[float, list[float], list, bool]:
+    """When this rank began them, when each was done, the sums, and whether all works told the truth
+    of themselves."""
     tensors, ends = [whole() for _ in range(count)], []
     dist.barrier()
     start = clock()
-    for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
-        work.wait()
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    truth = not any(work.is_completed() for work in works)
+    for work in works:
+        until_done(work)
         ends.append(clock())
-    return start, ends
+    return start, ends, tensors, truth and all(work.is_success() and work.wait() for work in works)
 
 
-def test_collectives_that_were_begun_at_once_go_one_after_the_other_and_no_slower(ranks):
-    count, one = 5, model_s("all_reduce", 2)
-    totals = []
+@pytest.mark.parametrize("until_done", [lambda work: work.wait(), lambda work: work.get_future().wait(), poll])
+def test_collectives_that_were_begun_at_once_go_one_after_the_other_and_no_slower_however_one_waits(ranks, until_done):
+    count, one, totals = 5, model_s("all_reduce", 2), []
+    sums = [(torch.arange(BYTES // 4) % 50) / 4 + 7 / 8] * count
     for _ in range(TRIES):
-        values = ranks().run(all_reduces_at_once, count).values
-        start = max(start for start, _ in values)
-        for _, ends in values:
+        values = ranks().run(all_reduces_at_once, count, until_done).values
+        start = max(start for start, *_ in values)
+        for _, ends, tensors, truth in values:
+            assert truth and same(tensors, sums)
             assert all(end - start >= (k + 1) * one for k, end in enumerate(ends))
-        totals.append(max(ends[-1] for _, ends in values) - start)
+        totals.append(max(ends[-1] for _, ends, *_ in values) - start)
     assert min(totals) < 1.5 * count * one
 
 
@@ -377,36 +388,26 @@ def test_two_senders_share_the_port_of_their_receiver(ranks, named):
     assert end - min(starts) >= ALPHA_S + 2 * BYTES / BETA
 
 
-def test_a_message_that_was_sent_long_ago_is_there_at_once(ranks):
-    n_bytes = 8 * BYTES
+def test_messages_that_were_sent_long_ago_are_what_was_sent_and_there_at_once(ranks):
+    n_bytes, count = 4 * BYTES, 3
+    link_s = ALPHA_S + count * n_bytes / BETA
 
     def late_receiver():
+        n = n_bytes // 4
         dist.barrier()
         if dist.get_rank() == 0:
-            dist.send(whole(n_bytes), 1)
-            return 0.0
-        time.sleep(1.5 * (ALPHA_S + n_bytes / BETA))
-        start = clock()
-        dist.recv(torch.empty(n_bytes // 4), 0)
-        return clock() - start
-
-    assert min(ranks().run(late_receiver).values[1] for _ in range(TRIES)) < 0.5 * (ALPHA_S + n_bytes / BETA)
-
-
-def test_a_message_that_is_received_late_is_what_was_sent(ranks):
-    def overwrite_memory():
-        n = 10 * BYTES // 4
-        if dist.get_rank() == 0:
-            works = [dist.isend(torch.full((n,), float(k)), 1) for k in range(3)]
+            works = [dist.isend(torch.full((n,), float(k)), 1) for k in range(count)]
             noise = [torch.full((n + 2,), 99.0) for _ in range(20)]  # where a buffer would lie that nobody keeps
             return [work.wait() for work in works], len(noise)
-        time.sleep(0.2)
-        got = [torch.empty(n) for _ in range(3)]
+        time.sleep(1.5 * link_s)
+        got, start = [torch.empty(n) for _ in range(count)], clock()
         for x in got:
             dist.recv(x, 0)
-        return [(x.min().item(), x.max().item()) for x in got]
+        return clock() - start, [(x.min().item(), x.max().item()) for x in got]
 
-    assert ranks().run(overwrite_memory).values[1] == [(0.0, 0.0), (1.0, 1.0), (2.0, 2.0)]
+    values = [ranks().run(late_receiver).values[1] for _ in range(TRIES)]
+    assert [got for _, got in values] == [[(k, k) for k in range(count)]] * TRIES
+    assert min(took for took, _ in values) < 0.5 * link_s
 
 
 def test_a_message_has_a_tag_and_a_sender_whichever_is_received_first(ranks):
@@ -443,24 +444,6 @@ def test_a_sender_need_not_wait_until_a_receiver_from_anyone_asks(ranks):
 # --- works ----------------------------------------------------------------------------------------
 
 
-def test_a_work_is_completed_when_the_link_is_done_and_not_before(ranks):
-    def poll():
-        dist.barrier()
-        x, start = whole(), clock()
-        work = dist.all_reduce(x, async_op=True)
-        answers = [work.is_completed()]
-        while not work.is_completed():
-            time.sleep(1e-3)
-        return answers, start, clock(), work.is_success(), work.wait(), x.sum().item()
-
-    values = ranks().run(poll).values
-    last = max(start for _, start, *_ in values)
-    for answers, _, end, success, waited, _ in values:
-        assert answers == [False] and success and waited
-        assert end - last >= model_s("all_reduce", 2)
-    assert values[0][-1] == values[1][-1]
-
-
 @pytest.mark.parametrize("late", [0, 2])
 def test_asking_whether_a_work_is_completed_never_waits_for_a_late_rank(ranks, late):
     late_s = 0.4
@@ -480,26 +463,6 @@ def test_asking_whether_a_work_is_completed_never_waits_for_a_late_rank(ranks, l
     for rank, (answer, took) in enumerate(ranks(3).run(ask, late).values):
         if rank != late:
             assert not answer and took < late_s / 4
-
-
-def test_the_future_of_a_collective_is_done_when_the_link_is_and_has_gloos_value(ranks):
-    def futures(count: int):
-        tensors = [whole() for _ in range(count)]
-        dist.barrier()
-        start = clock()
-        works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
-        chained = [work.get_future().then(lambda future: (clock(), future.value())) for work in works]
-        ends, results = zip(*[future.wait() for future in chained], strict=True)
-        return start, ends, list(results), [work.is_completed() for work in works]
-
-    count = 4
-    values = ranks().run(futures, count).values
-    sum_of_both = (torch.arange(BYTES // 4) % 50) / 4 + 7 / 8
-    assert all(same(result, [[sum_of_both]] * count) for _, _, result, _ in values)
-    start = max(start for start, *_ in values)
-    for _, ends, _, done in values:
-        assert all(end - start >= (k + 1) * model_s("all_reduce", 2) for k, end in enumerate(ends))
-        assert done == [True] * count
 
 
 def test_a_callback_that_raises_breaks_its_own_future_only(ranks):
