@@ -16,6 +16,7 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
+from rank_functions import all_reduce_works
 from to_do import task
 from torch import nn
 from torch.distributed import _functional_collectives as collectives
@@ -25,7 +26,7 @@ from labkit import dp
 from labkit import launch as launch_module
 from labkit import link as link_module
 from labkit.cost import NVLINK4, Link
-from labkit.launch import RankError, Run, WarmRanks, launch, workers
+from labkit.launch import RankError, WarmRanks, launch, workers
 from labkit.trace import span
 
 ALPHA_S, BETA = 1e-3, 10e6  # so slow that the model's times are far above what gloo itself takes
@@ -97,37 +98,21 @@ def a_span_and_the_backend() -> str:
     return dist.get_backend()
 
 
-def everything_shown(run: Run) -> list[str]:
-    """All that a notebook shows of a run: in text and HTML, and what is written under its
-    pictures."""
-    import matplotlib.pyplot as plt  # here, because ranks import this file and draw nothing
-
-    from labkit.draw import overlay, timeline
-    from labkit.draw.charts import bars
-
-    axes = [timeline(run.events), overlay(run.events, run.events)]
-    axes.append(bars(run.timings, group="rank", series="name", value="mean_s"))
-    pictures = [ax.get_xlabel() for ax in axes]
-    plt.close("all")
-    texts = [text(table) for table in (run, run.events, run.timings) for text in (repr, lambda t: t._repr_html_())]
-    return [run.header, *texts, *pictures]
-
-
 @pytest.mark.parametrize(
     "options", [{}, {"link": Link(0.0, math.inf)}, {"world_size": 1, "link": LINK}], ids=["none", "free", "one rank"]
 )
 def test_where_nothing_is_emulated_ranks_run_on_gloo_and_nothing_says_otherwise(options):
     run = launch(a_span_and_the_backend, backend="auto" if options else "gloo", **options)
     assert set(run.values) == {"gloo"}
-    assert not [text for text in everything_shown(run) if "emulated" in text]
+    assert "emulated" not in repr(run) and not run.events.attrs.get("emulated")
 
 
-def test_everything_shown_of_a_run_on_an_emulated_link_says_so(ranks):
+def test_a_run_on_an_emulated_link_says_so_and_hands_it_on_to_every_table(ranks):
     run = ranks().run(a_span_and_the_backend)
     assert run.values == ["link", "link"] and run.backend == "gloo"
     said = "emulated link: SLOW (10 MB/s, 1 ms)"
     assert run.events.attrs["emulated"] == run.timings.attrs["emulated"] == said
-    assert not [text for text in everything_shown(run) if said not in text.replace("\n", " ")]
+    assert all(said in text for text in (run.header, repr(run), run._repr_html_()))
 
 
 # --- collectives ----------------------------------------------------------------------------------
@@ -278,41 +263,37 @@ def test_a_subgroup_has_its_own_ranks_and_its_own_time(ranks):
 # --- one channel ----------------------------------------------------------------------------------
 
 
-def all_reduces_at_once(count: int) -> tuple[float, list[float]]:
+def poll(work: Any) -> None:
+    while not work.is_completed():
+        time.sleep(1e-3)
+
+
+def all_reduces_at_once(count: int, until_done: Callable[[Any], object]) -> tuple[float, list[float], list, bool]:
+    """When this rank began them, when each was done, the sums, and whether all works told the truth
+    of themselves."""
     tensors, ends = [whole() for _ in range(count)], []
     dist.barrier()
     start = clock()
-    for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
-        work.wait()
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    truth = not any(work.is_completed() for work in works)
+    for work in works:
+        until_done(work)
         ends.append(clock())
-    return start, ends
+    return start, ends, tensors, truth and all(work.is_success() and work.wait() for work in works)
 
 
-def test_collectives_that_were_begun_at_once_go_one_after_the_other_and_no_slower(ranks):
-    count, one = 5, model_s("all_reduce", 2)
-    totals = []
+@pytest.mark.parametrize("until_done", [lambda work: work.wait(), lambda work: work.get_future().wait(), poll])
+def test_collectives_that_were_begun_at_once_go_one_after_the_other_and_no_slower_however_one_waits(ranks, until_done):
+    count, one, totals = 5, model_s("all_reduce", 2), []
+    sums = [(torch.arange(BYTES // 4) % 50) / 4 + 7 / 8] * count
     for _ in range(TRIES):
-        values = ranks().run(all_reduces_at_once, count).values
-        start = max(start for start, _ in values)
-        for _, ends in values:
+        values = ranks().run(all_reduces_at_once, count, until_done).values
+        start = max(start for start, *_ in values)
+        for _, ends, tensors, truth in values:
+            assert truth and same(tensors, sums)
             assert all(end - start >= (k + 1) * one for k, end in enumerate(ends))
-        totals.append(max(ends[-1] for _, ends in values) - start)
+        totals.append(max(ends[-1] for _, ends, *_ in values) - start)
     assert min(totals) < 1.5 * count * one
-
-
-def test_a_message_behind_a_collective_waits_for_the_channel(ranks):
-    def message_behind_a_collective():
-        x, y = whole(), torch.empty(BYTES // 4)
-        dist.barrier()
-        start = clock()
-        work = dist.all_reduce(x, async_op=True)
-        dist.send(whole(), 1) if dist.get_rank() == 0 else dist.recv(y, 0)
-        end = clock()
-        work.wait()
-        return start, end
-
-    (sent, _), (_, received) = ranks().run(message_behind_a_collective).values
-    assert received - sent >= model_s("all_reduce", 2) + ALPHA_S + BYTES / BETA
 
 
 def test_a_message_behind_a_collective_that_a_late_rank_held_up_waits_for_the_channel_too(ranks):
@@ -407,36 +388,26 @@ def test_two_senders_share_the_port_of_their_receiver(ranks, named):
     assert end - min(starts) >= ALPHA_S + 2 * BYTES / BETA
 
 
-def test_a_message_that_was_sent_long_ago_is_there_at_once(ranks):
-    n_bytes = 8 * BYTES
+def test_messages_that_were_sent_long_ago_are_what_was_sent_and_there_at_once(ranks):
+    n_bytes, count = 4 * BYTES, 3
+    link_s = ALPHA_S + count * n_bytes / BETA
 
     def late_receiver():
+        n = n_bytes // 4
         dist.barrier()
         if dist.get_rank() == 0:
-            dist.send(whole(n_bytes), 1)
-            return 0.0
-        time.sleep(1.5 * (ALPHA_S + n_bytes / BETA))
-        start = clock()
-        dist.recv(torch.empty(n_bytes // 4), 0)
-        return clock() - start
-
-    assert min(ranks().run(late_receiver).values[1] for _ in range(TRIES)) < 0.5 * (ALPHA_S + n_bytes / BETA)
-
-
-def test_a_message_that_is_received_late_is_what_was_sent(ranks):
-    def overwrite_memory():
-        n = 10 * BYTES // 4
-        if dist.get_rank() == 0:
-            works = [dist.isend(torch.full((n,), float(k)), 1) for k in range(3)]
+            works = [dist.isend(torch.full((n,), float(k)), 1) for k in range(count)]
             noise = [torch.full((n + 2,), 99.0) for _ in range(20)]  # where a buffer would lie that nobody keeps
             return [work.wait() for work in works], len(noise)
-        time.sleep(0.2)
-        got = [torch.empty(n) for _ in range(3)]
+        time.sleep(1.5 * link_s)
+        got, start = [torch.empty(n) for _ in range(count)], clock()
         for x in got:
             dist.recv(x, 0)
-        return [(x.min().item(), x.max().item()) for x in got]
+        return clock() - start, [(x.min().item(), x.max().item()) for x in got]
 
-    assert ranks().run(overwrite_memory).values[1] == [(0.0, 0.0), (1.0, 1.0), (2.0, 2.0)]
+    values = [ranks().run(late_receiver).values[1] for _ in range(TRIES)]
+    assert [got for _, got in values] == [[(k, k) for k in range(count)]] * TRIES
+    assert min(took for took, _ in values) < 0.5 * link_s
 
 
 def test_a_message_has_a_tag_and_a_sender_whichever_is_received_first(ranks):
@@ -473,25 +444,7 @@ def test_a_sender_need_not_wait_until_a_receiver_from_anyone_asks(ranks):
 # --- works ----------------------------------------------------------------------------------------
 
 
-def test_a_work_is_completed_when_the_link_is_done_and_not_before(ranks):
-    def poll():
-        dist.barrier()
-        x, start = whole(), clock()
-        work = dist.all_reduce(x, async_op=True)
-        answers = [work.is_completed()]
-        while not work.is_completed():
-            time.sleep(1e-3)
-        return answers, start, clock(), work.is_success(), work.wait(), x.sum().item()
-
-    values = ranks().run(poll).values
-    last = max(start for _, start, *_ in values)
-    for answers, _, end, success, waited, _ in values:
-        assert answers == [False] and success and waited
-        assert end - last >= model_s("all_reduce", 2)
-    assert values[0][-1] == values[1][-1]
-
-
-@pytest.mark.parametrize("late", [0, 1, 2])
+@pytest.mark.parametrize("late", [0, 2])
 def test_asking_whether_a_work_is_completed_never_waits_for_a_late_rank(ranks, late):
     late_s = 0.4
 
@@ -510,26 +463,6 @@ def test_asking_whether_a_work_is_completed_never_waits_for_a_late_rank(ranks, l
     for rank, (answer, took) in enumerate(ranks(3).run(ask, late).values):
         if rank != late:
             assert not answer and took < late_s / 4
-
-
-def test_the_future_of_a_collective_is_done_when_the_link_is_and_has_gloos_value(ranks):
-    def futures(count: int):
-        tensors = [whole() for _ in range(count)]
-        dist.barrier()
-        start = clock()
-        works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
-        chained = [work.get_future().then(lambda future: (clock(), future.value())) for work in works]
-        ends, results = zip(*[future.wait() for future in chained], strict=True)
-        return start, ends, list(results), [work.is_completed() for work in works]
-
-    count = 4
-    values = ranks().run(futures, count).values
-    sum_of_both = (torch.arange(BYTES // 4) % 50) / 4 + 7 / 8
-    assert all(same(result, [[sum_of_both]] * count) for _, _, result, _ in values)
-    start = max(start for start, *_ in values)
-    for _, ends, _, done in values:
-        assert all(end - start >= (k + 1) * model_s("all_reduce", 2) for k, end in enumerate(ends))
-        assert done == [True] * count
 
 
 def test_a_callback_that_raises_breaks_its_own_future_only(ranks):
@@ -663,9 +596,8 @@ def train(wrap: Callable[..., nn.Module]) -> tuple[list[torch.Tensor], list[torc
 
 
 @BOTH_WRAPPERS
-@pytest.mark.parametrize("n", [2, 3])
-def test_data_parallel_training_gives_exactly_the_parameters_that_it_gives_on_gloo(ranks, wrap, n):
-    on_gloo, on_link = (ranks(n, link).run(train, wrap).values for link in (None, LINK))
+def test_data_parallel_training_gives_exactly_the_parameters_that_it_gives_on_gloo(ranks, wrap):
+    on_gloo, on_link = (ranks(3, link).run(train, wrap).values for link in (None, LINK))
     for (_, expected), (before, after) in zip(on_gloo, on_link, strict=True):
         assert all(map(torch.equal, expected, after))  # under the link is gloo, with the same buckets
         assert not any(map(torch.equal, before, after))
@@ -715,35 +647,16 @@ def test_data_parallel_training_sends_buckets_while_the_backward_pass_goes_on(ra
 # --- faults ---------------------------------------------------------------------------------------
 
 
-def test_a_collective_that_one_rank_does_not_join_ends_after_the_timeout_with_stacks(hang):
-    def lonely():
-        if dist.get_rank() == 0:
-            dist.all_reduce(torch.ones(1))
-
-    stacks = hang(lonely, link=LINK)
-    assert "in lonely" in stacks[0] and "dist.all_reduce(torch.ones(1))" in stacks[0] and stacks[1] == "finished"
-
-
-@pytest.mark.parametrize(
-    ("ends", "says"),
-    [
-        (os._exit, "rank 1 ended with exit status 3"),
-        ({}.__getitem__, "rank 1 raised KeyError: 3"),
-    ],
-    ids=["dies", "raises"],
-)
-def test_a_rank_that_ends_is_reported_while_another_waits_for_the_link(ends, says):
-    latency_s = 30.0
-
+def test_a_rank_that_dies_is_reported_while_another_waits_for_the_link():
     def in_rank():
         if dist.get_rank() == 1:
             dist.all_reduce(torch.ones(1), async_op=True)
             time.sleep(0.1)
-            ends(3)
+            os._exit(3)
         dist.all_reduce(torch.ones(1))
 
-    start = clock()
-    with pytest.raises(RankError, match=says):
+    latency_s, start = 30.0, clock()
+    with pytest.raises(RankError, match="rank 1 ended with exit status 3"):
         launch(in_rank, link=Link(latency_s, BETA))
     assert clock() - start < latency_s
 
@@ -784,37 +697,27 @@ def test_a_process_group_that_was_ended_and_formed_anew_is_on_the_link_too():
     assert min(end for _, _, end, _ in values) - max(start for _, start, _, _ in values) >= model_s("all_reduce", 2)
 
 
-def test_warm_ranks_on_a_link_recover_from_a_group_that_was_left_broken_or_out_of_step(capsys):
-    def sum_of_ones():
-        x = torch.ones(1)
-        dist.all_reduce(x)
-        return x.item()
+def test_warm_ranks_on_a_link_recover_from_a_group_left_broken_or_out_of_step_which_messages_do_not_leave(
+    ranks, capsys
+):
+    def pass_along():
+        """Each rank but the first gets a message, each but the last sends one."""
+        if (rank := dist.get_rank()) > 0:
+            dist.recv(torch.ones(1), rank - 1)
+        if rank < 2:
+            dist.send(torch.ones(1), rank + 1)
 
     def out_of_step():
         if dist.get_rank() == 0:
             dist.all_reduce(torch.ones(1), async_op=True)
 
-    with workers(2, link=LINK, timeout_s=20) as warm:
-        for _ in range(3):
-            assert warm.run(sum_of_ones).values == [2.0, 2.0]
-        for break_group in (dist.destroy_process_group, out_of_step):
-            warm.run(break_group)
-            assert warm.run(sum_of_ones).values == [2.0, 2.0]
-    assert capsys.readouterr().out.count("left the process group out of step") == 2
-
-
-def test_warm_ranks_on_a_link_stay_although_some_send_and_receive_more_than_others(capsys):
-    def pass_along():
-        rank, x = dist.get_rank(), torch.ones(1)
-        if rank > 0:
-            dist.recv(x, rank - 1)
-        if rank < 2:
-            dist.send(x, rank + 1)
-
-    with workers(3, link=LINK, timeout_s=20) as warm:
-        for _ in range(3):
-            warm.run(pass_along)
+    for _ in range(2):
+        ranks(3).run(pass_along)
     assert "anew" not in capsys.readouterr().out
+    for break_group in (dist.destroy_process_group, out_of_step):
+        ranks(3).run(break_group)
+        assert ranks(3).run(all_reduce_works).values == [3.0] * 3
+    assert capsys.readouterr().out.count("left the process group out of step") == 2
 
 
 def use_and_leave() -> None:

@@ -99,13 +99,6 @@ def test_importing_models_loads_neither_torch_nor_transformers_nor_does_pipe_loa
 # --- trained ones ---------------------------------------------------------------------------------
 
 
-def test_a_saved_model_comes_back_from_its_folder(tmp_path: Path) -> None:
-    model = models.gpt2("nano", seed=3, vocab_size=300)
-    model.save_pretrained(tmp_path)
-    tokens = torch.arange(10)[None]
-    torch.testing.assert_close(models.pretrained_gpt2(tmp_path)(tokens).logits, model.eval()(tokens).logits)
-
-
 def test_a_saved_classifier_comes_back_and_dropout_can_be_turned_off(tmp_path: Path) -> None:
     model = models.bert("tiny", seed=3, vocab_size=100, hidden_dropout_prob=0.1)
     model.save_pretrained(tmp_path)
@@ -257,8 +250,9 @@ def test_a_state_dict_has_the_names_of_the_unplaced_model_and_goes_into_either(t
 # --- in stages ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n_stages", [1, 2, 5])
-@pytest.mark.parametrize(("placed", "attention"), [(False, "sdpa"), (False, "eager"), (True, "sdpa")])
+@pytest.mark.parametrize(
+    ("n_stages", "placed", "attention"), [(1, False, "eager"), (2, True, "sdpa"), (5, False, "sdpa")]
+)
 def test_the_stages_one_after_the_other_give_the_models_logits(n_stages: int, placed: bool, attention: str) -> None:
     gpt2, tokens = small_gpt2(), torch.arange(14).view(2, 7)
     gpt2.set_attn_implementation(attention)
@@ -312,7 +306,6 @@ NO_GPU = [(["cpu:0", "cuda:1"], ValueError, "'cuda:1', and there is no GPU here"
         ([], ValueError, "there are 0 devices, expected at least one"),
         ([f"cpu:{number}" for number in range(6)], ValueError, "6 devices for 5 blocks, expected 1 to 5"),
         ("cpu:0", TypeError, r"devices is 'cpu:0', expected a list of devices, such as \['cpu:0', 'cpu:1'\]"),
-        (2, TypeError, "devices is 2, expected a list"),
         (["cpu:0", "nowhere"], RuntimeError, "nowhere"),
         *([] if torch.cuda.is_available() else NO_GPU),
     ],
@@ -336,7 +329,6 @@ def test_wrong_devices_are_refused_before_anything_is_placed(devices: object, er
         (lambda: models.parallelize(small_gpt2().transformer, ["cpu"]), TypeError, "is a GPT2Model, expected a GPT2LM"),
         (lambda: models.stages(small_gpt2().transformer, 1), TypeError, "is a GPT2Model, expected a GPT2LMHeadModel"),
         (lambda: models.stages(small_gpt2(), 0), ValueError, "n_stages is 0, expected a whole number, 1 or more"),
-        (lambda: models.stages(small_gpt2(), 2.0), TypeError, "n_stages is 2.0, expected a whole number"),
         (lambda: models.stages(small_gpt2(), 6), ValueError, "6 stages for 5 blocks, expected 1 to 5"),
     ],
 )

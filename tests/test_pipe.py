@@ -1,11 +1,10 @@
-"""split_module, clock_cycles and Pipe: the plain module's output and gradients, at the same time,
-clear when wrong."""
+"""split_module, clock_cycles and Pipe: the plain module's output and gradients, clear when wrong.
+What check claims of pipe.1 to pipe.3 is not claimed again here."""
 
 from __future__ import annotations
 
 import copy
 import gc
-import inspect
 import io
 import itertools
 import pickle
@@ -89,12 +88,10 @@ def over_two_devices() -> nn.Module:
 @pytest.mark.parametrize(
     ("model", "error", "message"),
     [
-        (nn.Linear(2, 2), TypeError, "the model is a Linear, expected an nn.Sequential"),
         ([nn.Linear(2, 2)], TypeError, "the model is a list, expected an nn.Sequential"),
         (nn.Sequential(), ValueError, r"the nn\.Sequential is empty, expected at least one module"),
         (nn.Sequential(norm_on_two_devices()), ValueError, "module '0', a BatchNorm1d, has .* on cpu and meta"),
         (nn.Sequential(nn.ReLU(), over_two_devices()), ValueError, "module '1', a Sequential, has .* on cpu and meta"),
-        (placed(over_two_devices()), ValueError, "module '0', a Sequential, has parameters or buffers on cpu and meta"),
         (nn.Sequential(layers(2)), ValueError, "module '0', a Sequential, has parameters or buffers on cpu:0 and cpu:1"),
         (placed(on_meta()), ValueError, "module '0', a Linear, is on meta, but its WithDevice says cpu:0"),
     ],
@@ -117,8 +114,6 @@ def test_with_device_says_what_it_wants():
     ("use", "error", "message"),
     [
         (lambda: clock_cycles(0, 1), ValueError, "num_batches is 0, expected a whole number, 1 or more"),
-        (lambda: clock_cycles(3, -2), ValueError, "num_partitions is -2, expected"),
-        (lambda: clock_cycles(1.0, 1), TypeError, "num_batches is 1.0, expected"),
         (lambda: clock_cycles(1, True), TypeError, "num_partitions is True, expected"),
         (lambda: Pipe(layers(), 0), ValueError, "split_size is 0, expected"),
         (lambda: Pipe(layers(), None), TypeError, "split_size is None, expected"),
@@ -175,27 +170,19 @@ def made(kind: str) -> nn.Module:
     return WithDevice(module, device) if device else module
 
 
-def cut(*kinds: str) -> tuple[list[list[str]], list[str]]:
+def cut(*kinds: str) -> tuple[list[str], list[str]]:
     """The names in each partition, and the devices."""
     partitions, devices = split_module(nn.Sequential(*map(made, kinds)))
-    assert all(type(partition) is nn.Sequential for partition in partitions)
-    assert all(isinstance(device, torch.device) for device in devices)
-    return [list(partition._modules) for partition in partitions], [str(device) for device in devices]
+    return ["".join(partition._modules) for partition in partitions], list(map(str, devices))
 
 
 @split_task
 @pytest.mark.parametrize(
     ("kinds", "partitions", "devices"),
     [
-        (["cpu", "cpu"], ["01"], ["cpu"]),
-        (["cpu", "meta", "meta"], ["0", "12"], ["cpu", "meta"]),
-        (["cpu@cpu:0", "cpu@cpu:1", "cpu@cpu:0"], ["0", "1", "2"], ["cpu:0", "cpu:1", "cpu:0"]),
-        (["cpu@cpu:0", "-@cpu:0", "-@cpu:1", "cpu@cpu:1"], ["01", "23"], ["cpu:0", "cpu:1"]),
         (["(cpu@cpu:0)", "(cpu@cpu:1)"], ["0", "1"], ["cpu:0", "cpu:1"]),
         # those that name none stay with the one before, and at the front with the first that does
         (["-"], ["0"], ["cpu"]),
-        (["-", "cpu"], ["01"], ["cpu"]),
-        (["-", "-", "meta", "-"], ["0123"], ["meta"]),
         (["-", "cpu@cpu:1", "-", "cpu@cpu:0"], ["012", "3"], ["cpu:1", "cpu:0"]),
         # plain cpu beside virtual devices, and beside another one
         (["cpu", "cpu@cpu:0", "cpu", "cpu@cpu:1", "cpu"], ["012", "34"], ["cpu:0", "cpu:1"]),
@@ -204,8 +191,8 @@ def cut(*kinds: str) -> tuple[list[list[str]], list[str]]:
     ],
     ids=str,
 )
-def test_a_cut_is_where_the_device_changes(kinds, partitions, devices):
-    assert cut(*kinds) == ([list(names) for names in partitions], devices)
+def test_a_cut_is_where_the_device_changes_which_not_every_module_names(kinds, partitions, devices):
+    assert cut(*kinds) == (partitions, devices)
 
 
 @split_task
@@ -213,21 +200,18 @@ def test_a_cut_is_where_the_device_changes(kinds, partitions, devices):
 @settings(max_examples=60, deadline=None)
 def test_partitions_are_the_model_in_order_and_neighbours_differ(kinds):
     partitions, devices = cut(*kinds)
-    assert list(itertools.chain(*partitions)) == [str(number) for number in range(len(kinds))] and all(partitions)
-    assert len(devices) == len(partitions)
+    assert "".join(partitions) == "".join(map(str, range(len(kinds)))) and all(partitions)
     assert all(one != next_one for one, next_one in itertools.pairwise(devices))
     for names, device in zip(partitions, devices, strict=True):
         assert {kinds[int(name)].partition("@")[2] for name in names} <= {device, ""}
 
 
 @split_task
-def test_modules_keep_their_names_and_one_that_stands_there_twice_stays_twice():
-    twice, model = nn.ReLU(), nn.Sequential()
-    for name, module in {"a": made("cpu"), "b": twice, "c": made("cpu@cpu:1"), "d": twice}.items():
-        model.add_module(name, module)
-    partitions, _ = split_module(model)
-    found = {name: module for partition in partitions for name, module in partition._modules.items()}
-    assert list(found) == ["a", "b", "c", "d"] and all(found[name] is model._modules[name] for name in found)
+def test_a_module_that_stands_there_twice_stays_twice():
+    twice = nn.ReLU()
+    partitions, _ = split_module(nn.Sequential(made("cpu@cpu:0"), twice, made("cpu@cpu:1"), twice))
+    assert [list(partition._modules) for partition in partitions] == [["0", "1"], ["2", "3"]]
+    assert partitions[0][1] is partitions[1][1] is twice
 
 
 def test_with_device_is_its_module_with_a_device_and_moves_it_to_a_real_one():
@@ -240,14 +224,6 @@ def test_with_device_is_its_module_with_a_device_and_moves_it_to_a_real_one():
 
 
 # --- clock_cycles ---------------------------------------------------------------------------------
-
-
-@clock_task
-def test_the_clocks_are_the_columns_of_the_table_in_its_docstring():
-    table = [line[16:] for line in inspect.getdoc(clock_cycles).splitlines() if line.strip().startswith("partition ")]
-    columns = [[row[start : start + 7].strip() for row in table] for start in range(0, 42, 7)]
-    drawn = [[eval(cell) for cell in column if cell] for column in columns]
-    assert list(clock_cycles(4, 3)) == drawn
 
 
 @clock_task
@@ -295,27 +271,6 @@ def test_so_they_are_with_stages_in_place_frozen_or_with_a_weight_in_common_and_
     check_equal(embedded, 2, torch.arange(12).view(6, 2) % 9)
 
 
-@pipe_task
-@pytest.mark.parametrize("split_size", [2, 5, 100])
-def test_each_stage_gets_the_micro_batches_in_order_the_last_one_smaller(split_size):
-    seen: list[list[torch.Tensor]] = [[], []]
-    with Pipe(placed(*(Do(lambda x, j=j: seen[j].append(x) or x + 1) for j in range(2))), split_size) as piped:
-        piped(rows(5))
-    expected = rows(5).split(split_size)
-    for j, stage in enumerate(seen):
-        assert [part.tolist() for part in stage] == [(part + j).tolist() for part in expected]
-
-
-@pipe_task
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_without_gradients_there_is_no_graph(mode):
-    model = layers()
-    with Pipe(model, 2) as piped, mode():
-        output = piped(rows(5))
-    assert output.grad_fn is None and output.is_inference() == (mode is torch.inference_mode)
-    torch.testing.assert_close(output, model(rows(5)).detach())
-
-
 @made_task
 def test_the_names_of_parameters_say_partition_and_module():
     with Pipe(layers(2)) as piped:
@@ -338,16 +293,6 @@ def test_batch_normalisation_is_of_each_micro_batch_while_training_and_the_plain
         piped.eval()
         reference.eval()
         torch.testing.assert_close(piped(x), reference(x))
-
-
-@pipe_task
-def test_dropout_masks_differ_between_micro_batches_and_are_the_same_in_backward():
-    x = torch.ones(3, 1000, requires_grad=True)
-    with Pipe(placed(nn.Dropout(0.5), nn.Identity()), 1) as piped:
-        masks = piped(x)
-        masks.sum().backward()
-    assert x.grad.equal(masks) and len(masks.unique(dim=0)) == 3
-    assert set(masks.unique().tolist()) == {0.0, 2.0} and ((masks == 0).float().mean(dim=1) - 0.5).abs().max() < 0.1
 
 
 # --- Pipe: what goes wrong in a stage -------------------------------------------------------------
@@ -377,28 +322,6 @@ def test_what_a_stage_raises_is_raised_with_its_traceback_stage_and_micro_batch_
         assert "piped(rows(8)).sum().backward()" in lines and lines[-1].startswith("raise ArithmeticError")
         torch.testing.assert_close(piped(rows(8)), torch.cat([model(part) for part in rows(8).split(2)]))
         assert stage_threads() == threads
-
-
-@pipe_task
-@pytest.mark.parametrize(("clock", "error"), [([(1, 0), (0, 1)], KeyError), ([(0, 1), (1, 0)], ZeroDivisionError)])
-def test_of_several_errors_in_a_clock_the_first_is_raised_when_all_tasks_are_done(clock, error):
-    failed, done = threading.Event(), []
-
-    def fail(_: torch.Tensor) -> Any:
-        failed.set()
-        return {}["missing"]
-
-    def fail_later(_: torch.Tensor) -> Any:
-        failed.wait(SECONDS)
-        time.sleep(0.05)
-        done.append(1)
-        return 1 / 0
-
-    with Pipe(placed(Do(fail), Do(fail_later)), 1) as piped, pytest.raises(error):
-        try:
-            piped.compute([rows(1), rows(1)], clock)
-        finally:
-            assert len(done) == 1
 
 
 @pipe_task
@@ -437,25 +360,6 @@ def test_what_a_failing_stage_made_is_freed_at_once():
 
 
 # --- at the same time -----------------------------------------------------------------------------
-
-
-@pipe_task
-def test_a_pipe_is_one_clock_after_the_other_and_its_stages_run_at_once_each_in_a_thread_of_its_own():
-    m, n = 4, 3
-    clocks = [[(clock - j, j) for j in range(n) if 0 <= clock - j < m] for clock in range(m + n - 1)]
-    meetings = [threading.Barrier(len(clock), timeout=SECONDS) for clock in clocks]  # whoever comes alone breaks it
-    threads: list[set[threading.Thread]] = [set() for _ in range(n)]
-
-    def meet(j: int, x: torch.Tensor) -> torch.Tensor:
-        threads[j].add(threading.current_thread())
-        meetings[int(x[0, 0]) + j].wait()  # the row says which micro-batch it is
-        return x
-
-    with Pipe(placed(*(Do(lambda x, j=j: meet(j, x)) for j in range(n))), 1) as piped:
-        x = torch.arange(float(m)).view(m, 1)
-        assert piped(x).equal(x)
-    assert all(len(each) == 1 for each in threads) and len(set.union(*threads)) == n
-    assert threading.current_thread() not in set.union(*threads)
 
 
 @pipe_task

@@ -4,8 +4,6 @@ which ranks need not import."""
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 
 import torch
 import torch.distributed as dist
@@ -235,10 +233,6 @@ def no_such_luck():
     raise ArithmeticError("no such luck")
 
 
-def kill():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def step_with(schedule, stage, failing):
     """One step of a pipeline in which ``stage`` ends with the module ``failing``."""
     modules = model("blocks", schedule.n_stages)
@@ -248,10 +242,6 @@ def step_with(schedule, stage, failing):
 
 def step_with_loss(schedule, loss_fn, **options):
     return pipeline(schedule, model("blocks", schedule.n_stages), loss_fn, **options).step(*batch())
-
-
-def fails_for_the_third(output, target):
-    return no_such_luck() if target[0, 0] == batch()[1][6, 0] else mse(output, target)
 
 
 def steps_of_batches(schedule, batches):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from labkit.base.texts import shorten
 from labkit.launch import RankError
 from labkit.ranks.errors import MOST_OF_A_MESSAGE, format_error
 
@@ -34,8 +33,3 @@ def test_beside_a_long_message_every_frame_stays_in_the_traceback():
     assert shown.count("in raise_a_long_message") == 2
     assert "The above exception was the direct cause" in shown
     assert "KeyError: 'head" in shown and "ValueError: head" in shown
-
-
-def test_a_short_text_stays_as_it_is():
-    assert shorten("as it is", 8) == "as it is"
-    assert shorten("head and tail", 8) == "head … [13 characters] … tail"
