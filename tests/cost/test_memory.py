@@ -19,13 +19,13 @@ from labkit.cost.memory import (
 )
 
 
-@pytest.mark.parametrize("layers, width", [(2, 64), (12, 768)])
-def test_parameters_are_as_many_as_transformers_gpt2_has(layers, width):
-    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    config = transformers.GPT2Config(n_layer=layers, n_embd=width, n_head=2, vocab_size=50257, n_positions=2048)
-    with torch.device("meta"):
-        model = transformers.GPT2LMHeadModel(config)
-    assert parameters(layers, width) == sum(p.numel() for p in model.parameters())
+@pytest.mark.parametrize(
+    "layers, width, published",
+    [(12, 768, 124_439_808), (24, 1024, 354_823_168), (48, 1600, 1_557_611_200)],
+)
+def test_parameters_are_as_many_as_the_published_gpt2s_have(layers, width, published):
+    """gpt2, gpt2-medium and gpt2-xl, counted with transformers' ``model.num_parameters()``."""
+    assert parameters(layers, width, context=1024) == published
 
 
 @pytest.mark.parametrize("size", GPT3_SIZES, ids=lambda size: size.name)
