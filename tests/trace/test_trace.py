@@ -136,10 +136,14 @@ def test_unknown_lanes_and_labels_and_events_before_the_end_are_refused():
 
 @pytest.mark.parametrize(("measured", "kind"), [(True, MeasuredTable), (False, pd.DataFrame)])
 def test_a_table_and_its_timings_print_as_what_they_are_and_keep_what_was_emulated(measured, kind):
-    events = event_table(rows_of_two_ranks(), measured=measured, emulated="emulated link: slow")
-    assert type(events) is type(timings(events)) is kind
-    assert events.attrs == timings(events).attrs == {"emulated": "emulated link: slow"}
-    assert event_table(rows_of_two_ranks(), measured=measured).attrs == {}
+    rows = rows_of_two_ranks()
+    columns = dict(zip(EVENT_COLUMNS, map(list, zip(*rows, strict=True)), strict=True))
+    for given in (rows, columns):
+        events = event_table(given, measured=measured, emulated="emulated link: slow")
+        assert type(events) is type(timings(events)) is kind
+        assert events.attrs == timings(events).attrs == {"emulated": "emulated link: slow"}
+        assert event_table(given, measured=measured).attrs == {}
+        pd.testing.assert_frame_equal(events, event_table(rows, measured=measured), check_like=False)
 
 
 def rows_of_two_ranks() -> list[tuple]:
@@ -214,7 +218,7 @@ def test_spans_of_one_thread_of_the_chrome_trace_are_nested_as_the_format_wants(
                 assert not crossing, (one, other)
 
 
-def test_nested_spans_of_a_lane_share_a_thread_of_the_chrome_trace_in_whatever_order_they_come(tmp_path):
+def test_nested_spans_of_a_lane_share_a_thread_of_the_chrome_trace(tmp_path):
     rows = [
         (0, "host", name, *(None,) * 5, 0.0, end) for name, end in (("inner", 1.0), ("outer", 5.0), ("middle", 2.0))
     ]
