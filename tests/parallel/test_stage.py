@@ -109,6 +109,14 @@ def test_a_second_backward_pass_needs_retain_graph_as_ever():
         torch.testing.assert_close(twice.grad, expected.grad)
 
 
+def test_a_graph_from_outside_that_several_micro_batches_use_has_to_be_retained():
+    outside = rows(1).requires_grad_().exp()  # saves its result for backward, once
+    model = Staged(Do(lambda x: x * outside))
+    loss = (model(rows(seed=1)) + model(rows(seed=2))).sum()
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        loss.backward()
+
+
 def test_the_old_kind_of_checkpoint_refuses():
     output = Staged(linear(), Do(lambda x: checkpoint(torch.tanh, x, use_reentrant=True)))(rows())
     with pytest.raises(RuntimeError, match="checkpoint"):

@@ -197,20 +197,6 @@ def test_a_deadlock_is_told_as_the_circle_of_ranks_that_wait(rows, rank, positio
     assert not can_run(ranks)
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [
-        ["0F0 1F0 1B0 0B0"],  # two stages on one rank
-        ["1F0 1B0", "0F0 0B0"],  # ranks against the order of stages
-        ["0F0 0F1 0B1 0I0 0W0", "1F0 1F1 1I1 1B0 1W1"],  # whole and split side by side, backwards out of order
-    ],
-)
-def test_orders_that_no_generator_makes_are_valid_if_they_can_run(rows):
-    ranks = ranks_of(*rows)
-    validate(Schedule(ranks))
-    assert can_run(ranks)
-
-
 @settings(max_examples=200, deadline=None)
 @given(schedule=any_schedule, data=st.data())
 def test_a_changed_schedule_is_refused_exactly_where_it_can_no_longer_run(schedule, data):
@@ -241,13 +227,6 @@ def test_a_changed_schedule_is_refused_exactly_where_it_can_no_longer_run(schedu
 
 
 # --- what the generators make: torch's orders are in test_torch_schedules -------------------------
-
-
-@settings(max_examples=60, deadline=None)
-@given(schedule=any_schedule)
-def test_every_generated_schedule_is_valid_and_runs(schedule):
-    validate(schedule)
-    assert can_run(schedule.ops)
 
 
 @settings(max_examples=30, deadline=None)
@@ -344,6 +323,7 @@ def test_with_fewer_micro_batches_h2_goes_over_into_h1(n):
 @given(schedule=st.one_of(any_schedule, random_schedules()))
 def test_a_schedule_comes_back_from_its_csv_and_knows_what_each_op_comes_after_and_takes(schedule):
     assert Schedule.from_csv(schedule.to_csv()) == schedule
+    assert can_run(schedule.ops)
     found, ops = find_dependencies(schedule), ops_of(schedule)
     assert found.ops == ops
     assert found.rank == [rank for rank, listed in enumerate(schedule.ops) for _ in listed]

@@ -1,10 +1,8 @@
 """labkit.trace: spans become rows of the event table, none lost, none invented."""
 
 import json
-import statistics
 import threading
 import time
-from collections import defaultdict
 
 import pandas as pd
 import pytest
@@ -158,24 +156,17 @@ def rows_of_two_ranks() -> list[tuple]:
     ]
 
 
-def timings_in_plain_python(rows: list[tuple]) -> list[tuple]:
-    durations = defaultdict(list)
-    for row in sorted(rows, key=lambda row: row[8]):
-        durations[row[0], row[2]].append(row[9] - row[8])
-    summary = []
-    for (rank, name), times in durations.items():
-        middle = statistics.fmean(times), statistics.median(times)
-        summary.append((rank, name, len(times), sum(times), *middle, min(times), max(times)))
-    return sorted(summary, key=lambda row: row[0])  # sort is stable: names keep the order in which they first started
-
-
-def test_timings_are_those_of_plain_python():
-    rows = rows_of_two_ranks()
-    for given in (rows, rows[::-1]):
+def test_timings_are_counts_sums_and_middles_by_rank_and_by_name_in_order_of_the_first_start():
+    expected = [
+        (0, "backward", 1, 3.0, 3.0, 3.0, 3.0, 3.0),
+        (1, "forward", 3, 7.0, pytest.approx(7 / 3), 2.0, 1.0, 4.0),
+        (1, "backward", 1, 0.5, 0.5, 0.5, 0.5, 0.5),
+    ]
+    for given in (rows_of_two_ranks(), rows_of_two_ranks()[::-1]):
         table = timings(event_table(given))
-        assert list(table.columns) == ["rank", "name", "count", "total_s", "mean_s", "median_s", "min_s", "max_s"]
-        assert list(table.itertuples(index=False, name=None)) == timings_in_plain_python(rows)
-    assert table["total_s"].sum() == 10.5
+        columns = ["rank", "name", "count", "total_s", "mean_s", "median_s", "min_s", "max_s"]
+        assert list(table.columns) == list(TIMING_COLUMNS) == columns
+        assert list(table.itertuples(index=False, name=None)) == expected
 
 
 def chrome_events(rows: list[tuple], path) -> tuple[list[dict], dict]:
