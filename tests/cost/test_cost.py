@@ -41,13 +41,13 @@ LINK = Link(latency_s=0.003, bytes_per_s=7e4)
 @pytest.mark.parametrize(
     "changed, error, message",
     [
-        ({"latency_s": -1e-6}, ValueError, "latency_s is -1e-06, expected .*, 0 or more: write 50 µs"),
-        ({"latency_s": "50us"}, TypeError, "latency_s is '50us', expected a finite number of seconds"),
+        ({"latency_s": -1e-6}, ValueError, "latency_s is -1e-06, expected .*: write 50 µs"),
+        ({"latency_s": "50us"}, TypeError, "latency_s is '50us', expected a finite"),
         ({"bytes_per_s": 0}, ValueError, "bytes_per_s is 0, expected .*, or math.inf for no limit"),
         ({"bytes_per_s": math.nan}, ValueError, "bytes_per_s is nan"),
         ({"bytes_per_s": True}, TypeError, "bytes_per_s is True"),
-        ({"n_bytes": -1}, ValueError, "n_bytes is -1, expected .*, 0 or more, such as tensor.nbytes"),
-        ({"world_size": 0}, ValueError, "world_size is 0, expected a whole number of ranks, 1 or more"),
+        ({"n_bytes": -1}, ValueError, "n_bytes is -1, expected .*, such as tensor.nbytes"),
+        ({"world_size": 0}, ValueError, "world_size is 0, expected .*, 1 or more"),
     ],
 )
 def test_links_bytes_and_worlds_that_cannot_be_are_refused(changed, error, message):
@@ -73,22 +73,22 @@ SMALL, TIMES = [1, 2, 3], [1.0, 2.0, 3.0]
     "compute, error, message",
     [
         (lambda: Link(0, 1e9, name=10), TypeError, "name is 10, expected text"),
-        (lambda: collective_s("allreduce", 1, 2, LINK), ValueError, "'allreduce', expected one of all_reduce, redu"),
-        (lambda: collective_s("reduce", 1, 2, 1e6), TypeError, "link is 1000000.0, expected a Link, such as ETH"),
-        (lambda: ring_broadcast_s(1, 2, 0, 0, 1e9), ValueError, "n_chunks is 0, expected a whole number of chunks"),
-        (lambda: fit_link([], []), ValueError, "0 points, expected at least 3: latency and bandwidth are two unknowns"),
+        (lambda: collective_s("allreduce", 1, 2, LINK), ValueError, "expected one of all_reduce, reduce_scatter"),
+        (lambda: collective_s("reduce", 1, 2, 1e6), TypeError, "link is 1000000.0, expected a Link"),
+        (lambda: ring_broadcast_s(1, 2, 0, 0, 1e9), ValueError, "n_chunks is 0, expected a whole"),
+        (lambda: fit_link([], []), ValueError, "0 points, expected at least 3: latency"),
         (
             lambda: fit_link([8, 8, 8], TIMES),
             ValueError,
-            "all 3 points are of one size, 8 bytes, expected at least two",
+            "all 3 points are of one size, 8 bytes",
         ),
-        (lambda: fit_link(SMALL, TIMES[:2]), ValueError, "3 sizes and 2 times, expected one time for each size"),
-        (lambda: fit_link(SMALL, [1, 0, 3]), ValueError, r"times_s\[1\] is 0, expected a finite number .*, more"),
+        (lambda: fit_link(SMALL, TIMES[:2]), ValueError, "3 sizes and 2 times, expected one time"),
+        (lambda: fit_link(SMALL, [1, 0, 3]), ValueError, r"times_s\[1\] is 0, expected .*, more"),
         (lambda: fit_link(SMALL, [1, 2, "3"]), TypeError, r"times_s\[2\] is '3'"),
-        (lambda: fit_link([1, -2, 3], TIMES), ValueError, r"sizes_bytes\[1\] is -2, expected a finite number of bytes"),
-        (lambda: fit_link(SMALL, TIMES, 1), ValueError, "world_size is 1, expected a whole number of ranks, 2 or more"),
+        (lambda: fit_link([1, -2, 3], TIMES), ValueError, r"sizes_bytes\[1\] is -2, expected"),
+        (lambda: fit_link(SMALL, TIMES, 1), ValueError, "world_size is 1, expected .*, 2 or more"),
         (lambda: fit_link(SMALL, TIMES[::-1]), ValueError, "the times do not grow with the size"),
-        (lambda: fit_link(SMALL, [0.1] * 3), ValueError, "1 to 3 bytes over the link make no difference"),
+        (lambda: fit_link(SMALL, [0.1] * 3), ValueError, "1 to 3 bytes .* make no difference"),
     ],
 )
 def test_what_tells_no_link_and_no_cost_is_refused(compute, error, message):

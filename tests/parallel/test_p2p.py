@@ -268,11 +268,11 @@ def make(channel, call):
 @pytest.mark.parametrize(
     "calls, error, message",
     [
-        ("receive 1F0", RuntimeError, "1F0 takes the activation for stage 1, micro-batch 0, and that was not sent yet"),
+        ("receive 1F0", RuntimeError, "1F0 takes the activation for stage 1, micro-batch 0, .* not sent yet"),
         ("send 0F0, receive 1F0, receive 1F0", RuntimeError, "micro-batch 0, and that was received already"),
-        ("send 0F0, send 0F0", RuntimeError, "0F0 has sent the activation for stage 1, micro-batch 0 already"),
-        ("receive 0B0", RuntimeError, "the gradient for stage 0, micro-batch 0 cannot be sent or received before"),
-        ("send 0F0, finish", RuntimeError, "the step is over, and the activation for stage 1, micro-batch 0 was not"),
+        ("send 0F0, send 0F0", RuntimeError, "0F0 has sent the activation for stage 1, .* 0 already"),
+        ("receive 0B0", RuntimeError, "the gradient for stage 0, .* cannot be sent or received before"),
+        ("send 0F0, finish", RuntimeError, "the step is over, and the activation .* was not"),
         ("receive 0F0", ValueError, "0F0 takes nothing from another stage"),
         ("send 1F0", ValueError, "1F0 gives nothing to another stage"),
     ],
@@ -303,12 +303,12 @@ def test_what_was_not_sent_is_said_before_anybody_is_waited_for(monkeypatch, cal
 @pytest.mark.parametrize(
     "other, error, message",
     [
-        (None, TypeError, "stage 0 gives a NoneType for micro-batch 0, expected a dense tensor"),
-        (torch.eye(2).to_sparse(), TypeError, "stage 0 gives a torch.sparse_coo for micro-batch 0, expected a dense"),
-        (torch.ones([1] * 14), ValueError, "stage 0 gives 14 dimensions for micro-batch 0, expected at most 13"),
-        (torch.ones(3), ValueError, r"gives \(3,\) torch.float32 without gradient .* gave \(2,\) .*: pad the batch"),
+        (None, TypeError, "stage 0 gives a NoneType for micro-batch 0, expected a dense"),
+        (torch.eye(2).to_sparse(), TypeError, "gives a torch.sparse_coo for micro-batch 0, expected"),
+        (torch.ones([1] * 14), ValueError, "gives 14 dimensions for micro-batch 0, .* 13"),
+        (torch.ones(3), ValueError, r"gives \(3,\) .* without gradient .* gave \(2,\) .*: pad"),
         (torch.ones(2).double(), ValueError, r"gives \(2,\) torch.float64"),
-        (torch.ones(2, requires_grad=True), ValueError, "after freezing or unfreezing parameters, make another Sched"),
+        (torch.ones(2, requires_grad=True), ValueError, "after freezing or unfreezing"),
     ],
     ids=["nothing", "sparse", "too many dimensions", "shape", "dtype", "requires_grad"],
 )

@@ -304,11 +304,10 @@ def test_virtual_devices_are_all_the_cpu_and_to_another_device_there_is_a_copy_w
     ("outputs", "message"),
     [
         ([torch.tensor(1.0)], "gave a tensor without dimensions for micro-batch 0"),
-        ([torch.ones(2, 3), torch.ones(1, 3), torch.ones(2, 4)], r"gave \(2, 4\) torch.float32 for micro-batch 2 and \(2"),
-        ([torch.ones(2, 3), torch.ones(2, 3).double()], r"gave \(2, 3\) torch.float64 for micro-batch 1 and \(2, 3\)"),
-        ([torch.ones(2, 3), torch.ones(2, 3, 1)], r"gave \(2, 3, 1\) torch.float32 for micro-batch 1 and \(2, 3\)"),
+        ([torch.ones(2, 3), torch.ones(1, 3), torch.ones(2, 4)], r"\(2, 4\) .* 2 and \(2, 3\)"),
+        ([torch.ones(2, 3), torch.ones(2, 3).double()], r"\(2, 3\) torch.float64 for micro-batch 1"),
     ],
-)  # fmt: skip
+)
 def test_outputs_that_do_not_fit_together_are_refused_by_number(outputs, message):
     with pytest.raises(ValueError, match=message):
         concatenate(outputs)
