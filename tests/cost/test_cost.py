@@ -19,7 +19,6 @@ from labkit.cost import (
     NVLINK4,
     Link,
     collective_s,
-    ddp_timeline,
     fit_link,
     fit_work,
     measure_rising,
@@ -37,6 +36,12 @@ LINK = Link(latency_s=0.003, bytes_per_s=7e4)
 
 # --- bad input ------------------------------------------------------------------------------------
 
+COMPUTED = [
+    *(lambda n, ranks, *link, name=name: collective_s(name, n, ranks, Link(*link)) for name in COLLECTIVES),
+    lambda n, ranks, *link: ring_broadcast_s(n, ranks, 1, *link),
+    *(ring_all_reduce_s, parameter_server_s),
+]
+
 
 @pytest.mark.parametrize(
     "changed, error, message",
@@ -52,18 +57,9 @@ LINK = Link(latency_s=0.003, bytes_per_s=7e4)
 )
 def test_links_bytes_and_worlds_that_cannot_be_are_refused(changed, error, message):
     given = {"n_bytes": 100, "world_size": 2, "latency_s": 0, "bytes_per_s": 1e9} | changed
-    link = {name: given[name] for name in ("latency_s", "bytes_per_s")}
-    computed = [
-        *(lambda name=name: collective_s(name, *sent, Link(**link)) for name in COLLECTIVES),
-        *(lambda function=function: function(**given) for function in (ring_all_reduce_s, parameter_server_s)),
-        lambda: ring_broadcast_s(n_chunks=1, **given),
-    ]
-    sent = given["n_bytes"], given["world_size"]
-    if "n_bytes" not in changed:
-        computed.append(lambda: ddp_timeline([], [], [], given["world_size"], **link))
-    for compute in computed:
+    for compute in COMPUTED:
         with pytest.raises(error, match=message):
-            compute()
+            compute(*given.values())
 
 
 SMALL, TIMES = [1, 2, 3], [1.0, 2.0, 3.0]

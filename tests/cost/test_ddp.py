@@ -49,6 +49,8 @@ def test_measurements_without_a_call_are_refused(calls, times_s, predicted_s, er
     [
         ({"host_s": math.inf}, ValueError, "host_s is inf"),
         ({"forward_s": -1.0}, ValueError, "forward_s is -1.0"),
+        ({"latency_s": -1.0}, ValueError, "latency_s is -1.0"),
+        ({"world_size": 0}, ValueError, "world_size is 0"),
         ({"optimizer_s": "1"}, TypeError, "optimizer_s is '1'"),
         ({"ready_s": [], "sizes_bytes": [], "buckets": []}, ValueError, "ready_s is empty"),
         ({"ready_s": [1.0]}, ValueError, "ready_s has 1 times and sizes_bytes 2 sizes"),

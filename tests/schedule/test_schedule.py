@@ -100,9 +100,6 @@ def test_interleaved_names_the_micro_batches_that_would_divide(n_ranks, n_micro,
         validate(interleaved(n_ranks, int(count), 2))
 
 
-NO_OPS = ("", "F0", "2FB0", "-2F0", "2F0x")
-
-
 @pytest.mark.parametrize(
     ("given", "error", "says"),
     [
