@@ -54,16 +54,11 @@ def test_waiting_and_the_hosts_work_are_no_work_and_a_rank_that_only_waits_is_id
 # --- activations ----------------------------------------------------------------------------------
 
 
-def kept_at(events, rank, time):
+def kept_at(ops, rank, time):
     """The activations that ``rank`` keeps just after ``time``, counted op by op."""
-    kept = set()
-    for row in events[events["rank"] == rank].sort_values("start_s").itertuples(index=False):
-        op = op_of_row(row)
-        if op.kind == "F" and row.start_s <= time:
-            kept.add((op.stage, op.micro_batch))
-        if op.kind in "BW" and row.end_s <= time:
-            kept.discard((op.stage, op.micro_batch))
-    return len(kept)
+    mine = [(op, start, end) for r, op, start, end in ops if r == rank]
+    made = {op[1:] for op, start, _ in mine if op.kind == "F" and start <= time}
+    return len(made - {op[1:] for op, _, end in mine if op.kind in "BW" and end <= time})
 
 
 @settings(deadline=None, max_examples=25)
@@ -71,13 +66,14 @@ def kept_at(events, rank, time):
 def test_between_two_changes_a_rank_keeps_what_one_counts(data):
     schedule = data.draw(schedules())
     events = simulate(schedule, **data.draw(stage_times(schedule)), hop=data.draw(eighths))
-    steps = activations(events)
+    ops = [(row.rank, op_of_row(row), row.start_s, row.end_s) for row in events.itertuples()]
+    steps, peaks = activations(events), peak_activations(events)
     assert steps.columns.tolist() == ["rank", "time_s", "count"]
     for rank, of_rank in steps.groupby("rank"):
         assert of_rank["time_s"].is_monotonic_increasing
         for time, count in of_rank.groupby("time_s")["count"].last().items():
-            assert count == kept_at(events, rank, time)
-        assert peak_activations(events)[rank] == of_rank["count"].max()
+            assert count == kept_at(ops, rank, time)
+        assert peaks[rank] == of_rank["count"].max()
 
 
 def test_where_a_free_and_a_forward_fall_on_one_time_the_free_comes_first():
