@@ -19,7 +19,6 @@ from labkit.cost import (
     NVLINK4,
     Link,
     collective_s,
-    ddp_timeline,
     fit_link,
     fit_work,
     measure_rising,
@@ -33,108 +32,62 @@ COLLECTIVES = (
     *("gather", "scatter", "all_to_all", "barrier"),
 )
 
+LINK = Link(latency_s=0.003, bytes_per_s=7e4)
+
 # --- bad input ------------------------------------------------------------------------------------
 
-
-@pytest.mark.parametrize(
-    "latency_s, bytes_per_s, error, message",
-    [
-        (-1e-6, 1e9, ValueError, "latency_s is -1e-06, expected a finite number of seconds, 0 or more: write 50 µs"),
-        (math.nan, 1e9, ValueError, "latency_s is nan"),
-        ("50us", 1e9, TypeError, "latency_s is '50us', expected a finite number of seconds"),
-        (True, 1e9, TypeError, "latency_s is True"),
-        (0, 0, ValueError, "bytes_per_s is 0, expected bytes per second, more than 0, or math.inf for no limit"),
-        (0, -1e9, ValueError, "bytes_per_s is -1000000000.0"),
-        (0, math.nan, ValueError, "bytes_per_s is nan"),
-        (0, "1G", TypeError, "bytes_per_s is '1G'"),
-        (0, True, TypeError, "bytes_per_s is True"),
-    ],
-)
-def test_a_link_that_cannot_be_is_refused_and_so_is_what_is_computed_over_it(latency_s, bytes_per_s, error, message):
-    computed = [
-        lambda: Link(latency_s, bytes_per_s),
-        lambda: ring_all_reduce_s(100, 2, latency_s, bytes_per_s),
-        lambda: ring_broadcast_s(100, 2, 1, latency_s, bytes_per_s),
-        lambda: parameter_server_s(100, 2, latency_s, bytes_per_s),
-        lambda: ddp_timeline([], [], [], 2, latency_s, bytes_per_s),
-    ]
-    for compute in computed:
-        with pytest.raises(error, match=re.escape(message)):
-            compute()
+COMPUTED = [
+    *(lambda n, ranks, *link, name=name: collective_s(name, n, ranks, Link(*link)) for name in COLLECTIVES),
+    lambda n, ranks, *link: ring_broadcast_s(n, ranks, 1, *link),
+    *(ring_all_reduce_s, parameter_server_s),
+]
 
 
 @pytest.mark.parametrize(
-    "n_bytes, world_size, error, message",
+    "changed, error, message",
     [
-        (-1, 2, ValueError, "n_bytes is -1, expected a finite number of bytes, 0 or more, such as tensor.nbytes"),
-        (math.nan, 2, ValueError, "n_bytes is nan"),
-        ("100", 2, TypeError, "n_bytes is '100'"),
-        (100, 0, ValueError, "world_size is 0, expected a whole number of ranks, 1 or more"),
-        (100, 2.5, ValueError, "world_size is 2.5"),
-        (100, True, TypeError, "world_size is True"),
-        (100, "2", TypeError, "world_size is '2'"),
+        ({"latency_s": -1e-6}, ValueError, "latency_s is -1e-06, expected .*: write 50 µs"),
+        ({"latency_s": "50us"}, TypeError, "latency_s is '50us', expected a finite"),
+        ({"bytes_per_s": 0}, ValueError, "bytes_per_s is 0, expected .*, or math.inf for no limit"),
+        ({"bytes_per_s": math.nan}, ValueError, "bytes_per_s is nan"),
+        ({"bytes_per_s": True}, TypeError, "bytes_per_s is True"),
+        ({"n_bytes": -1}, ValueError, "n_bytes is -1, expected .*, such as tensor.nbytes"),
+        ({"world_size": 0}, ValueError, "world_size is 0, expected .*, 1 or more"),
     ],
 )
-def test_bytes_and_worlds_that_cannot_be_are_refused(n_bytes, world_size, error, message):
-    computed = [
-        *(lambda name=name: collective_s(name, n_bytes, world_size, ETHERNET_1G) for name in COLLECTIVES),
-        lambda: ring_all_reduce_s(n_bytes, world_size, 0, 1e9),
-        lambda: ring_broadcast_s(n_bytes, world_size, 1, 0, 1e9),
-        lambda: parameter_server_s(n_bytes, world_size, 0, 1e9),
-    ]
-    for compute in computed:
-        with pytest.raises(error, match=re.escape(message)):
-            compute()
+def test_links_bytes_and_worlds_that_cannot_be_are_refused(changed, error, message):
+    given = {"n_bytes": 100, "world_size": 2, "latency_s": 0, "bytes_per_s": 1e9} | changed
+    for compute in COMPUTED:
+        with pytest.raises(error, match=message):
+            compute(*given.values())
 
 
-@pytest.mark.parametrize(
-    "sizes_bytes, times_s, world_size, error, message",
-    [
-        ([], [], None, ValueError, "0 points, expected at least 3: latency and bandwidth are two unknowns"),
-        ([8, 8, 8], [1.0, 2.0, 3.0], None, ValueError, "all 3 points are of one size, 8 bytes, expected at least two"),
-        ([1, 2, 3], [1.0, 2.0], None, ValueError, "3 sizes and 2 times, expected one time for each size"),
-        ([1, 2, 3], [1.0, math.nan, 3.0], None, ValueError, "times_s[1] is nan, expected a finite number of seconds"),
-        ([1, 2, 3], [0.0, 2.0, 3.0], None, ValueError, "times_s[0] is 0.0, expected a finite number of seconds, more"),
-        ([1, 2, 3], [1.0, 2.0, math.inf], None, ValueError, "times_s[2] is inf"),
-        ([1, 2, 3], [1.0, 2.0, "3"], None, TypeError, "times_s[2] is '3'"),
-        ([1, -2, 3], [1.0, 2.0, 3.0], None, ValueError, "sizes_bytes[1] is -2, expected a finite number of bytes"),
-        ([1, 2, 3], [1.0, 2.0, 3.0], 1, ValueError, "world_size is 1, expected a whole number of ranks, 2 or more"),
-        ([1, 2, 3], [1.0, 2.0, 3.0], "2", TypeError, "world_size is '2'"),
-        ([1, 2, 3], [3.0, 2.0, 1.0], None, ValueError, "the times do not grow with the size"),
-        ([1, 2, 3], [0.1, 0.1, 0.1], None, ValueError, "1 to 3 bytes over the link make no difference"),
-    ],
-)
-def test_points_that_tell_no_link_are_refused(sizes_bytes, times_s, world_size, error, message):
-    with pytest.raises(error, match=re.escape(message)):
-        fit_link(sizes_bytes, times_s, world_size)
+SMALL, TIMES = [1, 2, 3], [1.0, 2.0, 3.0]
 
 
 @pytest.mark.parametrize(
     "compute, error, message",
     [
         (lambda: Link(0, 1e9, name=10), TypeError, "name is 10, expected text"),
+        (lambda: collective_s("allreduce", 1, 2, LINK), ValueError, "expected one of all_reduce, reduce_scatter"),
+        (lambda: collective_s("reduce", 1, 2, 1e6), TypeError, "link is 1000000.0, expected a Link"),
+        (lambda: ring_broadcast_s(1, 2, 0, 0, 1e9), ValueError, "n_chunks is 0, expected a whole"),
+        (lambda: fit_link([], []), ValueError, "0 points, expected at least 3: latency"),
         (
-            lambda: collective_s("allreduce", 1, 2, LINK),
+            lambda: fit_link([8, 8, 8], TIMES),
             ValueError,
-            "'allreduce', expected one of all_reduce, reduce_s",
+            "all 3 points are of one size, 8 bytes",
         ),
-        (
-            lambda: collective_s("all_reduce", 1, 2, 125e6),
-            TypeError,
-            "link is 125000000.0, expected a Link, such as ETH",
-        ),
-        *[
-            (
-                lambda n=n: ring_broadcast_s(1, 2, n, 0, 1e9),
-                error,
-                f"n_chunks is {n}, expected a whole number of chunks",
-            )
-            for n, error in ((0, ValueError), (1.5, ValueError), (True, TypeError))
-        ],
-        (lambda: ddp_timeline([], [], [], 0, 0, 1e9), ValueError, "world_size is 0"),
+        (lambda: fit_link(SMALL, TIMES[:2]), ValueError, "3 sizes and 2 times, expected one time"),
+        (lambda: fit_link(SMALL, [1, 0, 3]), ValueError, r"times_s\[1\] is 0, expected .*, more"),
+        (lambda: fit_link(SMALL, [1, 2, "3"]), TypeError, r"times_s\[2\] is '3'"),
+        (lambda: fit_link([1, -2, 3], TIMES), ValueError, r"sizes_bytes\[1\] is -2, expected"),
+        (lambda: fit_link(SMALL, TIMES, 1), ValueError, "world_size is 1, expected .*, 2 or more"),
+        (lambda: fit_link(SMALL, TIMES[::-1]), ValueError, "the times do not grow with the size"),
+        (lambda: fit_link(SMALL, [0.1] * 3), ValueError, "1 to 3 bytes .* make no difference"),
     ],
 )
-def test_names_links_and_chunks_that_cannot_be_are_refused(compute, error, message):
+def test_what_tells_no_link_and_no_cost_is_refused(compute, error, message):
     with pytest.raises(error, match=message):
         compute()
 
@@ -227,10 +180,7 @@ def chain_rounds(n: int, n_chunks: int, n_bytes: float) -> list[list[Message]]:
     return [[(rank, rank + 1, n_bytes / n_chunks)] for _ in range(n_chunks) for rank in range(n - 1)]
 
 
-LINK = Link(latency_s=0.003, bytes_per_s=7e4)
-
-
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 8])
 @pytest.mark.parametrize("name", [name for name in COLLECTIVES if name not in ("broadcast", "reduce")])
 def test_a_collective_costs_what_its_messages_cost_sent_one_by_one(name, world_size):
     expected = seconds_until_all_have_arrived(rounds_of(name, world_size, 1e4), LINK)
@@ -239,7 +189,7 @@ def test_a_collective_costs_what_its_messages_cost_sent_one_by_one(name, world_s
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
 @pytest.mark.parametrize("name", ["broadcast", "reduce"])
-def test_a_broadcast_costs_what_many_chunks_cost_that_do_not_wait_for_each_others_latency(name, world_size):
+def test_a_broadcast_costs_what_many_chunks_cost_one_behind_the_other(name, world_size):
     n_chunks = 2000
     expected = seconds_until_all_have_arrived(chain_rounds(world_size, n_chunks, 1e4), LINK, latency_holds_port=False)
     got = collective_s(name, 1e4, world_size, LINK)
@@ -255,7 +205,7 @@ def test_a_broadcast_costs_what_many_chunks_cost_that_do_not_wait_for_each_other
     bytes_per_s=st.floats(1e3, 1e9),
 )
 @settings(deadline=None)
-def test_a_ring_broadcast_in_chunks_costs_what_its_messages_cost(world_size, n_chunks, n_bytes, latency_s, bytes_per_s):
+def test_a_broadcast_in_chunks_costs_its_messages(world_size, n_chunks, n_bytes, latency_s, bytes_per_s):
     chunks = chain_rounds(world_size, n_chunks, n_bytes)
     expected = seconds_until_all_have_arrived(chunks, Link(latency_s, bytes_per_s))
     got = ring_broadcast_s(n_bytes, world_size, n_chunks, latency_s, bytes_per_s)
@@ -281,13 +231,6 @@ def test_a_parameter_server_costs_what_all_gradients_cost_through_its_port_and_b
 def test_the_ring_of_eight_ranks_takes_5_185_ms_for_160_megabytes_and_its_latencies_add_up():
     assert ring_all_reduce_s(160e6, 8, 0, 54e9) * 1e3 == pytest.approx(5.185, abs=5e-4)
     assert ring_all_reduce_s(1e12, 5, 0.25, math.inf) == 2.0
-
-
-@pytest.mark.parametrize("name", COLLECTIVES)
-def test_one_rank_alone_and_a_free_link_cost_nothing(name):
-    assert collective_s(name, 1e9, 1, ETHERNET_1G) == 0
-    assert collective_s(name, 1e9, 8, Link(0, math.inf)) == 0
-    assert ring_broadcast_s(1e9, 1, 16, 50e-6, 125e6) == parameter_server_s(1e9, 1, 50e-6, 125e6) == 0
 
 
 # --- the link behind measured times ---------------------------------------------------------------
@@ -319,20 +262,6 @@ def test_the_fit_and_its_errors_are_those_of_numpys_weighted_polyfit(seed):
     assert (fit.latency_s, fit.latency_error_s) == pytest.approx((intercept, intercept_error), rel=1e-6)
     assert fit.bytes_per_s == pytest.approx(1 / slope, rel=1e-6)
     assert fit.bytes_per_s_error / fit.bytes_per_s == pytest.approx(slope_error / slope, rel=1e-6)
-
-
-def test_the_truth_is_within_the_errors_as_often_as_students_t_says():
-    """Six degrees of freedom: 64 % within one standard error, 91 % within two, 97.6 % within
-    three."""
-    n_seeds, off = 300, {"latency": [], "bandwidth": []}
-    for seed in range(n_seeds):
-        fit = fit_link(SIZES, noisy_times(seed, noise=0.03))
-        off["latency"].append(abs(fit.latency_s - 50e-6) / fit.latency_error_s)
-        off["bandwidth"].append(abs(fit.bytes_per_s - 125e6) / fit.bytes_per_s_error)
-    for distances in off.values():
-        within = [np.mean(np.array(distances) <= errors) for errors in (1, 2, 3)]
-        assert 0.54 < within[0] < 0.74  # neither too sure nor too modest
-        assert within[1] > 0.85 and within[2] > 0.94
 
 
 @pytest.mark.parametrize("world_size", [None, 2, 4])
@@ -377,7 +306,7 @@ def seconds_of(host_s: float, bytes_per_s: float, asked: list[list[int]]):
 TRIED = [2**10, 2**14, 2**16, 2**18, 2**20]
 
 
-def test_sizes_grow_until_the_bytes_count_where_the_host_is_the_limit_and_then_they_tell_the_bandwidth():
+def test_where_the_host_is_the_limit_sizes_grow_until_they_tell_the_bandwidth():
     with pytest.raises(ValueError, match="the times do not grow with the size"):  # as measured at first
         fit_link(TRIED, seconds_of(30e-6, 200e9, [])(TRIED).median().tolist(), world_size=2)
     seconds = measure_rising(seconds_of(30e-6, 200e9, asked := []), TRIED)

@@ -15,6 +15,17 @@ from hypothesis import strategies as st
 from labkit.cost import Link, ddp_step, ddp_timeline, fit_host_s, ring_all_reduce_s, way_terms
 from labkit.trace import EVENT_COLUMNS
 
+TWO_BUCKETS = {
+    "forward_s": 1.0,
+    "ready_s": [2.0, 1.0],
+    "optimizer_s": 0.5,
+    "sizes_bytes": [100, 200],
+    "buckets": [[1], [0]],
+    "world_size": 2,
+    "latency_s": 0.0,
+    "bytes_per_s": 100.0,
+}
+
 # --- bad input ------------------------------------------------------------------------------------
 
 
@@ -25,11 +36,10 @@ from labkit.trace import EVENT_COLUMNS
         ([1, 2], [1.0], [1.0, 1.0], ValueError, "2 numbers of calls, 1 times and 2 predictions"),
         ([-1], [1.0], [1.0], ValueError, "calls[0] is -1, expected a number of calls, 0 or more"),
         ([1], [math.nan], [1.0], ValueError, "times_s[0] is nan"),
-        ([1], [1.0], [-1.0], ValueError, "predicted_s[0] is -1.0"),
-        (["7"], [1.0], [1.0], TypeError, "calls[0] is '7'"),
+        ([1], [1.0], ["1"], TypeError, "predicted_s[0] is '1'"),
     ],
 )
-def test_measurements_without_a_cost_of_a_call_are_refused(calls, times_s, predicted_s, error, message):
+def test_measurements_without_a_call_are_refused(calls, times_s, predicted_s, error, message):
     with pytest.raises(error, match=re.escape(message)):
         fit_host_s(calls, times_s, predicted_s)
 
@@ -37,51 +47,28 @@ def test_measurements_without_a_cost_of_a_call_are_refused(calls, times_s, predi
 @pytest.mark.parametrize(
     "changed, error, message",
     [
-        ({"host_s": -1.0}, ValueError, "host_s is -1.0"),
         ({"host_s": math.inf}, ValueError, "host_s is inf"),
-        ({"host_s": "1"}, TypeError, "host_s is '1'"),
         ({"forward_s": -1.0}, ValueError, "forward_s is -1.0"),
-        ({"optimizer_s": math.nan}, ValueError, "optimizer_s is nan"),
-        ({"ready_s": [1.0]}, ValueError, "ready_s has 1 times and sizes_bytes 2 sizes"),
-        ({"buckets": [[0]]}, ValueError, "parameters [1] are in no bucket"),
+        ({"latency_s": -1.0}, ValueError, "latency_s is -1.0"),
+        ({"world_size": 0}, ValueError, "world_size is 0"),
+        ({"optimizer_s": "1"}, TypeError, "optimizer_s is '1'"),
         ({"ready_s": [], "sizes_bytes": [], "buckets": []}, ValueError, "ready_s is empty"),
+        ({"ready_s": [1.0]}, ValueError, "ready_s has 1 times and sizes_bytes 2 sizes"),
+        ({"ready_s": [0.0, -1.0]}, ValueError, "ready_s[1] is -1.0, expected a finite number"),
+        ({"sizes_bytes": [1, 2.5]}, ValueError, "sizes_bytes[1] is 2.5, expected a whole number"),
+        ({"buckets": [[1], [0, 2]]}, ValueError, "bucket 1 is 2, expected an index of 2 parameters"),
+        ({"buckets": [[1, 0, -1]]}, ValueError, "a parameter of bucket 0 is -1"),
+        ({"buckets": [["0"], [1]]}, TypeError, "a parameter of bucket 0 is '0'"),
+        ({"buckets": [[1, 0], [1]]}, ValueError, "parameter 1 is in buckets 0 and 1, expected it once"),
+        ({"buckets": [[1, 0, 1]]}, ValueError, "parameter 1 is twice in bucket 0, expected it once"),
+        ({"buckets": [[0]]}, ValueError, "parameters [1] are in no bucket, expected each in one"),
+        ({"buckets": [0, 1]}, TypeError, "bucket 0 is 0, expected a list of parameters"),
+        ({"buckets": [[0, 1], []]}, ValueError, "bucket 1 is empty, expected at least one parameter"),
     ],
 )
-def test_a_step_that_cannot_be_is_refused(changed, error, message):
+def test_a_step_of_times_or_buckets_that_cannot_be_is_refused(changed, error, message):
     with pytest.raises(error, match=re.escape(message)):
         ddp_step(**TWO_BUCKETS | changed)
-
-
-@pytest.mark.parametrize(
-    "ready_s, sizes_bytes, buckets, error, message",
-    [
-        ([0.0], [1, 2], [[0, 1]], ValueError, "ready_s has 1 times and sizes_bytes 2 sizes, expected one of each"),
-        ([0.0, -1.0], [1, 2], [[0, 1]], ValueError, "ready_s[1] is -1.0, expected a finite number of seconds"),
-        ([0.0, "1"], [1, 2], [[0, 1]], TypeError, "ready_s[1] is '1'"),
-        ([0.0, 1.0], [1, -2], [[0, 1]], ValueError, "sizes_bytes[1] is -2, expected a whole number of bytes"),
-        ([0.0, 1.0], [1, math.inf], [[0, 1]], ValueError, "sizes_bytes[1] is inf"),
-        ([0.0, 1.0], [1, 2.5], [[0, 1]], ValueError, "sizes_bytes[1] is 2.5, expected a whole number of bytes"),
-        ([0.0, 1.0], [1, 2], [[1], [0, 2]], ValueError, "bucket 1 is 2, expected an index of 2 parameters, from 0 on"),
-        ([0.0, 1.0], [1, 2], [[1, 0, -1]], ValueError, "a parameter of bucket 0 is -1"),
-        ([0.0, 1.0], [1, 2], [["0"], [1]], TypeError, "a parameter of bucket 0 is '0'"),
-        ([0.0, 1.0], [1, 2], [[1, 0], [1]], ValueError, "parameter 1 is in buckets 0 and 1, expected it once"),
-        ([0.0, 1.0], [1, 2], [[1, 0, 1]], ValueError, "parameter 1 is twice in bucket 0, expected it once"),
-        ([0.0, 1.0], [1, 2], [[0]], ValueError, "parameters [1] are in no bucket, expected each in one"),
-        (
-            [0.0, 1.0],
-            [1, 2],
-            [0, 1],
-            TypeError,
-            "bucket 0 is 0, expected a list of parameters, as assign_buckets returns",
-        ),
-        ([0.0, 1.0], [1, 2], [[0, 1], []], ValueError, "bucket 1 is empty, expected at least one parameter in it"),
-    ],
-)
-def test_a_timeline_of_gradients_that_do_not_fit_their_buckets_is_refused(
-    ready_s, sizes_bytes, buckets, error, message
-):
-    with pytest.raises(error, match=re.escape(message)):
-        ddp_timeline(ready_s, sizes_bytes, buckets, 2, 0, 1e9)
 
 
 # --- buckets on one channel -----------------------------------------------------------------------
@@ -206,17 +193,6 @@ def test_without_a_cost_of_calls_smaller_buckets_are_never_worse_and_with_it_the
 
 
 # --- a whole step ---------------------------------------------------------------------------------
-
-TWO_BUCKETS = {
-    "forward_s": 1.0,
-    "ready_s": [2.0, 1.0],
-    "optimizer_s": 0.5,
-    "sizes_bytes": [100, 200],
-    "buckets": [[1], [0]],
-    "world_size": 2,
-    "latency_s": 0.0,
-    "bytes_per_s": 100.0,
-}
 
 
 def times_of(events):

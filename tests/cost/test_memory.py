@@ -2,40 +2,26 @@
 
 import pytest
 
-from labkit.cost.memory import (
-    DAY_S,
-    GPT3_SIZES,
-    GPUS,
-    Size,
-    activation_bytes,
-    fit_table,
-    gib_per_gpu,
-    memory_table,
-    parameters,
-    token_table,
-    training_flops,
-    training_s,
-    training_table,
+from labkit.cost import memory
+
+
+@pytest.mark.parametrize(
+    "layers, width, published",
+    [(12, 768, 124_439_808), (24, 1024, 354_823_168), (48, 1600, 1_557_611_200)],
 )
+def test_parameters_are_as_many_as_the_published_gpt2s_have(layers, width, published):
+    """gpt2, gpt2-medium and gpt2-xl, counted with transformers' ``model.num_parameters()``."""
+    assert memory.parameters(layers, width, context=1024) == published
 
 
-@pytest.mark.parametrize("layers, width", [(2, 64), (12, 768)])
-def test_parameters_are_as_many_as_transformers_gpt2_has(layers, width):
-    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    config = transformers.GPT2Config(n_layer=layers, n_embd=width, n_head=2, vocab_size=50257, n_positions=2048)
-    with torch.device("meta"):
-        model = transformers.GPT2LMHeadModel(config)
-    assert parameters(layers, width) == sum(p.numel() for p in model.parameters())
-
-
-@pytest.mark.parametrize("size", GPT3_SIZES, ids=lambda size: size.name)
-def test_each_size_has_about_as_many_parameters_as_its_name_says(size: Size):
+@pytest.mark.parametrize("size", memory.GPT3_SIZES, ids=lambda size: size.name)
+def test_each_size_has_about_as_many_parameters_as_its_name_says(size: memory.Size):
     scale = {"M": 1e6, "B": 1e9}[size.name[-1]]
-    assert parameters(size.layers, size.width) == pytest.approx(float(size.name[:-1]) * scale, rel=0.06)
+    assert memory.parameters(size.layers, size.width) == pytest.approx(float(size.name[:-1]) * scale, rel=0.06)
 
 
 def test_the_largest_model_takes_16_bytes_a_parameter_and_its_activations():
-    row = memory_table().set_index("model").loc["175B"]
+    row = memory.memory_table().set_index("model").loc["175B"]
     states = row.weights + row.gradients + row.master + row.moments
     assert states * 2**30 == pytest.approx(16 * 175e9, rel=0.01)
     assert row.total == pytest.approx(states + row.activations)
@@ -48,13 +34,13 @@ def test_activations_agree_with_the_paper_that_gave_the_formula():
     """
     linear, attention = 34, 5 * 96 * 2048 / 12288
     assert attention == 80
-    assert activation_bytes(96, 12288, 96, flash_attention=False) == pytest.approx(
+    assert memory.activation_bytes(96, 12288, 96, flash_attention=False) == pytest.approx(
         96 * 2048 * 12288 * (linear + attention)
     )
 
 
 def test_every_size_sees_300_billion_tokens():
-    table = token_table()
+    table = memory.token_table()
     assert (table.batch_tokens * table.steps).round(-9).eq(300e9).all()
 
 
@@ -62,24 +48,24 @@ def test_every_size_sees_300_billion_tokens():
 
 
 def test_ddp_fits_no_more_on_eight_gpus_than_on_one_and_sharding_does():
-    fits = fit_table()
+    fits = memory.fit_table()
     assert fits["8 × H100, DDP"].equals(fits["H100"])
     assert not fits.loc["6.7B", "8 × H100, DDP"]
     assert fits.loc[["6.7B", "13B"], "8 × H100, sharded"].all()
     assert not fits.loc["175B"].any()
 
 
-@pytest.mark.parametrize("name", GPUS)
+@pytest.mark.parametrize("name", memory.GPUS)
 def test_what_fits_is_what_takes_less_than_the_gpu_has(name):
-    total = memory_table(flash_attention=False).set_index("model").total
-    assert fit_table(flash_attention=False)[name].to_dict() == (total <= GPUS[name].memory_gib).to_dict()
+    total = memory.memory_table(flash_attention=False).set_index("model").total
+    assert memory.fit_table(flash_attention=False)[name].to_dict() == (total <= memory.GPUS[name].memory_gib).to_dict()
 
 
 def test_sharding_follows_the_example_of_the_paper():
     """ZeRO, figure 1: 7.5 billion parameters on 64 GPUs take 120 GB each by DDP, 1.9 GB sharded."""
-    activations = memory_table().set_index("model").activations
-    copy, part = (gib_per_gpu(64, sharded) - activations for sharded in (False, True))
-    assert (copy / part).to_list() == pytest.approx([120 / 1.875] * len(GPT3_SIZES))
+    activations = memory.memory_table().set_index("model").activations
+    copy, part = (memory.gib_per_gpu(64, sharded) - activations for sharded in (False, True))
+    assert (copy / part).to_list() == pytest.approx([120 / 1.875] * len(memory.GPT3_SIZES))
 
 
 # --- how long it takes ----------------------------------------------------------------------------
@@ -87,7 +73,7 @@ def test_sharding_follows_the_example_of_the_paper():
 
 def test_flops_are_those_that_the_gpt3_paper_states():
     """Brown et al. 2020, table D.1: 3.14e23 FLOPs for 175B, 1.2e22 for 6.7B."""
-    flops = training_table().set_index("model").FLOPs
+    flops = memory.training_table().set_index("model").FLOPs
     assert flops["175B"] == pytest.approx(3.14e23, rel=0.01)
     assert flops["6.7B"] == pytest.approx(1.2e22, rel=0.01)
 
@@ -97,12 +83,12 @@ def test_days_agree_with_those_that_megatron_states_for_gpt3():
 
     That is 8 FLOPs for a parameter and token instead of 6.
     """
-    days = training_s(175e9, 1024, GPUS["A100"], utilisation=140e12 / 312e12) / DAY_S
+    days = memory.training_s(175e9, 1024, memory.GPUS["A100"], utilisation=140e12 / 312e12) / memory.DAY_S
     assert days * 8 / 6 == pytest.approx(34, rel=0.01)
 
 
 def test_time_shrinks_with_gpus_and_grows_with_tokens():
-    once = training_s(1e9, 1, GPUS["T4"])
-    assert training_s(1e9, 8, GPUS["T4"]) == pytest.approx(once / 8)
-    assert training_s(1e9, 1, GPUS["T4"], n_tokens=600e9) == pytest.approx(2 * once)
-    assert training_flops(2, n_tokens=3) == 36
+    once = memory.training_s(1e9, 1, memory.GPUS["T4"])
+    assert memory.training_s(1e9, 8, memory.GPUS["T4"]) == pytest.approx(once / 8)
+    assert memory.training_s(1e9, 1, memory.GPUS["T4"], n_tokens=600e9) == pytest.approx(2 * once)
+    assert memory.training_flops(2, n_tokens=3) == 36

@@ -125,19 +125,8 @@ def table_of(schedule, times, measured=True, origin=0.0):
     """The event table of ops that ran at ``times``, as :func:`play` gives them."""
     home = rank_of(schedule)
     rows = [
-        (
-            home[op.stage],
-            "compute",
-            EVENT_NAMES[op.kind],
-            None,
-            op.stage,
-            op.micro_batch,
-            None,
-            None,
-            a + origin,
-            b + origin,
-        )
-        for op, (a, b) in times.items()
+        (home[s], "compute", EVENT_NAMES[kind], None, s, i, None, None, a + origin, b + origin)
+        for (kind, s, i), (a, b) in times.items()
     ]
     return event_table(sorted(rows, key=lambda row: row[-2:]), measured=measured)
 

@@ -72,7 +72,7 @@ def with_a_failing_hook() -> nn.Module:
         (with_a_failing_hook(), ["input_grad", "weight_grad"], KeyError, "weight gradient"),
     ],
 )
-def test_what_is_raised_has_a_note_with_stage_and_micro_batch_and_its_own_traceback(module, ops, error, where):
+def test_what_is_raised_has_a_note_and_its_own_traceback(module, ops, error, where):
     stage = Stage(nn.Sequential(linear(), module), 2)
     with pytest.raises(error) as caught:
         y = stage.forward(5, rows().requires_grad_())
@@ -81,29 +81,6 @@ def test_what_is_raised_has_a_note_with_stage_and_micro_batch_and_its_own_traceb
     assert caught.value.__notes__ == [f"in the {where} of stage 2, micro-batch 5"]
     lines = [frame.line for frame in traceback.extract_tb(caught.value.__traceback__)]
     assert error is not KeyError or lines[-1] == 'return {}["missing"]'
-
-
-def test_what_a_loss_raises_has_a_note():
-    stage = Stage(nn.Identity(), 2)
-    stage.loss = missing
-    with pytest.raises(KeyError) as caught:
-        stage.forward(5, rows())
-    assert caught.value.__notes__ == ["in the loss of stage 2, micro-batch 5"]
-
-
-@pytest.mark.parametrize("failing", [0, 1, 2])
-def test_what_a_node_raises_has_a_note_with_stage_and_micro_batch(failing):
-    stages = [linear() for _ in range(3)]
-    with pytest.raises(KeyError, match="missing") as caught:
-        Staged(*stages[:failing], Do(missing))(rows())
-    assert caught.value.__notes__ == [f"in the forward of stage {failing}, micro-batch 7"]
-    stages[failing] = nn.Sequential(stages[failing], Do(Fail.apply))
-    output = Staged(*stages)(rows())
-    with pytest.raises(ArithmeticError, match="in the backward of Fail") as caught:
-        output.sum().backward()
-    assert caught.value.__notes__ == [f"in the backward of stage {failing}, micro-batch 7"]
-    frames = [frame.line for frame in traceback.extract_tb(caught.value.__traceback__)]
-    assert 'raise ArithmeticError("in the backward of Fail")' in frames
 
 
 @pytest.mark.parametrize("output", [(1, 2), None, 3.0], ids=str)
@@ -133,18 +110,11 @@ def test_a_second_backward_pass_needs_retain_graph_as_ever():
 
 
 def test_a_graph_from_outside_that_several_micro_batches_use_has_to_be_retained():
-    weight = rows(1).requires_grad_()
-    for retain in (True, False):
-        outside = weight.exp()  # saves its result for backward, once
-        model = Staged(Do(lambda x, outside=outside: x * outside))
-        loss = (model(rows(seed=1)) + model(rows(seed=2))).sum()
-        if retain:
-            loss.backward(retain_graph=True)
-            expected = ((rows(seed=1) + rows(seed=2)) * weight.exp()).sum(dim=0, keepdim=True)
-            torch.testing.assert_close(weight.grad, expected.detach())
-        else:
-            with pytest.raises(RuntimeError, match="backward through the graph a second time"):
-                loss.backward()
+    outside = rows(1).requires_grad_().exp()  # saves its result for backward, once
+    model = Staged(Do(lambda x: x * outside))
+    loss = (model(rows(seed=1)) + model(rows(seed=2))).sum()
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        loss.backward()
 
 
 def test_the_old_kind_of_checkpoint_refuses():
@@ -195,16 +165,8 @@ def test_output_and_gradients_are_the_plain_modules_for_any_stages(kinds, count)
         torch.testing.assert_close(output_and_gradients(Staged(*alike), rows(count)), expected, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("between", [[], [nn.Identity()], [Do(lambda x: x.view(2, 10)), nn.Identity()]], ids=len)
-def test_a_value_that_backward_needs_and_a_later_stage_has_changed_is_noticed_as_ever(between):
-    for model in (nn.Sequential, Staged):
-        output = model(linear(), nn.Tanh(), *between, nn.ReLU(inplace=True))(rows())
-        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-            output.sum().backward()
-
-
 @pytest.mark.parametrize("stage", [0, 1])
-def test_a_stage_changes_what_the_one_before_it_gave_in_place_but_stage_0_not_the_callers_batch(stage):
+def test_a_stage_works_in_place_but_stage_0_leaves_the_callers_batch_alone(stage):
     given, changed = rows(), rows().relu()
     for x in (given, given.clone().requires_grad_() * 1):
         with torch.set_grad_enabled(x.requires_grad):
@@ -216,14 +178,6 @@ def test_a_parameter_that_the_module_uses_without_owning_it_gets_its_gradient():
     outside = nn.Parameter(torch.full((4,), 2.0, dtype=torch.float64))
     Staged(linear(), Do(lambda x: x * 0 + outside))(rows()).sum().backward()
     assert outside.grad.tolist() == [5.0] * 4
-
-
-def test_gradients_may_be_asked_for_by_autograd_grad():
-    plain, staged, x = nn.Sequential(*layers()), Staged(*layers()), rows().requires_grad_()
-    expected, found = (
-        torch.autograd.grad(model(x).square().sum(), [x, *model.parameters()]) for model in (plain, staged)
-    )
-    torch.testing.assert_close(found, expected)
 
 
 def test_each_hook_on_a_parameter_runs_once_with_the_whole_gradient_of_two_micro_batches():
@@ -312,7 +266,7 @@ def test_each_op_of_a_stage_is_a_span_with_step_stage_and_micro_batch():
 
 
 @pytest.mark.parametrize("device, expected", [("cuda:1", [1, 1, 1, 1]), ("cpu", []), ("cpu:1", [])])
-def test_both_passes_are_timed_on_the_stages_own_device_though_the_rank_has_a_gpu(monkeypatch, device, expected):
+def test_both_passes_are_timed_on_the_stages_own_device(monkeypatch, device, expected):
     gpus, recorder = FakeGpus(monkeypatch), Recorder()  # the rank's own is cuda:0
     monkeypatch.setattr(stage_node, "move", lambda x, *_, **__: x)
     recorder.start("cuda")
@@ -350,11 +304,10 @@ def test_virtual_devices_are_all_the_cpu_and_to_another_device_there_is_a_copy_w
     ("outputs", "message"),
     [
         ([torch.tensor(1.0)], "gave a tensor without dimensions for micro-batch 0"),
-        ([torch.ones(2, 3), torch.ones(1, 3), torch.ones(2, 4)], r"gave \(2, 4\) torch.float32 for micro-batch 2 and \(2"),
-        ([torch.ones(2, 3), torch.ones(2, 3).double()], r"gave \(2, 3\) torch.float64 for micro-batch 1 and \(2, 3\)"),
-        ([torch.ones(2, 3), torch.ones(2, 3, 1)], r"gave \(2, 3, 1\) torch.float32 for micro-batch 1 and \(2, 3\)"),
+        ([torch.ones(2, 3), torch.ones(1, 3), torch.ones(2, 4)], r"\(2, 4\) .* 2 and \(2, 3\)"),
+        ([torch.ones(2, 3), torch.ones(2, 3).double()], r"\(2, 3\) torch.float64 for micro-batch 1"),
     ],
-)  # fmt: skip
+)
 def test_outputs_that_do_not_fit_together_are_refused_by_number(outputs, message):
     with pytest.raises(ValueError, match=message):
         concatenate(outputs)

@@ -19,7 +19,6 @@ from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from labkit import models
 from labkit.parallel import split_backward
 from labkit.parallel.stage import Stage
 from labkit.parallel.stage_node import run_stage
@@ -245,24 +244,13 @@ def test_w_may_add_gradients_as_they_come(name, most_bytes, monkeypatch):
     check(nn.Sequential(MODULES[name], nn.LayerNorm(MODULES[name](rows()).shape[-1]).double()))
 
 
-def test_a_gpt2_block_and_both_its_ends():
-    gpt2 = models.gpt2("nano", vocab_size=50, n_positions=8).double()
-    body, head = gpt2.transformer, gpt2.lm_head  # which has the weight of the embedding
-    tokens = torch.arange(14).view(2, 7) * 3
-    check(
-        Do(lambda x, wte, h, ln_f, head: head(ln_f(h(wte(tokens) + x))), body.wte, body.h[0], body.ln_f, head),
-        [torch.randn(2, 7, 64, dtype=torch.float64) for _ in range(3)],
-        tolerance=1e-10,
-    )
-
-
 def test_under_autocast():
     layers = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 4))
     with torch.autocast("cpu", torch.bfloat16):
         check(layers, [rows(seed=seed).float() for seed in range(3)], tolerance=1e-5)
 
 
-def test_where_the_input_gets_no_gradient_all_the_work_is_left_to_w_and_a_loss_is_where_backward_begins():
+def test_where_the_input_gets_no_gradient_all_the_work_is_left_to_w():
     model, tokens = nn.Sequential(nn.Embedding(9, 4).double(), linear()), torch.tensor([[1, 2], [3, 1]])
     expected = torch.autograd.grad(model(tokens).square().mean(), list(model.parameters()))
     stage = Stage(model, 0)

@@ -9,15 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from labkit.schedule import (
-    Schedule,
-    gpipe,
-    interleaved,
-    one_f_one_b,
-    zero_bubble_h1,
-    zero_bubble_h2,
-    zero_bubble_v,
-)
+from labkit.schedule import Schedule, gpipe, interleaved, one_f_one_b, zero_bubble_h1, zero_bubble_h2, zero_bubble_v
 
 pytest.importorskip("torch")
 from torch.distributed.pipelining import schedules as torch_schedules

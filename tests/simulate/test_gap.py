@@ -10,42 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipelines import at_stage, ops_of, play, schedules, stage_times, table_of
 
-from labkit.base.formats import MeasuredTable
-from labkit.schedule import Op, ScheduleError, gpipe, interleaved, one_f_one_b, zero_bubble_h1
-from labkit.simulate import explain_gap, makespan, simulate
+from labkit.schedule import Op, gpipe, interleaved, one_f_one_b, zero_bubble_h1
+from labkit.simulate import explain_gap, makespan, peak_activations, simulate
 from labkit.simulate.replay import attribute_delays, replay_events
 from labkit.trace import event_table
 
 CAUSES = ["imbalance_s", "communication_s", "overhead_s", "core_s"]
 UNIT = {"forward": 1.0, "backward": 2.0, "input_grad": 1.0, "weight_grad": 1.0}
-
-# --- bad input ------------------------------------------------------------------------------------
-
-IDEAL = simulate(one_f_one_b(2, 2))
-
-
-@pytest.mark.parametrize(
-    "ideal, measured, error, message",
-    [
-        (IDEAL, simulate(gpipe(2, 2)), ValueError, "measured has .F1 before .B0 on rank ., and ideal has .B0 first"),
-        (IDEAL, simulate(one_f_one_b(3, 2)), ValueError, "measured has 2F0, which is not in ideal"),
-        (IDEAL, IDEAL.iloc[1:], ValueError, "measured lacks 0F0, which is in ideal: give all ops of one step"),
-        (IDEAL, IDEAL.assign(rank=0), ValueError, "measured has 1F0 on rank 0, and ideal has it on rank 1; .*by_stage"),
-        (IDEAL, pd.concat([IDEAL, IDEAL]), ValueError, "measured has 0F0 twice, .*record each step by itself"),
-        (
-            IDEAL,
-            pd.concat([IDEAL.assign(step=step) for step in (0, 1)]),
-            ValueError,
-            r"measured has 0F0 twice, .*events\[events.step == 0\]",
-        ),
-        (pd.concat([IDEAL, IDEAL]), IDEAL, ValueError, "ideal has 0F0 twice"),
-        (IDEAL.iloc[1:], IDEAL, ScheduleError, "0F0"),
-        (one_f_one_b(2, 2), IDEAL, TypeError, "ideal is of type Schedule"),
-    ],
-)
-def test_tables_of_other_ops_or_of_no_whole_step_are_refused_by_op(ideal, measured, error, message):
-    with pytest.raises(error, match=message):
-        explain_gap(ideal, measured)
 
 
 # --- it adds up -----------------------------------------------------------------------------------
@@ -69,17 +40,6 @@ def test_the_cells_add_up_to_the_difference_of_the_makespans(data):
     assert gap["stage"].tolist() == list(range(schedule.n_stages))
     assert gap["total_s"].sum() == pytest.approx(makespan(measured) - makespan(ideal), abs=1e-9)
     assert gap["total_s"].tolist() == pytest.approx(gap[CAUSES].sum(axis=1).tolist(), abs=1e-9)
-
-
-@settings(deadline=None, max_examples=25)
-@given(st.data())
-def test_between_two_equal_runs_there_is_no_gap(data):
-    schedule, random = data.draw(schedules()), data.draw(st.randoms(use_true_random=False))
-    uniform = simulate(schedule, **data.draw(stage_times(schedule)), hop=0.25)
-    assert not explain_gap(uniform, uniform)[[*CAUSES, "total_s"]].any(axis=None)
-    run = disturbed(schedule, UNIT, random)
-    earlier, later = (table_of(schedule, run, origin=origin) for origin in (0.0, 5.0))
-    assert explain_gap(earlier, later)[[*CAUSES, "total_s"]].abs().max(axis=None) < 1e-9
 
 
 @settings(deadline=None, max_examples=50)
@@ -183,12 +143,6 @@ def test_each_cause_is_what_it_adds_to_those_before_it(schedule):
     assert gap[CAUSES].sum().tolist() == pytest.approx(np.diff(spans).tolist())
 
 
-def test_a_stage_that_is_faster_than_expected_is_a_negative_loss():
-    schedule = one_f_one_b(3, 6)
-    ideal, measured = simulate(schedule, backward=[2.0, 3.0, 2.0]), simulate(schedule)
-    assert losses(explain_gap(ideal, measured)) == {(1, "imbalance_s"): makespan(measured) - makespan(ideal)}
-
-
 def test_seconds_that_two_stages_lose_side_by_side_count_once_with_the_earlier_stage():
     schedule = one_f_one_b(2, 50)
     gap = explain_gap(simulate(schedule), simulate(schedule, forward=2.0, backward=4.0)).set_index("stage")
@@ -201,17 +155,14 @@ def test_seconds_that_two_stages_lose_side_by_side_count_once_with_the_earlier_s
 def test_what_a_run_also_measures_does_not_count_and_rows_may_stand_in_any_order():
     schedule = one_f_one_b(2, 3)
     times = play(schedule, lambda op: at_stage(UNIT, op), transfer=lambda op: 0.5)
-    rows = [(0, "compute", "optimizer", 0, 0, None, None, None, 30.0, 40.0)]
-    rows += [(1, "comm", "recv", 0, 1, 0, None, None, 0.0, 1.5), (1, "host", "forward", 0, 1, 0, None, None, 0.0, 1.5)]
+    rows = [
+        (0, "compute", "optimizer", 0, 0, None, None, None, 30.0, 40.0),
+        (0, "compute", "forward", 0, None, None, None, None, 0.0, 1.0),
+        (1, "comm", "recv", 0, 1, 0, None, None, 0.0, 1.5),
+        (1, "host", "forward", 0, 1, 0, None, None, 0.0, 1.5),
+    ]
     measured = table_of(schedule, times)
     more = pd.concat([event_table(rows, measured=True), measured]).sample(frac=1, random_state=3)
-    pd.testing.assert_frame_equal(explain_gap(simulate(schedule), more), explain_gap(simulate(schedule), measured))
-
-
-def test_a_measured_gap_prints_as_measured_and_says_what_was_emulated():
-    schedule = gpipe(2, 2)
-    measured = table_of(schedule, play(schedule, lambda op: 1.0))
-    measured.attrs["emulated"] = "emulated link: slow"
     gap = explain_gap(simulate(schedule), measured)
-    assert isinstance(gap, MeasuredTable) and "[~" in repr(gap) and "emulated link: slow" in repr(gap)
-    assert type(explain_gap(simulate(schedule), simulate(schedule))) is pd.DataFrame
+    pd.testing.assert_frame_equal(explain_gap(simulate(schedule), more), gap)
+    assert peak_activations(more) == peak_activations(measured)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pandas as pd
 import pytest
 from hypothesis import given, settings
@@ -16,6 +14,10 @@ from labkit.simulate import (
     activations,
     bubble_fraction,
     by_stage,
+    critical_path,
+    explain_gap,
+    explain_step,
+    hidden_and_exposed,
     makespan,
     median_step,
     peak_activations,
@@ -24,71 +26,12 @@ from labkit.simulate import (
 )
 from labkit.trace import event_table
 
-# --- bad input ------------------------------------------------------------------------------------
-
-READERS = [makespan, bubble_fraction, activations, peak_activations, by_stage]
-
-
-@pytest.mark.parametrize("read", READERS)
-@pytest.mark.parametrize(
-    "events, error, message",
-    [
-        (event_table([]), ValueError, "events is empty, expected spans in it"),
-        (
-            pd.DataFrame({"time": [1.0]}),
-            ValueError,
-            "events lacks the columns rank, .*start_s, end_s, expected an event",
-        ),
-        (simulate(gpipe(2, 2)).drop(columns="end_s"), ValueError, "events lacks the columns end_s"),
-        (simulate(gpipe(2, 2)).assign(end_s=math.nan), ValueError, "row 0 is from 0 to nan s, expected a start, then"),
-        (simulate(gpipe(2, 2)).assign(end_s=0.5), ValueError, "row 1 is from 1 to 0.5 s"),
-        (gpipe(2, 2), TypeError, "events is of type Schedule, expected an event table"),
-        (None, TypeError, "events is of type NoneType"),
-    ],
-)
-def test_what_is_no_event_table_is_refused(read, events, error, message):
-    with pytest.raises(error, match=message):
-        read(events)
-
-
-def test_a_table_in_which_nothing_is_computed_has_no_makespan_and_no_bubble():
-    comm = event_table([(0, "comm", "all_reduce", None, None, None, 0, 8, 0.0, 1.0)])
-    for read in (makespan, bubble_fraction):
-        with pytest.raises(ValueError, match="no spans in the lane compute, expected some: its lanes are comm"):
-            read(comm)
-    with pytest.raises(ValueError, match="take 0 s"):
-        bubble_fraction(spans((0, 1.0, 1.0)))
-
-
-def test_a_table_without_stages_says_what_it_needs():
-    events = spans((0, 0.0, 1.0))
-    for read, message in ((activations, "no op of a pipeline, expected spans"), (by_stage, "no row with a stage")):
-        with pytest.raises(ValueError, match=message):
-            read(events)
-
-
 # --- time -----------------------------------------------------------------------------------------
 
 
 def spans(*computed, lane="compute", name="work"):
     """An event table of spans (rank, start, end)."""
     return event_table([(rank, lane, name, None, None, None, None, None, a, b) for rank, a, b in computed])
-
-
-@pytest.mark.parametrize(
-    "computed, expected",
-    [
-        ([(0, 0, 4)], 0.0),
-        ([(0, 0, 2), (0, 2, 4)], 0.0),
-        ([(0, 0, 1), (0, 3, 4)], 1 / 2),
-        ([(0, 0, 4), (0, 1, 2)], 0.0),  # nested
-        ([(0, 0, 3), (0, 1, 2), (0, 2, 4)], 0.0),  # nested, then overlapping the outer one
-        ([(0, 0, 4), (1, 0, 1), (1, 0, 1), (1, 3, 4)], 1 / 4),  # the same twice
-        ([(0, 5, 9), (1, 7, 9)], 1 / 4),  # from the first start, not from 0
-    ],
-)
-def test_a_rank_works_while_any_of_its_compute_spans_is_open(computed, expected):
-    assert bubble_fraction(spans(*computed)) == pytest.approx(expected)
 
 
 @settings(deadline=None)
@@ -101,44 +44,36 @@ def test_the_bubble_is_what_one_counts_second_by_second(drawn):
     assert bubble_fraction(spans(*computed)) == pytest.approx(1 - len(busy) / (len(ranks) * len(seconds)))
 
 
-def test_waiting_and_the_hosts_work_are_no_work():
-    both = pd.concat(
-        [spans((0, 2, 4), (1, 3, 4)), spans((0, 0, 9), (1, 0, 3), lane="comm"), spans((1, 0, 9), lane="host")]
-    )
-    assert makespan(both) == 2 and bubble_fraction(both) == 1 / 4
-
-
-def test_a_rank_that_computes_nothing_is_idle_all_the_time():
-    assert bubble_fraction(pd.concat([spans((0, 0, 4)), spans((1, 0, 4), lane="comm")])) == 1 / 2
+def test_waiting_and_the_hosts_work_are_no_work_and_a_rank_that_only_waits_is_idle_all_the_time():
+    others = pd.concat([spans((0, 0, 9), (1, 0, 3), lane="comm"), spans((1, 0, 9), lane="host")])
+    for computed, bubble in ((spans((0, 2, 4), (1, 3, 4)), 1 / 4), (spans((0, 2, 4)), 1 / 2)):
+        table = pd.concat([computed, others])
+        assert makespan(table) == 2 and bubble_fraction(table) == bubble
 
 
 # --- activations ----------------------------------------------------------------------------------
 
 
-def kept_at(events, rank, time):
+def kept_at(ops, rank, time):
     """The activations that ``rank`` keeps just after ``time``, counted op by op."""
-    kept = set()
-    for row in events[events["rank"] == rank].sort_values("start_s").itertuples(index=False):
-        op = op_of_row(row)
-        if op.kind == "F" and row.start_s <= time:
-            kept.add((op.stage, op.micro_batch))
-        if op.kind in "BW" and row.end_s <= time:
-            kept.discard((op.stage, op.micro_batch))
-    return len(kept)
+    mine = [(op, start, end) for r, op, start, end in ops if r == rank]
+    made = {op[1:] for op, start, _ in mine if op.kind == "F" and start <= time}
+    return len(made - {op[1:] for op, _, end in mine if op.kind in "BW" and end <= time})
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=25)
 @given(st.data())
 def test_between_two_changes_a_rank_keeps_what_one_counts(data):
     schedule = data.draw(schedules())
     events = simulate(schedule, **data.draw(stage_times(schedule)), hop=data.draw(eighths))
-    steps = activations(events)
+    ops = [(row.rank, op_of_row(row), row.start_s, row.end_s) for row in events.itertuples()]
+    steps, peaks = activations(events), peak_activations(events)
     assert steps.columns.tolist() == ["rank", "time_s", "count"]
     for rank, of_rank in steps.groupby("rank"):
         assert of_rank["time_s"].is_monotonic_increasing
         for time, count in of_rank.groupby("time_s")["count"].last().items():
-            assert count == kept_at(events, rank, time)
-        assert peak_activations(events)[rank] == of_rank["count"].max()
+            assert count == kept_at(ops, rank, time)
+        assert peaks[rank] == of_rank["count"].max()
 
 
 def test_where_a_free_and_a_forward_fall_on_one_time_the_free_comes_first():
@@ -169,18 +104,6 @@ def test_forwards_without_a_backward_are_gone_when_the_next_step_begins():
     assert peak_activations(in_steps(forward_only(2, 5), 3, numbered=True)) == {0: 5, 1: 5}
 
 
-def test_what_a_run_of_a_pipeline_also_measures_does_not_count():
-    events = simulate(gpipe(2, 3))
-    extra = event_table(
-        [
-            (0, "compute", "optimizer", 0, 0, None, None, None, 20.0, 30.0),
-            (0, "comm", "forward", 0, 0, 9, None, None, 0.0, 1.0),
-            (0, "compute", "forward", 0, None, None, None, None, 0.0, 1.0),
-        ]
-    )
-    assert peak_activations(pd.concat([extra, events])) == peak_activations(events)
-
-
 # --- tables ---------------------------------------------------------------------------------------
 
 
@@ -209,20 +132,27 @@ def test_ops_are_told_apart_by_their_step_or_by_the_span_that_they_began_in():
     late = events.assign(rank=1, start_s=events["start_s"] + 2, end_s=events["end_s"] + 2)  # a rank that begins later
     both = steps_of(pd.concat([events, late]).assign(step=pd.NA), within="step")
     assert [(len(step), makespan(step)) for step in both] == [(2, 7.0), (2, 3.0), (2, 5.0)]
-    with pytest.raises(ValueError, match="no op within a span named 'threads'; the names are"):
-        steps_of(events, within="threads")
 
 
 def test_the_median_step_is_a_real_one_and_of_an_even_number_the_slower():
     assert makespan(median_step(steps_of(three_steps()))) == 3.0
     assert makespan(median_step(steps_of(three_steps((4.0, 1.0, 2.0, 3.0))))) == 3.0
-    with pytest.raises(ValueError, match="no step is given"):
-        median_step([])
 
 
-def test_measured_tables_stay_measured_and_say_what_was_emulated():
-    rows = simulate(gpipe(2, 2)).itertuples(index=False, name=None)
-    events = event_table(rows, measured=True, emulated="emulated link: slow")
-    for table in (by_stage(events), activations(events)):
-        assert isinstance(table, MeasuredTable) and table.attrs["emulated"] == "emulated link: slow"
-    assert type(activations(simulate(gpipe(2, 2)))) is pd.DataFrame
+@pytest.mark.parametrize(
+    "read",
+    [
+        by_stage,
+        activations,
+        lambda events: critical_path(gpipe(2, 2), events),
+        lambda events: explain_gap(simulate(gpipe(2, 2)), events),
+        lambda events: explain_step(events, events.assign(step=0)),
+        lambda events: hidden_and_exposed(events.assign(step=0)),
+    ],
+    ids=["by_stage", "activations", "critical_path", "explain_gap", "explain_step", "hidden_and_exposed"],
+)
+def test_what_is_read_off_a_measured_table_prints_as_measured_and_says_what_was_emulated(read):
+    simulated = simulate(gpipe(2, 2))
+    measured = event_table(simulated.to_dict("list"), measured=True, emulated="emulated link: slow")
+    assert type(read(simulated)) is pd.DataFrame
+    assert isinstance(read(measured), MeasuredTable) and read(measured).attrs["emulated"] == "emulated link: slow"

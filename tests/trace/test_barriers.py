@@ -49,7 +49,7 @@ def test_a_bare_barrier_would_be_found():
     assert bare_barriers(bare.replace("trace.span", "open")) == []
 
 
-def test_a_barrier_waits_for_each_gpu_that_the_process_computes_on_and_then_for_the_ranks(monkeypatch):
+def test_a_barrier_waits_for_each_gpu_in_use_and_then_for_the_ranks(monkeypatch):
     gpus, waited_before = FakeGpus(monkeypatch), []
     monkeypatch.setattr(dist, "barrier", lambda group: waited_before.append((group, list(gpus.waited))))
     trace.barrier()  # and begins to use none of them

@@ -1,10 +1,8 @@
 """labkit.trace: spans become rows of the event table, none lost, none invented."""
 
 import json
-import statistics
 import threading
 import time
-from collections import defaultdict
 
 import pandas as pd
 import pytest
@@ -136,10 +134,14 @@ def test_unknown_lanes_and_labels_and_events_before_the_end_are_refused():
 
 @pytest.mark.parametrize(("measured", "kind"), [(True, MeasuredTable), (False, pd.DataFrame)])
 def test_a_table_and_its_timings_print_as_what_they_are_and_keep_what_was_emulated(measured, kind):
-    events = event_table(rows_of_two_ranks(), measured=measured, emulated="emulated link: slow")
-    assert type(events) is type(timings(events)) is kind
-    assert events.attrs == timings(events).attrs == {"emulated": "emulated link: slow"}
-    assert event_table(rows_of_two_ranks(), measured=measured).attrs == {}
+    rows = rows_of_two_ranks()
+    columns = dict(zip(EVENT_COLUMNS, map(list, zip(*rows, strict=True)), strict=True))
+    for given in (rows, columns):
+        events = event_table(given, measured=measured, emulated="emulated link: slow")
+        assert type(events) is type(timings(events)) is kind
+        assert events.attrs == timings(events).attrs == {"emulated": "emulated link: slow"}
+        assert event_table(given, measured=measured).attrs == {}
+        pd.testing.assert_frame_equal(events, event_table(rows, measured=measured), check_like=False)
 
 
 def rows_of_two_ranks() -> list[tuple]:
@@ -154,24 +156,17 @@ def rows_of_two_ranks() -> list[tuple]:
     ]
 
 
-def timings_in_plain_python(rows: list[tuple]) -> list[tuple]:
-    durations = defaultdict(list)
-    for row in sorted(rows, key=lambda row: row[8]):
-        durations[row[0], row[2]].append(row[9] - row[8])
-    summary = []
-    for (rank, name), times in durations.items():
-        middle = statistics.fmean(times), statistics.median(times)
-        summary.append((rank, name, len(times), sum(times), *middle, min(times), max(times)))
-    return sorted(summary, key=lambda row: row[0])  # sort is stable: names keep the order in which they first started
-
-
-def test_timings_are_those_of_plain_python():
-    rows = rows_of_two_ranks()
-    for given in (rows, rows[::-1]):
+def test_timings_are_counts_sums_and_middles_by_rank_and_by_name_in_order_of_the_first_start():
+    expected = [
+        (0, "backward", 1, 3.0, 3.0, 3.0, 3.0, 3.0),
+        (1, "forward", 3, 7.0, pytest.approx(7 / 3), 2.0, 1.0, 4.0),
+        (1, "backward", 1, 0.5, 0.5, 0.5, 0.5, 0.5),
+    ]
+    for given in (rows_of_two_ranks(), rows_of_two_ranks()[::-1]):
         table = timings(event_table(given))
-        assert list(table.columns) == ["rank", "name", "count", "total_s", "mean_s", "median_s", "min_s", "max_s"]
-        assert list(table.itertuples(index=False, name=None)) == timings_in_plain_python(rows)
-    assert table["total_s"].sum() == 10.5
+        columns = ["rank", "name", "count", "total_s", "mean_s", "median_s", "min_s", "max_s"]
+        assert list(table.columns) == list(TIMING_COLUMNS) == columns
+        assert list(table.itertuples(index=False, name=None)) == expected
 
 
 def chrome_events(rows: list[tuple], path) -> tuple[list[dict], dict]:
@@ -214,7 +209,7 @@ def test_spans_of_one_thread_of_the_chrome_trace_are_nested_as_the_format_wants(
                 assert not crossing, (one, other)
 
 
-def test_nested_spans_of_a_lane_share_a_thread_of_the_chrome_trace_in_whatever_order_they_come(tmp_path):
+def test_nested_spans_of_a_lane_share_a_thread_of_the_chrome_trace(tmp_path):
     rows = [
         (0, "host", name, *(None,) * 5, 0.0, end) for name, end in (("inner", 1.0), ("outer", 5.0), ("middle", 2.0))
     ]
