@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from labkit.course import student
-from labkit.course.student import MarkerError, write_student_edition
+from labkit.course.student import RECORD, MarkerError, write_student_edition
 from labkit.todo import TASKS, task_file
 
 ROOT = Path(__file__).parents[2]
@@ -103,7 +103,7 @@ def test_a_solution_becomes_a_todo_error_what_is_for_instructors_stays_and_all_e
     assert write_student_edition(target, repository) == ["dp.1"]
     assert (target / "labkit/dp.py").read_text() == STUDENT
     assert (target / "README.md").read_text() == "For all.\n\nFor all again.\n"
-    assert files(target) == {"labkit/dp.py", "notebooks/00.ipynb", ".ci/run", "data.bin", "link", "README.md"}
+    assert files(target) == {"labkit/dp.py", "notebooks/00.ipynb", ".ci/run", "data.bin", "link", "README.md", RECORD}
     assert (target / "data.bin").read_bytes() == bytes(range(256))
     assert (target / ".ci/run").stat().st_mode & 0o777 == 0o755
     assert (target / "link").is_symlink()
@@ -193,7 +193,7 @@ def test_with_git_only_tracked_files_go_along_and_git_ignores_what_notebooks_wri
     for command in (["init", "-q"], ["add", "labkit", "notebooks", ".gitignore"]):
         subprocess.run(["git", "-C", repository, *command], check=True)
     target = edition(repository)
-    assert files(target) == {"labkit/dp.py", "notebooks/00.ipynb", ".gitignore"}
+    assert files(target) == {"labkit/dp.py", "notebooks/00.ipynb", ".gitignore", RECORD}
     subprocess.run(["git", "init", "-q", target], check=True)
     assert ignored(target) == WRITTEN_BY_NOTEBOOKS
     assert ignored(repository) == WRITTEN_BY_NOTEBOOKS[1:]
