@@ -4,7 +4,8 @@
     check("dp.1", hint=1)     # and a hint under that; 2 and 3 say more
 
 One file a task, such as ``dp_6.py``; ``harness.py`` says how such a file is written, and what
-becomes of it. The hints are in ``hints.toml``.
+becomes of it. The hints are in ``hints.toml``, and what an answer must not use in
+``restrictions.toml``.
 """
 
 from labkit.check.harness import check

@@ -9,24 +9,21 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
-MOST_NOTED, MOST_LINES = 100, 40
 Note = Callable[[str], None]
 
 
 @contextmanager
-def watched(names: Sequence[str]) -> Iterator[list[tuple[str, str]]]:
-    """List those of these classes that are made meanwhile, and of these modules that are imported.
+def watched(names: Sequence[str]) -> Iterator[dict[str, str]]:
+    """Note which of these classes are made meanwhile, and which of these modules are imported.
 
-    Each with the lines of labkit that led there, outermost first, as in a traceback. Classes are
-    patched in place, so it does not matter by what name, copy or subclass somebody reaches them;
-    what is not loaded cannot be made.
+    Each stands under the lines of labkit that led there, outermost first, as in a traceback; of
+    several, as where one class makes another, the first. Classes are patched in place, so it does
+    not matter by what name or subclass somebody reaches them.
     """
-    reached: list[tuple[str, str]] = []
+    reached: dict[str, str] = {}
 
     def note(name: str) -> None:
-        found = name, "\n".join(_lines_of_labkit()[-MOST_LINES:])
-        if len(reached) < MOST_NOTED and found[1] not in [lines for _, lines in reached]:
-            reached.append(found)
+        reached.setdefault("\n".join(_lines_of_labkit()), name)
 
     finder = _Finder(tuple(names), note)
     classes = {id(cls): (name, cls) for name in reversed(names) if isinstance(cls := _loaded(name), type)}

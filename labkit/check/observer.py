@@ -72,8 +72,9 @@ class Observer(contextlib.ExitStack):
             on_import, to_do = self._source.fails_on_import(error), getattr(error, "error_type", "") == "TodoError"
             what = stopped_by(error, self._source, waits)
             return Claim(IS_IMPORTED if on_import else ENDS, what if on_import or to_do else named(case, what))
-        for name, stack in [each for _, _, reached in found for each in reached]:
-            self.reached.append(Use(name, self._source.file, self._source.line(stack)))
+        for _, _, reached in found:
+            uses = [Use(name, self._source.file, self._source.line(lines)) for lines, name in reached.items()]
+            self.reached.extend(uses)
         gone = [rank for rank, (_, has_group, _) in enumerate(found) if not has_group]
         if world_size is not None and gone:
             return Claim(ENDS, named(case, f"rank {gone[0]} {GROUP_IS_GONE}"))

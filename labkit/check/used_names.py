@@ -18,7 +18,7 @@ from labkit.todo import FUNCTIONS, TASKS, read_source, task_file
 STUDENT_FILES = {f"labkit.{task_file(task).stem}" for task in TASKS}
 IMPORTERS = {"importlib.import_module", "importlib.__import__", "builtins.__import__"}
 UNREADABLE = (OSError, SyntaxError, ValueError, RecursionError, MemoryError)
-Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 Value = str | ast.AST | None  # of a name: a full name, an expression or definition, or not known
 Bound = dict[str, list[Value]]
 
@@ -92,7 +92,7 @@ def _statements(node: ast.AST) -> Iterator[ast.AST]:
     """Yield a module's statements, also from within if and try, but no script's own end."""
     for child in ast.iter_child_nodes(node):
         inner = [each for each in ast.iter_child_nodes(child) if isinstance(each, ast.stmt | ast.ExceptHandler)]
-        if isinstance(child, Definition) or not inner:
+        if isinstance(child, Function | ast.ClassDef) or not inner:
             yield child
         elif not (isinstance(child, ast.If) and "__name__" in ast.unparse(child.test)):
             yield from _statements(child)
@@ -124,15 +124,19 @@ class _Lab:
             elif node not in self._reached:
                 self._reached.add(node)
                 self._unread.append((node, file))
+                if isinstance(node, Function):  # its arguments' defaults are not in its own scope
+                    self._reach([node.args], file)
 
     def read_all(self) -> list[Use]:
         """Return all that is used in what was reached, and in what that reaches."""
         uses = list[Use]()
         while self._unread:
             whole, file = self._unread.pop()
-            local = file.bindings([*ast.walk(whole)][1:]) if isinstance(whole, Definition) else {}
-            for node in ast.walk(whole):
-                uses += [Use(name, file.path, node.lineno) for name in self._names(node, file, local)]  # type: ignore[attr-defined]
+            inner = [*ast.walk(whole)][1:]
+            local = file.bindings(inner) if isinstance(whole, Function) else {}
+            for node in (whole, *inner):
+                line = getattr(node, "lineno", 0)
+                uses += [Use(name, file.path, line) for name in self._names(node, file, local)]
         return uses
 
     def _names(self, node: ast.AST | None, file: _File, local: Bound) -> set[str]:
@@ -145,10 +149,9 @@ class _Lab:
             case ast.Import() | ast.ImportFrom():
                 return _union(map(self.full, file.imported(node)))
             case ast.Name(name, ast.Load()) if name in local:
-                rest = local | {name: []}  # it may be made of itself
-                return _union(
-                    self.full(each) if isinstance(each, str) else self._names(each, file, rest) for each in local[name]
-                )
+                values, local[name] = local[name], []  # for where it is made of itself
+                local[name] = [full for value in values for full in self._known(value, file, local)]
+                return {*map(str, local[name])}
             case ast.Name(name, ast.Load()) if name in file.bound:
                 return self.full(f"{file.name}.{name}")
             case ast.Name(name, ast.Load()):
@@ -160,6 +163,10 @@ class _Lab:
             case ast.Call(function, [ast.Constant(str(name)), *_]) if self._names(function, file, local) & IMPORTERS:
                 return {name, name.partition(".")[0]}  # __import__("a.b") gives a
         return set()
+
+    def _known(self, value: Value, file: _File, local: Bound) -> set[str]:
+        """Return the full names that a name's value may be."""
+        return self.full(value) if isinstance(value, str) else self._names(value, file, local)
 
     def full(self, name: str) -> set[str]:
         """Return what a name such as ``labkit.dp.mp.Process`` stands for, and reach it."""
@@ -177,11 +184,10 @@ class _Lab:
         for value in file.bound.get(head) or [f"{star}.{head}" for star in file.stars] or [name]:
             if isinstance(value, ast.AST) and file.own:
                 self._reach([value], file)
-            if value == name or isinstance(value, Definition):
+            if value == name or isinstance(value, Function | ast.ClassDef):
                 found.add(name)
             else:
-                names = {value} if isinstance(value, str) else self._names(value, file, {})
-                found |= _union(self.full(each + dot + tail) for each in names)
+                found |= _union(self.full(each + dot + tail) for each in self._known(value, file, {}))
         return found
 
     def _file_of(self, name: str) -> _File | None:

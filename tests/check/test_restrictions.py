@@ -42,6 +42,11 @@ EVASIONS = {
         "    trainer.DistributedDataParallel(model)\n",
         "line 8",
     ),
+    "a default": (
+        "from torch.nn.parallel import DistributedDataParallel as D\n\n"
+        "def average_gradients(model, D=D):\n    D(model)\n",
+        "line 3",
+    ),
     "a star import": (
         "from torch.nn.parallel import *\n\ndef average_gradients(model):\n    DistributedDataParallel(model)\n",
         "line 4",
@@ -80,7 +85,7 @@ def test_a_forbidden_class_is_found_under_any_name_with_its_lines(how):
     (finding,) = broken("dp.4", source=source)
     assert finding == (
         f"labkit/dp.py, {lines}: {DDP} is not allowed in dp.4 (it averages gradients by itself). "
-        "Use the calls of torch.distributed that the TODO names instead"
+        "Use what the TODO names instead"
     )
 
 
@@ -144,7 +149,7 @@ def run(source: str) -> list[tuple[str, str]]:
     exec(compile(source, "/somewhere/labkit/dp.py", "exec"), space)
     with watched(restrictions.forbidden("dp.4")) as reached, contextlib.suppress(Exception):
         space["average_gradients"](torch.nn.Linear(2, 2))
-    return [(name, stack.splitlines()[-1]) for name, stack in reached]
+    return [(name, lines.splitlines()[-1]) for lines, name in reached.items()]
 
 
 @pytest.mark.parametrize("how", [*EVASIONS, "eval"])
@@ -280,4 +285,4 @@ def test_every_forbidden_name_is_there_and_its_class_is_watched(name):
     if isinstance(value, type):
         with watched([name]) as reached, contextlib.suppress(Exception):
             value.__init__(None)  # some are abstract
-        assert reached == [(name, "")]
+        assert reached == {"": name}
