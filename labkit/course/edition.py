@@ -58,13 +58,13 @@ class Edition:
             elif hashlib.sha256(content).hexdigest() != hashed:
                 yield name, f"was edited{_differs(self.programs.get(name), content)}"
 
-    def write_package(self, folder: Path, written: Mapping[str, str]) -> None:
+    def write_package(self, folder: Path, written: Mapping[str, bytes]) -> None:
         """Write labkit as it came to ``folder``, with the student's files that were ``written``."""
         there = shutil.ignore_patterns(*NOT_OURS)
         shutil.copytree(self.folder / "labkit", folder / "labkit", dirs_exist_ok=True, ignore=there)
-        for name, text in {**self.programs, **written}.items():
-            if name.startswith("labkit/"):
-                (folder / name).write_text(text, encoding="utf-8")
+        given = {name: text.encode() for name, text in self.programs.items() if name.startswith("labkit/")}
+        for name, content in {**given, **written}.items():
+            (folder / name).write_bytes(content)
 
 
 def _differs(given: str | None, content: bytes) -> str:

@@ -15,6 +15,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
+from importlib.util import decode_source
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,22 +60,22 @@ def check_archive(archive: Path, repository: Path, tasks: Sequence[str]) -> tupl
     files, remarks = _student_files(archive)
     with tempfile.TemporaryDirectory() as scratch:
         folder, edition = Path(scratch), Edition(repository)
-        edition.write_package(folder, written_into(edition, files))
+        edition.write_package(folder, _written_into(edition, files))
         results = checked_in(folder, tasks)
     return results, remarks + [f"{each.task}: {warning}" for each in results for warning in each.warnings]
 
 
-def written_into(edition: Edition, files: Mapping[str, str]) -> dict[str, str]:
+def _written_into(edition: Edition, files: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return the student's files with nothing but what the student wrote.
 
     One that is no Python is taken as it is: its checks say in which line.
     """
     result = {}
-    for name, text in files.items():
+    for name, content in files.items():
         try:
-            result[name] = regions.set_into(edition.programs[name], text)
+            result[name] = regions.set_into(edition.programs[name], decode_source(content)).encode()
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            result[name] = text
+            result[name] = content
     return result
 
 
@@ -91,7 +92,7 @@ def checked_in(folder: Path, tasks: Sequence[str]) -> list[Checked]:
         return [Checked(*each) for each in json.loads(results.read_text(encoding="utf-8"))]
 
 
-def _student_files(archive: Path) -> tuple[dict[str, str], list[str]]:
+def _student_files(archive: Path) -> tuple[dict[str, bytes], list[str]]:
     """Return dp.py and pipe.py of an archive, and what is to be said of it."""
     try:
         with zipfile.ZipFile(archive) as members:
@@ -100,7 +101,7 @@ def _student_files(archive: Path) -> tuple[dict[str, str], list[str]]:
             for name in STUDENT_FILES:
                 for there in (name, f"task2a/{name}"):  # as --layout cos598d has it
                     if there in names and name not in found:
-                        found[name] = _text(members, there)
+                        found[name] = _content(members, there)
             remarks = [] if MANIFEST in names else [f"{archive.name} has no {MANIFEST}: labkit submit did not make it"]
     except OSError as error:
         raise ValueError(f"{archive} cannot be read: {error.strerror or error}") from None
@@ -111,12 +112,12 @@ def _student_files(archive: Path) -> tuple[dict[str, str], list[str]]:
     return found, [*remarks, *(f"{name} is not in it" for name in STUDENT_FILES if name not in found)]
 
 
-def _text(members: zipfile.ZipFile, name: str) -> str:
+def _content(members: zipfile.ZipFile, name: str) -> bytes:
     with members.open(name) as member:
         content = member.read(MOST_BYTES + 1)  # whatever its header says
     if len(content) > MOST_BYTES:
         raise ValueError(f"{name} in it has more than {MOST_BYTES:,} bytes unpacked: no student's file has")
-    return content.decode("utf-8", "replace")
+    return content
 
 
 def tasks_of(only: Sequence[str]) -> list[str]:

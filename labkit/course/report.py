@@ -122,12 +122,13 @@ def _number(path: Path) -> str:
 
 def _makes_report(path: Path) -> bool:
     try:
-        return any({"report", "question"} & _tags(cell) for cell in _read(path).cells)
+        return any({"report", "question"} & _tags(cell) for cell in read_notebook(path).cells)
     except ReportError:
         return True  # read_report will say what is wrong with it
 
 
-def _read(path: Path) -> NotebookNode:
+def read_notebook(path: Path) -> NotebookNode:
+    """Return a notebook. Raises ReportError for a file that is none."""
     try:
         notebook = nbformat.read(path, as_version=4)
         nbformat.validate(notebook)
@@ -153,7 +154,7 @@ def read_report(path: Path, texts_alone: bool = False) -> NotebookNode:
     stands before the first cell from that section. An answer follows its question; it is an empty
     text if nothing was written. ``metadata.number`` of a code cell is its place among all of them.
     """
-    notebook = _read(path)
+    notebook = read_notebook(path)
     for number, cell in enumerate((cell for cell in notebook.cells if cell.cell_type == "code"), start=1):
         cell.metadata.number = number
     cells = list(_tagged(notebook.cells))
@@ -242,7 +243,7 @@ def _notes(report: NotebookNode) -> Iterator[str]:
 
 def _runs(path: Path) -> Iterator[tuple[str, str]]:
     """Yield folder and command of each training run that kept its command, of tasks named here."""
-    tasks = {task for cell in _read(path).cells for task in _TRAINING.findall(cell.source)}
+    tasks = {task for cell in read_notebook(path).cells for task in _TRAINING.findall(cell.source)}
     for merged in sorted((path.parent.parent / "runs").glob("*/merged.json")):
         try:
             command = json.loads(merged.read_text(encoding="utf-8"))["command"]

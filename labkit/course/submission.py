@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import hashlib
-import importlib.metadata
 import json
 import os
 import re
@@ -17,6 +16,7 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +31,7 @@ from labkit.course.doctor import machine_facts
 from labkit.course.edition import STUDENT_FILES, Edition
 from labkit.course.grading import MANIFEST, Checked
 from labkit.course.notebooks import RAISES, NotebookError, run
-from labkit.course.report import ReportError, write_report
+from labkit.course.report import ReportError, read_notebook, write_report
 from labkit.course.student import NOT_OURS, RECORD, REPOSITORY
 from labkit.todo import read_source, task_file
 
@@ -85,7 +85,7 @@ def submit(request: Request, say: Callable[[str], None] = print) -> bool:
             "layout": request.layout,
             "packed": began.isoformat(timespec="seconds"),
             "machine": {fact.name: fact.found for fact in machine_facts()},
-            "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+            "versions": {each.name: each.version for each in distributions() if each.name in PACKAGES},
             "runs": _runs(lab),
             "checks": [each._asdict() for each in results],
             "restrictions": broken,
@@ -158,9 +158,8 @@ def _add_own_files(archive: Archive, edition: Edition, tasks: Sequence[str]) -> 
             archive.add_file(archive.lab / name)
     for task in tasks:
         with contextlib.suppress(SyntaxError, ValueError, OSError):  # which its check says
-            archive.add(
-                f"regions/{task}.py", regions.answer(task, read_source(archive.lab / "labkit" / task_file(task).name))
-            )
+            source = read_source(archive.lab / "labkit" / task_file(task).name)
+            archive.add(f"regions/{task}.py", regions.answer(task, source))
     for folder in ("figures", "runs"):
         archive.add_folder(archive.lab / folder, but=edition.hashes)
     if (guesses := answers_folder() / "guesses.json").is_file():
@@ -174,12 +173,12 @@ def _add_notebooks(archive: Archive, request: Request) -> None:
     for path in sorted((archive.lab / "notebooks").glob("*.ipynb")):
         name = f"notebooks/{path.name}"
         try:
-            notebook = nbformat.read(path, as_version=4)
-            code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-        except Exception as error:  # a notebook may be anything
-            archive.warnings.append(f"{name} is no notebook that can be read ({str(error)[:80]})")
+            notebook = read_notebook(path)
+        except ReportError as error:
+            archive.warnings.append(str(error))
             archive.add_file(path)
             continue
+        code = [cell for cell in notebook.cells if cell.cell_type == "code"]
         asked = {task for cell in code for task in _TASK.findall(cell.source)}
         if asked and not asked.intersection(request.tasks):
             continue
@@ -210,12 +209,10 @@ def _faults(path: Path, code: Sequence[Any], asked: set[str], fresh: bool) -> It
             printed += output.get("text", "") if cell.source.startswith("%%needs") else ""
     if guesses := set(re.findall(r"GUESS (\w+):", printed)):
         yield f"{len(guesses)} guesses are not given: {', '.join(sorted(guesses))}"
-    newer = [file.name for file in {task_file(task) for task in asked} if file.exists() and not fresh]
-    newer = [
-        name for name in sorted(newer) if (path.parents[1] / "labkit" / name).stat().st_mtime > path.stat().st_mtime
-    ]
-    if newer and not silent:
-        yield f"it was saved before labkit/{newer[0]} was: run it again, and save it (or say --execute)"
+    answers = {path.parents[1] / "labkit" / task_file(task).name for task in asked}
+    newer = [file for file in sorted(answers) if file.is_file() and file.stat().st_mtime > path.stat().st_mtime]
+    if newer and not silent and not fresh:
+        yield f"it was saved before labkit/{newer[0].name} was: run it again, and save it (or say --execute)"
 
 
 def _add_report(archive: Archive, scratch: Path, request: Request) -> None:
@@ -274,8 +271,8 @@ def _tried(packed: Path, folder: Path, edition: Edition, tasks: Sequence[str]) -
     if (folder / "task2a").is_dir():
         folder = folder / "task2a"
     if not (folder / "labkit" / "cli.py").is_file():
-        written = {name: (folder / name).read_text("utf-8") for name in STUDENT_FILES if (folder / name).is_file()}
-        edition.write_package(folder, written)
+        files = {name: folder / name for name in STUDENT_FILES}
+        edition.write_package(folder, {name: file.read_bytes() for name, file in files.items() if file.is_file()})
     try:
         return grading.checked_in(folder, tasks)
     finally:

@@ -256,13 +256,14 @@ def test_it_says_what_costs_a_grade_and_packs_all_the_same(lab, monkeypatch):
     assert "notebooks/03_c.ipynb" not in members.namelist()  # of a task that nobody asked for
 
 
-def test_a_file_that_is_no_python_is_packed_and_the_other_ones_regions_too(lab):
-    (lab / "labkit/dp.py").write_text("def (:\n")
+@pytest.mark.parametrize("content", [b"def (:\n", b"\xff\xfe"])
+def test_a_file_that_is_no_python_is_packed_and_the_other_ones_regions_too(content, lab):
+    (lab / "labkit/dp.py").write_bytes(content)
     edition = Edition(ROOT)
-    submission_ = archive.Archive(lab)
-    submission._add_own_files(submission_, edition, [*TASKS])
-    assert submission_.files["labkit/dp.py"] == b"def (:\n"
-    assert {n for n in submission_.files if n.startswith("regions/")} == {f"regions/pipe.{i}.py" for i in range(1, 6)}
+    made = archive.Archive(lab)
+    submission._add_own_files(made, edition, [*TASKS])
+    assert made.files["labkit/dp.py"] == content
+    assert {n for n in made.files if n.startswith("regions/")} == {f"regions/pipe.{i}.py" for i in range(1, 6)}
 
 
 def test_figures_of_an_assignment_are_drawn_from_its_runs_alone_and_missing_ones_name_their_command(lab, monkeypatch):
