@@ -252,13 +252,15 @@ def _listen(results: Results, connection: Connection, ends_at: float, longest_te
     """
     running: str | None = None
     try:
-        while connection.poll(max(0.0, min(longest_test_s, ends_at + LAST_MINUTE_S - 10 - time.time()))):
+        while True:
+            patience_s = longest_test_s if running else LONGEST_TEST_S  # a process may take long to start
+            if not connection.poll(max(0.0, min(patience_s, ends_at + LAST_MINUTE_S - 10 - time.time()))):
+                return running, True
             kind, what = connection.recv()
             running = what["name"] if kind == "began" else None if kind == "noted" else running
             results.take(kind, what)
     except EOFError:
         return running, False
-    return running, True
 
 
 def _ended(code: int) -> str:

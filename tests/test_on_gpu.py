@@ -83,7 +83,7 @@ def test_passes_again():
 """
 
 
-def results_of(text, folder, minutes=1.0, longest_test_s=10.0):
+def results_of(text, folder, minutes=4.0, longest_test_s=10.0):
     (folder / "test_on_a_gpu.py").write_text(text)
     results = on_gpu.Results(folder)
     code = on_gpu.run_tests(results, [folder / "test_on_a_gpu.py"], time.time() + 60 * minutes, longest_test_s)

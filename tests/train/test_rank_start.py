@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
 import socket
 import sys
+import threading
 import time
 import weakref
 
@@ -257,9 +259,23 @@ def go_on_without_rank_0(rank, port, killed):
         store.check(["its last address"])
 
     dist.init_process_group = form_slowly
+    gone, look, watches = threading.Event(), failure_watch.FailureWatch._watch, []
+
+    def look_once_rank_0_is_gone(watch):
+        watches.append(watch)
+        gone.wait()  # torch would print what a killed rank leaves half-said
+        look(watch)
+
+    if rank == 1 and killed:
+        failure_watch.FailureWatch._watch = look_once_rank_0_is_gone
     with joined(ByHand(rank, 2, port=port), device=torch.device("cpu")):
         if rank == 0 and killed:
             os.kill(os.getpid(), signal.SIGKILL)
+        if rank == 1 and killed:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)) as line:
+                line.recv(1)  # until the store is gone, with rank 0
+            gone.set()
+            watches[0]._thread.join()
         time.sleep(rank)
 
 
