@@ -118,7 +118,7 @@ def _submit(args: argparse.Namespace) -> int:
     from labkit.course.submission import Request, submit
 
     try:
-        tasks = tasks_of([each for each in args.only.split(",") if each])
+        tasks = tasks_of([each.strip() for each in args.only.split(",") if each.strip()])
         in_order = submit(Request(args.out, args.layout, tasks, args.name, args.force, args.execute))
     except (ValueError, OSError) as error:
         return _refuse(f"submit: {error}")

@@ -18,7 +18,7 @@ from labkit.course.edition import STUDENT_FILES
 from labkit.course.student import NOT_OURS
 
 MOST_BYTES = 10_000_000  # of a file in the archive
-TEXTS = (".ipynb", ".html", ".json", ".csv", ".txt", ".md", ".svg", ".toml")
+TEXTS = (".ipynb", ".html", ".json", ".csv", ".txt", ".md", ".svg", ".toml", ".log", ".tsv", ".yaml", ".yml")
 # Names of accounts and hosts that say nothing about anyone.
 NOBODY = {"root", "user", "student", "jovyan", "ubuntu", "runner", "localhost", "docker"}
 
@@ -30,10 +30,12 @@ class Archive:
         self.lab, self.files = lab, dict[str, bytes]()
         self.warnings: list[str] = []
         spellings = sorted({each for text in _private(lab) for each in _spellings(text)}, key=len, reverse=True)
-        self._find = re.compile("|".join(rf"(?<![\w-]){re.escape(each)}(?![\w-])" for each in spellings) or "(?!)")
+        words = (rf"(?<![^\W_]){re.escape(each)}(?![^\W_])" for each in spellings)
+        self._find = re.compile("|".join(words) or "(?!)", re.IGNORECASE)
 
     def add(self, name: str, content: bytes | str) -> None:
         """Add a file; of a text what is private becomes ``…``. A program stays as it is written."""
+        name = self.without_private(name)
         content = content.encode() if isinstance(content, str) else content
         if len(content) > MOST_BYTES:
             self.warnings.append(f"{name} is left out: it has {len(content) / 1e6:.0f} MB, more than 10")
@@ -65,7 +67,7 @@ class Archive:
         """Add the files of a folder of the lab, ``but`` for those of these names."""
         for file in sorted(folder.rglob("*")):
             name = file.relative_to(self.lab).as_posix()
-            if name not in but and not NOT_OURS.intersection(name.split("/")):
+            if name not in but and file.suffix != ".zip" and not NOT_OURS.intersection(name.split("/")):
                 self.add_file(file, name)
 
     def without_private(self, text: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from labkit.base.texts import listed
 from labkit.course.archive import Archive
 from labkit.course.edition import STUDENT_FILES, Edition
 
@@ -86,7 +87,7 @@ def _add_11_868(archive: Archive, edition: Edition) -> None:
         for wanted in compared:
             if found[wanted.label] is None:
                 archive.warnings.append(
-                    f"submit_figures: those of problem {problem} are missing, for want of a run of {wanted.label}. "
+                    f"submit_figures: those of problem {problem} are missing: there is no run of {wanted.label}. "
                     f"Make it: {wanted.command}"
                 )
         there = {label: each for label, each in found.items() if each}
@@ -111,7 +112,8 @@ def _add_figures(archive: Archive, problem: str, merged: dict[str, dict[str, Any
     from labkit.train.metrics import table
 
     rows = pd.DataFrame(table(merged))
-    devices = " and ".join(sorted({each for run in merged.values() for each in run["devices"]}))
+    devices = listed(sorted({each for run in merged.values() for each in run["devices"]}))
+    devices += ": CPU cores, which virtual devices share" if "cpu" in devices else ""
     for name, (value, error, label) in _SHOWN.items():
         some = rows[error].notna().all()
         axes = charts.bars(rows, group="run", value=value, error=error if some else None, label=label, note=devices)
@@ -158,7 +160,7 @@ def _add_cos598d(archive: Archive, edition: Edition) -> None:
             if (archive.lab / name).is_file():
                 archive.add_file(archive.lab / name, f"{task}/{name}", washed=False)
         if (found := _latest(archive.lab, wanted)) is None:
-            archive.warnings.append(f"{task} has no losses, for want of a run. Make it: {wanted.command}")
+            archive.warnings.append(f"{task} has no losses: there is no run. Make it: {wanted.command}")
             continue
         for file in (found[0] / "merged.json", *sorted(found[0].glob("loss_*.txt"))):
             archive.add_file(file, f"{task}/losses/{file.name}")
@@ -166,22 +168,24 @@ def _add_cos598d(archive: Archive, edition: Edition) -> None:
         archive.files.pop(name, None)  # it stands in each of the three
 
 
-def report_of_glue(lab: Path) -> str:
+def report_of_glue(lab: Path, name: str = "") -> str:
     """Return the assignment's table as Markdown: accuracies (task 1), times (tasks 2 and 3)."""
-    lines = ["## Tasks 1 to 3, from the training runs", ""]
-    lines += ["| run | ranks | accuracy after each epoch | s per iteration |", "|---|---|---|---|"]
+    columns = ("run", "ranks", "data, model", "accuracy after each epoch", "iterations", "s per iteration")
+    rows = [columns, ["---"] * len(columns)]
     for task, wanted in {"task 1": _ONE_PROCESS, **GLUE_TASKS}.items():
+        cells = (f"not run: `{wanted.command}`", *[""] * 4)
         if found := _latest(lab, wanted):
             merged = found[1]
             accuracy = ", ".join(f"{each:.4f}" for each in merged.get("accuracy", []))
-            seconds = merged.get("seconds_per_iteration")
             ranks = f"{merged['world_size']} on {merged['backend']}, {', '.join(sorted(set(merged['devices'])))}"
-            lines.append(
-                f"| {task}: {wanted.label} | {ranks} | {accuracy} | {'' if seconds is None else f'{seconds:.4g}'} |"
-            )
-        else:
-            lines.append(f"| {task}: {wanted.label} | not run: `{wanted.command}` | | |")
-    return "\n".join([*lines, "", "Seconds are the mean over the first 40 iterations without the first."])
+            what = f"{merged.get('data_source', '')}; {merged.get('model', '')}"
+            seconds = merged.get("seconds_per_iteration")
+            n_iterations = str(len(merged.get("mean_losses", [])))
+            cells = (ranks, what, accuracy, n_iterations, "" if seconds is None else f"{seconds:.4g}")
+        rows.append([f"{task}: {wanted.label}", *cells])
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    note = "Seconds are the mean over the first 40 iterations, or as many as there are, without the first if there are more."
+    return "\n".join([f"*{name}*", "", "## Tasks 1 to 3, from the training runs", "", *lines, "", note])
 
 
 LAYOUTS = {

@@ -7,8 +7,10 @@ belongs into a container. (Whole classes, and strangers' code, are a later issue
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -19,12 +21,22 @@ from importlib.util import decode_source
 from pathlib import Path
 from typing import NamedTuple
 
+from labkit.check.restrictions import broken
 from labkit.course import regions
 from labkit.course.edition import STUDENT_FILES, Edition
-from labkit.todo import TASKS
+from labkit.todo import TASKS, task_file
 
 MOST_BYTES = 1 << 20  # of a student's file
 MANIFEST = "manifest.json"
+_DAMAGED = (
+    zipfile.BadZipFile,
+    zlib.error,
+    NotImplementedError,
+    RuntimeError,
+    EOFError,
+    json.JSONDecodeError,
+    TypeError,
+)
 _CHECK = """
 import json, sys
 from labkit.check import check
@@ -57,15 +69,20 @@ def check_archive(archive: Path, repository: Path, tasks: Sequence[str]) -> tupl
 
     Raises ValueError for a file that is no such archive, or that holds what none of them does.
     """
-    files, remarks = _student_files(archive)
+    files, layout, remarks = _student_files(archive)
     with tempfile.TemporaryDirectory() as scratch:
         folder, edition = Path(scratch), Edition(repository)
-        edition.write_package(folder, _written_into(edition, files))
+        edition.write_package(folder, written_into(edition, files))
         results = checked_in(folder, tasks)
-    return results, remarks + [f"{each.task}: {warning}" for each in results for warning in each.warnings]
+    warnings = [f"{each.task}: {warning}" for each in results for warning in each.warnings]
+    for task in tasks if layout else ():
+        name = f"labkit/{task_file(task).name}"
+        source = decode_source(files[name]) if name in files else ""
+        warnings += [f"{task}: {each}" for each in broken(task, layout, source, edition.programs[name])]
+    return results, remarks + list(dict.fromkeys(warnings))
 
 
-def _written_into(edition: Edition, files: Mapping[str, bytes]) -> dict[str, bytes]:
+def written_into(edition: Edition, files: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return the student's files with nothing but what the student wrote.
 
     One that is no Python is taken as it is: its checks say in which line.
@@ -77,6 +94,15 @@ def _written_into(edition: Edition, files: Mapping[str, bytes]) -> dict[str, byt
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             result[name] = content
     return result
+
+
+def edits_what_was_given(edition: Edition, name: str, content: bytes) -> bool:
+    """Return whether a student's file differs from the given one in what was given."""
+    try:
+        source = decode_source(content)
+        return ast.dump(ast.parse(regions.set_into(edition.programs[name], source))) != ast.dump(ast.parse(source))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False  # its checks say that it is no Python
 
 
 def checked_in(folder: Path, tasks: Sequence[str]) -> list[Checked]:
@@ -92,24 +118,35 @@ def checked_in(folder: Path, tasks: Sequence[str]) -> list[Checked]:
         return [Checked(*each) for each in json.loads(results.read_text(encoding="utf-8"))]
 
 
-def _student_files(archive: Path) -> tuple[dict[str, bytes], list[str]]:
-    """Return dp.py and pipe.py of an archive, and what is to be said of it."""
+def _student_files(archive: Path) -> tuple[dict[str, bytes], str, list[str]]:
+    """Return dp.py and pipe.py of an archive, its layout, and what is to be said of it."""
+    layout = ""
     try:
         with zipfile.ZipFile(archive) as members:
             names = members.namelist()
             found = {}
             for name in STUDENT_FILES:
-                for there in (name, f"task2a/{name}"):  # as --layout cos598d has it
-                    if there in names and name not in found:
-                        found[name] = _content(members, there)
+                there = [each for each in names if re.fullmatch(rf"([^/\\]*[^/\\.]/)?{re.escape(name)}", each)]
+                if there:  # also in a folder, as task2a of --layout cos598d
+                    found[name] = _content(members, there[0])
+            if MANIFEST in names:
+                layout = str(dict(json.loads(_content(members, MANIFEST))).get("layout", ""))
             remarks = [] if MANIFEST in names else [f"{archive.name} has no {MANIFEST}: labkit submit did not make it"]
     except OSError as error:
         raise ValueError(f"{archive} cannot be read: {error.strerror or error}") from None
-    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
+    except (
+        json.JSONDecodeError,
+        TypeError,
+        zipfile.BadZipFile,
+        zlib.error,
+        NotImplementedError,
+        RuntimeError,
+        EOFError,
+    ) as error:
         raise ValueError(f"{archive} is no archive that can be read ({error})") from None
     if not found:
         raise ValueError(f"{archive} has neither {' nor '.join(STUDENT_FILES)}: expected what labkit submit makes")
-    return found, [*remarks, *(f"{name} is not in it" for name in STUDENT_FILES if name not in found)]
+    return found, layout, [*remarks, *(f"{name} is not in it" for name in STUDENT_FILES if name not in found)]
 
 
 def _content(members: zipfile.ZipFile, name: str) -> bytes:

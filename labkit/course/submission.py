@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +22,6 @@ from typing import Any, NamedTuple
 import nbformat
 
 from labkit.base.files import answers_folder
-from labkit.base.texts import shorten
 from labkit.check import check, restrictions
 from labkit.course import assignments, grading, regions
 from labkit.course.archive import Archive
@@ -36,6 +34,7 @@ from labkit.course.student import NOT_OURS, RECORD, REPOSITORY
 from labkit.todo import read_source, task_file
 
 REPORT = "05"  # the notebook that makes one
+SCRATCH = "packing-"  # how a folder's name begins in which an archive is made
 PACKAGES = ("labkit", "torch", "transformers", "numpy")
 _TASK = re.compile(r"\b(?:dp|pipe)\.\d\b")
 
@@ -65,9 +64,9 @@ def submit(request: Request, say: Callable[[str], None] = print) -> bool:
     _check_request(request, lab)
     edition, archive = Edition(lab), Archive(lab)
     began = datetime.datetime.now(datetime.UTC)
-    with tempfile.TemporaryDirectory(dir=request.out.parent, prefix="packing-") as made:
+    with tempfile.TemporaryDirectory(dir=request.out.parent, prefix=SCRATCH) as made:
         scratch = Path(made).absolute()
-        say(f"1/7 checks of {len(request.tasks)} tasks")
+        say(f"1/7 checks: {', '.join(request.tasks)}")
         checked = [check(task) for task in request.tasks]
         results = [Checked(each.task, each.passed, each.findings, each.warnings) for each in checked]
         say(grading.table(results))
@@ -98,14 +97,19 @@ def submit(request: Request, say: Callable[[str], None] = print) -> bool:
         packed = scratch / request.out.name
         archive.write(packed)
         say("7/7 the archive, unpacked and checked again")
-        broken += _differences(results, _tried(packed, scratch / "tried", edition, request.tasks))
+        lost = _differences(results, _tried(packed, edition, request.tasks))
         _publish(packed, request)
     failed = [each.task for each in results if not each.passed]
-    for heading, lines in (("Not allowed:", broken), ("Look at this before you hand it in:", archive.warnings)):
+    remarks = {
+        "Not allowed:": broken,
+        "Once unpacked elsewhere, with the lab as it came:": lost,
+        "Look at this before you hand it in:": archive.warnings,
+    }
+    for heading, lines in remarks.items():
         if lines:
             say("\n".join([f"\n{heading}", *(f"- {line}" for line in lines)]))
     say(f"\n{request.out}, {request.out.stat().st_size / 1e6:.1f} MB, {len(archive.files)} files")
-    return not (failed or broken or archive.warnings)
+    return not (failed or broken or lost or archive.warnings)
 
 
 def _sha256(file: Path) -> str:
@@ -121,8 +125,14 @@ def _check_request(request: Request, lab: Path) -> None:
         raise ValueError(
             f"labkit is imported from {lab}, which is no lab: it has no notebooks. Install it with make setup"
         )
-    if request.out.exists() and not request.force:
+    if not request.out.parent.is_dir():
+        raise ValueError(f"there is no folder {request.out.parent}: make it first")
+    if request.out.is_dir():
+        raise ValueError(f"{request.out} is a folder: name a file")
+    if os.path.lexists(request.out) and not request.force:
         raise FileExistsError(f"{request.out} is there already: name another file, or say --force")
+    if os.path.lexists(request.out) and not (request.out.is_file() and zipfile.is_zipfile(request.out)):
+        raise FileExistsError(f"{request.out} is no archive, and --force replaces only one: name another file")
     tempfile.TemporaryFile(dir=request.out.parent).close()
 
 
@@ -217,13 +227,13 @@ def _faults(path: Path, code: Sequence[Any], asked: set[str], fresh: bool) -> It
 
 def _add_report(archive: Archive, scratch: Path, request: Request) -> None:
     """Add the report, as HTML, and as PDF where Chromium can be had."""
-    more = assignments.report_of_glue(archive.lab) if request.layout == "cos598d" else ""
+    more = assignments.report_of_glue(archive.lab, request.name) if request.layout == "cos598d" else ""
     options: dict[str, Any] = {"wash": archive.without_private, "more": more}
     try:
         try:
             written = write_report(REPORT, scratch, **options)
         except ReportError as error:
-            archive.warnings.append(f"the report has questions and answers only: {shorten(str(error), 200)}")
+            archive.warnings.append(f"the report has no figures and tables: {str(error).partition('. ')[0]}")
             written = write_report(REPORT, scratch, texts_alone=True, **options)
     except (ReportError, OSError) as error:
         archive.warnings.append(f"there is no report: {error}")
@@ -243,45 +253,47 @@ def _runs(lab: Path) -> dict[str, Any]:
 
 def _of_the_folder(archive: Archive, edition: Edition, ours: set[Path]) -> Iterator[str]:
     """Yield what to know of the lab's folder: edited files, emulation, CPUs, what is not packed."""
+    if not edition.hashes:
+        yield f"there is no {RECORD} here, so nobody can tell which given files were edited"
     yield from (" ".join(each) for each in edition.edited())
+    for name, content in archive.files.items():
+        if name in STUDENT_FILES and grading.edits_what_was_given(edition, name, content):
+            yield f"{name}: you edited code in it that was given; a grader's check takes your functions alone"
     for name, content in archive.files.items():
         if name.startswith("figures/") and name.endswith(".alt.txt") and b"emulated" in content.lower():
             yield f"{name.removesuffix('.alt.txt')} shows an emulated run: the assignments ask for measured ones"
     cpu = [name for name, each in _runs(archive.lab).items() if "cuda" not in str(each["devices"])]
     if cpu:
-        yield f"ran on CPUs, so say so where you compare times: {', '.join(cpu)}"
+        yield f"these runs were on CPUs, so say so where you compare times: {', '.join(cpu)}"
     known = {*edition.names(), RECORD, *archive.files}
     for root, folders, names in os.walk(archive.lab):
         inside = {Path(root, each) for each in folders if each not in NOT_OURS and not each.endswith(".egg-info")}
-        folders[:] = [each.name for each in sorted(inside - ours)]
+        folders[:] = [each.name for each in sorted(inside - ours) if not each.name.startswith(SCRATCH)]
         for each in names:
             file = Path(root, each)
             name = file.relative_to(archive.lab).as_posix()
             if name not in known and not name.startswith(("figures/", "runs/", ".labkit/")) and file not in ours:
-                yield f"{name} is yours, and not in the archive"
+                yield f"{name} did not come with the lab, and is left out"
 
 
 # --- tried ----------------------------------------------------------------------------------------
 
 
-def _tried(packed: Path, folder: Path, edition: Edition, tasks: Sequence[str]) -> list[Checked]:
+def _tried(packed: Path, edition: Edition, tasks: Sequence[str]) -> list[Checked]:
     """Check the tasks again with what was unpacked; with labkit as it came where none is in it."""
-    with zipfile.ZipFile(packed) as archive:
-        archive.extractall(folder)  # one that we have made
-    if (folder / "task2a").is_dir():
-        folder = folder / "task2a"
-    if not (folder / "labkit" / "cli.py").is_file():
-        files = {name: folder / name for name in STUDENT_FILES}
-        edition.write_package(folder, {name: file.read_bytes() for name, file in files.items() if file.is_file()})
-    try:
+    with tempfile.TemporaryDirectory() as scratch, zipfile.ZipFile(packed) as archive:
+        archive.extractall(scratch)  # one that we have made
+        folder = Path(scratch, "task2a") if Path(scratch, "task2a").is_dir() else Path(scratch)
+        if not (folder / "labkit" / "cli.py").is_file():
+            files = {name: folder / name for name in STUDENT_FILES}
+            contents = {name: file.read_bytes() for name, file in files.items() if file.is_file()}
+            edition.write_package(folder, grading.written_into(edition, contents))
         return grading.checked_in(folder, tasks)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _differences(before: Sequence[Checked], after: Sequence[Checked]) -> list[str]:
     return [
-        f"{was.task} is right here, and not in the archive, unpacked elsewhere: {next(iter(found.findings), '')}"
+        f"{was.task} is right here, and not there: {next(iter(found.findings), '')}"
         for was, found in zip(before, after, strict=True)
         if was.passed and not found.passed
     ]

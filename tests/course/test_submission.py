@@ -6,6 +6,7 @@ import ast
 import getpass
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -127,7 +128,9 @@ def request(lab: Path, **options) -> submission.Request:
         ({"layout": "cos598d"}, "give --name NETID_First_Last"),
         ({"layout": "cos598d", "name": "../../ab12_Ada_Lovelace"}, "give --name NETID_First_Last"),
         ({"out": Path("there.zip")}, "is there already"),
-        ({"out": Path("no/such/folder/mine.zip")}, "No such file"),
+        ({"out": Path("no/such/folder/mine.zip")}, "there is no folder"),
+        ({"out": Path("notebooks")}, "is a folder"),
+        ({"out": Path("labkit/dp.py"), "force": True}, "is no archive"),
     ],
 )
 def test_a_wrong_request_is_refused_before_anything_runs(options, says, lab):
@@ -201,16 +204,17 @@ def test_nothing_in_the_archive_says_who_or_where_somebody_is(lab, monkeypatch):
     monkeypatch.setattr(getpass, "getuser", lambda: "ada")
     monkeypatch.setattr(socket, "gethostname", lambda: "analytical-engine")
     monkeypatch.setattr(Path, "home", lambda: Path("/home/ada lovelace"))
-    seen = f"{lab}/x.py of ada at analytical-engine, /home/ada lovelace/y, {json.dumps(str(lab))}, canada"
+    seen = f"{lab}/x.py of ada at analytical-engine, /home/ada lovelace/y, {json.dumps(str(lab))}, canada, Ada_data"
     (lab / "notebooks/01_a.ipynb").write_text(notebook(ran('check("pipe.2")', 1, seen)))
-    (lab / "runs/one").mkdir(parents=True)
-    (lab / "runs/one/merged.json").write_text(json.dumps({"folder": str(lab), "host": "analytical-engine"}))
+    (lab / "runs/of ada").mkdir(parents=True)
+    (lab / "runs/of ada/merged.json").write_text(json.dumps({"folder": str(lab), "host": "analytical-engine"}))
     members, _ = packed(lab)
     assert len(members.namelist()) > 5
     for name in members.namelist():
         text = members.read(name).decode("utf-8", "replace")
         for private in (str(lab), json.dumps(str(lab))[1:-1], "analytical-engine", "/home/ada", " ada "):
             assert private not in text, f"{private} in {name}"
+        assert not re.search("(?i)(?<![a-z])ada(?![a-z])", name + (text if name.endswith((".ipynb", ".json")) else ""))
     assert "canada" in members.read("notebooks/01_a.ipynb").decode()
 
 
@@ -247,8 +251,8 @@ def test_it_says_what_costs_a_grade_and_packs_all_the_same(lab, monkeypatch):
         "figures/a shows an emulated run",
         "figures/b.csv is left out: it is a link",
         "runs/one/model.bin is left out: it has 10 MB",
-        "ran on CPUs",
-        "my notes.txt is yours, and not in the archive",
+        "these runs were on CPUs",
+        "my notes.txt did not come with the lab, and is left out",
         "labkit/pipe.py, line ",
     ):
         assert words in said, words
@@ -293,7 +297,7 @@ def test_the_report_of_cos598d_has_the_runs_numbers_and_names_those_that_are_mis
     merged = {"config": {"seed": 0, "sync": "ddp"}, "world_size": 2, "devices": ["cpu", "cpu"], "backend": "gloo"}
     (folder / "merged.json").write_text(json.dumps(merged | {"accuracy": [0.5, 0.625], "seconds_per_iteration": 0.25}))
     lines = submission.assignments.report_of_glue(lab).splitlines()
-    assert any("ddp" in line and "0.5000, 0.6250" in line and "| 0.25 |" in line for line in lines)
+    assert any("ddp" in line and "0.5000, 0.6250" in line and "0.25" in line for line in lines)
     assert sum("not run: `python -m labkit.train glue --sync" in line for line in lines) == 3
 
 
@@ -329,6 +333,26 @@ def test_an_archive_that_labkit_has_not_made_is_refused(members, says, tmp_path)
     with pytest.raises(ValueError, match=says):
         grading.check_archive(zipped(tmp_path / "x.zip", **members), ROOT, ["pipe.2"])
     assert {*tmp_path.iterdir()} == {tmp_path / "x.zip"}
+
+
+@in_the_marked_source
+def test_an_archive_tells_its_layout_and_may_have_its_files_in_a_folder(tmp_path):
+    given = Edition(ROOT).programs["labkit/pipe.py"]
+    members = {"mine/labkit/pipe.py": f"import itertools\n{given}", "manifest.json": '{"layout": "11-868"}'}
+    results, remarks = grading.check_archive(zipped(tmp_path / "x.zip", **members), ROOT, ["pipe.2"])
+    assert [each.passed for each in results] == [False]
+    assert any("import itertools is not allowed" in remark for remark in remarks)
+    assert "labkit/dp.py is not in it" in remarks
+
+
+@in_the_marked_source
+@pytest.mark.parametrize(
+    ("old", "new", "edited"), [("order = list", "order = [*()] or list", False), ("(sizes: S", "(own: S", True)]
+)
+def test_an_edit_of_given_code_in_a_students_file_is_noticed(old, new, edited):
+    source = (ROOT / "labkit/dp.py").read_text()
+    assert old in source
+    assert grading.edits_what_was_given(Edition(ROOT), "labkit/dp.py", source.replace(old, new).encode()) == edited
 
 
 def test_a_file_that_is_no_archive_is_refused(tmp_path):
@@ -372,19 +396,19 @@ def labkit(lab: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 @in_the_marked_source
 def test_what_a_student_submits_is_checked_from_the_archive_as_before_it_was_packed(edition):
-    ended = labkit(edition, "submit", "--only", "dp.1,pipe.2", "--out", "mine.zip")
+    ended = labkit(edition, "submit", "--only", "dp.1, pipe.2", "--out", "labkit/mine.zip")
     assert ended.returncode == 1, ended.stderr
     assert "labkit/launch.py was edited: 1 line from line" in ended.stdout
     rows = [line for line in ended.stdout.splitlines() if line.startswith(("dp.1 ", "pipe.2 "))]
     assert rows[0].split() == ["dp.1", "yes"] and rows[1].split()[1] == "no"
-    assert "\nmine.zip, " in ended.stdout and "packing-" not in ended.stdout
-    with zipfile.ZipFile(edition / "mine.zip") as members:
+    assert "\nlabkit/mine.zip, " in ended.stdout and "packing-" not in ended.stdout
+    with zipfile.ZipFile(edition / "labkit/mine.zip") as members:
         manifest = json.loads(members.read("manifest.json"))
         assert "class Partition" not in members.read("regions/dp.1.py").decode()
         assert "def partition_dataset" in members.read("regions/dp.1.py").decode()
     assert "report-05.html" in manifest["sha256"]
     assert {*manifest["sha256"]} == {*members.namelist()} - {"manifest.json"}
-    graded = labkit(ROOT, "check", "--from", str(edition / "mine.zip"), "dp.1", "pipe.2")
+    graded = labkit(ROOT, "check", "--from", str(edition / "labkit/mine.zip"), "dp.1", "pipe.2")
     assert [line for line in graded.stdout.splitlines() if line.startswith(("dp.1 ", "pipe.2 "))] == rows
 
 
