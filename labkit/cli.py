@@ -88,10 +88,12 @@ def _check(args: argparse.Namespace) -> int:
         return _refuse(f"check: unknown task {unknown[0]!r}, expected one of: {', '.join(TASKS)}")
     if args.hint and not args.tasks:
         return _refuse(f"check: --hint {args.hint} is for which task? Name it, as in: check dp.1 --hint {args.hint}")
-    from labkit.check import check
-
+    if args.archive and args.hint:
+        return _refuse("check: --hint is for your own files, not for an archive: leave out one of --hint and --from")
     if args.archive:
         return _check_archive(args)
+    from labkit.check import check
+
     passed = True
     for task in args.tasks or TASKS:
         result = check(task, hint=args.hint)

@@ -62,6 +62,7 @@ def test_check_judges_its_tasks_or_all_and_one_wrong_answer_is_enough_for_1(
     [
         (["check", "dp.1", "dp.99"], "labkit check: unknown task 'dp.99', expected one of: dp.1, dp.2, dp.3"),
         (["check", "--hint", "2"], "Name it, as in: check dp.1 --hint 2"),
+        (["check", "dp.1", "--from", "x.zip", "--hint", "1"], "leave out one of --hint and --from"),
         (["student", str(ROOT / "labkit")], "is inside the repository"),
     ],
 )

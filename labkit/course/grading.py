@@ -134,15 +134,7 @@ def _student_files(archive: Path) -> tuple[dict[str, bytes], str, list[str]]:
             remarks = [] if MANIFEST in names else [f"{archive.name} has no {MANIFEST}: labkit submit did not make it"]
     except OSError as error:
         raise ValueError(f"{archive} cannot be read: {error.strerror or error}") from None
-    except (
-        json.JSONDecodeError,
-        TypeError,
-        zipfile.BadZipFile,
-        zlib.error,
-        NotImplementedError,
-        RuntimeError,
-        EOFError,
-    ) as error:
+    except _DAMAGED as error:
         raise ValueError(f"{archive} is no archive that can be read ({error})") from None
     if not found:
         raise ValueError(f"{archive} has neither {' nor '.join(STUDENT_FILES)}: expected what labkit submit makes")

@@ -101,6 +101,7 @@ def submit(request: Request, say: Callable[[str], None] = print) -> bool:
         _publish(packed, request)
     failed = [each.task for each in results if not each.passed]
     remarks = {
+        "Not right yet:": [", ".join(failed)] if failed else [],
         "Not allowed:": broken,
         "Once unpacked elsewhere, with the lab as it came:": lost,
         "Look at this before you hand it in:": archive.warnings,
@@ -180,6 +181,7 @@ def _add_notebooks(archive: Archive, request: Request) -> None:
     """Add the notebooks of the tasks, as they are and as HTML, and say what a grader would miss."""
     from nbconvert import HTMLExporter
 
+    not_run = []
     for path in sorted((archive.lab / "notebooks").glob("*.ipynb")):
         name = f"notebooks/{path.name}"
         try:
@@ -198,16 +200,22 @@ def _add_notebooks(archive: Archive, request: Request) -> None:
                 code = [cell for cell in notebook.cells if cell.cell_type == "code"]
             except NotebookError as error:
                 archive.warnings.append(f"{name} was not executed: {str(error).strip().splitlines()[-1]}")
-        archive.warnings += [f"{name}: {fault}" for fault in _faults(path, code, asked, request.execute)]
+        silent = [n for n, cell in enumerate(code, 1) if cell.execution_count is None and cell.source.strip()]
+        if silent:
+            not_run.append(f"{path.name} ({len(silent)} of {len(code)}, the first is number {silent[0]})")
+        fresh = request.execute or bool(silent)
+        archive.warnings += [f"{name}: {fault}" for fault in _faults(path, code, asked, fresh)]
         archive.add(name, nbformat.writes(notebook))
         archive.add(str(Path(name).with_suffix(".html")), HTMLExporter().from_notebook_node(notebook)[0])
+    if not_run:
+        archive.warnings.append(f"notebooks with code cells that were not run: {'; '.join(not_run)}")
 
 
 def _faults(path: Path, code: Sequence[Any], asked: set[str], fresh: bool) -> Iterator[str]:
-    """Yield what a grader would miss in a notebook's code cells."""
-    silent = [number for number, cell in enumerate(code, 1) if cell.execution_count is None and cell.source.strip()]
-    if silent:
-        yield f"{len(silent)} of {len(code)} code cells were not run, the first is number {silent[0]}"
+    """Yield what a grader would miss in the code cells that were run.
+
+    Unless they are ``fresh``, they may be older than the answers that they show.
+    """
     counts = [cell.execution_count for cell in code if cell.execution_count is not None]
     if counts != sorted(counts):
         yield "its cells were run in another order than they stand in: run all, from the top"
@@ -221,7 +229,7 @@ def _faults(path: Path, code: Sequence[Any], asked: set[str], fresh: bool) -> It
         yield f"{len(guesses)} guesses are not given: {', '.join(sorted(guesses))}"
     answers = {path.parents[1] / "labkit" / task_file(task).name for task in asked}
     newer = [file for file in sorted(answers) if file.is_file() and file.stat().st_mtime > path.stat().st_mtime]
-    if newer and not silent and not fresh:
+    if newer and not fresh:
         yield f"it was saved before labkit/{newer[0].name} was: run it again, and save it (or say --execute)"
 
 

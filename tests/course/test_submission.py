@@ -242,7 +242,7 @@ def test_it_says_what_costs_a_grade_and_packs_all_the_same(lab, monkeypatch):
     members, manifest = packed(lab)
     said = "\n".join(manifest["warnings"])
     for words in (
-        "01_a.ipynb: 1 of 3 code cells were not run, the first is number 3",
+        "not run: 01_a.ipynb (1 of 3, the first is number 3)",
         "01_a.ipynb: its cells were run in another order",
         "01_a.ipynb: code cell 2 ended with ValueError",
         "01_a.ipynb: 1 guesses are not given: how",
