@@ -6,42 +6,53 @@
 timelines          an event table as a timeline, or one over another
 schedule_figures   several schedules on one time axis, with their memory
 schedule_tables    a schedule as a table of time slots
-rank_devices       which rank drives which devices
+device_assignment  which rank drives which devices
 charts             bars next to each other, and measured points with a predicted curve
 marks              the reader's guess in a picture, and lines at values to compare with
 sources            the look of what was guessed, predicted, measured and published
 waterfalls         from a predicted duration to the measured one, and stacked bars
 picture            a figure as PNG, SVG, CSV and alt text
+panel              a picture as data: bars in rows; panel_figure: panels in print
 layout, artists, memory_strips, palette   what those are made of
 
 Simulated and measured tables have the same columns, so one function draws both.
 """
 
-from labkit.draw.palette import HATCHES, PALETTE, SOURCES, STYLES, darker, style_of
-from labkit.draw.picture import Picture, new_axes, save, show
-from labkit.draw.rank_devices import describe_rank_devices, rank_devices
-from labkit.draw.schedule_figures import schedules
-from labkit.draw.schedule_tables import schedule_table
-from labkit.draw.timelines import overlay, timeline
-from labkit.draw.waterfalls import stacks, waterfall
+from __future__ import annotations
 
-__all__ = [
-    "HATCHES",
-    "PALETTE",
-    "SOURCES",
-    "STYLES",
-    "Picture",
-    "darker",
-    "describe_rank_devices",
-    "new_axes",
-    "overlay",
-    "rank_devices",
-    "save",
-    "schedule_table",
-    "schedules",
-    "show",
-    "stacks",
-    "style_of",
-    "timeline",
-    "waterfall",
-]
+from typing import TYPE_CHECKING
+
+from labkit.base.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from labkit.draw.device_assignment import describe_rank_devices, rank_devices
+    from labkit.draw.palette import HATCHES, PALETTE, SOURCES, STYLES, darker, style_of
+    from labkit.draw.picture import Picture, new_axes, save, show
+    from labkit.draw.schedule_figures import schedules
+    from labkit.draw.schedule_tables import schedule_table
+    from labkit.draw.timelines import overlay, timeline
+    from labkit.draw.waterfalls import stacks, waterfall
+
+_HOMES = {
+    "HATCHES": "palette",
+    "PALETTE": "palette",
+    "Picture": "picture",
+    "SOURCES": "palette",
+    "STYLES": "palette",
+    "darker": "palette",
+    "describe_rank_devices": "device_assignment",
+    "new_axes": "picture",
+    "overlay": "timelines",
+    "rank_devices": "device_assignment",
+    "save": "picture",
+    "schedule_table": "schedule_tables",
+    "schedules": "schedule_figures",
+    "show": "picture",
+    "stacks": "waterfalls",
+    "style_of": "palette",
+    "timeline": "timelines",
+    "waterfall": "waterfalls",
+}
+
+__all__ = list(_HOMES)
+__getattr__ = lazy_names(__name__, _HOMES)

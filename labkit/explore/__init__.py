@@ -8,21 +8,21 @@ buckets        bucket_explorer: a model's gradients in buckets, and when they ar
 grids          ring_explorer, fill_ring, and other grids: collectives, places of a model's parts
 worker_queue   a worker thread's queue, from a recorded Pipe
 
-timeline       the one widget that shows every picture
-scene          a picture as data: panels of bars in rows
-events_panel   event tables as a panel; voice: what its bars say of themselves
-wire, browser  what the browser gets, and what it does with it
-page           the same as a file that needs no kernel
-explorer       the frame of all explorers
-fallback       picture and table where there is no browser; panel_figure: panels in print
+timeline             the one widget that shows every picture, a labkit.draw.panel or several
+events_panel         event tables as a panel; event_explanations: what its bars say of themselves
+scene_message        what the browser gets; browser: what it does with it
+standalone_html      the same as a file that needs no kernel
+explorer             the frame of all explorers
+static_fallback      picture and table where there is no browser
 
 Python decides, JavaScript draws: nothing is worked out in the browser that the engine knows.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from labkit.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from labkit.explore.buckets.gradients import Gradients
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from labkit.explore.timeline import Timeline
     from labkit.explore.worker_queue import queue_table, queue_timeline, record_queue
 
-# Where each name is. It is loaded when it is first used: ranks come by here on their way to what
-# they run, and need neither widgets nor matplotlib.
 _HOMES = {
     "Gradients": "buckets.gradients",
     "Timeline": "timeline",
@@ -52,23 +50,5 @@ _HOMES = {
     "schedule_puzzle": "puzzle.widget",
 }
 
-__all__ = [
-    "Gradients",
-    "Timeline",
-    "bucket_explorer",
-    "collectives_explorer",
-    "fill_ring",
-    "placement_explorer",
-    "queue_table",
-    "queue_timeline",
-    "record_queue",
-    "ring_explorer",
-    "schedule_explorer",
-    "schedule_puzzle",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__all__ = list(_HOMES)
+__getattr__ = lazy_names(__name__, _HOMES)

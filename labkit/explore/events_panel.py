@@ -9,8 +9,8 @@ import pandas as pd
 
 from labkit.draw import memory_strips
 from labkit.draw.layout import Layout, Part, TimeAxis, from_zero, lay_out, prepare
-from labkit.explore.scene import BAR_COLUMNS, Label, Mark, Panel
-from labkit.explore.voice import Run, Voice, run_of
+from labkit.draw.panel import BAR_COLUMNS, Label, Mark, Panel
+from labkit.explore.event_explanations import EventExplainer, ReplayedRun, replayed_run
 from labkit.schedule import Schedule
 from labkit.simulate.replay import Replay
 
@@ -47,8 +47,12 @@ def events_panel(
         tables = {name: from_zero(table) for name, table in tables.items()}
     parts = [Part(name, _HEIGHTS[name], table.assign(start=table["start_s"])) for name, table in tables.items()]
     layout = lay_out(parts, strip=_STRIP if memory else 0.0)
-    runs = [Run.of(replay, time)] if replay else [run_of(table, schedule, name, time) for name, table in tables.items()]
-    voice = Voice(tables, runs, time)
+    runs = (
+        [ReplayedRun.of(replay, time)]
+        if replay
+        else [replayed_run(table, schedule, name, time) for name, table in tables.items()]
+    )
+    explainer = EventExplainer(tables, runs, time)
     each = [_bars(part.events) for part in parts]
     bars = pd.concat(each, ignore_index=True) if len(each) > 1 else each[0]
     happened = list(tables.values())[-1]
@@ -60,14 +64,14 @@ def events_panel(
         title=title,
         facts=facts,
         marks=_marks(tables) if ideal is not None else [],
-        needs=voice.needs,
-        critical=voice.critical,
+        needs=explainer.needs,
+        critical=explainer.critical,
         strips=strips,
         peaks=peaks,
         clocks=_clocks(happened),
         moments=np.unique(bars[["left", "right"]].to_numpy()),
-        explain=voice.explain,
-        narrate=voice.narrate,
+        explain=explainer.explain,
+        narrate=explainer.narrate,
     )
 
 

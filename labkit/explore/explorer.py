@@ -11,11 +11,11 @@ import ipywidgets
 import pandas as pd
 
 from labkit.base.measurement_html import as_html
-from labkit.explore.fallback import Shown, StaticForm
+from labkit.explore.static_fallback import StaticFallback, StaticForm
 from labkit.explore.timeline import Timeline
 
 
-class Explorer(Shown, ipywidgets.VBox):
+class Explorer(StaticFallback, ipywidgets.VBox):
     """Controls over a Timeline. Kept outputs (LABKIT_STATIC=1) show its static form instead.
 
     A derived class makes its controls, calls ``super().__init__(rows)`` with them and the

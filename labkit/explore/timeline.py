@@ -17,12 +17,12 @@ from labkit.base.measurement_html import style_measurements
 from labkit.draw import Picture, overlay, save
 from labkit.draw import timeline as draw_timeline
 from labkit.draw.layout import RANK, TimeAxis, from_zero, row_word, time_axis
+from labkit.draw.panel import Panel
 from labkit.draw.picture import figure_of, figures_folder, render
-from labkit.explore import page
+from labkit.explore import standalone_html
 from labkit.explore.events_panel import events_panel
-from labkit.explore.fallback import Shown, StaticForm
-from labkit.explore.scene import Panel
-from labkit.explore.wire import scene_of
+from labkit.explore.scene_message import scene_of
+from labkit.explore.static_fallback import StaticFallback, StaticForm
 from labkit.schedule import Schedule
 from labkit.simulate.measures import check_events
 from labkit.trace import EVENT_COLUMNS, timings
@@ -31,7 +31,7 @@ Pick = Callable[[int, int], None]
 MOST_TABLE_ROWS = 1000
 
 
-class Timeline(Shown, anywidget.AnyWidget):
+class Timeline(StaticFallback, anywidget.AnyWidget):
     """An event table to point at, to step through and to zoom into.
 
     ``said`` is its line of narration, which a screen reader reads aloud. ``static_form()`` returns
@@ -48,7 +48,7 @@ class Timeline(Shown, anywidget.AnyWidget):
     run backwards, and for one that is not a step of ``schedule``; TypeError for what is no table.
     """
 
-    _esm, _css = page.module(), page.style()
+    _esm, _css = standalone_html.module(), standalone_html.style()
     scene: traitlets.Dict = traitlets.Dict().tag(sync=True)
     own_keys: traitlets.List = traitlets.List().tag(sync=True)
     said = traitlets.Unicode().tag(sync=True)
@@ -185,14 +185,16 @@ class Timeline(Shown, anywidget.AnyWidget):
     def to_html(self, title: str = "") -> str:
         """Return the picture as one HTML file that plays and explains without a kernel."""
         n_bars = sum(len(panel.bars) for panel in self._panels)
-        explained = [range(len(panel.bars)) if n_bars <= page.MOST_EXPLAINED else () for panel in self._panels]
+        explained = [
+            range(len(panel.bars)) if n_bars <= standalone_html.MOST_EXPLAINED else () for panel in self._panels
+        ]
         written = {
             "bar": [[panel.explain(bar) for bar in bars] for panel, bars in zip(self._panels, explained, strict=True)],
-            "clock": [[self._narration(x) for x in self._stops("clock")[: page.MOST_NARRATED]]],
-            "moment": [[self._narration(x) for x in self._stops("moment")[: page.MOST_NARRATED]]],
+            "clock": [[self._narration(x) for x in self._stops("clock")[: standalone_html.MOST_NARRATED]]],
+            "moment": [[self._narration(x) for x in self._stops("moment")[: standalone_html.MOST_NARRATED]]],
             "table": [[self._html_table()]],
         }
-        return page.page(self.scene, written, title or self._panels[0].title or "labkit timeline")
+        return standalone_html.standalone_html(self.scene, written, title or self._panels[0].title or "labkit timeline")
 
     def save(self, name: str, *, alt: str = "") -> Picture:
         """Write ``name`` as .png, .svg, .csv, .alt.txt and .html into the folder of figures.

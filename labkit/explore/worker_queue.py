@@ -17,7 +17,7 @@ import pandas as pd
 
 from labkit.base.formats import MeasuredTable, emulated
 from labkit.draw.layout import time_axis
-from labkit.explore.scene import BAR_COLUMNS, Label, Panel
+from labkit.draw.panel import BAR_COLUMNS, Label, Panel
 
 if TYPE_CHECKING:
     import torch
@@ -134,8 +134,8 @@ def queue_panel(events: pd.DataFrame, title: str = "Worker threads and their que
 
 def queue_timeline(events: pd.DataFrame) -> Timeline:
     """Return recorded queues as a picture to step through. Raises ValueError as queue_table."""
-    from labkit.explore.fallback import StaticForm
-    from labkit.explore.panel_figure import panel_figure
+    from labkit.draw.panel_figure import panel_figure
+    from labkit.explore.static_fallback import StaticForm
     from labkit.explore.timeline import Timeline
 
     panel, table = queue_panel(events), queue_table(events)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from labkit.draw import PALETTE
-from labkit.explore import Timeline, fallback
+from labkit.explore import Timeline, static_fallback
 from labkit.schedule import gpipe, one_f_one_b, zero_bubble_h1
 from labkit.simulate import by_stage, simulate
 from labkit.trace import event_table
@@ -155,7 +155,7 @@ def test_a_button_saves_the_picture(timeline, form, begins):
 @pytest.fixture
 def displayed(monkeypatch):
     shown = []
-    monkeypatch.setattr(fallback, "display", lambda *objects, **options: shown.append((objects, options)))
+    monkeypatch.setattr(static_fallback, "display", lambda *objects, **options: shown.append((objects, options)))
     return shown
 
 

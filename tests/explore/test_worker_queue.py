@@ -8,7 +8,7 @@ import torch
 from to_do import task
 from torch import nn
 
-from labkit.explore.scene import BAR_COLUMNS
+from labkit.draw.panel import BAR_COLUMNS
 from labkit.explore.worker_queue import PLACES, queue_panel, queue_table, queue_timeline, record_queue
 from labkit.parallel.placement import WithDevice
 from labkit.pipe import Pipe

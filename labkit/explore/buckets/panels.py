@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from labkit.draw.layout import TimeAxis, stack
+from labkit.draw.panel import BAR_COLUMNS, Label, Mark, Panel
 from labkit.explore.buckets.reducer import MIB, Reduction
-from labkit.explore.scene import BAR_COLUMNS, Label, Mark, Panel
 
 SIZE_AXIS = TimeAxis("MiB of gradients, in the order of sending", "MiB", 1 / MIB)
 # One colour for every fourth bucket: neighbours always differ.

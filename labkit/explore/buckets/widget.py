@@ -13,6 +13,7 @@ import pandas as pd
 from labkit.base.checks import check_number, check_world_size
 from labkit.cost import Link
 from labkit.draw.layout import TimeAxis, time_axis
+from labkit.draw.panel_figure import panel_figure
 from labkit.explore.buckets.gradients import MODELS, Gradients, model_named, predicted_gradients
 from labkit.explore.buckets.overlap_run import OverlapRun, run_overlap
 from labkit.explore.buckets.panels import SIZE_AXIS, blocks_panel, pass_panel, summary, told_block
@@ -29,8 +30,7 @@ from labkit.explore.buckets.reducer import (
     predict,
 )
 from labkit.explore.explorer import Explorer, RunButtons, sentence_of, table_html
-from labkit.explore.fallback import StaticForm
-from labkit.explore.panel_figure import panel_figure
+from labkit.explore.static_fallback import StaticForm
 from labkit.explore.timeline import Timeline
 
 CAPS_MB = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 20, 25, 35, 50, 75, 100, 200, 500)

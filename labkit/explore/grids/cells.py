@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from labkit.explore.scene import Label, Panel
+from labkit.draw.panel import Label, Panel
 
 if TYPE_CHECKING:
     from labkit.draw.cells import CellGrid

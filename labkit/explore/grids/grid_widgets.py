@@ -13,7 +13,6 @@ from labkit.base.texts import listed
 from labkit.cost.memory import GPT3_SIZES
 from labkit.draw.cells import cell_grids
 from labkit.explore.explorer import Explorer, RunButtons, table_html
-from labkit.explore.fallback import StaticForm
 from labkit.explore.grids.cells import Grid, panel
 from labkit.explore.grids.collectives_seen import SEVEN, seen_collectives
 from labkit.explore.grids.placement_map import (
@@ -27,6 +26,7 @@ from labkit.explore.grids.placement_map import (
     placement_table,
 )
 from labkit.explore.grids.rings import in_units
+from labkit.explore.static_fallback import StaticForm
 from labkit.explore.timeline import Timeline
 
 SMALL = "a small model"

@@ -8,11 +8,11 @@ import ipywidgets
 import pandas as pd
 
 from labkit.explore.explorer import Explorer, RunButtons, table_html
-from labkit.explore.fallback import StaticForm
 from labkit.explore.grids import rings
 from labkit.explore.grids.cells import panel
 from labkit.explore.grids.recorded_ring import YOURS, RingError, record_ring, verdict
 from labkit.explore.grids.rings import MOST_RANKS, WAYS, Story
+from labkit.explore.static_fallback import StaticForm
 from labkit.explore.timeline import Timeline
 
 SIZES = {"64 KiB": 2**16, "1 MiB": 2**20, "25 MiB": 25 * 2**20, "475 MiB (GPT-2's gradients)": 475 * 2**20}

@@ -9,13 +9,13 @@ import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
 from labkit.draw.layout import TimeAxis, stack, time_axis
-from labkit.explore.fallback import StaticForm
-from labkit.explore.panel_figure import panel_figure
+from labkit.draw.panel import BAR_COLUMNS, Label, Mark, Panel
+from labkit.draw.panel_figure import panel_figure
 from labkit.explore.puzzle.board import Board, Ready
 from labkit.explore.puzzle.game import Game
 from labkit.explore.puzzle.rows import Bar, Row
 from labkit.explore.puzzle.rules import OF_KIND
-from labkit.explore.scene import BAR_COLUMNS, Label, Mark, Panel
+from labkit.explore.static_fallback import StaticForm
 from labkit.schedule import EVENT_NAMES, Op
 
 TIME_LABEL = "time"

@@ -10,7 +10,6 @@ from typing import Any
 import ipywidgets
 
 from labkit.explore.explorer import Explorer, RunButtons, table_html
-from labkit.explore.fallback import StaticForm
 from labkit.explore.puzzle.board import Board
 from labkit.explore.puzzle.game import Game
 from labkit.explore.puzzle.hints import ASSISTANCE
@@ -19,6 +18,7 @@ from labkit.explore.puzzle.picture import alt_text, axis, board_panel, shown_ops
 from labkit.explore.puzzle.recognise import YOURS, recognise
 from labkit.explore.puzzle.rules import OF_KIND, Rules
 from labkit.explore.schedules.tables import gap_as_html
+from labkit.explore.static_fallback import StaticForm
 from labkit.explore.timeline import Timeline
 from labkit.schedule import EVENT_NAMES, Op, Schedule
 

@@ -15,16 +15,16 @@ import pandas as pd
 from labkit import draw
 from labkit.base.formats import emulated
 from labkit.draw.layout import TimeAxis, time_axis
+from labkit.draw.panel import Panel
 from labkit.draw.picture import PAGE_IN, house_style
 from labkit.explore.events_panel import events_panel
 from labkit.explore.explorer import Explorer, RunButtons, table_html
-from labkit.explore.fallback import StaticForm
-from labkit.explore.scene import Panel
 from labkit.explore.schedules import tables as tables
 from labkit.explore.schedules.controls import ScheduleControls
 from labkit.explore.schedules.measure import Measured, Work, run_schedule, seconds_per_unit
 from labkit.explore.schedules.state import Choice, State, parse
 from labkit.explore.schedules.values import Metrics, metrics_of, n_micro_of, with_ranks, work_of
+from labkit.explore.static_fallback import StaticForm
 from labkit.explore.timeline import Timeline
 from labkit.schedule import find_dependencies
 from labkit.simulate.replay import Replay, replay_events

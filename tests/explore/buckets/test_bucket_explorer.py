@@ -207,7 +207,7 @@ def test_one_rank_has_nothing_to_run_and_the_line_says_so():
 
 def test_kept_outputs_have_picture_alt_text_and_table_and_no_widget(monkeypatch):
     monkeypatch.setenv("LABKIT_STATIC", "1")
-    with mock.patch("labkit.explore.fallback.display") as display:
+    with mock.patch("labkit.explore.static_fallback.display") as display:
         bucket_explorer("convnet")._ipython_display_()
     (picture, table), _ = display.call_args
     assert picture.alt.startswith("Gradients and all_reduces, predicted: backward ")

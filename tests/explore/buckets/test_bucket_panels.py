@@ -10,7 +10,7 @@ from labkit.draw.palette import STYLES
 from labkit.explore.buckets.gradients import Gradients
 from labkit.explore.buckets.panels import BUCKET_NAMES, SIZE_AXIS, blocks_panel, pass_panel
 from labkit.explore.buckets.reducer import MIB, Reduction, predict
-from labkit.explore.wire import scene_of
+from labkit.explore.scene_message import scene_of
 
 SECONDS = time_axis(10.0)
 

@@ -344,7 +344,7 @@ def test_in_print_there_are_schedules_with_metrics_and_after_a_run_the_overlay_w
 
 def test_kept_outputs_have_a_picture_and_a_table_and_no_widget(explorer, monkeypatch):
     monkeypatch.setenv("LABKIT_STATIC", "1")
-    with mock.patch("labkit.explore.fallback.display") as display:
+    with mock.patch("labkit.explore.static_fallback.display") as display:
         explorer._ipython_display_()
     (picture, table), _ = display.call_args
     assert picture.alt == "Timeline of 4 ranks and 8 micro-batches: 1F1B ends at 33."

@@ -1,7 +1,7 @@
 """Hold a picture as data: panels of bars in rows, which a browser draws and Python explains.
 
-A scene has no pixels and no JavaScript in it. :mod:`labkit.explore.timeline` shows it,
-:mod:`labkit.explore.page` writes it into a file.
+A panel has no pixels and no JavaScript in it. :mod:`labkit.draw.panel_figure` prints it,
+:mod:`labkit.explore.timeline` shows it.
 """
 
 from __future__ import annotations

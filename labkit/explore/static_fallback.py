@@ -22,7 +22,7 @@ class StaticForm(NamedTuple):
     table: pd.DataFrame
 
 
-class Shown:
+class StaticFallback:
     """A widget with a ``static_form()``: picture and table for where there is no widget.
 
     Kept outputs (LABKIT_STATIC=1) are these two alone. Otherwise they go along with the widget, for

@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 
 from labkit.draw.layout import time_axis
+from labkit.draw.panel import BAR_COLUMNS, Label, Mark, Panel
+from labkit.draw.panel_figure import panel_figure
 from labkit.draw.picture import drawn_data
-from labkit.explore.panel_figure import panel_figure
-from labkit.explore.scene import BAR_COLUMNS, Label, Mark, Panel
 
 AXIS = time_axis(5.0)
 

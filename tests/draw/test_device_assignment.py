@@ -1,4 +1,4 @@
-"""labkit.draw.rank_devices: each rank beside the devices that it drives, and the same in words."""
+"""labkit.draw.rank_devices: each rank beside the devices it drives, and the same in words."""
 
 import matplotlib.pyplot as plt
 import pytest

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from labkit.explore.wire import as_text
+from labkit.explore.scene_message import as_text
 
 BROWSER = Path(__file__).parent / "browser"
 # in the order in which they use each other
@@ -81,8 +81,8 @@ def style() -> str:
     return (BROWSER / "timeline.css").read_text(encoding="utf-8")
 
 
-def page(scene: dict[str, Any], written: dict[str, Any], title: str) -> str:
-    """Return the file: a scene of :func:`labkit.explore.wire.scene_of` with all its answers.
+def standalone_html(scene: dict[str, Any], written: dict[str, Any], title: str) -> str:
+    """Return the file: a scene as :mod:`labkit.explore.scene_message` makes it, with all answers.
 
     ``written`` has them by kind, panel and index.
     """

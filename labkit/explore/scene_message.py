@@ -11,7 +11,7 @@ import pandas as pd
 
 from labkit.draw.layout import TimeAxis
 from labkit.draw.palette import darker, shade, styles_of, text_colour
-from labkit.explore.scene import Panel
+from labkit.draw.panel import Panel
 
 _KINDS = {"f8": "<f8", "f4": "<f4", "i4": "<i4", "u1": "u1"}
 _BAR_KINDS = {"left": "f8", "right": "f8", "top": "f4", "height": "f4", "appear": "f4", "vanish": "f4", "ghost": "u1"}

@@ -22,14 +22,14 @@ _PASSES = {"F": "forward pass", "B": "backward pass", "I": "input gradient", "W"
 
 
 @dataclass(frozen=True)
-class Run:
+class ReplayedRun:
     """One run of a pipeline: op i of the replay is row ``row[i]`` of its table."""
 
     replay: Replay
     reasons: IdleReasons
 
     @classmethod
-    def of(cls, replay: Replay, time: TimeAxis) -> Run:
+    def of(cls, replay: Replay, time: TimeAxis) -> ReplayedRun:
         """Return the run of ``replay``, whose sentences write times as the axis does."""
         return cls(replay, IdleReasons.of(replay, time))
 
@@ -47,7 +47,7 @@ class Run:
         return takers
 
 
-def run_of(events: pd.DataFrame, schedule: Schedule | None, what: str, time: TimeAxis) -> Run | None:
+def replayed_run(events: pd.DataFrame, schedule: Schedule | None, what: str, time: TimeAxis) -> ReplayedRun | None:
     """Return the run that the table is one step of; None where it is none, unless asked for."""
     what = what or "events"
     try:
@@ -56,13 +56,13 @@ def run_of(events: pd.DataFrame, schedule: Schedule | None, what: str, time: Tim
         if schedule is not None:
             raise
         return None
-    return Run.of(replay, time)
+    return ReplayedRun.of(replay, time)
 
 
-class Voice:
+class EventExplainer:
     """Says what the bars of a panel are; bars are numbered table after table."""
 
-    def __init__(self, tables: Mapping[str, pd.DataFrame], runs: Sequence[Run | None], time: TimeAxis):
+    def __init__(self, tables: Mapping[str, pd.DataFrame], runs: Sequence[ReplayedRun | None], time: TimeAxis):
         self.names, self.tables, self.time = list(tables), list(tables.values()), time
         self.row = row_word(*self.tables)
         self.firsts = np.cumsum([0, *map(len, self.tables)])
@@ -133,7 +133,7 @@ class Voice:
             idle.setdefault(reason.get(why.code, f"idle, waiting for {why.waits_for}"), []).append(str(rank))
         return [f"{'rank' if len(who) == 1 else 'ranks'} {_listed(who)} {why}" for why, who in idle.items()]
 
-    def _op_lines(self, run: Run, number: int) -> list[str]:
+    def _op_lines(self, run: ReplayedRun, number: int) -> list[str]:
         replay, dependencies = run.replay, run.replay.dependencies
         op, rank = dependencies.ops[number], dependencies.rank[number]
         start, end = (float(times[number]) + replay.origin_s for times in (replay.start_s, replay.end_s))
@@ -151,7 +151,7 @@ class Voice:
         lines.append(self._lateness(run, number))
         return lines
 
-    def _needs_line(self, run: Run, number: int) -> str:
+    def _needs_line(self, run: ReplayedRun, number: int) -> str:
         replay = run.replay
         needed = replay.dependencies.input_op[number]
         if needed is None:
@@ -166,7 +166,7 @@ class Voice:
         op, home = replay.dependencies.ops[number], replay.dependencies.rank[number]
         return str(op) if home == rank else f"{op} on rank {home}"
 
-    def _lateness(self, run: Run, number: int) -> str:
+    def _lateness(self, run: ReplayedRun, number: int) -> str:
         replay = run.replay
         previous = replay.dependencies.previous_op[number]
         free = float(replay.end_s[previous]) if previous is not None else 0.0

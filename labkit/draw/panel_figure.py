@@ -15,8 +15,8 @@ from matplotlib.patches import Rectangle
 from labkit.draw.artists import draw_bars, legend_entries, points_per_unit, put_legend_right
 from labkit.draw.layout import TimeAxis
 from labkit.draw.palette import PALETTE, shade, styles_of, text_colour
+from labkit.draw.panel import Panel
 from labkit.draw.picture import INK, PAGE_IN, attach, house_style
-from labkit.explore.scene import Panel
 
 _ROW_IN, _AROUND_IN = 0.3, 0.75  # height of a row, and of what is above and below the rows
 _KEPT, _TOO_MUCH = "#9aa5b1", PALETTE[6]
