@@ -25,26 +25,10 @@ def prepare(events: pd.DataFrame, what: str) -> pd.DataFrame:
     ``what`` names the table. Errors are those of :func:`labkit.simulate.measures.check_events`.
     """
     checked = measures.check_events(events, what, EVENT_COLUMNS)
-    events = pd.DataFrame(checked)
+    events = pd.DataFrame(checked).sort_values(["rank", "lane", "start_s", "end_s"], kind="stable", ignore_index=True)
     events.attrs = dict(checked.attrs)
-    order = [events[name].to_numpy() for name in ("end_s", "start_s")]
-    order += [events[name].factorize(sort=True)[0] for name in ("lane", "rank")]
-    events = events.iloc[np.lexsort(order)].reset_index(drop=True)
-    events["chunk"] = _chunks(events)
+    events["chunk"] = events.groupby("rank")["stage"].rank(method="dense").sub(1).fillna(0).astype("int64")
     return events
-
-
-def _chunks(events: pd.DataFrame) -> np.ndarray:
-    stage = events["stage"].to_numpy(dtype=float, na_value=np.nan)
-    chunks, has_stage = np.zeros(len(events), dtype="int64"), ~np.isnan(stage)
-    pairs = np.stack([events["rank"].factorize(sort=True)[0], stage], axis=1)[has_stage]
-    in_order = np.lexsort(pairs.T[::-1])
-    is_new = np.any(np.diff(pairs[in_order], axis=0, prepend=-1.0) != 0, axis=1)
-    number = np.cumsum(is_new)  # of the pair, over all ranks
-    rank = pairs[in_order, 0]
-    first = number[np.searchsorted(rank, rank)]  # pair of its rank
-    chunks[np.flatnonzero(has_stage)[in_order]] = number - first
-    return chunks
 
 
 def row_word(*tables: pd.DataFrame) -> str:

@@ -16,7 +16,7 @@ from labkit.draw.panel import Label, Panel
 from labkit.simulate import activations
 from labkit.simulate.replay import Replay, kept_activations
 
-_ABOVE = 0.06  # between bars and strip, in rows
+ABOVE = 0.06  # between bars and strip, in rows
 _PARTS = {2: "½", 3: "⅓", 4: "¼", 5: "⅕", 6: "⅙", 8: "⅛"}
 
 
@@ -49,17 +49,10 @@ def pieces_of(events: pd.DataFrame, end_s: float, replay: Replay | None = None) 
 
 def strips_of(pieces: pd.DataFrame, panel: Panel, height: float, most: float, cap: float = np.inf) -> pd.DataFrame:
     """Return the strips of a panel, ``height`` rows each, full for ``most`` micro-batches."""
-    bottoms = np.array([panel.ranks[number][1] + height for number in pieces["rank"].tolist()])
-    return pd.DataFrame(
-        {
-            "left": pieces["start_s"].to_numpy(),
-            "right": pieces["end_s"].to_numpy(),
-            "top": bottoms - height + _ABOVE,
-            "bottom": bottoms,
-            "share": pieces["micro_batches"].to_numpy() / most,
-            "over": (pieces["micro_batches"].to_numpy() > cap).astype("uint8"),
-        }
-    )
+    left, right, kept = pieces["start_s"], pieces["end_s"], pieces["micro_batches"]
+    bottom = pieces["rank"].map({rank: below + height for rank, (_, below) in panel.ranks.items()})
+    strips = {"left": left, "right": right, "top": bottom - height + ABOVE, "bottom": bottom}
+    return pd.DataFrame({**strips, "share": kept / most, "over": kept > cap})
 
 
 def peaks_of(pieces: pd.DataFrame, panel: Panel, height: float) -> list[Label]:

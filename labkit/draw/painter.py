@@ -16,22 +16,9 @@ from matplotlib.legend_handler import HandlerTuple
 from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 
+from labkit.draw import palette
 from labkit.draw.layout import TimeAxis
-from labkit.draw.palette import (
-    IDLE,
-    INK,
-    KEPT,
-    KEPT_EDGE,
-    MUTED,
-    ROOM,
-    TOO_MUCH,
-    Style,
-    darker,
-    mixed,
-    shade,
-    styles_of,
-    text_colour,
-)
+from labkit.draw.palette import Style, darker, mixed, shade, styles_of, text_colour
 from labkit.draw.panel import Label, Panel
 from labkit.draw.picture import PAGE_IN, attach, house_style
 
@@ -40,8 +27,8 @@ _NARROW_PT = 3.0  # a bar narrower than this has no edge, and no hatching
 _NARROW_OP_PT = 2.0  # the same for ops of a pipeline, which lie side by side; if they are narrow on average, none has
 _HAIR_PT = 0.3  # at least so wide is a bar
 _LABEL_PT = 10.5  # the least distance of two labels of ranks
-_LEAST_STEPS_PT = 6.0  # a strip that is lower has shades instead of steps
-_ANY_COLOUR = "#8c8c8c"  # in a legend, for what holds for every colour
+_STEPS: dict[str, Any] = {"facecolor": palette.KEPT, "edgecolor": palette.KEPT_EDGE, "linewidth": 0.5}
+_LEAST_STEPS_PT = 5.5  # a strip that is lower has shades instead of steps
 _MOST_NUMBERS = 1000  # labels inside bars: with more, drawing slows down and none can be read
 _ROW_IN, _AROUND_IN = 0.3, 0.75  # in panel_figure: height of a row, and of what is above and below the rows
 _MOST_OUTLINES = 20_000  # bars in an SVG: with more, the file is larger than a picture made of pixels
@@ -77,16 +64,15 @@ def paint(
     ax.set_ylim(panel.height - margin, -margin)
     every = _label_rows(ax, panel)
     if panel.idle is not None:
-        _add_boxes(ax, _corners(panel.idle, per_second), color=IDLE, linewidth=0, zorder=1)
+        _add_boxes(ax, _corners(panel.idle, per_second), color=palette.IDLE, linewidth=0, zorder=1)
     if panel.strips is not None:
         _draw_strips(ax, panel.strips, per_second)
     _write_peaks(ax, panel.peaks[::every], peaks == "inside")
     _draw_bars(ax, panel, look)
     _write_labels(ax, panel, look)
     for mark in panel.marks:
-        dashes: Any = "--" if mark.dashed else "-"
-        x = mark.x * per_second
-        ax.axvline(x, color=INK, linestyle=dashes, linewidth=1.1, zorder=5, label=mark.text)
+        look_of_mark: dict[str, Any] = {"linestyle": "--" if mark.dashed else "-", "linewidth": 1.1, "zorder": 5}
+        ax.axvline(mark.x * per_second, color=palette.INK, label=mark.text, **look_of_mark)
 
 
 def panel_figure(parts: Sequence[tuple[Panel, TimeAxis]], note: str = "") -> Figure:
@@ -122,15 +108,13 @@ def points_per_unit(ax: Axes) -> tuple[float, float]:
     # The layout is not final yet.
     figure = ax.get_figure(root=True)
     assert figure is not None
-    box, (left, right), (bottom, top) = ax.get_position(), ax.get_xlim(), ax.get_ylim()
-    width, height = 72 * figure.get_figwidth() * box.width, 72 * figure.get_figheight() * box.height
-    return width / abs(right - left), height / abs(top - bottom)
+    x, y = 72 * figure.get_size_inches() * ax.get_position().size / np.ptp([ax.get_xlim(), ax.get_ylim()], axis=1)
+    return float(x), float(y)
 
 
 def hide_frame(ax: Axes) -> None:
     """Hide the lines around the axes."""
-    for spine in ax.spines.values():
-        spine.set_visible(False)
+    ax.spines[:].set_visible(False)
 
 
 def _corners(boxes: pd.DataFrame, per_second: float) -> np.ndarray:
@@ -150,7 +134,8 @@ def _add_boxes(ax: Axes, corners: np.ndarray, **look: Any) -> None:
 def _draw_bars(ax: Axes, panel: Panel, look: Look) -> None:
     """Draw one or two collections per name and chunk: thousands of bars cost what one does."""
     bars = panel.bars.assign(bottom=panel.bars["top"] + panel.bars["height"])
-    corners, offered = _corners(bars, look.time.per_second), _offered(bars)
+    corners = _corners(bars, look.time.per_second)
+    offered = bars["ghost"].to_numpy(dtype=bool) if "ghost" in bars else np.zeros(len(bars), dtype=bool)
     width_pt = (corners[:, 1, 0] - corners[:, 0, 0]) * points_per_unit(ax)[0]
     are_wide = panel.of_ops and width_pt.mean() > _NARROW_PT
     least_pt = _NARROW_PT if not panel.of_ops else _NARROW_OP_PT if are_wide else np.inf
@@ -163,11 +148,7 @@ def _draw_bars(ax: Axes, panel: Panel, look: Look) -> None:
         _add_boxes(ax, corners[wide], facecolor=colour, **edge, **shared)
         hair = _narrow_look(colour, hatch, width_pt[narrow] if panel.of_ops else None)
         _add_boxes(ax, corners[narrow], **hair, **shared)
-    _add_boxes(ax, corners[offered], facecolor="none", edgecolor=INK, linestyle="--", zorder=2)
-
-
-def _offered(bars: pd.DataFrame) -> np.ndarray:
-    return bars["ghost"].to_numpy(dtype=bool) if "ghost" in bars else np.zeros(len(bars), dtype=bool)
+    _add_boxes(ax, corners[offered], facecolor="none", edgecolor=palette.INK, linestyle="--", zorder=2)
 
 
 def _narrow_look(colour: str, hatch: str, op_widths_pt: np.ndarray | None) -> dict[str, Any]:
@@ -200,22 +181,11 @@ def _write_labels(ax: Axes, panel: Panel, look: Look) -> None:
     if fits.sum() > _MOST_NUMBERS:
         return
     at: dict[str, Any] = {"ha": "center", "va": "center_baseline", "clip_on": True, "zorder": 3}
-    x, y = (bars["left"] + bars["right"]) / 2 * look.time.per_second, bars["top"] + bars["height"] / 2
-    columns: list[pd.Series] = [
-        x,
-        y,
-        bars["label"],
-        size,
-        bars["name"],
-        bars["chunk"],
-        pd.Series(_offered(bars), bars.index),
-    ]
-    for x_middle, y_middle, text, points, name, chunk, offered in zip(
-        *(each[fits].tolist() for each in columns), strict=True
-    ):
-        colour = "white" if offered else look.fill(name, chunk)
+    for bar in bars.assign(size=size)[fits].to_dict("records"):
+        colour = "white" if bar.get("ghost") else look.fill(bar["name"], bar["chunk"])
+        x, y = (bar["left"] + bar["right"]) / 2 * look.time.per_second, bar["top"] + bar["height"] / 2
         halo = [withStroke(linewidth=1.8, foreground=colour)]
-        ax.text(x_middle, y_middle, text, fontsize=points, color=text_colour(colour), path_effects=halo, **at)
+        ax.text(x, y, bar["label"], fontsize=bar["size"], color=text_colour(colour), path_effects=halo, **at)
 
 
 # --- rows and strips ------------------------------------------------------------------------------
@@ -234,7 +204,7 @@ def _label_rows(ax: Axes, panel: Panel) -> int:
     if small:
         ax.yaxis.remove_overlapping_locs = False  # a small word in the middle of a large one's rows is kept
         ax.set_yticks([row.at for row in small], labels=[row.text for row in small], minor=True)
-        ax.tick_params(axis="y", which="minor", labelsize=7.5, labelcolor=MUTED)
+        ax.tick_params(axis="y", which="minor", labelsize=7.5, labelcolor=palette.MUTED)
         ax.tick_params(axis="y", which="major", pad=12 + 4.6 * max(len(row.text) for row in small))
     return every
 
@@ -247,32 +217,29 @@ def _draw_strips(ax: Axes, strips: pd.DataFrame, per_second: float) -> None:
     row_pt, ends = points_per_unit(ax)[1], {"left": strips["left"].min(), "right": strips["right"].max()}
     for _, pieces in strips.groupby("bottom"):
         top, bottom = pieces[["top", "bottom"]].to_numpy()[0]
-        _add_boxes(ax, _corners(pieces[:1].assign(**ends), per_second), color=ROOM, linewidth=0, zorder=1)
+        _add_boxes(ax, _corners(pieces[:1].assign(**ends), per_second), color=palette.ROOM, linewidth=0, zorder=1)
         if row_pt * (bottom - top) < _LEAST_STEPS_PT:
             colours = [_kept_shade(share) for share in pieces["share"]]
             _add_boxes(ax, _corners(pieces, per_second), facecolor=colours, linewidth=0, zorder=1.5, snap=False)
         else:
             edges = np.append(pieces["left"], pieces["right"].iloc[-1]) * per_second
             tops = bottom - (bottom - top) * np.append(pieces["share"], pieces["share"].iloc[-1])
-            steps: dict[str, Any] = {"facecolor": KEPT, "edgecolor": KEPT_EDGE, "linewidth": 0.5, "zorder": 1.5}
-            ax.fill_between(edges, tops, bottom, step="post", **steps)
-        if "over" in pieces:
-            over = pieces[pieces["over"].astype(bool)]
-            over = over.assign(top=bottom - (bottom - top) * over["share"])
-            _add_boxes(ax, _corners(over, per_second), facecolor=TOO_MUCH, linewidth=0, zorder=1.6)
+            ax.fill_between(edges, tops, bottom, step="post", zorder=1.5, **_STEPS)
+        over = pieces[pieces["over"].astype(bool)]
+        over = over.assign(top=bottom - (bottom - top) * over["share"])
+        _add_boxes(ax, _corners(over, per_second), facecolor=palette.TOO_MUCH, linewidth=0, zorder=1.6)
 
 
 def _kept_shade(share: float) -> str:
-    return mixed(ROOM, KEPT_EDGE, share)
+    return mixed(palette.ROOM, palette.KEPT_EDGE, share)
 
 
 def _write_peaks(ax: Axes, peaks: Sequence[Label], inside: bool) -> None:
     box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.4}
     look: dict[str, Any] = {"ha": "right", "fontsize": 6.5, "bbox": box, "zorder": 4} if inside else {"fontsize": 8}
+    look |= {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center"}
     for peak in peaks:
-        at, away = ((0.98, peak.at), (0, 0)) if inside else ((1, peak.at), (8, 0))
-        where: Any = ("axes fraction", "data")
-        ax.annotate(peak.text, at, away, xycoords=where, textcoords="offset points", va="center", **look)
+        ax.annotate(peak.text, (0.98 if inside else 1, peak.at), (0 if inside else 8, 0), **look)
 
 
 # --- legends --------------------------------------------------------------------------------------
@@ -286,7 +253,7 @@ def legend_entries(styles: dict[str, Style], n_chunks: int = 1) -> tuple[list[An
     ]
     labels = list(styles)
     if n_chunks > 1:
-        shades = [shade(_ANY_COLOUR, chunk, n_chunks) for chunk in range(n_chunks)]
+        shades = [shade(palette.ANY, chunk, n_chunks) for chunk in range(n_chunks)]
         handles.append(tuple(Patch(facecolor=each, edgecolor=darker(each), linewidth=0.5) for each in shades))
         labels.append("1st, 2nd stage of a rank" if n_chunks == 2 else f"1st to last of a rank's {n_chunks} stages")
     return handles, labels
@@ -294,11 +261,10 @@ def legend_entries(styles: dict[str, Style], n_chunks: int = 1) -> tuple[list[An
 
 def strip_entry(height_pt: float) -> tuple[Any, str]:
     """Return handle and label for strips of that height."""
-    if height_pt < _LEAST_STEPS_PT:
-        return tuple(
-            Patch(facecolor=_kept_shade(share)) for share in (0.2, 0.6, 1.0)
-        ), "activations kept (darker: more)"
-    return Patch(facecolor=KEPT, edgecolor=KEPT_EDGE, linewidth=0.5), "activations kept"
+    if height_pt >= _LEAST_STEPS_PT:
+        return Patch(**_STEPS), "activations kept"
+    shades = tuple(Patch(facecolor=_kept_shade(share)) for share in (0.2, 0.6, 1.0))
+    return shades, "activations kept (darker: more)"
 
 
 def put_legend_right(ax: Axes, handles: list[Any], labels: list[str]) -> None:

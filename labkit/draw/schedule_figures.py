@@ -23,7 +23,7 @@ from matplotlib.patches import Patch
 
 from labkit.base.formats import emulated
 from labkit.draw.layout import Part, TimeAxis, from_zero, lay_out, prepare, time_axis
-from labkit.draw.memory_strips import peaks_of, pieces_of, strips_of, unit_of
+from labkit.draw.memory_strips import ABOVE, peaks_of, pieces_of, strips_of, unit_of
 from labkit.draw.painter import (
     SIDE_BY_SIDE,
     Look,
@@ -58,49 +58,50 @@ _HANDLE_PT, _LETTER_PT = 35.0, 4.3  # about as wide in the legend
 class _Run(NamedTuple):
     """A table to be drawn, from 0 on, and what is said of it; ``pieces`` are of its strips."""
 
-    title: str
     events: pd.DataFrame
     makespan_s: float
     bubble: float
-    end_s: float  # of the last op
     pieces: pd.DataFrame | None
 
     @classmethod
     def of(cls, title: str, table: pd.DataFrame, memory: bool) -> _Run:
         what = f"schedules(tables): {title!r}"
-        events = from_zero(prepare(table, what))
+        events = from_zero(prepare(table, what)).assign(schedule=str(title))
         try:
             makespan_s, bubble = makespan(events), bubble_fraction(events)
-            end_s = float(events[events["lane"] == "compute"]["end_s"].max())
-            return cls(str(title), events, makespan_s, bubble, end_s, pieces_of(events, end_s) if memory else None)
+            pieces = pieces_of(events, _end_s(events)) if memory else None
         except ValueError as error:
             hint = "; memory=False draws a table that is none of a pipeline" if memory else ""
             raise ValueError(f"{what}: {error}{hint}") from None
+        return cls(events, makespan_s, bubble, pieces)
 
     def panel(self, most_kept: float) -> Panel:
         """Return its panel, with strips that are full for ``most_kept`` micro-batches."""
         strip = 0.0 if self.pieces is None else _STRIP
-        panel = replace(lay_out([Part("", 1.0, self.events)], gap=_GAP, strip=strip), title=self.title)
-        computed = panel.bars.assign(rank=self.events["rank"])[self.events["lane"] == "compute"]
-        idle = (
-            computed.assign(bottom=computed["top"] + computed["height"])
-            .groupby("rank")
-            .agg({"top": "min", "bottom": "max"})
-        )
-        panel = replace(panel, idle=idle.assign(left=self.end_s - self.makespan_s, right=self.end_s))
+        panel = lay_out([Part("", 1.0, self.events)], gap=_GAP, strip=strip)
+        bars = panel.bars.assign(bottom=panel.bars["top"] + panel.bars["height"], rank=self.events["rank"])
+        rows = bars[self.events["lane"] == "compute"].groupby("rank").agg({"top": "min", "bottom": "max"})
+        end_s = _end_s(self.events)
+        panel = replace(panel, idle=rows.assign(left=end_s - self.makespan_s, right=end_s))
         if self.pieces is None:
             return panel
         strips, peaks = strips_of(self.pieces, panel, strip, most_kept), peaks_of(self.pieces, panel, strip)
         return replace(panel, strips=strips, peaks=peaks)
 
-    @property
     def data(self) -> pd.DataFrame:
-        """What its panel shows: its events, and the pieces of its strips, named activations."""
-        table = self.events[list(EVENT_COLUMNS)].assign(schedule=self.title)
-        if self.pieces is not None:
-            pieces = self.pieces[["rank", "start_s", "end_s", "kept"]].assign(name="activations", schedule=self.title)
-            table = pd.concat([table, pieces], ignore_index=True).astype({"kept": "Int64"})
-        return table[["schedule", *EVENT_COLUMNS, *(["kept"] if "kept" in table else [])]]
+        """Return what its panel shows: its events, and pieces of its strips, named activations."""
+        table = self.events[["schedule", *EVENT_COLUMNS]]
+        if self.pieces is None:
+            return table
+        pieces = self.pieces[["rank", "start_s", "end_s", "kept"]].assign(
+            name="activations", schedule=table["schedule"]
+        )
+        return pd.concat([table, pieces], ignore_index=True).astype({"kept": "Int64"})
+
+
+def _end_s(events: pd.DataFrame) -> float:
+    """Return the end of the last op."""
+    return float(events[events["lane"] == "compute"]["end_s"].max())
 
 
 def schedules(
@@ -130,74 +131,77 @@ def schedules(
         )
     if not tables:
         raise ValueError("schedules(tables): there is no table, expected at least one title with an event table")
-    runs = [_Run.of(title, events, memory) for title, events in tables.items()]
-    counts = [run.pieces for run in runs if run.pieces is not None]
+    runs = {str(title): _Run.of(title, events, memory) for title, events in tables.items()}
+    counts = [run.pieces for run in runs.values() if run.pieces is not None]
     most_kept = max((pieces["micro_batches"].max() for pieces in counts), default=1)
-    panels = [run.panel(most_kept) for run in runs]
+    panels = [run.panel(most_kept) for run in runs.values()]
     row_in = min(row_in, _MOST_IN / sum(panel.height for panel in panels))
-    extent_s = max(float(run.events["end_s"].max()) for run in runs)
+    extent_s = max(float(panel.bars["right"].max()) for panel in panels)
     time = time_axis(extent_s, time_label)
     look = Look.of(panels, time, (_NUMBERS_PT[0], _NUMBERS_PT[1] * max(1.0, row_in / ROW_IN)))
     note, unit = emulated(*tables.values(), note=note), unit_of(counts)
-    note_lines = textwrap.wrap(
-        f"{note.removesuffix('.')}. {unit}" if note and unit else note or unit, _CHARACTERS_ACROSS
-    )
-    handles, labels = legend_entries(look.styles, look.n_chunks)
-    handles, labels = [*handles, Patch(color=IDLE)], [*labels, "idle"]
-    if counts:
-        handle, label = strip_entry(72 * row_in * _STRIP)
-        handles, labels = [*handles, handle], [*labels, label]
-    n_lines = math.ceil(sum(_HANDLE_PT + _LETTER_PT * len(label) for label in labels) / (72 * (PAGE_IN - _LEFT_IN)))
+    note = f"{note.removesuffix('.')}. {unit}" if note and unit else note or unit
+    note_lines = textwrap.wrap(note, _CHARACTERS_ACROSS)
     with house_style():
-        figure, all_axes = _new_figure(panels, row_in, n_lines, len(note_lines))
-        for ax, run, panel in zip(all_axes, runs, panels, strict=True):
+        entries = _legend(look, 72 * row_in * (_STRIP - ABOVE) if memory else None)
+        figure, grid = _new_figure([row_in * panel.height for panel in panels], entries, len(note_lines))
+        for ax, panel, (title, run) in zip(grid[:, 0], panels, runs.items(), strict=True):
             ax.grid(axis="x", color=GRID, linewidth=0.6)
             ax.tick_params(axis="x", length=0, labelbottom=False)
             hide_frame(ax)
             paint(ax, panel, look, (-0.002 * extent_s, 1.002 * extent_s), margin=_GAP / 2, peaks="beside")
-            _write_title(ax, run, time)
-            attach(ax, run.data)
-        all_axes[-1].tick_params(axis="x", length=3, labelbottom=True)
-        all_axes[-1].set_xlabel("\n".join([time.label, *note_lines]))
-        corner = _LEFT_IN / PAGE_IN, 1 - 0.06 / figure.get_figheight()
-        place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": corner, "borderaxespad": 0.0}
-        space: dict[str, Any] = {"borderpad": 0.0, "columnspacing": 1.4, "handletextpad": 0.5, "fontsize": _LEGEND_PT}
-        n_columns = math.ceil(len(labels) / n_lines)
-        figure.legend(handles, labels, ncols=n_columns, handler_map=SIDE_BY_SIDE, **place, **space)
+            above: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "baseline"}
+            ax.annotate(title, (0, 1), (0, 5), weight="bold", fontsize=10, **above)
+            ax.annotate(f"makespan {time(run.makespan_s)}", (1, 1), (-88, 5), ha="right", **above)
+            ax.annotate(f"bubble {100 * run.bubble:.1f} %", (1, 1), (0, 5), ha="right", **above)
+            if memory:
+                ax.annotate("peak", (1, 1), (8, 5), fontsize=8, color=KEPT_EDGE, **above)
+            attach(ax, run.data())
+        ax.tick_params(axis="x", length=3, labelbottom=True)
+        ax.set_xlabel("\n".join([time.label, *note_lines]))
     return figure
 
 
+def _legend(look: Look, strip_pt: float | None) -> tuple[list[Any], list[str], int]:
+    """Return handles, labels and the number of lines that they take."""
+    handles, labels = legend_entries(look.styles, look.n_chunks)
+    more = [(Patch(color=IDLE), "idle"), *([strip_entry(strip_pt)] if strip_pt else [])]
+    handles, labels = handles + [handle for handle, _ in more], labels + [label for _, label in more]
+    width_pt = sum(_HANDLE_PT + _LETTER_PT * len(label) for label in labels)
+    return handles, labels, math.ceil(width_pt / (72 * (PAGE_IN - _LEFT_IN)))
+
+
 def _new_figure(
-    panels: Sequence[Panel], row_in: float, n_legend_lines: int, n_note_lines: int
-) -> tuple[Figure, list[Axes]]:
-    heights = [row_in * panel.height for panel in panels]
-    legend_in = _LEGEND_IN + 1.5 * _LEGEND_PT / 72 * (n_legend_lines - 1)
-    total = legend_in + sum(heights) + _TITLE_IN * len(panels) + _AXIS_IN + _LINE_IN * n_note_lines
-    figure = plt.figure(figsize=(PAGE_IN, total))
-    all_axes, top = [], total - legend_in
-    for height in heights:
-        top -= _TITLE_IN + height
-        box = (_LEFT_IN / PAGE_IN, top / total, (PAGE_IN - _LEFT_IN - _RIGHT_IN) / PAGE_IN, height / total)
-        all_axes.append(figure.add_axes(box))
-    return figure, all_axes
-
-
-def _write_title(ax: Axes, run: _Run, time: TimeAxis) -> None:
-    above: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "baseline"}
-    ax.annotate(run.title, (0, 1), (0, 5), weight="bold", fontsize=10, **above)
-    ax.annotate(f"makespan {time(run.makespan_s)}", (1, 1), (-88, 5), ha="right", **above)
-    ax.annotate(f"bubble {100 * run.bubble:.1f} %", (1, 1), (0, 5), ha="right", **above)
-    if run.pieces is not None:
-        ax.annotate("peak", (1, 1), (8, 5), fontsize=8, color=KEPT_EDGE, **above)
+    heights: Sequence[float], entries: tuple[list[Any], list[str], int], n_note_lines: int
+) -> tuple[Figure, np.ndarray]:
+    """Return a figure of axes of these heights, inches, with a legend above and room for a note."""
+    handles, labels, n_lines = entries
+    above = _LEGEND_IN + 1.5 * _LEGEND_PT / 72 * (n_lines - 1) + _TITLE_IN
+    below, titles = _AXIS_IN + _LINE_IN * n_note_lines, _TITLE_IN * (len(heights) - 1)
+    total = above + sum(heights) + titles + below
+    edges = {
+        "left": _LEFT_IN / PAGE_IN,
+        "right": 1 - _RIGHT_IN / PAGE_IN,
+        "top": 1 - above / total,
+        "bottom": below / total,
+    }
+    form = {**edges, "height_ratios": heights, "hspace": _TITLE_IN * len(heights) / sum(heights)}
+    figure, grid = plt.subplots(len(heights), figsize=(PAGE_IN, total), squeeze=False, gridspec_kw=form)
+    place: dict[str, Any] = {
+        "loc": "upper left",
+        "bbox_to_anchor": (_LEFT_IN / PAGE_IN, 1 - 0.06 / total),
+        "borderaxespad": 0.0,
+    }
+    space: dict[str, Any] = {"borderpad": 0.0, "columnspacing": 1.4, "handletextpad": 0.5, "fontsize": _LEGEND_PT}
+    n_columns = math.ceil(len(labels) / n_lines)
+    figure.legend(handles, labels, ncols=n_columns, handler_map=SIDE_BY_SIDE, **place, **space)
+    return figure, grid
 
 
 # --- one as a table -------------------------------------------------------------------------------
 
-_CELL_IN, _LEAST_ROW_IN, _MOST_TABLE_IN = (
-    0.27,
-    0.17,
-    10.0,
-)  # a cell as wide as high, as far as a page has room; all rows
+# A cell is as wide as high, as far as a page has room.
+_CELL_IN, _LEAST_ROW_IN, _MOST_TABLE_IN = 0.27, 0.17, 10.0
 _BESIDE_IN, _BELOW_IN = 2.1, 0.75  # for rank labels and legend; for title and axis
 _INSET = 0.05  # of a cell, left white around its colour
 _SLOT_PT = 15.0  # the least distance of two labels of slots
