@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib.colors import to_hex, to_rgb
 
@@ -19,6 +19,11 @@ class Style(NamedTuple):
 
     colour: str
     hatch: str
+
+    def face(self, linewidth: float) -> dict[str, Any]:
+        """Return the look of a patch or bar, as matplotlib's arguments."""
+        look = {"facecolor": self.colour, "edgecolor": darker(self.colour), "hatch": self.hatch}
+        return {**look, "linewidth": linewidth}
 
 
 PALETTE = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#0072B2", "#D55E00", "#999999")

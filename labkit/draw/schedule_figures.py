@@ -31,7 +31,7 @@ from labkit.draw.painter import (
     legend_entries,
     paint,
     points_per_unit,
-    put_legend_right,
+    put_panel_legend,
     strip_entry,
 )
 from labkit.draw.palette import GRID, IDLE, KEPT_EDGE
@@ -143,7 +143,8 @@ def schedules(
     note = f"{note.removesuffix('.')}. {unit}" if note and unit else note or unit
     note_lines = textwrap.wrap(note, _CHARACTERS_ACROSS)
     with house_style():
-        entries = _legend(look, 72 * row_in * (_STRIP - ABOVE) if memory else None)
+        entries = legend_entries(look.styles, look.n_chunks) | {"idle": Patch(color=IDLE)}
+        entries |= strip_entry(72 * row_in * (_STRIP - ABOVE)) if memory else {}
         figure, grid = _new_figure([row_in * panel.height for panel in panels], entries, len(note_lines))
         for ax, panel, (title, run) in zip(grid[:, 0], panels, runs.items(), strict=True):
             ax.grid(axis="x", color=GRID, linewidth=0.6)
@@ -162,20 +163,10 @@ def schedules(
     return figure
 
 
-def _legend(look: Look, strip_pt: float | None) -> tuple[list[Any], list[str], int]:
-    """Return handles, labels and the number of lines that they take."""
-    handles, labels = legend_entries(look.styles, look.n_chunks)
-    more = [(Patch(color=IDLE), "idle"), *([strip_entry(strip_pt)] if strip_pt else [])]
-    handles, labels = handles + [handle for handle, _ in more], labels + [label for _, label in more]
-    width_pt = sum(_HANDLE_PT + _LETTER_PT * len(label) for label in labels)
-    return handles, labels, math.ceil(width_pt / (72 * (PAGE_IN - _LEFT_IN)))
-
-
-def _new_figure(
-    heights: Sequence[float], entries: tuple[list[Any], list[str], int], n_note_lines: int
-) -> tuple[Figure, np.ndarray]:
+def _new_figure(heights: Sequence[float], entries: Mapping[str, Any], n_note_lines: int) -> tuple[Figure, np.ndarray]:
     """Return a figure of axes of these heights, inches, with a legend above and room for a note."""
-    handles, labels, n_lines = entries
+    legend_pt = sum(_HANDLE_PT + _LETTER_PT * len(label) for label in entries)
+    n_lines = math.ceil(legend_pt / (72 * (PAGE_IN - _LEFT_IN)))
     above = _LEGEND_IN + 1.5 * _LEGEND_PT / 72 * (n_lines - 1) + _TITLE_IN
     below, titles = _AXIS_IN + _LINE_IN * n_note_lines, _TITLE_IN * (len(heights) - 1)
     total = above + sum(heights) + titles + below
@@ -193,8 +184,8 @@ def _new_figure(
         "borderaxespad": 0.0,
     }
     space: dict[str, Any] = {"borderpad": 0.0, "columnspacing": 1.4, "handletextpad": 0.5, "fontsize": _LEGEND_PT}
-    n_columns = math.ceil(len(labels) / n_lines)
-    figure.legend(handles, labels, ncols=n_columns, handler_map=SIDE_BY_SIDE, **place, **space)
+    n_columns = math.ceil(len(entries) / n_lines)
+    figure.legend(list(entries.values()), list(entries), ncols=n_columns, handler_map=SIDE_BY_SIDE, **place, **space)
     return figure, grid
 
 
@@ -233,7 +224,7 @@ def schedule_table(schedule: Schedule, ax: Axes | None = None) -> Axes:
         paint(ax, panel, look, (0, n_slots))
         _label_slots(ax, n_slots, look.time)
         ax.set_title(schedule.name, loc="left", fontsize=10, weight="bold")
-        put_legend_right(ax, *legend_entries(look.styles, look.n_chunks))
+        put_panel_legend(ax, look.styles, look.n_chunks)
     attach(ax, events[["rank", "slot", "name", "stage", "micro_batch"]])
     return ax
 
