@@ -12,6 +12,7 @@ from labkit.draw.panel import Panel
 from labkit.explore.grids.ring_panel import chunk_word, ranks_in
 from labkit.explore.grids.rings import check_ranks
 from labkit.explore.grids.tagged_tensor import parts_in, tagged_tensor
+from labkit.explore.rank_run import run_on_ranks
 
 MOST_RANKS = 8
 SEVEN = {
@@ -34,9 +35,7 @@ def seen_collectives(world_size: int = 4) -> dict[str, Panel]:
     :func:`labkit.launch.launch` raises.
     """
     check_ranks(world_size, MOST_RANKS)
-    from labkit.launch import launch
-
-    seen = launch(_observe, world_size=world_size).values
+    seen = run_on_ranks(_observe, world_size=world_size, tasks=[]).values
     return {name: _panel(name, [rank[name] for rank in seen]) for name in SEVEN}
 
 
