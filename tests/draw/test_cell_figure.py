@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from drawn_artists import on_screen, overlapping
 from matplotlib.colors import to_hex
-from matplotlib.patches import FancyArrowPatch, Rectangle
+from matplotlib.patches import FancyArrowPatch
 
 from labkit.draw import STYLES
 from labkit.draw.cell_figure import GridStep, cell_figure
@@ -40,18 +40,20 @@ def drawn(*grids, n=3, **options):
 
 
 def drawn_cells(ax, zorder=2):
-    patches = [patch for patch in ax.patches if isinstance(patch, Rectangle) and patch.get_zorder() == zorder]
-    return {(int(patch.get_y()), int(patch.get_x())): patch for patch in patches}
+    """Return of each cell, by rank and column, the collection that it is drawn in."""
+    collections = [each for each in ax.collections if each.get_zorder() == zorder]
+    corners = [(path.vertices.min(axis=0), each) for each in collections for path in each.get_paths()]
+    return {(int(top), int(left)): each for (left, top), each in corners}
 
 
 def test_every_cell_stands_in_its_row_and_column_with_colour_hatching_and_label():
     (ax,) = drawn(grid()).axes
     found = drawn_cells(ax)
     assert set(found) == set(np.ndindex(3, 3))
-    for (rank, column), patch in found.items():
+    for (rank, column), cell in found.items():
         style = STYLES["own part" if rank == column else "partial sum"]
-        assert to_hex(patch.get_facecolor()) == shade(style.colour, rank, 3).lower()
-        assert (patch.get_hatch() or "") == style.hatch
+        assert to_hex(cell.get_facecolor()[0]) == shade(style.colour, rank, 3).lower()
+        assert (cell.get_hatch() or "") == style.hatch
     written = {(int(text.get_position()[1]), int(text.get_position()[0])): text.get_text() for text in ax.texts}
     assert {place: text for place, text in written.items() if " " in text} == {
         (r, c): f"{r} {c}" for r, c in np.ndindex(3, 3)

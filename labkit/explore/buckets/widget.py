@@ -13,7 +13,7 @@ import pandas as pd
 from labkit.base.checks import check_number, check_world_size
 from labkit.cost import Link
 from labkit.draw.layout import TimeAxis, time_axis
-from labkit.draw.panel_figure import panel_figure
+from labkit.draw.painter import panel_figure
 from labkit.explore.buckets.gradients import MODELS, Gradients, model_named, predicted_gradients
 from labkit.explore.buckets.overlap_run import OverlapRun, run_overlap
 from labkit.explore.buckets.panels import SIZE_AXIS, blocks_panel, pass_panel, summary, told_block

@@ -24,7 +24,7 @@ def seen():
 
 
 def as_drawn(panel, step):
-    cells = GridStep(panel, step, "", first=4 * step).cells(3)
+    cells = GridStep(panel, step, "", first=4 * step).shown(3).bars
     has = {(cell.rank, cell.column): LETTERS[cell.label] for cell in cells.itertuples()}
     return " ".join("".join(has.get((rank, chunk), ".") for chunk in range(3)) for rank in range(3))
 

@@ -55,16 +55,16 @@ def test_a_pipeline_rank_keeps_little_more_than_half_and_two_pipelines_twice_as_
 def test_the_grid_has_each_stage_where_its_ranks_are():
     panel = placement_panel(kept_of_size("1.3B"), "GPT-3 1.3B")
     for step, setting in enumerate(SETTINGS):
-        cells = GridStep(panel, step, "").cells(6)
+        cells = GridStep(panel, step, "").shown(6).bars
         assert set(zip(cells["rank"], cells["column"] // 3, strict=True)) == {
             (rank, stage) for rank, stages in enumerate(setting.stages) for stage in stages
         }
         assert cells["name"].tolist() == ["weights", "gradients", "optimizer state"] * (len(cells) // 3)
-    assert "Rank 2 has its own until they are averaged" in GridStep(panel, 3, "").cells(6)["sentence"].iloc[1]
+    assert "Rank 2 has its own until they are averaged" in GridStep(panel, 3, "").shown(6).bars["sentence"].iloc[1]
 
 
 def test_the_labels_are_gib():
-    cells = GridStep(placement_panel(kept_of_size("1.3B"), "GPT-3 1.3B"), 0, "").cells(6)
+    cells = GridStep(placement_panel(kept_of_size("1.3B"), "GPT-3 1.3B"), 0, "").shown(6).bars
     assert sum(map(float, cells["label"])) == pytest.approx(
         TABLE.loc["1.3B", ["weights", "gradients", "optimizer state"]].sum(), 0.01
     )
@@ -86,7 +86,7 @@ def test_real_ranks_keep_what_the_map_says():
     n, n_tensors = 2 * (256 * 256 + 256), 4
     sizes = {"weights": 4 * n, "gradients": 4 * n, "optimizer state": 8 * n + 4 * n_tensors}
     assert all(each.parameters == n and each.n_bytes == sizes[each.name] for each in seen)
-    cells = GridStep(placement_panel(seen, "a small model"), 3, "").cells(6)
+    cells = GridStep(placement_panel(seen, "a small model"), 3, "").shown(6).bars
     assert all("has the same, bit by bit." in sentence for sentence in cells["sentence"])
 
 
