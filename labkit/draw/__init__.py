@@ -8,7 +8,8 @@ layout             an event table as a panel; memory_strips: what its ranks keep
 painter            a panel in print
 timelines          an event table as a timeline, or one over another
 schedule_figures   schedules on one time axis, with their memory; one as a table of time slots
-device_assignment  which rank drives which devices; cells: grids of cells
+cells              grids of cells as panels; cell_figure: those in print, beside each other
+device_assignment  which rank drives which devices
 charts             bars next to each other, and measured points with a predicted curve
 marks              the reader's guess in a picture, and lines at values to compare with
 sources            the look of what was guessed, predicted, measured and published

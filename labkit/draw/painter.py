@@ -171,7 +171,8 @@ def _write_labels(ax: Axes, panel: Panel, look: Look) -> None:
     """
     bars, (width_pt, height_pt) = panel.bars[panel.bars["label"] != ""], points_per_unit(ax)
     room_pt = (bars["right"] - bars["left"]) * look.time.per_second * width_pt
-    by_width, by_height = room_pt / (0.68 * bars["label"].str.len() + 0.35), 0.72 * height_pt * bars["height"]
+    letters = bars["label"].str.len() - 0.5 * bars["label"].str.count(" ")
+    by_width, by_height = room_pt / (0.68 * letters + 0.35), 0.72 * height_pt * bars["height"]
     least_pt, most_pt = look.letters_pt
     size = pd.concat([by_width, by_height], axis=1).min(axis=1).clip(upper=most_pt)
     fits = size >= least_pt
