@@ -17,7 +17,7 @@ from matplotlib.path import Path
 
 from labkit.draw.cells import INSET
 from labkit.draw.layout import TimeAxis
-from labkit.draw.painter import SIDE_BY_SIDE, Look, hide_frame, paint
+from labkit.draw.painter import SIDE_BY_SIDE, Look, paint
 from labkit.draw.palette import IDLE, INK, darker
 from labkit.draw.panel import Panel
 from labkit.draw.picture import PAGE_IN, attach, house_style
@@ -143,7 +143,7 @@ def _new_figure(
 
 
 def _label(ax: Axes, title: str, columns: Sequence[str], corner: str, name_rows: bool) -> None:
-    hide_frame(ax)
+    ax.spines[:].set_visible(False)
     ax.xaxis.tick_top()
     ax.tick_params(length=0, pad=2)
     ax.set_xticks([place + 0.5 for place in range(len(columns))], labels=list(columns), fontsize=7.5)

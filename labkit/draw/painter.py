@@ -112,11 +112,6 @@ def points_per_unit(ax: Axes) -> tuple[float, float]:
     return float(x), float(y)
 
 
-def hide_frame(ax: Axes) -> None:
-    """Hide the lines around the axes."""
-    ax.spines[:].set_visible(False)
-
-
 def _corners(boxes: pd.DataFrame, per_second: float) -> np.ndarray:
     left, right, top, bottom = boxes[["left", "right", "top", "bottom"]].to_numpy(dtype=float).T
     left, right = left * per_second, right * per_second
