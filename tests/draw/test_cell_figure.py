@@ -2,7 +2,6 @@
 
 from itertools import combinations
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,12 +16,6 @@ from labkit.draw.palette import shade
 from labkit.draw.picture import drawn_data
 
 LINKS = ["source", "target", "appear", "vanish", "label"]
-
-
-@pytest.fixture(autouse=True)
-def _close_figures():
-    yield
-    plt.close("all")
 
 
 def grid(n=3, title="before", links=(), left_out=(), label="{r} {c}"):

@@ -1,19 +1,11 @@
 """labkit.draw.rank_devices: each rank beside the devices it drives, and the same in words."""
 
-import matplotlib.pyplot as plt
 import pytest
 from drawn_artists import on_screen, overlapping
 
 from labkit.draw import describe_rank_devices, rank_devices, save
 from labkit.draw.picture import drawn_data
 from labkit.parallel.devices import device_ids
-
-
-@pytest.fixture(autouse=True)
-def figures(tmp_path, monkeypatch):
-    monkeypatch.setenv("LABKIT_FIGURES", str(tmp_path))
-    yield tmp_path
-    plt.close("all")
 
 
 def nodes_of(n_nodes, local_world_size, n_gpus):

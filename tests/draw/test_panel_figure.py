@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
@@ -23,12 +22,6 @@ def panel(*ends: float, title: str = "") -> Panel:
     return Panel(
         bars, height=len(ends), rows=[Label(0.5, "a group"), Label(0.5, "a row", small=True)], title=title, marks=marks
     )
-
-
-@pytest.fixture(autouse=True)
-def close():
-    yield
-    plt.close("all")
 
 
 def test_rows_labels_marks_and_titles_are_drawn():
