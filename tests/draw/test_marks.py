@@ -28,21 +28,17 @@ def legend(ax):
     return [text.get_text() for text in ax.get_legend().get_texts()]
 
 
-@pytest.mark.parametrize(
-    ("place", "points"),
-    [
-        ({"x": 3}, [(3, 50)]),
-        ({"y": 0.3}, [(50, 0.3)]),
-        ({"axis": "x"}, [(50, 0), (50, 1)]),
-        ({"axis": "y"}, [(0, 50), (1, 50)]),
-    ],
-)
-def test_a_guess_stands_where_it_was_guessed_in_the_style_of_guesses(place, points):
-    ax = mark_guess(sweep(), SimpleNamespace(value=0.5), scale=100, **place)
+PLACES = {"x": (3, [(3, 50)]), "y": (0.3, [(50, 0.3)]), "axis": ("x", [(50, 0), (50, 1)])}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_guess_stands_where_it_was_guessed_in_the_style_of_guesses(place):
+    at, points = PLACES[place]
+    ax = mark_guess(sweep(), SimpleNamespace(value=0.5), scale=100, **{place: at})
     (mark,) = marks(ax)
     assert list(zip(*mark.get_data(), strict=True)) == points
     assert same_color(mark.get_color(), SOURCES["your guess"].edge)
-    assert (mark.get_marker(), mark.get_linestyle()) == (("None", ":") if "axis" in place else ("*", "None"))
+    assert (mark.get_marker(), mark.get_linestyle()) == (("None", ":") if place == "axis" else ("*", "None"))
     assert legend(ax) == ["measured", "predicted", "your guess"]
 
 
@@ -61,10 +57,9 @@ def test_a_group_is_found_whose_name_is_broken_into_lines():
     assert marks(mark_guess(ax, 2, group=name))[0].get_xdata()[1] == 1
 
 
-@pytest.mark.parametrize("place", [{"x": 1}, {"group": "1 device"}, {"axis": "x"}])
-def test_without_a_guess_nothing_is_drawn(place):
+def test_without_a_guess_nothing_is_drawn():
     ax = results()
-    assert mark_guess(mark_guess(ax, None, **place), SimpleNamespace(value=None), **place) is ax
+    assert mark_guess(mark_guess(ax, None, group="1 device"), SimpleNamespace(value=None), axis="x") is ax
     assert not marks(ax) and legend(ax) == ["measured", "published"]
 
 

@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from drawn_artists import coloured_bars, drawn_bars, idle_boxes, on_screen, overlapping
+from drawn_artists import assert_apart, coloured_bars, drawn_bars, idle_boxes, on_screen, overlapping
 from drawn_tables import event, two_ranks
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
@@ -31,8 +31,14 @@ def five_tables():
     }
 
 
+@pytest.fixture(scope="module")
+def five(five_tables):
+    """Return their figure."""
+    return schedules(five_tables, note="Equal stages.", time_label="time (forward passes)")
+
+
 def words(ax):
-    """What stands around the panel: everything but the numbers in bars."""
+    """Around the panel: peaks, then title, makespan, bubble and the heading of the peaks."""
     return [text.get_text() for text in ax.texts if text.get_path_effects() == []]
 
 
@@ -51,23 +57,18 @@ def area(times, heights):
     return abs(np.dot(times, np.roll(heights, 1)) - np.dot(heights, np.roll(times, 1))) / 2
 
 
-def peaks(ax):
-    return words(ax)[:-4]  # before title, makespan, bubble and the heading
-
-
 # --- time -----------------------------------------------------------------------------------------
 
 
-def test_every_op_is_a_bar_in_the_panel_of_its_table_which_says_its_makespan_and_bubble(five_tables):
-    figure = schedules(five_tables, time_label="time (forward passes)")
-    for ax, events in zip(figure.axes, five_tables.values(), strict=True):
+def test_every_op_is_a_bar_in_the_panel_of_its_table_which_says_its_makespan_and_bubble(five, five_tables):
+    for ax, events in zip(five.axes, five_tables.values(), strict=True):
         drawn = sorted((round(left, 6), round(right, 6)) for left, right, *_ in drawn_bars(ax))
         assert drawn == sorted(zip(events["start_s"], events["end_s"], strict=True))
-    assert all(above.get_position().y0 > below.get_position().y1 for above, below in pairwise(figure.axes))
-    assert [ax.get_xlabel().split("\n")[0] for ax in figure.axes] == [""] * 4 + ["time (forward passes)"]
+    assert all(above.get_position().y0 > below.get_position().y1 for above, below in pairwise(five.axes))
+    assert [ax.get_xlabel().split("\n")[0] for ax in five.axes] == [""] * 4 + ["time (forward passes)"]
     # closed forms of ANCHORS.md, n = 4 and m = 8: (m + n - 1)(F + B) = 33 and 3/11; 24 + 3·3/2 for
     # two chunks; 27 for ZB-H1
-    said = {words(ax)[-4]: words(ax)[-3:-1] for ax in figure.axes}
+    said = {words(ax)[-4]: words(ax)[-3:-1] for ax in five.axes}
     assert list(said) == list(five_tables)
     assert said["GPipe"] == said["1F1B"] == ["makespan 33", "bubble 27.3 %"]
     assert said["Interleaved 1F1B"] == ["makespan 28.5", "bubble 15.8 %"]
@@ -115,8 +116,8 @@ def test_what_was_measured_late_starts_at_0_and_ranks_idle_from_the_first_op_of_
 # --- memory ---------------------------------------------------------------------------------------
 
 
-def test_the_peak_of_every_rank_stands_beside_it(five_tables):
-    shown = {words(ax)[-4]: peaks(ax) for ax in schedules(five_tables).axes}
+def test_the_peak_of_every_rank_stands_beside_it(five):
+    shown = {words(ax)[-4]: words(ax)[:-4] for ax in five.axes}
     assert shown["GPipe"] == ["8"] * 4
     assert shown["1F1B"] == ["4", "3", "2", "1"]  # min(n - r, m)
     assert shown["Interleaved 1F1B"] == [f"{4 + 2 * (3 - r) + 1} × ½" for r in range(4)]  # (v - 1)n + 2(n - 1 - r) + 1
@@ -124,10 +125,9 @@ def test_the_peak_of_every_rank_stands_beside_it(five_tables):
     assert set(shown["ZB-V"]) == {"8 × ½"}  # 2n halves are the n of 1F1B's first rank
 
 
-def test_the_area_of_a_strip_is_the_time_that_its_micro_batches_are_kept(five_tables):
-    figure = schedules(five_tables)
-    row = strips(figure.axes[0])[0][1].max() / 8  # so high is one micro-batch
-    for ax, (title, events) in zip(figure.axes, five_tables.items(), strict=True):
+def test_the_area_of_a_strip_is_the_time_that_its_micro_batches_are_kept(five, five_tables):
+    row = strips(five.axes[0])[0][1].max() / 8  # so high is one micro-batch
+    for ax, (title, events) in zip(five.axes, five_tables.items(), strict=True):
         share = 0.5 if events["stage"].nunique() > 4 else 1.0
         frees = "backward" if (events["name"] == "backward").any() else "weight_grad"
         for rank, (times, heights) in enumerate(strips(ax)):
@@ -166,49 +166,35 @@ def assert_nothing_overlaps(figure):
     left, right = figure.axes[-1].get_xlim()
     texts += [label for label in figure.axes[-1].get_xticklabels() if left <= label.get_position()[0] <= right]
     texts += figure.legends[0].get_texts()
-    texts = [text for text in texts if text.get_text()]
-    boxes = np.array([on_screen(text) for text in texts])
-    for i, (left, right, bottom, top) in enumerate(boxes):
-        others = boxes[i + 1 :]
-        hit = (others[:, 0] < right) & (left < others[:, 1]) & (others[:, 2] < top) & (bottom < others[:, 3])
-        assert not hit.any(), (texts[i].get_text(), texts[i + 1 + int(hit.argmax())].get_text())
-    assert min(text.get_fontsize() for text in texts) >= 7
+    assert_apart(texts)
+    boxes = np.array([on_screen(text) for text in texts if text.get_text()])
+    assert min(text.get_fontsize() for text in texts if text.get_text()) >= 7
     assert boxes[:, 0].min() >= 0 and boxes[:, 1].max() <= figure.bbox.x1 and boxes[:, 3].max() <= figure.bbox.y1
 
 
 MANY = event_table([event(0, f"a span with a long name, {i}", i, i + 1) for i in range(9)])
-FIGURES = {
-    "one small": {"1F1B": simulate(one_f_one_b(2, 2))},
+SIZES = {
     "different": {"a": simulate(one_f_one_b(2, 8)), "b": simulate(one_f_one_b(8, 32))},
     "two lines of legend": {"many": MANY},
     "huge": {"1F1B": simulate(one_f_one_b(64, 64))},
 }
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "huge")) for name in FIGURES])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "huge")) for name in SIZES])
 def test_no_text_overlaps_another_or_leaves_the_page_or_is_smaller_than_7_points(name):
-    figure = schedules(FIGURES[name], memory=name != "two lines of legend")
+    figure = schedules(SIZES[name], memory=name != "two lines of legend")
     assert_nothing_overlaps(figure)
     assert figure.get_figwidth() == 9 and figure.get_figheight() < 15
 
 
-def test_five_schedules_with_all_their_numbers_overlap_nowhere_and_have_one_legend(five_tables):
-    figure = schedules(five_tables, note="Equal stages.", time_label="time (forward passes)")
-    assert_nothing_overlaps(figure)
-    numbers = [len([text for text in ax.texts if text.get_path_effects()]) for ax in figure.axes]
+def test_five_schedules_with_all_their_numbers_overlap_nowhere_and_have_one_legend(five, five_tables):
+    assert_nothing_overlaps(five)
+    numbers = [len([text for text in ax.texts if text.get_path_effects()]) for ax in five.axes]
     assert numbers == [len(events) for events in five_tables.values()]
-    for ax in figure.axes:
+    for ax in five.axes:
         assert not [pair for pair in combinations(drawn_bars(ax), 2) if overlapping(*pair)]
-    entries = [
-        "forward",
-        "backward",
-        "input_grad",
-        "weight_grad",
-        "1st, 2nd stage of a rank",
-        "idle",
-        "activations kept",
-    ]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == entries
+    entries = "forward|backward|input_grad|weight_grad|1st, 2nd stage of a rank|idle|activations kept"
+    assert "|".join(text.get_text() for text in five.legends[0].get_texts()) == entries
 
 
 # --- what cannot be drawn -------------------------------------------------------------------------
@@ -216,19 +202,10 @@ def test_five_schedules_with_all_their_numbers_overlap_nowhere_and_have_one_lege
 GOOD = simulate(gpipe(2, 2))
 BAD = {
     "no dict": ([GOOD], TypeError, "got list, expected titles and event tables"),
-    "one table": (GOOD, TypeError, "got .*DataFrame, expected titles and event tables"),
     "nothing": ({}, ValueError, "there is no table, expected at least one title"),
     "no table": ({"good": GOOD, "a run": 3}, TypeError, "'a run' is of type int, expected an event table"),
-    "other table": (
-        {"good": GOOD, "timings": pd.DataFrame({"x": [1]})},
-        ValueError,
-        "'timings' lacks the columns rank, lane",
-    ),
-    "empty": ({"good": GOOD, "rest": GOOD[:0]}, ValueError, "'rest' is empty"),
-    "backwards": ({"odd": GOOD.assign(end_s=-1.0)}, ValueError, "'odd': row 0 is from 0 to -1 s"),
     "no pipeline": ({"good": GOOD, "ddp": two_ranks()}, ValueError, "'ddp': .*no op of a pipeline.*memory=False"),
     "no compute": ({"idle": GOOD.assign(lane="comm")}, ValueError, "'idle': .*no spans in the lane compute"),
-    "no time": ({"still": GOOD.assign(start_s=1.0, end_s=1.0)}, ValueError, "'still': .*take 0 s"),
 }
 
 
