@@ -47,12 +47,9 @@ def events_panel(
         tables = {name: from_zero(table) for name, table in tables.items()}
     parts = [Part(name, _HEIGHTS[name], table.assign(start=table["start_s"])) for name, table in tables.items()]
     layout = lay_out(parts, strip=_STRIP if memory else 0.0)
-    runs = (
-        [ReplayedRun.of(replay, time)]
-        if replay
-        else [replayed_run(table, schedule, name, time) for name, table in tables.items()]
-    )
-    explainer = EventExplainer(tables, runs, time)
+    runs: list[ReplayedRun | None] = [ReplayedRun.of(replay, time)] if replay else []
+    runs = runs or [replayed_run(table, schedule, name, time, layout.row) for name, table in tables.items()]
+    explainer = EventExplainer(tables, runs, time, layout.row)
     each = [_bars(part.events) for part in parts]
     bars = pd.concat(each, ignore_index=True) if len(each) > 1 else each[0]
     happened = list(tables.values())[-1]
