@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from labkit.explore.puzzle.rules import Refusal, Rules, missing_input, no_room, unknown
+from labkit.explore.puzzle.rules import Refusal, Rules, missing_input, no_room
 from labkit.schedule import Op, Schedule, ScheduleError, find_dependencies
 from labkit.schedule.dependencies import earliest_times
 from labkit.simulate import bubble_fraction, simulate
@@ -47,7 +47,7 @@ class Board:
     def place(self, op: Op) -> Board | Refusal:
         """Place ``op`` after the last one of its rank."""
         if op not in self.rules.inputs:
-            return unknown(op, self.rules)
+            return Refusal("unknown", f"there is no {op} in this level", op)
         if op in self.placed:
             start_s, end_s = self.bars[op]
             return Refusal("placed", f"{op} is there already, from {start_s:g} to {end_s:g}", op, op)
@@ -175,7 +175,7 @@ class Board:
             previous_op.append(last[rank])
             if op in placed:
                 last[rank] = number
-        durations, delays = ([time_of(op) for op in known.ops] for time_of in (rules.duration, rules.delay))
+        durations, delays = ([times[op] for op in known.ops] for times in (rules.duration_s, rules.delay_s))
         times = earliest_times(replace(known, previous_op=previous_op), durations, delays)
         return dict(zip(known.ops, map(Bar, *times), strict=True))
 
@@ -189,7 +189,7 @@ class Board:
 
     def idle_s(self, rank: int, until_s: float) -> float:
         """Return how much of ``until_s`` seconds the ops of ``rank`` leave."""
-        return until_s - sum(map(self.rules.duration, self.orders[rank]))
+        return until_s - sum(self.rules.duration_s[op] for op in self.orders[rank])
 
     def peak(self, rank: int) -> int:
         """Return the most activations that ``rank`` keeps."""

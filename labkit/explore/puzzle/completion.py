@@ -69,12 +69,12 @@ class _Search:
             self.starts.setdefault((op.kind, op.stage), []).append(reference.bars[op].start_s)
 
     def visit(self, board: Board) -> None:
+        self.left -= 1
         if board.finished and (result_s := self.level.result_s(board)) < self.best_s:
             self.best, self.best_s = board, result_s
-        if self.left == 0 or self.best_s <= self.bound_s:
-            return
-        self.left -= 1
         for op in sorted(candidates(board), key=lambda op: self._start_in_reference(op, board)):
+            if self.left == 0 or self.best_s <= self.bound_s:
+                return
             after = board.place(op)
             if isinstance(after, Board) and after.orders not in self.seen:
                 self.seen.add(after.orders)
@@ -109,14 +109,15 @@ def lower_bound(board: Board, level: Level) -> float:
 
 
 def _bound_of_rank(rank: int, board: Board, level: Level) -> float:
-    rules, ops, order = level.rules, level.rules.ops_of_rank[rank], board.orders[rank]
-    if level.goal == "makespan":
-        return _one_machine([_Job(board.bars[op].start_s, rules.duration(op), rules.tails[op]) for op in ops])
-    busy_s = sum(map(rules.duration, ops))
-    if not order:
-        return busy_s
-    end_s = _one_machine([_Job(board.bars[op].start_s, rules.duration(op), 0.0) for op in ops])
-    return max(busy_s, end_s - board.bars[order[0]].start_s)
+    rules, order, makespan = level.rules, board.orders[rank], level.goal == "makespan"
+    jobs = [
+        _Job(board.bars[op].start_s, rules.duration_s[op], rules.tails[op] if makespan else 0.0)
+        for op in rules.ops_of_rank[rank]
+    ]
+    if makespan:
+        return _one_machine(jobs)
+    busy_s = sum(job.duration_s for job in jobs)
+    return max(busy_s, _one_machine(jobs) - board.bars[order[0]].start_s) if order else busy_s
 
 
 def _one_machine(jobs: list[_Job]) -> float:

@@ -65,7 +65,9 @@ class Game:
             return {}
         whole = self.assistance == 3
         offers = way(self.board, self.level) if whole else {op: self.board.bars[op] for op in candidates(self.board)}
-        return dict(sorted(offers.items(), key=lambda offer: (self.board.rules.rank_of(offer[0]), offer[1])))
+        return dict(
+            sorted(offers.items(), key=lambda offer: (self.board.rules.rank_of(offer[0]), offer[1].start_s, offer[0]))
+        )
 
     def placeable(self) -> list[Op]:
         """Return the offers that can be placed now: of a whole way the next one of each rank."""

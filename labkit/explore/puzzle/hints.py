@@ -96,7 +96,7 @@ def _moves_back(before: Sequence[Board], level: Level) -> int:
 def _why(op: Op, board: Board, finished: Board) -> str:
     """Say why ``op`` comes next on the way to ``finished``."""
     rules, rank, end_s = board.rules, board.rules.rank_of(op), finished.bars[op].end_s
-    at_once = (then for then in rules.outputs[op] if finished.bars[then].start_s == end_s + rules.delay(then))
+    at_once = (then for then in rules.outputs[op] if finished.bars[then].start_s == end_s + rules.delay_s[then])
     awaited = next(at_once, None)
     if op.kind == "W":
         return f"nobody waits for a W, and rank {rank} has nothing more urgent to do then"

@@ -90,24 +90,26 @@ class Rules:
         return {op: [then for then, needed in self.inputs.items() if needed == op] for op in self.ops}
 
     @cached_property
+    def duration_s(self) -> dict[Op, float]:
+        return {op: float(self.times[op.kind][op.stage]) for op in self.ops}
+
+    @cached_property
+    def delay_s(self) -> dict[Op, float]:
+        """By op, the time that its input is under way to it."""
+        sent = {op: needed and self.rank_of(needed) != self.rank_of(op) for op, needed in self.inputs.items()}
+        return {op: self.hop if sent[op] else 0.0 for op in self.ops}
+
+    @cached_property
     def tails(self) -> dict[Op, float]:
         """By op, the least time from its end to the end of all that comes of it."""
         tails: dict[Op, float] = {}
         for op in reversed(self.ops):
-            after = (self.delay(then) + self.duration(then) + tails[then] for then in self.outputs[op])
+            after = (self.delay_s[then] + self.duration_s[then] + tails[then] for then in self.outputs[op])
             tails[op] = max(after, default=0.0)
         return tails
 
     def rank_of(self, op: Op) -> int:
         return self.homes[op.stage]
-
-    def duration(self, op: Op) -> float:
-        return float(self.times[op.kind][op.stage])
-
-    def delay(self, op: Op) -> float:
-        """Return the time that the input of ``op`` is under way to it."""
-        needed = self.inputs[op]
-        return 0.0 if needed is None or self.rank_of(needed) == self.rank_of(op) else self.hop
 
     def freed_by(self, op: Op) -> Op:
         """Return the op whose end frees the activation of the forward ``op``."""
@@ -145,18 +147,6 @@ class Refusal:
 
     def __str__(self) -> str:
         return self.sentence
-
-
-def unknown(op: Op, rules: Rules) -> Refusal:
-    if op.stage >= rules.n_stages:
-        why = f"the last stage is {rules.n_stages - 1}"
-    elif op.micro_batch >= rules.n_micro:
-        why = f"the last micro-batch is {rules.n_micro - 1}"
-    elif rules.split:
-        why = "a backward pass is split here, into the gradient of the input (I) and that of the weights (W)"
-    else:
-        why = "a backward pass is whole here (B)"
-    return Refusal("unknown", f"there is no {op} in this level: {why}", op)
 
 
 def missing_input(op: Op, needed: Op) -> Refusal:

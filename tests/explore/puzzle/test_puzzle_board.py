@@ -20,9 +20,9 @@ from labkit.simulate import activations, bubble_fraction, makespan, peak_activat
         ("0F0 1F0", "0B0", "dependency", "1B0", "0B0 needs the gradient of 1B0, which is not placed yet"),
         ("0F0", "1B0", "dependency", "1F0", "1B0 needs 1F0, the forward of its own stage, which is not placed yet"),
         ("0F0", "0F0", "placed", "0F0", "0F0 is there already, from 0 to 1"),
-        ("", "2F0", "unknown", None, "there is no 2F0 in this level: the last stage is 1"),
-        ("", "0F2", "unknown", None, "there is no 0F2 in this level: the last micro-batch is 1"),
-        ("", "0W0", "unknown", None, "there is no 0W0 in this level: a backward pass is whole here (B)"),
+        ("", "2F0", "unknown", None, "there is no 2F0 in this level"),
+        ("", "0F2", "unknown", None, "there is no 0F2 in this level"),
+        ("", "0W0", "unknown", None, "there is no 0W0 in this level"),
     ],
 )
 def test_an_op_that_cannot_be_placed_is_refused_by_name(ops, move, code, blocker, sentence):

@@ -6,7 +6,7 @@ import random
 from itertools import product
 
 import pytest
-from small_puzzles import ONE_EACH, TWO_BY_TWO, built, least_makespan
+from small_puzzles import built, least_makespan
 
 from labkit.explore.puzzle.board import Board
 from labkit.explore.puzzle.completion import candidates, complete, lower_bound
@@ -41,8 +41,8 @@ def boards_of(rules: Rules, ops: str) -> list[Board]:
 
 
 def test_a_hint_says_that_par_is_lost_and_how_many_moves_to_undo():
-    this = Level("", "", "", TWO_BY_TWO, gpipe(2, 2))
-    *before, board = boards_of(TWO_BY_TWO, "0F0 1F0 1B0 0B0 0F1")  # 0B0 was one too early
+    this = Level("", "", "", gpipe(2, 2))
+    *before, board = boards_of(this.rules, "0F0 1F0 1B0 0B0 0F1")  # 0B0 was one too early
     told = hint(board, this, before)
     assert told.undo == 2 and "par is 9: undo 2 moves for par" in str(told)
     assert hint(before[-2], this, before[:-2]).undo == 0
@@ -58,8 +58,8 @@ def test_a_dead_end_is_called_one():
 
 
 def test_a_finished_board_over_par_is_told_so():
-    this = Level("", "", "", TWO_BY_TWO, gpipe(2, 2))
-    *before, board = boards_of(TWO_BY_TWO, "0F0 1F0 1B0 0B0 0F1 1F1 1B1 0B1")
+    this = Level("", "", "", gpipe(2, 2))
+    *before, board = boards_of(this.rules, "0F0 1F0 1B0 0B0 0F1 1F1 1B1 0B1")
     told = hint(board, this, before)
     assert told.op is None and told.undo == 5
     assert str(told) == "This board takes 12; par is 9: undo 5 moves for par."
@@ -119,17 +119,14 @@ def test_the_best_way_from_an_empty_board_is_the_best_of_all_schedules(seed):
     draw = random.Random(seed)
     times = {kind: [float(draw.randint(1, 4)) for _ in range(2)] for kind in "FB"}
     caps = [draw.randint(1, 2), draw.randint(1, 2)]
-    rules = Rules([0, 1], 2, times, hop=float(draw.randint(0, 2)), caps=caps)
-    this = Level("", "", "", rules, one_after_the_other())
-    best = complete(Board(rules), this)
-    least_s = least_makespan(rules)
-    assert lower_bound(Board(rules), this) <= least_s
+    this = Level("", "", "", one_after_the_other(), times, hop=float(draw.randint(0, 2)), caps=caps)
+    best, least_s = complete(Board(this.rules), this), least_makespan(this.rules)
+    assert lower_bound(Board(this.rules), this) <= least_s
     assert best.result_s == least_s and best.certain
 
 
 def test_hints_before_the_finish_name_the_next_op_its_rank_its_time_and_a_reason():
-    board = built(ONE_EACH, "0F0")
-    this = Level("", "", "", ONE_EACH, one_after_the_other())
-    assert str(hint(board, this)) == (
+    this = Level("", "", "", one_after_the_other(), caps=[1, 1])
+    assert str(hint(built(this.rules, "0F0"), this)) == (
         "Place 1F0 next, on rank 1 at 1: rank 1 would be idle otherwise, and it has room for the activation."
     )
