@@ -61,19 +61,22 @@ class Game:
         They are those that may be next, or the whole way. Of one stage's ops of one kind only one
         may be next, as micro-batches are alike.
         """
+        board = self.board
         if self.assistance == 0:
-            return {}
-        whole = self.assistance == 3
-        offers = way(self.board, self.level) if whole else {op: self.board.bars[op] for op in candidates(self.board)}
-        return dict(
-            sorted(offers.items(), key=lambda offer: (self.board.rules.rank_of(offer[0]), offer[1].start_s, offer[0]))
-        )
+            offers = {}
+        elif self.assistance == 3:
+            offers = way(board, self.level)
+        else:
+            offers = {op: board.bars[op] for op in candidates(board)}
+        by_rank = sorted(offers, key=lambda op: (board.rules.rank_of(op), offers[op].start_s, op))
+        return {op: offers[op] for op in by_rank}
 
     def placeable(self) -> list[Op]:
         """Return the offers that can be placed now: of a whole way the next one of each rank."""
         offers = list(self.offers())
         if self.assistance == 3:
-            offers = list({self.board.rules.rank_of(op): op for op in reversed(offers)}.values())[::-1]
+            ranks = [self.board.rules.rank_of(op) for op in offers]
+            offers = [op for i, op in enumerate(offers) if ranks[i] not in ranks[:i]]
         return [op for op in offers if isinstance(self.board.place(op), Board)]
 
     # --- what a reader does -----------------------------------------------------------------------
@@ -103,52 +106,55 @@ class Game:
         self.rank, self.chosen = rank, None
         if self.assistance == 0:
             return f"Rank {rank}."
-        bars = self.board.bars
-        ready = sorted(self._ready_here(), key=lambda op: bars[op].start_s)
-        may_be = f"{listed(f'{op} at {bars[op].start_s:g}' for op in ready)} may be placed"
-        return f"Rank {rank}: {may_be if ready else 'nothing may be placed yet'}."
+        ready = listed(f"{op} at {self.board.bars[op].start_s:g}" for op in self._ready())
+        return f"Rank {rank}: {ready} may be placed." if ready else f"Rank {rank}: nothing may be placed yet."
 
     def place(self, op: Op, why: str = "") -> str:
         """Place ``op`` after the last op of its rank."""
-        after = self.board.place(op)
-        if isinstance(after, Refusal):
-            return f"No: {after}."
-        self.rank, self.chosen = self.board.rules.rank_of(op), op
-        start_s, end_s = after.bars[op]
-        because = f": {why}" if why else ""
-        return self._go_on(after, f"{op} on rank {self.rank} from {start_s:g} to {end_s:g}{because}.")
+
+        def said(after: Board) -> str:
+            start_s, end_s = after.bars[op]
+            return f"{op} on rank {self.rank} from {start_s:g} to {end_s:g}{why and f': {why}'}."
+
+        return self._go_on(self.board.place(op), op, said)
 
     def place_next(self, kind: str) -> str:
         """Place on the rank that is chosen its op of ``kind`` that may start first."""
-        of_kind = [op for op in self.board.rules.ops_of_rank[self.rank] if op.kind == kind]
-        if not of_kind:
-            return f"No: {self._other_kinds()}."
-        ready = [op for op in self._ready_here() if op.kind == kind]
-        if not (left := ready or [op for op in of_kind if op not in self.board.placed]):
+        rules = self.board.rules
+        if kind not in rules.kinds:
+            split = "split here: place the gradient of the input (i), later that of the weights (w)"
+            return f"No: a backward pass is {split if 'W' in rules.kinds else 'whole here: place it with b'}."
+        here = rules.ops_of_rank[self.rank]
+        left = [op for op in here if op.kind == kind and op not in self.board.placed]
+        if not left:
             return f"No: every {OF_KIND[kind]} of rank {self.rank} is placed."
-        return self.place(min(left, key=lambda op: (ready and self.board.bars[op].start_s, op.micro_batch)))
+        return self.place(next((op for op in self._ready() if op.kind == kind), left[0]))
+
+    def place_micro_batch(self) -> str:
+        said = "Micro-batch {} is placed whole, as early as it delays nothing."
+        placed = self.board.placed
+        return self._go_on(
+            self.board.place_micro_batch(), None, lambda after: said.format(min(after.placed - placed).micro_batch)
+        )
 
     def remove(self) -> str:
         """Remove the op that is chosen, or else the last one of the rank."""
         if (op := self._chosen()) is None:
             return f"No: rank {self.rank} has no op to remove."
-        after = self.board.remove(op)
-        if isinstance(after, Refusal):
-            return f"No: {after}."
-        self.chosen = None
-        return self._go_on(after, f"{op} is removed.")
+        return self._go_on(self.board.remove(op), None, lambda _: f"{op} is removed.")
 
     def swap(self, direction: int) -> str:
         """Let the op that is chosen, or else the last one, change places with one of its rank."""
         if (op := self._chosen()) is None:
             return f"No: rank {self.rank} has no op to move."
-        after = self.board.swap(op, direction)
-        if isinstance(after, Refusal):
-            return f"No: {after}."
-        self.chosen, order = op, after.orders[self.rank]
-        other = order[order.index(op) - direction]
-        said = f"{op} now runs {'before' if direction < 0 else 'after'} {other}, from {after.bars[op].start_s:g} on"
-        return self._go_on(after, f"{said}; every op is as early as this order lets it be.")
+
+        def said(after: Board) -> str:
+            order, beside = after.orders[self.rank], "before" if direction < 0 else "after"
+            other, start_s = order[order.index(op) - direction], after.bars[op].start_s
+            now = f"{op} now runs {beside} {other}, from {start_s:g} on"
+            return f"{now}; every op is as early as this order lets it be."
+
+        return self._go_on(self.board.swap(op, direction), op, said)
 
     def pick(self, op: Op) -> str:
         """Place an op that is offered, or choose one that is there, to remove or move it."""
@@ -157,23 +163,14 @@ class Game:
         self.rank, self.chosen = self.board.rules.rank_of(op), op
         return f"{op} is chosen: x removes it, [ and ] move it in its rank's order."
 
-    def place_micro_batch(self) -> str:
-        after = self.board.place_micro_batch()
-        if isinstance(after, Refusal):
-            return f"No: {after}."
-        self.chosen = None
-        new = next(iter(after.placed - self.board.placed)).micro_batch
-        return self._go_on(after, f"Micro-batch {new} is placed whole, as early as it delays nothing.")
+    def clear(self) -> str:
+        return self._go_on(Board(self.level.rules), None, lambda _: "The board is empty.")
 
     def undo(self) -> str:
         return self._go_to(self.before, self.undone, "Undone") or "No: there is nothing to undo."
 
     def redo(self) -> str:
         return self._go_to(self.undone, self.before, "Done again") or "No: there is nothing to redo."
-
-    def clear(self) -> str:
-        self.chosen = None
-        return self._go_on(Board(self.level.rules), "The board is empty.")
 
     def hint(self) -> str:
         """Say what to do next; asked again, or where the whole way is shown, do it."""
@@ -191,27 +188,33 @@ class Game:
         self.assistance = assistance
         return self._with_advice(f"Shown: {', '.join(ASSISTANCE[min(1, assistance) : assistance + 1])}.")
 
-    def _ready_here(self) -> list[Op]:
-        return [op for op in candidates(self.board) if self.board.rules.rank_of(op) == self.rank]
+    def _ready(self) -> list[Op]:
+        """Return what may be placed on the rank that is chosen, the earliest first."""
+        board = self.board
+        here = [op for op in candidates(board) if board.rules.rank_of(op) == self.rank]
+        return sorted(here, key=lambda op: (board.bars[op].start_s, op.micro_batch))
 
     def _chosen(self) -> Op | None:
         if self.chosen in self.board.placed:
             return self.chosen
         return next(reversed(self.board.orders[self.rank]), None)
 
-    def _go_on(self, after: Board, said: str) -> str:
+    def _go_on(self, after: Board | Refusal, chosen: Op | None, said: Callable[[Board], str]) -> str:
+        """Make ``after`` the board, unless the move is refused."""
+        if isinstance(after, Refusal):
+            return f"No: {after}."
         self.before.append(self.board)
-        self.board, self.undone = after, []
-        return self._with_advice(said)
+        self.board, self.undone, self.chosen = after, [], chosen
+        self.rank = self.board.rules.rank_of(chosen) if chosen else self.rank
+        return self._with_advice(said(after))
 
     def _go_to(self, boards: list[Board], back: list[Board], done: str) -> str:
         """Go to the last one of ``boards``, if there is one, and say what that changes."""
         if not boards:
             return ""
-        now = self.board
-        back.append(now)
+        back.append(self.board)
         self.board, self.chosen = boards.pop(), None
-        return self._with_advice(f"{done}: {_difference(now, self.board)}.")
+        return self._with_advice(f"{done}: {_difference(back[-1], self.board)}.")
 
     # --- what is said -----------------------------------------------------------------------------
 
@@ -221,9 +224,10 @@ class Game:
 
     def verdict(self) -> str:
         """Say how a board that is full came out; "" for any other."""
-        if not self.board.finished:
+        board, this = self.board, self.level
+        if not board.finished:
             return ""
-        board, this, result_s = self.board, self.level, self.level.result_s(self.board)
+        ranks, result_s = range(board.rules.n_ranks), this.result_s(board)
         took = f"{result_s:g}" if this.goal == "makespan" else f"at most {result_s:g} on a rank"
         if self.at_par:
             finished = f"✓ Finished in {took}: that is par."
@@ -234,21 +238,21 @@ class Game:
         if this.goal == "makespan":
             idle = f"Bubble (idle share of the ranks' time): {bubble}."
         else:
-            idle_s = sum(board.idle_s(rank, board.span_s(rank)) for rank in range(board.rules.n_ranks))
+            idle_s = sum(board.idle_s(rank, board.span_s(rank)) for rank in ranks)
             within = f"Ranks are idle for {idle_s:g} in all" if idle_s else "No rank is idle"
-            idle = (
-                f"{within} between its first op and its last; with the time before and after, the bubble is {bubble}."
-            )
-        peaks = ", ".join(str(board.peak(rank)) for rank in range(board.rules.n_ranks))
-        kept = f"Activations (what forwards leave for their backwards) kept at most, rank by rank: {peaks}."
-        return " ".join([finished, idle, kept, *self._name_in_words()])
+            without = f"with the time before and after, the bubble is {bubble}"
+            idle = f"{within} between its first op and its last; {without}."
+        peaks = ", ".join(str(board.peak(rank)) for rank in ranks)
+        left = "Activations (what forwards leave for their backwards)"
+        kept = f"{left} kept at most, rank by rank: {peaks}."
+        return " ".join(filter(None, [finished, idle, kept, *self._name_in_words()]))
 
-    def _name_in_words(self) -> list[str]:
+    def _name_in_words(self) -> tuple[str, str]:
         """Say the name of a finished board, if it has one, and what to try next with it."""
         name = recognise(self.board.to_schedule()) if self.level.named else YOURS
         if name == YOURS:
-            return []
-        return [f"This order has a name: {name}, {MEANINGS[name]}.", *filter(None, [self.level.then.get(name)])]
+            return "", ""
+        return f"This order has a name: {name}, {MEANINGS[name]}.", self.level.then.get(name, "")
 
     def _with_advice(self, said: str) -> str:
         """Return ``said`` with what the reader wants to be told unasked."""
@@ -259,23 +263,15 @@ class Game:
         told = hint(self.board, self.level, self.before)
         return f"{said} {told if self.assistance == 2 else told.about_par}".strip()
 
-    def _other_kinds(self) -> str:
-        if self.board.rules.split:
-            return "a backward pass is split here: place the gradient of the input (i), later that of the weights (w)"
-        return "a backward pass is whole here: place it with b"
-
 
 def _difference(before: Board, after: Board) -> str:
     """Say what changed between two boards that a move made of each other."""
-    if ops := before.placed ^ after.placed:
-        where = "off the board" if ops <= before.placed else "on the board"
-        in_order = [op for op in after.rules.ops if op in ops]
-        return (
-            f"{in_order[0]} is {where}"
-            if len(ops) == 1
-            else f"{len(ops)} ops are {where}, {in_order[0]} to {in_order[-1]}"
-        )
-    moved = [op for op in after.rules.ops if op in after.placed and after.bars[op] != before.bars[op]]
+    changed = [op for op in after.rules.ops if op in before.placed ^ after.placed]
+    if changed:
+        where = "off the board" if changed[0] in before.placed else "on the board"
+        several = f"{len(changed)} ops are {where}, {changed[0]} to {changed[-1]}"
+        return f"{changed[0]} is {where}" if len(changed) == 1 else several
+    moved = [op for op in after.placed if after.bars[op] != before.bars[op]]
     if len(moved) == 1:
         return f"{moved[0]} is at {after.bars[moved[0]].start_s:g}"
     return f"{len(moved)} ops are at other times" if moved else "the board is the same"

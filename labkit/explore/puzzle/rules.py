@@ -47,10 +47,6 @@ class Rules:
         return "".join(self.times)
 
     @property
-    def split(self) -> bool:
-        return "W" in self.times
-
-    @property
     def freeing_kind(self) -> str:
         """The kind whose end frees an activation."""
         return self.kinds[-1]

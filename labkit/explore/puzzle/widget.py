@@ -48,17 +48,16 @@ class SchedulePuzzle(Explorer):
     def __init__(self, level: int = 1, run: Callable[..., Any] | None = None):
         self._games = {level: Game(level)}
         self.game = self._games[level]
-        self._run = run or _run_schedule
+        self._run = run
         self.text = ipywidgets.HTML()
-        auto = ipywidgets.Layout(width="auto")
         narrow: Any = {"button_width": "70px"}
-        self.rank = ipywidgets.ToggleButtons(style=narrow, layout=auto)
+        self.rank = ipywidgets.ToggleButtons(style=narrow, layout=ipywidgets.Layout(width="auto"))
         self.kinds = {
             kind: self._button(name, f"Place the next {name} ({kind}) of the rank", kind.lower())
             for kind, name in OF_KIND.items()
         }
-        buttons = [ipywidgets.Button(layout=ipywidgets.Layout(width="auto")) for _ in range(MOST_OFFERS)]
-        self.offers = ipywidgets.HBox(buttons, layout=ipywidgets.Layout(flex_flow="row wrap", min_height=_ROW))
+        offers = [self._button("", "", partial(self._offer, i)) for i in range(MOST_OFFERS)]
+        self.offers = ipywidgets.HBox(offers, layout=_wrapped(min_height=_ROW))
         self.done = ipywidgets.HTML()
         self.undo = self._button("Undo", "Take the last move back (u)", "u")
         self.redo = self._button("Redo", "Make it again (r)", "r")
@@ -68,11 +67,11 @@ class SchedulePuzzle(Explorer):
         self.later = self._button("Later", f"{order} after it on its rank (])", "]")
         self.whole = self._button("Micro-batch", "Place the next one whole, as early as it delays nothing (s)", "s")
         self.hint = self._button("Hint", "What to do next, and why; again: do it (h)", "h")
-        self.clear = ipywidgets.Button(description="Clear", tooltip="Empty the board", layout=auto)
+        self.clear = self._button("Clear", "Empty the board", lambda: self._after(self.game.clear()))
         self.assistance = ipywidgets.Dropdown(description="Show", options=[(t, i) for i, t in enumerate(ASSISTANCE)])
-        self.previous = ipywidgets.Button(description="Previous level")
-        self.next = ipywidgets.Button(description="Next level")
-        self.csv_button = ipywidgets.Button(description="CSV", tooltip="Show the schedule as torch's CSV")
+        self.previous = self._button("Previous level", "", lambda: self.go_to(self.game.number - 1))
+        self.next = self._button("Next level", "", lambda: self.go_to(self.game.number + 1))
+        self.csv_button = self._button("CSV", "Show the schedule as torch's CSV", self._show_csv)
         self.csv_text = ipywidgets.Textarea(description="CSV", disabled=True)
         self.runs = RunButtons("Run it", self._run_it, self.say)
         self.measured: Timeline | None = None
@@ -80,7 +79,10 @@ class SchedulePuzzle(Explorer):
         self.table = ipywidgets.HTML()
         timeline = Timeline()
         super().__init__(self._rows(timeline), timeline)
-        self._listen()
+        timeline.on_pick(lambda _, bar: self.guarded(lambda: self.place(list(shown(self.game))[bar]))())
+        timeline.on_key(lambda key: self.guarded(lambda: self.press(key))())
+        self.rank.observe(self.guarded(self._choose_rank), "value")
+        self.assistance.observe(self.guarded(self._assist), "value")
         self._open()
 
     # --- for a cell -------------------------------------------------------------------------------
@@ -162,21 +164,10 @@ class SchedulePuzzle(Explorer):
 
     # --- what a reader does -----------------------------------------------------------------------
 
-    def _listen(self) -> None:
-        self.timeline.on_pick(lambda _, bar: self.guarded(lambda: self.place(list(shown(self.game))[bar]))())
-        self.timeline.on_key(lambda key: self.guarded(lambda: self.press(key))())
-        for number, offer in enumerate(self.offers.children):
-            offer.on_click(self.guarded(partial(self._offer, number)))
-        self.clear.on_click(self.guarded(lambda: self._after(self.game.clear())))
-        self.previous.on_click(self.guarded(lambda: self.go_to(self.game.number - 1)))
-        self.next.on_click(self.guarded(lambda: self.go_to(self.game.number + 1)))
-        self.csv_button.on_click(self.guarded(self._show_csv))
-        self.rank.observe(self.guarded(self._choose_rank), "value")
-        self.assistance.observe(self.guarded(self._assist), "value")
-
-    def _button(self, name: str, tooltip: str, key: str) -> ipywidgets.Button:
+    def _button(self, name: str, tooltip: str, action: str | Callable[[], None]) -> ipywidgets.Button:
+        """Return a button that does ``action``: what a key does, or a function."""
         button = ipywidgets.Button(description=name, tooltip=tooltip, layout=ipywidgets.Layout(width="auto"))
-        button.on_click(self.guarded(lambda: self.press(key)))
+        button.on_click(self.guarded(partial(self.press, action) if isinstance(action, str) else action))
         return button
 
     def _offer(self, number: int) -> None:
@@ -211,10 +202,12 @@ class SchedulePuzzle(Explorer):
 
     def _run_it(self) -> str:
         """Run the schedule on real ranks, and show the run over what it should be."""
+        from labkit.explore.schedules.measure import run_schedule
+
         schedule = self.schedule
         if self.measured is not None and self.measured in self.run_shown.children:
             self.run_shown.children = [ipywidgets.HTML(_RUN_BEFORE), *self.run_shown.children[-2:]]
-        run = self._run(schedule, **self.board.rules.simulated)
+        run = (self._run or run_schedule)(schedule, **self.board.rules.simulated)
         title = f"Level {self.game.number}, on real ranks"
         self.measured = Timeline(run.measured, run.schedule, run.ideal, title=title)
         self.run_shown.children = [self.measured, ipywidgets.HTML(gap_as_html("This run", run.gap))]
@@ -223,23 +216,24 @@ class SchedulePuzzle(Explorer):
     # --- the page ---------------------------------------------------------------------------------
 
     def _rows(self, timeline: Timeline) -> Sequence[ipywidgets.Widget]:
-        wrap = ipywidgets.Layout(flex_flow="row wrap")
+        moves = [self.undo, self.redo, self.remove, self.earlier, self.later, self.whole, self.hint, self.clear]
         return [
             self.text,
             timeline,
             self.done,
             self.offers,
-            ipywidgets.HBox([self.rank, *self.kinds.values()], layout=wrap),
-            ipywidgets.HBox(
-                [self.undo, self.redo, self.remove, self.earlier, self.later, self.whole, self.hint, self.clear],
-                layout=wrap,
-            ),
-            ipywidgets.HBox([self.assistance, self.previous, self.next], layout=wrap),
-            ipywidgets.HBox([self.runs, self.csv_button], layout=wrap),
+            ipywidgets.HBox([self.rank, *self.kinds.values()], layout=_wrapped()),
+            ipywidgets.HBox(moves, layout=_wrapped()),
+            ipywidgets.HBox([self.assistance, self.previous, self.next], layout=_wrapped()),
+            ipywidgets.HBox([self.runs, self.csv_button], layout=_wrapped()),
             self.csv_text,
             self.table,
             self.run_shown,
         ]
+
+
+def _wrapped(**layout: str) -> ipywidgets.Layout:
+    return ipywidgets.Layout(flex_flow="row wrap", **layout)
 
 
 _ROW = "36px"  # height of a row of buttons
@@ -274,26 +268,14 @@ def _what_was_learned(game: Game) -> str:
 
 
 def _rules_in_words(rules: Rules) -> str:
-    def times(kind: str) -> str:
-        of_kind = rules.times[kind]
-        each = (
-            f"{of_kind[0]:g}" if len(set(of_kind)) == 1 else ", ".join(f"{time:g}" for time in of_kind) + " (by stage)"
-        )
-        return f"{kind} ({OF_KIND[kind]}) takes {each}"
+    def each(of_kind: Sequence[float]) -> str:
+        same = len(set(of_kind)) == 1
+        return f"{of_kind[0]:g}" if same else f"{', '.join(map('{:g}'.format, of_kind))} (by stage)"
 
+    times = ", ".join(f"{kind} ({OF_KIND[kind]}) takes {each(rules.times[kind])}" for kind in rules.kinds)
     hop = f", and what is sent to another rank is there {rules.hop:g} later" if rules.hop else ""
-    return f"{', '.join(times(kind) for kind in rules.kinds)}{hop}.{_room_in_words(rules)}"
-
-
-def _room_in_words(rules: Rules) -> str:
-    if rules.caps is None:
-        return ""
-    if len(set(rules.caps)) == 1:
-        return f" Room for activations: {rules.caps[0]} on each rank."
-    return f" Room for activations: {', '.join(f'{cap} on rank {rank}' for rank, cap in enumerate(rules.caps))}."
-
-
-def _run_schedule(*args: Any, **kwargs: Any) -> Any:
-    from labkit.explore.schedules.measure import run_schedule
-
-    return run_schedule(*args, **kwargs)
+    if not rules.caps:
+        return f"{times}{hop}."
+    by_rank = [f"{cap} on rank {rank}" for rank, cap in enumerate(rules.caps)]
+    room = f"{rules.caps[0]} on each rank" if len(set(rules.caps)) == 1 else ", ".join(by_rank)
+    return f"{times}{hop}. Room for activations: {room}."
