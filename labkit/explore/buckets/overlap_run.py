@@ -16,7 +16,7 @@ import pandas as pd
 
 from labkit.base import formats, machine
 from labkit.cost import Link
-from labkit.explore.buckets.gradients import SMALL, Gradients, model_named, predicted_gradients
+from labkit.explore.buckets.gradients import NARROWER, Gradients, predicted_gradients
 from labkit.explore.buckets.reducer import Reduction, Span, predict
 from labkit.todo import TodoError, missing
 
@@ -87,7 +87,7 @@ def run_overlap(
             raise TodoError(task, todo.partition(": ")[2])
     if world_size < 2:
         raise ValueError("one rank sends nothing, so there is nothing to run: take two or more")
-    small, whole = predicted_gradients(model, small=True), predicted_gradients(model)
+    small, whole = predicted_gradients(model, narrow=True), predicted_gradients(model)
     n_ranks = min(world_size, max(2, machine.cores()))
     shrink = small.n_bytes / whole.n_bytes
     scale_s = statistics.median(_alone_s(model, n_ranks, timeout_s)) / backward_s
@@ -99,7 +99,7 @@ def run_overlap(
         small, [statistics.median(times) for times in zip(*(s.ready_s for s in alone), strict=True)]
     )
     typical = sorted(together, key=lambda step: step.end_s)[(len(together) - 1) // 2]
-    note = _note(model, n_ranks, world_size, link, own_link, refused)
+    note = _note(whole, n_ranks, world_size, link, own_link, refused)
     gradients = _gradients(small, typical.ready_s)
     measured = Reduction(gradients, buckets, typical.all_reduces, typical.end_s, measured=True, note=note)
     predicted = predict(unsynchronised, buckets, n_ranks, own_link)
@@ -192,10 +192,10 @@ def _gradients(small: Gradients, ready_s: list[float]) -> Gradients:
     return Gradients(small.model, small.names, small.sizes_bytes, ready_s, "measured by hooks")
 
 
-def _note(model: str, n_ranks: int, world_size: int, link: Link, own_link: Link, refused: str) -> str:
+def _note(whole: Gradients, n_ranks: int, world_size: int, link: Link, own_link: Link, refused: str) -> str:
     ranks = f"{n_ranks} ranks" if n_ranks == world_size else f"{n_ranks} ranks in place of {world_size}"
     emulated = refused or f"emulated, as slow in proportion as {link} is for the whole model"
     return (
-        f"{model_named(model).title} with all widths ÷ {SMALL}, buckets and link in proportion, on {ranks} "
+        f"{whole.model} with all widths ÷ {NARROWER}, buckets and link in proportion, on {ranks} "
         f"({machine.cores()} cores here); link: {own_link}, {emulated}"
     )

@@ -14,7 +14,7 @@ from labkit.base.checks import check_number, check_world_size
 from labkit.cost import Link
 from labkit.draw.layout import TimeAxis, time_axis
 from labkit.draw.panel_figure import panel_figure
-from labkit.explore.buckets.gradients import MODELS, Gradients, model_named, predicted_gradients
+from labkit.explore.buckets.gradients import MODELS, Gradients, check_model, predicted_gradients
 from labkit.explore.buckets.overlap_run import OverlapRun, run_overlap
 from labkit.explore.buckets.panels import SIZE_AXIS, blocks_panel, pass_panel, summary, told_block
 from labkit.explore.buckets.reducer import (
@@ -67,7 +67,7 @@ def bucket_explorer(
     that is none.
     """
     if not isinstance(model, Gradients):
-        model_named(model)
+        check_model(model)
     if not isinstance(link, Link):
         raise TypeError(f"link is {link!r}, expected a labkit.cost.Link, such as Link(20e-6, 12.5e9)")
     check_world_size(world_size)
