@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-from functools import partial
 from typing import Any, NamedTuple
 
 import ipywidgets
@@ -22,8 +21,8 @@ from labkit.explore.explorer import Explorer, RunButtons, table_html
 from labkit.explore.schedules import tables as tables
 from labkit.explore.schedules.controls import ScheduleControls
 from labkit.explore.schedules.measure import Measured, Work, run_schedule, seconds_per_unit
-from labkit.explore.schedules.state import Choice, State, parse
-from labkit.explore.schedules.values import Metrics, metrics_of, n_micro_of, with_ranks, work_of
+from labkit.explore.schedules.state import State, parse
+from labkit.explore.schedules.values import Metrics, metrics_of, n_micro_of, work_of
 from labkit.explore.static_fallback import StaticForm
 from labkit.explore.timeline import Timeline
 from labkit.schedule import find_dependencies
@@ -151,10 +150,7 @@ class ScheduleExplorer(Explorer):
         state = self.state
         works = [work_of(state, choice) for choice in state.choices]
         unit_s = seconds_per_unit(*works)
-        runs = [
-            run_schedule(*work, fewer=partial(_of_fewer, state, choice), unit_s=unit_s)
-            for work, choice in zip(works, state.choices, strict=True)
-        ]
+        runs = [run_schedule(*work, unit_s=unit_s) for work in works]
         with self._showing:
             if state == self.state:
                 self.runs = runs
@@ -209,7 +205,3 @@ class ScheduleExplorer(Explorer):
             draw.overlay(run.ideal, run.measured, ax=ax)
             ax.set_title(run.schedule.name, loc="left", fontweight="bold")
         return StaticForm(figure, self._alt(), tables.gaps({run.schedule.name: run.gap for run in self.runs}))
-
-
-def _of_fewer(state: State, choice: Choice, n_ranks: int) -> Work:
-    return work_of(with_ranks(state, n_ranks), choice)
