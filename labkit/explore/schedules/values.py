@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from labkit.explore.schedules.measure import Work
-from labkit.explore.schedules.state import MOST_MICRO, Choice, State, Times
+from labkit.explore.schedules.state import FIELDS, Choice, State, Times
 from labkit.schedule import (
     Schedule,
     forward_only,
@@ -66,26 +66,8 @@ def n_micro_of(state: State) -> int:
     """
     if not any(choice.name == "interleaved" for choice in state.choices):
         return state.n_micro
-    fits = (m for m in range(1, MOST_MICRO + 1) if divides_into_rounds(state.n_ranks, m))
+    fits = (m for m in range(1, int(FIELDS["m"].most) + 1) if divides_into_rounds(state.n_ranks, m))
     return min(fits, key=lambda m: (abs(m - state.n_micro), -m))
-
-
-def with_ranks(state: State, n_ranks: int) -> State:
-    """Return the state of as many ranks: of times given per rank, the first and the last stay."""
-    return replace(
-        state,
-        n_ranks=n_ranks,
-        forward=_for_ranks(state.forward, n_ranks),
-        input_grad=_for_ranks(state.input_grad, n_ranks),
-        weight_grad=_for_ranks(state.weight_grad, n_ranks),
-    )
-
-
-def _for_ranks(times: Times, n_ranks: int) -> Times:
-    if len(times) == 1:
-        return times
-    *front, last = times
-    return (*(front + front[-1:] * n_ranks)[: n_ranks - 1], last)
 
 
 def fitted(times: Times, n_ranks: int) -> Times:

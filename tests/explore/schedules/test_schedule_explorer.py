@@ -13,7 +13,7 @@ from labkit.explore.explorer import RunButtons
 from labkit.explore.schedules import measure
 from labkit.explore.schedules import widget as schedules
 from labkit.explore.schedules.measure import Measured, run_schedule
-from labkit.explore.schedules.state import NAMES, StateError
+from labkit.explore.schedules.state import SCHEDULES, StateError
 from labkit.launch import LaunchTimeout, RankError
 from labkit.simulate import explain_gap
 from labkit.todo import TodoError
@@ -126,7 +126,7 @@ def test_times_per_rank_follow_the_number_of_ranks(explorer):
     assert explorer.state.forward == (1,)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SCHEDULES)
 def test_sliders_at_their_ends_show_a_picture_and_no_error(explorer, name):
     explorer.schedule.value = name
     for n in (1, 16):
