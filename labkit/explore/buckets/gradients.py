@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+MIB = 2**20
 MODELS = ("gpt2", "bert", "convnet", "mlp")
 NARROWER = 8  # the narrow model's widths are so many times narrower
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import ipywidgets
@@ -14,22 +13,12 @@ from labkit.base.checks import check_number, check_world_size
 from labkit.cost import Link
 from labkit.draw.layout import TimeAxis, time_axis
 from labkit.draw.panel_figure import panel_figure
-from labkit.explore.buckets.gradients import MODELS, Gradients, check_model, predicted_gradients
+from labkit.explore.buckets.bucket_plan import ASSIGN, ONE_BUCKET, ONE_EACH, RULES, make_buckets
+from labkit.explore.buckets.gradients import MIB, MODELS, Gradients, check_model, predicted_gradients
 from labkit.explore.buckets.overlap_run import OverlapRun, run_overlap
-from labkit.explore.buckets.panels import SIZE_AXIS, blocks_panel, pass_panel, summary, told_block
-from labkit.explore.buckets.reducer import (
-    ASSIGN,
-    MIB,
-    ONE_BUCKET,
-    ONE_EACH,
-    RULES,
-    Plan,
-    Reduction,
-    best_cap,
-    make_buckets,
-    predict,
-)
-from labkit.explore.explorer import Explorer, RunButtons, sentence_of, table_html
+from labkit.explore.buckets.panels import SIZE_AXIS, block_sentence, blocks_panel, pass_panel, summary
+from labkit.explore.buckets.reducer import Reduction, best_cap, predict
+from labkit.explore.explorer import Explorer, RunButtons, table_html
 from labkit.explore.static_fallback import StaticForm
 from labkit.explore.timeline import Timeline
 
@@ -92,8 +81,6 @@ class BucketExplorer(Explorer):
         self.reduction: Reduction
         self.measured: OverlapRun | None = None
         self._quiet = False
-        self._plans: dict[float, list[list[int]]] = {}  # the buckets of each capacity
-        self._plans_drawn_from: Any = None
         self._models = {name: predicted_gradients(name) for name in MODELS}
         if isinstance(model, Gradients):
             self._models[_OWN] = model
@@ -108,7 +95,7 @@ class BucketExplorer(Explorer):
         grid = ipywidgets.GridBox([self.model, *controls], layout=columns)
         super().__init__([grid, self.blocks, timeline, self.numbers, self.run], timeline)
         self.blocks.bare, self.blocks.static_form = True, self.static_form
-        self.blocks.on_pick(lambda _, bar: self._tell(bar))
+        self.blocks.on_pick(lambda _, bar: self._say_block(bar))
         self.model.observe(self.guarded(self._model_changed), "value")
         for control in controls:
             control.observe(self.guarded(self.refresh), "value")
@@ -148,17 +135,10 @@ class BucketExplorer(Explorer):
 
     def _model_changed(self) -> None:
         """Show another model, whose backward pass takes another time."""
-        with self._quietly():
-            self.backward_ms.value = 1000 * self._models[self.model.value].backward_s
-        self.refresh()
-
-    @contextlib.contextmanager
-    def _quietly(self) -> Iterator[None]:
         self._quiet = True
-        try:
-            yield
-        finally:
-            self._quiet = False
+        self.backward_ms.value = 1000 * self._models[self.model.value].backward_s
+        self._quiet = False
+        self.refresh()
 
     # --- what is shown ----------------------------------------------------------------------------
 
@@ -167,7 +147,7 @@ class BucketExplorer(Explorer):
         if self._quiet:
             return
         gradients = self.gradients
-        plan = self._plan(gradients.sizes_bytes)
+        plan = make_buckets(gradients.sizes_bytes, self.rule.value, self.cap_mb.value, self._first_cap_mb)
         self.reduction = predict(gradients, plan.buckets, self.world_size.value, self.link)
         by_size = self.rule.value == ASSIGN and not plan.note
         for control in (self.cap_mb, self.first_cap_mb):
@@ -179,14 +159,6 @@ class BucketExplorer(Explorer):
         )
         self.say(plan.note or self.timeline.scene["alt"])
 
-    def _plan(self, sizes_bytes: Sequence[int]) -> Plan:
-        """Return the buckets asked for; one if the reader's own rule fails, with a note on why."""
-        try:
-            return make_buckets(sizes_bytes, self.rule.value, self.cap_mb.value, self._first_cap_mb)
-        except Exception as error:
-            note = f"assign_buckets (dp.6) is not right yet: {sentence_of(error)}. Until then there is one bucket."
-            return Plan(make_buckets(sizes_bytes, ONE_BUCKET).buckets, note)
-
     def _show(self, passes: dict[str, Reduction], note: str) -> None:
         (first, *_) = passes.values()
         axis = time_axis(max(one.end_s for one in passes.values()))
@@ -196,22 +168,18 @@ class BucketExplorer(Explorer):
         self.timeline.show(panels, time=axis, alt=alt, note=note)
         self._shown = passes, note
 
-    def _tell(self, block: int) -> None:
+    def _say_block(self, block: int) -> None:
         """Say when the gradient of a block was ready, or a bucket was sent."""
         passes, _ = self._shown
-        self.say("; ".join(f"{source}: {told_block(one, block, self.timeline.time)}" for source, one in passes.items()))
+        self.say(
+            "; ".join(f"{source}: {block_sentence(one, block, self.timeline.time)}" for source, one in passes.items())
+        )
 
     def _best(self) -> float:
         """Return the bucket size of the slider with the shortest pass."""
-        from labkit.dp import assign_buckets
-
-        # The same as long as the reader does not edit the function.
-        drawn_from = self.model.value, self._first_cap_mb, getattr(assign_buckets, "__code__", None)
-        if drawn_from != self._plans_drawn_from:
-            sizes, caps = self.reduction.gradients.sizes_bytes, [value for _, value in self.cap_mb.options]
-            self._plans = {cap: make_buckets(sizes, ASSIGN, cap, self._first_cap_mb).buckets for cap in caps}
-            self._plans_drawn_from = drawn_from
-        return best_cap(self.reduction.gradients, self._plans, self.world_size.value, self.link)
+        gradients, caps = self.reduction.gradients, [cap for _, cap in self.cap_mb.options]
+        plans = {cap: make_buckets(gradients.sizes_bytes, ASSIGN, cap, self._first_cap_mb).buckets for cap in caps}
+        return best_cap(gradients, plans, self.world_size.value, self.link)
 
     def _table(self, passes: dict[str, Reduction], best_mb: float | None) -> pd.DataFrame:
         axis = time_axis(max(one.end_s for one in passes.values()))
