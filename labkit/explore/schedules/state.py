@@ -103,7 +103,7 @@ class Choice(NamedTuple):
         return f"{self.name} v={self.chunks}" if self.name == "interleaved" else self.name
 
 
-DEFAULT = Choice()
+DEFAULT, DEFAULT_TIMES = Choice(), (1.0,)
 
 
 @dataclass(frozen=True)
@@ -120,9 +120,9 @@ class State:
     other: Choice | None = None
     n_ranks: int = 4
     n_micro: int = 8
-    forward: Times = (1.0,)
-    input_grad: Times = (1.0,)
-    weight_grad: Times = (1.0,)
+    forward: Times = DEFAULT_TIMES
+    input_grad: Times = DEFAULT_TIMES
+    weight_grad: Times = DEFAULT_TIMES
     hop: float = 0.0
     cap: float | None = None
 
@@ -147,14 +147,6 @@ class State:
 # --- reading --------------------------------------------------------------------------------------
 
 
-class _Word(NamedTuple):
-    at: int
-    text: str
-
-    def wrong(self, expected: str) -> StateError:
-        return StateError(self.at, self.text, expected)
-
-
 def parse(text: str) -> State:
     """Return the state that ``text`` says; an empty one says the default, 1F1B with 4 ranks.
 
@@ -171,24 +163,25 @@ def parse(text: str) -> State:
     if not isinstance(text, str):
         raise TypeError(f"the state is a {type(text).__name__}, expected a text, such as '1f1b n=4 m=8 F=1 B=2'")
     choices, after_vs = [DEFAULT], False
-    given: dict[str, tuple[_Word, Any]] = {}
-    for i, match in enumerate(re.finditer(r"\S+", text)):
-        word = _Word(match.start(), match[0])
-        if word.text.casefold() == "vs":
+    given: dict[str, tuple[re.Match[str], Any]] = {}
+    for i, word in enumerate(re.finditer(r"\S+", text)):
+        if word[0].casefold() == "vs":
             if i == 0 or after_vs or len(choices) > 1:
-                raise word.wrong("two schedules at most" if i else "a schedule before vs")
+                raise _wrong(word, "two schedules at most" if i else "a schedule before vs")
             after_vs = True
-        elif after_vs or (i == 0 and "=" not in word.text):
-            choices = [*choices, _named(word)] if after_vs else [_named(word)]
+        elif after_vs or (i == 0 and "=" not in word[0]):
+            if (name := word[0].casefold()) not in SCHEDULES:
+                raise _wrong(word, f"a schedule: {', '.join(SCHEDULES)}")
+            choices = [*choices, Choice(name)] if after_vs else [Choice(name)]
             after_vs = False
         else:
             key, value = _key_and_value(word)
             if key == "v" and choices[-1].name != "interleaved":
-                raise word.wrong("v= only after interleaved, whose chunks it counts")
+                raise _wrong(word, "v= only after interleaved, whose chunks it counts")
             if key == "v":
                 choices[-1] = Choice("interleaved", value)
             elif key in given:
-                raise word.wrong(f"{key} only once")
+                raise _wrong(word, f"{key} only once")
             else:
                 given[key] = word, value
     if after_vs:
@@ -196,33 +189,32 @@ def parse(text: str) -> State:
     return State(choices[0], choices[1] if len(choices) > 1 else None, **_numbers(given))
 
 
-def _named(word: _Word) -> Choice:
-    if word.text.casefold() not in SCHEDULES:
-        raise word.wrong(f"a schedule: {', '.join(SCHEDULES)}")
-    return Choice(word.text.casefold())
+def _wrong(word: re.Match[str], expected: str) -> StateError:
+    return StateError(word.start(), word[0], expected)
 
 
-def _key_and_value(word: _Word) -> tuple[str, Any]:
-    name, equals, text = word.text.partition("=")
+def _key_and_value(word: re.Match[str]) -> tuple[str, Any]:
+    name, equals, text = word[0].partition("=")
     field = _BY_KEY.get(name.casefold())
     if not equals or field is None:
-        raise word.wrong(f"one of {', '.join(f'{key}=' for key in FIELDS)}, or vs and a second schedule")
+        raise _wrong(word, f"one of {', '.join(f'{key}=' for key in FIELDS)}, or vs and a second schedule")
     if (value := field.read(text)) is None:
-        raise word.wrong(field.expected)
+        raise _wrong(word, field.expected)
     return field.key, value
 
 
-def _numbers(given: dict[str, tuple[_Word, Any]]) -> dict[str, Any]:
+def _numbers(given: dict[str, tuple[re.Match[str], Any]]) -> dict[str, Any]:
     """Return the fields of State. Raises StateError where what was read does not fit together."""
     values = {key: value for key, (_, value) in given.items()}
     if "B" in given and (half := next((key for key in "IW" if key in given), None)):
-        raise given[half][0].wrong("B, or I and W, not both: B is I + W")
-    n_ranks = values.get("n", State.n_ranks)
+        raise _wrong(given[half][0], "B, or I and W, not both: B is I + W")
+    n = values.get("n", State.n_ranks)
     for key in "FBIW":
-        if key in values and len(values[key]) not in (1, n_ranks):
-            count = len(values[key])
-            raise given[key][0].wrong(f"one time, or one for each of the n={n_ranks} ranks, and there are {count}")
-    halves = tuple(time / 2 for time in values.pop("B")) if "B" in values else values.get("F", State.forward)
+        if len(times := values.get(key, DEFAULT_TIMES)) not in (1, n):
+            expected = f"one time, or one for each of the n={n} ranks, and there are {len(times)}"
+            raise _wrong(given[key][0], expected)
+    forward = values.get("F", DEFAULT_TIMES)
+    halves = tuple(time / 2 for time in values.pop("B")) if "B" in values else forward
     return {"input_grad": halves, "weight_grad": halves} | {FIELDS[key].name: value for key, value in values.items()}
 
 
