@@ -12,6 +12,7 @@ from labkit.base.checks import check_number, is_whole
 from labkit.explore.grids.cells import Grid, intervals
 from labkit.explore.grids.marked import bits_of, marked_tensor
 from labkit.explore.grids.rings import in_words, ranks_in
+from labkit.explore.rank_run import run_on_ranks
 
 MOST_RANKS = 8
 SEVEN = {
@@ -35,9 +36,7 @@ def seen_collectives(world_size: int = 4) -> dict[str, Grid]:
     """
     expected = f"a whole number of ranks, 2 to {MOST_RANKS}"
     check_number("world_size", world_size, lambda n: is_whole(n) and 2 <= n <= MOST_RANKS, expected)
-    from labkit.launch import launch
-
-    seen = launch(_observe, world_size=world_size).values
+    seen = run_on_ranks(_observe, world_size=world_size, tasks=[]).values
     return {name: _grid(name, [rank[name] for rank in seen]) for name in SEVEN}
 
 

@@ -11,6 +11,8 @@ import pandas as pd
 from labkit.cost.memory import ADAM_BYTES, GIB, GPT3_SIZES, GRADIENT_BYTES, VOCABULARY, WEIGHT_BYTES, Size, parameters
 from labkit.explore.grids.cells import CELL_COLUMNS, Grid
 from labkit.explore.grids.rings import digits, in_units
+from labkit.explore.rank_run import run_on_ranks
+from labkit.todo import TodoError
 
 KINDS = {"weights": WEIGHT_BYTES, "gradients": GRADIENT_BYTES, "optimizer state": ADAM_BYTES}
 COLUMNS = {"weights": "weights", "gradients": "gradients", "optimizer state": "Adam"}
@@ -101,24 +103,19 @@ def kept_in_ranks() -> list[Kept]:
     Pipelines are run by the reader's own ScheduledPipeline (pipe.5). Raises NotImplementedError
     while that is to do, and what :func:`labkit.launch.launch` raises.
     """
-    from labkit import todo
-    from labkit.launch import launch
+    from labkit.explore.grids.placement_rank import weigh
 
-    if place := todo.missing("pipe.5"):
-        raise NotImplementedError(f"{place}. Once written, it trains a small model here")
-    seen = launch(_weigh, world_size=MOST_RANKS, backend="gloo", threads=1).values
+    stages = [setting.stages for setting in SETTINGS]
+    try:
+        seen = run_on_ranks(weigh, stages, world_size=MOST_RANKS, tasks=["pipe.5"], backend="gloo").values
+    except TodoError as error:
+        raise NotImplementedError(f"{error}. Once written, it trains a small model here") from None
     return [
         Kept(number, rank, *weight)
         for number in range(len(SETTINGS))
         for rank in range(MOST_RANKS)
         for weight in seen[rank][number]
     ]
-
-
-def _weigh() -> list[list[tuple[int, str, int, int, str]]]:
-    from labkit.explore.grids.placement_rank import weigh
-
-    return weigh([setting.stages for setting in SETTINGS])
 
 
 def agree(kept: Sequence[Kept]) -> bool:

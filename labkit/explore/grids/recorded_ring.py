@@ -15,6 +15,7 @@ import pandas as pd
 
 from labkit.explore.grids.marked import bits_of, marked_tensor
 from labkit.explore.grids.rings import SENT_COLUMNS, Row, Story, check_ranks, follow, least_tensors, moved_before
+from labkit.explore.rank_run import run_on_ranks
 
 TIMEOUT_S = 20.0
 YOURS = "yours"
@@ -52,18 +53,19 @@ def record_ring(world_size: int = 4, ring: Callable[[Any], object] | None = None
     a number of ranks that cannot be shown.
     """
     check_ranks(world_size)
-    from labkit import todo
     from labkit.check.failure import WAITS_FOR_RANKS, Source, stopped_by
-    from labkit.launch import LaunchTimeout, RankError, launch
+    from labkit.launch import LaunchTimeout, RankError
+    from labkit.todo import TodoError, task_file
 
-    if ring is None and (missing := todo.missing("dp.5")):
-        raise RingError(f"{missing}. Once it is written, its steps can be recorded here")
+    tasks = ["dp.5"] if ring is None else []
     try:
-        logs = launch(_observe, ring, world_size=world_size, backend="gloo", timeout_s=TIMEOUT_S, threads=1).values
+        run = run_on_ranks(_observe, ring, world_size=world_size, tasks=tasks, backend="gloo", timeout_s=TIMEOUT_S)
+    except TodoError as error:
+        raise RingError(f"{error}. Once it is written, its steps can be recorded here") from None
     except (RankError, LaunchTimeout) as error:
-        source = Source(todo.task_file("dp.5"), ["_exchange"])
+        source = Source(task_file("dp.5"), ["_exchange"])
         raise RingError(f"ring_all_reduce: {stopped_by(error, source, WAITS_FOR_RANKS)}") from None
-    return retell(logs)
+    return retell(run.values)
 
 
 def _observe(ring: Callable[[Any], object] | None) -> _Log:
