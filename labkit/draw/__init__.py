@@ -13,6 +13,7 @@ sources            the look of what was guessed, predicted, measured and publish
 waterfalls         from a predicted duration to the measured one, and stacked bars
 picture            a figure as PNG, SVG, CSV and alt text
 panel              a picture as data: bars in rows; panel_figure: panels in print
+cells              panels of cells in rows of ranks; cell_figure: how they stand at a step, in print
 layout, artists, memory_strips, palette   what those are made of
 
 Simulated and measured tables have the same columns, so one function draws both.
