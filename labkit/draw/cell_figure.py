@@ -16,11 +16,11 @@ from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 from matplotlib.path import Path
 from matplotlib.patheffects import withStroke
 
-from labkit.draw.artists import IDLE, SIDE_BY_SIDE, hide_frame
 from labkit.draw.cells import INSET
-from labkit.draw.palette import Style, darker, shade, styles_of, text_colour
+from labkit.draw.painter import SIDE_BY_SIDE, hide_frame
+from labkit.draw.palette import IDLE, INK, Style, darker, shade, styles_of, text_colour
 from labkit.draw.panel import Panel
-from labkit.draw.picture import INK, PAGE_IN, attach, house_style
+from labkit.draw.picture import PAGE_IN, attach, house_style
 
 _CELL_IN, _LEAST_CELL_IN = 0.46, 0.2  # how wide and high a cell is, as far as a page has room
 _ROWS_IN, _BESIDE_IN, _ABOVE_IN, _BELOW_IN = 0.52, 0.22, 0.48, 0.12  # for labels of rows; between grids; for titles

@@ -10,8 +10,8 @@ import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
 from labkit.draw.layout import TimeAxis, stack, time_axis
+from labkit.draw.painter import panel_figure
 from labkit.draw.panel import BAR_COLUMNS, Label, Mark, Panel
-from labkit.draw.panel_figure import panel_figure
 from labkit.explore.puzzle.board import Bar, Board
 from labkit.explore.puzzle.game import Game
 from labkit.explore.puzzle.rules import OF_KIND
