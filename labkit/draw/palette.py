@@ -87,6 +87,32 @@ STYLES: dict[str, Style] = {
     "master": Style(_GREEN, ""),
 }
 
+# Around the bars, in a light and in a dark page: --lk-ink, … in browser/timeline.css and themes.js.
+THEMES = {
+    "light": {
+        "ink": "#1f2328",
+        "muted": "#57606a",
+        "ground": "#ffffff",
+        "raised": "#f6f8fa",
+        "line": "#8c959f",
+        "focus": "#0a58ca",
+        "idle": IDLE,
+        "kept": KEPT,
+        "alarm": "#b42318",
+    },
+    "dark": {
+        "ink": "#f0f3f6",
+        "muted": "#b3bcc6",
+        "ground": "#111111",
+        "raised": "#262b31",
+        "line": "#7d8590",
+        "focus": "#79b8ff",
+        "idle": "#2b3036",
+        "kept": "#6e7781",
+        "alarm": "#ff8a7a",
+    },
+}
+
 # --- where the numbers of a series come from: see sources -----------------------------------------
 
 GUESS, PREDICTED, MEASURED, PUBLISHED = "your guess", "predicted", "measured", "published"
