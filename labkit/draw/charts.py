@@ -10,6 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.container import BarContainer
 from matplotlib.ticker import LogFormatter
 
 from labkit.base.formats import emulated
@@ -22,6 +23,7 @@ from labkit.draw.sources import bar_styles, is_told, line_styles, source_of
 __all__ = ["bars", "by_source", "curve", "curves", "lines_at", "mark_guess", "one_legend", "panels"]
 
 ALIKE = SeriesStyle("#AFBAC4", "", darker("#AFBAC4"))  # grey and plain, for bars that are not told apart
+_ERROR_BARS = {"capsize": 3, "elinewidth": 1, "ecolor": INK}
 CHARACTERS_PER_IN = 16  # of what stands under the axes
 
 
@@ -78,9 +80,9 @@ def bars(
             rows = table if series is None else table[table[series].astype(str) == name]
             x = [groups.index(entry) + (i - (len(names) - 1) / 2) * width for entry in rows[group]]
             style = styles[name] if len(names) > 1 or is_told(name) else ALIKE
-            number_pt = 8.0 if len(table) <= 16 else 7.0  # of many bars each is narrow
             ends = _ends(rows, value, errors, "bars(table)")
-            _draw_series(ax, name, style, x, rows[value].to_numpy(dtype=float), ends, width, number_pt)
+            drawn = ax.bar(x, rows[value], 0.92 * width, yerr=ends, label=name, error_kw=_ERROR_BARS, **style.face())
+            _write_values(ax, drawn, 8.0 if len(table) <= 16 else 7.0)  # of many bars each is narrow
         _label_groups(ax, groups)
         ax.margins(y=0.12)
         if log:
@@ -149,33 +151,14 @@ def _label_groups(ax: Axes, groups: list[Any]) -> None:
     ax.tick_params(axis="x", length=0)
 
 
-def _draw_series(
-    ax: Axes,
-    name: str,
-    style: SeriesStyle,
-    x: list[float],
-    y: np.ndarray,
-    ends: np.ndarray | None,
-    width: float,
-    number_pt: float,
-) -> None:
-    look: dict[str, Any] = {
-        "color": style.fill,
-        "hatch": style.hatch,
-        "edgecolor": style.edge,
-        "linestyle": style.line,
-        "linewidth": 0.5 if style.line == "-" else 1.1,
-    }
-    error_look = {"capsize": 3, "elinewidth": 1, "ecolor": INK}
-    drawn = ax.bar(x, y, width=0.92 * width, yerr=ends, label=name, error_kw=error_look, **look)
-    behind = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}  # or a line through a number would hide it
-    ax.bar_label(
-        drawn,
-        fmt=lambda value: f"{value:.3g}" if value < 1000 else f"{value:,.0f}",
-        padding=2,
-        fontsize=number_pt,
-        bbox=behind,
-    )
+def _write_values(ax: Axes, drawn: BarContainer, points: float) -> None:
+    """Write its value over each bar, on white, or a line through it would hide it."""
+    behind = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
+    ax.bar_label(drawn, fmt=_three_digits, padding=2, fontsize=points, bbox=behind)
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
 def _scale_by_powers_of_ten(ax: Axes, values: pd.Series) -> None:

@@ -97,24 +97,27 @@ def _number(value: Any) -> float | None:
     return float(value)
 
 
+_DOTS: dict[str, Any] = {"color": SOURCES[GUESS].edge, "linestyle": ":", "linewidth": 1.6, "label": GUESS}
+_STAR: dict[str, Any] = {"color": SOURCES[GUESS].edge, "marker": "*", "markersize": 13, "label": GUESS, "zorder": 5}
+_STAR |= {"markeredgecolor": "white", "markeredgewidth": 0.7, "clip_on": False}
+
+
 def _draw_line(ax: Axes, value: float, axis: str) -> dict[str, object]:
     if axis not in ("x", "y"):
         raise ValueError(f"mark_guess: axis is {axis!r}, expected 'x' or 'y'")
     draw = ax.axvline if axis == "x" else ax.axhline
-    draw(_shown(ax, axis, value), color=SOURCES[GUESS].edge, linestyle=":", linewidth=1.6, label=GUESS, zorder=4)
+    draw(_shown(ax, axis, value), zorder=4, **_DOTS)
     return {axis: value}
 
 
 def _draw_across(ax: Axes, value: float, position: float) -> dict[str, object]:
-    look: dict[str, Any] = {"color": SOURCES[GUESS].edge, "linestyle": ":", "linewidth": 1.6, "zorder": 5}
     ends = [position - _HALF_GROUP, position, position + _HALF_GROUP]
-    ax.plot(ends, 3 * [_shown(ax, "y", value)], marker="*", markevery=[1], label=GUESS, **look, **_STAR)
+    ax.plot(ends, 3 * [_shown(ax, "y", value)], markevery=[1], **_STAR | _DOTS)
     return {"y": value}
 
 
 def _draw_star(ax: Axes, x: float, y: float) -> dict[str, object]:
-    look: dict[str, Any] = {"color": SOURCES[GUESS].edge, "linestyle": "", "marker": "*", "zorder": 5}
-    ax.plot(_shown(ax, "x", x), _shown(ax, "y", y), label=GUESS, **look, **_STAR)
+    ax.plot(_shown(ax, "x", x), _shown(ax, "y", y), linestyle="", **_STAR)
     return {"x": x, "y": y}
 
 
@@ -127,9 +130,6 @@ def _shown(ax: Axes, axis: str, value: float) -> float:
     if not follows and not low <= value <= high:
         (ax.set_xlim if axis == "x" else ax.set_ylim)(min(low, value), max(high, value))
     return value
-
-
-_STAR: dict[str, Any] = {"markersize": 13, "markeredgecolor": "white", "markeredgewidth": 0.7, "clip_on": False}
 
 
 def _position(ax: Axes, group: object) -> float:

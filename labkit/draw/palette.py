@@ -88,30 +88,18 @@ STYLES: dict[str, Style] = {
 }
 
 # Around the bars, in a light and in a dark page: --lk-ink, … in browser/timeline.css and themes.js.
-THEMES = {
-    "light": {
-        "ink": "#1f2328",
-        "muted": "#57606a",
-        "ground": "#ffffff",
-        "raised": "#f6f8fa",
-        "line": "#8c959f",
-        "focus": "#0a58ca",
-        "idle": IDLE,
-        "kept": KEPT,
-        "alarm": "#b42318",
-    },
-    "dark": {
-        "ink": "#f0f3f6",
-        "muted": "#b3bcc6",
-        "ground": "#111111",
-        "raised": "#262b31",
-        "line": "#7d8590",
-        "focus": "#79b8ff",
-        "idle": "#2b3036",
-        "kept": "#6e7781",
-        "alarm": "#ff8a7a",
-    },
+_IN_A_PAGE = {
+    "ink": ("#1f2328", "#f0f3f6"),
+    "muted": ("#57606a", "#b3bcc6"),
+    "ground": ("#ffffff", "#111111"),
+    "raised": ("#f6f8fa", "#262b31"),
+    "line": ("#8c959f", "#7d8590"),
+    "focus": ("#0a58ca", "#79b8ff"),
+    "idle": (IDLE, "#2b3036"),
+    "kept": (KEPT, "#6e7781"),
+    "alarm": ("#b42318", "#ff8a7a"),
 }
+THEMES = {theme: {name: pair[i] for name, pair in _IN_A_PAGE.items()} for i, theme in enumerate(("light", "dark"))}
 
 # --- where the numbers of a series come from: see sources -----------------------------------------
 
@@ -126,6 +114,11 @@ class SeriesStyle(NamedTuple):
     edge: str
     line: str = "-"  # "-", "--" or ":"
     marker: str = ""
+
+    def face(self) -> dict[str, Any]:
+        """Return the look of a bar, as matplotlib's arguments."""
+        look = {"facecolor": self.fill, "edgecolor": self.edge, "hatch": self.hatch, "linestyle": self.line}
+        return {**look, "linewidth": 0.5 if self.line == "-" else 1.1}
 
 
 SOURCES: dict[str, SeriesStyle] = {

@@ -90,8 +90,7 @@ def _draw_way(ax: Axes, drawn: pd.DataFrame, floor: float) -> None:
     look: dict[str, Any]
     for x, (part, start, end, change) in enumerate(drawn.itertuples(index=False)):
         if whole := x in (0, last):
-            source, start = SOURCES[part], floor
-            look = {"facecolor": source.fill, "edgecolor": source.edge, "linestyle": source.line, "linewidth": 1.1}
+            look, start = SOURCES[part].face() | {"linewidth": 1.1}, floor
         else:
             look = styles[part].face(0.6)
         ax.bar(x, end - start, bottom=start, width=_WIDTH, zorder=2, **look)
