@@ -67,14 +67,12 @@ def test_without_a_guess_nothing_is_drawn():
     ("guess", "place", "error", "said"),
     [
         ("GPipe", {"x": 1}, TypeError, "the guess is 'GPipe', expected a number: a choice has no place"),
-        (SimpleNamespace(value=("a", "b")), {"x": 1}, TypeError, "expected a number"),
         (True, {"x": 1}, TypeError, "the guess is True"),
         (float("nan"), {"x": 1}, ValueError, "expected a finite number"),
         (1, {}, TypeError, "got no place, expected one of x, y, group and axis"),
         (1, {"x": 1, "y": 2}, TypeError, "got x and y, expected one of"),
         (1, {"axis": "z"}, ValueError, "axis is 'z', expected 'x' or 'y'"),
         (1, {"group": "3 devices"}, ValueError, "no group '3 devices'; the groups are 1 device, 2 devices"),
-        (None, {}, TypeError, "got no place"),
     ],
 )
 def test_what_has_no_place_in_the_picture_is_refused_and_nothing_drawn(guess, place, error, said):

@@ -102,7 +102,8 @@ def test_overlay_starts_both_tables_at_0_and_marks_where_each_ends():
     boxes = drawn_bars(ax)
     assert len(boxes) == 28 and len(drawn_bars(overlay(two_ranks()[lambda t: t["rank"] == 0], measured))) == 21
     assert min(box[0] for box in boxes) == 0
-    assert sorted(line.get_xdata()[0] for line in ax.lines) == [10, pytest.approx(15)]
+    ends = [(line.get_xdata()[0], line.get_linestyle()) for line in ax.lines]
+    assert ends == [(10, "--"), (pytest.approx(15), "-")]
     entries = [text.get_text() for text in ax.get_legend().get_texts()]
     assert entries[-2:] == ["predicted ends at\n10 s", "measured ends at\n15 s"]
     assert not [pair for pair in combinations(boxes, 2) if overlapping(*pair)]

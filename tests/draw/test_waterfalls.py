@@ -32,20 +32,19 @@ def spans_of(ax):
 # --- bad input ------------------------------------------------------------------------------------
 
 
+def stacked(table, **names):
+    return stacks(table, **{"group": "run", "part": "part", "value": "ms", "label": "ms a step"} | names)
+
+
 @pytest.mark.parametrize(
     ("draw", "message"),
     [
         (lambda: fall(PARTS[:0]), "waterfall.*the table is empty"),
-        (lambda: fall(PARTS.drop(columns="part")), "waterfall.*no column part"),
         (lambda: fall(PARTS.assign(difference_s=math.nan)), "waterfall.*column difference_s has entries"),
         (lambda: fall(PARTS, total=math.inf), "waterfall.*total is inf, expected a finite number"),
-        (lambda: stacks(STACKED[:0], group="run", part="part", value="ms"), "stacks.*the table is empty"),
-        (lambda: stacks(STACKED, group="run", part="name", value="ms"), "stacks.*no column name"),
-        (lambda: stacks(STACKED.assign(ms=-1.0), group="run", part="part", value="ms"), "stacks.*negative"),
-        (
-            lambda: stacks(STACKED.assign(run="one"), group="run", part="part", value="ms"),
-            "stacks.*two rows for one part",
-        ),
+        (lambda: stacked(STACKED, part="name"), "stacks.*no column name"),
+        (lambda: stacked(STACKED.assign(ms=-1.0)), "stacks.*negative"),
+        (lambda: stacked(STACKED.assign(run="one")), "stacks.*two rows for one part"),
     ],
 )
 def test_a_table_that_cannot_be_drawn_is_refused_by_name(draw, message):
@@ -91,7 +90,7 @@ def test_a_part_has_the_colour_of_its_name_and_what_was_emulated_stands_below():
 
 
 def test_parts_stand_on_each_other_in_the_order_of_the_table_and_the_sum_over_them():
-    ax = stacks(STACKED, group="run", part="part", value="ms", label="ms a step")
+    ax = stacked(STACKED)
     backward, exposed = ax.containers
     assert [(bar.get_y(), bar.get_height()) for bar in backward] == [(0, 80), (0, 85)]
     assert [(bar.get_y(), bar.get_height()) for bar in exposed] == [(80, 60), (85, 0)]
