@@ -145,6 +145,8 @@ def test_each_stage_of_a_rank_is_lighter_than_the_one_before_and_the_legend_says
     for row in events.itertuples():
         expected = shade(STYLES[row.name].colour, row.stage // 2, n_chunks)  # stages go round the ranks
         assert colours[round(row.start_s, 6), tops[row.rank]] == to_hex(expected)
+    lightness = [lab(shade(STYLES["forward"].colour, chunk, n_chunks), "normal")[0] for chunk in range(n_chunks)]
+    assert lightness == sorted(set(lightness))
     legend = ax.get_legend()
     ax.figure.draw_without_rendering()
     assert [text.get_text() for text in legend.get_texts()] == list(dict.fromkeys(["forward", "backward", entry]))
