@@ -7,7 +7,7 @@ from to_do import task
 from labkit.draw.picture import drawn_data
 from labkit.explore import collectives_explorer, placement_explorer
 from labkit.explore.grids import placement_map
-from labkit.explore.grids.collectives_seen import SEVEN
+from labkit.explore.grids.collectives import SEVEN
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,8 @@ from to_do import task
 from labkit.draw.picture import drawn_data
 from labkit.explore import ring_explorer
 from labkit.explore.grids import widget
-from labkit.explore.grids.recorded_ring import YOURS, RingError
 from labkit.explore.grids.ring_panel import ring_panel
+from labkit.explore.grids.ring_recording import YOURS, RingError
 from labkit.explore.grids.rings import simulate_ring
 
 
@@ -104,7 +104,7 @@ def recording(monkeypatch):
     return told
 
 
-def test_a_recorded_ring_stands_beside_the_ideal_one_and_in_the_table(explorer, recording):
+def test_a_ring_recording_stands_beside_the_ideal_one_and_in_the_table(explorer, recording):
     recording["trace"] = simulate_ring("naive ring", 4)._replace(name=YOURS)
     said = explorer.record()
     assert said.startswith("Every rank ends up with the whole sum.")

@@ -1,11 +1,11 @@
 ### INSTRUCTORS ONLY: this file holds answers, so it is not in the student edition
-"""labkit.explore.grids.recorded_ring: rings that are wrong, or unusual, are shown as they are."""
+"""labkit.explore.grids.ring_recording: rings that are wrong, or unusual, are shown as they are."""
 
 import torch
 import torch.distributed as dist
 
-from labkit.explore.grids.recorded_ring import record_ring
 from labkit.explore.grids.ring_panel import ring_cells, ring_panel, verdict
+from labkit.explore.grids.ring_recording import record_ring
 from labkit.explore.grids.rings import simulate_ring
 
 

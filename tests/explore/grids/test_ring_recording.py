@@ -1,4 +1,4 @@
-"""labkit.explore.grids.recorded_ring: what a reader's own ring did in real ranks."""
+"""labkit.explore.grids.ring_recording: what a reader's own ring did in real ranks."""
 
 import pytest
 import torch
@@ -6,8 +6,8 @@ import torch.distributed as dist
 from to_do import task
 
 from labkit import todo
-from labkit.explore.grids.recorded_ring import RingError, record_ring
 from labkit.explore.grids.ring_panel import ring_cells, verdict
+from labkit.explore.grids.ring_recording import RingError, record_ring
 from labkit.explore.grids.rings import simulate_ring
 
 
@@ -113,7 +113,7 @@ def waits_for_ever(tensor):
 
 
 def test_one_that_does_not_end_is_ended_and_said(monkeypatch):
-    monkeypatch.setattr("labkit.explore.grids.recorded_ring.TIMEOUT_S", 3.0)
+    monkeypatch.setattr("labkit.explore.grids.ring_recording.TIMEOUT_S", 3.0)
     with pytest.raises(RingError, match="it did not end in time"):
         record_ring(2, waits_for_ever)
 

@@ -1,9 +1,9 @@
-"""labkit.explore.grids.collectives_seen: what seven collectives do, seen in real ranks."""
+"""labkit.explore.grids.collectives: what seven collectives do, seen in real ranks."""
 
 import pytest
 
 from labkit.draw.cell_figure import GridStep
-from labkit.explore.grids.collectives_seen import SEVEN, seen_collectives
+from labkit.explore.grids.collectives import SEVEN, seen_collectives
 
 # By hand, as MPI's standard draws them: a letter for each rank's tensor; . is nothing, S the sum.
 DRAWN = {
