@@ -76,12 +76,8 @@ def cell_figure(
     ``columns``, and ``corner`` says what they name. An arrow leads from a cell that is sent to the
     rank where it goes. The label of a cell is written in it if it can be read. In the CSV of the
     figure there is a row per cell: rank, column, name, label, sentence, grid.
-
-    Raises ValueError if there is no grid.
     """
     grids = [grid for grid in places if grid]
-    if not grids:
-        raise ValueError("cell_figure: there is no grid, expected one or more")
     width = _WITH_ARROWS if any(list(grid.arrows()) for grid in grids) else 1 - 2 * INSET
     panels = [grid.shown(len(columns), width) for grid in grids]
     look = Look.of(panels, TimeAxis("", "", 1), _LETTERS_PT)

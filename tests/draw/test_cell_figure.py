@@ -111,8 +111,3 @@ def test_its_data_are_the_cells_with_their_sentences():
     table = drawn_data(drawn(grid(title="before"), grid(title="after")))
     assert list(table.columns) == ["rank", "column", "name", "label", "sentence", "grid", "panel"]
     assert len(table) == 18 and table["grid"].unique().tolist() == ["before", "after"]
-
-
-def test_without_a_grid_it_refuses():
-    with pytest.raises(ValueError, match="there is no grid"):
-        drawn()
