@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import torch
 
-__all__ = ["BACKENDS", "LaunchTimeout", "RankError", "Run", "device", "launch", "progress", "workers"]
+__all__ = ["BACKENDS", "LaunchTimeout", "LinkTooFast", "RankError", "Run", "device", "launch", "progress", "workers"]
 
 T = TypeVar("T")
 
@@ -280,6 +280,10 @@ _transport: dict[int, float] = {}  # world size -> bytes per second that gloo mo
 TRANSPORT_TIMEOUT_S = 60.0
 
 
+class LinkTooFast(ValueError):
+    """A link is faster than the transport over which it is to be emulated."""
+
+
 def _plan(*options: Any) -> LaunchPlan:
     """Check all that can be checked before ranks start, and decide."""
     __tracebackhide__ = True
@@ -305,7 +309,7 @@ def _check_slower(plan: LaunchPlan, link: Link) -> None:
         with WarmRanks(replace(plan, link=None, timeout_s=TRANSPORT_TIMEOUT_S)) as ranks:
             _transport[n] = max(_transport.get(n, 0.0), min(ranks.run(measure_transport).values))
     if link.bytes_per_s > _transport[n]:
-        raise ValueError(
+        raise LinkTooFast(
             f"launch: link is {link}, faster than the transport under it: gloo moves {_transport[n] / 1e6:.0f} MB/s between "
             f"{n} ranks on this machine, and an emulated link can only be slower. Take a slower link here, such as "
             "labkit.cost.ETHERNET_1G; the faster ones are for prediction, with labkit.cost"

@@ -21,7 +21,7 @@ from packaging.requirements import Requirement
 pytestmark = pytest.mark.slow
 PYPROJECT = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
 REQUIREMENTS = [Requirement(text) for text in PYPROJECT["dependencies"] + PYPROJECT["optional-dependencies"]["test"]]
-NEED_NO_TORCH = ["schedule", "simulate", "cost", "draw/test_charts.py", "draw/test_schedule_tables.py"]
+NEED_NO_TORCH = ["schedule", "simulate", "cost", "draw/test_charts.py", "draw/test_schedule_figures.py"]
 OF_MODELS = ["test_models.py", "test_gpt2_pipeline.py", "train/test_translation.py"]
 
 

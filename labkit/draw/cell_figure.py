@@ -17,8 +17,8 @@ from matplotlib.path import Path
 
 from labkit.draw.cells import INSET
 from labkit.draw.layout import TimeAxis
-from labkit.draw.painter import SIDE_BY_SIDE, Look, hide_frame, paint
-from labkit.draw.palette import IDLE, INK, darker
+from labkit.draw.painter import SIDE_BY_SIDE, Look, legend_entries, paint
+from labkit.draw.palette import IDLE, INK, Style
 from labkit.draw.panel import Panel
 from labkit.draw.picture import PAGE_IN, attach, house_style
 
@@ -139,7 +139,7 @@ def _new_figure(
 
 
 def _label(ax: Axes, title: str, columns: Sequence[str], corner: str, name_rows: bool) -> None:
-    hide_frame(ax)
+    ax.spines[:].set_visible(False)
     ax.xaxis.tick_top()
     ax.tick_params(length=0, pad=2)
     ax.set_xticks([place + 0.5 for place in range(len(columns))], labels=list(columns), fontsize=7.5)
@@ -165,9 +165,8 @@ def _draw_arrows(ax: Axes, grid: GridStep, width: float) -> None:
 
 def _legend(panels: Sequence[Panel], look: Look) -> dict[str, Any]:
     """Return what stands for each name: of one that has shades the lightest and the darkest."""
-    handles, shaded = {}, {name for panel in panels for name in panel.bars["name"][panel.bars["chunk"] > 0]}
-    for name, (_, hatch) in look.styles.items():
-        fills = [look.fill(name, chunk) for chunk in ((look.n_chunks - 1, 0) if name in shaded else (0,))]
-        patches = [Patch(facecolor=fill, edgecolor=darker(fill), hatch=hatch, linewidth=0.5) for fill in fills]
-        handles[name] = tuple(patches) if len(patches) > 1 else patches[0]
-    return handles | ({"nothing": Patch(color=IDLE)} if any(panel.idle is not None for panel in panels) else {})
+    entries = legend_entries(look.styles)
+    for name in {name for panel in panels for name in panel.bars["name"][panel.bars["chunk"] > 0]}:
+        ends = [Style(look.fill(name, chunk), look.styles[name].hatch) for chunk in (look.n_chunks - 1, 0)]
+        entries[name] = tuple(Patch(**style.face(0.5)) for style in ends)
+    return entries | ({"nothing": Patch(color=IDLE)} if any(panel.idle is not None for panel in panels) else {})

@@ -10,14 +10,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 from matplotlib.ticker import LogFormatter
 
 from labkit.base.formats import emulated
 from labkit.base.texts import listed
 from labkit.draw.marks import lines_at, mark_guess, remember_columns
 from labkit.draw.palette import GRID, INK, MEASURED, SOURCES, SeriesStyle, darker
-from labkit.draw.picture import attach, house_style, new_axes
+from labkit.draw.picture import attach, house_style, new_axes, put_legend_right
 from labkit.draw.sources import bar_styles, is_told, line_styles, source_of
 
 __all__ = ["bars", "by_source", "curve", "curves", "lines_at", "mark_guess", "one_legend", "panels"]
@@ -302,9 +301,5 @@ def _finish(ax: Axes, x_label: str, y_label: str, note: str) -> None:
     ax.grid(axis="y", color=GRID, linewidth=0.6)
     ax.set_ylabel(y_label)
     ax.set_xlabel("\n".join([*([x_label] if x_label else []), *textwrap.wrap(note, _characters_across(ax))]))
-    handles, labels = ax.get_legend_handles_labels()
-    if len(labels) < 2:
-        return  # the axis says it all
-    order = sorted(range(len(labels)), key=lambda i: isinstance(handles[i], Line2D))  # what was measured comes first
-    handles, labels = [handles[i] for i in order], [labels[i] for i in order]
-    ax.legend(handles, labels, loc="upper left", bbox_to_anchor=(1.005, 1.0), borderaxespad=0.0)
+    if len(ax.get_legend_handles_labels()[1]) > 1:  # or else the axis says it all
+        put_legend_right(ax)

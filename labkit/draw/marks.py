@@ -13,11 +13,10 @@ from weakref import WeakKeyDictionary
 
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 
 from labkit.base.texts import listed
 from labkit.draw.palette import GUESS, MUTED, SOURCES
-from labkit.draw.picture import attach, drawn_table, house_style
+from labkit.draw.picture import attach, drawn_table, house_style, put_legend_right
 from labkit.draw.sources import source_of
 
 _HALF_GROUP = 0.45  # of the room that a group of bars takes
@@ -65,9 +64,8 @@ def mark_guess(
     Raises TypeError for a guess that is no number, such as a choice, or not exactly one place;
     ValueError for a number that is not finite, a group that is not there, or an unknown axis.
     """
-    places = {
-        name: place for name, place in (("x", x), ("y", y), ("group", group), ("axis", axis)) if place is not None
-    }
+    given = {"x": x, "y": y, "group": group, "axis": axis}
+    places = [name for name, place in given.items() if place is not None]
     if len(places) != 1:
         raise TypeError(f"mark_guess: got {listed(places) or 'no place'}, expected one of x, y, group and axis")
     value = _number(getattr(guess, "value", guess))
@@ -147,13 +145,11 @@ def _position(ax: Axes, group: object) -> float:
 
 def _refresh_legend(ax: Axes) -> None:
     """Write the legend anew, each name once, where it stood; without one, beside the axes."""
-    entries = dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
     before: Any = ax.get_legend()
     if before is None:
-        order = sorted(entries, key=lambda name: isinstance(entries[name], Line2D))  # what was measured comes first
-        place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.005, 1.0), "borderaxespad": 0.0}
-        ax.legend([entries[name] for name in order], order, **place)
+        put_legend_right(ax)
         return
+    entries = dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
     order = [text.get_text() for text in before.get_texts()]
     names = [*(name for name in order if name in entries), *(name for name in entries if name not in order)]
     place = {"loc": before._loc, "borderaxespad": before.borderaxespad, "frameon": before.get_frame_on()}

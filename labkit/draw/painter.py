@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
@@ -20,7 +20,7 @@ from labkit.draw import palette
 from labkit.draw.layout import TimeAxis
 from labkit.draw.palette import Style, darker, mixed, shade, styles_of, text_colour
 from labkit.draw.panel import Label, Panel
-from labkit.draw.picture import PAGE_IN, attach, house_style
+from labkit.draw.picture import PAGE_IN, attach, house_style, put_legend_right
 
 SIDE_BY_SIDE: dict[Any, Any] = {tuple: HandlerTuple(ndivide=None, pad=0)}  # for a legend with legend_entries in it
 _NARROW_PT = 3.0  # a bar narrower than this has no edge, and no hatching
@@ -91,7 +91,7 @@ def panel_figure(parts: Sequence[tuple[Panel, TimeAxis]], note: str = "") -> Fig
             ax.set_xlabel(time.label)
             ax.set_title("   ".join(filter(None, [panel.title, panel.facts])), fontsize=8.5, loc="left")
             styles = {name: style for name, style in look.styles.items() if name in set(panel.bars["name"]) - named}
-            put_legend_right(ax, *legend_entries(styles))
+            put_panel_legend(ax, styles)
             named |= set(styles)
             attach(ax, panel.bars.assign(title=panel.title))
         if note:
@@ -110,11 +110,6 @@ def points_per_unit(ax: Axes) -> tuple[float, float]:
     assert figure is not None
     x, y = 72 * figure.get_size_inches() * ax.get_position().size / np.ptp([ax.get_xlim(), ax.get_ylim()], axis=1)
     return float(x), float(y)
-
-
-def hide_frame(ax: Axes) -> None:
-    """Hide the lines around the axes."""
-    ax.spines[:].set_visible(False)
 
 
 def _corners(boxes: pd.DataFrame, per_second: float) -> np.ndarray:
@@ -144,8 +139,7 @@ def _draw_bars(ax: Axes, panel: Panel, look: Look) -> None:
     for (name, chunk), chosen in groups.items():
         colour, hatch = look.fill(name, chunk), look.styles[name].hatch
         wide, narrow = chosen[width_pt[chosen] > least_pt], chosen[width_pt[chosen] <= least_pt]
-        edge = {"edgecolor": darker(colour), "linewidth": 0.5, "hatch": hatch}
-        _add_boxes(ax, corners[wide], facecolor=colour, **edge, **shared)
+        _add_boxes(ax, corners[wide], **Style(colour, hatch).face(0.5), **shared)
         hair = _narrow_look(colour, hatch, width_pt[narrow] if panel.of_ops else None)
         _add_boxes(ax, corners[narrow], **hair, **shared)
     _add_boxes(ax, corners[offered], facecolor="none", edgecolor=palette.INK, linestyle="--", zorder=2)
@@ -246,31 +240,26 @@ def _write_peaks(ax: Axes, peaks: Sequence[Label], inside: bool) -> None:
 # --- legends --------------------------------------------------------------------------------------
 
 
-def legend_entries(styles: dict[str, Style], n_chunks: int = 1) -> tuple[list[Any], list[str]]:
-    """Return a patch and a label per name, and how the stages of a rank are told apart."""
-    handles: list[Any] = [
-        Patch(facecolor=colour, edgecolor=darker(colour), hatch=hatch, linewidth=0.5)
-        for colour, hatch in styles.values()
-    ]
-    labels = list(styles)
+def legend_entries(styles: Mapping[str, Style], n_chunks: int = 1) -> dict[str, Any]:
+    """Return a patch for each name, and how the stages of a rank are told apart."""
+    entries: dict[str, Any] = {name: Patch(**style.face(0.5)) for name, style in styles.items()}
     if n_chunks > 1:
+        label = "1st, 2nd stage of a rank" if n_chunks == 2 else f"1st to last of a rank's {n_chunks} stages"
         shades = [shade(palette.ANY, chunk, n_chunks) for chunk in range(n_chunks)]
-        handles.append(tuple(Patch(facecolor=each, edgecolor=darker(each), linewidth=0.5) for each in shades))
-        labels.append("1st, 2nd stage of a rank" if n_chunks == 2 else f"1st to last of a rank's {n_chunks} stages")
-    return handles, labels
+        entries[label] = tuple(Patch(**Style(colour, "").face(0.5)) for colour in shades)
+    return entries
 
 
-def strip_entry(height_pt: float) -> tuple[Any, str]:
-    """Return handle and label for strips of that height."""
+def strip_entry(height_pt: float) -> dict[str, Any]:
+    """Return the handle for strips of that height."""
     if height_pt >= _LEAST_STEPS_PT:
-        return Patch(**_STEPS), "activations kept"
+        return {"activations kept": Patch(**_STEPS)}
     shades = tuple(Patch(facecolor=_kept_shade(share)) for share in (0.2, 0.6, 1.0))
-    return shades, "activations kept (darker: more)"
+    return {"activations kept (darker: more)": shades}
 
 
-def put_legend_right(ax: Axes, handles: list[Any], labels: list[str]) -> None:
-    """Put a legend to the right of the axes, and the marks that are on them into it."""
-    marks, texts = ax.get_legend_handles_labels()
-    place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.005, 1.0), "borderaxespad": 0.0}
-    if handles or marks:
-        ax.legend([*handles, *marks], [*labels, *texts], handler_map=SIDE_BY_SIDE, **place)
+def put_panel_legend(ax: Axes, styles: Mapping[str, Style], n_chunks: int = 1) -> None:
+    """Put a legend of names and marks to the right of the axes."""
+    marks = dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
+    if entries := legend_entries(styles, n_chunks) | marks:
+        put_legend_right(ax, entries, handler_map=SIDE_BY_SIDE)

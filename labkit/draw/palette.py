@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib.colors import to_hex, to_rgb
 
@@ -19,6 +19,11 @@ class Style(NamedTuple):
 
     colour: str
     hatch: str
+
+    def face(self, linewidth: float) -> dict[str, Any]:
+        """Return the look of a patch or bar, as matplotlib's arguments."""
+        look = {"facecolor": self.colour, "edgecolor": darker(self.colour), "hatch": self.hatch}
+        return {**look, "linewidth": linewidth}
 
 
 PALETTE = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#0072B2", "#D55E00", "#999999")
@@ -80,6 +85,32 @@ STYLES: dict[str, Style] = {
     "gradients": Style(_ORANGE, "\\\\\\"),
     "optimizer state": Style(_GREY, "+++"),
     "master": Style(_GREEN, ""),
+}
+
+# Around the bars, in a light and in a dark page: --lk-ink, … in browser/timeline.css and themes.js.
+THEMES = {
+    "light": {
+        "ink": "#1f2328",
+        "muted": "#57606a",
+        "ground": "#ffffff",
+        "raised": "#f6f8fa",
+        "line": "#8c959f",
+        "focus": "#0a58ca",
+        "idle": IDLE,
+        "kept": KEPT,
+        "alarm": "#b42318",
+    },
+    "dark": {
+        "ink": "#f0f3f6",
+        "muted": "#b3bcc6",
+        "ground": "#111111",
+        "raised": "#262b31",
+        "line": "#7d8590",
+        "focus": "#79b8ff",
+        "idle": "#2b3036",
+        "kept": "#6e7781",
+        "alarm": "#ff8a7a",
+    },
 }
 
 # --- where the numbers of a series come from: see sources -----------------------------------------

@@ -12,7 +12,7 @@ import io
 import os
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
 from matplotlib.container import BarContainer, ErrorbarContainer
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from labkit.base.files import lab_folder, write_atomically
 from labkit.draw.palette import FRAME, INK
@@ -73,6 +74,15 @@ def house_style() -> Iterator[None]:
 def new_axes(width_in: float, height_in: float) -> Axes:
     """Return axes in a figure of their own, at most as wide as a page (inches)."""
     return plt.subplots(figsize=(min(width_in, PAGE_IN), height_in), layout="constrained")[1]
+
+
+def put_legend_right(ax: Axes, entries: Mapping[str, Any] | None = None, **look: Any) -> None:
+    """Put a legend to the right of the axes: of ``entries``, or of what is drawn, bars first."""
+    if entries is None:
+        named = dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
+        entries = dict(sorted(named.items(), key=lambda entry: isinstance(entry[1], Line2D)))
+    place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.005, 1.0), "borderaxespad": 0.0}
+    ax.legend(list(entries.values()), list(entries), **place, **look)
 
 
 def attach(ax: Axes, table: pd.DataFrame, after: pd.DataFrame | None = None) -> None:

@@ -27,11 +27,10 @@ from labkit.draw.memory_strips import ABOVE, peaks_of, pieces_of, strips_of, uni
 from labkit.draw.painter import (
     SIDE_BY_SIDE,
     Look,
-    hide_frame,
     legend_entries,
     paint,
     points_per_unit,
-    put_legend_right,
+    put_panel_legend,
     strip_entry,
 )
 from labkit.draw.palette import GRID, IDLE, KEPT_EDGE
@@ -66,7 +65,7 @@ class _Run(NamedTuple):
     @classmethod
     def of(cls, title: str, table: pd.DataFrame, memory: bool) -> _Run:
         what = f"schedules(tables): {title!r}"
-        events = from_zero(prepare(table, what)).assign(schedule=str(title))
+        events = from_zero(prepare(table, what))
         try:
             makespan_s, bubble = makespan(events), bubble_fraction(events)
             pieces = pieces_of(events, _end_s(events)) if memory else None
@@ -88,15 +87,13 @@ class _Run(NamedTuple):
         strips, peaks = strips_of(self.pieces, panel, strip, most_kept), peaks_of(self.pieces, panel, strip)
         return replace(panel, strips=strips, peaks=peaks)
 
-    def data(self) -> pd.DataFrame:
+    def data(self, title: str) -> pd.DataFrame:
         """Return what its panel shows: its events, and pieces of its strips, named activations."""
-        table = self.events[["schedule", *EVENT_COLUMNS]]
+        columns, table = ["schedule", *EVENT_COLUMNS], self.events.assign(schedule=title)
         if self.pieces is None:
-            return table
-        pieces = self.pieces[["rank", "start_s", "end_s", "kept"]].assign(
-            name="activations", schedule=table["schedule"]
-        )
-        return pd.concat([table, pieces], ignore_index=True).astype({"kept": "Int64"})
+            return table[columns]
+        pieces = self.pieces.assign(name="activations", schedule=title)
+        return pd.concat([table, pieces], ignore_index=True)[[*columns, "kept"]].astype({"kept": "Int64"})
 
 
 def _end_s(events: pd.DataFrame) -> float:
@@ -143,12 +140,13 @@ def schedules(
     note = f"{note.removesuffix('.')}. {unit}" if note and unit else note or unit
     note_lines = textwrap.wrap(note, _CHARACTERS_ACROSS)
     with house_style():
-        entries = _legend(look, 72 * row_in * (_STRIP - ABOVE) if memory else None)
+        entries = legend_entries(look.styles, look.n_chunks) | {"idle": Patch(color=IDLE)}
+        entries |= strip_entry(72 * row_in * (_STRIP - ABOVE)) if memory else {}
         figure, grid = _new_figure([row_in * panel.height for panel in panels], entries, len(note_lines))
         for ax, panel, (title, run) in zip(grid[:, 0], panels, runs.items(), strict=True):
             ax.grid(axis="x", color=GRID, linewidth=0.6)
             ax.tick_params(axis="x", length=0, labelbottom=False)
-            hide_frame(ax)
+            ax.spines[:].set_visible(False)
             paint(ax, panel, look, (-0.002 * extent_s, 1.002 * extent_s), margin=_GAP / 2, peaks="beside")
             above: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "baseline"}
             ax.annotate(title, (0, 1), (0, 5), weight="bold", fontsize=10, **above)
@@ -156,45 +154,26 @@ def schedules(
             ax.annotate(f"bubble {100 * run.bubble:.1f} %", (1, 1), (0, 5), ha="right", **above)
             if memory:
                 ax.annotate("peak", (1, 1), (8, 5), fontsize=8, color=KEPT_EDGE, **above)
-            attach(ax, run.data())
+            attach(ax, run.data(title))
         ax.tick_params(axis="x", length=3, labelbottom=True)
         ax.set_xlabel("\n".join([time.label, *note_lines]))
     return figure
 
 
-def _legend(look: Look, strip_pt: float | None) -> tuple[list[Any], list[str], int]:
-    """Return handles, labels and the number of lines that they take."""
-    handles, labels = legend_entries(look.styles, look.n_chunks)
-    more = [(Patch(color=IDLE), "idle"), *([strip_entry(strip_pt)] if strip_pt else [])]
-    handles, labels = handles + [handle for handle, _ in more], labels + [label for _, label in more]
-    width_pt = sum(_HANDLE_PT + _LETTER_PT * len(label) for label in labels)
-    return handles, labels, math.ceil(width_pt / (72 * (PAGE_IN - _LEFT_IN)))
-
-
-def _new_figure(
-    heights: Sequence[float], entries: tuple[list[Any], list[str], int], n_note_lines: int
-) -> tuple[Figure, np.ndarray]:
+def _new_figure(heights: Sequence[float], entries: Mapping[str, Any], n_note_lines: int) -> tuple[Figure, np.ndarray]:
     """Return a figure of axes of these heights, inches, with a legend above and room for a note."""
-    handles, labels, n_lines = entries
+    legend_pt = sum(_HANDLE_PT + _LETTER_PT * len(label) for label in entries)
+    n_lines = math.ceil(legend_pt / (72 * (PAGE_IN - _LEFT_IN)))
     above = _LEGEND_IN + 1.5 * _LEGEND_PT / 72 * (n_lines - 1) + _TITLE_IN
     below, titles = _AXIS_IN + _LINE_IN * n_note_lines, _TITLE_IN * (len(heights) - 1)
     total = above + sum(heights) + titles + below
-    edges = {
-        "left": _LEFT_IN / PAGE_IN,
-        "right": 1 - _RIGHT_IN / PAGE_IN,
-        "top": 1 - above / total,
-        "bottom": below / total,
-    }
-    form = {**edges, "height_ratios": heights, "hspace": _TITLE_IN * len(heights) / sum(heights)}
-    figure, grid = plt.subplots(len(heights), figsize=(PAGE_IN, total), squeeze=False, gridspec_kw=form)
-    place: dict[str, Any] = {
-        "loc": "upper left",
-        "bbox_to_anchor": (_LEFT_IN / PAGE_IN, 1 - 0.06 / total),
-        "borderaxespad": 0.0,
-    }
-    space: dict[str, Any] = {"borderpad": 0.0, "columnspacing": 1.4, "handletextpad": 0.5, "fontsize": _LEGEND_PT}
-    n_columns = math.ceil(len(labels) / n_lines)
-    figure.legend(handles, labels, ncols=n_columns, handler_map=SIDE_BY_SIDE, **place, **space)
+    figure, grid = plt.subplots(len(heights), figsize=(PAGE_IN, total), squeeze=False, height_ratios=heights)
+    hspace = _TITLE_IN * len(heights) / sum(heights)
+    figure.subplots_adjust(_LEFT_IN / PAGE_IN, below / total, 1 - _RIGHT_IN / PAGE_IN, 1 - above / total, hspace=hspace)
+    corner, n_columns = (_LEFT_IN / PAGE_IN, 1 - 0.06 / total), math.ceil(len(entries) / n_lines)
+    place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": corner, "borderaxespad": 0.0, "borderpad": 0.0}
+    space: dict[str, Any] = {"columnspacing": 1.4, "handletextpad": 0.5, "fontsize": _LEGEND_PT, "ncols": n_columns}
+    figure.legend(list(entries.values()), list(entries), handler_map=SIDE_BY_SIDE, **place, **space)
     return figure, grid
 
 
@@ -229,11 +208,11 @@ def schedule_table(schedule: Schedule, ax: Axes | None = None) -> Axes:
             cell_in = min(_CELL_IN, (PAGE_IN - _BESIDE_IN) / n_slots)
             row_in = min(_CELL_IN, max(cell_in, _LEAST_ROW_IN), _MOST_TABLE_IN / panel.height)
             ax = new_axes(_BESIDE_IN + cell_in * n_slots, _BELOW_IN + row_in * panel.height)
-        hide_frame(ax)
+        ax.spines[:].set_visible(False)
         paint(ax, panel, look, (0, n_slots))
         _label_slots(ax, n_slots, look.time)
         ax.set_title(schedule.name, loc="left", fontsize=10, weight="bold")
-        put_legend_right(ax, *legend_entries(look.styles, look.n_chunks))
+        put_panel_legend(ax, look.styles, look.n_chunks)
     attach(ax, events[["rank", "slot", "name", "stage", "micro_batch"]])
     return ax
 

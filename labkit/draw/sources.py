@@ -44,12 +44,20 @@ def source_of(name: str) -> str | None:
     Its name begins with a word of the source, ``"measured, 1 Gbit/s"``, or has one after a comma or
     in brackets at its end: ``"ring, predicted"``, ``"BERT (reported)"``.
     """
-    parts = [name, *re.findall(r"(?:, |: |\()([^,:()]+)\)?$", name)]
-    for part in parts:
+    return _split(name)[1]
+
+
+def _split(name: str) -> tuple[str, str | None]:
+    """Return what a name says before its source, and that: ``"ring", PREDICTED``.
+
+    A name that begins with its source says nothing before it.
+    """
+    end = re.search(r"(?:, |: | ?\()([^,:()]+)\)?$", name)
+    for what, part in [("", name), *([(name[: end.start()], end[1])] if end else [])]:
         for source, words in _WORDS.items():
             if re.match(words, part.strip().lower()):
-                return source
-    return None
+                return what, source
+    return name, None
 
 
 def is_told(name: str) -> bool:
@@ -99,31 +107,19 @@ def line_styles(names: Iterable[str], source: str = MEASURED) -> dict[str, Serie
     then where from, ``"ring, predicted"``, has the colour of what: that of ``"ring"``. ``source``
     is that of names that do not say it.
     """
-    names = list(names)
-    kinds = {name: source_of(name) for name in names}
-    whole = {name: bool(kinds[name]) and _source_first(name) for name in names}
-    bases = list(dict.fromkeys(_base(name) for name in names if not whole[name]))
-    free = LINE_COLOURS[1:] if any(whole.values()) else LINE_COLOURS
+    split = {name: _split(name) for name in names}
+    whats = list(dict.fromkeys(what for what, _ in split.values() if what))
+    free = LINE_COLOURS if all(what for what, _ in split.values()) else LINE_COLOURS[1:]
     styles = {}
-    for name in names:
-        look = SOURCES[kinds[name] or source]
-        if whole[name]:
-            alike = [other for other in names if whole[other] and kinds[other] == kinds[name]]
-            number = alike.index(name)
-            edge = mixed(look.edge, "white", _LIGHTEST * number / (len(alike) - 1)) if number else look.edge
-            marker = look.marker and (look.marker if number == 0 else MARKERS[number % len(MARKERS)])
-            styles[name] = look._replace(edge=edge, marker=marker)
+    for name, (what, found) in split.items():
+        look = SOURCES[found or source]
+        if what:
+            i = whats.index(what)
+            edge, marker = free[i % len(free)], MARKERS[i % len(MARKERS)]
         else:
-            i = bases.index(_base(name))
-            marker = MARKERS[i % len(MARKERS)] if look.marker else ""
-            styles[name] = look._replace(edge=free[i % len(free)], marker=marker)
+            alike = [other for other, each in split.items() if each == (what, found)]
+            i = alike.index(name)
+            edge = mixed(look.edge, "white", _LIGHTEST * i / (len(alike) - 1)) if i else look.edge
+            marker = MARKERS[i % len(MARKERS)] if i else look.marker
+        styles[name] = look._replace(edge=edge, marker=look.marker and marker)
     return styles
-
-
-def _source_first(name: str) -> bool:
-    return any(re.match(words, name.lower()) for words in _WORDS.values())
-
-
-def _base(name: str) -> str:
-    """Return what a name says before its source: "ring" of "ring, predicted"."""
-    return re.sub(r"(, |: | \()[^,:()]+\)?$", "", name) if source_of(name) else name

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from labkit.base.formats import emulated
 from labkit.draw.layout import GAP, Part, TimeAxis, from_zero, lay_out, prepare, time_axis
-from labkit.draw.painter import Look, legend_entries, paint, put_legend_right
+from labkit.draw.painter import Look, paint, put_panel_legend
 from labkit.draw.palette import BAND, GRID
 from labkit.draw.panel import Mark, Panel
 from labkit.draw.picture import PAGE_IN, attach, house_style, new_axes
@@ -76,5 +76,5 @@ def _draw(panel: Panel, ax: Axes | None, time: TimeAxis, note: str) -> Axes:
         for top, bottom in ranks[1::2]:
             ax.axhspan(top - GAP / 2, bottom + GAP / 2, color=BAND, linewidth=0, zorder=0)
         ax.set_xlabel("\n".join([time.label, *textwrap.wrap(note, 110)]))
-        put_legend_right(ax, *legend_entries(look.styles, look.n_chunks))
+        put_panel_legend(ax, look.styles, look.n_chunks)
     return ax

@@ -10,12 +10,11 @@ from matplotlib.axes import Axes
 
 from labkit.base.formats import emulated
 from labkit.draw.charts import _check_columns, _finish, _label_groups
-from labkit.draw.palette import MEASURED, PREDICTED, SOURCES, SeriesStyle, darker, styles_of, text_colour
-from labkit.draw.picture import attach, house_style, new_axes
+from labkit.draw.palette import MEASURED, PREDICTED, SOURCES, styles_of, text_colour
+from labkit.draw.picture import attach, house_style, new_axes, put_legend_right
 
 _WIDTH = 0.72
 _SMALL = 0.35  # of the height: parts together smaller than this are drawn larger, on an axis cut off below
-_BEHIND = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}  # or a line through a number would hide it
 
 
 # --- a waterfall ----------------------------------------------------------------------------------
@@ -83,10 +82,6 @@ def _floor(drawn: pd.DataFrame) -> float:
     return max(0.0, float(step * np.floor((low - 1.2 * (high - low)) / step)))
 
 
-def _look_of_end(style: SeriesStyle) -> dict[str, Any]:
-    return {"facecolor": style.fill, "edgecolor": style.edge, "linestyle": style.line, "linewidth": 1.1}
-
-
 def _draw_way(ax: Axes, drawn: pd.DataFrame, floor: float) -> None:
     """Draw bars, a thin line from each to the next, and over each its number."""
     parts, last = drawn["part"].tolist(), len(drawn) - 1
@@ -94,26 +89,26 @@ def _draw_way(ax: Axes, drawn: pd.DataFrame, floor: float) -> None:
     room = 0.02 * (drawn["to"].max() - floor)
     look: dict[str, Any]
     for x, (part, start, end, change) in enumerate(drawn.itertuples(index=False)):
-        whole = x in (0, last)
-        if whole:
-            look, start = _look_of_end(SOURCES[part]), floor
+        if whole := x in (0, last):
+            source, start = SOURCES[part], floor
+            look = {"facecolor": source.fill, "edgecolor": source.edge, "linestyle": source.line, "linewidth": 1.1}
         else:
-            style = styles[part]
-            look = {
-                "facecolor": style.colour,
-                "edgecolor": darker(style.colour),
-                "hatch": style.hatch,
-                "linewidth": 0.6,
-            }
+            look = styles[part].face(0.6)
         ax.bar(x, end - start, bottom=start, width=_WIDTH, zorder=2, **look)
-        if not whole and start == end:
-            ax.plot([x - _WIDTH / 2, x + _WIDTH / 2], [end, end], color=darker(style.colour), linewidth=1.2)
+        if start == end:
+            ax.plot([x - _WIDTH / 2, x + _WIDTH / 2], [end, end], color=look["edgecolor"], linewidth=1.2)
         if x < last:
             ax.plot([x + _WIDTH / 2, x + 1 - _WIDTH / 2], [end, end], color="#8A9299", linewidth=0.9, zorder=1.5)
         text = f"{change:.4g}" if whole else f"{change:+.3g}".replace("-", "−")
-        ax.text(x, max(start, end) + room, text, ha="center", va="bottom", fontsize=8.5, bbox=_BEHIND, zorder=4)
+        _write_over(ax, x, max(start, end) + room, text)
     ax.set_ylim(floor, floor + 1.12 * (drawn["to"].max() - floor))
     ax.set_xlim(-0.6, last + 0.6)
+
+
+def _write_over(ax: Axes, x: float, y: float, text: str) -> None:
+    """Write a number over a bar, on white, or a line through it would hide it."""
+    behind = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
+    ax.text(x, y, text, ha="center", va="bottom", fontsize=8.5, bbox=behind, zorder=4)
 
 
 # --- stacked bars ---------------------------------------------------------------------------------
@@ -154,9 +149,9 @@ def stacks(
         _label_groups(ax, groups)
         _finish(ax, "", label or value, emulated(table, note=note))
         ax.set_axisbelow(True)
-        handles, names = ax.get_legend_handles_labels()
         if len(parts) > 1:  # in the order in which they stand
-            ax.legend(handles[::-1], names[::-1], loc="upper left", bbox_to_anchor=(1.005, 1.0), borderaxespad=0.0)
+            handles, names = ax.get_legend_handles_labels()
+            put_legend_right(ax, dict(zip(names[::-1], handles[::-1], strict=True)))
     attach(ax, table[[group, part, value]])
     return ax
 
@@ -165,27 +160,20 @@ def _draw_stacks(ax: Axes, heights: np.ndarray, parts: list[str]) -> None:
     """Draw ``heights``, a row per part and a column per bar, with a number where there is room."""
     styles, base, tallest = styles_of(parts), np.zeros(heights.shape[1]), heights.sum(axis=0).max()
     for name, row in zip(parts, heights, strict=True):
-        colour, hatch = styles[name]
-        look: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": darker(colour), "linewidth": 0.6}
-        ax.bar(range(len(row)), row, bottom=base, width=_WIDTH, label=name, zorder=2, **look)
+        colour = styles[name].colour
+        ax.bar(range(len(row)), row, bottom=base, width=_WIDTH, label=name, zorder=2, **styles[name].face(0.6))
+        look: dict[str, Any] = {
+            "ha": "center",
+            "va": "center",
+            "fontsize": 8,
+            "color": text_colour(colour),
+            "zorder": 3,
+        }
+        behind = {"facecolor": colour, "edgecolor": "none", "pad": 1.2}
         for x, (height, low) in enumerate(zip(row, base, strict=True)):
             if height > 0.07 * tallest:
-                behind = {"facecolor": colour, "edgecolor": "none", "pad": 1.2}
-                ink = text_colour(colour)
-                ax.text(
-                    x,
-                    low + height / 2,
-                    f"{height:.3g}",
-                    ha="center",
-                    va="center",
-                    fontsize=8,
-                    color=ink,
-                    bbox=behind,
-                    zorder=3,
-                )
+                ax.text(x, low + height / 2, f"{height:.3g}", bbox=behind, **look)
         base = base + row
     for x, total in enumerate(base):
-        ax.text(
-            x, total + 0.015 * tallest, f"{total:.3g}", ha="center", va="bottom", fontsize=8.5, bbox=_BEHIND, zorder=3
-        )
+        _write_over(ax, x, total + 0.015 * tallest, f"{total:.3g}")
     ax.set_ylim(0, 1.1 * tallest or 1)

@@ -12,7 +12,7 @@ timeline             the one widget that shows every picture, a labkit.draw.pane
 events_panel         event tables as a panel; event_explanations: what its bars say of themselves
 scene_message        what the browser gets; browser: what it does with it
 standalone_html      the same as a file that needs no kernel
-explorer             the frame of all explorers
+explorer             the frame of all explorers; rank_run: how they run something on real ranks
 static_fallback      picture and table where there is no browser
 
 Python decides, JavaScript draws: nothing is worked out in the browser that the engine knows.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from labkit.draw.layout import Part, TimeAxis, from_zero, lay_out, prepare
+from labkit.draw.layout import Part, TimeAxis, from_zero, lay_out, prepare, row_word
 from labkit.draw.memory_strips import pieces_of, strips_of
 from labkit.draw.panel import Label, Mark, Panel
 from labkit.explore.event_explanations import EventExplainer, ReplayedRun, replayed_run
@@ -48,13 +48,10 @@ def events_panel(
     if ideal is not None:
         tables = {name: from_zero(table) for name, table in tables.items()}
     parts = [Part(name, _HEIGHTS[name], table) for name, table in tables.items()]
-    panel = lay_out(parts, strip=_STRIP if memory else 0.0)
-    runs = (
-        [ReplayedRun.of(replay, time)]
-        if replay
-        else [replayed_run(table, schedule, name, time) for name, table in tables.items()]
-    )
-    explainer = EventExplainer(tables, runs, time)
+    panel, row = lay_out(parts, strip=_STRIP if memory else 0.0), row_word(*tables.values())
+    runs: list[ReplayedRun | None] = [ReplayedRun.of(replay, time)] if replay else []
+    runs = runs or [replayed_run(table, schedule, name, time, row) for name, table in tables.items()]
+    explainer = EventExplainer(tables, runs, time, row)
     happened = list(tables.values())[-1]
     strips, peaks = _strips(happened, replay, panel, cap, most_kept) if memory else (None, [])
     return dataclasses.replace(

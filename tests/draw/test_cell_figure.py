@@ -2,7 +2,6 @@
 
 from itertools import combinations
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -18,12 +17,6 @@ from labkit.draw.picture import drawn_data
 
 slow = pytest.mark.slow
 LINKS = ["source", "target", "appear", "vanish", "label"]
-
-
-@pytest.fixture(autouse=True)
-def _close_figures():
-    yield
-    plt.close("all")
 
 
 def grid(n=3, title="before", links=(), left_out=()):

@@ -12,17 +12,10 @@ from drawn_tables import ALT, RESULTS, SWEEP, two_ranks
 
 from labkit.draw import overlay, save, schedule_table, schedules, show, timeline
 from labkit.draw.charts import bars, curve
+from labkit.draw.picture import drawn_data, figure_of
 from labkit.schedule import gpipe, zero_bubble_v
 from labkit.simulate import simulate
 from labkit.trace import EVENT_COLUMNS, event_table
-
-
-@pytest.fixture(autouse=True)
-def figures(tmp_path, monkeypatch):
-    folder = tmp_path / "figures"
-    monkeypatch.setenv("LABKIT_FIGURES", str(folder))
-    yield folder
-    plt.close("all")
 
 
 def every_kind_of_figure():
@@ -43,6 +36,34 @@ def test_saving_writes_png_svg_csv_and_alt_text_and_nothing_else(figures):
     assert ElementTree.parse(figures / "two_ranks.svg").getroot().tag.endswith("svg")
 
 
+def test_the_csv_of_bars_and_of_a_curve_is_their_table_and_that_of_an_overlay_both_tables_from_0_on():
+    drawn = {name: drawn_data(figure_of(ax, "")) for name, ax in every_kind_of_figure()}
+    pd.testing.assert_frame_equal(drawn["bars"], RESULTS)
+    pd.testing.assert_frame_equal(drawn["curve"], SWEEP[["batch", "time_s", "model_s"]])
+    assert list(drawn["overlay"].columns) == ["source", *EVENT_COLUMNS]
+    ends = drawn["overlay"].groupby("source")[["start_s", "end_s"]].agg({"start_s": "min", "end_s": "max"})
+    assert ends.to_dict("index") == {
+        "predicted": {"start_s": 0, "end_s": 10},
+        "measured": {"start_s": 0, "end_s": pytest.approx(12)},
+    }
+
+
+def test_the_csv_of_schedules_reads_back_as_the_events_of_each_from_0_on_and_what_each_rank_kept(figures):
+    events = simulate(gpipe(2, 3))
+    later = events.assign(start_s=events["start_s"] + 7, end_s=events["end_s"] + 7)
+    save(schedules({"GPipe": events, "later": later}), "both", alt=ALT)
+    table = pd.read_csv(figures / "both.csv")
+    assert list(table.columns) == ["schedule", *EVENT_COLUMNS, "kept", "panel"]
+    for panel, title in enumerate(("GPipe", "later")):
+        rows = table[(table["schedule"] == title) & (table["panel"] == panel)]
+        kept = rows[(rows["name"] == "activations") & (rows["rank"] == 1)]
+        back = event_table(rows.loc[rows["name"] != "activations", list(EVENT_COLUMNS)].itertuples(index=False))
+        pd.testing.assert_frame_equal(back, events.sort_values(["rank", "lane", "start_s"], ignore_index=True))
+        # rank 1 of GPipe: forwards start at 1, 2, 3; backwards, 2 long, end at 6, 8, 10
+        steps = [(1, 1), (2, 2), (3, 3), (6, 2), (8, 1), (10, 0)]
+        assert list(zip(kept["start_s"], kept["kept"], strict=True)) == steps
+
+
 def test_the_same_data_give_the_same_bytes_whatever_the_readers_style(figures):
     for name, ax in every_kind_of_figure():
         save(ax, name, alt=ALT)
@@ -52,68 +73,6 @@ def test_the_same_data_give_the_same_bytes_whatever_the_readers_style(figures):
         for name, ax in every_kind_of_figure():
             save(ax, name, alt=ALT)
     assert [name for name, content in first.items() if (figures / name).read_bytes() != content] == []
-
-
-def test_other_data_give_other_bytes(figures):
-    save(timeline(two_ranks()), "one", alt=ALT)
-    save(timeline(two_ranks().assign(end_s=lambda t: t["end_s"] + 0.05)), "other", alt=ALT)
-    for ending in ("png", "svg", "csv"):
-        assert (figures / f"one.{ending}").read_bytes() != (figures / f"other.{ending}").read_bytes()
-
-
-def test_the_csv_of_a_timeline_reads_back_as_its_events(figures):
-    events = two_ranks()
-    save(timeline(events), "events", alt=ALT)
-    back = event_table(pd.read_csv(figures / "events.csv").itertuples(index=False))
-    order = ["rank", "lane", "start_s"]
-    expected = events.sort_values(order, ignore_index=True)
-    pd.testing.assert_frame_equal(back, expected)
-
-
-def test_the_csv_of_an_overlay_has_both_tables_as_drawn(figures):
-    save(
-        overlay(two_ranks(), two_ranks(2.0).assign(start_s=lambda t: t["start_s"] + 5, end_s=lambda t: t["end_s"] + 5)),
-        "both",
-        alt=ALT,
-    )
-    table = pd.read_csv(figures / "both.csv")
-    assert list(table.columns) == ["source", *EVENT_COLUMNS]
-    assert table.groupby("source")[["start_s", "end_s"]].agg({"start_s": "min", "end_s": "max"}).to_dict("index") == {
-        "predicted": {"start_s": 0, "end_s": 10},
-        "measured": {"start_s": 0, "end_s": 20},
-    }
-
-
-def test_the_csv_of_schedules_has_the_events_of_every_panel_and_what_each_rank_kept(figures):
-    tables = {"GPipe": simulate(gpipe(2, 3)), "later": simulate(gpipe(2, 3)).assign(start_s=lambda t: t["start_s"] + 7)}
-    tables["later"]["end_s"] += 7
-    save(schedules(tables), "both", alt=ALT)
-    table = pd.read_csv(figures / "both.csv")
-    assert list(table.columns) == ["schedule", *EVENT_COLUMNS, "kept", "panel"]
-    order = ["rank", "lane", "start_s"]
-    for title, rows in table.groupby("schedule"):
-        events = rows[rows["name"] != "activations"]
-        back = event_table(events[list(EVENT_COLUMNS)].itertuples(index=False))
-        pd.testing.assert_frame_equal(back, tables["GPipe"].sort_values(order, ignore_index=True))  # both from 0 on
-        assert set(rows["panel"]) == {list(tables).index(title)}
-        kept = rows[(rows["name"] == "activations") & (rows["rank"] == 1)]
-        # rank 1 of GPipe: forwards start at 1, 2, 3; backwards, 2 long, end at 6, 8, 10
-        assert list(zip(kept["start_s"], kept["kept"], strict=True)) == [
-            (1, 1),
-            (2, 2),
-            (3, 3),
-            (6, 2),
-            (8, 1),
-            (10, 0),
-        ]
-
-
-def test_the_csv_of_bars_and_of_a_curve_is_their_table(figures):
-    for name, ax in every_kind_of_figure():
-        if name in ("bars", "curve"):
-            save(ax, name, alt=ALT)
-    pd.testing.assert_frame_equal(pd.read_csv(figures / "bars.csv"), RESULTS)
-    assert pd.read_csv(figures / "curve.csv").to_dict("list") == SWEEP[["batch", "time_s", "model_s"]].to_dict("list")
 
 
 def test_a_figure_drawn_by_hand_exports_its_lines_bars_and_points(figures):
@@ -137,86 +96,49 @@ def test_a_figure_drawn_by_hand_exports_its_lines_bars_and_points(figures):
     }
 
 
-def test_a_figure_without_data_is_refused_and_leaves_no_file(figures):
-    with pytest.raises(ValueError, match="shows no data"):
-        save(plt.figure(), "empty", alt=ALT)
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda ax: save(plt.figure(), "empty", alt=ALT), ValueError, "shows no data"),
+        *[
+            (lambda ax, name=name: save(ax, name, alt=ALT), ValueError, "expected letters, digits")
+            for name in ("", "a/b", "a.png", ".hidden", "two ranks", None)
+        ],
+        *[(lambda ax, alt=alt: save(ax, "a", alt=alt), ValueError, "expected a sentence") for alt in ("  \n", None)],
+        (lambda ax: show(ax, alt=""), ValueError, "expected a sentence that tells what the picture shows"),
+        (lambda ax: show(two_ranks(), alt=ALT), TypeError, "got DataFrame, expected a matplotlib figure or axes"),
+    ],
+)
+def test_what_cannot_be_saved_or_shown_is_refused_and_leaves_no_file(figures, make, error, message):
+    with pytest.raises(error, match=message):
+        make(timeline(two_ranks()))
     assert not figures.exists()
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "../a", "a.png", ".hidden", "two ranks", "C:\\a", None])
-def test_a_name_that_is_no_plain_file_name_is_refused(figures, name):
-    with pytest.raises(ValueError, match="expected letters, digits"):
-        save(timeline(two_ranks()), name, alt=ALT)
-    assert not figures.exists()
-
-
-@pytest.mark.parametrize("alt", ["", "  \n", None])
-def test_a_picture_without_alt_text_is_refused(figures, alt):
-    for make in (lambda ax: save(ax, "name", alt=alt), lambda ax: show(ax, alt=alt)):
-        with pytest.raises(ValueError, match="expected a sentence that tells what the picture shows"):
-            make(timeline(two_ranks()))
-    assert not figures.exists()
-
-
-def test_something_else_than_a_figure_is_refused():
-    with pytest.raises(TypeError, match="got DataFrame, expected a matplotlib figure or axes"):
-        show(two_ranks(), alt=ALT)
-
-
-def test_a_notebook_gets_png_with_alt_text_and_a_text_that_never_changes():
-    for picture in (save(timeline(two_ranks()), "two_ranks", alt=ALT), show(timeline(two_ranks()), alt=ALT)):
-        data, metadata = picture._repr_mimebundle_()
-        assert metadata["image/png"]["alt"] == ALT
-        image = matplotlib.image.imread(io.BytesIO(base64.b64decode(data["image/png"])))
-        assert metadata["image/png"]["width"] == pytest.approx(image.shape[1] / 1.5, abs=1)
-        assert data["text/plain"] in ("Picture two_ranks", "Picture")
-        assert set(data) == {"image/png", "text/plain"}
-
-
-def test_the_background_is_opaque_white_so_that_it_reads_on_a_dark_page():
+def test_a_notebook_gets_an_opaque_png_with_alt_text_once(figures):
     with plt.style.context("dark_background"):
-        image = matplotlib.image.imread(io.BytesIO(show(timeline(two_ranks()), alt=ALT).png))
-    assert (image[..., 3] == 1).all()
-    assert (image[0, 0] == 1).all()
+        pictures = save(timeline(two_ranks()), "two_ranks", alt=ALT), show(timeline(two_ranks()), alt=ALT)
+    assert plt.get_fignums() == []  # or else the notebook shows it a second time
+    for picture, text in zip(pictures, ("Picture two_ranks", "Picture"), strict=True):
+        data, metadata = picture._repr_mimebundle_()
+        image = matplotlib.image.imread(io.BytesIO(base64.b64decode(data.pop("image/png"))))
+        assert metadata["image/png"]["alt"] == ALT and data == {"text/plain": text}
+        assert metadata["image/png"]["width"] == pytest.approx(image.shape[1] / 1.5, abs=1)
+        assert (image[..., 3] == 1).all() and (image[0, 0] == 1).all()
 
 
-def test_a_shown_figure_is_closed_so_that_the_notebook_does_not_show_it_twice():
-    save(timeline(two_ranks()), "two_ranks", alt=ALT)
-    show(timeline(two_ranks()), alt=ALT)
-    assert plt.get_fignums() == []
-
-
-def test_a_write_that_fails_leaves_the_old_file_and_no_other(figures, monkeypatch):
-    save(timeline(two_ranks()), "kept", alt=ALT)
-    before = {path: path.read_bytes() for path in figures.iterdir()}
-
-    def refuse(*_):
-        raise OSError("disk full")
-
-    monkeypatch.setattr("os.replace", refuse)
-    with pytest.raises(OSError, match="disk full"):
-        save(timeline(two_ranks(2.0)), "kept", alt="other")
-    assert {path: path.read_bytes() for path in figures.iterdir()} == before
-
-
-@pytest.mark.parametrize("marker", ["notebooks", "pyproject.toml"])
-def test_without_a_named_folder_figures_go_to_the_lab_around_the_working_directory(tmp_path, monkeypatch, marker):
+@pytest.mark.parametrize("marker", ["notebooks/deeper", "pyproject.toml", ""])
+def test_without_a_named_folder_figures_go_to_the_lab_around_the_working_directory_if_any(
+    tmp_path, monkeypatch, marker
+):
     monkeypatch.delenv("LABKIT_FIGURES")
-    inside = tmp_path / "lab" / "notebooks" / "deeper"
+    inside = tmp_path / (marker if marker.startswith("notebooks") else "chapters")
     inside.mkdir(parents=True)
     if marker == "pyproject.toml":
-        (tmp_path / "lab" / "notebooks").rename(tmp_path / "lab" / "chapters")
-        inside = tmp_path / "lab" / "chapters" / "deeper"
-        (tmp_path / "lab" / marker).write_text('[project]\nname = "labkit"\n')
+        (tmp_path / marker).write_text('[project]\nname = "labkit"\n')
     monkeypatch.chdir(inside)
-    picture = save(timeline(two_ranks()), "here", alt=ALT)
-    assert {path.parent for path in picture.files} == {tmp_path / "lab" / "figures"}
-
-
-def test_outside_any_lab_figures_go_to_the_working_directory(tmp_path, monkeypatch):
-    monkeypatch.delenv("LABKIT_FIGURES")
-    monkeypatch.chdir(tmp_path)
-    assert save(timeline(two_ranks()), "here", alt=ALT).files[0].parent == tmp_path / "figures"
+    expected = (tmp_path if marker else inside) / "figures"
+    assert {path.parent for path in save(timeline(two_ranks()), "here", alt=ALT).files} == {expected}
 
 
 def test_every_cell_of_a_notebook_shows_the_figure_it_draws():

@@ -1,4 +1,5 @@
-"""labkit.draw.schedule_figures: several schedules compare at a glance, in time and in memory."""
+"""labkit.draw.schedule_figures: schedules compare at a glance in time and memory; one as papers
+print it in a table."""
 
 from itertools import combinations, pairwise
 
@@ -6,21 +7,16 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from drawn_artists import drawn_bars, idle_boxes, on_screen, overlapping
+from drawn_artists import assert_apart, coloured_bars, drawn_bars, idle_boxes, on_screen, overlapping
 from drawn_tables import event, two_ranks
 from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_hex
 
-from labkit.draw import schedules
+from labkit.draw import STYLES, schedule_table, schedules
 from labkit.draw.picture import drawn_data
-from labkit.schedule import forward_only, gpipe, interleaved, one_f_one_b, zero_bubble_h1, zero_bubble_v
+from labkit.schedule import Op, Schedule, ScheduleError, gpipe, interleaved, one_f_one_b, zero_bubble_h1, zero_bubble_v
 from labkit.simulate import simulate
 from labkit.trace import event_table
-
-
-@pytest.fixture(autouse=True)
-def _close_figures():
-    yield
-    plt.close("all")
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +31,14 @@ def five_tables():
     }
 
 
+@pytest.fixture(scope="module")
+def five(five_tables):
+    """Return their figure."""
+    return schedules(five_tables, note="Equal stages.", time_label="time (forward passes)")
+
+
 def words(ax):
-    """What stands around the panel: everything but the numbers in bars."""
+    """Around the panel: peaks, then title, makespan, bubble and the heading of the peaks."""
     return [text.get_text() for text in ax.texts if text.get_path_effects() == []]
 
 
@@ -55,31 +57,35 @@ def area(times, heights):
     return abs(np.dot(times, np.roll(heights, 1)) - np.dot(heights, np.roll(times, 1))) / 2
 
 
-def peaks(ax):
-    return words(ax)[:-4]  # before title, makespan, bubble and the heading
-
-
 # --- time -----------------------------------------------------------------------------------------
 
 
-def test_every_op_is_a_bar_at_its_time_in_the_panel_of_its_table(five_tables):
-    figure = schedules(five_tables)
-    for ax, events in zip(figure.axes, five_tables.values(), strict=True):
+def test_every_op_is_a_bar_in_the_panel_of_its_table_which_says_its_makespan_and_bubble(five, five_tables):
+    for ax, events in zip(five.axes, five_tables.values(), strict=True):
         drawn = sorted((round(left, 6), round(right, 6)) for left, right, *_ in drawn_bars(ax))
         assert drawn == sorted(zip(events["start_s"], events["end_s"], strict=True))
+    assert all(above.get_position().y0 > below.get_position().y1 for above, below in pairwise(five.axes))
+    assert [ax.get_xlabel().split("\n")[0] for ax in five.axes] == [""] * 4 + ["time (forward passes)"]
+    # closed forms of ANCHORS.md, n = 4 and m = 8: (m + n - 1)(F + B) = 33 and 3/11; 24 + 3·3/2 for
+    # two chunks; 27 for ZB-H1
+    said = {words(ax)[-4]: words(ax)[-3:-1] for ax in five.axes}
+    assert list(said) == list(five_tables)
+    assert said["GPipe"] == said["1F1B"] == ["makespan 33", "bubble 27.3 %"]
+    assert said["Interleaved 1F1B"] == ["makespan 28.5", "bubble 15.8 %"]
+    assert said["ZB-H1"] == ["makespan 27", "bubble 11.1 %"]
 
 
-def test_a_second_is_as_wide_and_a_bar_as_high_in_every_panel_whatever_its_ranks():
-    figure = schedules(
-        {"two": simulate(gpipe(2, 2)), "six": simulate(one_f_one_b(6, 7)), "short": two_ranks(0.1)}, False
-    )
-    figure.draw_without_rendering()
-    sizes = set()
-    for ax in figure.axes:
-        (x0, y0), (x1, y1) = ax.transData.transform([(0, 0), (1, 1)])
-        sizes.add((round(x0, 3), round(x1 - x0, 3), round(y0 - y1, 3)))
-    assert len(sizes) == 1
-    assert len({ax.get_xlim() for ax in figure.axes}) == 1
+def test_a_second_is_as_wide_and_a_bar_as_high_in_every_panel_with_memory_or_without():
+    tables = {"two": simulate(gpipe(2, 2)), "six": simulate(one_f_one_b(6, 7))}
+    for figure in (schedules(tables), schedules(tables | {"no pipeline": two_ranks(0.1)}, memory=False)):
+        figure.draw_without_rendering()
+        sizes = set()
+        for ax in figure.axes:
+            (x0, y0), (x1, y1) = ax.transData.transform([(0, 0), (1, 1)])
+            sizes.add((round(x0, 3), round(x1 - x0, 3), round(y0 - y1, 3)))
+        assert len(sizes) == 1
+    assert not any(strips(ax) for ax in figure.axes) and {len(words(ax)) for ax in figure.axes} == {3}
+    assert "kept" not in drawn_data(figure)
 
 
 def test_higher_rows_have_larger_numbers_up_to_what_fits_on_the_page():
@@ -96,28 +102,6 @@ def test_higher_rows_have_larger_numbers_up_to_what_fits_on_the_page():
     assert crowded[0] < 0.21  # forty ranks have to fit
 
 
-def test_panels_stand_below_each_other_in_the_order_given_and_only_the_last_names_the_time(five_tables):
-    figure = schedules(five_tables, time_label="time (forward passes)")
-    assert [words(ax)[-4] for ax in figure.axes] == list(five_tables)
-    assert all(above.get_position().y0 > below.get_position().y1 for above, below in pairwise(figure.axes))
-    assert [ax.get_xlabel().split("\n")[0] for ax in figure.axes] == [""] * 4 + ["time (forward passes)"]
-
-
-def test_each_panel_says_its_makespan_and_bubble(five_tables):
-    figure = schedules(five_tables, time_label="time (forward passes)")
-    # closed forms of ANCHORS.md, n = 4 and m = 8: (m + n - 1)(F + B) = 33 and 3/11; 24 + 3·3/2 for
-    # two chunks; 27 for ZB-H1
-    said = {words(ax)[-4]: words(ax)[-3:-1] for ax in figure.axes}
-    assert said["GPipe"] == said["1F1B"] == ["makespan 33", "bubble 27.3 %"]
-    assert said["Interleaved 1F1B"] == ["makespan 28.5", "bubble 15.8 %"]
-    assert said["ZB-H1"] == ["makespan 27", "bubble 11.1 %"]
-
-
-def test_without_another_name_times_have_a_unit():
-    (ax,) = schedules({"GPipe": simulate(gpipe(2, 2), 1e-3, 2e-3)}).axes
-    assert "makespan 9 ms" in words(ax) and ax.get_xlabel() == "time (ms)"
-
-
 def test_what_was_measured_late_starts_at_0_and_ranks_idle_from_the_first_op_of_all_to_the_last():
     rows = [event(0, "forward", 100, 101, micro_batch=0), event(1, "forward", 101.5, 103, micro_batch=0)]
     rows += [event(0, "send", 101, 101.5, "comm"), event(1, "send", 103, 104, "comm")]
@@ -129,18 +113,11 @@ def test_what_was_measured_late_starts_at_0_and_ranks_idle_from_the_first_op_of_
     assert ax.get_xlim()[1] >= 4
 
 
-def test_a_rank_that_waits_is_grey_behind_its_bars(five_tables):
-    ax = schedules(five_tables, memory=False).axes[0]
-    tops = sorted({round(box[2], 6) for box in drawn_bars(ax)})
-    assert sorted(round(top, 6) for *_, top, _ in idle_boxes(ax)) == tops
-    assert {(left, right) for left, right, *_ in idle_boxes(ax)} == {(0, 33)}
-
-
 # --- memory ---------------------------------------------------------------------------------------
 
 
-def test_the_peak_of_every_rank_stands_beside_it(five_tables):
-    shown = {words(ax)[-4]: peaks(ax) for ax in schedules(five_tables).axes}
+def test_the_peak_of_every_rank_stands_beside_it(five):
+    shown = {words(ax)[-4]: words(ax)[:-4] for ax in five.axes}
     assert shown["GPipe"] == ["8"] * 4
     assert shown["1F1B"] == ["4", "3", "2", "1"]  # min(n - r, m)
     assert shown["Interleaved 1F1B"] == [f"{4 + 2 * (3 - r) + 1} × ½" for r in range(4)]  # (v - 1)n + 2(n - 1 - r) + 1
@@ -148,20 +125,9 @@ def test_the_peak_of_every_rank_stands_beside_it(five_tables):
     assert set(shown["ZB-V"]) == {"8 × ½"}  # 2n halves are the n of 1F1B's first rank
 
 
-def test_strips_have_one_scale_so_that_half_the_memory_is_half_as_high(five_tables):
-    figure = schedules(five_tables)
-    highest = {words(ax)[-4]: [heights.max() for _, heights in strips(ax)] for ax in figure.axes}
-    full = highest["GPipe"][0]
-    assert highest["GPipe"] == pytest.approx([full] * 4)
-    assert highest["1F1B"] == pytest.approx([full * kept / 8 for kept in (4, 3, 2, 1)])
-    assert highest["Interleaved 1F1B"] == pytest.approx([full * halves / 16 for halves in (11, 9, 7, 5)])
-    assert highest["ZB-V"] == pytest.approx([full * 4 / 8] * 4)
-
-
-def test_the_area_of_a_strip_is_the_time_that_its_micro_batches_are_kept(five_tables):
-    figure = schedules(five_tables)
-    row = strips(figure.axes[0])[0][1].max() / 8  # so high is one micro-batch
-    for ax, (title, events) in zip(figure.axes, five_tables.items(), strict=True):
+def test_the_area_of_a_strip_is_the_time_that_its_micro_batches_are_kept(five, five_tables):
+    row = strips(five.axes[0])[0][1].max() / 8  # so high is one micro-batch
+    for ax, (title, events) in zip(five.axes, five_tables.items(), strict=True):
         share = 0.5 if events["stage"].nunique() > 4 else 1.0
         frees = "backward" if (events["name"] == "backward").any() else "weight_grad"
         for rank, (times, heights) in enumerate(strips(ax)):
@@ -170,27 +136,14 @@ def test_the_area_of_a_strip_is_the_time_that_its_micro_batches_are_kept(five_ta
             assert area(times, heights) == pytest.approx(kept_s * share * row), (title, rank)
 
 
-def test_what_no_backward_pass_frees_is_kept_until_all_ranks_are_done():
-    (ax,) = schedules({"forward only": simulate(forward_only(2, 3))}).axes
-    row = strips(ax)[0][1].max() / 3
-    # rank 0 starts forwards at 0, 1, 2 and rank 1 at 1, 2, 3; rank 1 is done at 4
-    assert [area(*strip) / row for strip in strips(ax)] == pytest.approx([4 + 3 + 2, 3 + 2 + 1])
-
-
-def test_a_note_says_what_half_an_activation_is_only_where_there_is_one(five_tables):
-    label = schedules(five_tables, note="Equal stages.").axes[-1].get_xlabel()
-    assert label.split("\n")[1] == "Equal stages. Activations count in micro-batches, one of a rank's 2 stages as ½."
+def test_a_note_says_what_half_an_activation_is_and_what_was_emulated(five_tables):
+    tables = {title: table.copy() for title, table in five_tables.items()}
+    tables["GPipe"].attrs["emulated"] = "emulated link: SLOW"
+    label = schedules(tables, note="Equal stages.").axes[-1].get_xlabel()
+    half = "Activations count in micro-batches, one of a rank's 2 stages as ½."
+    assert label.split("\n", 1)[1].replace("\n", " ") == f"Equal stages. emulated link: SLOW. {half}"
     plain = {title: five_tables[title] for title in ("GPipe", "1F1B")}
     assert schedules(plain).axes[-1].get_xlabel() == "time (s)"
-    assert "½" not in schedules(five_tables, memory=False).axes[-1].get_xlabel()
-
-
-def test_without_memory_there_is_no_strip_no_peak_and_less_height(five_tables):
-    figure, with_memory = schedules(five_tables, memory=False), schedules(five_tables)
-    assert not any(strips(ax) for ax in figure.axes)
-    assert [len(words(ax)) for ax in figure.axes] == [3] * 5
-    assert figure.get_figheight() < 0.75 * with_memory.get_figheight()
-    assert "activations kept" not in [text.get_text() for text in figure.legends[0].get_texts()]
 
 
 def test_strips_of_many_ranks_are_shades_from_light_to_dark():
@@ -206,13 +159,6 @@ def test_strips_of_many_ranks_are_shades_from_light_to_dark():
 
 # --- the figure as a whole ------------------------------------------------------------------------
 
-SIZES = {
-    "one small": {"1F1B": (2, 2)},
-    "two wide": {"GPipe": (8, 32), "1F1B": (8, 32)},
-    "different": {"a": (2, 8), "b": (8, 16)},
-    "huge": {"1F1B": (64, 64)},
-}
-
 
 def assert_nothing_overlaps(figure):
     figure.draw_without_rendering()
@@ -220,67 +166,35 @@ def assert_nothing_overlaps(figure):
     left, right = figure.axes[-1].get_xlim()
     texts += [label for label in figure.axes[-1].get_xticklabels() if left <= label.get_position()[0] <= right]
     texts += figure.legends[0].get_texts()
-    texts = [text for text in texts if text.get_text()]
-    boxes = np.array([on_screen(text) for text in texts])
-    for i, (left, right, bottom, top) in enumerate(boxes):
-        others = boxes[i + 1 :]
-        hit = (others[:, 0] < right) & (left < others[:, 1]) & (others[:, 2] < top) & (bottom < others[:, 3])
-        assert not hit.any(), (texts[i].get_text(), texts[i + 1 + int(hit.argmax())].get_text())
-    assert min(text.get_fontsize() for text in texts) >= 7
+    assert_apart(texts)
+    boxes = np.array([on_screen(text) for text in texts if text.get_text()])
+    assert min(text.get_fontsize() for text in texts if text.get_text()) >= 7
     assert boxes[:, 0].min() >= 0 and boxes[:, 1].max() <= figure.bbox.x1 and boxes[:, 3].max() <= figure.bbox.y1
 
 
-@pytest.mark.parametrize(
-    "sizes",
-    [pytest.param(SIZES[name], id=name, marks=[pytest.mark.slow] * (name == "huge")) for name in SIZES],
-)
-def test_no_text_overlaps_another_or_leaves_the_page_or_is_smaller_than_7_points(sizes):
-    figure = schedules({title: simulate(one_f_one_b(*size)) for title, size in sizes.items()})
+MANY = event_table([event(0, f"a span with a long name, {i}", i, i + 1) for i in range(9)])
+SIZES = {
+    "different": {"a": simulate(one_f_one_b(2, 8)), "b": simulate(one_f_one_b(8, 32))},
+    "two lines of legend": {"many": MANY},
+    "huge": {"1F1B": simulate(one_f_one_b(64, 64))},
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "huge")) for name in SIZES])
+def test_no_text_overlaps_another_or_leaves_the_page_or_is_smaller_than_7_points(name):
+    figure = schedules(SIZES[name], memory=name != "two lines of legend")
     assert_nothing_overlaps(figure)
     assert figure.get_figwidth() == 9 and figure.get_figheight() < 15
 
 
-def test_five_schedules_with_their_numbers_overlap_nowhere_either(five_tables):
-    figure = schedules(five_tables, note="Equal stages.", time_label="time (forward passes)")
-    assert_nothing_overlaps(figure)
-    numbers = [[text for text in ax.texts if text.get_path_effects()] for ax in figure.axes]
-    assert [len(each) for each in numbers] == [
-        len(events) for events in five_tables.values()
-    ]  # every op has its number
-    for ax in figure.axes:
+def test_five_schedules_with_all_their_numbers_overlap_nowhere_and_have_one_legend(five, five_tables):
+    assert_nothing_overlaps(five)
+    numbers = [len([text for text in ax.texts if text.get_path_effects()]) for ax in five.axes]
+    assert numbers == [len(events) for events in five_tables.values()]
+    for ax in five.axes:
         assert not [pair for pair in combinations(drawn_bars(ax), 2) if overlapping(*pair)]
-
-
-def test_the_legend_names_what_any_panel_has_once_and_takes_a_second_line_where_it_is_long(five_tables):
-    figure = schedules(five_tables)
-    names = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert names == [
-        "forward",
-        "backward",
-        "input_grad",
-        "weight_grad",
-        "1st, 2nd stage of a rank",
-        "idle",
-        "activations kept",
-    ]
-    many = [event(0, f"a span with a long name, {i}", i, i + 1) for i in range(9)]
-    long = schedules({"many": event_table(many)}, memory=False)
-    assert_nothing_overlaps(long)
-
-
-def test_what_was_emulated_stands_under_the_figure(five_tables):
-    slow = five_tables["1F1B"].copy()
-    slow.attrs["emulated"] = "emulated link: SLOW"
-    label = schedules({"plain": five_tables["GPipe"], "slow": slow}, note="Two ways.").axes[-1].get_xlabel()
-    assert label.count("emulated link: SLOW") == 1 and "Two ways" in label
-
-
-def test_its_data_tell_the_tables_apart(five_tables):
-    table = drawn_data(schedules(five_tables, memory=False))
-    assert "kept" not in table
-    assert table.groupby("schedule", sort=False).size().to_dict() == {
-        title: len(events) for title, events in five_tables.items()
-    }
+    entries = "forward|backward|input_grad|weight_grad|1st, 2nd stage of a rank|idle|activations kept"
+    assert "|".join(text.get_text() for text in five.legends[0].get_texts()) == entries
 
 
 # --- what cannot be drawn -------------------------------------------------------------------------
@@ -288,19 +202,10 @@ def test_its_data_tell_the_tables_apart(five_tables):
 GOOD = simulate(gpipe(2, 2))
 BAD = {
     "no dict": ([GOOD], TypeError, "got list, expected titles and event tables"),
-    "one table": (GOOD, TypeError, "got .*DataFrame, expected titles and event tables"),
     "nothing": ({}, ValueError, "there is no table, expected at least one title"),
     "no table": ({"good": GOOD, "a run": 3}, TypeError, "'a run' is of type int, expected an event table"),
-    "other table": (
-        {"good": GOOD, "timings": pd.DataFrame({"x": [1]})},
-        ValueError,
-        "'timings' lacks the columns rank, lane",
-    ),
-    "empty": ({"good": GOOD, "rest": GOOD[:0]}, ValueError, "'rest' is empty"),
-    "backwards": ({"odd": GOOD.assign(end_s=-1.0)}, ValueError, "'odd': row 0 is from 0 to -1 s"),
     "no pipeline": ({"good": GOOD, "ddp": two_ranks()}, ValueError, "'ddp': .*no op of a pipeline.*memory=False"),
     "no compute": ({"idle": GOOD.assign(lane="comm")}, ValueError, "'idle': .*no spans in the lane compute"),
-    "no time": ({"still": GOOD.assign(start_s=1.0, end_s=1.0)}, ValueError, "'still': .*take 0 s"),
 }
 
 
@@ -311,6 +216,70 @@ def test_what_cannot_be_drawn_is_refused_by_its_title_before_anything_is_drawn(t
     assert not plt.get_fignums()
 
 
-def test_a_table_of_no_pipeline_is_drawn_without_memory():
-    (ax,) = schedules({"ddp": two_ranks()}, memory=False).axes
-    assert len(drawn_bars(ax)) == len(two_ranks())
+# --- one as a table -------------------------------------------------------------------------------
+
+LETTERS = {to_hex(STYLES[name].colour): letter for name, letter in zip(STYLES, "FBIW", strict=False)}
+
+# Written by hand: with unit times rank 1 waits a slot for its first input, rank 0 a hop and back
+# for its first gradient.
+PAPER = {
+    "GPipe": """
+        F0 F1 .. .. B0 B1
+        .. F0 F1 B0 B1 ..
+    """,
+    "1F1B": """
+        F0 F1 .. B0 F2 B1 .. B2
+        .. F0 B0 F1 B1 F2 B2 ..
+    """,
+    "ZB-H1": """
+        F0 F1 .. I0 W0 F2 I1 W1 I2 W2
+        .. F0 I0 F1 I1 W0 F2 I2 W1 W2
+    """,
+}
+
+
+def read_back(ax):
+    """The table as text, from the colours and numbers that are drawn."""
+    numbers = {(int(x), round(y, 2)): text.get_text() for text in ax.texts for x, y in [text.get_position()]}
+    cells = {
+        (round(top, 2), int(left)): LETTERS[colour] + numbers[int(left), round((top + bottom) / 2, 2)]
+        for (left, _, top, bottom), colour in coloured_bars(ax)
+    }
+    tops, n_slots = sorted({top for top, _ in cells}), round(ax.get_xlim()[1])
+    return [[cells.get((top, slot), "..") for slot in range(n_slots)] for top in tops]
+
+
+@pytest.mark.parametrize("schedule", [gpipe(2, 2), one_f_one_b(2, 3), zero_bubble_h1(2, 3)], ids=lambda it: it.name)
+def test_every_op_stands_in_its_slot_with_its_number_and_colour_and_every_other_slot_is_grey(schedule):
+    figure, (above, below) = plt.subplots(2)
+    ax, lines = schedule_table(schedule, ax=below), [line.split() for line in PAPER[schedule.name].strip().splitlines()]
+    assert ax is below and not drawn_bars(above) and plt.get_fignums() == [figure.number]
+    assert read_back(ax) == lines
+    grey = {(int(top), int(left)) for left, _, top, _ in idle_boxes(ax)}
+    assert grey == {(rank, slot) for rank, line in enumerate(lines) for slot, op in enumerate(line) if op == ".."}
+    assert {round(right - left, 6) for left, right, *_ in drawn_bars(ax) + idle_boxes(ax)} == {0.9}
+    assert ax.get_title(loc="left") == schedule.name
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["rank 0", "rank 1"]
+    names = {"forward": "F", "backward": "B", "input_grad": "I", "weight_grad": "W"}
+    data = {(row.rank, row.slot): f"{names[row.name]}{row.micro_batch}" for row in drawn_data(figure).itertuples()}
+    assert data == {(rank, slot): op for rank, line in enumerate(lines) for slot, op in enumerate(line) if op != ".."}
+
+
+@pytest.mark.parametrize(("n_ranks", "n_micro"), [(1, 1), (2, 2), (8, 32), (64, 64)])
+def test_it_is_readable_at_every_size(n_ranks, n_micro):
+    ax = schedule_table(one_f_one_b(n_ranks, n_micro))
+    ax.figure.draw_without_rendering()
+    slots = [on_screen(label) for label in ax.get_xticklabels()]
+    assert all(left[1] < right[0] for left, right in pairwise(slots))
+    assert len(drawn_bars(ax)) == 2 * n_ranks * n_micro
+    assert len(ax.texts) in (0, 2 * n_ranks * n_micro)
+    assert ax.figure.get_figwidth() <= 9 and ax.figure.get_figheight() <= 11
+    assert ax.get_legend().get_window_extent().x1 <= ax.figure.bbox.x1
+
+
+def test_what_is_no_schedule_or_cannot_run_is_refused_before_anything_is_drawn():
+    with pytest.raises(TypeError, match="expected a Schedule"):
+        schedule_table(pd.DataFrame())
+    with pytest.raises(ScheduleError):
+        schedule_table(Schedule([[Op("B", 0, 0), Op("F", 0, 0)]]))
+    assert not plt.get_fignums()

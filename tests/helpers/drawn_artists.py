@@ -1,5 +1,7 @@
 """What the tests read off axes that labkit.draw has drawn: bars, numbers and legends."""
 
+from itertools import combinations
+
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 
@@ -51,3 +53,10 @@ def on_screen(artist):
     """The box of a text or axes in pixels: left, right, bottom, top."""
     extent = artist.get_window_extent()
     return extent.x0, extent.x1, extent.y0, extent.y1
+
+
+def assert_apart(texts):
+    """None of these texts lies on another."""
+    boxes = [(text.get_text(), on_screen(text)) for text in texts if text.get_text()]
+    for (one, box), (other, other_box) in combinations(boxes, 2):
+        assert not overlapping(box, other_box), f"{one} lies on {other}"

@@ -6,7 +6,6 @@ import functools
 import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
-from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -14,40 +13,46 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from labkit import dp, models
-from labkit.explore.buckets.gradients import (
-    CLASSES,
-    CONVOLUTIONS,
-    HIDDEN,
-    LAST_SIDE,
-    MLP_WIDTHS,
-    SMALL,
-    SMALL_BERT,
-    SMALL_GPT2,
-    SMALL_TOKENS,
-)
+from labkit.explore.buckets.gradients import NARROWER
 from labkit.trace import barrier, span
 
-# --- the models, whole or narrower, and something to train them on --------------------------------
+# --- four models, whole or with all widths divided, and something to train the narrow ones on -----
+
+
+def gpt2(narrower: int = 1) -> nn.Module:
+    """Return GPT-2 with 12 layers. How many heads it has changes neither bytes nor FLOPs."""
+    sizes = {"n_embd": 768 // narrower, "vocab_size": 50257 // narrower, "n_positions": 1024 // narrower}
+    return models.gpt2("mini", n_layer=12, n_head=4, **sizes)
+
+
+def bert(narrower: int = 1) -> nn.Module:
+    """Return BERT with 12 layers and two classes."""
+    width = 768 // narrower
+    sizes = {"hidden_size": width, "intermediate_size": 4 * width, "vocab_size": 30522 // narrower}
+    sizes["max_position_embeddings"] = 512 // narrower
+    return models.bert("mini", num_hidden_layers=12, num_attention_heads=4, **sizes)
 
 
 def convnet(narrower: int = 1) -> nn.Sequential:
-    """Return AlexNet without dropout, its widths divided by ``narrower``."""
+    """Return AlexNet without dropout: most FLOPs are in its convolutions, most bytes behind them.
+
+    It is for pictures of 224 × 224, or smaller ones (Krizhevsky 2014, arXiv 1404.5997).
+    """
+    widths = [3, *(width // narrower for width in (64, 192, 384, 256, 256))]
     layers: list[nn.Module] = []
-    n_in = 3
-    for layer in CONVOLUTIONS:
-        n_out, kernel = layer.channels // narrower, layer.kernel
-        layers += [nn.Conv2d(n_in, n_out, kernel, stride=4 if n_in == 3 else 1, padding=min(kernel // 2, 2)), nn.ReLU()]
-        if layer.place in (0, 3, 10):
+    for (n_in, n_out), kernel in zip(itertools.pairwise(widths), (11, 5, 3, 3, 3), strict=True):
+        stride, padding = (1, kernel // 2) if layers else (4, 2)
+        layers += [nn.Conv2d(n_in, n_out, kernel, stride, padding), nn.ReLU()]
+        if len(layers) in (2, 5, 12):
             layers.append(nn.MaxPool2d(3, stride=2))
-        n_in = n_out
-    hidden = HIDDEN // narrower
-    layers += [nn.AdaptiveAvgPool2d(LAST_SIDE), nn.Flatten(), nn.Linear(n_in * LAST_SIDE**2, hidden), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, CLASSES // narrower))
+    hidden, side = 4096 // narrower, 6
+    layers += [nn.AdaptiveAvgPool2d(side), nn.Flatten(), nn.Linear(widths[-1] * side**2, hidden), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, 1000 // narrower))
 
 
 def mlp(narrower: int = 1) -> nn.Sequential:
-    """Return linear layers with ReLUs between them, their widths divided by ``narrower``."""
-    widths = [width // narrower for width in MLP_WIDTHS]
+    """Return nine linear layers with ReLUs between them, seven of them of equal size."""
+    widths = [width // narrower for width in (784, *[2048] * 8, 1000)]
     layers: list[nn.Module] = []
     for n_in, n_out in itertools.pairwise(widths):
         layers += [nn.Linear(n_in, n_out), nn.ReLU()]
@@ -55,9 +60,9 @@ def mlp(narrower: int = 1) -> nn.Sequential:
 
 
 class Training(NamedTuple):
-    """How a small model is trained: who builds it, what goes in, and its loss."""
+    """How a narrow model is trained: who builds it, what goes in, and its loss."""
 
-    build: Callable[[], nn.Module]
+    build: Callable[[int], nn.Module]
     inputs: Callable[[], torch.Tensor]
     loss: Callable[[nn.Module, torch.Tensor], torch.Tensor]
 
@@ -71,19 +76,11 @@ def _class_loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return cross_entropy(getattr(y, "logits", y), torch.zeros(len(x), dtype=torch.long))
 
 
-def _tokens(rows: int, vocabulary: int) -> torch.Tensor:
-    return torch.randint(vocabulary, (rows, SMALL_TOKENS))
-
-
 TRAININGS = {
-    "gpt2": Training(
-        lambda: models.gpt2("mini", **SMALL_GPT2), lambda: _tokens(12, SMALL_GPT2["vocab_size"]), _token_loss
-    ),
-    "bert": Training(
-        lambda: models.bert("mini", **SMALL_BERT), lambda: _tokens(16, SMALL_BERT["vocab_size"]), _class_loss
-    ),
-    "convnet": Training(lambda: convnet(SMALL), lambda: torch.randn(128, 3, 112, 112), _class_loss),
-    "mlp": Training(lambda: mlp(SMALL), lambda: torch.randn(2048, MLP_WIDTHS[0] // SMALL), _class_loss),
+    "gpt2": Training(gpt2, lambda: torch.randint(50257 // NARROWER, (12, 64)), _token_loss),
+    "bert": Training(bert, lambda: torch.randint(30522 // NARROWER, (16, 64)), _class_loss),
+    "convnet": Training(convnet, lambda: torch.randn(128, 3, 112, 112), _class_loss),
+    "mlp": Training(mlp, lambda: torch.randn(2048, 784 // NARROWER), _class_loss),
 }
 
 
@@ -101,10 +98,10 @@ def train(name: str, caps_mb: tuple[float, float] | None, rounds: int) -> list[l
     training = TRAININGS[name]
     torch.manual_seed(dist.get_rank())
     x, mark = training.inputs(), _Mark()
-    ways: list[tuple[nn.Module, Callable[[], None]]] = [(mark.watched(training.build()), lambda: None)]
+    ways: list[tuple[nn.Module, Callable[[], None]]] = [(mark.watched(training.build(NARROWER)), lambda: None)]
     buckets: list[list[int]] = []
     if caps_mb is not None:
-        model = mark.watched(training.build())
+        model = mark.watched(training.build(NARROWER))
         numbers = {name: i for i, (name, _) in enumerate(model.named_parameters())}
         ddp = _bucketed(model, *caps_mb)
         buckets = [[numbers[name] for name in bucket.names] for bucket in ddp.buckets]
@@ -138,6 +135,6 @@ class _Mark:
 
 
 def _bucketed(model: nn.Module, first_cap_mb: float, cap_mb: float) -> dp.BucketedDataParallel:
-    # It takes one capacity for all buckets; another one for the first is only in its defaults.
-    with mock.patch.multiple(dp, FIRST_CAP_MB=first_cap_mb, DEFAULT_CAP_MB=cap_mb):
-        return dp.BucketedDataParallel(model)
+    """Return the reader's own, whose defaults alone have another capacity for the first bucket."""
+    dp.FIRST_CAP_MB, dp.DEFAULT_CAP_MB = first_cap_mb, cap_mb  # in this process, which does nothing else
+    return dp.BucketedDataParallel(model)

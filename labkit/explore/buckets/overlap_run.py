@@ -9,32 +9,29 @@ from __future__ import annotations
 
 import functools
 import statistics
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
 
 from labkit.base import formats, machine
 from labkit.cost import Link
-from labkit.explore.buckets.gradients import SMALL, Gradients, model_named, predicted_gradients
-from labkit.explore.buckets.reducer import Reduction, Span, predict
-from labkit.todo import TodoError, missing
+from labkit.explore.buckets.gradients import NARROWER, Gradients, predicted_gradients
+from labkit.explore.buckets.reducer import Buckets, Reduction, Span, predict
+from labkit.explore.rank_run import run_on_ranks
 
 ROUNDS, WARM_UP = 6, 2
+TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
 class OverlapRun:
-    """A measured pass over the predicted one, of the same small model with the same buckets.
-
-    ``scale_s`` is how many seconds of it stand for one second of the whole model.
-    """
+    """A measured pass and the predicted one, of the same narrow model with the same buckets."""
 
     predicted: Reduction
     measured: Reduction
-    link: Link
     world_size: int
-    scale_s: float
     note: str
 
     def table(self) -> pd.DataFrame:
@@ -51,29 +48,23 @@ class OverlapRun:
     def sentence(self) -> str:
         """Return by how much the run missed the prediction, and which part of it did."""
         ideal, own = self.predicted, self.measured
-        late = _apart(own.end_s - ideal.end_s, "later", "earlier")
-        backward = _apart(own.backward_s - ideal.backward_s, "longer", "less")
-        exposed = _apart(own.exposed_s - ideal.exposed_s, "more", "less")
+        late = _difference(own.end_s - ideal.end_s, "later", "earlier")
+        backward = _difference(own.backward_s - ideal.backward_s, "longer", "less")
+        exposed = _difference(own.exposed_s - ideal.exposed_s, "more", "less")
         return (
             f"Measured on {self.world_size} ranks: all gradients are means {late} than predicted. Backward took {backward}, "
             f"and {exposed} of communication was exposed."
         )
 
 
-def _apart(seconds: float, more: str, less: str) -> str:
+def _difference(seconds: float, more: str, less: str) -> str:
     return f"{1000 * abs(seconds):.3g} ms {more if seconds >= 0 else less}"
 
 
 def run_overlap(
-    model: str,
-    cap_mb: float,
-    first_cap_mb: float | None,
-    world_size: int,
-    link: Link,
-    backward_s: float,
-    timeout_s: float = 60.0,
+    model: str, cap_mb: float, first_cap_mb: float | None, world_size: int, link: Link, backward_s: float
 ) -> OverlapRun:
-    """Train the small ``model`` with the reader's own BucketedDataParallel; return a typical pass.
+    """Train the narrow ``model`` with the reader's own BucketedDataParallel; return a typical pass.
 
     Arguments are those of the whole model. Where it has more ranks than this machine has cores, as
     many ranks run as there are cores, at least two, on a link that makes up for the others. Half of
@@ -82,28 +73,25 @@ def run_overlap(
     Raises TodoError while dp.6 or dp.7 is to do, before any rank starts; ValueError for one rank,
     which sends nothing; and what launch raises.
     """
-    for task in ("dp.6", "dp.7"):
-        if (todo := missing(task)) is not None:
-            raise TodoError(task, todo.partition(": ")[2])
     if world_size < 2:
         raise ValueError("one rank sends nothing, so there is nothing to run: take two or more")
-    small, whole = predicted_gradients(model, small=True), predicted_gradients(model)
+    narrow, whole = predicted_gradients(model, narrow=True), predicted_gradients(model)
     n_ranks = min(world_size, max(2, machine.cores()))
-    shrink = small.n_bytes / whole.n_bytes
-    scale_s = statistics.median(_alone_s(model, n_ranks, timeout_s)) / backward_s
+    shrink, scale_s = narrow.n_bytes / whole.n_bytes, _alone_s(model, n_ranks) / backward_s
     own_link = stand_in(link, world_size, n_ranks, shrink, scale_s)
     caps_mb = (shrink * (first_cap_mb or cap_mb), shrink * cap_mb)
-    events, buckets, refused = _measure(model, caps_mb, n_ranks, own_link, timeout_s)
-    alone, together = (_steps(events, len(small.names), way) for way in (0, 1))
-    unsynchronised = _gradients(
-        small, [statistics.median(times) for times in zip(*(s.ready_s for s in alone), strict=True)]
+    run, emulated = _train(model, caps_mb, n_ranks, link, own_link)
+    buckets: Buckets = run.values[0]
+    alone, together = (_passes(run.events, narrow, buckets, way) for way in (0, 1))
+    of_each = zip(*(one.gradients.ready_s for one in alone), strict=True)
+    unsynchronised = replace(alone[0].gradients, ready_s=[statistics.median(times) for times in of_each])
+    measured = sorted(together, key=lambda one: one.end_s)[(len(together) - 1) // 2]
+    ranks = f"{n_ranks} ranks" if n_ranks == world_size else f"{n_ranks} ranks in place of {world_size}"
+    note = (
+        f"{whole.model} with all widths ÷ {NARROWER}, buckets and link in proportion, on {ranks} "
+        f"({machine.cores()} cores here); link: {own_link}, {emulated}"
     )
-    typical = sorted(together, key=lambda step: step.end_s)[(len(together) - 1) // 2]
-    note = _note(model, n_ranks, world_size, link, own_link, refused)
-    gradients = _gradients(small, typical.ready_s)
-    measured = Reduction(gradients, buckets, typical.all_reduces, typical.end_s, measured=True, note=note)
-    predicted = predict(unsynchronised, buckets, n_ranks, own_link)
-    return OverlapRun(predicted, measured, own_link, n_ranks, scale_s, note)
+    return OverlapRun(predict(unsynchronised, buckets, n_ranks, own_link), measured, n_ranks, note)
 
 
 def stand_in(link: Link, world_size: int, n_ranks: int, shrink: float, scale_s: float) -> Link:
@@ -117,85 +105,59 @@ def stand_in(link: Link, world_size: int, n_ranks: int, shrink: float, scale_s: 
     return Link(scale_s * steps * link.latency_s, link.bytes_per_s * shrink / (scale_s * sent))
 
 
-# --- what was measured ----------------------------------------------------------------------------
+# --- on the ranks ---------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True)
-class _Step:
-    """One step of rank 0, from the start of its backward pass."""
-
-    ready_s: list[float]
-    all_reduces: list[Span]
-    end_s: float
+_OPTIONS: dict[str, Any] = {"tasks": ["dp.6", "dp.7"], "timeout_s": TIMEOUT_S}
 
 
 @functools.cache
-def _alone_s(model: str, n_ranks: int, timeout_s: float) -> list[float]:
+def _alone_s(model: str, n_ranks: int) -> float:
     """Measure how long backward takes on ranks that do not synchronise."""
     from labkit.explore.buckets import overlap_rank
-    from labkit.launch import launch
 
-    run = launch(
-        overlap_rank.train, model, None, ROUNDS, world_size=n_ranks, backend="gloo", threads=1, timeout_s=timeout_s
-    )
-    events = run.events
-    spans = events[(events["name"] == "backward") & (events["step"] >= WARM_UP).fillna(False)]
-    return (spans["end_s"] - spans["start_s"]).tolist()
+    run = run_on_ranks(overlap_rank.train, model, None, ROUNDS, world_size=n_ranks, backend="gloo", **_OPTIONS)
+    spans = run.events[(run.events["name"] == "backward") & (run.events["step"] >= WARM_UP).fillna(False)]
+    return float((spans["end_s"] - spans["start_s"]).median())
 
 
-def _measure(
-    model: str, caps_mb: tuple[float, float], n_ranks: int, link: Link, timeout_s: float
-) -> tuple[pd.DataFrame, list[list[int]], str]:
-    """Return events and buckets of a run on the link, or on gloo as it is where that is slower."""
+def _train(model: str, caps_mb: tuple[float, float], n_ranks: int, link: Link, own_link: Link) -> tuple[Any, str]:
+    """Return a run on ``own_link`` and what it is, or on gloo as it is where that is slower."""
     from labkit.explore.buckets import overlap_rank
-    from labkit.launch import launch
+    from labkit.launch import LinkTooFast
 
-    options: dict[str, Any] = {"world_size": n_ranks, "threads": 1, "timeout_s": timeout_s}
-    refused = ""
+    train = functools.partial(run_on_ranks, overlap_rank.train, model, caps_mb, ROUNDS, world_size=n_ranks, **_OPTIONS)
     try:
-        run = launch(overlap_rank.train, model, caps_mb, ROUNDS, link=link, **options)
-    except ValueError as error:
-        if "faster than the transport" not in str(error):
-            raise
-        refused = "faster than gloo is here, so nothing was emulated"
-        run = launch(overlap_rank.train, model, caps_mb, ROUNDS, backend="gloo", **options)
-    return run.events, run.values[0], refused
+        return train(link=own_link), f"emulated, as slow in proportion as {link} is for the whole model"
+    except LinkTooFast:
+        return train(backend="gloo"), "faster than gloo is here, so nothing was emulated"
 
 
-def _steps(events: pd.DataFrame, n_parameters: int, way: int) -> list[_Step]:
+# --- what was measured ----------------------------------------------------------------------------
+
+
+def _passes(events: pd.DataFrame, narrow: Gradients, buckets: Buckets, way: int) -> list[Reduction]:
     """Return rank 0's steps of one of the two ways, but for those that warm up."""
     own = events[events["rank"] == 0]
     sent = own[own["name"] == "all_reduce"].sort_values("bucket", kind="stable")
-    found = []
+    passes = []
     for step in range(2 * WARM_UP + way, 2 * ROUNDS, 2):
         spans = own[(own["step"] == step).fillna(False).to_numpy(dtype=bool)]
         backward, wait = (spans[spans["name"] == name].iloc[0] for name in ("backward", "wait"))
         start, end = backward["start_s"], wait["end_s"]
         ready = spans[spans["name"] == "ready"].set_index("bucket")["start_s"] - start
         over = backward["end_s"] - start  # a parameter that was not used is done when backward is
+        ready_s = [float(ready.get(i, over)) for i in range(len(narrow.names))]
         within = sent[sent["start_s"].between(start, end)]
         times = zip(within["start_s"] - start, within["end_s"] - start, strict=True)
-        found.append(_Step([float(ready.get(i, over)) for i in range(n_parameters)], _one_by_one(times), end - start))
-    return found
+        gradients = replace(narrow, ready_s=ready_s, source="measured by hooks")
+        passes.append(Reduction(gradients, buckets, _one_by_one(times), end - start, measured=True))
+    return passes
 
 
-def _one_by_one(times: zip[tuple[float, float]]) -> list[Span]:
+def _one_by_one(times: Iterable[tuple[float, float]]) -> list[Span]:
     """Return when each bucket was on its way: it is handed over while the ones before travel."""
     spans, free_s = [], 0.0
     for start_s, end_s in times:
         spans.append(Span(max(start_s, min(free_s, end_s)), end_s))
         free_s = max(free_s, end_s)
     return spans
-
-
-def _gradients(small: Gradients, ready_s: list[float]) -> Gradients:
-    return Gradients(small.model, small.names, small.sizes_bytes, ready_s, "measured by hooks")
-
-
-def _note(model: str, n_ranks: int, world_size: int, link: Link, own_link: Link, refused: str) -> str:
-    ranks = f"{n_ranks} ranks" if n_ranks == world_size else f"{n_ranks} ranks in place of {world_size}"
-    emulated = refused or f"emulated, as slow in proportion as {link} is for the whole model"
-    return (
-        f"{model_named(model).title} with all widths ÷ {SMALL}, buckets and link in proportion, on {ranks} "
-        f"({machine.cores()} cores here); link: {own_link}, {emulated}"
-    )

@@ -9,7 +9,8 @@ import pandas as pd
 
 from labkit.draw.layout import TimeAxis, stack
 from labkit.draw.panel import BAR_COLUMNS, Label, Mark, Panel
-from labkit.explore.buckets.reducer import MIB, Reduction
+from labkit.explore.buckets.gradients import MIB
+from labkit.explore.buckets.reducer import Reduction
 
 SIZE_AXIS = TimeAxis("MiB of gradients, in the order of sending", "MiB", 1 / MIB)
 # One colour for every fourth bucket: neighbours always differ.
@@ -20,19 +21,19 @@ _LEAST_ROW, _MOST_WAITING = 0.5, 3.0  # of a bucket that waits, and of all of th
 
 def blocks_panel(reduction: Reduction) -> Panel:
     """Return the parameters as blocks as long as their bytes, and under them their buckets."""
-    order = [i for bucket in reduction.buckets for i in bucket]
+    order = _order_of_sending(reduction)
     names, sizes = reduction.gradients.names, reduction.gradients.sizes_bytes
     ends = np.cumsum([sizes[i] for i in order], dtype=float).tolist()
+    bucket_ends = np.cumsum(reduction.bucket_bytes, dtype=float).tolist()
     bars = [
-        _bar(end - sizes[i], end, 0, reduction.bucket_of[i], _short(names[i]))
+        _bar(end - sizes[i], end, _TOP, reduction.bucket_of[i], label=_short(names[i]))
         for i, end in zip(order, ends, strict=True)
     ]
-    bucket_ends = np.cumsum(reduction.bucket_bytes, dtype=float).tolist()
     spans = enumerate(zip(reduction.bucket_bytes, bucket_ends, strict=True))
-    bars += [_bar(end - n_bytes, end, 1, k) for k, (n_bytes, end) in spans]
+    bars += [_bar(end - n_bytes, end, 1 + _TOP, k) for k, (n_bytes, end) in spans]
 
     def explain(bar: int) -> str:
-        return told_block(reduction, bar)
+        return block_sentence(reduction, bar)
 
     return Panel(
         _table(bars),
@@ -52,23 +53,20 @@ def pass_panel(reduction: Reduction, time: TimeAxis, title: str) -> Panel:
 
     Steps by event are the Reducer's; by clock they go from bucket to bucket.
     """
-    drawn = _Drawn(reduction, time)
+    drawn = _PassBars(reduction, time)
+    waiting = drawn.waiting_height
     return Panel(
-        drawn.bars(),
-        height=2.0 + drawn.waiting_height,
-        rows=[
-            Label(0.5, "backward"),
-            Label(1.0 + drawn.waiting_height / 2, "bucket waits"),
-            Label(1.5 + drawn.waiting_height, "all_reduce"),
-        ],
+        _table([drawn.bar(*key) for key in drawn.keys]),
+        height=2.0 + waiting,
+        rows=[Label(0.5, "backward"), Label(1.0 + waiting / 2, "bucket waits"), Label(1.5 + waiting, "all_reduce")],
         title=title,
         facts=summary(reduction, time),
         marks=[Mark(reduction.backward_s, f"{title}: backward is over", not reduction.measured)],
-        needs=drawn.needs(),
+        needs=np.array([drawn.needed(bar) for bar in range(len(drawn.keys))], dtype="int32"),
         critical=drawn.critical(),
         clocks=np.unique([*reduction.full_s, *(span.end_s for span in reduction.all_reduces)]),
-        moments=np.array(drawn.moments),
-        explain=drawn.explain,
+        moments=np.unique([0.0, *(moment.time_s for moment in reduction.moments)]),
+        explain=lambda bar: drawn.sentence(*drawn.keys[bar]),
         narrate=drawn.narrate,
     )
 
@@ -83,28 +81,34 @@ def summary(reduction: Reduction, time: TimeAxis) -> str:
     )
 
 
-def told_block(reduction: Reduction, bar: int, time: TimeAxis | None = None) -> str:
+def block_sentence(reduction: Reduction, bar: int, time: TimeAxis | None = None) -> str:
     """Return what a bar of blocks_panel is; with a ``time`` also when it was ready or sent."""
-    order = [i for bucket in reduction.buckets for i in bucket]
+    order = _order_of_sending(reduction)
     if bar < len(order):
-        return _told_parameter(reduction, order[bar], time)
-    return _told_bucket(reduction, bar - len(order), time)
+        return _gradient_sentence(reduction, order[bar], time)
+    return _bucket_sentence(reduction, bar - len(order), time)
+
+
+def _order_of_sending(reduction: Reduction) -> list[int]:
+    return [i for bucket in reduction.buckets for i in bucket]
 
 
 # --- bars -----------------------------------------------------------------------------------------
 
 
-def _bar(left: float, right: float, row: float, bucket: int, label: str = "", name: str = "") -> tuple[object, ...]:
+def _bar(
+    left: float, right: float, top: float, bucket: int, height: float = _HEIGHT, name: str = "", label: str = ""
+) -> tuple[object, ...]:
     """Return a bar coloured by its bucket or ``name``, with the bucket's number or ``label``."""
-    return left, right, row + _TOP, _HEIGHT, name or BUCKET_NAMES[bucket % len(BUCKET_NAMES)], 0, label or str(bucket)
+    return left, right, top, height, name or BUCKET_NAMES[bucket % len(BUCKET_NAMES)], 0, label or str(bucket)
 
 
 def _table(bars: list[tuple[object, ...]]) -> pd.DataFrame:
     return pd.DataFrame(dict(zip(BAR_COLUMNS, map(list, zip(*bars, strict=True)), strict=True)))
 
 
-class _Drawn:
-    """The bars of a pass, and what each is.
+class _PassBars:
+    """The bars of a pass: each has a key, its kind and the number of its parameter or bucket.
 
     First come the gradients, as they are ready, then the wait if there is one, then buckets that
     wait, and in the end the all_reduces.
@@ -112,107 +116,95 @@ class _Drawn:
 
     def __init__(self, reduction: Reduction, time: TimeAxis):
         self.reduction, self.time = reduction, time
-        self.position = {i: bar for bar, i in enumerate(reduction.order)}
-        starts = [span.start_s for span in reduction.all_reduces]
-        self.waiting = [k for k, full in enumerate(reduction.full_s) if starts[k] > full]
-        self.first_waiting = len(reduction.order) + (reduction.exposed_s > 0)
-        self.first_sent = self.first_waiting + len(self.waiting)
-        waits = [(reduction.full_s[k], starts[k]) for k in self.waiting]
-        self.waiting_rows, n_rows = stack(*np.array(waits).T) if waits else (np.zeros(0, dtype=int), 1)
+        waits = {
+            k: (full_s, span.start_s)
+            for k, (full_s, span) in enumerate(zip(reduction.full_s, reduction.all_reduces, strict=True))
+            if span.start_s > full_s
+        }
+        self.keys = [("gradient", i) for i in reduction.order]
+        self.keys += [("exposed", 0)] if reduction.exposed_s else []
+        self.keys += [("queued", k) for k in waits]
+        self.keys += [("all_reduce", k) for k in range(len(reduction.buckets))]
+        self.number = {key: bar for bar, key in enumerate(self.keys)}
+        rows, n_rows = stack(*np.array(list(waits.values())).T) if waits else (np.zeros(0, dtype=int), 1)
+        self.row_of = dict(zip(waits, rows.tolist(), strict=True))
         self.waiting_height = min(max(1.0, _LEAST_ROW * n_rows), _MOST_WAITING)
-        self.waiting_row = self.waiting_height / n_rows
-        self.moments = sorted({0.0, *(moment.time_s for moment in reduction.moments())})
+        self.row_height = self.waiting_height / n_rows
 
-    def bars(self) -> pd.DataFrame:
-        one, below = self.reduction, 1 + self.waiting_height
-        computing = one.computing()
-        bars = [_bar(*computing[i], 0, one.bucket_of[i]) for i in one.order]
-        if one.exposed_s:
-            bars.append(_bar(one.backward_s, one.end_s, 0, 0, "exposed", "wait"))
-        for k, row in zip(self.waiting, self.waiting_rows.tolist(), strict=True):
-            left, right, _, _, *look = _bar(one.full_s[k], one.all_reduces[k].start_s, 1, k, name="queued")
-            bars.append((left, right, 1 + self.waiting_row * (row + _TOP), self.waiting_row * _HEIGHT, *look))
-        bars += [_bar(*span, below, k) for k, span in enumerate(one.all_reduces)]
-        return _table(bars)
-
-    def _needed(self, k: int) -> int:
-        """Return the bar that all_reduce k starts after: its last gradient, or the one before."""
+    def bar(self, kind: str, number: int) -> tuple[object, ...]:
         one = self.reduction
-        if k and one.all_reduces[k - 1].end_s >= one.full_s[k]:
-            return self.first_sent + k - 1
-        return max(self.position[i] for i in one.buckets[k])
+        if kind == "gradient":
+            return _bar(*one.computing[number], _TOP, one.bucket_of[number])
+        if kind == "exposed":
+            return _bar(one.backward_s, one.end_s, _TOP, 0, name="wait", label="exposed")
+        span = one.all_reduces[number]
+        if kind == "all_reduce":
+            return _bar(*span, 1 + self.waiting_height + _TOP, number)
+        top, height = 1 + self.row_height * (self.row_of[number] + _TOP), self.row_height * _HEIGHT
+        return _bar(one.full_s[number], span.start_s, top, number, height, name="queued")
 
-    def needs(self) -> np.ndarray:
-        """Return for each bar the one that it starts after, -1 for the first."""
-        one = self.reduction
-        needs = np.arange(-1, self.first_sent + len(one.buckets) - 1, dtype="int32")
-        if one.exposed_s:
-            needs[len(one.order)] = self.first_sent + len(one.buckets) - 1
-        for bar, k in enumerate(self.waiting, start=self.first_waiting):
-            needs[bar] = max(self.position[i] for i in one.buckets[k])
-        for k in range(len(one.buckets)):
-            needs[self.first_sent + k] = self._needed(k)
-        return needs
+    def needed(self, bar: int) -> int:
+        """Return the bar that a bar starts after, -1 for the first."""
+        (kind, k), one = self.keys[bar], self.reduction
+        if kind == "gradient":
+            return bar - 1
+        if kind == "exposed":
+            return len(self.keys) - 1
+        if kind == "all_reduce" and k and one.all_reduces[k - 1].end_s >= one.full_s[k]:
+            return bar - 1
+        return max(self.number["gradient", i] for i in one.buckets[k])
 
     def critical(self) -> np.ndarray:
         """Return the bars that decide when all gradients are means, from the first to the last."""
-        one, needs = self.reduction, self.needs()
-        bar = self.first_sent + len(one.buckets) - 1 if one.exposed_s else len(one.order) - 1
-        path = [bar]
-        while (bar := int(needs[bar])) >= 0:
+        one = self.reduction
+        path = [len(self.keys) - 1 if one.exposed_s else len(one.order) - 1]
+        while (bar := self.needed(path[-1])) >= 0:
             path.append(bar)
         return np.array(path[::-1], dtype="int32")
 
     # --- in words ---
 
-    def explain(self, bar: int) -> str:
+    def sentence(self, kind: str, number: int) -> str:
         one, time = self.reduction, self.time
-        if bar < len(one.order):
-            return _told_parameter(one, one.order[bar], time)
-        if bar < self.first_waiting:
+        if kind == "gradient":
+            return _gradient_sentence(one, number, time)
+        if kind == "exposed":
             return (
                 f"Exposed communication: {time(one.exposed_s)}, from the end of backward at {time(one.backward_s)} until all "
                 "gradients are means. What leaves last has nothing left to hide behind."
             )
-        if bar < self.first_sent:
-            k = self.waiting[bar - self.first_waiting]
-            waited = one.all_reduces[k].start_s - one.full_s[k]
-            return f"Bucket {k} is full at {time(one.full_s[k])} and waits {time(waited)} for the link, or its turn."
-        return _told_bucket(one, bar - self.first_sent, time)
+        if kind == "queued":
+            full_s, start_s = one.full_s[number], one.all_reduces[number].start_s
+            return f"Bucket {number} is full at {time(full_s)} and waits {time(start_s - full_s)} for the link, or its turn."
+        return _bucket_sentence(one, number, time)
 
     def narrate(self, x: float) -> str:
         """Return what the Reducer does at ``x``, or did last, and how far it is."""
-        moments = self.reduction.moments()
-        times = [moment.time_s for moment in moments]
-        until = bisect.bisect_right(times, x + 1e-12)
-        if not until:
+        one = self.reduction
+        moments, now = one.until(x + 1e-12)
+        if not moments:
             return f"{self.time(x)}: backward begins at the last layer. No gradient is ready."
-        since = bisect.bisect_left(times, times[until - 1])
-        said = " ".join(moment.text for moment in moments[since:until])
-        return f"{self.time(x)}: {said} {self._progress(x + 1e-12)}"
-
-    def _progress(self, x: float) -> str:
-        one, now = self.reduction, self.reduction.at(x)
+        texts = " ".join(moment.text for moment in moments)
         flying = f"in flight: bucket {now.in_flight[0]}" if now.in_flight else "nothing in flight"
         waiting = f", waiting: {', '.join(map(str, now.waiting))}" if now.waiting else ""
         ready = f"{now.ready_bytes / MIB:.4g} of {one.gradients.n_bytes / MIB:.4g} MiB ready"
-        return f"({ready}; {flying}{waiting}; {len(now.done)} of {_buckets(len(one.buckets))} done)"
+        done = f"{len(now.done)} of {_buckets(len(one.buckets))} done"
+        return f"{self.time(x)}: {texts} ({ready}; {flying}{waiting}; {done})"
 
 
 # --- in words -------------------------------------------------------------------------------------
 
 
-def _told_parameter(one: Reduction, i: int, time: TimeAxis | None = None) -> str:
+def _gradient_sentence(one: Reduction, i: int, time: TimeAxis | None = None) -> str:
     gradients, k = one.gradients, one.bucket_of[i]
     text = f"{gradients.names[i]}: {_size(gradients.sizes_bytes[i])}, parameter {i} of {len(gradients.names)}.\n"
-    since = one.computing()[i]
+    since = one.computing[i]
     ready = f" at {time(since.end_s)}, {time(since.end_s - since.start_s)} after the one before," if time else ""
-    last = gradients.ready_s[i] == one.full_s[k]
-    fills = "fills" if last else "goes into"
+    fills = "fills" if gradients.ready_s[i] == one.full_s[k] else "goes into"
     return f"{text}Its gradient is ready{ready} as number {one.order.index(i) + 1}, and {fills} bucket {k}."
 
 
-def _told_bucket(one: Reduction, k: int, time: TimeAxis | None = None) -> str:
+def _bucket_sentence(one: Reduction, k: int, time: TimeAxis | None = None) -> str:
     n = len(one.buckets[k])
     gradients = "1 gradient" if n == 1 else f"{n} gradients"
     text = f"Bucket {k}: {gradients}, {_size(one.bucket_bytes[k])}."

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import ipywidgets
@@ -14,22 +13,12 @@ from labkit.base.checks import check_number, check_world_size
 from labkit.cost import Link
 from labkit.draw.layout import TimeAxis, time_axis
 from labkit.draw.painter import panel_figure
-from labkit.explore.buckets.gradients import MODELS, Gradients, model_named, predicted_gradients
+from labkit.explore.buckets.bucket_plan import ASSIGN, ONE_BUCKET, ONE_EACH, RULES, make_buckets
+from labkit.explore.buckets.gradients import MIB, MODELS, Gradients, check_model, predicted_gradients
 from labkit.explore.buckets.overlap_run import OverlapRun, run_overlap
-from labkit.explore.buckets.panels import SIZE_AXIS, blocks_panel, pass_panel, summary, told_block
-from labkit.explore.buckets.reducer import (
-    ASSIGN,
-    MIB,
-    ONE_BUCKET,
-    ONE_EACH,
-    RULES,
-    Plan,
-    Reduction,
-    best_cap,
-    make_buckets,
-    predict,
-)
-from labkit.explore.explorer import Explorer, RunButtons, sentence_of, table_html
+from labkit.explore.buckets.panels import SIZE_AXIS, block_sentence, blocks_panel, pass_panel, summary
+from labkit.explore.buckets.reducer import Reduction, best_cap, predict
+from labkit.explore.explorer import Explorer, RunButtons, table_html
 from labkit.explore.static_fallback import StaticForm
 from labkit.explore.timeline import Timeline
 
@@ -67,7 +56,7 @@ def bucket_explorer(
     that is none.
     """
     if not isinstance(model, Gradients):
-        model_named(model)
+        check_model(model)
     if not isinstance(link, Link):
         raise TypeError(f"link is {link!r}, expected a labkit.cost.Link, such as Link(20e-6, 12.5e9)")
     check_world_size(world_size)
@@ -91,15 +80,11 @@ class BucketExplorer(Explorer):
     ):
         self.reduction: Reduction
         self.measured: OverlapRun | None = None
-        self._quiet = False
-        self._plans: dict[float, list[list[int]]] = {}  # the buckets of each capacity
-        self._plans_drawn_from: Any = None
         self._models = {name: predicted_gradients(name) for name in MODELS}
         if isinstance(model, Gradients):
             self._models[_OWN] = model
-        self._make_controls(_OWN if isinstance(model, Gradients) else model, backward_s)
-        self._make_bucket_controls(cap_mb, first_cap_mb)
-        self._make_link_controls(link, world_size)
+        name = _OWN if isinstance(model, Gradients) else model
+        self._make_controls(name, cap_mb, first_cap_mb or _AS_OTHERS, world_size, link, backward_s)
         controls = [self.rule, self.cap_mb, self.first_cap_mb, self.latency_us, self.bandwidth_gb_s]
         controls += [self.world_size, self.backward_ms]
         self.blocks, self.numbers, timeline = Timeline(), ipywidgets.HTML(), Timeline()
@@ -108,25 +93,22 @@ class BucketExplorer(Explorer):
         grid = ipywidgets.GridBox([self.model, *controls], layout=columns)
         super().__init__([grid, self.blocks, timeline, self.numbers, self.run], timeline)
         self.blocks.bare, self.blocks.static_form = True, self.static_form
-        self.blocks.on_pick(lambda _, bar: self._tell(bar))
+        self.blocks.on_pick(lambda _, bar: self._say_block(bar))
         self.model.observe(self.guarded(self._model_changed), "value")
         for control in controls:
             control.observe(self.guarded(self.refresh), "value")
         self.guarded(self.refresh)()
 
-    def _make_controls(self, model: str, backward_s: float | None) -> None:
+    def _make_controls(
+        self, model: str, cap_mb: float, first_cap_mb: float, world_size: int, link: Link, backward_s: float | None
+    ) -> None:
         self.model = _dropdown("model", [(each.model, name) for name, each in self._models.items()], model)
         steps_ms = [1000 * each.backward_s for each in self._models.values()]
-        backward_ms = 1000 * (self._models[model].backward_s if backward_s is None else backward_s)
+        backward_ms = 1000 * (backward_s or self._models[model].backward_s)
         self.backward_ms = _log_slider("backward", backward_ms, (0, 4), "ms", steps_ms)
-
-    def _make_bucket_controls(self, cap_mb: float, first_cap_mb: float | None) -> None:
         self.rule = _dropdown("buckets", RULES, ASSIGN)
-        self.cap_mb = _sizes("bucket size", sorted({*CAPS_MB, cap_mb}), cap_mb)
-        first = first_cap_mb or _AS_OTHERS
-        self.first_cap_mb = _sizes("first bucket", sorted({_AS_OTHERS, *CAPS_MB, first}), first)
-
-    def _make_link_controls(self, link: Link, world_size: int) -> None:
+        self.cap_mb = _sizes("bucket size", {*CAPS_MB, cap_mb}, cap_mb)
+        self.first_cap_mb = _sizes("first bucket", {_AS_OTHERS, *CAPS_MB, first_cap_mb}, first_cap_mb)
         self.latency_us = _log_slider("latency", 1e6 * link.latency_s, (0, 4), "µs")
         self.bandwidth_gb_s = _log_slider("bandwidth", link.bytes_per_s / 1e9, (-2, 3), "GB/s")
         most = max(MOST_RANKS, world_size)
@@ -148,85 +130,59 @@ class BucketExplorer(Explorer):
 
     def _model_changed(self) -> None:
         """Show another model, whose backward pass takes another time."""
-        with self._quietly():
-            self.backward_ms.value = 1000 * self._models[self.model.value].backward_s
-        self.refresh()
-
-    @contextlib.contextmanager
-    def _quietly(self) -> Iterator[None]:
-        self._quiet = True
-        try:
-            yield
-        finally:
-            self._quiet = False
+        backward_ms = 1000 * self._models[self.model.value].backward_s
+        if backward_ms == self.backward_ms.value:
+            self.refresh()
+        self.backward_ms.value = backward_ms  # which refreshes if it is another one
 
     # --- what is shown ----------------------------------------------------------------------------
 
     def refresh(self) -> None:
         """Predict the pass that the controls describe, and show it."""
-        if self._quiet:
-            return
         gradients = self.gradients
-        plan = self._plan(gradients.sizes_bytes)
+        plan = make_buckets(gradients.sizes_bytes, self.rule.value, self.cap_mb.value, self._first_cap_mb)
         self.reduction = predict(gradients, plan.buckets, self.world_size.value, self.link)
         by_size = self.rule.value == ASSIGN and not plan.note
-        for control in (self.cap_mb, self.first_cap_mb):
-            control.disabled = not by_size
+        self.cap_mb.disabled = self.first_cap_mb.disabled = not by_size
         note = f"When gradients are ready: {gradients.source.partition(' at ')[0]}; link: {self.link}"
-        self._show({"predicted": self.reduction}, note)
-        self.numbers.value = table_html(
-            self._table({"predicted": self.reduction}, self._best() if by_size else None), index=True
-        )
+        numbers = self._show({"predicted": self.reduction}, note)
+        if by_size:
+            numbers.loc["best bucket size on the slider"] = f"{self._best():g} MiB"
+        self.numbers.value = table_html(numbers, index=True)
         self.say(plan.note or self.timeline.scene["alt"])
 
-    def _plan(self, sizes_bytes: Sequence[int]) -> Plan:
-        """Return the buckets asked for; one if the reader's own rule fails, with a note on why."""
-        try:
-            return make_buckets(sizes_bytes, self.rule.value, self.cap_mb.value, self._first_cap_mb)
-        except Exception as error:
-            note = f"assign_buckets (dp.6) is not right yet: {sentence_of(error)}. Until then there is one bucket."
-            return Plan(make_buckets(sizes_bytes, ONE_BUCKET).buckets, note)
-
-    def _show(self, passes: dict[str, Reduction], note: str) -> None:
+    def _show(self, passes: dict[str, Reduction], note: str) -> pd.DataFrame:
+        """Show passes with the same buckets one under the other, and return their numbers."""
+        self._passes, self._note = passes, note
+        self._axis = axis = time_axis(max(one.end_s for one in passes.values()))
         (first, *_) = passes.values()
-        axis = time_axis(max(one.end_s for one in passes.values()))
-        self.blocks.show([blocks_panel(first)], time=SIZE_AXIS, alt=_alt_of_blocks(first))
-        panels = [pass_panel(one, axis, source) for source, one in passes.items()]
+        self._panels = [pass_panel(one, axis, source) for source, one in passes.items()]
         alt = " ".join(f"Gradients and all_reduces, {source}: {summary(one, axis)}." for source, one in passes.items())
-        self.timeline.show(panels, time=axis, alt=alt, note=note)
-        self._shown = passes, note
+        self.blocks.show([blocks_panel(first)], time=SIZE_AXIS, alt=_alt_of_blocks(first))
+        self.timeline.show(self._panels, time=axis, alt=alt, note=note)
+        return self._numbers()
 
-    def _tell(self, block: int) -> None:
+    def _numbers(self) -> pd.DataFrame:
+        return pd.DataFrame({source: _numbers_of(one, self._axis) for source, one in self._passes.items()})
+
+    def _say_block(self, block: int) -> None:
         """Say when the gradient of a block was ready, or a bucket was sent."""
-        passes, _ = self._shown
-        self.say("; ".join(f"{source}: {told_block(one, block, self.timeline.time)}" for source, one in passes.items()))
+        self.say(
+            "; ".join(f"{source}: {block_sentence(one, block, self._axis)}" for source, one in self._passes.items())
+        )
 
     def _best(self) -> float:
         """Return the bucket size of the slider with the shortest pass."""
-        from labkit.dp import assign_buckets
-
-        # The same as long as the reader does not edit the function.
-        drawn_from = self.model.value, self._first_cap_mb, getattr(assign_buckets, "__code__", None)
-        if drawn_from != self._plans_drawn_from:
-            sizes, caps = self.reduction.gradients.sizes_bytes, [value for _, value in self.cap_mb.options]
-            self._plans = {cap: make_buckets(sizes, ASSIGN, cap, self._first_cap_mb).buckets for cap in caps}
-            self._plans_drawn_from = drawn_from
-        return best_cap(self.reduction.gradients, self._plans, self.world_size.value, self.link)
-
-    def _table(self, passes: dict[str, Reduction], best_mb: float | None) -> pd.DataFrame:
-        axis = time_axis(max(one.end_s for one in passes.values()))
-        table = pd.DataFrame({source: _numbers(one, axis) for source, one in passes.items()})
-        if best_mb is not None:
-            table.loc["best bucket size on the slider"] = f"{best_mb:g} MiB"
-        return table
+        gradients, caps = self.reduction.gradients, [cap for _, cap in self.cap_mb.options]
+        plans = {cap: make_buckets(gradients.sizes_bytes, ASSIGN, cap, self._first_cap_mb).buckets for cap in caps}
+        return best_cap(gradients, plans, self.world_size.value, self.link)
 
     def static_form(self) -> StaticForm:
-        passes, note = self._shown
-        axis = time_axis(max(one.end_s for one in passes.values()))
-        first = next(iter(passes.values()))
-        panels = [(pass_panel(one, axis, source), axis) for source, one in passes.items()]
-        figure = panel_figure([(blocks_panel(first), SIZE_AXIS), *panels], note)
-        table = self.measured.table() if self.measured and "measured" in passes else self._table(passes, None)
+        (first, *_) = self._passes.values()
+        figure = panel_figure(
+            [(blocks_panel(first), SIZE_AXIS), *((panel, self._axis) for panel in self._panels)], self._note
+        )
+        table = self.measured.table() if self.measured and "measured" in self._passes else self._numbers()
         return StaticForm(figure, self.timeline.scene["alt"], table)
 
     # --- the measured run -------------------------------------------------------------------------
@@ -237,13 +193,10 @@ class BucketExplorer(Explorer):
             raise ValueError("a run trains one of the lab's own models: choose one above")
         caps = {ASSIGN: (self.cap_mb.value, self._first_cap_mb), ONE_BUCKET: (_HUGE_MB, None)}
         caps[ONE_EACH] = (_TINY_MB, None)
-        cap_mb, first_cap_mb = caps[self.rule.value]
         ranks, backward_s = self.world_size.value, self.backward_ms.value / 1000
-        run = run_overlap(self.model.value, cap_mb, first_cap_mb, ranks, self.link, backward_s)
-        self.measured = run
-        passes = {"predicted": run.predicted, "measured": run.measured}
-        self._show(passes, run.note)
-        self.numbers.value = table_html(self._table(passes, None), index=True)
+        self.measured = run = run_overlap(self.model.value, *caps[self.rule.value], ranks, self.link, backward_s)
+        numbers = self._show({"predicted": run.predicted, "measured": run.measured}, run.note)
+        self.numbers.value = table_html(numbers, index=True)
         return run.sentence()
 
 
@@ -254,8 +207,8 @@ def _dropdown(description: str, options: Any, value: Any) -> ipywidgets.Dropdown
     return ipywidgets.Dropdown(options=options, value=value, description=description, **_LOOK)
 
 
-def _sizes(description: str, caps: Sequence[float], value: float) -> ipywidgets.SelectionSlider:
-    options = [(f"{cap:g} MiB" if cap else "as the others", cap) for cap in caps]
+def _sizes(description: str, caps: set[float], value: float) -> ipywidgets.SelectionSlider:
+    options = [(f"{cap:g} MiB" if cap else "as the others", cap) for cap in sorted(caps)]
     return ipywidgets.SelectionSlider(options=options, value=value, description=description, **_LOOK)
 
 
@@ -277,7 +230,7 @@ def _log_slider(
     return ipywidgets.SelectionSlider(options=options, value=value, description=description, **_LOOK)
 
 
-def _numbers(one: Reduction, axis: TimeAxis) -> dict[str, str]:
+def _numbers_of(one: Reduction, axis: TimeAxis) -> dict[str, str]:
     hidden = one.hidden_share
     return {
         "gradients": f"{len(one.gradients.names)}, {one.gradients.n_bytes / MIB:.4g} MiB",

@@ -1,10 +1,10 @@
 """Explore schedules: change them, compare two on one time axis, and run them on real ranks.
 
-state           what is shown, as a line of text
+state           what is shown as a line of text: one table of fields
 values          from a state to schedules and their times; metrics
 measure         a schedule run on real ranks, beside its ideal
 pipeline_rank   what each of these ranks does
 tables          metrics side by side, and where time went
-controls        sliders and boxes
+controls        sliders, menus and texts
 widget          all of it in a notebook: schedule_explorer
 """

@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import ipywidgets as widgets
 
-from labkit.explore.schedules.state import MOST_CHUNKS, MOST_MICRO, MOST_RANKS, Choice, State, StateError, Times, parse
-from labkit.explore.schedules.values import with_ranks
+from labkit.explore.schedules.state import FIELDS, SCHEDULES, Choice, State, StateError, for_ranks, parse, written
 
-TITLES = {
-    "Forward only": "forward",
-    "GPipe": "gpipe",
-    "1F1B": "1f1b",
-    "Interleaved 1F1B": "interleaved",
-    "ZB-H1": "zb-h1",
-    "ZB-H2": "zb-h2",
-    "ZB-V": "zb-v",
-}
 _WIDE = {"description_width": "120px"}
-_LAYOUT = widgets.Layout(width="330px")
 
 
 class ScheduleControls(widgets.HBox):
@@ -33,27 +23,28 @@ class ScheduleControls(widgets.HBox):
     """
 
     def __init__(self, state: State):
-        self.schedule, self.chunks = _menu("schedule", TITLES), _count("chunks", MOST_CHUNKS)
-        self.other, self.other_chunks = _menu("compare with", {"—": "", **TITLES}), _count("its chunks", MOST_CHUNKS)
-        self.n_ranks, self.n_micro = _count("ranks", MOST_RANKS), _count("micro-batches", MOST_MICRO)
-        self.forward, self.input_grad, self.weight_grad = map(_time, ("F", "I: input grad", "W: weight grad"))
-        self.hop, self.cap = _time("hop", least=0.0), _time("cap (0: none)", least=0.0, most=64.0, step=0.5)
-        self.per_rank = widgets.Checkbox(description="times per rank", indent=False, layout=_LAYOUT)
-        self.forward_per_rank, self.input_grad_per_rank, self.weight_grad_per_rank = map(_times, "FIW")
+        self.schedule, self.chunks = _menu("schedule"), _slider("v")
+        self.other, self.other_chunks = _menu("compare with", {"": "—"}), _slider("v", "its chunks")
+        self.n_ranks, self.n_micro = _slider("n"), _slider("m")
+        self.forward, self.input_grad, self.weight_grad = map(_slider, "FIW")
+        self.hop, self.cap = _slider("hop"), _slider("cap")
+        self.per_rank = widgets.Checkbox(description="times per rank", indent=False, layout=_layout())
+        self.forward_per_rank, self.input_grad_per_rank, self.weight_grad_per_rank = map(_text, "FIW")
         self.text = widgets.Text(description="state", continuous_update=False, style=_WIDE)
         self.text.layout.width = "auto"
-        self._quiet, self._changed = False, [lambda: None]
-        self._sliders = (self.forward, self.input_grad, self.weight_grad)
-        self._texts = (self.forward_per_rank, self.input_grad_per_rank, self.weight_grad_per_rank)
+        self._quiet = False
+        self._changed: Callable[[], Any] = lambda: None
+        self._sliders = {"F": self.forward, "I": self.input_grad, "W": self.weight_grad}
+        self._texts = {"F": self.forward_per_rank, "I": self.input_grad_per_rank, "W": self.weight_grad_per_rank}
         schedules = (self.schedule, self.chunks, self.other, self.other_chunks, self.n_ranks, self.n_micro)
-        costs = (*self._sliders, self.hop, self.cap, self.per_rank, *self._texts)
+        costs = (*self._sliders.values(), self.hop, self.cap, self.per_rank, *self._texts.values())
         super().__init__([widgets.VBox(schedules), widgets.VBox(costs)])
         self.set(state)
         for control in (*schedules, *costs):
             control.observe(self._moved, "value")
 
     def on_change(self, callback: Callable[[], Any]) -> None:
-        self._changed[0] = callback
+        self._changed = callback
 
     # --- what they say ----------------------------------------------------------------------------
 
@@ -63,29 +54,22 @@ class ScheduleControls(widgets.HBox):
 
         Raises StateError for a text of times that says nothing.
         """
-        forward, input_grad, weight_grad = self._all_times()
-        return State(
-            choice=_choice(self.schedule.value, self.chunks.value),
-            other=_choice(self.other.value, self.other_chunks.value) if self.other.value else None,
-            n_ranks=self.n_ranks.value,
+        return replace(
+            self._read_times(self.n_ranks.value),
+            choice=_choice(self.schedule, self.chunks),
+            other=_choice(self.other, self.other_chunks) if self.other.value else None,
             n_micro=self.n_micro.value,
-            forward=forward,
-            input_grad=input_grad,
-            weight_grad=weight_grad,
             hop=_plain(self.hop.value),
             cap=_plain(self.cap.value) or None,
         )
 
-    def _all_times(self) -> tuple[Times, Times, Times]:
-        if not self.per_rank.value:
-            forward, input_grad, weight_grad = ((_plain(slider.value),) for slider in self._sliders)
-            return forward, input_grad, weight_grad
-        read = self._read_texts(self.n_ranks.value)
-        return read.forward, read.input_grad, read.weight_grad
-
-    def _read_texts(self, n_ranks: int) -> State:
-        written = [f"{key}={''.join(text.value.split())}" for key, text in zip("FIW", self._texts, strict=True)]
-        return parse(" ".join([f"n={n_ranks}", *written]))
+    def _read_times(self, n_ranks: int) -> State:
+        """Return a state with the times of so many ranks, read as they would stand in its text."""
+        if self.per_rank.value:
+            times = {key: "".join(text.value.split()) for key, text in self._texts.items()}
+        else:
+            times = {key: written(_plain(slider.value)) for key, slider in self._sliders.items()}
+        return parse(" ".join([f"n={n_ranks}", *(f"{key}={text}" for key, text in times.items())]))
 
     # --- to move them -----------------------------------------------------------------------------
 
@@ -95,11 +79,11 @@ class ScheduleControls(widgets.HBox):
             self.schedule.value, self.chunks.value = state.choice
             self.other.value, self.other_chunks.value = state.other or ("", self.other_chunks.value)
             self.n_ranks.value, self.n_micro.value = state.n_ranks, state.n_micro
-            times = (state.forward, state.input_grad, state.weight_grad)
-            self.per_rank.value = any(len(given) > 1 for given in times)
-            for slider, text, given in zip(self._sliders, self._texts, times, strict=True):
-                _slide(slider, given[0])
-                text.value = _written(given)
+            times = {key: getattr(state, FIELDS[key].name) for key in "FIW"}
+            self.per_rank.value = any(len(given) > 1 for given in times.values())
+            for key, given in times.items():
+                _slide(self._sliders[key], given[0])
+                self._texts[key].value = written(given)
             _slide(self.hop, state.hop)
             _slide(self.cap, state.cap or 0.0)
             self._arrange()
@@ -110,24 +94,25 @@ class ScheduleControls(widgets.HBox):
             return
         with self._quietly():
             if change["owner"] is self.per_rank and self.per_rank.value:
-                for slider, text in zip(self._sliders, self._texts, strict=True):
-                    text.value = _written((_plain(slider.value),) * self.n_ranks.value)
+                for key, slider in self._sliders.items():
+                    self._texts[key].value = written((_plain(slider.value),) * self.n_ranks.value)
             elif change["owner"] is self.n_ranks and self.per_rank.value:
                 self._fit_to_ranks(change["old"])
             self._arrange()
-        self._changed[0]()
+        self._changed()
 
     def _fit_to_ranks(self, n_before: int) -> None:
         with contextlib.suppress(StateError):  # texts that say nothing stay as they are
-            now = with_ranks(self._read_texts(n_before), self.n_ranks.value)
-            for text, times in zip(self._texts, (now.forward, now.input_grad, now.weight_grad), strict=True):
-                text.value = _written(times)
+            before = self._read_times(n_before)
+            for key, text in self._texts.items():
+                text.value = written(for_ranks(getattr(before, FIELDS[key].name), self.n_ranks.value))
 
     def _arrange(self) -> None:
         """Show the controls that count."""
         self.chunks.disabled = self.schedule.value != "interleaved"
         self.other_chunks.disabled = self.other.value != "interleaved"
-        for slider, text in zip(self._sliders, self._texts, strict=True):
+        for key, slider in self._sliders.items():
+            text = self._texts[key]
             slider.layout.display, text.layout.display = ("none", "") if self.per_rank.value else ("", "none")
 
     @contextlib.contextmanager
@@ -139,26 +124,31 @@ class ScheduleControls(widgets.HBox):
             self._quiet = False
 
 
-def _choice(name: str, chunks: int) -> Choice:
-    return Choice(name, chunks) if name == "interleaved" else Choice(name)
+def _choice(menu: widgets.Dropdown, chunks: widgets.IntSlider) -> Choice:
+    return Choice(menu.value, chunks.value) if menu.value == "interleaved" else Choice(menu.value)
 
 
-def _menu(description: str, titles: dict[str, str]) -> widgets.Dropdown:
-    return widgets.Dropdown(description=description, options=list(titles.items()), style=_WIDE, layout=_LAYOUT)
+def _layout() -> widgets.Layout:
+    return widgets.Layout(width="330px")
 
 
-def _count(description: str, most: int) -> widgets.IntSlider:
-    return widgets.IntSlider(min=1, max=most, description=description, style=_WIDE, layout=_LAYOUT)
+def _menu(description: str, without: dict[str, str] | None = None) -> widgets.Dropdown:
+    options = [(title, name) for name, title in ((without or {}) | SCHEDULES).items()]
+    return widgets.Dropdown(description=description, options=options, style=_WIDE, layout=_layout())
 
 
-def _time(description: str, least: float = 0.1, most: float = 4.0, step: float = 0.1) -> widgets.FloatSlider:
-    shown: dict[str, Any] = {"description": description, "readout_format": ".2f", "style": _WIDE}
-    return widgets.FloatSlider(least, min=least, max=most, step=step, layout=widgets.Layout(width="330px"), **shown)
+def _slider(key: str, description: str = "") -> Any:
+    """Return the slider of a field: of whole numbers if it is a count."""
+    field = FIELDS[key]
+    look: dict[str, Any] = {"description": description or field.title, "style": _WIDE, "layout": _layout()}
+    if field.kind == "count":
+        return widgets.IntSlider(min=int(field.least), max=int(field.most), **look)
+    least, most, step = field.drag
+    return widgets.FloatSlider(least, min=least, max=most, step=step, readout_format=".2f", **look)
 
 
-def _times(description: str) -> widgets.Text:
-    layout = widgets.Layout(width="330px")
-    return widgets.Text(description=f"{description} per rank", continuous_update=False, style=_WIDE, layout=layout)
+def _text(key: str) -> widgets.Text:
+    return widgets.Text(description=f"{key} per rank", continuous_update=False, style=_WIDE, layout=_layout())
 
 
 def _slide(slider: widgets.FloatSlider, value: float) -> None:
@@ -170,7 +160,3 @@ def _slide(slider: widgets.FloatSlider, value: float) -> None:
 def _plain(value: float) -> float:
     """Return what a slider means: 0.3, where its steps of 0.1 add up to 0.30000000000000004."""
     return round(value, 9)
-
-
-def _written(times: Times) -> str:
-    return ",".join(f"{time:.12g}" for time in times)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,17 +11,15 @@ import numpy as np
 import pandas as pd
 
 from labkit.base import machine
-from labkit.schedule import Schedule, gpipe
+from labkit.explore.rank_run import run_on_ranks
+from labkit.schedule import Schedule
 from labkit.simulate import explain_gap, makespan, simulate
-from labkit.todo import TodoError, missing
 
 Times = float | Sequence[float]
 
 OP_S = 0.010  # a forward pass of a stage is to take about so long: messages take tenths of a ms
 STEP_S = 1.0  # and a step no longer than this; there are two of them
 _LINK_BYTES_PER_S = 10e6  # less than gloo moves on any machine, and much for stages that sleep: they send 4 bytes
-_FREE_SHARE = 0.5  # of the memory that is free, ranks may take so much
-_PROBE_LAYERS = 20
 
 
 class Work(NamedTuple):
@@ -53,8 +51,7 @@ class Measured:
     """A run of ``schedule`` beside its ideal: two event tables in seconds, both from 0 on.
 
     ``gap`` says where the difference went (:func:`labkit.simulate.explain_gap`). ``unit_s`` is how
-    many seconds stood for a unit of the reader's time. ``note`` says what was emulated, and that
-    fewer ranks ran, if so.
+    many seconds stood for a unit of the reader's time. ``note`` says what was emulated.
     """
 
     schedule: Schedule
@@ -73,7 +70,6 @@ def run_schedule(
     weight_grad: Times = 1.0,
     hop: float = 0.0,
     *,
-    fewer: Callable[[int], Work] | None = None,
     unit_s: float | None = None,
     emulated: bool | None = None,
     timeout_s: float = 30.0,
@@ -87,26 +83,18 @@ def run_schedule(
     as long as the forward pass. Otherwise they sleep, also where there is a hop, which is the
     latency of an emulated link: it wants small messages. ``emulated`` says which, if given.
 
-    Where the memory that is free does not carry so many ranks, ``fewer(n)`` says what n ranks are
-    to do instead; without it that is a MemoryError.
-
     Raises TodoError while task pipe.5 is to do, before any rank starts; what simulate and launch
     raise; and ValueError where what ran is not the schedule.
     """
     work = Work(schedule, forward, backward, input_grad, weight_grad, hop)
-    work.simulate()  # raises for what cannot run
-    if (todo := missing("pipe.5")) is not None:
-        raise TodoError("pipe.5", todo.partition(": ")[2])
-    probe = _probe(schedule.n_ranks, timeout_s)
-    work, fewer_ranks = _carried(work, fewer, probe.bytes)
+    work.simulate()  # raises for what cannot run, in the reader's unit
     unit_s = seconds_per_unit(work) if unit_s is None else unit_s
     work = work.scaled(unit_s)
-    if emulated is None:
-        emulated = work.hop > 0 or work.schedule.n_ranks > machine.cores() or not _are_products(work)
-    measured = _measure(work, None if emulated else probe.layer_s, schedule.n_ranks, timeout_s)
     ideal = work.simulate()
-    note = " ".join(filter(None, [fewer_ranks, _note(work, unit_s, emulated)]))
-    return Measured(work.schedule, ideal, measured, explain_gap(ideal, measured), unit_s, note)
+    if emulated is None:
+        emulated = hop > 0 or schedule.n_ranks > machine.cores() or not _are_products(work)
+    measured = _measure(work, emulated, timeout_s)
+    return Measured(schedule, ideal, measured, explain_gap(ideal, measured), unit_s, _note(work, unit_s, emulated))
 
 
 def seconds_per_unit(*works: Work) -> float:
@@ -115,27 +103,20 @@ def seconds_per_unit(*works: Work) -> float:
     return min(OP_S / forward, *(STEP_S / makespan(work.simulate()) for work in works))
 
 
-# --- on the ranks ---------------------------------------------------------------------------------
-
-
-def _measure(work: Work, layer_s: float | None, n_probed: int, timeout_s: float) -> pd.DataFrame:
-    """Run ``work``, whose times are seconds; return the ops of the second step, from 0 on.
-
-    ``layer_s`` is how long a layer takes forward, where ``n_probed`` ranks would be, and None for
-    stages that sleep.
-    """
+def _measure(work: Work, emulated: bool, timeout_s: float) -> pd.DataFrame:
+    """Run ``work``, whose times are seconds; return the ops of the second step, from 0 on."""
     from labkit.cost import Link
     from labkit.explore.schedules import pipeline_rank
-    from labkit.launch import launch
 
-    link = Link(work.hop, _LINK_BYTES_PER_S) if work.hop else None
-    options: dict[str, Any] = {"world_size": work.schedule.n_ranks, "threads": 1, "timeout_s": timeout_s, "link": link}
-    if layer_s is None:
-        run = launch(pipeline_rank.emulated_steps, work.schedule, _seconds(work), **options, backend="gloo")
+    options: dict[str, Any] = {"world_size": work.schedule.n_ranks, "tasks": ["pipe.5"], "timeout_s": timeout_s}
+    if work.hop:
+        options["link"] = Link(work.hop, _LINK_BYTES_PER_S)
+    if emulated:
+        run = run_on_ranks(pipeline_rank.emulated_steps, work.schedule, _seconds(work), **options, backend="gloo")
     else:
-        layers = [max(1, round(time / layer_s)) for time in work.per_stage("forward")]
-        run = launch(pipeline_rank.real_steps, work.schedule, layers, **options, compared_with=n_probed)
-    ops = _ops_of_step(run.events, 1)
+        run = run_on_ranks(pipeline_rank.real_steps, work.schedule, work.per_stage("forward"), **options)
+    chosen = (run.events["lane"] == "compute") & (run.events["step"] == 1)
+    ops = run.events[chosen.fillna(False).to_numpy(dtype=bool)].reset_index(drop=True)
     start = ops["start_s"].min()
     return ops.assign(start_s=ops["start_s"] - start, end_s=ops["end_s"] - start)
 
@@ -148,49 +129,6 @@ def _seconds(work: Work) -> list[tuple[float, float, float]]:
     split = {op.stage for ops in work.schedule.ops for op in ops if op.kind == "I"}
     times = zip(*map(work.per_stage, ("forward", "backward", "input_grad", "weight_grad")), strict=True)
     return [(f, i, w) if stage in split else (f, b / 2, b / 2) for stage, (f, b, i, w) in enumerate(times)]
-
-
-def _ops_of_step(events: pd.DataFrame, step: int) -> pd.DataFrame:
-    chosen = (events["lane"] == "compute") & (events["step"] == step)
-    ops = events[chosen.fillna(False).to_numpy(dtype=bool)].reset_index(drop=True)
-    ops.attrs = dict(events.attrs)
-    return ops
-
-
-class _Probe(NamedTuple):
-    """What one rank was measured to need: memory of its own, and the time of a layer, forward."""
-
-    bytes: int
-    layer_s: float
-
-
-def _probe(n_ranks: int, timeout_s: float) -> _Probe:
-    """Measure on one rank, where ``n_ranks`` would be."""
-    from labkit.explore.schedules import pipeline_rank
-    from labkit.launch import launch
-
-    options: dict[str, Any] = {"world_size": 1, "compared_with": n_ranks, "threads": 1, "timeout_s": timeout_s}
-    run = launch(pipeline_rank.real_steps, gpipe(1, 4), [_PROBE_LAYERS], **options)
-    ops = _ops_of_step(run.events, 1)
-    forwards = ops[ops["name"] == "forward"]
-    return _Probe(run.values[0], float((forwards["end_s"] - forwards["start_s"]).median()) / _PROBE_LAYERS)
-
-
-# --- what can be run, and what is to be said about it ---------------------------------------------
-
-
-def _carried(work: Work, fewer: Callable[[int], Work] | None, rank_bytes: int) -> tuple[Work, str]:
-    """Return the work that the memory carries, and a sentence if it is that of fewer ranks."""
-    free = machine.free_memory()
-    wanted, carried = work.schedule.n_ranks, max(1, int(_FREE_SHARE * free / rank_bytes))
-    if wanted <= carried:
-        return work, ""
-    why = f"a rank takes {rank_bytes / 2**20:.0f} MiB and {free / 2**20:.0f} MiB are free"
-    if fewer is None:
-        raise MemoryError(
-            f"{wanted} ranks are more than this machine carries: {why}. Close other programs, or take fewer"
-        )
-    return fewer(carried), f"Only {carried} of {wanted} ranks ran: {why}."
 
 
 def _are_products(work: Work) -> bool:

@@ -3,25 +3,79 @@
     1f1b n=4 m=8 F=1 B=2 hop=0.5 vs interleaved v=2 cap=4
 
 Two schedules (or one) of the same model, batch and machine. It fits in a cell, an exercise, a mail.
+FIELDS is the one place that says which numbers there are, and what each may be.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-NAMES = ("forward", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v")
-MOST_RANKS, MOST_MICRO, MOST_CHUNKS = 16, 64, 4
-SHORTEST, LONGEST = 0.001, 1000.0  # a time, in whatever unit the reader has in mind
-
-_COUNTS = {"n": MOST_RANKS, "m": MOST_MICRO, "v": MOST_CHUNKS}
-_TIMES = ("F", "B", "I", "W")
-_KEYS = {key.casefold(): key for key in (*_COUNTS, *_TIMES, "hop", "cap")}
+SCHEDULES = {  # by name in the text: the title in a menu
+    "forward": "Forward only",
+    "gpipe": "GPipe",
+    "1f1b": "1F1B",
+    "interleaved": "Interleaved 1F1B",
+    "zb-h1": "ZB-H1",
+    "zb-h2": "ZB-H2",
+    "zb-v": "ZB-V",
+}
+Times = tuple[float, ...]  # one for all ranks, or one for each
+_COUNT = re.compile(r"[0-9]{1,9}")
 _NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 
-Times = tuple[float, ...]  # one for all stages, or one for each
+
+class Field(NamedTuple):
+    """A number of a state: ``key=number`` in its text, ``name`` in State, ``title`` at its slider.
+
+    It is from ``least`` to ``most``, times in whatever unit the reader has in mind. ``kind`` is
+    ``"count"`` (a whole number), ``"number"``, or ``"times"`` (a number, or one per rank). Where it
+    is no count, ``drag`` says between which ends a slider moves it, and in which steps.
+    """
+
+    key: str
+    name: str
+    title: str
+    kind: str
+    least: float
+    most: float
+    drag: tuple[float, float, float] = (0.1, 4.0, 0.1)
+
+    @property
+    def expected(self) -> str:
+        what = "a whole number" if self.kind == "count" else "a number"
+        several = ", or one per rank" if self.kind == "times" else ""
+        example = {"count": "4", "number": "0.5", "times": "1,1,1,2"}[self.kind]
+        return f"{what} from {written(self.least)} to {written(self.most)}{several}, such as {self.key}={example}"
+
+    def read(self, text: str) -> Any:
+        """Return the value that ``text`` says: an int, a float or Times; None if it says none."""
+        parts = text.split(",") if self.kind == "times" else [text]
+        pattern = _COUNT if self.kind == "count" else _NUMBER
+        if not all(pattern.fullmatch(part) and self.least <= float(part) <= self.most for part in parts):
+            return None
+        return tuple(map(float, parts)) if self.kind == "times" else int(text) if self.kind == "count" else float(text)
+
+
+_FIELDS = (
+    Field("n", "n_ranks", "ranks", "count", 1, 16),
+    Field("m", "n_micro", "micro-batches", "count", 1, 64),
+    Field("v", "chunks", "chunks", "count", 1, 4),
+    Field("F", "forward", "F", "times", 0.001, 1000),
+    Field("B", "backward", "B", "times", 0.002, 2000),  # of I and W together, half of it each
+    Field("I", "input_grad", "I: input gradient", "times", 0.001, 1000),
+    Field("W", "weight_grad", "W: weight gradient", "times", 0.001, 1000),
+    Field("hop", "hop", "hop", "number", 0, 1000, (0.0, 4.0, 0.1)),
+    Field("cap", "cap", "cap (0: none)", "number", 0.001, 1000, (0.0, 64.0, 0.5)),
+)
+FIELDS = {field.key: field for field in _FIELDS}
+_BY_KEY = {key.casefold(): field for key, field in FIELDS.items()}
+
+
+def written(value: float | Times) -> str:
+    """Return a number or times as they stand in the text."""
+    return ",".join(repr(float(time)).removesuffix(".0") for time in (value if isinstance(value, tuple) else (value,)))
 
 
 class StateError(ValueError):
@@ -40,7 +94,7 @@ class StateError(ValueError):
 
 
 class Choice(NamedTuple):
-    """One of the schedules of NAMES; ``chunks`` are those of the interleaved one."""
+    """One of SCHEDULES; ``chunks`` are those of the interleaved one."""
 
     name: str = "1f1b"
     chunks: int = 2
@@ -49,7 +103,7 @@ class Choice(NamedTuple):
         return f"{self.name} v={self.chunks}" if self.name == "interleaved" else self.name
 
 
-DEFAULT = Choice()
+DEFAULT, DEFAULT_TIMES = Choice(), (1.0,)
 
 
 @dataclass(frozen=True)
@@ -66,9 +120,9 @@ class State:
     other: Choice | None = None
     n_ranks: int = 4
     n_micro: int = 8
-    forward: Times = (1.0,)
-    input_grad: Times = (1.0,)
-    weight_grad: Times = (1.0,)
+    forward: Times = DEFAULT_TIMES
+    input_grad: Times = DEFAULT_TIMES
+    weight_grad: Times = DEFAULT_TIMES
     hop: float = 0.0
     cap: float | None = None
 
@@ -78,34 +132,19 @@ class State:
         return [self.choice] if self.other in (None, self.choice) else [self.choice, self.other]
 
     def __str__(self) -> str:
-        words = [str(self.choice), f"n={self.n_ranks}", f"m={self.n_micro}", f"F={_written(self.forward)}"]
+        numbers: dict[str, Any] = {"n": self.n_ranks, "m": self.n_micro, "F": self.forward}
         if self.input_grad == self.weight_grad:
-            words.append(f"B={_written(tuple(2 * time for time in self.input_grad))}")
+            numbers["B"] = tuple(2 * time for time in self.input_grad)
         else:
-            words += [f"I={_written(self.input_grad)}", f"W={_written(self.weight_grad)}"]
-        words += [f"hop={_number(self.hop)}"] * (self.hop > 0)
+            numbers |= {"I": self.input_grad, "W": self.weight_grad}
+        numbers |= {"hop": self.hop} if self.hop else {}
+        words = [str(self.choice), *(f"{key}={written(value)}" for key, value in numbers.items())]
         words += [f"vs {self.other}"] * (self.other is not None)
-        words += [f"cap={_number(self.cap)}"] if self.cap is not None else []
+        words += [f"cap={written(self.cap)}"] if self.cap is not None else []
         return " ".join(words)
 
 
-def _written(times: Times) -> str:
-    return ",".join(map(_number, times))
-
-
-def _number(value: float) -> str:
-    return repr(float(value)).removesuffix(".0")
-
-
 # --- reading --------------------------------------------------------------------------------------
-
-
-class _Word(NamedTuple):
-    at: int
-    text: str
-
-    def wrong(self, expected: str) -> StateError:
-        return StateError(self.at, self.text, expected)
 
 
 def parse(text: str) -> State:
@@ -123,92 +162,65 @@ def parse(text: str) -> State:
     """
     if not isinstance(text, str):
         raise TypeError(f"the state is a {type(text).__name__}, expected a text, such as '1f1b n=4 m=8 F=1 B=2'")
-    words = [_Word(match.start(), match[0]) for match in re.finditer(r"\S+", text)]
-    choices: list[Choice] = []
-    given: dict[str, tuple[_Word, Times]] = {}
-    for is_schedule, word in _sorted_out(words, len(text)):
-        if is_schedule:
-            choices.append(Choice(_schedule_name(word)))
-            continue
-        key, value = _key_and_value(word)
-        if key == "v":
-            choices[-1:] = [_with_chunks(choices, word, value)]
-        elif key in given:
-            raise word.wrong(f"{key} only once")
-        else:
-            given[key] = word, value
-    return _state(choices, given)
-
-
-def _sorted_out(words: list[_Word], end: int) -> Iterator[tuple[bool, _Word]]:
-    """Yield each word but ``vs``, and whether it is to name a schedule."""
-    seen_vs, after_vs = False, False
-    for i, word in enumerate(words):
-        if word.text.casefold() == "vs":
-            if seen_vs or i == 0:
-                raise word.wrong("a schedule before vs" if i == 0 else "two schedules at most")
-            seen_vs = after_vs = True
-        else:
-            yield after_vs or (i == 0 and "=" not in word.text), word
+    choices, after_vs = [DEFAULT], False
+    given: dict[str, tuple[re.Match[str], Any]] = {}
+    for i, word in enumerate(re.finditer(r"\S+", text)):
+        if word[0].casefold() == "vs":
+            if i == 0 or after_vs or len(choices) > 1:
+                raise _wrong(word, "two schedules at most" if i else "a schedule before vs")
+            after_vs = True
+        elif after_vs or (i == 0 and "=" not in word[0]):
+            if (name := word[0].casefold()) not in SCHEDULES:
+                raise _wrong(word, f"a schedule: {', '.join(SCHEDULES)}")
+            choices = [*choices, Choice(name)] if after_vs else [Choice(name)]
             after_vs = False
+        else:
+            key, value = _key_and_value(word)
+            if key == "v" and choices[-1].name != "interleaved":
+                raise _wrong(word, "v= only after interleaved, whose chunks it counts")
+            if key == "v":
+                choices[-1] = Choice("interleaved", value)
+            elif key in given:
+                raise _wrong(word, f"{key} only once")
+            else:
+                given[key] = word, value
     if after_vs:
-        raise StateError(end, "", f"a schedule after vs: {', '.join(NAMES)}")
+        raise StateError(len(text), "", f"a schedule after vs: {', '.join(SCHEDULES)}")
+    return State(choices[0], choices[1] if len(choices) > 1 else None, **_numbers(given))
 
 
-def _schedule_name(word: _Word) -> str:
-    name = word.text.casefold()
-    if name not in NAMES:
-        raise word.wrong(f"a schedule: {', '.join(NAMES)}")
-    return name
+def _wrong(word: re.Match[str], expected: str) -> StateError:
+    return StateError(word.start(), word[0], expected)
 
 
-def _key_and_value(word: _Word) -> tuple[str, Times]:
-    name, equals, text = word.text.partition("=")
-    key = _KEYS.get(name.casefold())
-    if not equals or key is None:
-        raise word.wrong(f"one of {', '.join(f'{key}=' for key in _KEYS.values())}, or vs and a second schedule")
-    if key in _COUNTS:
-        if not re.fullmatch(r"[0-9]{1,9}", text) or not 1 <= int(text) <= _COUNTS[key]:
-            raise word.wrong(f"a whole number from 1 to {_COUNTS[key]}, such as {key}=4")
-        return key, (float(text),)
-    several = key in _TIMES
-    parts = text.split(",") if several else [text]
-    least, most = 0.0 if key == "hop" else SHORTEST, LONGEST
-    if key == "B":  # I and W are half of it
-        least, most = 2 * least, 2 * most
-    if not all(_NUMBER.fullmatch(part) and least <= float(part) <= most for part in parts):
-        or_several = f", or one per rank, such as {key}=1,1,1,2" if several else f", such as {key}=0.5"
-        raise word.wrong(f"a number from {_number(least)} to {_number(most)}{or_several}")
-    return key, tuple(map(float, parts))
+def _key_and_value(word: re.Match[str]) -> tuple[str, Any]:
+    name, equals, text = word[0].partition("=")
+    field = _BY_KEY.get(name.casefold())
+    if not equals or field is None:
+        raise _wrong(word, f"one of {', '.join(f'{key}=' for key in FIELDS)}, or vs and a second schedule")
+    if (value := field.read(text)) is None:
+        raise _wrong(word, field.expected)
+    return field.key, value
 
 
-def _with_chunks(choices: list[Choice], word: _Word, value: Times) -> Choice:
-    if not choices or choices[-1].name != "interleaved":
-        raise word.wrong("v= only after interleaved, whose chunks it counts")
-    return choices[-1]._replace(chunks=int(value[0]))
-
-
-def _state(choices: list[Choice], given: dict[str, tuple[_Word, Times]]) -> State:
-    """Put together what was read. Raises StateError where it does not fit together."""
+def _numbers(given: dict[str, tuple[re.Match[str], Any]]) -> dict[str, Any]:
+    """Return the fields of State. Raises StateError where what was read does not fit together."""
     values = {key: value for key, (_, value) in given.items()}
     if "B" in given and (half := next((key for key in "IW" if key in given), None)):
-        raise given[half][0].wrong("B, or I and W, not both: B is I + W")
-    default = State()
-    n_ranks = int(values["n"][0]) if "n" in values else default.n_ranks
-    for key in _TIMES:
-        if key in values and len(values[key]) not in (1, n_ranks):
-            count = len(values[key])
-            raise given[key][0].wrong(f"one time, or one for each of the n={n_ranks} ranks, and there are {count}")
-    forward = values.get("F", default.forward)
-    halves = tuple(time / 2 for time in values["B"]) if "B" in values else forward
-    return State(
-        choice=choices[0] if choices else default.choice,
-        other=choices[1] if len(choices) > 1 else None,
-        n_ranks=n_ranks,
-        n_micro=int(values["m"][0]) if "m" in values else default.n_micro,
-        forward=forward,
-        input_grad=values.get("I", halves),
-        weight_grad=values.get("W", halves),
-        hop=values["hop"][0] if "hop" in values else default.hop,
-        cap=values["cap"][0] if "cap" in values else default.cap,
-    )
+        raise _wrong(given[half][0], "B, or I and W, not both: B is I + W")
+    n = values.get("n", State.n_ranks)
+    for key in "FBIW":
+        if len(times := values.get(key, DEFAULT_TIMES)) not in (1, n):
+            expected = f"one time, or one for each of the n={n} ranks, and there are {len(times)}"
+            raise _wrong(given[key][0], expected)
+    forward = values.get("F", DEFAULT_TIMES)
+    halves = tuple(time / 2 for time in values.pop("B")) if "B" in values else forward
+    return {"input_grad": halves, "weight_grad": halves} | {FIELDS[key].name: value for key, value in values.items()}
+
+
+def for_ranks(times: Times, n_ranks: int) -> Times:
+    """Return the times of so many ranks: of those given per rank, the first and the last stay."""
+    if len(times) == 1:
+        return times
+    *front, last = times
+    return (*(front + front[-1:] * n_ranks)[: n_ranks - 1], last)

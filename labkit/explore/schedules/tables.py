@@ -13,38 +13,28 @@ from labkit.explore.explorer import table_html
 from labkit.explore.schedules.values import Metrics
 from labkit.simulate.gap import CAUSES
 
-ROWS = (
-    "makespan",
-    "bubble 1: idle ÷ (ranks × makespan)",
-    "bubble 2: idle ÷ ideal (Megatron)",
-    "bubble 3: idle time of a rank",
-    "bubble 4: between first and last op (zero bubble)",
-    "peak activations, in micro-batches",
-    "critical path",
-)
-
 
 def facts(metrics: Metrics, time: TimeAxis) -> str:
     """Return the line that stands beside the title of a panel."""
     return f"makespan {time(metrics.makespan_s)}, bubble {_percent(metrics.bubbles.fraction)}"
 
 
-def metrics(columns: Mapping[str, tuple[Metrics, TimeAxis]], cap: float | None) -> pd.DataFrame:
+def metrics(runs: Mapping[str, Metrics], time: TimeAxis, cap: float | None) -> pd.DataFrame:
     """Return the metrics of several runs as text, a column for each, against the memory ``cap``."""
-    return pd.DataFrame({name: _column(found, time, cap) for name, (found, time) in columns.items()}, index=list(ROWS))
+    return pd.DataFrame({name: _column(found, time, cap) for name, found in runs.items()})
 
 
-def _column(found: Metrics, time: TimeAxis, cap: float | None) -> list[str]:
+def _column(found: Metrics, time: TimeAxis, cap: float | None) -> dict[str, str]:
     over = "" if cap is None else f", over the cap of {cap:g}" if found.peak > cap else f", within the cap of {cap:g}"
-    return [
-        time(found.makespan_s),
-        _percent(found.bubbles.fraction),
-        _percent(found.bubbles.of_ideal),
-        time(found.bubbles.idle_s),
-        _percent(found.bubbles.inside),
-        f"{found.peak:g} on rank {found.peak_rank}{over}",
-        f"{found.critical_ops} ops, computing {_percent(found.critical_share)} of the time",
-    ]
+    return {
+        "makespan": time(found.makespan_s),
+        "bubble 1: idle ÷ (ranks × makespan)": _percent(found.bubbles.fraction),
+        "bubble 2: idle ÷ ideal (Megatron)": _percent(found.bubbles.of_ideal),
+        "bubble 3: idle time of a rank": time(found.bubbles.idle_s),
+        "bubble 4: between first and last op (zero bubble)": _percent(found.bubbles.inside),
+        "peak activations, in micro-batches": f"{found.peak:g} on rank {found.peak_rank}{over}",
+        "critical path": f"{found.critical_ops} ops, computing {_percent(found.critical_share)} of the time",
+    }
 
 
 def _percent(share: float) -> str:
@@ -59,10 +49,10 @@ def gap_as_html(name: str, gap: pd.DataFrame) -> str:
     ms = 1000 * pd.DataFrame(gap).set_index("stage")
     causes = ", ".join(f"{cause.removesuffix('_s')} {ms[cause].sum():.1f}" for cause in CAUSES)
     total = ms["total_s"].sum()
-    said = f"{name}: measured − predicted is {total:.1f} ms: {causes}."
+    sentence = f"{name}: measured − predicted is {total:.1f} ms: {causes}."
     written = ms.rename(columns=lambda column: f"{column.removesuffix('_s')} (ms)").map("{:.1f}".format)
     stages = table_html(written.rename(index="stage {}".format), index=True)
-    return f"<p>{html.escape(said)}</p><details><summary>by stage</summary>{stages}</details>"
+    return f"<p>{html.escape(sentence)}</p><details><summary>by stage</summary>{stages}</details>"
 
 
 def gaps(by_name: Mapping[str, pd.DataFrame]) -> MeasuredTable:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from labkit.explore.schedules.measure import Work
-from labkit.explore.schedules.state import MOST_MICRO, Choice, State, Times
+from labkit.explore.schedules.state import FIELDS, Choice, State
 from labkit.schedule import (
     Schedule,
     forward_only,
@@ -36,11 +36,6 @@ _MAKE: dict[str, Callable[[int, int], Schedule]] = {
 }
 
 
-def chunks_of(choice: Choice) -> int:
-    """Return how many stages a rank has."""
-    return {"interleaved": choice.chunks, "zb-v": 2}.get(choice.name, 1)
-
-
 def work_of(state: State, choice: Choice) -> Work:
     """Return ``choice`` as a schedule, and the times of its stages.
 
@@ -48,12 +43,13 @@ def work_of(state: State, choice: Choice) -> Work:
     the times of rank r's part of ``state`` are shared out to the stages v·r to v·r + v − 1,
     wherever the schedule puts these. So whatever is slow stays in its place in the model.
     """
-    n, m, v = state.n_ranks, n_micro_of(state), chunks_of(choice)
+    n, m, v = state.n_ranks, n_micro_of(state), choice.chunks
     if choice.name == "interleaved":
         schedule = replace(interleaved(n, m, v), name=f"interleaved 1F1B, {v} chunk{'s' * (v > 1)}")
     else:
         schedule = _MAKE[choice.name](n, m)
-    times = (np.array(fitted(given, n)) for given in (state.forward, state.input_grad, state.weight_grad))
+    v = schedule.n_stages // n
+    times = (np.broadcast_to(given, n) for given in (state.forward, state.input_grad, state.weight_grad))
     forward, input_grad, weight_grad = (np.repeat(part / v, v).tolist() for part in times)
     backward = [i + w for i, w in zip(input_grad, weight_grad, strict=True)]
     return Work(schedule, forward, backward, input_grad, weight_grad, state.hop)
@@ -66,31 +62,8 @@ def n_micro_of(state: State) -> int:
     """
     if not any(choice.name == "interleaved" for choice in state.choices):
         return state.n_micro
-    fits = (m for m in range(1, MOST_MICRO + 1) if divides_into_rounds(state.n_ranks, m))
+    fits = (m for m in range(1, int(FIELDS["m"].most) + 1) if divides_into_rounds(state.n_ranks, m))
     return min(fits, key=lambda m: (abs(m - state.n_micro), -m))
-
-
-def with_ranks(state: State, n_ranks: int) -> State:
-    """Return the state of as many ranks: of times given per rank, the first and the last stay."""
-    return replace(
-        state,
-        n_ranks=n_ranks,
-        forward=_for_ranks(state.forward, n_ranks),
-        input_grad=_for_ranks(state.input_grad, n_ranks),
-        weight_grad=_for_ranks(state.weight_grad, n_ranks),
-    )
-
-
-def _for_ranks(times: Times, n_ranks: int) -> Times:
-    if len(times) == 1:
-        return times
-    *front, last = times
-    return (*(front + front[-1:] * n_ranks)[: n_ranks - 1], last)
-
-
-def fitted(times: Times, n_ranks: int) -> Times:
-    """Return one time for each rank."""
-    return times * n_ranks if len(times) == 1 else times
 
 
 # --- what a run says ------------------------------------------------------------------------------

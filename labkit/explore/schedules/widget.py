@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-from functools import partial
 from typing import Any, NamedTuple
 
 import ipywidgets
@@ -19,11 +18,11 @@ from labkit.draw.panel import Panel
 from labkit.draw.picture import PAGE_IN, house_style
 from labkit.explore.events_panel import events_panel
 from labkit.explore.explorer import Explorer, RunButtons, table_html
-from labkit.explore.schedules import tables as tables
+from labkit.explore.schedules import tables
 from labkit.explore.schedules.controls import ScheduleControls
 from labkit.explore.schedules.measure import Measured, Work, run_schedule, seconds_per_unit
-from labkit.explore.schedules.state import Choice, State, parse
-from labkit.explore.schedules.values import Metrics, metrics_of, n_micro_of, with_ranks, work_of
+from labkit.explore.schedules.state import State, parse
+from labkit.explore.schedules.values import Metrics, metrics_of, n_micro_of, work_of
 from labkit.explore.static_fallback import StaticForm
 from labkit.explore.timeline import Timeline
 from labkit.schedule import find_dependencies
@@ -46,6 +45,7 @@ def schedule_explorer(state: str = "") -> ScheduleExplorer:
 class Predicted(NamedTuple):
     """A schedule as it should run."""
 
+    name: str
     work: Work
     events: pd.DataFrame
     replay: Replay
@@ -56,7 +56,7 @@ class Predicted(NamedTuple):
         events, dependencies = work.simulate(), find_dependencies(work.schedule)
         start_s, end_s = (events[name].to_numpy() for name in ("start_s", "end_s"))
         replay = Replay(dependencies, np.arange(len(events)), start_s, end_s, 0.0)  # simulate's rows are the ops
-        return cls(work, events, replay, metrics_of(replay))
+        return cls(work.schedule.name, work, events, replay, metrics_of(replay))
 
 
 class ScheduleExplorer(Explorer):
@@ -107,37 +107,41 @@ class ScheduleExplorer(Explorer):
             self.predicted = [Predicted.of(work_of(self.state, choice)) for choice in self.state.choices]
             axis = time_axis(max(each.metrics.makespan_s for each in self.predicted), UNITS)
             panels = [self._predicted_panel(each, axis) for each in self.predicted]
-            self.timeline.show(panels, time=axis, alt=self._alt(), said=self._said())
+            self.timeline.show(panels, time=axis, alt=self._alt(), said=self._sentence())
             self.table.value = table_html(self._metrics_table(), index=True)
 
     def _predicted_panel(self, each: Predicted, axis: TimeAxis) -> Panel:
-        facts, cap = tables.facts(each.metrics, axis), self.state.cap
-        title, schedule = each.work.schedule.name, each.work.schedule
-        options: dict[str, Any] = {"title": title, "facts": facts, "memory": True, "cap": cap, "replay": each.replay}
-        most_kept = max(other.metrics.peak for other in self.predicted)
-        return events_panel(each.events, schedule, time=axis, most_kept=most_kept, **options)
-
-    def _metrics_table(self) -> pd.DataFrame:
-        axis = time_axis(1.0, UNITS)
-        return tables.metrics(
-            {each.work.schedule.name: (each.metrics, axis) for each in self.predicted}, self.state.cap
+        return events_panel(
+            each.events,
+            each.work.schedule,
+            time=axis,
+            title=each.name,
+            facts=tables.facts(each.metrics, axis),
+            memory=True,
+            cap=self.state.cap,
+            most_kept=max(other.metrics.peak for other in self.predicted),
+            replay=each.replay,
         )
 
-    def _said(self) -> str:
-        said = []
-        if (shown := n_micro_of(self.state)) != self.state.n_micro:
-            asked, n = self.state.n_micro, self.state.n_ranks
-            said.append(f"{shown} micro-batches: interleaved 1F1B on {n} ranks cannot share out {asked} evenly")
-        said += [f"{each.work.schedule.name}: makespan {each.metrics.makespan_s:g}" for each in self.predicted]
-        over = [each for each in self.predicted if self.state.cap and each.metrics.peak > self.state.cap]
-        said += [
-            f"{each.work.schedule.name} keeps {each.metrics.peak:g}, over the cap of {self.state.cap:g}"
-            for each in over
-        ]
-        return "; ".join(said) + "."
+    def _metrics_table(self) -> pd.DataFrame:
+        return tables.metrics(
+            {each.name: each.metrics for each in self.predicted}, time_axis(1.0, UNITS), self.state.cap
+        )
+
+    def _sentence(self) -> str:
+        """Return how long each takes, and what is not as it was asked for."""
+        state, parts = self.state, []
+        if (shown := n_micro_of(state)) != state.n_micro:
+            why = f"interleaved 1F1B on {state.n_ranks} ranks cannot share out {state.n_micro} evenly"
+            parts.append(f"{shown} micro-batches: {why}")
+        parts += [f"{each.name}: makespan {each.metrics.makespan_s:g}" for each in self.predicted]
+        peaks = {each.name: each.metrics.peak for each in self.predicted}
+        if cap := state.cap:
+            parts += [f"{name} keeps {peak:g}, over the cap of {cap:g}" for name, peak in peaks.items() if peak > cap]
+        return "; ".join(parts) + "."
 
     def _alt(self) -> str:
-        ends = [f"{each.work.schedule.name} ends at {each.metrics.makespan_s:g}" for each in self.predicted]
+        ends = [f"{each.name} ends at {each.metrics.makespan_s:g}" for each in self.predicted]
         n, m = self.state.n_ranks, n_micro_of(self.state)
         return f"Timeline of {n} rank{'s' * (n > 1)} and {m} micro-batch{'es' * (m > 1)}: {', '.join(ends)}."
 
@@ -151,10 +155,7 @@ class ScheduleExplorer(Explorer):
         state = self.state
         works = [work_of(state, choice) for choice in state.choices]
         unit_s = seconds_per_unit(*works)
-        runs = [
-            run_schedule(*work, fewer=partial(_of_fewer, state, choice), unit_s=unit_s)
-            for work, choice in zip(works, state.choices, strict=True)
-        ]
+        runs = [run_schedule(*work, unit_s=unit_s) for work in works]
         with self._showing:
             if state == self.state:
                 self.runs = runs
@@ -169,37 +170,35 @@ class ScheduleExplorer(Explorer):
             return f"{error}. Real ranks run a schedule with your own ScheduledPipeline: fill in {error.task} first."
         if self.runs is not runs:
             return "The controls have moved while it ran, so the run is not shown: run again."
-        return self._said_of_runs()
+        return self._notes()
 
-    def _said_of_runs(self) -> str:
+    def _notes(self) -> str:
         """Return the notes of all runs, each sentence once."""
         sentences = (sentence for run in self.runs for sentence in re.split(r"(?<=\.) ", run.note))
         return " ".join(dict.fromkeys(sentences))
 
     def _show_runs(self) -> None:
         """Show what happened under what should have."""
-        axis = time_axis(max(float(table["end_s"].max()) for run in self.runs for table in (run.ideal, run.measured)))
-        found: dict[str, tuple[Metrics, TimeAxis]] = {}
-        panels = []
+        cap, ends_s = self.state.cap, [table["end_s"].max() for run in self.runs for table in (run.ideal, run.measured)]
+        axis, found, panels, gaps = time_axis(float(max(ends_s))), dict[str, Metrics](), list[Panel](), ""
         for run in self.runs:
             name = run.schedule.name
-            for table, which in ((run.ideal, "predicted"), (run.measured, "measured")):
-                found[f"{name}, {which}"] = metrics_of(replay_events(run.schedule, table)), axis
-            facts = tables.facts(found[f"{name}, measured"][0], axis)
-            options: dict[str, Any] = {"title": name, "facts": facts, "memory": True, "cap": self.state.cap}
-            panels.append(events_panel(run.measured, run.schedule, run.ideal, time=axis, **options))
-        note = emulated(*(run.measured for run in self.runs))
-        alt = f"{self._alt()} Measured runs lie under it."
-        self.timeline.show(panels, time=axis, alt=alt, note=note, said=self._said_of_runs())
-        gaps = "".join(tables.gap_as_html(run.schedule.name, run.gap) for run in self.runs)
-        self.table.value = table_html(tables.metrics(found, self.state.cap), index=True) + gaps
+            for source, table in (("predicted", run.ideal), ("measured", run.measured)):
+                found[f"{name}, {source}"] = metrics_of(replay_events(run.schedule, table))
+            facts = tables.facts(found[f"{name}, measured"], axis)
+            about: dict[str, Any] = {"time": axis, "title": name, "facts": facts, "memory": True, "cap": cap}
+            panels.append(events_panel(run.measured, run.schedule, run.ideal, **about))
+            gaps += tables.gap_as_html(name, run.gap)
+        alt, note = f"{self._alt()} Measured runs lie under it.", emulated(*(run.measured for run in self.runs))
+        self.timeline.show(panels, time=axis, alt=alt, note=note, said=self._notes())
+        self.table.value = table_html(tables.metrics(found, axis, cap), index=True) + gaps
 
     # --- in print ---------------------------------------------------------------------------------
 
     def static_form(self) -> StaticForm:
         """Return schedules and metrics; after a run, that run under its prediction, and the gap."""
         if not self.runs:
-            shown = {each.work.schedule.name: each.events for each in self.predicted}
+            shown = {each.name: each.events for each in self.predicted}
             return StaticForm(draw.schedules(shown, time_label=UNITS), self._alt(), self._metrics_table())
         n_rows = sum(run.schedule.n_ranks for run in self.runs)
         with house_style():
@@ -209,7 +208,3 @@ class ScheduleExplorer(Explorer):
             draw.overlay(run.ideal, run.measured, ax=ax)
             ax.set_title(run.schedule.name, loc="left", fontweight="bold")
         return StaticForm(figure, self._alt(), tables.gaps({run.schedule.name: run.gap for run in self.runs}))
-
-
-def _of_fewer(state: State, choice: Choice, n_ranks: int) -> Work:
-    return work_of(with_ranks(state, n_ranks), choice)

@@ -7,9 +7,9 @@ import pytest
 from labkit.cost import Link
 from labkit.draw.layout import time_axis
 from labkit.draw.palette import STYLES
-from labkit.explore.buckets.gradients import Gradients
+from labkit.explore.buckets.gradients import MIB, Gradients
 from labkit.explore.buckets.panels import BUCKET_NAMES, SIZE_AXIS, blocks_panel, pass_panel
-from labkit.explore.buckets.reducer import MIB, Reduction, predict
+from labkit.explore.buckets.reducer import Reduction, predict
 from labkit.explore.scene_message import scene_of
 
 SECONDS = time_axis(10.0)

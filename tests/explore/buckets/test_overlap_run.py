@@ -8,14 +8,13 @@ from unittest import mock
 import pytest
 from to_do import task
 
+from labkit import todo
 from labkit.cost import Link
 from labkit.explore.buckets import overlap_run
-from labkit.explore.buckets.gradients import predicted_gradients
+from labkit.explore.buckets.bucket_plan import make_buckets
+from labkit.explore.buckets.gradients import MIB, Gradients, predicted_gradients
 from labkit.explore.buckets.overlap_run import run_overlap, stand_in
-from labkit.explore.buckets.reducer import Gradients, make_buckets, predict
-from labkit.todo import TodoError
-
-MIB = 2**20
+from labkit.explore.buckets.reducer import predict
 
 
 @pytest.mark.parametrize(("world_size", "n_ranks"), [(8, 2), (2, 2), (3, 2), (16, 4)])
@@ -34,7 +33,7 @@ def test_on_the_stand_in_a_small_model_takes_the_whole_ones_time_in_proportion(w
 @pytest.mark.parametrize(("cap_mb", "first_cap_mb"), [(25, 1), (1e6, None), (1e-6, None)], ids=["dp.6", "one", "each"])
 def test_a_run_has_the_readers_buckets_and_each_leaves_once_it_is_full_and_in_order(cap_mb, first_cap_mb):
     run = run_overlap("mlp", cap_mb, first_cap_mb, 2, Link(20e-6, 10e9), backward_s=0.01)
-    small = predicted_gradients("mlp", small=True)
+    small = predicted_gradients("mlp", narrow=True)
     shrink = small.n_bytes / predicted_gradients("mlp").n_bytes
     expected = make_buckets(
         small.sizes_bytes, cap_mb=shrink * cap_mb, first_cap_mb=first_cap_mb and shrink * first_cap_mb
@@ -47,7 +46,7 @@ def test_a_run_has_the_readers_buckets_and_each_leaves_once_it_is_full_and_in_or
     assert starts == sorted(starts)
     assert max(ends) <= run.measured.end_s
     assert 0 < min(run.measured.gradients.ready_s) <= run.measured.backward_s < run.measured.end_s
-    assert "MLP with all widths ÷ 8" in run.measured.events().attrs["emulated"]
+    assert "MLP with all widths ÷ 8" in run.table().attrs["emulated"]
     assert list(run.table().columns) == ["predicted, ms", "measured, ms"]
 
 
@@ -64,15 +63,15 @@ def test_an_unfilled_task_is_named_before_any_rank_starts(unfilled):
     def missing(name: str) -> str | None:
         return f"TODO {name}: labkit/dp.py, line 7" if name == unfilled else None
 
+    overlap_run._alone_s.cache_clear()
     with (
-        mock.patch.object(overlap_run, "missing", missing),
+        mock.patch.object(todo, "missing", missing),
         mock.patch("labkit.launch.launch", side_effect=AssertionError("started")),
-        pytest.raises(TodoError, match=f"^TODO {unfilled}: labkit/dp.py, line 7$"),
+        pytest.raises(todo.TodoError, match=f"^TODO {unfilled}: labkit/dp.py, line 7$"),
     ):
         run_overlap("mlp", 25, 1, 2, Link(0, 1e9), 0.01)
 
 
-@task("dp.6", "dp.7")
 def test_one_rank_is_refused_as_it_sends_nothing():
     with pytest.raises(ValueError, match=r"^one rank sends nothing"):
         run_overlap("mlp", 25, 1, 1, Link(0, 1e9), 0.01)

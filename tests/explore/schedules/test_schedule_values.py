@@ -3,8 +3,8 @@ closed forms are those of the papers (see labkit/schedule/papers.py)."""
 
 import pytest
 
-from labkit.explore.schedules.state import NAMES, Choice, State, parse
-from labkit.explore.schedules.values import bubbles, metrics_of, n_micro_of, with_ranks, work_of
+from labkit.explore.schedules.state import SCHEDULES, Choice, State, parse
+from labkit.explore.schedules.values import bubbles, metrics_of, n_micro_of, work_of
 from labkit.schedule import gpipe, one_f_one_b, validate, zero_bubble_h1, zero_bubble_h2
 from labkit.simulate import bubble_fraction, critical_path, makespan, peak_activations, simulate
 from labkit.simulate.replay import replay_events
@@ -86,7 +86,7 @@ def test_the_critical_path_computes_all_the_time_but_for_hops():
     assert metrics.critical_ops == 11 + 11 and schedule.name == "GPipe"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SCHEDULES)
 def test_metrics_are_those_of_the_tables(name):
     state = parse(f"{name} n=4 m=8 F=1,2,1,3 I=1 W=0.5,1,1,1 hop=0.25")
     work = work_of(state, state.choice)
@@ -101,7 +101,7 @@ def test_metrics_are_those_of_the_tables(name):
 # --- from a state to schedules --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize("n", [1, 2, 5, 16])
 @pytest.mark.parametrize("m", [1, 7, 64])
 def test_at_the_ends_of_its_sliders_every_schedule_can_run(name, n, m):
@@ -124,7 +124,7 @@ def test_interleaving_takes_the_nearest_number_of_micro_batches_that_divides():
 
 def test_every_schedule_computes_the_same_model():
     totals = set()
-    for name in NAMES[1:]:
+    for name in list(SCHEDULES)[1:]:
         state = parse(f"{name} n=4 m=8 F=1,1,1,2 I=1,1,1,3 W=2")
         events = work_of(state, state.choice).simulate()
         totals.add(round(float((events["end_s"] - events["start_s"]).sum()), 6))
@@ -134,11 +134,3 @@ def test_every_schedule_computes_the_same_model():
 def test_what_is_slow_stays_in_its_place_in_the_model():
     work = work_of(state := parse("zb-v n=2 m=4 F=1,3"), state.choice)
     assert work.per_stage("forward") == [0.5, 0.5, 1.5, 1.5]
-
-
-def test_with_other_ranks_the_first_and_the_last_time_stay():
-    state = parse("n=4 F=1,2,3,9 B=2")
-    assert with_ranks(state, 6).forward == (1, 2, 3, 3, 3, 9)
-    assert with_ranks(state, 2).forward == (1, 9)
-    assert with_ranks(state, 1).forward == (9,)
-    assert with_ranks(state, 2).input_grad == (1,)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit.explore.schedules.state import NAMES, Choice, State, StateError, parse
+from labkit.explore.schedules.state import SCHEDULES, Choice, State, StateError, for_ranks, parse
 
 # --- there and back -------------------------------------------------------------------------------
 
@@ -15,7 +15,7 @@ def states(draw):
     n = draw(st.integers(1, 16))
     number = st.floats(0.001, 1000)
     times = st.one_of(st.tuples(number), st.tuples(*[number] * n))
-    plain = st.sampled_from([Choice(name) for name in NAMES if name != "interleaved"])
+    plain = st.sampled_from([Choice(name) for name in SCHEDULES if name != "interleaved"])
     choice = plain | st.builds(Choice, st.just("interleaved"), st.integers(1, 4))
     input_grad = draw(times)
     return State(
@@ -52,6 +52,7 @@ def test_the_text_is_one_to_read():
 def test_what_is_left_out_is_the_default():
     assert parse("") == parse("1f1b n=4 m=8 F=1 B=2") == State()
     assert parse("n=2") == State(n_ranks=2)
+    assert parse("n=2 vs gpipe") == State(other=Choice("gpipe"), n_ranks=2)
     assert parse("zb-v W=3") == State(Choice("zb-v"), weight_grad=(3.0,))
 
 
@@ -111,3 +112,10 @@ def test_any_text_parses_or_is_refused_by_its_place(text):
         parse(text)
     except StateError as error:
         assert text[error.position :].startswith(error.word)
+
+
+def test_with_other_ranks_the_first_and_the_last_time_stay():
+    times = (1.0, 2.0, 3.0, 9.0)
+    assert for_ranks(times, 6) == (1, 2, 3, 3, 3, 9)
+    assert [for_ranks(times, n) for n in (2, 1)] == [(1, 9), (9,)]
+    assert for_ranks((2.0,), 3) == (2,)

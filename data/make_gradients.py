@@ -1,0 +1,130 @@
+"""Make the gradients of the bucket explorer: how large they are, and when backward makes each.
+
+    python data/make_gradients.py [FILE]   (FILE: by default labkit/explore/buckets/gradients.json)
+
+Four models, each whole, and narrow, with every width an eighth, for a laptop. Names and sizes are
+those of the real classes, which are built without memory for their weights. Times are by count of
+FLOPs on an **assumed** GPU: no machine of ours.
+
+A matrix of n_in × n_out takes 2 · n_in · n_out FLOPs a row forward, and as much again for each of
+its two gradients: of the input and of the weight. Sums, for biases, norms and embeddings, count
+too; what works on one number at a time (GELU, dropout) does not.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from labkit.explore.buckets import overlap_rank
+from labkit.explore.buckets.gradients import NARROWER
+
+FILE = Path(__file__).parents[1] / "labkit" / "explore" / "buckets" / "gradients.json"
+FLOAT_BYTES = 4  # gradients are float32, as the lab trains
+ASSUMED_FLOPS_PER_S = 50e12  # of a data-centre GPU while it computes
+
+
+class Counted(NamedTuple):
+    """A model of :mod:`labkit.explore.buckets.overlap_rank`: the batch, and the shape of a sample.
+
+    ``narrow_sample`` is what goes into the narrow model.
+    """
+
+    title: str
+    samples: int
+    batch: str
+    sample: tuple[int, ...]
+    narrow_sample: tuple[int, ...]
+
+
+MODELS = {
+    "gpt2": Counted("GPT-2 small", 8, "8 sequences of 1,024 tokens", (1024,), (64,)),
+    "bert": Counted("BERT base", 64, "64 texts of 128 tokens", (128,), (64,)),
+    "convnet": Counted("ConvNet (AlexNet)", 128, "128 images", (3, 224, 224), (3, 112, 112)),
+    "mlp": Counted("MLP", 4096, "4,096 rows", (784,), (98,)),
+}
+
+
+class Piece(NamedTuple):
+    """A part of the backward pass: what it computes, up to the gradient that it completes.
+
+    ``numel`` numbers in the parameter, 0 for work that completes none; ``flops`` a sample.
+    """
+
+    name: str
+    numel: int
+    flops: int
+
+
+def rows_of(model: nn.Module, x: torch.Tensor) -> dict[nn.Module, int]:
+    """Return on how many rows each layer works for ``x``: tokens, or places of a picture."""
+    rows: dict[nn.Module, int] = {}
+
+    def count(layer: nn.Module, _: object, y: object) -> None:
+        if isinstance(y, torch.Tensor):
+            rows[layer] = y.shape[2:].numel() if isinstance(layer, nn.Conv2d) else y.shape[:-1].numel()
+
+    for layer in model.modules():
+        layer.register_forward_hook(count)
+    model(x)
+    return rows
+
+
+def pieces(model: nn.Module, x: torch.Tensor) -> Iterator[Piece]:
+    """Yield the pieces in the order of the forward pass, ``x`` being a batch of one sample."""
+    rows, seen = rows_of(model, x), set[nn.Parameter]()
+    for place, layer in model.named_modules():
+        for kind, parameter in layer.named_parameters(recurse=False):
+            is_new = parameter not in seen  # GPT-2's output layer is its token embedding once more
+            flops = flops_of(layer, parameter, rows[layer], needs_input_grad=bool(seen))
+            yield Piece(f"{place}.{kind}", parameter.numel() if is_new else 0, flops)
+            seen.add(parameter)
+        if place.endswith((".c_attn", ".value")):  # queries times keys, and weights times values
+            yield Piece(place, 0, 2 * 2 * 2 * rows[layer] ** 2 * len(layer.weight))
+
+
+def flops_of(layer: nn.Module, parameter: nn.Parameter, rows: int, needs_input_grad: bool) -> int:
+    """Return the FLOPs of backward for a parameter; the data need no gradient."""
+    if parameter.dim() == 1:
+        return (8 if isinstance(layer, nn.LayerNorm) and parameter is layer.weight else 1) * rows * parameter.numel()
+    if isinstance(layer, nn.Embedding):
+        return rows * layer.embedding_dim
+    return (2 if needs_input_grad else 1) * 2 * rows * parameter.numel()
+
+
+def gradients_of(name: str, narrow: bool) -> list[tuple[str, int, float]]:
+    """Return name, bytes and the time from backward's start of each gradient, by parameter."""
+    counted = MODELS[name]
+    sample = counted.narrow_sample if narrow else counted.sample
+    with torch.device("meta"):
+        model = overlap_rank.TRAININGS[name].build(NARROWER if narrow else 1)
+        x = torch.zeros(1, *sample, dtype=torch.long if name in ("gpt2", "bert") else torch.float32)
+    found, flops = [], 0
+    for piece in reversed(list(pieces(model, x))):
+        flops += piece.flops
+        if piece.numel:
+            ready_s = flops * counted.samples / ASSUMED_FLOPS_PER_S
+            found.append((piece.name, FLOAT_BYTES * piece.numel, ready_s))
+    return found[::-1]
+
+
+def as_json() -> str:
+    """Return all models, a line for each parameter."""
+    models = []
+    for name, counted in MODELS.items():
+        both = zip(gradients_of(name, narrow=False), gradients_of(name, narrow=True), strict=True)
+        lines = ",\n".join(json.dumps([*whole, *narrow[1:]]) for whole, narrow in both)
+        source = f"by FLOPs, {counted.batch} at {ASSUMED_FLOPS_PER_S / 1e12:g} TFLOP/s"
+        head = f'"title": {json.dumps(counted.title)}, "source": {json.dumps(source)}'
+        models.append(f'"{name}": {{{head}, "parameters": [\n{lines}\n]}}')
+    return "{" + ",\n".join(models) + "}\n"
+
+
+if __name__ == "__main__":
+    (Path(sys.argv[1]) if len(sys.argv) > 1 else FILE).write_text(as_json(), encoding="utf-8")

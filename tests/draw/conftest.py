@@ -1,0 +1,13 @@
+"""Every figure is closed after its test, and none is saved beside the lab's own."""
+
+import matplotlib.pyplot as plt
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def figures(tmp_path, monkeypatch):
+    """Return the folder that figures are saved in."""
+    folder = tmp_path / "figures"
+    monkeypatch.setenv("LABKIT_FIGURES", str(folder))
+    yield folder
+    plt.close("all")

@@ -1,0 +1,61 @@
+"""Panels in print: every bar is drawn, panels on one axis share its scale, data can be saved."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+import pytest
+from matplotlib.colors import to_hex
+
+from labkit.draw.layout import time_axis
+from labkit.draw.painter import panel_figure
+from labkit.draw.palette import KEPT, TOO_MUCH
+from labkit.draw.panel import BAR_COLUMNS, Label, Mark, Panel
+from labkit.draw.picture import drawn_data
+
+AXIS = time_axis(5.0)
+
+
+def panel(*ends: float, title: str = "", **more: Any) -> Panel:
+    """Return a panel of bars that are a second long, one below the other."""
+    names = ["backward", "forward"]
+    rows = [(end - 1, end, row, 0.86, names[row > 0], 0, f"bar {row}") for row, end in enumerate(ends)]
+    beside = [Label(0.5, "a group"), Label(0.5, "a row", small=True)]
+    marks = [Mark(ends[0], "the first ends", True)]
+    return Panel(pd.DataFrame(rows, columns=list(BAR_COLUMNS)), len(ends), beside, title, marks=marks, **more)
+
+
+def test_rows_labels_marks_and_titles_are_drawn():
+    (ax,) = panel_figure([(panel(1.0, 3.0, title="Two bars"), AXIS)], note="as measured").axes
+    assert {text.get_text() for text in ax.texts} == {"bar 0", "bar 1"}
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["a group"]
+    assert [label.get_text() for label in ax.get_yticklabels(minor=True)] == ["a row"]
+    assert ax.get_title(loc="left") == "Two bars" and ax.get_xlabel() == "time (s)"
+
+
+def test_what_is_kept_over_the_cap_is_red_and_what_is_only_offered_an_outline():
+    pieces = [(0.0, 1.0, 1.0, 1.5, 0.5, 0), (1.0, 2.0, 1.0, 1.5, 1.0, 1)]
+    strips = pd.DataFrame(pieces, columns=["left", "right", "top", "bottom", "share", "over"])
+    drawn = panel(1.0, 2.0, strips=strips, peaks=[Label(1.25, "2 of 1")])
+    drawn = replace(drawn, bars=drawn.bars.assign(ghost=[False, True]))
+    (ax,) = panel_figure([(drawn, AXIS)]).axes
+    faces = {each.get_zorder(): each.get_facecolor() for each in ax.collections}
+    assert to_hex(faces[1.5][0]) == KEPT and to_hex(faces[1.6][0]).upper() == TOO_MUCH
+    assert [len(each.get_facecolor()) for each in ax.collections if each.get_zorder() == 2] == [1, 0]
+    assert "2 of 1" in [text.get_text() for text in ax.texts]
+
+
+def test_panels_on_one_axis_have_one_scale_and_another_axis_has_its_own():
+    axes = panel_figure([(panel(1.0), AXIS), (panel(5.0), AXIS), (panel(0.01), time_axis(0.01))]).axes
+    assert [ax.get_xlim()[1] for ax in axes] == pytest.approx([5.05, 5.05, 10.1])
+
+
+def test_what_is_named_above_is_not_named_again_and_the_bars_of_all_panels_are_the_data():
+    figure = panel_figure([(panel(1.0, title="one"), AXIS), (panel(2.0, 3.0, title="two"), AXIS)])
+    named = [[text.get_text() for text in ax.get_legend().get_texts()] for ax in figure.axes]
+    assert named == [["backward", "the first ends"], ["forward", "the first ends"]]
+    data = drawn_data(figure)
+    assert data["title"].tolist() == ["one", "two", "two"] and data["panel"].tolist() == [0, 1, 1]
+    assert data["right"].tolist() == [1.0, 2.0, 3.0]
