@@ -93,19 +93,12 @@ def cell_figure(
             _label(ax, grid.title, columns, corner, ax.get_position().x0 == left or not same_rows)
             _draw_arrows(ax, grid, width)
             attach(ax, panel.bars[["rank", "column", "name", "label", "sentence"]].assign(grid=grid.title))
-        figure.legend(
-            list(handles.values()),
-            list(handles),
-            ncols=math.ceil(len(handles) / n_lines),
-            loc="upper left",
-            bbox_to_anchor=(0.1 / PAGE_IN, below_in / figure.get_figheight()),
-            handler_map=SIDE_BY_SIDE,
-            fontsize=8,
-            columnspacing=1.3,
-            borderpad=0.0,
-        )
-        place = (0.1 / PAGE_IN, 0.06 / figure.get_figheight())
-        figure.text(*place, "\n".join(notes), fontsize=8, va="bottom", linespacing=1.35)
+        look_of_legend: dict[str, Any] = {"loc": "upper left", "fontsize": 8, "columnspacing": 1.3, "borderpad": 0.0}
+        at, n_columns = (0.1 / PAGE_IN, below_in / figure.get_figheight()), math.ceil(len(handles) / n_lines)
+        look_of_legend |= {"bbox_to_anchor": at, "ncols": n_columns, "handler_map": SIDE_BY_SIDE}
+        figure.legend(list(handles.values()), list(handles), **look_of_legend)
+        at = 0.1 / PAGE_IN, 0.06 / figure.get_figheight()
+        figure.text(*at, "\n".join(notes), fontsize=8, va="bottom", linespacing=1.35)
     return figure
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -133,8 +133,7 @@ def ring_view(recorded: RingTrace | None, ranks: int, size: int, way: str, besid
     if recorded is not None and recorded.n == ranks:
         traces[YOURS] = recorded
     chosen = [traces[name] for name in dict.fromkeys([way if way in traces else "ring", beside]) if name in traces]
-    panels = [ring_panel(trace, size) for trace in chosen]
-    table = pd.DataFrame([_bytes(trace, size) for trace in traces.values()])
+    panels, table = [ring_panel(trace, size) for trace in chosen], _bytes_table(traces.values(), size)
     facts = "; ".join(
         f"{trace.n_steps} steps, the busiest rank sends {trace.busiest:.3g} times the tensor" for trace in chosen
     )
@@ -159,16 +158,18 @@ def ring_view(recorded: RingTrace | None, ranks: int, size: int, way: str, besid
     return GridView(panels, alt, table, static_form, note, {"way": [*traces], "beside": [NOTHING, *traces]})
 
 
-def _bytes(trace: RingTrace, size: int) -> dict[str, Any]:
-    """Return a row of the table: steps, and the bytes that go through links until the end."""
-    return {
-        "way": trace.name,
-        "steps": trace.n_steps,
-        "busiest sends": in_units(trace.busiest * size),
-        "busiest receives": in_units(trace.bytes_received[-1].max() * size),
-        "all send": in_units(trace.bytes_sent[-1].sum() * size),
-        "of the least": f"{trace.busiest / rings.least_tensors(trace.n):.3g} ×",
-    }
+def _bytes_table(traces: Iterable[RingTrace], size: int) -> pd.DataFrame:
+    """Return a row per algorithm: its steps, and the bytes that go through links until the end.
+
+    The last column is what the busiest rank sends, divided by 2 (N − 1) / N · bytes.
+    """
+    rows = []
+    for trace in traces:
+        tensors = trace.busiest, trace.bytes_received[-1].max(), trace.bytes_sent[-1].sum()
+        least = f"{trace.busiest / rings.least_tensors(trace.n):.3g} ×"
+        rows.append((trace.name, trace.n_steps, *(in_units(each * size) for each in tensors), least))
+    columns = ["way", "steps", "busiest sends", "busiest receives", "all send", "of the least"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def _steps_to_print(last: int, most: int) -> list[int]:
