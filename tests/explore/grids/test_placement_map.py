@@ -48,11 +48,6 @@ def test_the_panel_has_each_stage_where_its_ranks_are_with_its_gib():
     assert "No other rank has them." in panel.explain(0)
 
 
-def test_an_unknown_size_is_refused_with_those_there_are():
-    with pytest.raises(ValueError, match="model is '2B', expected one of 125M"):
-        kept_of_size("2B")
-
-
 # --- in real ranks --------------------------------------------------------------------------------
 
 
