@@ -17,8 +17,8 @@ from matplotlib.path import Path
 
 from labkit.draw.cells import INSET
 from labkit.draw.layout import TimeAxis
-from labkit.draw.painter import SIDE_BY_SIDE, Look, paint
-from labkit.draw.palette import IDLE, INK, darker
+from labkit.draw.painter import SIDE_BY_SIDE, Look, legend_entries, paint
+from labkit.draw.palette import IDLE, INK, Style
 from labkit.draw.panel import Panel
 from labkit.draw.picture import PAGE_IN, attach, house_style
 
@@ -76,12 +76,8 @@ def cell_figure(
     ``columns``, and ``corner`` says what they name. An arrow leads from a cell that is sent to the
     rank where it goes. The label of a cell is written in it if it can be read. In the CSV of the
     figure there is a row per cell: rank, column, name, label, sentence, grid.
-
-    Raises ValueError if there is no grid.
     """
     grids = [grid for grid in places if grid]
-    if not grids:
-        raise ValueError("cell_figure: there is no grid, expected one or more")
     width = _WITH_ARROWS if any(list(grid.arrows()) for grid in grids) else 1 - 2 * INSET
     panels = [grid.shown(len(columns), width) for grid in grids]
     look = Look.of(panels, TimeAxis("", "", 1), _LETTERS_PT)
@@ -97,19 +93,12 @@ def cell_figure(
             _label(ax, grid.title, columns, corner, ax.get_position().x0 == left or not same_rows)
             _draw_arrows(ax, grid, width)
             attach(ax, panel.bars[["rank", "column", "name", "label", "sentence"]].assign(grid=grid.title))
-        figure.legend(
-            list(handles.values()),
-            list(handles),
-            ncols=math.ceil(len(handles) / n_lines),
-            loc="upper left",
-            bbox_to_anchor=(0.1 / PAGE_IN, below_in / figure.get_figheight()),
-            handler_map=SIDE_BY_SIDE,
-            fontsize=8,
-            columnspacing=1.3,
-            borderpad=0.0,
-        )
-        place = (0.1 / PAGE_IN, 0.06 / figure.get_figheight())
-        figure.text(*place, "\n".join(notes), fontsize=8, va="bottom", linespacing=1.35)
+        look_of_legend: dict[str, Any] = {"loc": "upper left", "fontsize": 8, "columnspacing": 1.3, "borderpad": 0.0}
+        at, n_columns = (0.1 / PAGE_IN, below_in / figure.get_figheight()), math.ceil(len(handles) / n_lines)
+        look_of_legend |= {"bbox_to_anchor": at, "ncols": n_columns, "handler_map": SIDE_BY_SIDE}
+        figure.legend(list(handles.values()), list(handles), **look_of_legend)
+        at = 0.1 / PAGE_IN, 0.06 / figure.get_figheight()
+        figure.text(*at, "\n".join(notes), fontsize=8, va="bottom", linespacing=1.35)
     return figure
 
 
@@ -169,9 +158,8 @@ def _draw_arrows(ax: Axes, grid: GridStep, width: float) -> None:
 
 def _legend(panels: Sequence[Panel], look: Look) -> dict[str, Any]:
     """Return what stands for each name: of one that has shades the lightest and the darkest."""
-    handles, shaded = {}, {name for panel in panels for name in panel.bars["name"][panel.bars["chunk"] > 0]}
-    for name, (_, hatch) in look.styles.items():
-        fills = [look.fill(name, chunk) for chunk in ((look.n_chunks - 1, 0) if name in shaded else (0,))]
-        patches = [Patch(facecolor=fill, edgecolor=darker(fill), hatch=hatch, linewidth=0.5) for fill in fills]
-        handles[name] = tuple(patches) if len(patches) > 1 else patches[0]
-    return handles | ({"nothing": Patch(color=IDLE)} if any(panel.idle is not None for panel in panels) else {})
+    entries = legend_entries(look.styles)
+    for name in {name for panel in panels for name in panel.bars["name"][panel.bars["chunk"] > 0]}:
+        ends = [Style(look.fill(name, chunk), look.styles[name].hatch) for chunk in (look.n_chunks - 1, 0)]
+        entries[name] = tuple(Patch(**style.face(0.5)) for style in ends)
+    return entries | ({"nothing": Patch(color=IDLE)} if any(panel.idle is not None for panel in panels) else {})

@@ -17,7 +17,7 @@ from labkit.todo import TodoError
 
 KINDS = {"weights": WEIGHT_BYTES, "gradients": GRADIENT_BYTES, "optimizer state": ADAM_BYTES}
 N_STAGES, MOST_RANKS = 2, 4
-COLUMNS = [f"stage {stage}\n{kind}" for stage in range(N_STAGES) for kind in ("weights", "gradients", "Adam")]
+COLUMNS = [(f"stage {stage}", kind) for stage in range(N_STAGES) for kind in ("weights", "gradients", "Adam")]
 
 
 class Setting(NamedTuple):
@@ -98,11 +98,9 @@ def stage_parameters(size: Size, tied: bool) -> list[int]:
     Both embeddings come before the first layer, the last norm and the output layer after the last
     one. ``tied``: both stages are in one process, so the output layer is the token embedding.
     """
-    layers = size.layers // N_STAGES
-    outside, layer = parameters(0, size.width), parameters(1, size.width) - parameters(0, size.width)
-    norm = 2 * size.width
-    output = 0 if tied else VOCABULARY * size.width
-    return [outside - norm + layers * layer, (size.layers - layers) * layer + norm + output]
+    norm, copy = 2 * size.width, 0 if tied else VOCABULARY * size.width
+    first = parameters(size.layers // N_STAGES, size.width) - norm
+    return [first, parameters(size.layers, size.width) - first + copy]
 
 
 def kept_in_ranks() -> list[Kept]:
@@ -140,15 +138,13 @@ def placement_panel(kept: Sequence[Kept], title: str, facts: str = "") -> Panel:
     unit, power = ("GiB", 3) if max(each.n_bytes for each in kept) >= GIB / 100 else ("KiB", 1)
     cells = []
     for each in kept:
-        column = each.stage * len(KINDS) + list(KINDS).index(each.name)
-        label = digits(each.n_bytes / 1024**power)
-        cells.append(
-            Cell(each.rank, column, each.setting, each.setting + 1, each.name, 0, label, _sentence(each, kept))
-        )
+        column, step = each.stage * len(KINDS) + list(KINDS).index(each.name), each.setting
+        label, sentence = digits(each.n_bytes / 1024**power), _sentence(each, kept)
+        cells.append(Cell(each.rank, column, step, step + 1, each.name, 0, label, sentence))
     return cell_panel(
         cells,
         [f"rank {rank}" for rank in range(MOST_RANKS)],
-        {column: name.replace("\n", " ") for column, name in enumerate(COLUMNS)},
+        {column: " ".join(words) for column, words in enumerate(COLUMNS)},
         [setting.name for setting in SETTINGS],
         lambda step: SETTINGS[step].sentence,
         title=f"{title}, {unit} a rank",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import ipywidgets
@@ -16,10 +17,10 @@ from labkit.draw.panel import Panel
 from labkit.explore.explorer import Explorer, RunButtons, table_html
 from labkit.explore.grids import placement_map as placement
 from labkit.explore.grids import rings
-from labkit.explore.grids.collectives_seen import SEVEN, seen_collectives
+from labkit.explore.grids.collectives import SEVEN, seen_collectives
 from labkit.explore.grids.placement_map import SETTINGS, kept_of_size
-from labkit.explore.grids.recorded_ring import YOURS, RingError, record_ring
 from labkit.explore.grids.ring_panel import MOST_NAMED, ring_panel, step_titles, verdict
+from labkit.explore.grids.ring_recording import YOURS, RingError, record_ring
 from labkit.explore.grids.rings import ALGORITHMS, MOST_RANKS, RingTrace, in_units, simulate_ring
 from labkit.explore.static_fallback import StaticForm
 from labkit.explore.timeline import Timeline
@@ -40,47 +41,47 @@ class GridView(NamedTuple):
 
 
 class GridExplorer(Explorer):
-    """Grids to step through under controls: what all explorers of this room return.
+    """Grids to step through under controls: every explorer of this room is one.
 
-    ``controls`` are widgets by name, in rows, and each is an attribute too.
-    ``view(recorded, **values)`` returns what they show for their values; ``recorded`` is what real
-    ranks did, None before. ``run`` is a button's label, and what it does and says.
+    ``controls`` are rows of widgets by name, each an attribute too. ``view(recorded, **values)``
+    returns what to show for their values; ``recorded`` is what real ranks did, None before.
+    ``run`` is a button's label, and what it does to the explorer and says. ``with_table`` puts the
+    table below.
     """
 
     def __init__(
         self,
         view: Callable[..., GridView],
-        controls: Sequence[Mapping[str, Widget]],
+        *controls: Mapping[str, Widget],
         run: tuple[str, Callable[[GridExplorer], str]] | None = None,
-        table: bool = True,
+        with_table: bool = True,
     ):
-        self.view, self.recorded = view, None
+        self.view, self.recorded, self.metrics, timeline = view, None, ipywidgets.HTML(), Timeline()
         self.controls = {name: control for row in controls for name, control in row.items()}
         self.__dict__.update(self.controls)
         rows: list[Any] = [[*row.values()] for row in controls]
         if run:
             label, action = run
-            self.record: Callable[[], str] = lambda: action(self)
+            self.record: Callable[[], str] = partial(action, self)
             self.run = RunButtons(label, self.record, self.say)
             rows[-1].append(self.run)
-        self.metrics, timeline = ipywidgets.HTML(), Timeline()
         boxes = [ipywidgets.HBox(row) if len(row) > 1 else row[0] for row in rows]
-        super().__init__([*boxes, timeline, *([self.metrics] if table else [])], timeline)
+        super().__init__([*boxes, timeline, *[self.metrics] * with_table], timeline)
         for control in self.controls.values():
             control.observe(self.guarded(self.refresh), "value")
         self.refresh()
 
     def refresh(self) -> None:
         """Show what the controls say."""
-        self.shown = self.view(self.recorded, **{name: control.value for name, control in self.controls.items()})
-        for name, options in self.shown.options.items():
+        shown = self.view(self.recorded, **{name: control.value for name, control in self.controls.items()})
+        for name, options in shown.options.items():
             control = self.controls[name]
             if list(control.options) != options:
                 value = control.value if control.value in options else options[0]
                 with control.hold_trait_notifications():
                     control.options, control.value = options, value
-        self.timeline.show(self.shown.panels, alt=self.shown.alt, note=self.shown.note)
-        self.metrics.value = table_html(self.shown.table)
+        self.shown, self.metrics.value = shown, table_html(shown.table)
+        self.timeline.show(shown.panels, alt=shown.alt, note=shown.note)
 
     def show_recorded(self, recorded: Any, control: str, value: str) -> None:
         """Show what real ranks did, by choosing it in a control."""
@@ -123,7 +124,7 @@ def ring_explorer(world_size: int = 4) -> GridExplorer:
     way = Dropdown(options=list(ALGORITHMS), description="way")
     beside = Dropdown(options=[NOTHING, *ALGORITHMS], value="parameter server", description="beside it")
     controls = {"ranks": ranks, "size": size}, {"way": way, "beside": beside}
-    return GridExplorer(ring_view, controls, ("Run mine", _record_ring))
+    return GridExplorer(ring_view, *controls, run=("Run mine", _record_ring))
 
 
 def ring_view(recorded: RingTrace | None, ranks: int, size: int, way: str, beside: str) -> GridView:
@@ -132,8 +133,7 @@ def ring_view(recorded: RingTrace | None, ranks: int, size: int, way: str, besid
     if recorded is not None and recorded.n == ranks:
         traces[YOURS] = recorded
     chosen = [traces[name] for name in dict.fromkeys([way if way in traces else "ring", beside]) if name in traces]
-    panels = [ring_panel(trace, size) for trace in chosen]
-    table = pd.DataFrame([_bytes(trace, size) for trace in traces.values()])
+    panels, table = [ring_panel(trace, size) for trace in chosen], _bytes_table(traces.values(), size)
     facts = "; ".join(
         f"{trace.n_steps} steps, the busiest rank sends {trace.busiest:.3g} times the tensor" for trace in chosen
     )
@@ -158,16 +158,18 @@ def ring_view(recorded: RingTrace | None, ranks: int, size: int, way: str, besid
     return GridView(panels, alt, table, static_form, note, {"way": [*traces], "beside": [NOTHING, *traces]})
 
 
-def _bytes(trace: RingTrace, size: int) -> dict[str, Any]:
-    """Return a row of the table: steps, and the bytes that go through links until the end."""
-    return {
-        "way": trace.name,
-        "steps": trace.n_steps,
-        "busiest sends": in_units(trace.busiest * size),
-        "busiest receives": in_units(trace.bytes_received[-1].max() * size),
-        "all send": in_units(trace.bytes_sent[-1].sum() * size),
-        "of the least": f"{trace.busiest / rings.least_tensors(trace.n):.3g} ×",
-    }
+def _bytes_table(traces: Iterable[RingTrace], size: int) -> pd.DataFrame:
+    """Return a row per algorithm: its steps, and the bytes that go through links until the end.
+
+    The last column is what the busiest rank sends, divided by 2 (N − 1) / N · bytes.
+    """
+    rows = []
+    for trace in traces:
+        tensors = trace.busiest, trace.bytes_received[-1].max(), trace.bytes_sent[-1].sum()
+        least = f"{trace.busiest / rings.least_tensors(trace.n):.3g} ×"
+        rows.append((trace.name, trace.n_steps, *(in_units(each * size) for each in tensors), least))
+    columns = ["way", "steps", "busiest sends", "busiest receives", "all send", "of the least"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def _steps_to_print(last: int, most: int) -> list[int]:
@@ -222,7 +224,7 @@ def collectives_explorer(world_size: int = 4) -> GridExplorer:
         return GridView([panels[collective]], alt, table, static_form, _NUMBERS)
 
     buttons = ToggleButtons(options=list(SEVEN), description="collective")
-    return GridExplorer(view, [{"collective": buttons}], table=False)
+    return GridExplorer(view, {"collective": buttons}, with_table=False)
 
 
 # --- where a model's parts live -------------------------------------------------------------------
@@ -239,7 +241,7 @@ def placement_explorer(model: str = "1.3B") -> GridExplorer:
     """
     kept_of_size(model)
     sizes = Dropdown(options=[size.name for size in GPT3_SIZES], value=model, description="GPT-3")
-    return GridExplorer(placement_view, [{"model": sizes}], ("Train a small one", _train))
+    return GridExplorer(placement_view, {"model": sizes}, run=("Train a small one", _train))
 
 
 def placement_view(recorded: Sequence[placement.Kept] | None, model: str) -> GridView:
@@ -256,8 +258,8 @@ def placement_view(recorded: Sequence[placement.Kept] | None, model: str) -> Gri
 
     def static_form() -> StaticForm:
         steps = [GridStep(panel, step, name) for step, name in enumerate(settings)]
-        figure = cell_figure(steps, placement.COLUMNS, across=2, cell_in=0.62, note=f"{panel.title}: {panel.facts}.")
-        return StaticForm(figure, alt, table)
+        columns, note = ["\n".join(words) for words in placement.COLUMNS], f"{panel.title}: {panel.facts}."
+        return StaticForm(cell_figure(steps, columns, across=2, cell_in=0.62, note=note), alt, table)
 
     options = [size.name for size in GPT3_SIZES] + [SMALL] * bool(recorded)
     return GridView([panel], alt, table, static_form, options={"model": options})

@@ -1,13 +1,14 @@
-"""labkit.explore.grids.widget: collectives and placement, used from Python."""
+"""labkit.explore.grids.widget: the explorers of grids, used from Python."""
 
 import matplotlib.pyplot as plt
 import pytest
 from to_do import task
 
-from labkit.draw.picture import drawn_data
-from labkit.explore import collectives_explorer, placement_explorer
-from labkit.explore.grids import placement_map
-from labkit.explore.grids.collectives_seen import SEVEN
+from labkit.explore import collectives_explorer, placement_explorer, ring_explorer
+from labkit.explore.grids import placement_map, widget
+from labkit.explore.grids.collectives import SEVEN
+from labkit.explore.grids.ring_recording import YOURS, RingError
+from labkit.explore.grids.rings import simulate_ring
 
 
 @pytest.fixture(autouse=True)
@@ -16,87 +17,104 @@ def _close_figures():
     plt.close("all")
 
 
-@pytest.fixture(scope="module")
-def collectives():
-    return collectives_explorer(2)
+def titles(explorer):
+    return [panel["title"] for panel in explorer.timeline.scene["panels"]]
 
 
-def labels(timeline):
-    return timeline.scene["panels"][0]["labels"].split("\n")
-
-
-@pytest.mark.parametrize("name", SEVEN)
-def test_each_collective_can_be_chosen(collectives, name):
-    collectives.collective.value = name
-    (panel,) = collectives.timeline.scene["panels"]
-    assert panel["title"] == name
-    assert collectives.timeline.scene["alt"].endswith(SEVEN[name])
-
-
-def test_what_there_is_after_stands_beside_what_there_was_before(collectives):
-    collectives.collective.value = "all_gather"
-    (panel,) = collectives.timeline._panels
-    assert sorted(zip(panel.bars["left"] // 1, panel.bars["label"], panel.bars["appear"], strict=True)) == [
-        (0, "0", 0),
-        (1, "1", 0),
-        (3, "0", 1),
-        (3, "0", 1),
-        (4, "1", 1),
-        (4, "1", 1),
-    ]
-    assert [label.text for label in panel.columns] == [
-        "chunk 0 before",
-        "chunk 1 before",
-        "chunk 0 after",
-        "chunk 1 after",
-    ]
-
-
-def test_on_paper_all_seven_are_shown_before_and_after(collectives):
-    form = collectives.static_form()
-    assert drawn_data(form.figure)["panel"].nunique() == 14
-    assert form.table["collective"].tolist() == list(SEVEN)
-    assert "on 2 ranks" in form.alt
-
-
-def test_placement_shows_the_four_settings_of_a_model():
-    explorer = placement_explorer("1.3B")
-    assert "GPT-3 1.3B" in explorer.timeline.scene["alt"]
-    before = labels(explorer.timeline)
-    explorer.model.value = "13B"
-    assert "GPT-3 13B" in explorer.timeline.scene["alt"] and labels(explorer.timeline) != before
+def printed(explorer):
+    """Return titles and left ends of the small pictures that stand for an explorer in print."""
     form = explorer.static_form()
-    assert drawn_data(form.figure)["grid"].unique().tolist() == [
-        "one process",
-        "data parallel",
-        "pipeline",
-        "both, 2 × 2",
-    ]
-    assert form.table["setting"].tolist() == ["one process", "data parallel", "pipeline", "both, 2 × 2"]
+    assert form.table.equals(explorer.table()) and form.figure.get_figheight() < 16
+    titles = [text.get_text() for ax in form.figure.axes for text in ax.texts if text.get_weight() == "bold"]
+    return titles, [ax.get_position().x0 for ax in form.figure.axes]
 
 
-def test_an_unknown_model_is_refused():
-    with pytest.raises(ValueError, match="expected one of 125M"):
-        placement_explorer("2B")
+# --- the ring -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ring():
+    return ring_explorer()
+
+
+def test_each_control_changes_the_picture_and_its_numbers(ring):
+    assert titles(ring) == ["ring", "parameter server"] and "4 ranks by 4 chunks" in ring.timeline.scene["alt"]
+    table = ring.table().set_index("way")
+    assert list(table.index) == ["ring", "parameter server", "naive ring"]
+    assert table.loc["ring"].tolist() == [6, "1.5 MiB", "1.5 MiB", "6 MiB", "1 ×"]
+    assert table.loc["parameter server"].tolist() == [6, "3 MiB", "3 MiB", "6 MiB", "2 ×"]
+    ring.ranks.value = 8
+    assert "8 ranks by 8 chunks" in ring.timeline.scene["alt"]
+    ring.beside.value = "ring"
+    assert titles(ring) == ["ring"], "what is chosen twice is shown once"
+    ring.beside.value, ring.way.value = "nothing", "naive ring"
+    assert titles(ring) == ["naive ring"]
+    ring.size.value = 2**16
+    assert "112 KiB" in ring.metrics.value  # 2 · 7/8 · 64
+
+
+@pytest.mark.parametrize("n", [2, 5, 8, pytest.param(16, marks=pytest.mark.slow)])
+def test_on_paper_each_way_goes_from_a_start_to_the_end_and_begins_a_line(n):
+    titles, lefts = printed(ring_explorer(n))
+    (server,) = [number for number, title in enumerate(titles) if title.startswith("parameter server: ")]
+    assert titles[0].startswith("ring: ") and titles[server - 1] == titles[-1] == "at the end"
+    assert lefts[0] == lefts[server] == min(lefts)
+
+
+def test_a_recorded_ring_stands_beside_the_ideal_one_as_long_as_it_has_as_many_ranks(ring, monkeypatch):
+    monkeypatch.setattr(widget, "record_ring", lambda n: simulate_ring("naive ring", n)._replace(name=YOURS))
+    verdict = ring.record()
+    assert verdict.startswith("Every rank ends up with the whole sum.") and ring.record() == verdict
+    assert titles(ring) == ["ring", "yours"] and ring.table()["way"].tolist()[-1] == "yours"
+    ring.way.value = "naive ring"
+    ring.ranks.value = 3
+    assert titles(ring) == ["naive ring"] and "yours" not in [*ring.beside.options, *ring.way.options]
+    assert "yours" not in ring.table()["way"].tolist()
+
+
+# --- collectives, placement -----------------------------------------------------------------------
+
+
+def test_of_each_collective_after_stands_beside_before_and_on_paper_are_all_seven():
+    explorer = collectives_explorer(2)
+    for name in SEVEN:
+        explorer.collective.value = name
+        assert titles(explorer) == [name] and explorer.timeline.scene["alt"].endswith(SEVEN[name])
+    explorer.collective.value = "all_gather"
+    (panel,) = explorer.timeline._panels
+    bars = sorted(zip(panel.bars["left"] // 1, panel.bars["label"], panel.bars["appear"], strict=True))
+    assert bars == [(0, "0", 0), (1, "1", 0), (3, "0", 1), (3, "0", 1), (4, "1", 1), (4, "1", 1)]
+    names = ["chunk 0 before", "chunk 1 before", "chunk 0 after", "chunk 1 after"]
+    assert [label.text for label in panel.columns] == names
+    assert printed(explorer)[0] == [title for name in SEVEN for title in (name, "→ after")]
 
 
 @task("pipe.5")
-def test_a_button_trains_a_small_model_and_shows_what_its_ranks_kept():
-    explorer = placement_explorer()
+def test_a_small_model_is_trained_beside_the_sizes_of_gpt3():
+    explorer = placement_explorer("1.3B")
+    assert "GPT-3 1.3B" in explorer.timeline.scene["alt"]
+    assert printed(explorer)[0] == ["one process", "data parallel", "pipeline", "both, 2 × 2"]
     explorer.run.begin()
     explorer.run.wait()
     assert explorer.timeline.said.endswith("ranks with the same stage have the same weights.")
     assert explorer.model.value == "a small model" and "a small model" in explorer.timeline.scene["alt"]
     assert explorer.table()["weights"].tolist() == ["1 MiB", "1 MiB", "514 KiB", "514 KiB"]
-    explorer.model.value = "1.3B"
-    assert "GPT-3 1.3B" in explorer.timeline.scene["alt"]
+    explorer.model.value = "13B"
+    assert "GPT-3 13B" in explorer.timeline.scene["alt"]
 
 
-def test_why_it_cannot_train_is_said(monkeypatch):
-    def not_yet():
-        raise NotImplementedError("TODO pipe.5: labkit/pipe.py, line 42.")
+@pytest.mark.parametrize(
+    ("make", "home", "run", "error"),
+    [
+        (ring_explorer, widget, "record_ring", RingError),
+        (placement_explorer, placement_map, "kept_in_ranks", NotImplementedError),
+    ],
+)
+def test_why_it_cannot_run_is_said_and_the_explorer_lives_on(make, home, run, error, monkeypatch):
+    def not_yet(*_):
+        raise error("TODO pipe.5: labkit/pipe.py, line 42.")
 
-    monkeypatch.setattr(placement_map, "kept_in_ranks", not_yet)
-    explorer = placement_explorer()
-    assert explorer.record() == "TODO pipe.5: labkit/pipe.py, line 42."
-    assert explorer.model.value == "1.3B"
+    monkeypatch.setattr(home, run, not_yet)
+    explorer = make()
+    before = titles(explorer)
+    assert explorer.record() == "TODO pipe.5: labkit/pipe.py, line 42." and titles(explorer) == before

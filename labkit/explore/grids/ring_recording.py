@@ -93,12 +93,8 @@ def _observe(ring: Callable[[Any], object] | None) -> _Log:
 
 # --- from what the ranks saw to steps -------------------------------------------------------------
 
-
-class _Message(NamedTuple):
-    """A message: the call that sent it and the call that received it, each as (rank, number)."""
-
-    sent: tuple[int, int]
-    received: tuple[int, int]
+_End = tuple[int, int]  # of a message: a rank, and the number of its call
+_Message = tuple[_End, _End]  # sent, received
 
 
 def trace_from_logs(logs: Sequence[_Log]) -> RingTrace:
@@ -115,33 +111,31 @@ def trace_from_logs(logs: Sequence[_Log]) -> RingTrace:
         what = f"it called {' and '.join(names)}" if names else "it called nothing of torch.distributed"
         raise RingError(f"ring_all_reduce sent no message from rank to rank: {what}. There are no steps to show")
     steps = _steps(messages, logs)
-    n_steps = 1 + max(steps)
-    step_of = {call: step for message, step in zip(messages, steps, strict=True) for call in message}
-    states = np.zeros((n_steps + 1, n, n), dtype=object)
-    for step, rank in np.ndindex(n_steps + 1, n):
+    step_of = {end: step for message, step in zip(messages, steps, strict=True) for end in message}
+    states = np.zeros((max(steps) + 2, n, n), dtype=object)
+    for step, rank in np.ndindex(len(states), n):
         calls = enumerate(logs[rank].calls)
         held = next((call.held for i, call in calls if step_of.get((rank, i), -1) >= step), logs[rank].final)
         states[step, rank] = [parts_in(chunk, held[chunk]) for chunk in range(n)]
-    rows, tensors = [], []
-    for ((source, number), (target, _)), step in zip(messages, steps, strict=True):
-        call = logs[source].calls[number]
-        rows += [(step, source, target, chunk) for chunk in _chunks(call, n)]
-        tensors.append(call.n_bytes / (4 * n**3))
-    sources, targets = zip(*[(message.sent[0], message.received[0]) for message in messages], strict=True)
-    out, into = (moved_before(steps, ranks, tensors, (n_steps + 1, n)) for ranks in (sources, targets))
+    sends = [logs[rank].calls[i] for (rank, i), _ in messages]
+    ends = [(step, source, target) for ((source, _), (target, _)), step in zip(messages, steps, strict=True)]
+    rows = [(*end, chunk) for end, send in zip(ends, sends, strict=True) for chunk in _chunks(send, n)]
+    _, sources, targets = zip(*ends, strict=True)
+    tensors = [send.n_bytes / (4 * n**3) for send in sends]
+    out, into = (moved_before(steps, ranks, tensors, states.shape[:2]) for ranks in (sources, targets))
     return RingTrace(YOURS, n, states, messages_of(rows), out, into)
 
 
 def _messages(logs: Sequence[_Log]) -> list[_Message]:
     """Return the messages: the k-th from a rank to another is the k-th that this one takes."""
 
-    def calls(rank: int, name: str, peer: int) -> list[tuple[int, int]]:
+    def calls(rank: int, name: str, peer: int) -> list[_End]:
         return [(rank, i) for i, call in enumerate(logs[rank].calls) if (call.name, call.peer) == (name, peer)]
 
     return [
-        _Message(*ends)
+        message
         for source, target in np.ndindex(len(logs), len(logs))
-        for ends in zip(calls(source, "send", target), calls(target, "recv", source), strict=False)
+        for message in zip(calls(source, "send", target), calls(target, "recv", source), strict=False)
     ]
 
 

@@ -1,0 +1,32 @@
+"""labkit.explore.grids.collectives: what seven collectives do, seen in real ranks."""
+
+from labkit.draw.cell_figure import GridStep
+from labkit.explore.grids.collectives import SEVEN, seen_collectives
+
+# By hand, as MPI's standard draws them: a letter for each rank's tensor; . is nothing, S the sum.
+DRAWN = {
+    "broadcast": ("aaa ... ...", "aaa aaa aaa"),
+    "scatter": ("aaa ... ...", "a.. .a. ..a"),
+    "gather": ("a.. .b. ..c", "abc ... ..."),
+    "all_gather": ("a.. .b. ..c", "abc abc abc"),
+    "reduce": ("aaa bbb ccc", "SSS ... ..."),
+    "reduce_scatter": ("aaa bbb ccc", "S.. .S. ..S"),
+    "all_reduce": ("aaa bbb ccc", "SSS SSS SSS"),
+}
+LETTERS = {"0": "a", "1": "b", "2": "c", "Σ": "S"}
+WORDS = {"whole sum": "the sum of all 3 ranks' chunks"} | {
+    f"from rank {r}": f"what rank {r} had there" for r in range(3)
+}
+
+
+def as_drawn(panel, step):
+    cells = GridStep(panel, step, "", first=4 * step).shown(3).bars
+    assert all(WORDS[cell.name] in cell.sentence for cell in cells.itertuples())
+    has = {(cell.rank, cell.column): LETTERS[cell.label] for cell in cells.itertuples()}
+    return " ".join("".join(has.get((rank, chunk), ".") for chunk in range(3)) for rank in range(3))
+
+
+def test_real_ranks_have_before_and_after_what_the_standard_draws():
+    seen = seen_collectives(3)
+    assert list(seen) == list(SEVEN)
+    assert {name: (as_drawn(panel, 0), as_drawn(panel, 1)) for name, panel in seen.items()} == DRAWN
