@@ -63,10 +63,6 @@ class _Search:
         self.best_s = math.inf
         self.left = SEARCHED
         self.seen: set[tuple[tuple[Op, ...], ...]] = set()
-        self.starts: dict[tuple[str, int], list[float]] = {}  # of the reference's ops, by kind and stage
-        reference = level.reference_board
-        for op in sorted(reference.placed, key=lambda op: reference.bars[op].start_s):
-            self.starts.setdefault((op.kind, op.stage), []).append(reference.bars[op].start_s)
 
     def visit(self, board: Board) -> None:
         self.left -= 1
@@ -83,8 +79,8 @@ class _Search:
 
     def _start_in_reference(self, op: Op, board: Board) -> float:
         """Return when the reference runs as many ops like ``op`` as ``board`` has, and one more."""
-        like_it = sum(other.kind == op.kind and other.stage == op.stage for other in board.placed)
-        return self.starts[op.kind, op.stage][like_it]
+        number = sum(other.kind == op.kind and other.stage == op.stage for other in board.placed)
+        return self.level.reference_board.bars[Op(op.kind, op.stage, number)].start_s
 
 
 # --- a bound --------------------------------------------------------------------------------------
@@ -109,15 +105,15 @@ def lower_bound(board: Board, level: Level) -> float:
 
 
 def _bound_of_rank(rank: int, board: Board, level: Level) -> float:
-    rules, order, makespan = level.rules, board.orders[rank], level.goal == "makespan"
+    rules, bars, makespan = level.rules, board.bars, level.goal == "makespan"
     jobs = [
-        _Job(board.bars[op].start_s, rules.duration_s[op], rules.tails[op] if makespan else 0.0)
+        _Job(bars[op].start_s, rules.duration_s[op], rules.tail_s[op] if makespan else 0.0)
         for op in rules.ops_of_rank[rank]
     ]
     if makespan:
         return _one_machine(jobs)
-    busy_s = sum(job.duration_s for job in jobs)
-    return max(busy_s, _one_machine(jobs) - board.bars[order[0]].start_s) if order else busy_s
+    busy_s, order = sum(job.duration_s for job in jobs), board.orders[rank]
+    return max(busy_s, _one_machine(jobs) - bars[order[0]].start_s) if order else busy_s
 
 
 def _one_machine(jobs: list[_Job]) -> float:

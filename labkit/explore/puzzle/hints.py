@@ -52,7 +52,9 @@ def way(board: Board, level: Level) -> dict[Op, Bar]:
     """Return the ops of a best way to finish ``board`` by their start, with their times."""
     if not (best := complete(board, level).board):
         return {}
-    left = sorted(best.placed - board.placed, key=lambda op: (best.bars[op], board.rules.rank_of(op)))
+    left = sorted(
+        best.placed - board.placed, key=lambda op: (best.bars[op].start_s, op.kind == "F", board.rules.rank_of(op))
+    )
     return {op: best.bars[op] for op in left}
 
 

@@ -31,10 +31,10 @@ class Level:
 
     The ``goal`` is to end early ("makespan"), or to have every rank done soon after its own first
     op ("span"): what counts where the next step begins on each rank as soon as it is done. Par is
-    what ``reference`` needs; it also says which rank has which stage, and how many micro-batches
-    there are. ``times``, ``hop`` and ``caps`` are those of the rules, a time per kind or one for
-    each stage. ``named`` is false where a finished schedule's name is not to be told, as the reader
-    has met none yet.
+    what ``reference`` needs, a schedule with its micro-batches in order. It also says which rank
+    has which stage, and how many micro-batches there are; ``times`` (of a kind, for all stages or
+    for each), ``hop`` and ``caps`` are the other rules. ``named`` is false where a finished
+    schedule's name is not to be told, as the reader has met none yet.
     """
 
     title: str
@@ -84,8 +84,9 @@ LEVELS = [
     Level(
         "There and back",
         teaches="An op can run only once the one whose output it takes has ended.",
-        asks="Rank 0 has the first half of a model (stage 0), rank 1 the second (stage 1). Take one micro-batch forward "
-        "(F) through both and backward (B) again; 1B0 is stage 1, backward, micro-batch 0.",
+        asks="Rank 0 has the first half of a model (stage 0), rank 1 the second (stage 1). Take "
+        "one micro-batch forward (F) through both and backward (B) again; 1B0 is stage 1, "
+        "backward, micro-batch 0.",
         reference=gpipe(2, 1),
         named=False,
     ),
@@ -99,17 +100,19 @@ LEVELS = [
     Level(
         "Little room",
         teaches="A rank that takes each backward pass as soon as it may keeps few activations, and that costs no time.",
-        asks="What a forward computes, its activation, is kept until the backward of that micro-batch has ended, and now "
-        "a rank has room for few. Place four micro-batches, and end as early as you would with room for all.",
+        asks="What a forward computes, its activation, is kept until the backward of that "
+        "micro-batch has ended, and now a rank has room for few. Place four micro-batches, and end "
+        "as early as you would with room for all.",
         caps=[3, 2, 1],
         reference=one_f_one_b(3, 4),
     ),
     Level(
         "Room for all",
-        teaches="While a pipeline fills and drains, ranks are idle: with n ranks and m micro-batches the bubble is "
-        "(n − 1) / (m + n − 1) at least, here 3 / 7, also for GPipe, which does all forwards before any backward.",
-        asks="Four ranks, four micro-batches, room for all activations. How much of the ranks' time is idle at "
-        "best, and does it matter when the backward passes begin?",
+        teaches="While a pipeline fills and drains, ranks are idle: with n ranks and m "
+        "micro-batches the bubble is (n − 1) / (m + n − 1) at least, here 3 / 7, also for GPipe, "
+        "which does all forwards before any backward.",
+        asks="Four ranks, four micro-batches, room for all activations. How much of the ranks' "
+        "time is idle at best, and does it matter when the backward passes begin?",
         reference=gpipe(4, 4),
         then={
             "1F1B": "Now clear the board, put all forwards first, and compare what the ranks keep.",
@@ -118,17 +121,18 @@ LEVELS = [
     ),
     Level(
         "One forward, one backward",
-        teaches="1F1B has the bubble of GPipe, and of n ranks rank r keeps at most n − r activations, however many "
-        "micro-batches there are.",
-        asks="Four ranks, six micro-batches, and the later a rank, the less room it has. End as early as with room for all.",
+        teaches="1F1B has the bubble of GPipe, and of n ranks rank r keeps at most n − r "
+        "activations, however many micro-batches there are.",
+        asks="Four ranks, six micro-batches, and the later a rank, the less room it has. End as "
+        "early as with room for all.",
         caps=[4, 3, 2, 1],
         reference=one_f_one_b(4, 6),
     ),
     Level(
         "A slow stage",
         teaches="The slowest stage sets the pace: it must never wait, and all others will.",
-        asks="Stage 1 takes twice as long as the others. Keep rank 1 busy from its first op to its last; ranks 0 and 1 "
-        "have room for one activation more than in level 3.",
+        asks="Stage 1 takes twice as long as the others. Keep rank 1 busy from its first op to its "
+        "last; ranks 0 and 1 have room for one activation more than in level 3.",
         times={"F": [1.0, 2.0, 1.0], "B": [2.0, 4.0, 2.0]},
         caps=[4, 3, 1],
         reference=Schedule.from_csv(
@@ -138,8 +142,8 @@ LEVELS = [
     Level(
         "A long way",
         teaches="Where sending takes time, more micro-batches have to be under way to keep ranks busy.",
-        asks="What one rank sends is at the other 1 later. Never let rank 1 wait between its ops: how many forwards "
-        "must rank 0 be ahead?",
+        asks="What one rank sends is at the other 1 later. Never let rank 1 wait between its ops: "
+        "how many forwards must rank 0 be ahead?",
         hop=1.0,
         caps=[3, 1],
         reference=Schedule.from_csv("0F0,0F1,0F2,0B0,0F3,0B1,0B2,0B3\n1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3\n"),
@@ -147,16 +151,16 @@ LEVELS = [
     Level(
         "Backward in two",
         teaches="Only the gradient of the input (I) is awaited elsewhere; that of the weights (W) can fill a gap.",
-        asks="Each backward is split into I, which the stage before waits for, and W, which nobody waits for, but which "
-        "frees the activation. Use W where a rank would be idle.",
+        asks="Each backward is split into I, which the stage before waits for, and W, which nobody "
+        "waits for, but which frees the activation. Use W where a rank would be idle.",
         times=SPLIT,
         caps=[2, 2],
         reference=zero_bubble_h1(2, 3),
     ),
     Level(
         "W in the gaps",
-        teaches="ZB-H1 (zero bubble, though not quite): with W in the gaps the bubble is a third of 1F1B's, in the memory "
-        "of 1F1B's first rank.",
+        teaches="ZB-H1 (zero bubble, though not quite): with W in the gaps the bubble is a third "
+        "of 1F1B's, in the memory of 1F1B's first rank.",
         asks="Three ranks, five micro-batches. The last rank has to begin late: let it never wait after that.",
         times=SPLIT,
         caps=[3, 3, 3],
@@ -164,10 +168,10 @@ LEVELS = [
     ),
     Level(
         "No gap at all",
-        teaches="ZB-H2 (zero bubble): with more forwards ahead, up to 2n − 1 activations on each of n ranks, no rank "
-        "waits between its first op and its last.",
-        asks="The same, with room for more activations. What counts is now each rank's own time, from its first op to its "
-        "last: leave no gap in any of them.",
+        teaches="ZB-H2 (zero bubble): with more forwards ahead, up to 2n − 1 activations on each "
+        "of n ranks, no rank waits between its first op and its last.",
+        asks="The same, with room for more activations. What counts is now each rank's own time, "
+        "from its first op to its last: leave no gap in any of them.",
         times=SPLIT,
         caps=[5, 5, 5],
         reference=zero_bubble_h2(3, 5),
@@ -175,18 +179,20 @@ LEVELS = [
     ),
     Level(
         "Two stages a rank",
-        teaches="Interleaved 1F1B: with v stages a rank the pipeline fills v times as fast, at the price of more messages.",
-        asks="The model is cut in four: rank 0 has stages 0 and 2, rank 1 stages 1 and 3. A micro-batch passes each "
-        "rank twice on its way, so beware of filling a rank with what cannot come back.",
+        teaches="Interleaved 1F1B: with v stages a rank the pipeline fills v times as fast, at the "
+        "price of more messages.",
+        asks="The model is cut in four: rank 0 has stages 0 and 2, rank 1 stages 1 and 3. A "
+        "micro-batch passes each rank twice on its way, so beware of filling a rank with what "
+        "cannot come back.",
         caps=[5, 3],
         reference=interleaved(2, 4, 2),
     ),
     Level(
         "Down and up again",
-        teaches="ZB-V (zero bubble, in a V): with stages r and 2n − 1 − r on rank r of n no rank waits between its first "
-        "op and its last, in the memory of 1F1B.",
-        asks="Rank 0 has stages 0 and 3, rank 1 has 1 and 2, so that the last stage is where the first one is. Let no "
-        "rank wait between its first op and its last.",
+        teaches="ZB-V (zero bubble, in a V): with stages r and 2n − 1 − r on rank r of n no rank "
+        "waits between its first op and its last, in the memory of 1F1B.",
+        asks="Rank 0 has stages 0 and 3, rank 1 has 1 and 2, so that the last stage is where the "
+        "first one is. Let no rank wait between its first op and its last.",
         times=SPLIT,
         caps=[4, 4],
         reference=zero_bubble_v(2, 3),

@@ -52,14 +52,22 @@ class Rules:
         return self.kinds[-1]
 
     @property
-    def returning_kind(self) -> str:
-        """The kind that sends a gradient to the stage before."""
-        return self.kinds[1]
-
-    @property
     def simulated(self) -> dict[str, Any]:
         """The times as :func:`labkit.simulate.simulate` takes them."""
-        return {EVENT_NAMES[kind]: list(times) for kind, times in self.times.items()} | {"hop": self.hop}
+        times = {EVENT_NAMES[kind]: list(times) for kind, times in self.times.items()}
+        return {**times, "hop": self.hop}
+
+    def rank_of(self, op: Op) -> int:
+        return self.homes[op.stage]
+
+    def freed_by(self, op: Op) -> Op:
+        """Return the op whose end frees the activation of the forward ``op``."""
+        return Op(self.freeing_kind, op.stage, op.micro_batch)
+
+    def cap(self, rank: int) -> float:
+        return self.caps[rank] if self.caps else float("inf")
+
+    # --- by op ------------------------------------------------------------------------------------
 
     @cached_property
     def ops(self) -> list[Op]:
@@ -71,19 +79,22 @@ class Rules:
 
     @cached_property
     def ops_of_rank(self) -> list[list[Op]]:
-        return [[op for op in self.ops if self.rank_of(op) == rank] for rank in range(self.n_ranks)]
+        ranks = range(self.n_ranks)
+        return [[op for op in self.ops if self.rank_of(op) == rank] for rank in ranks]
 
     @cached_property
     def inputs(self) -> dict[Op, Op | None]:
         """By op, the one whose output it takes; None for a forward of stage 0."""
         known = find_dependencies(Schedule(self.ops_of_rank))
-        needed = {op: None if i is None else known.ops[i] for op, i in zip(known.ops, known.input_op, strict=True)}
-        return {op: needed[op] for op in self.ops}
+        needed = [None if number is None else known.ops[number] for number in known.input_op]
+        inputs = dict(zip(known.ops, needed, strict=True))
+        return {op: inputs[op] for op in self.ops}
 
     @cached_property
     def outputs(self) -> dict[Op, list[Op]]:
         """By op, those that take its output."""
-        return {op: [then for then, needed in self.inputs.items() if needed == op] for op in self.ops}
+        inputs = self.inputs.items()
+        return {op: [then for then, needed in inputs if needed == op] for op in self.ops}
 
     @cached_property
     def duration_s(self) -> dict[Op, float]:
@@ -92,27 +103,18 @@ class Rules:
     @cached_property
     def delay_s(self) -> dict[Op, float]:
         """By op, the time that its input is under way to it."""
-        sent = {op: needed and self.rank_of(needed) != self.rank_of(op) for op, needed in self.inputs.items()}
-        return {op: self.hop if sent[op] else 0.0 for op in self.ops}
+        sent = {op for op, needed in self.inputs.items() if needed and self.rank_of(needed) != self.rank_of(op)}
+        return {op: self.hop if op in sent else 0.0 for op in self.ops}
 
     @cached_property
-    def tails(self) -> dict[Op, float]:
+    def tail_s(self) -> dict[Op, float]:
         """By op, the least time from its end to the end of all that comes of it."""
-        tails: dict[Op, float] = {}
+        tail_s: dict[Op, float] = {}
         for op in reversed(self.ops):
-            after = (self.delay_s[then] + self.duration_s[then] + tails[then] for then in self.outputs[op])
-            tails[op] = max(after, default=0.0)
-        return tails
-
-    def rank_of(self, op: Op) -> int:
-        return self.homes[op.stage]
-
-    def freed_by(self, op: Op) -> Op:
-        """Return the op whose end frees the activation of the forward ``op``."""
-        return Op(self.freeing_kind, op.stage, op.micro_batch)
-
-    def cap(self, rank: int) -> float:
-        return float("inf") if self.caps is None else self.caps[rank]
+            takers = self.outputs[op]
+            after = (self.delay_s[then] + self.duration_s[then] + tail_s[then] for then in takers)
+            tail_s[op] = max(after, default=0.0)
+        return tail_s
 
 
 # --- why not --------------------------------------------------------------------------------------
@@ -150,13 +152,15 @@ def missing_input(op: Op, needed: Op) -> Refusal:
         output = f"{needed}, the {OF_KIND[needed.kind]} of its own stage"
     else:
         output = f"the {'activation' if needed.kind == 'F' else 'gradient'} of {needed}"
-    return Refusal("dependency", f"{op} needs {output}, which is not placed yet", op, needed)
+    why = f"{op} needs {output}, which is not placed yet"
+    return Refusal("dependency", why, op, needed)
 
 
 def no_room(op: Op, rules: Rules, kept: Sequence[Op], placed: Collection[Op]) -> Refusal:
     """Refuse the forward ``op``, as its rank has no room beside the activations of ``kept``."""
     rank, freeing = rules.rank_of(op), [rules.freed_by(forward) for forward in kept]
-    room = f"rank {rank} has room for {len(kept)} activation{'s' if len(kept) > 1 else ''}"
-    stays = f"it keeps {'those' if len(kept) > 1 else 'that'} of {listed(kept)} until {listed(freeing, 'or')} has ended"
+    count, those = ("1 activation", "that") if len(kept) == 1 else (f"{len(kept)} activations", "those")
+    stays = f"it keeps {those} of {listed(kept)} until {listed(freeing, 'or')} has ended"
     missing = "" if freeing[0] in placed else f", and {freeing[0]} is not placed yet"
-    return Refusal("memory", f"{room}: {stays}{missing}. {op} has to wait", op, freeing[0])
+    why = f"rank {rank} has room for {count}: {stays}{missing}. {op} has to wait"
+    return Refusal("memory", why, op, freeing[0])

@@ -169,4 +169,4 @@ def test_a_rank_keeps_as_many_activations_as_the_simulator_counts():
     board = built(SPLIT, "0F0 0F1 1F0 1I0 0I0 0W0 1F1 1W0 1I1 1W1 0I1 0W1")
     counts = activations(simulate(board.to_schedule()))
     for rank in range(2):
-        assert [len(kept) for _, kept in board.kept(rank)] == counts.loc[counts["rank"] == rank, "count"].tolist()
+        assert [len(kept) for kept in board.kept(rank).values()] == counts.loc[counts["rank"] == rank, "count"].tolist()
