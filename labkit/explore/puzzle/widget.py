@@ -13,9 +13,8 @@ from labkit.explore.explorer import Explorer, RunButtons, table_html
 from labkit.explore.puzzle.board import Board
 from labkit.explore.puzzle.game import Game
 from labkit.explore.puzzle.hints import ASSISTANCE
-from labkit.explore.puzzle.levels import LEVELS
+from labkit.explore.puzzle.levels import LEVELS, YOURS, recognise
 from labkit.explore.puzzle.picture import alt_text, axis, board_panel, shown, static_form, table
-from labkit.explore.puzzle.recognise import YOURS, recognise
 from labkit.explore.puzzle.rules import OF_KIND, Rules
 from labkit.explore.schedules.tables import gap_as_html
 from labkit.explore.static_fallback import StaticForm

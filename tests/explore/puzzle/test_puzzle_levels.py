@@ -9,8 +9,7 @@ from small_puzzles import every_schedule, least_makespan
 
 from labkit.explore.puzzle.board import Board
 from labkit.explore.puzzle.completion import lower_bound
-from labkit.explore.puzzle.levels import LEVELS, level
-from labkit.explore.puzzle.recognise import recognise
+from labkit.explore.puzzle.levels import LEVELS, level, recognise
 from labkit.schedule import Schedule, gpipe, one_f_one_b
 from labkit.simulate import makespan, simulate
 
