@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -33,32 +33,22 @@ class Level:
 
     The ``goal`` is to end early ("makespan"), or to have every rank done soon after its own first
     op ("span"): what counts where the next step begins on each rank as soon as it is done. Par is
-    what ``reference`` needs, a schedule with its micro-batches in order. It also says which rank
-    has which stage, and how many micro-batches there are; ``times`` (of a kind, for all stages or
-    for each), ``hop`` and ``caps`` are the other rules. ``named`` is false where a finished
-    schedule's name is not to be told, as the reader has met none yet.
+    what the schedule of the rules needs. ``named`` is false where a finished schedule's name is not
+    to be told, as the reader has met none yet.
     """
 
     title: str
     teaches: str
     asks: str
-    reference: Schedule
-    times: Mapping[str, float | list[float]] = field(default_factory=lambda: WHOLE)
-    hop: float = 0.0
-    caps: Sequence[int] | None = None
+    rules: Rules
     goal: str = "makespan"
     named: bool = True
     then: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
-    def rules(self) -> Rules:
-        homes = {op.stage: rank for rank, ops in enumerate(self.reference.ops) for op in ops}
-        times = {kind: time if isinstance(time, list) else [time] * len(homes) for kind, time in self.times.items()}
-        return Rules([homes[stage] for stage in sorted(homes)], self.reference.n_micro, times, self.hop, self.caps)
-
-    @cached_property
     def reference_board(self) -> Board:
-        return Board(self.rules, tuple(map(tuple, self.reference.ops)))
+        """The finished board of the schedule that sets par, with its micro-batches in order."""
+        return Board(self.rules, tuple(map(tuple, self.rules.schedule.ops)))
 
     @cached_property
     def par_s(self) -> float:
@@ -89,14 +79,14 @@ LEVELS = [
         asks="Rank 0 has the first half of a model (stage 0), rank 1 the second (stage 1). Take "
         "one micro-batch forward (F) through both and backward (B) again; 1B0 is stage 1, "
         "backward, micro-batch 0.",
-        reference=gpipe(2, 1),
+        rules=Rules(gpipe(2, 1), WHOLE),
         named=False,
     ),
     Level(
         "Two at once",
         teaches="While one rank works for one micro-batch, the other can work for the next.",
         asks="Two micro-batches. One after the other they would take twice as long as one: overlap them.",
-        reference=gpipe(2, 2),
+        rules=Rules(gpipe(2, 2), WHOLE),
         named=False,
     ),
     Level(
@@ -105,8 +95,7 @@ LEVELS = [
         asks="What a forward computes, its activation, is kept until the backward of that "
         "micro-batch has ended, and now a rank has room for few. Place four micro-batches, and end "
         "as early as you would with room for all.",
-        caps=[3, 2, 1],
-        reference=one_f_one_b(3, 4),
+        rules=Rules(one_f_one_b(3, 4), WHOLE, caps=[3, 2, 1]),
     ),
     Level(
         "Room for all",
@@ -115,7 +104,7 @@ LEVELS = [
         "which does all forwards before any backward.",
         asks="Four ranks, four micro-batches, room for all activations. How much of the ranks' "
         "time is idle at best, and does it matter when the backward passes begin?",
-        reference=gpipe(4, 4),
+        rules=Rules(gpipe(4, 4), WHOLE),
         then={
             "1F1B": "Now clear the board, put all forwards first, and compare what the ranks keep.",
             "GPipe": "Now clear the board, let each backward go as soon as it may, and compare what the ranks keep.",
@@ -127,18 +116,19 @@ LEVELS = [
         "activations, however many micro-batches there are.",
         asks="Four ranks, six micro-batches, and the later a rank, the less room it has. End as "
         "early as with room for all.",
-        caps=[4, 3, 2, 1],
-        reference=one_f_one_b(4, 6),
+        rules=Rules(one_f_one_b(4, 6), WHOLE, caps=[4, 3, 2, 1]),
     ),
     Level(
         "A slow stage",
         teaches="The slowest stage sets the pace: it must never wait, and all others will.",
         asks="Stage 1 takes twice as long as the others. Keep rank 1 busy from its first op to its "
         "last; ranks 0 and 1 have room for one activation more than in level 3.",
-        times={"F": [1.0, 2.0, 1.0], "B": [2.0, 4.0, 2.0]},
-        caps=[4, 3, 1],
-        reference=Schedule.from_csv(
-            "0F0,0F1,0F2,0F3,0B0,0B1,0B2,0B3\n1F0,1F1,1F2,1B0,1F3,1B1,1B2,1B3\n2F0,2B0,2F1,2B1,2F2,2B2,2F3,2B3\n"
+        rules=Rules(
+            Schedule.from_csv(
+                "0F0,0F1,0F2,0F3,0B0,0B1,0B2,0B3\n1F0,1F1,1F2,1B0,1F3,1B1,1B2,1B3\n2F0,2B0,2F1,2B1,2F2,2B2,2F3,2B3\n"
+            ),
+            {"F": [1.0, 2.0, 1.0], "B": [2.0, 4.0, 2.0]},
+            caps=[4, 3, 1],
         ),
     ),
     Level(
@@ -146,27 +136,26 @@ LEVELS = [
         teaches="Where sending takes time, more micro-batches have to be under way to keep ranks busy.",
         asks="What one rank sends is at the other 1 later. Never let rank 1 wait between its ops: "
         "how many forwards must rank 0 be ahead?",
-        hop=1.0,
-        caps=[3, 1],
-        reference=Schedule.from_csv("0F0,0F1,0F2,0B0,0F3,0B1,0B2,0B3\n1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3\n"),
+        rules=Rules(
+            Schedule.from_csv("0F0,0F1,0F2,0B0,0F3,0B1,0B2,0B3\n1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3\n"),
+            WHOLE,
+            hop=1.0,
+            caps=[3, 1],
+        ),
     ),
     Level(
         "Backward in two",
         teaches="Only the gradient of the input (I) is awaited elsewhere; that of the weights (W) can fill a gap.",
         asks="Each backward is split into I, which the stage before waits for, and W, which nobody "
         "waits for, but which frees the activation. Use W where a rank would be idle.",
-        times=SPLIT,
-        caps=[2, 2],
-        reference=zero_bubble_h1(2, 3),
+        rules=Rules(zero_bubble_h1(2, 3), SPLIT, caps=[2, 2]),
     ),
     Level(
         "W in the gaps",
         teaches="ZB-H1 (zero bubble, though not quite): with W in the gaps the bubble is a third "
         "of 1F1B's, in the memory of 1F1B's first rank.",
         asks="Three ranks, five micro-batches. The last rank has to begin late: let it never wait after that.",
-        times=SPLIT,
-        caps=[3, 3, 3],
-        reference=zero_bubble_h1(3, 5),
+        rules=Rules(zero_bubble_h1(3, 5), SPLIT, caps=[3, 3, 3]),
     ),
     Level(
         "No gap at all",
@@ -174,9 +163,7 @@ LEVELS = [
         "of n ranks, no rank waits between its first op and its last.",
         asks="The same, with room for more activations. What counts is now each rank's own time, "
         "from its first op to its last: leave no gap in any of them.",
-        times=SPLIT,
-        caps=[5, 5, 5],
-        reference=zero_bubble_h2(3, 5),
+        rules=Rules(zero_bubble_h2(3, 5), SPLIT, caps=[5, 5, 5]),
         goal="span",
     ),
     Level(
@@ -186,8 +173,7 @@ LEVELS = [
         asks="The model is cut in four: rank 0 has stages 0 and 2, rank 1 stages 1 and 3. A "
         "micro-batch passes each rank twice on its way, so beware of filling a rank with what "
         "cannot come back.",
-        caps=[5, 3],
-        reference=interleaved(2, 4, 2),
+        rules=Rules(interleaved(2, 4, 2), WHOLE, caps=[5, 3]),
     ),
     Level(
         "Down and up again",
@@ -195,9 +181,7 @@ LEVELS = [
         "waits between its first op and its last, in the memory of 1F1B.",
         asks="Rank 0 has stages 0 and 3, rank 1 has 1 and 2, so that the last stage is where the "
         "first one is. Let no rank wait between its first op and its last.",
-        times=SPLIT,
-        caps=[4, 4],
-        reference=zero_bubble_v(2, 3),
+        rules=Rules(zero_bubble_v(2, 3), SPLIT, caps=[4, 4]),
         goal="span",
     ),
 ]

@@ -143,12 +143,12 @@ def narrate(board: Board, time_s: float) -> str:
 
 
 def _bars(board: Board, bars: Mapping[Op, Bar]) -> pd.DataFrame:
-    homes, lanes = list(board.rules.homes), _lanes(board, bars)
+    homes, lanes = board.rules.homes, _lanes(board, bars)
     rows = []
     for op, bar in bars.items():
         rank, (lane, n_lanes) = homes[op.stage], lanes.get(op, (0, 1))
         top = _RANK * rank + _TOP + _BAR * lane / n_lanes
-        chunk = homes[: op.stage].count(rank)
+        chunk = sum(homes[stage] == rank for stage in range(op.stage))
         style = (EVENT_NAMES[op.kind], chunk, str(op), op not in board.placed)
         rows.append((*bar, top, _BAR / n_lanes, *style))
     return pd.DataFrame(rows, columns=[*BAR_COLUMNS, "ghost"]).astype(

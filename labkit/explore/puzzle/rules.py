@@ -21,25 +21,25 @@ OF_KIND = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight 
 class Rules:
     """What the ops of a puzzle are, and what they need.
 
-    ``homes[s]`` is the rank of stage s. ``times`` gives by kind of op the seconds of each stage: F
-    and B, or F, I and W where the backward pass is split. ``hop`` is the delay of an activation or
-    gradient from one rank to another. ``caps[r]`` is the most activations that rank r may keep,
-    each from the start of its F to the end of its B (or W); None is no limit.
+    They are those of ``schedule``, which also says where each stage is. ``times`` gives by kind of
+    op the seconds of all stages, or of each: F and B, or F, I and W where the backward pass is
+    split. ``hop`` is the delay of an activation or gradient from one rank to another. ``caps[r]``
+    is the most activations that rank r may keep, each from the start of its F to the end of its B
+    (or W); None is no limit.
     """
 
-    homes: Sequence[int]
-    n_micro: int
-    times: Mapping[str, Sequence[float]]
+    schedule: Schedule
+    times: Mapping[str, float | Sequence[float]]
     hop: float = 0.0
     caps: Sequence[int] | None = None
 
     @property
     def n_ranks(self) -> int:
-        return max(self.homes) + 1
+        return self.schedule.n_ranks
 
     @property
-    def n_stages(self) -> int:
-        return len(self.homes)
+    def n_micro(self) -> int:
+        return self.schedule.n_micro
 
     @property
     def kinds(self) -> str:
@@ -54,8 +54,13 @@ class Rules:
     @property
     def simulated(self) -> dict[str, Any]:
         """The times as :func:`labkit.simulate.simulate` takes them."""
-        times = {EVENT_NAMES[kind]: list(times) for kind, times in self.times.items()}
-        return {**times, "hop": self.hop}
+        return {EVENT_NAMES[kind]: times for kind, times in self.times.items()} | {"hop": self.hop}
+
+    @cached_property
+    def homes(self) -> dict[int, int]:
+        """By stage, its rank."""
+        ranks = enumerate(self.schedule.ops)
+        return {op.stage: rank for rank, ops in ranks for op in ops}
 
     def rank_of(self, op: Op) -> int:
         return self.homes[op.stage]
@@ -71,11 +76,13 @@ class Rules:
 
     @cached_property
     def ops(self) -> list[Op]:
-        """Every op that a finished board has, each after the one whose output it takes."""
-        stages = range(self.n_stages)
-        back = [(kind, stage) for stage in reversed(stages) for kind in self.kinds[1:]]
-        of_micro_batch = [("F", stage) for stage in stages] + back
-        return [Op(kind, stage, i) for i in range(self.n_micro) for kind, stage in of_micro_batch]
+        """Every op that a finished board has: each micro-batch down the stages, and up again."""
+
+        def place(op: Op) -> tuple[int, bool, int, str]:
+            forward = op.kind == "F"
+            return op.micro_batch, not forward, op.stage if forward else -op.stage, op.kind
+
+        return sorted((op for ops in self.schedule.ops for op in ops), key=place)
 
     @cached_property
     def ops_of_rank(self) -> list[list[Op]]:
@@ -85,7 +92,7 @@ class Rules:
     @cached_property
     def inputs(self) -> dict[Op, Op | None]:
         """By op, the one whose output it takes; None for a forward of stage 0."""
-        known = find_dependencies(Schedule(self.ops_of_rank))
+        known = find_dependencies(self.schedule)
         needed = [None if number is None else known.ops[number] for number in known.input_op]
         inputs = dict(zip(known.ops, needed, strict=True))
         return {op: inputs[op] for op in self.ops}
@@ -98,13 +105,16 @@ class Rules:
 
     @cached_property
     def duration_s(self) -> dict[Op, float]:
-        return {op: float(self.times[op.kind][op.stage]) for op in self.ops}
+        def seconds(times: float | Sequence[float], stage: int) -> float:
+            return float(times[stage] if isinstance(times, Sequence) else times)
+
+        return {op: seconds(self.times[op.kind], op.stage) for op in self.ops}
 
     @cached_property
     def delay_s(self) -> dict[Op, float]:
         """By op, the time that its input is under way to it."""
-        sent = {op for op, needed in self.inputs.items() if needed and self.rank_of(needed) != self.rank_of(op)}
-        return {op: self.hop if op in sent else 0.0 for op in self.ops}
+        home = {op: self.rank_of(op) for op in self.ops}
+        return {op: self.hop if home[op] != home[needed or op] else 0.0 for op, needed in self.inputs.items()}
 
     @cached_property
     def tail_s(self) -> dict[Op, float]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from small_puzzles import ONE_EACH, SPLIT, TWO_BY_TWO, built, refused
+from small_puzzles import ONE_EACH, TWO_BY_TWO, TWO_SPLIT, built, refused
 
 from labkit.explore.puzzle.board import Board
+from labkit.explore.puzzle.levels import SPLIT, WHOLE
 from labkit.explore.puzzle.rules import Rules
-from labkit.schedule import Op, gpipe, one_f_one_b
+from labkit.schedule import Op, gpipe, one_f_one_b, zero_bubble_h1
 from labkit.simulate import activations, bubble_fraction, makespan, peak_activations, simulate
 
 # --- what is refused, and why ---------------------------------------------------------------------
@@ -32,7 +33,7 @@ def test_an_op_that_cannot_be_placed_is_refused_by_name(ops, move, code, blocker
 
 
 def test_an_input_from_another_rank_arrives_a_hop_later():
-    far = Rules([0, 1], 1, {"F": [1.0, 1.0], "B": [2.0, 2.0]}, hop=0.5)
+    far = Rules(gpipe(2, 1), WHOLE, hop=0.5)
     assert built(far, "0F0 1F0").bars[Op("F", 1, 0)].start_s == 1.5
 
 
@@ -50,7 +51,7 @@ def test_a_forward_after_what_made_room_is_not_refused():
 
 
 def test_with_a_split_backward_only_w_makes_room():
-    rules = Rules([0], 2, {"F": [1.0], "I": [1.0], "W": [1.0]}, caps=[1])
+    rules = Rules(zero_bubble_h1(1, 2), SPLIT, caps=[1])
     assert refused(built(rules, "0F0 0I0").place(Op("F", 0, 1))).blocker == Op("W", 0, 0)
     assert built(rules, "0F0 0I0 0W0 0F1").bars[Op("F", 0, 1)].start_s == 3.0
 
@@ -88,7 +89,7 @@ def test_a_whole_micro_batch_is_placed_only_where_one_is_there_already_and_one_i
 
 
 def test_a_whole_micro_batch_without_room_is_refused_by_name_of_what_would_make_room():
-    three = Rules([0, 1], 3, {"F": [1.0, 1.0], "B": [2.0, 2.0]}, caps=[1, 1])
+    three = Rules(gpipe(2, 3), WHOLE, caps=[1, 1])
     refusal = refused(built(three, "0F0 1F0 1B0 0B0 0F1").place_micro_batch())
     assert (refusal.code, refusal.blocker) == ("memory", Op("B", 0, 1))
 
@@ -102,7 +103,7 @@ def test_a_whole_micro_batch_delays_nothing_that_is_there(rules, makespan_s):
 
 
 def test_micro_batches_placed_whole_on_four_ranks_are_1f1b():
-    rules = Rules([0, 1, 2, 3], 8, {"F": [1.0] * 4, "B": [2.0] * 4})
+    rules = Rules(gpipe(4, 8), WHOLE)
     board = built(rules, "0F0 1F0 2F0 3F0 3B0 2B0 1B0 0B0")
     while not board.finished:
         board = board.place_micro_batch()
@@ -154,7 +155,7 @@ def test_an_order_in_which_ranks_would_wait_for_each_other_is_refused_as_a_deadl
 @pytest.mark.parametrize("schedule", [gpipe(3, 4), one_f_one_b(3, 4), one_f_one_b(2, 3)])
 def test_a_board_of_a_schedule_has_its_times_and_measures_and_gives_it_back(schedule):
     stages = range(schedule.n_stages)
-    rules = Rules(stages, schedule.n_micro, {"F": [1.0 + s for s in stages], "B": [2.0] * len(stages)}, hop=0.5)
+    rules = Rules(schedule, {"F": [1.0 + s for s in stages], "B": 2.0}, hop=0.5)
     events = simulate(schedule, forward=[1.0 + s for s in stages], hop=0.5)
     ops = [op for ops in schedule.ops for op in ops]
     started = dict(zip(ops, events["start_s"].tolist(), strict=True))
@@ -166,7 +167,7 @@ def test_a_board_of_a_schedule_has_its_times_and_measures_and_gives_it_back(sche
 
 
 def test_a_rank_keeps_as_many_activations_as_the_simulator_counts():
-    board = built(SPLIT, "0F0 0F1 1F0 1I0 0I0 0W0 1F1 1W0 1I1 1W1 0I1 0W1")
+    board = built(TWO_SPLIT, "0F0 0F1 1F0 1I0 0I0 0W0 1F1 1W0 1I1 1W1 0I1 0W1")
     counts = activations(simulate(board.to_schedule()))
     for rank in range(2):
         assert [len(kept) for kept in board.kept(rank).values()] == counts.loc[counts["rank"] == rank, "count"].tolist()

@@ -11,7 +11,7 @@ from small_puzzles import built, least_makespan
 from labkit.explore.puzzle.board import Board
 from labkit.explore.puzzle.completion import candidates, complete, lower_bound
 from labkit.explore.puzzle.hints import hint, way
-from labkit.explore.puzzle.levels import LEVELS, Level, level
+from labkit.explore.puzzle.levels import LEVELS, WHOLE, Level, level
 from labkit.explore.puzzle.rules import Rules
 from labkit.schedule import Op, Schedule, gpipe
 
@@ -41,7 +41,7 @@ def boards_of(rules: Rules, ops: str) -> list[Board]:
 
 
 def test_a_hint_says_that_par_is_lost_and_how_many_moves_to_undo():
-    this = Level("", "", "", gpipe(2, 2))
+    this = Level("", "", "", Rules(gpipe(2, 2), WHOLE))
     *before, board = boards_of(this.rules, "0F0 1F0 1B0 0B0 0F1")  # 0B0 was one too early
     told = hint(board, this, before)
     assert told.undo == 2 and "par is 9: undo 2 moves for par" in str(told)
@@ -58,7 +58,7 @@ def test_a_dead_end_is_called_one():
 
 
 def test_a_finished_board_over_par_is_told_so():
-    this = Level("", "", "", gpipe(2, 2))
+    this = Level("", "", "", Rules(gpipe(2, 2), WHOLE))
     *before, board = boards_of(this.rules, "0F0 1F0 1B0 0B0 0F1 1F1 1B1 0B1")
     told = hint(board, this, before)
     assert told.op is None and told.undo == 5
@@ -119,14 +119,14 @@ def test_the_best_way_from_an_empty_board_is_the_best_of_all_schedules(seed):
     draw = random.Random(seed)
     times = {kind: [float(draw.randint(1, 4)) for _ in range(2)] for kind in "FB"}
     caps = [draw.randint(1, 2), draw.randint(1, 2)]
-    this = Level("", "", "", one_after_the_other(), times, hop=float(draw.randint(0, 2)), caps=caps)
+    this = Level("", "", "", Rules(one_after_the_other(), times, float(draw.randint(0, 2)), caps))
     best, least_s = complete(Board(this.rules), this), least_makespan(this.rules)
     assert lower_bound(Board(this.rules), this) <= least_s
     assert best.result_s == least_s and best.certain
 
 
 def test_hints_before_the_finish_name_the_next_op_its_rank_its_time_and_a_reason():
-    this = Level("", "", "", one_after_the_other(), caps=[1, 1])
+    this = Level("", "", "", Rules(one_after_the_other(), WHOLE, caps=[1, 1]))
     assert str(hint(built(this.rules, "0F0"), this)) == (
         "Place 1F0 next, on rank 1 at 1: rank 1 would be idle otherwise, and it has room for the activation."
     )

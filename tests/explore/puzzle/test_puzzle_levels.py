@@ -54,7 +54,7 @@ def test_no_cap_is_higher_than_the_reference_needs(number):
 
 
 def test_the_levels_go_from_two_ranks_and_one_micro_batch_to_zero_bubble():
-    first, names = level(1).rules, [recognise(this.reference) for this in LEVELS]
+    first, names = level(1).rules, [recognise(this.rules.schedule) for this in LEVELS]
     assert (first.n_ranks, first.n_micro) == (2, 1)
     assert {"GPipe", "1F1B", "ZB-H1", "ZB-H2", "ZB-V", "interleaved 1F1B"} <= set(names)
     for number in (10, 12):  # zero bubble: no rank idles between its first op and its last

@@ -99,7 +99,7 @@ def test_buttons_and_keys_do_the_same():
     puzzle.kinds["F"].click()
     puzzle.kinds["B"].click()
     puzzle.rank.value = 0
-    for button in (puzzle.kinds["B"], puzzle.whole, puzzle.undo, puzzle.redo, puzzle.undo, puzzle.remove):
+    for button in (puzzle.kinds["B"], puzzle.micro_batch, puzzle.undo, puzzle.redo, puzzle.undo, puzzle.remove):
         button.click()
     assert puzzle.csv == by_key.csv and puzzle.timeline.said == by_key.timeline.said
     puzzle.clear.click()
@@ -191,7 +191,7 @@ def test_a_finished_board_runs_with_the_times_of_its_level_and_shows_the_run_ove
     puzzle = pressed(1, "f1fb0b", run=run)
     puzzle.runs.begin()
     puzzle.runs.wait()
-    assert asked == {"schedule": puzzle.schedule, "forward": [1.0, 1.0], "backward": [2.0, 2.0], "hop": 0.0}
+    assert asked == {"schedule": puzzle.schedule, "forward": 1.0, "backward": 2.0, "hop": 0.0}
     assert puzzle.timeline.said == "Ran on 2 ranks. The run lies under what was predicted, below."
     measured, gap = puzzle.run_shown.children
     assert len(measured._panels[0].bars) == 8
