@@ -36,13 +36,16 @@ def complete(board: Board, level: Level) -> Completion:
     """Return the best way found to finish ``board``."""
     search = _Search(level, lower_bound(board, level))
     search.visit(board)
-    # a rank's span can also be shortened by a later start, which is not tried
+    # a rank may have a shorter span if another micro-batch is its first, which is not tried
     every_way = search.left > 0 and (level.goal == "makespan" or not search.best)
     return Completion(search.best, search.best_s, every_way or search.best_s <= search.bound_s)
 
 
-def candidates(board: Board) -> list[Op]:
-    """Return of each stage and kind the op that may be placed now and whose input arrives first."""
+def candidates(board: Board) -> dict[Op, Board]:
+    """Return the ops that may be placed now, with the board after each.
+
+    Of each stage and kind it is the one whose input arrives first.
+    """
     first: dict[tuple[int, str], tuple[float, Op]] = {}
     for op, needed in board.rules.inputs.items():
         if op in board.placed or (needed and needed not in board.placed):
@@ -51,7 +54,8 @@ def candidates(board: Board) -> list[Op]:
         group = (op.stage, op.kind)
         if group not in first or arrival_s < first[group][0]:
             first[group] = (arrival_s, op)
-    return [op for _, op in first.values() if isinstance(board.place(op), Board)]
+    after = {op: board.place(op) for _, op in first.values()}
+    return {op: board for op, board in after.items() if isinstance(board, Board)}
 
 
 class _Search:
@@ -68,14 +72,14 @@ class _Search:
         self.left -= 1
         if board.finished and (result_s := self.level.result_s(board)) < self.best_s:
             self.best, self.best_s = board, result_s
-        for op in sorted(candidates(board), key=lambda op: self._start_in_reference(op, board)):
+        after = candidates(board)
+        for op in sorted(after, key=lambda op: self._start_in_reference(op, board)):
             if self.left == 0 or self.best_s <= self.bound_s:
                 return
-            after = board.place(op)
-            if isinstance(after, Board) and after.orders not in self.seen:
-                self.seen.add(after.orders)
-                if lower_bound(after, self.level) < self.best_s:
-                    self.visit(after)
+            if after[op].orders not in self.seen:
+                self.seen.add(after[op].orders)
+                if lower_bound(after[op], self.level) < self.best_s:
+                    self.visit(after[op])
 
     def _start_in_reference(self, op: Op, board: Board) -> float:
         """Return when the reference runs as many ops like ``op`` as ``board`` has, and one more."""

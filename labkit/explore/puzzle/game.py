@@ -162,10 +162,15 @@ class Game:
 
     def pick(self, op: Op) -> str:
         """Place an op that is offered, or choose one that is there, to remove or move it."""
-        if op not in self.board.placed:
-            return self.place(op)
-        self.rank, self.chosen = self.board.rules.rank_of(op), op
-        return f"{op} is chosen: x removes it, [ and ] move it in its rank's order."
+        home = self.board.rules.homes
+        if op in self.board.placed:
+            self.rank, self.chosen = home[op.stage], op
+            return f"{op} is chosen: x removes it, [ and ] move it in its rank's order."
+        if self.assistance == 3 and op in (offers := self.offers()):
+            first = next(other for other in offers if home[other.stage] == home[op.stage])
+            if first != op:
+                return f"No: on this way rank {home[op.stage]} runs {first} before {op}."
+        return self.place(op)
 
     def clear(self) -> str:
         return self._go_on(Board(self.level.rules), None, lambda _: "The board is empty.")

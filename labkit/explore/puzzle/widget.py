@@ -116,7 +116,7 @@ class SchedulePuzzle(Explorer):
             self._after(self.game.press(key))
 
     def place(self, op: Op) -> None:
-        """Place ``op`` after the last op of its rank, or choose it if it is there, as a click does."""
+        """Place ``op`` after the last one of its rank, or choose it if it is there, as a click."""
         self._after(self.game.pick(op))
 
     def go_to(self, number: int) -> None:

@@ -182,6 +182,12 @@ def test_the_whole_way_is_shown_one_move_a_key_and_each_says_that_move_alone(num
     assert all(" on rank " in answer and "Place" not in answer for answer in answers[:-1])
 
 
+def test_an_op_of_the_whole_way_is_not_placed_before_those_that_are_there_before_it():
+    game, _ = played(2, "", assistance=3)
+    assert game.pick(Op("F", 0, 1)) == "No: on this way rank 0 runs 0F0 before 0F1."
+    assert game.pick(Op("F", 0, 0)) == "0F0 on rank 0 from 0 to 1." and Op("F", 0, 0) in game.board.placed
+
+
 def test_where_the_whole_way_is_shown_it_is_said_that_a_move_has_lost_par():
     _, answers = played(2, "f1fb0bff", assistance=3)
     assert [("par is 9: undo" in answer) for answer in answers[-2:]] == [True, False]
@@ -202,7 +208,7 @@ def test_buttons_offer_legal_ops_of_every_rank_that_has_one(number, assistance):
             assert ranks == {game.board.rules.rank_of(op) for op in ready}
         elif assistance == 3 and way(game.board, game.level):
             assert ranks
-        game.place(draw.choice(ready))
+        game.place(draw.choice(list(ready)))
 
 
 def test_a_hint_on_demand_moves_nothing():
