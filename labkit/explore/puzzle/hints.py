@@ -66,7 +66,9 @@ def _undo(board: Board, level: Level, before: Sequence[Board]) -> tuple[int, str
     best = complete(board, level)
     if best.result_s <= level.par_s:
         return 0, ""
-    number = _moves_back(before, level)
+    moves_back = enumerate(reversed(before), start=1)
+    reached = (n for n, board in moves_back if complete(board, level).result_s <= level.par_s)
+    number = next(reached, 0)
     moves = f"undo {number} move{'s' * (number > 1)}" if number else "clear the board"
     if board.finished:
         here = f"This board takes {best.result_s:g}; par is {level.par_s:g}"
@@ -76,22 +78,6 @@ def _undo(board: Board, level: Level, before: Sequence[Board]) -> tuple[int, str
     else:
         here = f"{'There is' if best.certain else 'I find'} no way on from here"
     return number, f"{here}: {moves} for par."
-
-
-def _moves_back(before: Sequence[Board], level: Level) -> int:
-    """Return how many moves ago par was within reach, 0 if never.
-
-    Once it is lost it stays lost, until something is removed or moved. So halving finds the move
-    that lost it.
-    """
-    reached, lost = len(before), 0
-    while reached - lost > 1:
-        middle = (reached + lost) // 2
-        if complete(before[-middle], level).result_s <= level.par_s:
-            reached = middle
-        else:
-            lost = middle
-    return reached if before and complete(before[0], level).result_s <= level.par_s else 0
 
 
 # --- why this op ----------------------------------------------------------------------------------
