@@ -21,6 +21,17 @@ from labkit.explore.static_fallback import StaticForm
 from labkit.explore.timeline import Timeline
 from labkit.schedule import Op, Schedule
 
+_CHOSEN = "the op that is chosen, or the last one"
+_SWAP = f"Let {_CHOSEN}, change places with the one"
+_BUTTONS = {  # by key
+    "u": ("Undo", "Take the last move back"),
+    "r": ("Redo", "Make it again"),
+    "x": ("Remove", f"Remove {_CHOSEN} of the rank"),
+    "[": ("Earlier", f"{_SWAP} before it on its rank"),
+    "]": ("Later", f"{_SWAP} after it on its rank"),
+    "s": ("Micro-batch", "Place the next one whole, as early as it delays nothing"),
+    "h": ("Hint", "What to do next, and why; again: do it"),
+}
 MOST_OFFERS = 12  # buttons: in no level has more than 3 kinds of op for each of 4 stages
 
 
@@ -40,7 +51,7 @@ class SchedulePuzzle(Explorer):
     """A :class:`Game` with a Timeline, buttons and a line that answers every move.
 
     ``run`` runs a schedule on real ranks: :func:`labkit.explore.schedules.measure.run_schedule`
-    unless given. Controls are attributes, so that a cell can use them too: ``puzzle.press("f")``,
+    unless given. A cell can use the controls too: ``puzzle.press("f")``,
     ``puzzle.assistance.value = 2``.
     """
 
@@ -58,16 +69,7 @@ class SchedulePuzzle(Explorer):
         offers = [self._button("", "", partial(self._offer, i)) for i in range(MOST_OFFERS)]
         self.offers = ipywidgets.HBox(offers, layout=_wrapped(min_height=_ROW))
         self.done = ipywidgets.HTML()
-        self.undo = self._button("Undo", "Take the last move back (u)", "u")
-        self.redo = self._button("Redo", "Make it again (r)", "r")
-        chosen = "the op that is chosen, or the last one"
-        self.remove = self._button("Remove", f"Remove {chosen} of the rank (x)", "x")
-        order = f"Let {chosen}, change places with the one"
-        self.earlier = self._button("Earlier", f"{order} before it on its rank ([)", "[")
-        self.later = self._button("Later", f"{order} after it on its rank (])", "]")
-        next_one = "Place the next one whole, as early as it delays nothing (s)"
-        self.micro_batch = self._button("Micro-batch", next_one, "s")
-        self.hint = self._button("Hint", "What to do next, and why; again: do it (h)", "h")
+        self.buttons = {key: self._button(name, f"{tooltip} ({key})", key) for key, (name, tooltip) in _BUTTONS.items()}
         self.clear = self._button("Clear", "Empty the board", self._clear)
         options = [(shown, assistance) for assistance, shown in enumerate(ASSISTANCE)]
         self.assistance = ipywidgets.Dropdown(description="Show", options=options)
@@ -144,7 +146,7 @@ class SchedulePuzzle(Explorer):
         game.rank = chosen  # not the first one, which the new options choose
         for kind, button in self.kinds.items():
             button.layout.display = "" if kind in rules.kinds else "none"
-        self.micro_batch.layout.display = "" if rules.n_micro > 1 else "none"
+        self.buttons["s"].layout.display = "" if rules.n_micro > 1 else "none"
         self.assistance.value = game.assistance
         self.previous.disabled, self.next.disabled = game.number == 1, game.number == len(LEVELS)
         self.run_shown.children = []
@@ -156,7 +158,8 @@ class SchedulePuzzle(Explorer):
         game = self.game
         self.timeline.show([board_panel(game)], alt=alt_text(game), time=axis(), said=said)
         self.rank.value = game.rank
-        self.undo.disabled, self.redo.disabled = not game.before, not game.undone
+        self.buttons["u"].disabled = not game.before
+        self.buttons["r"].disabled = not game.undone
         self.runs.start.disabled = not game.board.finished
         self.csv_text.value = self.csv
         self.table.value = table_html(table(game))
@@ -229,14 +232,13 @@ class SchedulePuzzle(Explorer):
     # --- the page ---------------------------------------------------------------------------------
 
     def _rows(self, timeline: Timeline) -> Sequence[ipywidgets.Widget]:
-        order = [self.undo, self.redo, self.remove, self.earlier, self.later]
         return [
             self.text,
             timeline,
             self.done,
             self.offers,
             ipywidgets.HBox([self.rank, *self.kinds.values()], layout=_wrapped()),
-            ipywidgets.HBox([*order, self.micro_batch, self.hint, self.clear], layout=_wrapped()),
+            ipywidgets.HBox([*self.buttons.values(), self.clear], layout=_wrapped()),
             ipywidgets.HBox([self.assistance, self.previous, self.next], layout=_wrapped()),
             ipywidgets.HBox([self.runs, self.csv_button], layout=_wrapped()),
             self.csv_text,
