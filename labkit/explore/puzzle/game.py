@@ -9,7 +9,7 @@ from labkit.base.texts import listed
 from labkit.explore.puzzle.board import Bar, Board
 from labkit.explore.puzzle.completion import candidates
 from labkit.explore.puzzle.hints import ASSISTANCE, hint, way
-from labkit.explore.puzzle.levels import LEVELS, MEANINGS, YOURS, level, recognise
+from labkit.explore.puzzle.levels import LEVELS, MEANINGS, YOURS, level
 from labkit.explore.puzzle.rules import OF_KIND, Refusal
 from labkit.schedule import Op
 
@@ -255,14 +255,9 @@ class Game:
         peaks = ", ".join(str(board.peak(rank)) for rank in ranks)
         left = "Activations (what forwards leave for their backwards)"
         kept = f"{left} kept at most, rank by rank: {peaks}."
-        return " ".join(filter(None, [finished, idle, kept, *self._name_in_words()]))
-
-    def _name_in_words(self) -> tuple[str, str]:
-        """Say the name of a finished board, if it has one, and what to try next with it."""
-        name = recognise(self.board.to_schedule()) if self.level.named else YOURS
-        if name == YOURS:
-            return "", ""
-        return f"This order has a name: {name}, {MEANINGS[name]}.", self.level.then.get(name, "")
+        name = this.name_of(board)
+        named = "" if name == YOURS else f"This order has a name: {name}, {MEANINGS[name]}."
+        return " ".join(filter(None, [finished, idle, kept, named, this.then.get(name)]))
 
     def _with_advice(self, said: str) -> str:
         """Return ``said`` with what the reader wants to be told unasked."""

@@ -58,6 +58,10 @@ class Level:
         """Return what the goal measures of a finished board: less is better."""
         return max(map(board.span_s, range(self.rules.n_ranks))) if self.goal == "span" else board.makespan_s
 
+    def name_of(self, board: Board) -> str:
+        """Return the name of a finished board, as far as it is to be told."""
+        return recognise(board.to_schedule()) if self.named else YOURS
+
 
 def level(number: int) -> Level:
     """Return level ``number``, counted from 1.

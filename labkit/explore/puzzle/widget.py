@@ -13,7 +13,7 @@ from labkit.explore.explorer import Explorer, RunButtons, table_html
 from labkit.explore.puzzle.board import Board
 from labkit.explore.puzzle.game import Game
 from labkit.explore.puzzle.hints import ASSISTANCE
-from labkit.explore.puzzle.levels import LEVELS, YOURS, recognise
+from labkit.explore.puzzle.levels import LEVELS
 from labkit.explore.puzzle.picture import alt_text, axis, board_panel, shown, static_form, table
 from labkit.explore.puzzle.rules import OF_KIND, Rules
 from labkit.explore.schedules.tables import gap_as_html
@@ -102,8 +102,7 @@ class SchedulePuzzle(Explorer):
         if missing := [op for op in ops if op not in self.board.placed]:
             left = f"{len(missing)} of {len(ops)} ops are not placed yet, {missing[0]} for one"
             raise ValueError(f"the board of level {self.game.number} is not finished: {left}")
-        schedule = self.board.to_schedule()
-        return Schedule(schedule.ops, recognise(schedule) if self.game.level.named else YOURS)
+        return self.board.to_schedule(self.game.level.name_of(self.board))
 
     @property
     def csv(self) -> str:
