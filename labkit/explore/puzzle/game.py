@@ -166,10 +166,10 @@ class Game:
         if op in self.board.placed:
             self.rank, self.chosen = home[op.stage], op
             return f"{op} is chosen: x removes it, [ and ] move it in its rank's order."
-        if self.assistance == 3 and op in (offers := self.offers()):
-            first = next(other for other in offers if home[other.stage] == home[op.stage])
-            if first != op:
-                return f"No: on this way rank {home[op.stage]} runs {first} before {op}."
+        here = [other for other in self.offers() if home[other.stage] == home.get(op.stage)]
+        out_of_turn = self.assistance == 3 and op in here[1:]
+        if out_of_turn and isinstance(self.board.place(op), Board):
+            return f"No: on this way rank {home[op.stage]} runs {here[0]} before {op}."
         return self.place(op)
 
     def clear(self) -> str:
