@@ -2,10 +2,9 @@
 
 rules        what the ops are, how long they take, what a rank may keep; why a move is refused
 board        what is placed: for each rank its ops in order; moves that give another board
-levels       what each level asks, teaches and needs for par
+levels       what each level asks, teaches and needs for par; which of the papers' schedules it is
 completion   a best way to finish a board
 hints        what to do next, and why; whether par is lost
-recognise    which of the papers' schedules it is
 game         what a reader does, by key or button, and what is answered; undo and redo
 picture      a board as panel, words, table, and as a figure
 widget       the same in a notebook: schedule_puzzle

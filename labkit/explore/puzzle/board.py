@@ -6,7 +6,8 @@ a screen.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -42,6 +43,17 @@ class Board:
         if not self.orders:
             object.__setattr__(self, "orders", ((),) * self.rules.n_ranks)
 
+    @cached_property
+    def placed(self) -> frozenset[Op]:
+        return frozenset(op for order in self.orders for op in order)
+
+    @property
+    def finished(self) -> bool:
+        return len(self.placed) == len(self.rules.ops)
+
+    def to_schedule(self, name: str = "") -> Schedule:
+        return Schedule([list(order) for order in self.orders], name)
+
     # --- moves ------------------------------------------------------------------------------------
 
     def place(self, op: Op) -> Board | Refusal:
@@ -50,29 +62,31 @@ class Board:
             return Refusal("unknown", f"there is no {op} in this level", op)
         if op in self.placed:
             start_s, end_s = self.bars[op]
-            return Refusal("placed", f"{op} is there already, from {start_s:g} to {end_s:g}", op, op)
+            there = f"{op} is there already, from {start_s:g} to {end_s:g}"
+            return Refusal("placed", there, op, op)
         if (needed := self.rules.inputs[op]) and needed not in self.placed:
             return missing_input(op, needed)
-        after = self._reorder(op, (*self.order_of(op), op))
-        return after._no_room(self.rules.rank_of(op)) or after
+        after = self._reorder(op, (*self._order_of(op), op))
+        return after._no_room(op) or after
 
     def remove(self, op: Op) -> Board | Refusal:
         """Take ``op`` off the board, which other ops that are placed must not need."""
         if op not in self.placed:
             return Refusal("absent", f"{op} is not placed", op)
         if taker := next((then for then in self.rules.outputs[op] if then in self.placed), None):
-            return Refusal("needed", f"{taker} needs {op}: remove {taker} first, or undo", op, taker)
-        after = self._reorder(op, (other for other in self.order_of(op) if other != op))
-        if crowded := after._no_room(self.rules.rank_of(op)):
-            sentence = f"{crowded.op} has room only because {op} frees it: remove {crowded.op} first"
-            return Refusal("memory", sentence, op, crowded.op)
+            why = f"{taker} needs {op}: remove {taker} first, or undo"
+            return Refusal("needed", why, op, taker)
+        after = self._reorder(op, (other for other in self._order_of(op) if other != op))
+        if crowded := after._no_room(op):
+            why = f"{crowded.op} has room only because {op} frees it: remove {crowded.op} first"
+            return Refusal("memory", why, op, crowded.op)
         return after
 
     def swap(self, op: Op, direction: int) -> Board | Refusal:
         """Exchange ``op`` with the one before it on its rank (-1) or the one after it (1)."""
         if op not in self.placed:
             return Refusal("absent", f"{op} is not placed", op)
-        order = list(self.order_of(op))
+        order = list(self._order_of(op))
         at = order.index(op)
         if not 0 <= at + direction < len(order):
             which, rank = "first" if direction < 0 else "last", self.rules.rank_of(op)
@@ -80,7 +94,7 @@ class Board:
         other = order[at + direction]
         order[at], order[at + direction] = other, op
         after = self._reorder(op, order)
-        if why := after._cannot_run(self.rules.rank_of(op)):
+        if why := after._cannot_run(op):
             where = f"{op} cannot go {'before' if direction < 0 else 'after'} {other}"
             return Refusal("order", f"{where}: {why}", op, other)
         return after
@@ -92,30 +106,37 @@ class Board:
         takes a micro-batch that is there whole to begin with.
         """
         ops, n_micro = self.rules.ops, self.rules.n_micro
-        here = [[op for op in ops if op.micro_batch == i and op in self.placed] for i in range(n_micro)]
-        if not any(len(placed) == len(ops) // n_micro for placed in here):
-            return Refusal("whole", "no micro-batch is there whole yet: place all ops of one first")
-        if [] not in here:
-            return Refusal("whole", "every micro-batch has ops on the board: there is none left to place whole")
-        new, board = [op for op in ops if op.micro_batch == here.index([])], self
-        for op in new:
+        counts = Counter(op.micro_batch for op in self.placed)
+        if len(ops) // n_micro not in counts.values():
+            why = "no micro-batch is there whole yet: place all ops of one first"
+            return Refusal("whole", why)
+        if len(counts) == n_micro:
+            why = "every micro-batch has ops on the board: there is none left to place whole"
+            return Refusal("whole", why)
+        new = min(set(range(n_micro)) - set(counts))
+        board, new_ops = self, [op for op in ops if op.micro_batch == new]
+        for op in new_ops:
             if isinstance(at_the_end := board.place(op), Refusal):
                 return at_the_end
-            board = next(after for after in board._every_place(op) if board._delays_nothing(after, op))
-        for op in reversed([op for op in new if op.kind == "F"]):
-            board = next(after for after in reversed(board._every_place(op)) if board._delays_nothing(after, op))
+            board = board._without_delay(op)[0]
+        for op in reversed([op for op in new_ops if op.kind == "F"]):
+            board = board._without_delay(op)[-1]
         return board
 
-    def _every_place(self, op: Op) -> list[Board]:
-        """Return the board with ``op`` at every place in the order of its rank."""
-        others = [other for other in self.order_of(op) if other != op]
-        return [self._reorder(op, [*others[:at], op, *others[at:]]) for at in range(len(others) + 1)]
+    def _without_delay(self, op: Op) -> list[Board]:
+        """Return the board with ``op`` at each place on its rank where it delays no other op."""
+        others, bars = [other for other in self._order_of(op) if other != op], self.bars
+        places = range(len(others) + 1)
+        boards = [self._reorder(op, [*others[:at], op, *others[at:]]) for at in places]
+        there = self.placed - {op}
+        return [
+            board
+            for board in boards
+            if not board._cannot_run(op) and all(board.bars[other].start_s <= bars[other].start_s for other in there)
+        ]
 
-    def _delays_nothing(self, after: Board, op: Op) -> bool:
-        """Return whether ``after`` can run and has no other op but ``op`` later."""
-        if after._cannot_run(self.rules.rank_of(op)):
-            return False
-        return all(after.bars[other].start_s <= self.bars[other].start_s for other in self.placed - {op})
+    def _order_of(self, op: Op) -> tuple[Op, ...]:
+        return self.orders[self.rules.rank_of(op)]
 
     def _reorder(self, op: Op, order: Iterable[Op]) -> Board:
         """Return the board with another order on the rank of ``op``."""
@@ -124,18 +145,19 @@ class Board:
 
     # --- what may be ------------------------------------------------------------------------------
 
-    def _cannot_run(self, rank: int) -> Refusal | None:
-        """Return why the board cannot run after a change on ``rank``, None if it can."""
+    def _cannot_run(self, moved: Op) -> Refusal | None:
+        """Return why the board cannot run after a move of an op, None if it can."""
         try:
             _ = self.bars
         except ScheduleError as error:
-            return Refusal("order", f"{error.op} cannot run then ({error.reason})", error.op)
-        return self._no_room(rank)
+            why = f"{error.op} cannot run then ({error.reason})"
+            return Refusal("order", why, error.op)
+        return self._no_room(moved)
 
-    def _no_room(self, rank: int) -> Refusal | None:
-        """Refuse the first forward on ``rank`` for whose activation there is no room."""
-        before: list[Op] = []
-        for op, kept in self.kept(rank):
+    def _no_room(self, moved: Op) -> Refusal | None:
+        """Refuse the first forward on the rank of an op for whose activation there is no room."""
+        rank, before = self.rules.rank_of(moved), list[Op]()
+        for op, kept in self.kept(rank).items():
             if len(kept) > self.rules.cap(rank):
                 return no_room(op, self.rules, before, self.placed)
             before = kept
@@ -143,20 +165,20 @@ class Board:
 
     def is_full(self, rank: int) -> bool:
         """Return whether ``rank`` keeps all the activations that it may."""
-        *_, (_, kept) = [(None, []), *self.kept(rank)]
-        return len(kept) >= self.rules.cap(rank)
+        return len([[], *self.kept(rank).values()][-1]) == self.rules.cap(rank)
 
-    def kept(self, rank: int) -> Iterator[tuple[Op, list[Op]]]:
-        """Yield the ops that change what ``rank`` keeps, and the forwards it keeps from then on."""
+    def kept(self, rank: int) -> dict[Op, list[Op]]:
+        """Return by op that changes it the forwards whose activations ``rank`` keeps from then on.
+
+        That is from the start of a forward on, and from the end of what frees one.
+        """
         kept: list[Op] = []
+        changes = {}
         for op in self.orders[rank]:
-            if op.kind == "F":
-                kept = [*kept, op]
-            elif op.kind == self.rules.freeing_kind:
-                kept = [forward for forward in kept if self.rules.freed_by(forward) != op]
-            else:
-                continue
-            yield op, kept
+            if op.kind in ("F", self.rules.freeing_kind):
+                rest = [forward for forward in kept if self.rules.freed_by(forward) != op]
+                changes[op] = kept = [*kept, op] if op.kind == "F" else rest
+        return changes
 
     # --- when -------------------------------------------------------------------------------------
 
@@ -168,24 +190,29 @@ class Board:
         """
         rules, placed = self.rules, self.placed
         rest = ([op for op in ops if op not in placed] for ops in rules.ops_of_rank)
-        known = find_dependencies(Schedule([[*order, *ops] for order, ops in zip(self.orders, rest, strict=True)]))
+        whole = [[*order, *ops] for order, ops in zip(self.orders, rest, strict=True)]
+        known = find_dependencies(Schedule(whole))
         last: list[int | None] = [None] * rules.n_ranks  # of what is placed
         previous_op: list[int | None] = []
         for number, (op, rank) in enumerate(zip(known.ops, known.rank, strict=True)):
             previous_op.append(last[rank])
             if op in placed:
                 last[rank] = number
-        durations, delays = ([times[op] for op in known.ops] for times in (rules.duration_s, rules.delay_s))
-        times = earliest_times(replace(known, previous_op=previous_op), durations, delays)
+        times = earliest_times(
+            replace(known, previous_op=previous_op),
+            [rules.duration_s[op] for op in known.ops],
+            [rules.delay_s[op] for op in known.ops],
+        )
         return dict(zip(known.ops, map(Bar, *times), strict=True))
 
     def end_s(self, rank: int) -> float:
         """Return when the last op that is placed on ``rank`` ends."""
-        return self.bars[self.orders[rank][-1]].end_s if self.orders[rank] else 0.0
+        return max((self.bars[op].end_s for op in self.orders[rank]), default=0.0)
 
     def span_s(self, rank: int) -> float:
         """Return how long ``rank`` takes from the start of its first op to the end of its last."""
-        return self.end_s(rank) - self.bars[self.orders[rank][0]].start_s if self.orders[rank] else 0.0
+        starts = (self.bars[op].start_s for op in self.orders[rank])
+        return self.end_s(rank) - min(starts, default=0.0)
 
     def idle_s(self, rank: int, until_s: float) -> float:
         """Return how much of ``until_s`` seconds the ops of ``rank`` leave."""
@@ -193,7 +220,7 @@ class Board:
 
     def peak(self, rank: int) -> int:
         """Return the most activations that ``rank`` keeps."""
-        return max((len(kept) for _, kept in self.kept(rank)), default=0)
+        return max(map(len, self.kept(rank).values()), default=0)
 
     @property
     def makespan_s(self) -> float:
@@ -204,20 +231,3 @@ class Board:
     def bubble(self) -> float:
         """The idle share of the ranks' time on a finished board."""
         return bubble_fraction(simulate(self.to_schedule(), **self.rules.simulated))
-
-    # --- what is there ----------------------------------------------------------------------------
-
-    @cached_property
-    def placed(self) -> frozenset[Op]:
-        return frozenset(op for order in self.orders for op in order)
-
-    @property
-    def finished(self) -> bool:
-        return len(self.placed) == len(self.rules.ops)
-
-    def order_of(self, op: Op) -> tuple[Op, ...]:
-        """Return the order of the rank of ``op``."""
-        return self.orders[self.rules.rank_of(op)]
-
-    def to_schedule(self, name: str = "") -> Schedule:
-        return Schedule([list(order) for order in self.orders], name)

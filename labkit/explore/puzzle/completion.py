@@ -36,13 +36,16 @@ def complete(board: Board, level: Level) -> Completion:
     """Return the best way found to finish ``board``."""
     search = _Search(level, lower_bound(board, level))
     search.visit(board)
-    # a rank's span can also be shortened by a later start, which is not tried
+    # a rank may have a shorter span if another micro-batch is its first, which is not tried
     every_way = search.left > 0 and (level.goal == "makespan" or not search.best)
     return Completion(search.best, search.best_s, every_way or search.best_s <= search.bound_s)
 
 
-def candidates(board: Board) -> list[Op]:
-    """Return of each stage and kind the op that may be placed now and whose input arrives first."""
+def candidates(board: Board) -> dict[Op, Board]:
+    """Return the ops that may be placed now, with the board after each.
+
+    Of each stage and kind it is the one whose input arrives first.
+    """
     first: dict[tuple[int, str], tuple[float, Op]] = {}
     for op, needed in board.rules.inputs.items():
         if op in board.placed or (needed and needed not in board.placed):
@@ -51,7 +54,8 @@ def candidates(board: Board) -> list[Op]:
         group = (op.stage, op.kind)
         if group not in first or arrival_s < first[group][0]:
             first[group] = (arrival_s, op)
-    return [op for _, op in first.values() if isinstance(board.place(op), Board)]
+    after = {op: board.place(op) for _, op in first.values()}
+    return {op: board for op, board in after.items() if isinstance(board, Board)}
 
 
 class _Search:
@@ -63,28 +67,24 @@ class _Search:
         self.best_s = math.inf
         self.left = SEARCHED
         self.seen: set[tuple[tuple[Op, ...], ...]] = set()
-        self.starts: dict[tuple[str, int], list[float]] = {}  # of the reference's ops, by kind and stage
-        reference = level.reference_board
-        for op in sorted(reference.placed, key=lambda op: reference.bars[op].start_s):
-            self.starts.setdefault((op.kind, op.stage), []).append(reference.bars[op].start_s)
 
     def visit(self, board: Board) -> None:
         self.left -= 1
         if board.finished and (result_s := self.level.result_s(board)) < self.best_s:
             self.best, self.best_s = board, result_s
-        for op in sorted(candidates(board), key=lambda op: self._start_in_reference(op, board)):
+        after = candidates(board)
+        for op in sorted(after, key=lambda op: self._start_in_reference(op, board)):
             if self.left == 0 or self.best_s <= self.bound_s:
                 return
-            after = board.place(op)
-            if isinstance(after, Board) and after.orders not in self.seen:
-                self.seen.add(after.orders)
-                if lower_bound(after, self.level) < self.best_s:
-                    self.visit(after)
+            if after[op].orders not in self.seen:
+                self.seen.add(after[op].orders)
+                if lower_bound(after[op], self.level) < self.best_s:
+                    self.visit(after[op])
 
     def _start_in_reference(self, op: Op, board: Board) -> float:
         """Return when the reference runs as many ops like ``op`` as ``board`` has, and one more."""
-        like_it = sum(other.kind == op.kind and other.stage == op.stage for other in board.placed)
-        return self.starts[op.kind, op.stage][like_it]
+        number = sum(other.kind == op.kind and other.stage == op.stage for other in board.placed)
+        return self.level.reference_board.bars[Op(op.kind, op.stage, number)].start_s
 
 
 # --- a bound --------------------------------------------------------------------------------------
@@ -109,15 +109,15 @@ def lower_bound(board: Board, level: Level) -> float:
 
 
 def _bound_of_rank(rank: int, board: Board, level: Level) -> float:
-    rules, order, makespan = level.rules, board.orders[rank], level.goal == "makespan"
+    rules, bars, makespan = level.rules, board.bars, level.goal == "makespan"
     jobs = [
-        _Job(board.bars[op].start_s, rules.duration_s[op], rules.tails[op] if makespan else 0.0)
+        _Job(bars[op].start_s, rules.duration_s[op], rules.tail_s[op] if makespan else 0.0)
         for op in rules.ops_of_rank[rank]
     ]
     if makespan:
         return _one_machine(jobs)
-    busy_s = sum(job.duration_s for job in jobs)
-    return max(busy_s, _one_machine(jobs) - board.bars[order[0]].start_s) if order else busy_s
+    busy_s, order = sum(job.duration_s for job in jobs), board.orders[rank]
+    return max(busy_s, _one_machine(jobs) - bars[order[0]].start_s) if order else busy_s
 
 
 def _one_machine(jobs: list[_Job]) -> float:

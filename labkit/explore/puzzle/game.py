@@ -9,10 +9,11 @@ from labkit.base.texts import listed
 from labkit.explore.puzzle.board import Bar, Board
 from labkit.explore.puzzle.completion import candidates
 from labkit.explore.puzzle.hints import ASSISTANCE, hint, way
-from labkit.explore.puzzle.levels import LEVELS, level
-from labkit.explore.puzzle.recognise import MEANINGS, YOURS, recognise
+from labkit.explore.puzzle.levels import LEVELS, MEANINGS, YOURS, level
 from labkit.explore.puzzle.rules import OF_KIND, Refusal
 from labkit.schedule import Op
+
+_Said = Callable[[Board], str]  # what is said of the board after a move
 
 
 class Game:
@@ -42,13 +43,14 @@ class Game:
         """Return the keys that mean something in this level, each with what it does."""
         rules = self.board.rules
         names = [OF_KIND[kind] for kind in rules.kinds]
+        op = "the chosen op, or the last one of the rank"
         whole = [("s", "place the next micro-batch whole, as early as it delays nothing")]
         return [
             (" ".join(map(str, range(rules.n_ranks))), "choose a rank"),
             ("j k", "choose the next rank, the one before"),
             (" ".join(rules.kinds.lower()), f"place the next {', '.join(names)} of that rank"),
-            ("[ ]", "the chosen op, or the last one of the rank, earlier or later in its rank's order"),
-            ("x", "remove the chosen op, or the last one of the rank"),
+            ("[ ]", f"{op}, earlier or later in its rank's order"),
+            ("x", f"remove {op}"),
             *(whole if rules.n_micro > 1 else []),
             ("u r", "undo, redo"),
             ("h", "a hint; again: do it"),
@@ -107,7 +109,7 @@ class Game:
         if self.assistance == 0:
             return f"Rank {rank}."
         ready = listed(f"{op} at {self.board.bars[op].start_s:g}" for op in self._ready())
-        return f"Rank {rank}: {ready} may be placed." if ready else f"Rank {rank}: nothing may be placed yet."
+        return f"Rank {rank}: {f'{ready} may be placed' if ready else 'nothing may be placed yet'}."
 
     def place(self, op: Op, why: str = "") -> str:
         """Place ``op`` after the last op of its rank."""
@@ -122,8 +124,9 @@ class Game:
         """Place on the rank that is chosen its op of ``kind`` that may start first."""
         rules = self.board.rules
         if kind not in rules.kinds:
+            whole = "whole here: place it with b"
             split = "split here: place the gradient of the input (i), later that of the weights (w)"
-            return f"No: a backward pass is {split if 'W' in rules.kinds else 'whole here: place it with b'}."
+            return f"No: a backward pass is {whole if 'B' in rules.kinds else split}."
         here = rules.ops_of_rank[self.rank]
         left = [op for op in here if op.kind == kind and op not in self.board.placed]
         if not left:
@@ -131,11 +134,12 @@ class Game:
         return self.place(next((op for op in self._ready() if op.kind == kind), left[0]))
 
     def place_micro_batch(self) -> str:
-        said = "Micro-batch {} is placed whole, as early as it delays nothing."
-        placed = self.board.placed
-        return self._go_on(
-            self.board.place_micro_batch(), None, lambda after: said.format(min(after.placed - placed).micro_batch)
-        )
+        def said(after: Board) -> str:
+            new = min(after.placed - before).micro_batch
+            return f"Micro-batch {new} is placed whole, as early as it delays nothing."
+
+        before = self.board.placed
+        return self._go_on(self.board.place_micro_batch(), None, said)
 
     def remove(self) -> str:
         """Remove the op that is chosen, or else the last one of the rank."""
@@ -158,19 +162,24 @@ class Game:
 
     def pick(self, op: Op) -> str:
         """Place an op that is offered, or choose one that is there, to remove or move it."""
-        if op not in self.board.placed:
-            return self.place(op)
-        self.rank, self.chosen = self.board.rules.rank_of(op), op
-        return f"{op} is chosen: x removes it, [ and ] move it in its rank's order."
+        home = self.board.rules.homes
+        if op in self.board.placed:
+            self.rank, self.chosen = home[op.stage], op
+            return f"{op} is chosen: x removes it, [ and ] move it in its rank's order."
+        here = [other for other in self.offers() if home[other.stage] == home.get(op.stage)]
+        out_of_turn = self.assistance == 3 and op in here[1:]
+        if out_of_turn and isinstance(self.board.place(op), Board):
+            return f"No: on this way rank {home[op.stage]} runs {here[0]} before {op}."
+        return self.place(op)
 
     def clear(self) -> str:
         return self._go_on(Board(self.level.rules), None, lambda _: "The board is empty.")
 
     def undo(self) -> str:
-        return self._go_to(self.before, self.undone, "Undone") or "No: there is nothing to undo."
+        return self._go_to(self.before, self.undone, "undo", "Undone")
 
     def redo(self) -> str:
-        return self._go_to(self.undone, self.before, "Done again") or "No: there is nothing to redo."
+        return self._go_to(self.undone, self.before, "redo", "Done again")
 
     def hint(self) -> str:
         """Say what to do next; asked again, or where the whole way is shown, do it."""
@@ -186,7 +195,8 @@ class Game:
 
     def assist(self, assistance: int) -> str:
         self.assistance = assistance
-        return self._with_advice(f"Shown: {', '.join(ASSISTANCE[min(1, assistance) : assistance + 1])}.")
+        shown = ASSISTANCE[min(1, assistance) : assistance + 1]
+        return self._with_advice(f"Shown: {', '.join(shown)}.")
 
     def _ready(self) -> list[Op]:
         """Return what may be placed on the rank that is chosen, the earliest first."""
@@ -199,7 +209,7 @@ class Game:
             return self.chosen
         return next(reversed(self.board.orders[self.rank]), None)
 
-    def _go_on(self, after: Board | Refusal, chosen: Op | None, said: Callable[[Board], str]) -> str:
+    def _go_on(self, after: Board | Refusal, chosen: Op | None, said: _Said) -> str:
         """Make ``after`` the board, unless the move is refused."""
         if isinstance(after, Refusal):
             return f"No: {after}."
@@ -208,10 +218,10 @@ class Game:
         self.rank = self.board.rules.rank_of(chosen) if chosen else self.rank
         return self._with_advice(said(after))
 
-    def _go_to(self, boards: list[Board], back: list[Board], done: str) -> str:
+    def _go_to(self, boards: list[Board], back: list[Board], do: str, done: str) -> str:
         """Go to the last one of ``boards``, if there is one, and say what that changes."""
         if not boards:
-            return ""
+            return f"No: there is nothing to {do}."
         back.append(self.board)
         self.board, self.chosen = boards.pop(), None
         return self._with_advice(f"{done}: {_difference(back[-1], self.board)}.")
@@ -245,14 +255,9 @@ class Game:
         peaks = ", ".join(str(board.peak(rank)) for rank in ranks)
         left = "Activations (what forwards leave for their backwards)"
         kept = f"{left} kept at most, rank by rank: {peaks}."
-        return " ".join(filter(None, [finished, idle, kept, *self._name_in_words()]))
-
-    def _name_in_words(self) -> tuple[str, str]:
-        """Say the name of a finished board, if it has one, and what to try next with it."""
-        name = recognise(self.board.to_schedule()) if self.level.named else YOURS
-        if name == YOURS:
-            return "", ""
-        return f"This order has a name: {name}, {MEANINGS[name]}.", self.level.then.get(name, "")
+        name = this.name_of(board)
+        named = "" if name == YOURS else f"This order has a name: {name}, {MEANINGS[name]}."
+        return " ".join(filter(None, [finished, idle, kept, named, this.then.get(name)]))
 
     def _with_advice(self, said: str) -> str:
         """Return ``said`` with what the reader wants to be told unasked."""

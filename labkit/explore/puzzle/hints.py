@@ -38,22 +38,24 @@ def hint(board: Board, level: Level, before: Sequence[Board] = ()) -> Hint:
     ``before`` are the boards that undo goes back to, the latest one last.
     """
     undo, about_par = _undo(board, level, before)
-    best, next_ops = complete(board, level).board, way(board, level)
+    best, next_ops = complete(board, level).board, list(way(board, level))
     if not best or not next_ops:
-        return Hint("" if about_par else "All is placed, and at par.", about_par=about_par, undo=undo)
-    op, bar = next(iter(next_ops.items()))
-    why = _why(op, board, best)
-    return Hint(
-        f"Place {op} next, on rank {board.rules.rank_of(op)} at {bar.start_s:g}: {why}.", op, why, about_par, undo
-    )
+        sentence = "" if about_par else "All is placed, and at par."
+        return Hint(sentence, about_par=about_par, undo=undo)
+    op, why = next_ops[0], _why(next_ops[0], board, best)
+    where = f"on rank {board.rules.rank_of(op)} at {best.bars[op].start_s:g}"
+    return Hint(f"Place {op} next, {where}: {why}.", op, why, about_par, undo)
 
 
 def way(board: Board, level: Level) -> dict[Op, Bar]:
     """Return the ops of a best way to finish ``board`` by their start, with their times."""
     if not (best := complete(board, level).board):
         return {}
-    left = sorted(best.placed - board.placed, key=lambda op: (best.bars[op], board.rules.rank_of(op)))
-    return {op: best.bars[op] for op in left}
+
+    def order(op: Op) -> tuple[float, bool, int]:
+        return best.bars[op].start_s, op.kind == "F", board.rules.rank_of(op)
+
+    return {op: best.bars[op] for op in sorted(best.placed - board.placed, key=order)}
 
 
 # --- is par lost? ---------------------------------------------------------------------------------
@@ -64,30 +66,18 @@ def _undo(board: Board, level: Level, before: Sequence[Board]) -> tuple[int, str
     best = complete(board, level)
     if best.result_s <= level.par_s:
         return 0, ""
-    number = _moves_back(before, level)
-    moves = f"undo {number} move{'s' if number > 1 else ''} for par" if number else "clear the board for par"
-    if best.board is None:
-        dead_end = "There is no way on from here" if best.certain else "I find no way on from here"
-        return number, f"{dead_end}: {moves}."
-    how_sure = "is the best there is" if best.certain else "is the best I find"
-    here = f"This board takes {best.result_s:g}" if board.finished else f"From here {best.result_s:g} {how_sure}"
-    return number, f"{here}; par is {level.par_s:g}: {moves}."
-
-
-def _moves_back(before: Sequence[Board], level: Level) -> int:
-    """Return how many moves ago par was within reach, 0 if never.
-
-    Once it is lost it stays lost, until something is removed or moved. So halving finds the move
-    that lost it.
-    """
-    reached, lost = len(before), 0
-    while reached - lost > 1:
-        middle = (reached + lost) // 2
-        if complete(before[-middle], level).result_s <= level.par_s:
-            reached = middle
-        else:
-            lost = middle
-    return reached if before and complete(before[0], level).result_s <= level.par_s else 0
+    moves_back = enumerate(reversed(before), start=1)
+    reached = (n for n, board in moves_back if complete(board, level).result_s <= level.par_s)
+    number = next(reached, 0)
+    moves = f"undo {number} move{'s' * (number > 1)}" if number else "clear the board"
+    if board.finished:
+        here = f"This board takes {best.result_s:g}; par is {level.par_s:g}"
+    elif best.board:
+        how_sure = "is the best there is" if best.certain else "is the best I find"
+        here = f"From here {best.result_s:g} {how_sure}; par is {level.par_s:g}"
+    else:
+        here = f"{'There is' if best.certain else 'I find'} no way on from here"
+    return number, f"{here}: {moves} for par."
 
 
 # --- why this op ----------------------------------------------------------------------------------
@@ -96,17 +86,20 @@ def _moves_back(before: Sequence[Board], level: Level) -> int:
 def _why(op: Op, board: Board, finished: Board) -> str:
     """Say why ``op`` comes next on the way to ``finished``."""
     rules, rank, end_s = board.rules, board.rules.rank_of(op), finished.bars[op].end_s
-    at_once = (then for then in rules.outputs[op] if finished.bars[then].start_s == end_s + rules.delay_s[then])
-    awaited = next(at_once, None)
+    takers = {then: finished.bars[then].start_s - rules.delay_s[then] for then in rules.outputs[op]}
+    awaited = next((then for then, sent_s in takers.items() if sent_s == end_s), None)
     if op.kind == "W":
         return f"nobody waits for a W, and rank {rank} has nothing more urgent to do then"
     if op.kind != "F" and board.is_full(rank):
-        return f"rank {rank} keeps all the activations it may, and only the end of a {rules.freeing_kind} makes room"
+        freed = f"only the end of a {rules.freeing_kind} makes room"
+        return f"rank {rank} keeps all the activations it may, and {freed}"
     if awaited and rules.rank_of(awaited) != rank:
-        return f"rank {rules.rank_of(awaited)} waits for it, and can run {awaited} as soon as it is there"
-    if op.kind != "F" and op.stage == 0:
-        return f"its gradient is there, and its end frees the activation of micro-batch {op.micro_batch}"
+        other = rules.rank_of(awaited)
+        return f"rank {other} waits for it, and can run {awaited} as soon as it is there"
     if op.kind == "F":
         room = ", and it has room for the activation" if rules.caps else ""
         return f"rank {rank} would be idle otherwise{room}"
+    if op.stage == 0:
+        frees = f"its end frees the activation of micro-batch {op.micro_batch}"
+        return f"its gradient is there, and {frees}"
     return f"what it needs is there, and stage {op.stage - 1} will need its gradient"

@@ -1,14 +1,15 @@
-"""The levels of the puzzle: what each asks and teaches, and the schedule that sets its par."""
+"""Say what each level asks and teaches, which schedule sets its par, and what has a name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from labkit.explore.puzzle.board import Board
 from labkit.explore.puzzle.rules import Rules
 from labkit.schedule import (
+    Op,
     Schedule,
     gpipe,
     interleaved,
@@ -17,6 +18,7 @@ from labkit.schedule import (
     zero_bubble_h2,
     zero_bubble_v,
 )
+from labkit.schedule.papers import divides_into_rounds
 
 WHOLE = {"F": 1.0, "B": 2.0}
 SPLIT = {"F": 1.0, "I": 1.0, "W": 1.0}
@@ -31,32 +33,22 @@ class Level:
 
     The ``goal`` is to end early ("makespan"), or to have every rank done soon after its own first
     op ("span"): what counts where the next step begins on each rank as soon as it is done. Par is
-    what ``reference`` needs; it also says which rank has which stage, and how many micro-batches
-    there are. ``times``, ``hop`` and ``caps`` are those of the rules, a time per kind or one for
-    each stage. ``named`` is false where a finished schedule's name is not to be told, as the reader
-    has met none yet.
+    what the schedule of the rules needs. ``named`` is false where a finished schedule's name is not
+    to be told, as the reader has met none yet.
     """
 
     title: str
     teaches: str
     asks: str
-    reference: Schedule
-    times: Mapping[str, float | list[float]] = field(default_factory=lambda: WHOLE)
-    hop: float = 0.0
-    caps: Sequence[int] | None = None
+    rules: Rules
     goal: str = "makespan"
     named: bool = True
     then: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
-    def rules(self) -> Rules:
-        homes = {op.stage: rank for rank, ops in enumerate(self.reference.ops) for op in ops}
-        times = {kind: time if isinstance(time, list) else [time] * len(homes) for kind, time in self.times.items()}
-        return Rules([homes[stage] for stage in sorted(homes)], self.reference.n_micro, times, self.hop, self.caps)
-
-    @cached_property
     def reference_board(self) -> Board:
-        return Board(self.rules, tuple(map(tuple, self.reference.ops)))
+        """The finished board of the schedule that sets par, with its micro-batches in order."""
+        return Board(self.rules, tuple(map(tuple, self.rules.schedule.ops)))
 
     @cached_property
     def par_s(self) -> float:
@@ -65,6 +57,10 @@ class Level:
     def result_s(self, board: Board) -> float:
         """Return what the goal measures of a finished board: less is better."""
         return max(map(board.span_s, range(self.rules.n_ranks))) if self.goal == "span" else board.makespan_s
+
+    def name_of(self, board: Board) -> str:
+        """Return the name of a finished board, as far as it is to be told."""
+        return recognise(board.to_schedule()) if self.named else YOURS
 
 
 def level(number: int) -> Level:
@@ -84,33 +80,35 @@ LEVELS = [
     Level(
         "There and back",
         teaches="An op can run only once the one whose output it takes has ended.",
-        asks="Rank 0 has the first half of a model (stage 0), rank 1 the second (stage 1). Take one micro-batch forward "
-        "(F) through both and backward (B) again; 1B0 is stage 1, backward, micro-batch 0.",
-        reference=gpipe(2, 1),
+        asks="Rank 0 has the first half of a model (stage 0), rank 1 the second (stage 1). Take "
+        "one micro-batch forward (F) through both and backward (B) again; 1B0 is stage 1, "
+        "backward, micro-batch 0.",
+        rules=Rules(gpipe(2, 1), WHOLE),
         named=False,
     ),
     Level(
         "Two at once",
         teaches="While one rank works for one micro-batch, the other can work for the next.",
         asks="Two micro-batches. One after the other they would take twice as long as one: overlap them.",
-        reference=gpipe(2, 2),
+        rules=Rules(gpipe(2, 2), WHOLE),
         named=False,
     ),
     Level(
         "Little room",
         teaches="A rank that takes each backward pass as soon as it may keeps few activations, and that costs no time.",
-        asks="What a forward computes, its activation, is kept until the backward of that micro-batch has ended, and now "
-        "a rank has room for few. Place four micro-batches, and end as early as you would with room for all.",
-        caps=[3, 2, 1],
-        reference=one_f_one_b(3, 4),
+        asks="What a forward computes, its activation, is kept until the backward of that "
+        "micro-batch has ended, and now a rank has room for few. Place four micro-batches, and end "
+        "as early as you would with room for all.",
+        rules=Rules(one_f_one_b(3, 4), WHOLE, caps=[3, 2, 1]),
     ),
     Level(
         "Room for all",
-        teaches="While a pipeline fills and drains, ranks are idle: with n ranks and m micro-batches the bubble is "
-        "(n − 1) / (m + n − 1) at least, here 3 / 7, also for GPipe, which does all forwards before any backward.",
-        asks="Four ranks, four micro-batches, room for all activations. How much of the ranks' time is idle at "
-        "best, and does it matter when the backward passes begin?",
-        reference=gpipe(4, 4),
+        teaches="While a pipeline fills and drains, ranks are idle: with n ranks and m "
+        "micro-batches the bubble is (n − 1) / (m + n − 1) at least, here 3 / 7, also for GPipe, "
+        "which does all forwards before any backward.",
+        asks="Four ranks, four micro-batches, room for all activations. How much of the ranks' "
+        "time is idle at best, and does it matter when the backward passes begin?",
+        rules=Rules(gpipe(4, 4), WHOLE),
         then={
             "1F1B": "Now clear the board, put all forwards first, and compare what the ranks keep.",
             "GPipe": "Now clear the board, let each backward go as soon as it may, and compare what the ranks keep.",
@@ -118,78 +116,128 @@ LEVELS = [
     ),
     Level(
         "One forward, one backward",
-        teaches="1F1B has the bubble of GPipe, and of n ranks rank r keeps at most n − r activations, however many "
-        "micro-batches there are.",
-        asks="Four ranks, six micro-batches, and the later a rank, the less room it has. End as early as with room for all.",
-        caps=[4, 3, 2, 1],
-        reference=one_f_one_b(4, 6),
+        teaches="1F1B has the bubble of GPipe, and of n ranks rank r keeps at most n − r "
+        "activations, however many micro-batches there are.",
+        asks="Four ranks, six micro-batches, and the later a rank, the less room it has. End as "
+        "early as with room for all.",
+        rules=Rules(one_f_one_b(4, 6), WHOLE, caps=[4, 3, 2, 1]),
     ),
     Level(
         "A slow stage",
         teaches="The slowest stage sets the pace: it must never wait, and all others will.",
-        asks="Stage 1 takes twice as long as the others. Keep rank 1 busy from its first op to its last; ranks 0 and 1 "
-        "have room for one activation more than in level 3.",
-        times={"F": [1.0, 2.0, 1.0], "B": [2.0, 4.0, 2.0]},
-        caps=[4, 3, 1],
-        reference=Schedule.from_csv(
-            "0F0,0F1,0F2,0F3,0B0,0B1,0B2,0B3\n1F0,1F1,1F2,1B0,1F3,1B1,1B2,1B3\n2F0,2B0,2F1,2B1,2F2,2B2,2F3,2B3\n"
+        asks="Stage 1 takes twice as long as the others. Keep rank 1 busy from its first op to its "
+        "last; ranks 0 and 1 have room for one activation more than in level 3.",
+        rules=Rules(
+            Schedule.from_csv(
+                "0F0,0F1,0F2,0F3,0B0,0B1,0B2,0B3\n1F0,1F1,1F2,1B0,1F3,1B1,1B2,1B3\n2F0,2B0,2F1,2B1,2F2,2B2,2F3,2B3\n"
+            ),
+            {"F": [1.0, 2.0, 1.0], "B": [2.0, 4.0, 2.0]},
+            caps=[4, 3, 1],
         ),
     ),
     Level(
         "A long way",
         teaches="Where sending takes time, more micro-batches have to be under way to keep ranks busy.",
-        asks="What one rank sends is at the other 1 later. Never let rank 1 wait between its ops: how many forwards "
-        "must rank 0 be ahead?",
-        hop=1.0,
-        caps=[3, 1],
-        reference=Schedule.from_csv("0F0,0F1,0F2,0B0,0F3,0B1,0B2,0B3\n1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3\n"),
+        asks="What one rank sends is at the other 1 later. Never let rank 1 wait between its ops: "
+        "how many forwards must rank 0 be ahead?",
+        rules=Rules(
+            Schedule.from_csv("0F0,0F1,0F2,0B0,0F3,0B1,0B2,0B3\n1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3\n"),
+            WHOLE,
+            hop=1.0,
+            caps=[3, 1],
+        ),
     ),
     Level(
         "Backward in two",
         teaches="Only the gradient of the input (I) is awaited elsewhere; that of the weights (W) can fill a gap.",
-        asks="Each backward is split into I, which the stage before waits for, and W, which nobody waits for, but which "
-        "frees the activation. Use W where a rank would be idle.",
-        times=SPLIT,
-        caps=[2, 2],
-        reference=zero_bubble_h1(2, 3),
+        asks="Each backward is split into I, which the stage before waits for, and W, which nobody "
+        "waits for, but which frees the activation. Use W where a rank would be idle.",
+        rules=Rules(zero_bubble_h1(2, 3), SPLIT, caps=[2, 2]),
     ),
     Level(
         "W in the gaps",
-        teaches="ZB-H1 (zero bubble, though not quite): with W in the gaps the bubble is a third of 1F1B's, in the memory "
-        "of 1F1B's first rank.",
+        teaches="ZB-H1 (zero bubble, though not quite): with W in the gaps the bubble is a third "
+        "of 1F1B's, in the memory of 1F1B's first rank.",
         asks="Three ranks, five micro-batches. The last rank has to begin late: let it never wait after that.",
-        times=SPLIT,
-        caps=[3, 3, 3],
-        reference=zero_bubble_h1(3, 5),
+        rules=Rules(zero_bubble_h1(3, 5), SPLIT, caps=[3, 3, 3]),
     ),
     Level(
         "No gap at all",
-        teaches="ZB-H2 (zero bubble): with more forwards ahead, up to 2n − 1 activations on each of n ranks, no rank "
-        "waits between its first op and its last.",
-        asks="The same, with room for more activations. What counts is now each rank's own time, from its first op to its "
-        "last: leave no gap in any of them.",
-        times=SPLIT,
-        caps=[5, 5, 5],
-        reference=zero_bubble_h2(3, 5),
+        teaches="ZB-H2 (zero bubble): with more forwards ahead, up to 2n − 1 activations on each "
+        "of n ranks, no rank waits between its first op and its last.",
+        asks="The same, with room for more activations. What counts is now each rank's own time, "
+        "from its first op to its last: leave no gap in any of them.",
+        rules=Rules(zero_bubble_h2(3, 5), SPLIT, caps=[5, 5, 5]),
         goal="span",
     ),
     Level(
         "Two stages a rank",
-        teaches="Interleaved 1F1B: with v stages a rank the pipeline fills v times as fast, at the price of more messages.",
-        asks="The model is cut in four: rank 0 has stages 0 and 2, rank 1 stages 1 and 3. A micro-batch passes each "
-        "rank twice on its way, so beware of filling a rank with what cannot come back.",
-        caps=[5, 3],
-        reference=interleaved(2, 4, 2),
+        teaches="Interleaved 1F1B: with v stages a rank the pipeline fills v times as fast, at the "
+        "price of more messages.",
+        asks="The model is cut in four: rank 0 has stages 0 and 2, rank 1 stages 1 and 3. A "
+        "micro-batch passes each rank twice on its way, so beware of filling a rank with what "
+        "cannot come back.",
+        rules=Rules(interleaved(2, 4, 2), WHOLE, caps=[5, 3]),
     ),
     Level(
         "Down and up again",
-        teaches="ZB-V (zero bubble, in a V): with stages r and 2n − 1 − r on rank r of n no rank waits between its first "
-        "op and its last, in the memory of 1F1B.",
-        asks="Rank 0 has stages 0 and 3, rank 1 has 1 and 2, so that the last stage is where the first one is. Let no "
-        "rank wait between its first op and its last.",
-        times=SPLIT,
-        caps=[4, 4],
-        reference=zero_bubble_v(2, 3),
+        teaches="ZB-V (zero bubble, in a V): with stages r and 2n − 1 − r on rank r of n no rank "
+        "waits between its first op and its last, in the memory of 1F1B.",
+        asks="Rank 0 has stages 0 and 3, rank 1 has 1 and 2, so that the last stage is where the "
+        "first one is. Let no rank wait between its first op and its last.",
+        rules=Rules(zero_bubble_v(2, 3), SPLIT, caps=[4, 4]),
         goal="span",
     ),
 ]
+
+
+# --- what has a name ------------------------------------------------------------------------------
+
+YOURS = "yours"
+MEANINGS = {
+    "GPipe": "every forward, then every backward",
+    "1F1B": "one forward and one backward in turns as soon as the pipeline is full",
+    "ZB-H1": "zero bubble with the memory of 1F1B's first rank",
+    "ZB-H2": "zero bubble with more forwards ahead",
+    "ZB-V": "zero bubble with stages placed in a V",
+    "interleaved 1F1B": "one forward and one backward in turns with several stages a rank",
+}
+
+
+def recognise(schedule: Schedule) -> str:
+    """Return "GPipe", "1F1B", "ZB-H1", "ZB-H2", "ZB-V", "interleaved 1F1B", or "yours".
+
+    It is the order of ops that counts, not when they run, and micro-batches have the numbers in
+    which stage 0 takes them. GPipe may take its backward passes from the last micro-batch to the
+    first. Where two of the papers' schedules are the same for these numbers, it is the earlier one.
+    """
+    if not schedule.n_micro:
+        return YOURS
+    numbered = _renumbered(schedule)
+    return next((known.name for known in _known(schedule) if known == numbered), YOURS)
+
+
+def _known(schedule: Schedule) -> Iterator[Schedule]:
+    """Yield the papers' schedules of this size."""
+    n_ranks, n_stages, n_micro = schedule.n_ranks, schedule.n_stages, schedule.n_micro
+    if n_stages == n_ranks:
+        in_order = gpipe(n_ranks, n_micro)
+        yield in_order
+        yield Schedule([ops[:n_micro] + ops[: n_micro - 1 : -1] for ops in in_order.ops], in_order.name)
+        yield one_f_one_b(n_ranks, n_micro)
+        yield zero_bubble_h1(n_ranks, n_micro)
+        yield zero_bubble_h2(n_ranks, n_micro)
+        return
+    if n_stages == 2 * n_ranks:
+        yield zero_bubble_v(n_ranks, n_micro)
+    if n_stages % n_ranks == 0 and divides_into_rounds(n_ranks, n_micro):
+        yield interleaved(n_ranks, n_micro, n_stages // n_ranks)
+
+
+def _renumbered(schedule: Schedule) -> Schedule:
+    """Return the schedule with micro-batches numbered in the order of their first forward."""
+    order = [op.micro_batch for ops in schedule.ops for op in ops if op.kind == "F" and op.stage == 0]
+    if sorted(order) != list(range(schedule.n_micro)):
+        return schedule  # not finished, so it is none of the papers'
+    number = {micro_batch: i for i, micro_batch in enumerate(order)}
+    return Schedule([[Op(op.kind, op.stage, number[op.micro_batch]) for op in ops] for ops in schedule.ops])

@@ -18,7 +18,7 @@ from labkit.explore.puzzle.rules import OF_KIND
 from labkit.explore.static_fallback import StaticForm
 from labkit.schedule import EVENT_NAMES, Op
 
-_BAR, _STRIP, _RANK = 1.36, 0.42, 2.25  # heights in rows: of bars, of what is kept, of all of a rank
+_BAR, _STRIP, _RANK = 1.36, 0.42, 2.25  # heights in rows: of bars, what is kept, all of a rank
 _TOP = 0.07  # of the bars in their rank's rows
 _KEPT = _TOP + _BAR + 0.14  # the top of what is kept
 
@@ -39,29 +39,22 @@ def board_panel(game: Game) -> Panel:
     Under the bars of each rank is what it keeps; a strip that is full has no room for more.
     """
     board, rules, bars = game.board, game.board.rules, shown(game)
-    ops, placed = list(bars), [bar for op, bar in bars.items() if op in board.placed]
+    ops, ranks = list(bars), range(rules.n_ranks)
+    names = [f"▸ rank {rank}" if rank == game.rank else f"rank {rank}" for rank in ranks]
+    inputs = [rules.inputs[op] for op in ops]
     par = [Mark(game.level.par_s, "par", True)] if game.level.goal == "makespan" else []
     return Panel(
         bars=_bars(board, bars),
         height=_RANK * rules.n_ranks,
-        rows=[
-            Label(_RANK * rank + _TOP + _BAR / 2, f"▸ rank {rank}" if rank == game.rank else f"rank {rank}")
-            for rank in range(rules.n_ranks)
-        ],
+        rows=[Label(_RANK * rank + _TOP + _BAR / 2, names[rank]) for rank in ranks],
         title=f"Level {game.number}: {game.level.title}",
         facts=facts(game),
         marks=par,
-        needs=np.array(
-            [ops.index(needed) if (needed := rules.inputs[op]) in bars else -1 for op in ops], dtype="int32"
-        ),
+        needs=np.array([ops.index(op) if op in bars else -1 for op in inputs], dtype="int32"),
         strips=_strips(board, max([board.makespan_s, *(mark.x for mark in par)])),
-        peaks=[
-            Label(_RANK * rank + _KEPT + _STRIP / 2, _peak(board, rank))
-            for rank, order in enumerate(board.orders)
-            if order
-        ],
-        clocks=np.arange(0.0, board.makespan_s + 1.0) if placed else np.zeros(0),
-        moments=np.unique(placed),
+        peaks=[_peak(board, rank) for rank in ranks if board.orders[rank]],
+        clocks=np.arange(0.0, board.makespan_s + 1.0) if board.placed else np.zeros(0),
+        moments=np.unique([board.bars[op] for op in board.placed]),
         explain=lambda number: explain(board, ops[number], bars[ops[number]]),
         narrate=lambda time_s: narrate(board, time_s),
     )
@@ -72,21 +65,22 @@ def facts(game: Game) -> str:
     board, par = game.board, f"{game.level.par_s:g}"
     if not board.finished:
         return f"{len(board.placed)} of {len(board.rules.ops)} ops · par {par}"
-    reached = f"✓ par reached: {par}" if game.at_par else f"{game.level.result_s(board):g} · par {par}"
+    result = f"{game.level.result_s(board):g} · par {par}"
+    reached = f"✓ par reached: {par}" if game.at_par else result
     return f"{reached} · bubble {100 * board.bubble:.0f} %"
 
 
 def alt_text(game: Game) -> str:
     """Return the board in words, for readers who cannot see it."""
     board, offers = game.board, game.offers()
-    done = f"Level {game.number}, {game.level.title}: {len(board.placed)} of {len(board.rules.ops)} ops are placed"
-    done += f", up to {board.makespan_s:g}." if board.placed else "."
-    ranks = []
+    done = f"{len(board.placed)} of {len(board.rules.ops)} ops are placed"
+    until = f", up to {board.makespan_s:g}" if board.placed else ""
+    words = [f"Level {game.number}, {game.level.title}: {done}{until}."]
     for rank, order in enumerate(board.orders):
-        ops = [f"{op} from {board.bars[op].start_s:g} to {board.bars[op].end_s:g}" for op in order]
-        ranks += [f"Rank {rank}: {', '.join(ops)}."] if order else []
+        times = ("{} from {:g} to {:g}".format(op, *board.bars[op]) for op in order)
+        words += [f"Rank {rank}: {', '.join(times)}."] if order else []
     offered = ", ".join(f"{op} at {bar.start_s:g}" for op, bar in offers.items())
-    return " ".join([done, *ranks, *([f"To be placed: {offered}."] if offers else [])])
+    return " ".join([*words, f"To be placed: {offered}."] if offers else words)
 
 
 def static_form(game: Game) -> StaticForm:
@@ -102,15 +96,17 @@ def table(game: Game) -> pd.DataFrame:
     Idle is counted as the goal counts it: to the end of the board, or between the rank's own ops.
     """
     board, ranks, within = game.board, range(game.board.rules.n_ranks), game.level.goal == "span"
-    idle = [board.idle_s(rank, board.span_s(rank) if within else board.makespan_s) for rank in ranks]
+    within_s = [board.span_s(rank) if within else board.makespan_s for rank in ranks]
+    idle = [f"{board.idle_s(rank, within_s[rank]):g}" for rank in ranks]
     columns = {
         "rank": ranks,
         "ops": [" ".join(map(str, order)) for order in board.orders],
         "ends": [f"{board.end_s(rank):g}" for rank in ranks],
-        "idle between its ops" if within else "idle": [f"{idle_s:g}" for idle_s in idle],
+        "idle between its ops" if within else "idle": idle,
         "keeps at most": [board.peak(rank) for rank in ranks],
     }
-    return pd.DataFrame(columns if board.rules.caps is None else columns | {"may keep": list(board.rules.caps)})
+    may_keep = {"may keep": list(board.rules.caps)} if board.rules.caps else {}
+    return pd.DataFrame(columns | may_keep)
 
 
 # --- words ----------------------------------------------------------------------------------------
@@ -118,48 +114,43 @@ def table(game: Game) -> pd.DataFrame:
 
 def explain(board: Board, op: Op, bar: Bar) -> str:
     """Say what an op is, what it needs and what needs it; if it is offered, how to place it."""
-    rules, needed = board.rules, board.rules.inputs[op]
-    where = f"rank {rules.rank_of(op)} from {bar.start_s:g} to {bar.end_s:g}"
-    what = f"{op}: the {OF_KIND[op.kind]} of stage {op.stage} for micro-batch {op.micro_batch}, on {where}"
+    rules, needed, takers = board.rules, board.rules.inputs[op], board.rules.outputs[op]
+    what = f"{op}: the {OF_KIND[op.kind]} of stage {op.stage} for micro-batch {op.micro_batch}"
+    where = f"on rank {rules.rank_of(op)} from {bar.start_s:g} to {bar.end_s:g}"
     to_place = "" if op in board.placed else " if you place it there: click, or press Enter"
-    needs = f"It needs {needed}." if needed else "It needs nothing but the batch."
-    takers = rules.outputs[op]
-    needed_by = f"{' and '.join(map(str, takers))} {'need' if len(takers) > 1 else 'needs'} it." if takers else ""
+    words = [f"It needs {needed}." if needed else "It needs nothing but the batch."]
+    if takers:
+        words += [f"{' and '.join(map(str, takers))} {'need' if len(takers) > 1 else 'needs'} it."]
     if op.kind == "F":
-        kept = f"Its activation is kept until {rules.freed_by(op)} has ended."
-    else:
-        kept = "Its end frees the activation." if op.kind == rules.freeing_kind else ""
-    return "\n".join([f"{what}{to_place}.", " ".join(filter(None, [needs, needed_by, kept]))])
+        words += [f"Its activation is kept until {rules.freed_by(op)} has ended."]
+    if op.kind == rules.freeing_kind:
+        words += ["Its end frees the activation."]
+    return f"{what}, {where}{to_place}.\n{' '.join(words)}"
 
 
 def narrate(board: Board, time_s: float) -> str:
     """Say in a line what each rank does at a time."""
-    doing = []
-    for rank, order in enumerate(board.orders):
-        op = next((op for op in order if board.bars[op].start_s <= time_s < board.bars[op].end_s), None)
-        begins_or_runs = "begins" if op and board.bars[op].start_s == time_s else "runs"
-        doing.append(f"rank {rank} {begins_or_runs} {op}" if op else f"rank {rank} idles")
+    doing = [f"rank {rank} idles" for rank in range(board.rules.n_ranks)]
+    for op in board.placed:
+        start_s, end_s = board.bars[op]
+        if start_s <= time_s < end_s:
+            rank = board.rules.rank_of(op)
+            doing[rank] = f"rank {rank} {'begins' if start_s == time_s else 'runs'} {op}"
     return f"At {time_s:g}: {', '.join(doing)}."
-
-
-def _peak(board: Board, rank: int) -> str:
-    """Return the most that the rank keeps, and what it may."""
-    may_keep = f" of {board.rules.caps[rank]}" if board.rules.caps else ""
-    return f"{board.peak(rank)}{may_keep} kept"
 
 
 # --- bars -----------------------------------------------------------------------------------------
 
 
 def _bars(board: Board, bars: Mapping[Op, Bar]) -> pd.DataFrame:
-    homes, lanes = list(board.rules.homes), _lanes(board, bars)
+    homes, lanes = board.rules.homes, _lanes(board, bars)
     rows = []
     for op, bar in bars.items():
-        lane, n_lanes = lanes.get(op, (0, 1))
-        rank, height = homes[op.stage], _BAR / n_lanes
-        chunk = homes[: op.stage].count(rank)
-        top = _RANK * rank + _TOP + height * lane
-        rows.append((*bar, top, height, EVENT_NAMES[op.kind], chunk, str(op), op not in board.placed))
+        rank, (lane, n_lanes) = homes[op.stage], lanes.get(op, (0, 1))
+        top = _RANK * rank + _TOP + _BAR * lane / n_lanes
+        chunk = sum(homes[stage] == rank for stage in range(op.stage))
+        style = (EVENT_NAMES[op.kind], chunk, str(op), op not in board.placed)
+        rows.append((*bar, top, _BAR / n_lanes, *style))
     return pd.DataFrame(rows, columns=[*BAR_COLUMNS, "ghost"]).astype(
         {"left": float, "right": float, "top": float, "height": float, "chunk": int, "ghost": bool}
     )
@@ -168,11 +159,17 @@ def _bars(board: Board, bars: Mapping[Op, Bar]) -> pd.DataFrame:
 def _lanes(board: Board, bars: Mapping[Op, Bar]) -> dict[Op, tuple[int, int]]:
     """Return by offered op its lane and the number of lanes, as offers of a rank may overlap."""
     lanes: dict[Op, tuple[int, int]] = {}
-    for of_rank in board.rules.ops_of_rank:
-        if here := [op for op in of_rank if op in bars and op not in board.placed]:
+    for ops in board.rules.ops_of_rank:
+        if here := [op for op in bars if op in ops and op not in board.placed]:
             lane, n_lanes = stack(*np.array([bars[op] for op in here]).T)
             lanes |= {op: (number, n_lanes) for op, number in zip(here, lane.tolist(), strict=True)}
     return lanes
+
+
+def _peak(board: Board, rank: int) -> Label:
+    """Return the most that the rank keeps, and what it may, beside its strip."""
+    may_keep = f" of {board.rules.caps[rank]}" if board.rules.caps else ""
+    return Label(_RANK * rank + _KEPT + _STRIP / 2, f"{board.peak(rank)}{may_keep} kept")
 
 
 def _strips(board: Board, end_s: float) -> pd.DataFrame:
@@ -181,12 +178,12 @@ def _strips(board: Board, end_s: float) -> pd.DataFrame:
     for rank in range(board.rules.n_ranks):
         most = board.rules.caps[rank] if board.rules.caps else board.rules.n_micro
         top = _RANK * rank + _KEPT
-        steps = [
-            (board.bars[op].start_s if op.kind == "F" else board.bars[op].end_s, len(kept))
-            for op, kept in board.kept(rank)
-        ]
+        steps = []
+        for op, kept in board.kept(rank).items():
+            start_s, end_of_op_s = board.bars[op]
+            steps.append((start_s if op.kind == "F" else end_of_op_s, len(kept)))
         for (time_s, count), (next_s, _) in pairwise([*steps, (end_s, 0)]):
             if next_s > time_s:
-                rows.append((time_s, next_s, top, top + _STRIP, min(1.0, count / most), 0))
-    columns = ["left", "right", "top", "bottom", "share", "over"]
-    return pd.DataFrame(rows, columns=columns).astype({name: float for name in columns[:5]} | {"over": "uint8"})
+                rows.append((time_s, next_s, top, top + _STRIP, min(1.0, count / most)))
+    columns = ["left", "right", "top", "bottom", "share"]
+    return pd.DataFrame(rows, columns=columns, dtype=float)

@@ -21,25 +21,25 @@ OF_KIND = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight 
 class Rules:
     """What the ops of a puzzle are, and what they need.
 
-    ``homes[s]`` is the rank of stage s. ``times`` gives by kind of op the seconds of each stage: F
-    and B, or F, I and W where the backward pass is split. ``hop`` is the delay of an activation or
-    gradient from one rank to another. ``caps[r]`` is the most activations that rank r may keep,
-    each from the start of its F to the end of its B (or W); None is no limit.
+    They are those of ``schedule``, which also says where each stage is. ``times`` gives by kind of
+    op the seconds of all stages, or of each: F and B, or F, I and W where the backward pass is
+    split. ``hop`` is the delay of an activation or gradient from one rank to another. ``caps[r]``
+    is the most activations that rank r may keep, each from the start of its F to the end of its B
+    (or W); None is no limit.
     """
 
-    homes: Sequence[int]
-    n_micro: int
-    times: Mapping[str, Sequence[float]]
+    schedule: Schedule
+    times: Mapping[str, float | Sequence[float]]
     hop: float = 0.0
     caps: Sequence[int] | None = None
 
     @property
     def n_ranks(self) -> int:
-        return max(self.homes) + 1
+        return self.schedule.n_ranks
 
     @property
-    def n_stages(self) -> int:
-        return len(self.homes)
+    def n_micro(self) -> int:
+        return self.schedule.n_micro
 
     @property
     def kinds(self) -> str:
@@ -52,57 +52,15 @@ class Rules:
         return self.kinds[-1]
 
     @property
-    def returning_kind(self) -> str:
-        """The kind that sends a gradient to the stage before."""
-        return self.kinds[1]
-
-    @property
     def simulated(self) -> dict[str, Any]:
         """The times as :func:`labkit.simulate.simulate` takes them."""
-        return {EVENT_NAMES[kind]: list(times) for kind, times in self.times.items()} | {"hop": self.hop}
+        return {EVENT_NAMES[kind]: times for kind, times in self.times.items()} | {"hop": self.hop}
 
     @cached_property
-    def ops(self) -> list[Op]:
-        """Every op that a finished board has, each after the one whose output it takes."""
-        stages = range(self.n_stages)
-        back = [(kind, stage) for stage in reversed(stages) for kind in self.kinds[1:]]
-        of_micro_batch = [("F", stage) for stage in stages] + back
-        return [Op(kind, stage, i) for i in range(self.n_micro) for kind, stage in of_micro_batch]
-
-    @cached_property
-    def ops_of_rank(self) -> list[list[Op]]:
-        return [[op for op in self.ops if self.rank_of(op) == rank] for rank in range(self.n_ranks)]
-
-    @cached_property
-    def inputs(self) -> dict[Op, Op | None]:
-        """By op, the one whose output it takes; None for a forward of stage 0."""
-        known = find_dependencies(Schedule(self.ops_of_rank))
-        needed = {op: None if i is None else known.ops[i] for op, i in zip(known.ops, known.input_op, strict=True)}
-        return {op: needed[op] for op in self.ops}
-
-    @cached_property
-    def outputs(self) -> dict[Op, list[Op]]:
-        """By op, those that take its output."""
-        return {op: [then for then, needed in self.inputs.items() if needed == op] for op in self.ops}
-
-    @cached_property
-    def duration_s(self) -> dict[Op, float]:
-        return {op: float(self.times[op.kind][op.stage]) for op in self.ops}
-
-    @cached_property
-    def delay_s(self) -> dict[Op, float]:
-        """By op, the time that its input is under way to it."""
-        sent = {op: needed and self.rank_of(needed) != self.rank_of(op) for op, needed in self.inputs.items()}
-        return {op: self.hop if sent[op] else 0.0 for op in self.ops}
-
-    @cached_property
-    def tails(self) -> dict[Op, float]:
-        """By op, the least time from its end to the end of all that comes of it."""
-        tails: dict[Op, float] = {}
-        for op in reversed(self.ops):
-            after = (self.delay_s[then] + self.duration_s[then] + tails[then] for then in self.outputs[op])
-            tails[op] = max(after, default=0.0)
-        return tails
+    def homes(self) -> dict[int, int]:
+        """By stage, its rank."""
+        ranks = enumerate(self.schedule.ops)
+        return {op.stage: rank for rank, ops in ranks for op in ops}
 
     def rank_of(self, op: Op) -> int:
         return self.homes[op.stage]
@@ -112,7 +70,61 @@ class Rules:
         return Op(self.freeing_kind, op.stage, op.micro_batch)
 
     def cap(self, rank: int) -> float:
-        return float("inf") if self.caps is None else self.caps[rank]
+        return self.caps[rank] if self.caps else float("inf")
+
+    # --- by op ------------------------------------------------------------------------------------
+
+    @cached_property
+    def ops(self) -> list[Op]:
+        """Every op that a finished board has: each micro-batch down the stages, and up again."""
+
+        def place(op: Op) -> tuple[int, bool, int, str]:
+            forward = op.kind == "F"
+            return op.micro_batch, not forward, op.stage if forward else -op.stage, op.kind
+
+        return sorted((op for ops in self.schedule.ops for op in ops), key=place)
+
+    @cached_property
+    def ops_of_rank(self) -> list[list[Op]]:
+        ranks = range(self.n_ranks)
+        return [[op for op in self.ops if self.rank_of(op) == rank] for rank in ranks]
+
+    @cached_property
+    def inputs(self) -> dict[Op, Op | None]:
+        """By op, the one whose output it takes; None for a forward of stage 0."""
+        known = find_dependencies(self.schedule)
+        needed = [None if number is None else known.ops[number] for number in known.input_op]
+        inputs = dict(zip(known.ops, needed, strict=True))
+        return {op: inputs[op] for op in self.ops}
+
+    @cached_property
+    def outputs(self) -> dict[Op, list[Op]]:
+        """By op, those that take its output."""
+        inputs = self.inputs.items()
+        return {op: [then for then, needed in inputs if needed == op] for op in self.ops}
+
+    @cached_property
+    def duration_s(self) -> dict[Op, float]:
+        def seconds(times: float | Sequence[float], stage: int) -> float:
+            return float(times[stage] if isinstance(times, Sequence) else times)
+
+        return {op: seconds(self.times[op.kind], op.stage) for op in self.ops}
+
+    @cached_property
+    def delay_s(self) -> dict[Op, float]:
+        """By op, the time that its input is under way to it."""
+        home = {op: self.rank_of(op) for op in self.ops}
+        return {op: self.hop if home[op] != home[needed or op] else 0.0 for op, needed in self.inputs.items()}
+
+    @cached_property
+    def tail_s(self) -> dict[Op, float]:
+        """By op, the least time from its end to the end of all that comes of it."""
+        tail_s: dict[Op, float] = {}
+        for op in reversed(self.ops):
+            takers = self.outputs[op]
+            after = (self.delay_s[then] + self.duration_s[then] + tail_s[then] for then in takers)
+            tail_s[op] = max(after, default=0.0)
+        return tail_s
 
 
 # --- why not --------------------------------------------------------------------------------------
@@ -150,13 +162,15 @@ def missing_input(op: Op, needed: Op) -> Refusal:
         output = f"{needed}, the {OF_KIND[needed.kind]} of its own stage"
     else:
         output = f"the {'activation' if needed.kind == 'F' else 'gradient'} of {needed}"
-    return Refusal("dependency", f"{op} needs {output}, which is not placed yet", op, needed)
+    why = f"{op} needs {output}, which is not placed yet"
+    return Refusal("dependency", why, op, needed)
 
 
 def no_room(op: Op, rules: Rules, kept: Sequence[Op], placed: Collection[Op]) -> Refusal:
     """Refuse the forward ``op``, as its rank has no room beside the activations of ``kept``."""
     rank, freeing = rules.rank_of(op), [rules.freed_by(forward) for forward in kept]
-    room = f"rank {rank} has room for {len(kept)} activation{'s' if len(kept) > 1 else ''}"
-    stays = f"it keeps {'those' if len(kept) > 1 else 'that'} of {listed(kept)} until {listed(freeing, 'or')} has ended"
+    count, those = ("1 activation", "that") if len(kept) == 1 else (f"{len(kept)} activations", "those")
+    stays = f"it keeps {those} of {listed(kept)} until {listed(freeing, 'or')} has ended"
     missing = "" if freeing[0] in placed else f", and {freeing[0]} is not placed yet"
-    return Refusal("memory", f"{room}: {stays}{missing}. {op} has to wait", op, freeing[0])
+    why = f"rank {rank} has room for {count}: {stays}{missing}. {op} has to wait"
+    return Refusal("memory", why, op, freeing[0])

@@ -15,13 +15,23 @@ from labkit.explore.puzzle.game import Game
 from labkit.explore.puzzle.hints import ASSISTANCE
 from labkit.explore.puzzle.levels import LEVELS
 from labkit.explore.puzzle.picture import alt_text, axis, board_panel, shown, static_form, table
-from labkit.explore.puzzle.recognise import YOURS, recognise
 from labkit.explore.puzzle.rules import OF_KIND, Rules
 from labkit.explore.schedules.tables import gap_as_html
 from labkit.explore.static_fallback import StaticForm
 from labkit.explore.timeline import Timeline
 from labkit.schedule import Op, Schedule
 
+_CHOSEN = "the op that is chosen, or the last one"
+_SWAP = f"Let {_CHOSEN}, change places with the one"
+_BUTTONS = {  # by key
+    "u": ("Undo", "Take the last move back"),
+    "r": ("Redo", "Make it again"),
+    "x": ("Remove", f"Remove {_CHOSEN} of the rank"),
+    "[": ("Earlier", f"{_SWAP} before it on its rank"),
+    "]": ("Later", f"{_SWAP} after it on its rank"),
+    "s": ("Micro-batch", "Place the next one whole, as early as it delays nothing"),
+    "h": ("Hint", "What to do next, and why; again: do it"),
+}
 MOST_OFFERS = 12  # buttons: in no level has more than 3 kinds of op for each of 4 stages
 
 
@@ -41,7 +51,7 @@ class SchedulePuzzle(Explorer):
     """A :class:`Game` with a Timeline, buttons and a line that answers every move.
 
     ``run`` runs a schedule on real ranks: :func:`labkit.explore.schedules.measure.run_schedule`
-    unless given. Controls are attributes, so that a cell can use them too: ``puzzle.press("f")``,
+    unless given. A cell can use the controls too: ``puzzle.press("f")``,
     ``puzzle.assistance.value = 2``.
     """
 
@@ -59,16 +69,10 @@ class SchedulePuzzle(Explorer):
         offers = [self._button("", "", partial(self._offer, i)) for i in range(MOST_OFFERS)]
         self.offers = ipywidgets.HBox(offers, layout=_wrapped(min_height=_ROW))
         self.done = ipywidgets.HTML()
-        self.undo = self._button("Undo", "Take the last move back (u)", "u")
-        self.redo = self._button("Redo", "Make it again (r)", "r")
-        self.remove = self._button("Remove", "Remove the op that is chosen, or the last one of the rank (x)", "x")
-        order = "Let the op that is chosen, or the last one, change places with the one"
-        self.earlier = self._button("Earlier", f"{order} before it on its rank ([)", "[")
-        self.later = self._button("Later", f"{order} after it on its rank (])", "]")
-        self.whole = self._button("Micro-batch", "Place the next one whole, as early as it delays nothing (s)", "s")
-        self.hint = self._button("Hint", "What to do next, and why; again: do it (h)", "h")
-        self.clear = self._button("Clear", "Empty the board", lambda: self._after(self.game.clear()))
-        self.assistance = ipywidgets.Dropdown(description="Show", options=[(t, i) for i, t in enumerate(ASSISTANCE)])
+        self.buttons = {key: self._button(name, f"{tooltip} ({key})", key) for key, (name, tooltip) in _BUTTONS.items()}
+        self.clear = self._button("Clear", "Empty the board", self._clear)
+        options = [(shown, assistance) for assistance, shown in enumerate(ASSISTANCE)]
+        self.assistance = ipywidgets.Dropdown(description="Show", options=options)
         self.previous = self._button("Previous level", "", lambda: self.go_to(self.game.number - 1))
         self.next = self._button("Next level", "", lambda: self.go_to(self.game.number + 1))
         self.csv_button = self._button("CSV", "Show the schedule as torch's CSV", self._show_csv)
@@ -79,8 +83,8 @@ class SchedulePuzzle(Explorer):
         self.table = ipywidgets.HTML()
         timeline = Timeline()
         super().__init__(self._rows(timeline), timeline)
-        timeline.on_pick(lambda _, bar: self.guarded(lambda: self.place(list(shown(self.game))[bar]))())
-        timeline.on_key(lambda key: self.guarded(lambda: self.press(key))())
+        timeline.on_pick(lambda _, bar: self.guarded(partial(self._pick, bar))())
+        timeline.on_key(lambda key: self.guarded(partial(self.press, key))())
         self.rank.observe(self.guarded(self._choose_rank), "value")
         self.assistance.observe(self.guarded(self._assist), "value")
         self._open()
@@ -94,11 +98,11 @@ class SchedulePuzzle(Explorer):
     @property
     def schedule(self) -> Schedule:
         """The schedule that was built. Raises ValueError, with the reason, if it is unfinished."""
-        if missing := [op for op in self.board.rules.ops if op not in self.board.placed]:
-            left = f"{len(missing)} of {len(self.board.rules.ops)} ops are not placed yet, {missing[0]} for one"
+        ops = self.board.rules.ops
+        if missing := [op for op in ops if op not in self.board.placed]:
+            left = f"{len(missing)} of {len(ops)} ops are not placed yet, {missing[0]} for one"
             raise ValueError(f"the board of level {self.game.number} is not finished: {left}")
-        schedule = self.board.to_schedule()
-        return Schedule(schedule.ops, recognise(schedule) if self.game.level.named else YOURS)
+        return self.board.to_schedule(self.game.level.name_of(self.board))
 
     @property
     def csv(self) -> str:
@@ -113,7 +117,7 @@ class SchedulePuzzle(Explorer):
             self._after(self.game.press(key))
 
     def place(self, op: Op) -> None:
-        """Place ``op`` where it is offered, or choose it if it is there: what a click does."""
+        """Place ``op`` after the last one of its rank, or choose it if it is there, as a click."""
         self._after(self.game.pick(op))
 
     def go_to(self, number: int) -> None:
@@ -136,39 +140,48 @@ class SchedulePuzzle(Explorer):
         game, rules = self.game, self.game.board.rules
         self.text.value = _level_text(game)
         self.timeline.own_keys = [list(pair) for pair in game.key_list()]
-        rank = game.rank
-        self.rank.options = [(f"rank {rank}", rank) for rank in range(rules.n_ranks)]  # which chooses the first one
-        game.rank = rank
+        chosen = game.rank
+        self.rank.options = [(f"rank {rank}", rank) for rank in range(rules.n_ranks)]
+        game.rank = chosen  # not the first one, which the new options choose
         for kind, button in self.kinds.items():
             button.layout.display = "" if kind in rules.kinds else "none"
-        self.whole.layout.display = "" if rules.n_micro > 1 else "none"
+        self.buttons["s"].layout.display = "" if rules.n_micro > 1 else "none"
         self.assistance.value = game.assistance
         self.previous.disabled, self.next.disabled = game.number == 1, game.number == len(LEVELS)
         self.run_shown.children = []
         self.csv_text.layout.display = "none"
-        self._after(_HOW_TO if game.assistance else _HOW_TO_UNAIDED)
+        self._after(f"{_CLICK if game.assistance else _UNAIDED} {_ORDER}")
 
     def _after(self, said: str) -> None:
         """Show the board after a move, and say how it went."""
         game = self.game
         self.timeline.show([board_panel(game)], alt=alt_text(game), time=axis(), said=said)
         self.rank.value = game.rank
-        self.undo.disabled, self.redo.disabled = not game.before, not game.undone
+        self.buttons["u"].disabled = not game.before
+        self.buttons["r"].disabled = not game.undone
         self.runs.start.disabled = not game.board.finished
         self.csv_text.value = self.csv
         self.table.value = table_html(table(game))
         self.done.value = _what_was_learned(game) if game.at_par else ""
-        self.done.layout.display = "" if game.at_par else "none"
-        self.offers.layout.display = "none" if game.at_par else ""  # the line that is done takes its place
+        self.done.layout.display = "" if game.at_par else "none"  # in the place of the offers
+        self.offers.layout.display = "none" if game.at_par else ""
         self._show_offers()
 
     # --- what a reader does -----------------------------------------------------------------------
 
     def _button(self, name: str, tooltip: str, action: str | Callable[[], None]) -> ipywidgets.Button:
         """Return a button that does ``action``: what a key does, or a function."""
-        button = ipywidgets.Button(description=name, tooltip=tooltip, layout=ipywidgets.Layout(width="auto"))
-        button.on_click(self.guarded(partial(self.press, action) if isinstance(action, str) else action))
+        auto = ipywidgets.Layout(width="auto")
+        button = ipywidgets.Button(description=name, tooltip=tooltip, layout=auto)
+        act = partial(self.press, action) if isinstance(action, str) else action
+        button.on_click(self.guarded(act))
         return button
+
+    def _pick(self, bar: int) -> None:
+        self.place(list(shown(self.game))[bar])
+
+    def _clear(self) -> None:
+        self._after(self.game.clear())
 
     def _offer(self, number: int) -> None:
         """Place the op that the button of this number offers."""
@@ -181,8 +194,9 @@ class SchedulePuzzle(Explorer):
         """Write the offered ops on the buttons, which stay the same ones, so that focus stays."""
         board, offers = self.board, self.game.placeable()
         for button, op in zip(self.offers.children, offers, strict=False):
-            button.description = f"{op} at {board.bars[op].start_s:g}"
-            button.tooltip = f"Place {op} on rank {board.rules.rank_of(op)} at {board.bars[op].start_s:g}"
+            at = f"at {board.bars[op].start_s:g}"
+            button.description = f"{op} {at}"
+            button.tooltip = f"Place {op} on rank {board.rules.rank_of(op)} {at}"
         for number, button in enumerate(self.offers.children):
             button.layout.display = "" if number < len(offers) else "none"
 
@@ -198,7 +212,8 @@ class SchedulePuzzle(Explorer):
         shown = self.csv_text.layout.display == "none"
         self.csv_text.layout.display = "" if shown else "none"
         if shown:
-            self.say("The schedule as torch's runtime reads it; in a cell: puzzle.csv, and puzzle.schedule.")
+            in_a_cell = "in a cell: puzzle.csv, and puzzle.schedule"
+            self.say(f"The schedule as torch's runtime reads it; {in_a_cell}.")
 
     def _run_it(self) -> str:
         """Run the schedule on real ranks, and show the run over what it should be."""
@@ -216,14 +231,13 @@ class SchedulePuzzle(Explorer):
     # --- the page ---------------------------------------------------------------------------------
 
     def _rows(self, timeline: Timeline) -> Sequence[ipywidgets.Widget]:
-        moves = [self.undo, self.redo, self.remove, self.earlier, self.later, self.whole, self.hint, self.clear]
         return [
             self.text,
             timeline,
             self.done,
             self.offers,
             ipywidgets.HBox([self.rank, *self.kinds.values()], layout=_wrapped()),
-            ipywidgets.HBox(moves, layout=_wrapped()),
+            ipywidgets.HBox([*self.buttons.values(), self.clear], layout=_wrapped()),
             ipywidgets.HBox([self.assistance, self.previous, self.next], layout=_wrapped()),
             ipywidgets.HBox([self.runs, self.csv_button], layout=_wrapped()),
             self.csv_text,
@@ -238,9 +252,8 @@ def _wrapped(**layout: str) -> ipywidgets.Layout:
 
 _ROW = "36px"  # height of a row of buttons
 _ORDER = "An op goes after the last one of its rank; Earlier and Later change a rank's order."
-_HOW_TO = f"Click an outlined op to place it, or press its button below; keys work in the picture. {_ORDER}"
-_HOW_TO_UNAIDED = f"Choose a rank below and place its next op, or use keys in the picture. {_ORDER}"
-_PAR = ", the least that any order needs,"
+_CLICK = "Click an outlined op to place it, or press its button below; keys work in the picture."
+_UNAIDED = "Choose a rank below and place its next op, or use keys in the picture."
 _RUN_BEFORE = "<p>This is the run before:</p>"
 _GOALS = {
     "makespan": "End as early as you can",
@@ -250,32 +263,33 @@ _GOALS = {
 
 def _level_text(game: Game) -> str:
     """Return what the level asks and what holds in it, as HTML."""
-    this, rules = game.level, game.board.rules
-    lines = [
-        this.asks,
-        f"{_rules_in_words(rules)} {_GOALS[this.goal]}: par{_PAR if game.number == 1 else ''} is {this.par_s:g}.",
-    ]
-    title = f"Level {game.number} of {len(LEVELS)}: {this.title}"
-    paragraphs = "".join(f'<p style="margin: 3px 0; line-height: 1.4">{html.escape(line)}</p>' for line in lines)
-    return f'<h4 style="margin: 0 0 4px">{html.escape(title)}</h4>{paragraphs}'
+    this = game.level
+    par = "par, the least that any order needs," if game.number == 1 else "par"
+    goal = f"{_rules_in_words(this.rules)} {_GOALS[this.goal]}: {par} is {this.par_s:g}."
+    style = '<p style="margin: 3px 0; line-height: 1.4">'
+    paragraphs = "".join(f"{style}{html.escape(line)}</p>" for line in (this.asks, goal))
+    title = html.escape(f"Level {game.number} of {len(LEVELS)}: {this.title}")
+    return f'<h4 style="margin: 0 0 4px">{title}</h4>{paragraphs}'
 
 
 def _what_was_learned(game: Game) -> str:
     """Return the line that stays while the board is at par, as HTML."""
     on = " Go on with n in the picture, or with Next level." if game.number < len(LEVELS) else ""
     learned = f"✓ Par reached. What this level teaches: {game.level.teaches}{on}"
-    return f'<p style="margin: 0; min-height: {_ROW}; line-height: 1.4; font-weight: 600">{html.escape(learned)}</p>'
+    style = f"margin: 0; min-height: {_ROW}; line-height: 1.4; font-weight: 600"
+    return f'<p style="{style}">{html.escape(learned)}</p>'
 
 
 def _rules_in_words(rules: Rules) -> str:
-    def each(of_kind: Sequence[float]) -> str:
-        same = len(set(of_kind)) == 1
-        return f"{of_kind[0]:g}" if same else f"{', '.join(map('{:g}'.format, of_kind))} (by stage)"
+    def each(times: float | Sequence[float]) -> str:
+        if isinstance(times, Sequence):
+            return f"{', '.join(map('{:g}'.format, times))} (by stage)"
+        return f"{times:g}"
 
-    times = ", ".join(f"{kind} ({OF_KIND[kind]}) takes {each(rules.times[kind])}" for kind in rules.kinds)
+    times = [f"{kind} ({OF_KIND[kind]}) takes {each(rules.times[kind])}" for kind in rules.kinds]
     hop = f", and what is sent to another rank is there {rules.hop:g} later" if rules.hop else ""
     if not rules.caps:
-        return f"{times}{hop}."
-    by_rank = [f"{cap} on rank {rank}" for rank, cap in enumerate(rules.caps)]
-    room = f"{rules.caps[0]} on each rank" if len(set(rules.caps)) == 1 else ", ".join(by_rank)
-    return f"{times}{hop}. Room for activations: {room}."
+        return f"{', '.join(times)}{hop}."
+    by_rank = ", ".join(f"{cap} on rank {rank}" for rank, cap in enumerate(rules.caps))
+    room = f"{rules.caps[0]} on each rank" if len(set(rules.caps)) == 1 else by_rank
+    return f"{', '.join(times)}{hop}. Room for activations: {room}."

@@ -9,13 +9,14 @@ from itertools import permutations, product
 import pandas as pd
 
 from labkit.explore.puzzle.board import Board
+from labkit.explore.puzzle.levels import SPLIT, WHOLE
 from labkit.explore.puzzle.rules import Refusal, Rules
-from labkit.schedule import Op, Schedule, ScheduleError
+from labkit.schedule import Op, Schedule, ScheduleError, gpipe, zero_bubble_h1
 from labkit.simulate import makespan, simulate
 
-TWO_BY_TWO = Rules([0, 1], 2, {"F": [1.0, 1.0], "B": [2.0, 2.0]})
-ONE_EACH = Rules([0, 1], 2, {"F": [1.0, 1.0], "B": [2.0, 2.0]}, caps=[1, 1])
-SPLIT = Rules([0, 1], 2, {"F": [1.0, 1.0], "I": [1.0, 1.0], "W": [1.0, 1.0]})
+TWO_BY_TWO = Rules(gpipe(2, 2), WHOLE)
+ONE_EACH = Rules(gpipe(2, 2), WHOLE, caps=[1, 1])
+TWO_SPLIT = Rules(zero_bubble_h1(2, 2), SPLIT)
 
 
 def built(rules: Rules, ops: str) -> Board:
