@@ -6,7 +6,7 @@ from to_do import task
 
 from labkit import launch, todo
 from labkit.explore.schedules import measure
-from labkit.explore.schedules.measure import Work, run_schedule, seconds_per_unit
+from labkit.explore.schedules.measure import TimedSchedule, run_schedule, seconds_per_unit
 from labkit.launch import LaunchTimeout, RankError
 from labkit.schedule import (
     ScheduleError,
@@ -54,7 +54,7 @@ def test_what_ran_is_the_schedule_with_stages_that_sleep(schedule, ranks):
     assert run.note.startswith(f"Ran on {ranks} that slept instead of computing (")
     assert "a unit of time was 1 ms." in run.note
     assert run.measured.attrs["emulated"] == run.gap.attrs["emulated"]
-    assert makespan(run.ideal) == pytest.approx(0.001 * makespan(Work(schedule).simulate()))
+    assert makespan(run.ideal) == pytest.approx(0.001 * makespan(TimedSchedule(schedule).simulate()))
 
 
 @task("pipe.5")
@@ -123,21 +123,23 @@ def test_what_cannot_run_is_refused_before_any_rank_starts(no_launch):
 
 
 def test_a_forward_pass_takes_10_ms_unless_the_step_would_be_too_long():
-    assert seconds_per_unit(Work(one_f_one_b(4, 8))) == pytest.approx(0.01)
-    assert seconds_per_unit(Work(one_f_one_b(4, 8), forward=50, backward=100)) == pytest.approx(0.01 / 50)
-    long = Work(one_f_one_b(16, 64), [1] * 15 + [2], hop=0.5)
-    unit_s = seconds_per_unit(long, Work(gpipe(2, 2)))
+    assert seconds_per_unit(TimedSchedule(one_f_one_b(4, 8))) == pytest.approx(0.01)
+    assert seconds_per_unit(TimedSchedule(one_f_one_b(4, 8), forward=50, backward=100)) == pytest.approx(0.01 / 50)
+    long = TimedSchedule(one_f_one_b(16, 64), [1] * 15 + [2], hop=0.5)
+    unit_s = seconds_per_unit(long, TimedSchedule(gpipe(2, 2)))
     assert unit_s * makespan(long.simulate()) == pytest.approx(measure.STEP_S)
     assert makespan(long.scaled(unit_s).simulate()) == pytest.approx(measure.STEP_S)
 
 
 def test_stages_compute_only_where_the_times_are_those_of_matrix_products():
-    assert measure._are_products(Work(one_f_one_b(2, 2)))
-    assert measure._are_products(Work(one_f_one_b(2, 2), [1, 3], [2, 6], input_grad=9))  # which it does not have
-    assert measure._are_products(Work(zero_bubble_h1(2, 2), backward=9))
-    assert measure._are_products(Work(forward_only(2, 2), backward=9))
-    assert not measure._are_products(Work(one_f_one_b(2, 2), backward=1))
-    assert not measure._are_products(Work(zero_bubble_h1(2, 2), weight_grad=0.5))
+    assert measure._are_products(TimedSchedule(one_f_one_b(2, 2)))
+    assert measure._are_products(
+        TimedSchedule(one_f_one_b(2, 2), [1, 3], [2, 6], input_grad=9)
+    )  # which it does not have
+    assert measure._are_products(TimedSchedule(zero_bubble_h1(2, 2), backward=9))
+    assert measure._are_products(TimedSchedule(forward_only(2, 2), backward=9))
+    assert not measure._are_products(TimedSchedule(one_f_one_b(2, 2), backward=1))
+    assert not measure._are_products(TimedSchedule(zero_bubble_h1(2, 2), weight_grad=0.5))
 
 
 @pytest.mark.parametrize(("cores", "n", "sleep"), [(2, 2, False), (2, 3, True), (1, 2, True), (8, 8, False)])
@@ -145,7 +147,7 @@ def test_stages_sleep_where_ranks_outnumber_cores(cores, n, sleep, monkeypatch):
     given = []
     monkeypatch.setattr(measure.machine, "cores", lambda: cores)
     monkeypatch.setattr(
-        measure, "_measure", lambda work, emulated, timeout_s: given.append(emulated) or work.simulate()
+        measure, "_measure", lambda timed, emulated, timeout_s: given.append(emulated) or timed.simulate()
     )
     run_schedule(gpipe(n, 2))
     run_schedule(gpipe(n, 2), hop=1)  # which is a link's, and wants small messages
@@ -153,5 +155,5 @@ def test_stages_sleep_where_ranks_outnumber_cores(cores, n, sleep, monkeypatch):
 
 
 def test_a_whole_backward_pass_sleeps_as_long_as_it_is_to_take_whatever_i_and_w_are():
-    assert measure._seconds(Work(gpipe(2, 2), backward=[3, 4], input_grad=9)) == [(1, 1.5, 1.5), (1, 2, 2)]
-    assert measure._seconds(Work(zero_bubble_h1(2, 2), weight_grad=[3, 4])) == [(1, 1, 3), (1, 1, 4)]
+    assert measure._seconds(TimedSchedule(gpipe(2, 2), backward=[3, 4], input_grad=9)) == [(1, 1.5, 1.5), (1, 2, 2)]
+    assert measure._seconds(TimedSchedule(zero_bubble_h1(2, 2), weight_grad=[3, 4])) == [(1, 1, 3), (1, 1, 4)]

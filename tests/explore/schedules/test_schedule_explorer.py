@@ -12,7 +12,7 @@ from labkit.explore import schedule_explorer
 from labkit.explore.explorer import RunButtons
 from labkit.explore.schedules import measure
 from labkit.explore.schedules import widget as schedules
-from labkit.explore.schedules.measure import Measured, run_schedule
+from labkit.explore.schedules.measure import ScheduleRun, run_schedule
 from labkit.explore.schedules.state import SCHEDULES, StateError
 from labkit.launch import LaunchTimeout, RankError
 from labkit.simulate import explain_gap
@@ -170,7 +170,7 @@ def test_bars_explain_themselves_as_in_a_timeline_of_the_same_table(explorer):
     from labkit.draw.layout import time_axis
     from labkit.explore.events_panel import events_panel
 
-    (shown,), (predicted,) = explorer.timeline._panels, explorer.predicted
+    (shown,), (predicted,) = explorer.timeline._panels, explorer.predicted.values()
     other = events_panel(predicted.events, time=time_axis(1, schedules.UNITS), memory=True)
     assert [shown.explain(i) for i in range(len(shown.bars))] == [other.explain(i) for i in range(len(other.bars))]
     np.testing.assert_array_equal(shown.needs, other.needs)
@@ -182,10 +182,10 @@ def test_bars_explain_themselves_as_in_a_timeline_of_the_same_table(explorer):
 
 def fake_run(schedule, *times, unit_s, **_):
     """A run in which every op takes a tenth longer than it should."""
-    ideal = measure.Work(schedule, *times).scaled(unit_s).simulate()
+    ideal = measure.TimedSchedule(schedule, *times).scaled(unit_s).simulate()
     measured = ideal.assign(start_s=1.1 * ideal["start_s"], end_s=1.1 * ideal["end_s"])
     measured.attrs["emulated"] = "emulated compute: stages sleep"
-    return Measured(
+    return ScheduleRun(
         schedule,
         ideal,
         measured,
