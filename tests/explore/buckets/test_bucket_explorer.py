@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from unittest import mock
 
 import pytest
@@ -12,11 +11,8 @@ from to_do import task
 
 from labkit.cost import ETHERNET_1G, Link, ring_all_reduce_s
 from labkit.explore import bucket_explorer
-from labkit.explore.buckets import widget as buckets
 from labkit.explore.buckets.bucket_plan import ONE_BUCKET, ONE_EACH, make_buckets
 from labkit.explore.buckets.gradients import Gradients
-from labkit.launch import RankError
-from labkit.todo import TodoError
 
 LINK = Link(20e-6, 12.5e9)
 
@@ -73,16 +69,6 @@ def test_link_world_size_and_backward_are_those_of_the_sliders():
 ENDS = [("world_size", (1, 64)), ("latency_us", (1, 1e4)), ("bandwidth_gb_s", (0.01, 1e3)), ("cap_mb", (0.1, 500))]
 
 
-@pytest.mark.parametrize(("control", "ends"), ENDS)
-@pytest.mark.parametrize("model", ["gpt2", "convnet"])
-def test_sliders_at_their_ends_still_draw(control, ends, model):
-    explorer = bucket_explorer(model)
-    for end in ends:
-        getattr(explorer, control).value = end
-        explorer.rule.value = ONE_EACH if explorer.rule.value != ONE_EACH else ONE_BUCKET
-        assert explorer.reduction.end_s >= explorer.reduction.backward_s
-
-
 @task("dp.6")
 def test_a_capacity_beside_the_grid_gets_a_place_on_the_slider():
     explorer = bucket_explorer(cap_mb=7, first_cap_mb=0.3)
@@ -128,13 +114,6 @@ def test_bad_arguments_are_refused_by_name():
 # --- the reader's own answers ---------------------------------------------------------------------
 
 
-def test_without_dp_6_there_is_one_bucket_and_the_line_says_where_to_write():
-    with mock.patch("labkit.dp.assign_buckets", side_effect=TodoError("dp.6", "labkit/dp.py, line 9")):
-        explorer = bucket_explorer()
-    assert len(explorer.reduction.buckets) == 1
-    assert explorer.timeline.said == "TODO dp.6: labkit/dp.py, line 9: until then all gradients are in one bucket"
-
-
 @pytest.mark.parametrize("wrong", [[[1, 0]], None, [[]]])
 def test_a_wrong_dp_6_is_said_and_the_explorer_lives_on(wrong):
     with mock.patch("labkit.dp.assign_buckets", return_value=wrong):
@@ -163,42 +142,6 @@ def test_a_run_lays_the_measured_pass_under_the_predicted_one_until_a_slider_mov
     assert repr(kept).splitlines()[-1].startswith("[~ MLP with all widths ÷ 8")  # differs from machine to machine
     explorer.cap_mb.value = 100
     assert shown(explorer)[1] == ["predicted"]
-
-
-def test_a_run_that_fails_in_a_rank_is_said_and_the_next_one_works():
-    explorer = bucket_explorer("mlp")
-    with mock.patch.object(buckets, "run_overlap", side_effect=RankError(1, "ValueError", "boom", "")):
-        explorer.run.begin()
-        explorer.run.wait()
-    assert "boom" in explorer.timeline.said or "RankError" in explorer.timeline.said
-    assert not explorer.run.start.disabled
-    explorer.world_size.value = 3
-    assert explorer.reduction
-
-
-def test_a_second_start_while_a_run_is_under_way_only_says_so():
-    held = threading.Event()
-
-    def slow(*_):
-        held.wait(20)
-        raise TodoError("dp.7", "labkit/dp.py, line 9")
-
-    explorer = bucket_explorer("mlp")
-    with mock.patch.object(buckets, "run_overlap", side_effect=slow) as run:
-        explorer.run.begin()
-        explorer.run.begin()
-        assert explorer.timeline.said == "A run is under way already: wait for it, or stop it."
-        held.set()
-        explorer.run.wait()
-        assert run.call_count == 1
-    assert explorer.timeline.said == "TodoError: TODO dp.7: labkit/dp.py, line 9"
-
-
-def test_one_rank_has_nothing_to_run_and_the_line_says_so():
-    explorer = bucket_explorer("mlp", world_size=1)
-    explorer.run.begin()
-    explorer.run.wait()
-    assert "one rank sends nothing" in explorer.timeline.said
 
 
 # --- in print, and in a rank ----------------------------------------------------------------------

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from labkit.cost import Link
 from labkit.draw.layout import time_axis
 from labkit.draw.palette import STYLES
 from labkit.explore.buckets.gradients import MIB, Gradients
-from labkit.explore.buckets.panels import BUCKET_NAMES, SIZE_AXIS, blocks_panel, pass_panel
+from labkit.explore.buckets.panels import BUCKET_NAMES, blocks_panel, pass_panel
 from labkit.explore.buckets.reducer import Reduction, predict
-from labkit.explore.scene_message import scene_of
 
 SECONDS = time_axis(10.0)
 
@@ -95,9 +92,3 @@ def test_facts_give_the_parts_of_the_pass():
         "backward 3 s, communication 5.5 s, of it exposed 4.5 s, 18 % hidden"
     )
     assert pass_panel(three(world_size=1), SECONDS, "p").facts.endswith("of it exposed 0 s")
-
-
-@pytest.mark.parametrize("axis", [SIZE_AXIS, SECONDS])
-def test_panels_can_be_written_for_the_browser(axis):
-    panel = blocks_panel(three()) if axis is SIZE_AXIS else pass_panel(three(), SECONDS, "predicted")
-    assert scene_of([panel], time=axis, alt="…")["extent"][1] == panel.bars["right"].max()

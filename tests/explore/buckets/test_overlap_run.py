@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from unittest import mock
 
 import pytest
 from to_do import task
 
-from labkit import todo
 from labkit.cost import Link
-from labkit.explore.buckets import overlap_run
 from labkit.explore.buckets.bucket_plan import make_buckets
 from labkit.explore.buckets.gradients import MIB, Gradients, predicted_gradients
 from labkit.explore.buckets.overlap_run import run_overlap, stand_in
@@ -56,20 +53,6 @@ def test_a_link_that_gloo_cannot_stand_in_for_is_left_out_and_the_note_says_so()
     assert run.measured.all_reduces
     fast = run_overlap("mlp", 25, 1, 2, Link(0, 1e15), backward_s=0.01)
     assert "faster than gloo is here, so nothing was emulated" in fast.note
-
-
-@pytest.mark.parametrize("unfilled", ["dp.6", "dp.7"])
-def test_an_unfilled_task_is_named_before_any_rank_starts(unfilled):
-    def missing(name: str) -> str | None:
-        return f"TODO {name}: labkit/dp.py, line 7" if name == unfilled else None
-
-    overlap_run._alone_s.cache_clear()
-    with (
-        mock.patch.object(todo, "missing", missing),
-        mock.patch("labkit.launch.launch", side_effect=AssertionError("started")),
-        pytest.raises(todo.TodoError, match=f"^TODO {unfilled}: labkit/dp.py, line 7$"),
-    ):
-        run_overlap("mlp", 25, 1, 2, Link(0, 1e9), 0.01)
 
 
 def test_one_rank_is_refused_as_it_sends_nothing():

@@ -4,10 +4,9 @@ is said."""
 import pytest
 from to_do import task
 
-from labkit import launch, todo
+from labkit import launch
 from labkit.explore.schedules import measure
 from labkit.explore.schedules.measure import TimedSchedule, run_schedule, seconds_per_unit
-from labkit.launch import LaunchTimeout, RankError
 from labkit.schedule import (
     ScheduleError,
     forward_only,
@@ -19,7 +18,6 @@ from labkit.schedule import (
 )
 from labkit.simulate import makespan
 from labkit.simulate.replay import replay_events
-from labkit.todo import TodoError
 
 KEYS = ["rank", "name", "stage", "micro_batch"]
 
@@ -86,29 +84,9 @@ def test_a_sleeping_op_takes_no_less_than_its_time_and_a_hop_no_less_than_its_la
 # --- faults ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "error", [RankError(1, "ValueError", "raised ValueError"), LaunchTimeout(1, {}), KeyboardInterrupt()]
-)
-def test_what_launch_raises_passes_on(error, monkeypatch):
-    def fails(*_, **__):
-        raise error
-
-    monkeypatch.setattr(todo, "missing", lambda task: None)
-    monkeypatch.setattr(launch, "launch", fails)
-    with pytest.raises(type(error)) as caught:
-        run_schedule(gpipe(2, 2))
-    assert caught.value is error
-
-
 @pytest.fixture
 def no_launch(monkeypatch):
     monkeypatch.setattr(launch, "launch", lambda *_, **__: pytest.fail("ranks were started"))
-
-
-def test_without_pipe_5_the_reader_is_told_where_it_is_to_be_written(no_launch, monkeypatch):
-    monkeypatch.setattr(todo, "missing", lambda task: f"TODO {task}: labkit/pipe.py, line 9")
-    with pytest.raises(TodoError, match=r"^TODO pipe\.5: labkit/pipe\.py, line 9$"):
-        run_schedule(gpipe(2, 2))
 
 
 def test_what_cannot_run_is_refused_before_any_rank_starts(no_launch):
