@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from to_do import task
 
+from labkit.draw.layout import time_axis
 from labkit.explore import schedule_explorer
+from labkit.explore.events_panel import events_panel
 from labkit.explore.schedules import measure
 from labkit.explore.schedules import widget as schedules
 from labkit.explore.schedules.measure import ScheduleRun
-from labkit.explore.schedules.state import StateError
 from labkit.simulate import explain_gap
 from labkit.todo import TodoError
 
@@ -33,25 +34,14 @@ def explorer():
 # --- controls and text ----------------------------------------------------------------------------
 
 
-def test_it_begins_with_1f1b_and_shows_what_a_text_says():
-    assert (titles(schedule_explorer()), ends(schedule_explorer())) == (["1F1B"], [33])
-    explorer = schedule_explorer("gpipe n=2 m=4 F=1,3 hop=0.5 vs zb-h1 cap=2")
-    assert titles(explorer) == ["GPipe", "ZB-H1"]
-    assert (explorer.n_ranks.value, explorer.hop.value, explorer.cap.value) == (2, 0.5, 2)
-    assert explorer.per_rank.value
-    assert explorer.text.value == "gpipe n=2 m=4 F=1,3 B=2,6 hop=0.5 vs zb-h1 cap=2"
-    with pytest.raises(StateError, match="character 1, 'zb': expected a schedule"):
-        schedule_explorer("zb n=2")
-
-
-def test_a_slider_changes_picture_table_text_and_what_is_said(explorer):
+def test_it_begins_with_1f1b_and_a_slider_changes_picture_table_text_and_what_is_said_at_once(explorer):
+    assert (titles(explorer), ends(explorer)) == (["1F1B"], [33])
     version = explorer.timeline.scene["version"]
     explorer.n_micro.value = 16
-    assert ends(explorer) == [57]
-    assert "57" in explorer.table.value
+    assert ends(explorer) == [57] and "57" in explorer.table.value
     assert explorer.text.value == "1f1b n=4 m=16 F=1 B=2"
     assert explorer.timeline.said == "1F1B: makespan 57."
-    assert explorer.timeline.scene["version"] == version + 1  # one picture for one move
+    assert explorer.timeline.scene["version"] == version + 1
 
 
 def test_two_schedules_lie_on_one_axis(explorer):
@@ -64,19 +54,19 @@ def test_two_schedules_lie_on_one_axis(explorer):
 def test_one_schedule_with_two_numbers_of_chunks_is_two_and_with_itself_it_is_one(explorer):
     explorer.text.value = "interleaved v=2 vs interleaved v=4"
     assert titles(explorer) == ["interleaved 1F1B, 2 chunks", "interleaved 1F1B, 4 chunks"]
-    assert list(explorer.static_form().table) == titles(explorer)
     explorer.other_chunks.value = 2
     assert titles(explorer) == ["interleaved 1F1B, 2 chunks"]
-    assert explorer.text.value == "interleaved v=2 n=4 m=8 F=1 B=2 vs interleaved v=2"
 
 
-def test_a_pasted_text_moves_every_control_and_draws_once(explorer):
-    version = explorer.timeline.scene["version"]
-    explorer.text.value = "interleaved v=3 n=2 m=6 F=1 I=2 W=0.5 hop=0.25 vs gpipe cap=3"
-    controls = (explorer.schedule, explorer.chunks, explorer.other, explorer.n_ranks, explorer.n_micro)
-    assert [control.value for control in controls] == ["interleaved", 3, "gpipe", 2, 6]
-    times = (explorer.forward, explorer.input_grad, explorer.weight_grad, explorer.hop, explorer.cap)
-    assert [control.value for control in times] == [1, 2, 0.5, 0.25, 3]
+def test_a_text_moves_every_control_and_draws_once(explorer):
+    text, version = "interleaved v=3 n=2 m=6 F=1 I=2 W=0.5 hop=0.25 vs gpipe cap=3", explorer.timeline.scene["version"]
+    explorer.text.value = text
+    for shown in (explorer, schedule_explorer(text)):
+        controls = (shown.schedule, shown.chunks, shown.other, shown.n_ranks, shown.n_micro)
+        assert [control.value for control in controls] == ["interleaved", 3, "gpipe", 2, 6]
+        times = (shown.forward, shown.input_grad, shown.weight_grad, shown.hop, shown.cap)
+        assert [control.value for control in times] == [1, 2, 0.5, 0.25, 3]
+        assert shown.state == shown.controls.state
     assert explorer.timeline.scene["version"] == version + 1
 
 
@@ -89,19 +79,17 @@ def test_a_text_that_does_not_parse_is_said_and_changes_nothing(explorer):
     assert explorer.text.value == "1f1b n=4 m=1 F=1 B=2"
 
 
-def test_sliders_steps_leave_no_rounding_in_the_text(explorer):
-    explorer.forward.value = 0.1 + 0.2
-    assert "F=0.3 " in explorer.text.value
-
-
-def test_a_value_beyond_the_ends_of_a_slider_is_kept(explorer):
+def test_a_slider_keeps_values_beyond_its_ends_and_leaves_no_rounding_in_the_text(explorer):
     explorer.text.value = "1f1b F=12.5 B=0.05 hop=7"
     assert (explorer.forward.value, explorer.input_grad.value, explorer.hop.value) == (12.5, 0.025, 7)
-    assert explorer.text.value == "1f1b n=4 m=8 F=12.5 B=0.05 hop=7"
+    explorer.forward.value = 0.1 + 0.2
+    assert explorer.text.value == "1f1b n=4 m=8 F=0.3 B=0.05 hop=7"
 
 
 def test_times_per_rank_follow_the_number_of_ranks(explorer):
+    version = explorer.timeline.scene["version"]
     explorer.per_rank.value = True
+    assert explorer.timeline.scene["version"] == version + 1
     assert explorer.controls.forward_per_rank.value == "1,1,1,1"
     explorer.controls.forward_per_rank.value = "1, 1, 1, 2"
     assert explorer.state.forward == (1, 1, 1, 2)
@@ -133,9 +121,6 @@ def test_memory_over_the_cap_is_said_and_stands_in_the_table(explorer):
 
 def test_bars_explain_themselves_as_in_a_timeline_of_the_same_table(explorer):
     explorer.text.value = "zb-v n=3 m=5 F=1,2,1 hop=0.5"
-    from labkit.draw.layout import time_axis
-    from labkit.explore.events_panel import events_panel
-
     (shown,), (predicted,) = explorer.timeline._panels, explorer.predicted.values()
     other = events_panel(predicted.events, time=time_axis(1, schedules.UNITS), memory=True)
     assert [shown.explain(i) for i in range(len(shown.bars))] == [other.explain(i) for i in range(len(other.bars))]
@@ -151,14 +136,8 @@ def fake_run(schedule, *times, unit_s, **_):
     ideal = measure.TimedSchedule(schedule, *times).scaled(unit_s).simulate()
     measured = ideal.assign(start_s=1.1 * ideal["start_s"], end_s=1.1 * ideal["end_s"])
     measured.attrs["emulated"] = "emulated compute: stages sleep"
-    return ScheduleRun(
-        schedule,
-        ideal,
-        measured,
-        explain_gap(ideal, measured),
-        unit_s,
-        f"Ran on {schedule.n_ranks} ranks. It took 1.5 s.",
-    )
+    note = f"Ran on {schedule.n_ranks} ranks. It took 1.5 s."
+    return ScheduleRun(schedule, ideal, measured, explain_gap(ideal, measured), unit_s, note)
 
 
 def press(explorer):
@@ -221,22 +200,15 @@ def test_the_button_runs_it_on_real_ranks(explorer):
 
 def test_in_print_there_are_schedules_with_metrics_and_after_a_run_the_overlay_with_the_gap(explorer, monkeypatch):
     monkeypatch.setattr(schedules, "run_schedule", fake_run)
+    monkeypatch.setenv("LABKIT_STATIC", "1")
     explorer.other.value = "zb-h1"
-    form = explorer.static_form()
-    assert list(form.table) == ["1F1B", "ZB-H1"]
-    assert form.table.loc["makespan"].tolist() == ["33", "27"]
-    assert form.alt == "Timeline of 4 ranks and 8 micro-batches: 1F1B ends at 33, ZB-H1 ends at 27."
+    with mock.patch("labkit.explore.static_fallback.display") as display:
+        explorer._ipython_display_()
+    (picture, table), _ = display.call_args
+    assert picture.alt == "Timeline of 4 ranks and 8 micro-batches: 1F1B ends at 33, ZB-H1 ends at 27."
+    assert table.loc["makespan"].to_dict() == {"1F1B": "33", "ZB-H1": "27"}
     explorer.run()
     form = explorer.static_form()
     assert list(form.table) == ["imbalance_ms", "communication_ms", "overhead_ms", "core_ms", "total_ms"]
     assert form.table.index.names == ["schedule", "stage"]
     assert len(form.figure.axes) == 2
-
-
-def test_kept_outputs_have_a_picture_and_a_table_and_no_widget(explorer, monkeypatch):
-    monkeypatch.setenv("LABKIT_STATIC", "1")
-    with mock.patch("labkit.explore.static_fallback.display") as display:
-        explorer._ipython_display_()
-    (picture, table), _ = display.call_args
-    assert picture.alt == "Timeline of 4 ranks and 8 micro-batches: 1F1B ends at 33."
-    assert table.loc["makespan"].tolist() == ["33"]

@@ -73,17 +73,9 @@ def test_the_peak_is_that_of_the_paper(name, peak):
     assert shown(f"{name} n=4 m=8")[1].peak == peak
 
 
-def test_a_chunk_counts_as_its_part_of_a_rank():
-    assert shown("interleaved v=2 n=4 m=8")[1].peak == 5.5  # 11 chunks on rank 0
-    assert shown("interleaved v=2 n=4 m=8")[1].peak_rank == 0
-
-
 def test_the_critical_path_computes_all_the_time_but_for_hops():
     assert shown("1f1b n=4 m=8")[1].critical_share == 1
-    schedule, metrics = shown("gpipe n=4 m=8 hop=0.5")
-    assert metrics.makespan_s == 33 + 6 * 0.5
-    assert metrics.critical_share == pytest.approx(33 / 36)
-    assert metrics.critical_ops == 11 + 11 and schedule.name == "GPipe"
+    assert shown("gpipe n=4 m=8 hop=0.5")[1].critical_share == pytest.approx(33 / 36)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
