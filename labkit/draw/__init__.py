@@ -3,17 +3,19 @@
     figure = timeline(run.events)
     save(figure, "two_ranks", alt="Both ranks compute at once and meet in one all-reduce.")
 
+panel              a picture as data: bars in rows
+layout             an event table as a panel; memory_strips: what its ranks keep
+painter            a panel in print
 timelines          an event table as a timeline, or one over another
-schedule_figures   several schedules on one time axis, with their memory
-schedule_tables    a schedule as a table of time slots
-device_assignment  which rank drives which devices
+schedule_figures   schedules on one time axis, with their memory; one as a table of time slots
+device_assignment  which rank drives which devices; cells: grids of cells
 charts             bars next to each other, and measured points with a predicted curve
 marks              the reader's guess in a picture, and lines at values to compare with
 sources            the look of what was guessed, predicted, measured and published
 waterfalls         from a predicted duration to the measured one, and stacked bars
+palette            every colour and hatching
 picture            a figure as PNG, SVG, CSV and alt text
-panel              a picture as data: bars in rows; panel_figure: panels in print
-layout, artists, memory_strips, palette   what those are made of
+cells              panels of cells in rows of ranks; cell_figure: how they stand at a step, in print
 
 Simulated and measured tables have the same columns, so one function draws both.
 """
@@ -28,8 +30,7 @@ if TYPE_CHECKING:
     from labkit.draw.device_assignment import describe_rank_devices, rank_devices
     from labkit.draw.palette import HATCHES, PALETTE, SOURCES, STYLES, darker, style_of
     from labkit.draw.picture import Picture, new_axes, save, show
-    from labkit.draw.schedule_figures import schedules
-    from labkit.draw.schedule_tables import schedule_table
+    from labkit.draw.schedule_figures import schedule_table, schedules
     from labkit.draw.timelines import overlay, timeline
     from labkit.draw.waterfalls import stacks, waterfall
 
@@ -45,7 +46,7 @@ _HOMES = {
     "overlay": "timelines",
     "rank_devices": "device_assignment",
     "save": "picture",
-    "schedule_table": "schedule_tables",
+    "schedule_table": "schedule_figures",
     "schedules": "schedule_figures",
     "show": "picture",
     "stacks": "waterfalls",

@@ -16,8 +16,8 @@ from matplotlib.ticker import LogFormatter
 from labkit.base.formats import emulated
 from labkit.base.texts import listed
 from labkit.draw.marks import lines_at, mark_guess, remember_columns
-from labkit.draw.palette import MEASURED, SOURCES, SeriesStyle, darker
-from labkit.draw.picture import INK, attach, house_style, new_axes
+from labkit.draw.palette import GRID, INK, MEASURED, SOURCES, SeriesStyle, darker
+from labkit.draw.picture import attach, house_style, new_axes
 from labkit.draw.sources import bar_styles, is_told, line_styles, source_of
 
 __all__ = ["bars", "by_source", "curve", "curves", "lines_at", "mark_guess", "one_legend", "panels"]
@@ -264,7 +264,7 @@ def _name_ticks(ax: Axes, ticks: Mapping[float, str] | Collection[float]) -> Non
 
 
 def _scale(ax: Axes, log: str) -> None:
-    ax.grid(axis="x", color="#dddddd", linewidth=0.6)
+    ax.grid(axis="x", color=GRID, linewidth=0.6)
     if "x" in log:
         ax.set_xscale("log", base=2)
         ax.xaxis.set_major_formatter("{x:g}")
@@ -299,7 +299,7 @@ def _characters_across(ax: Axes) -> int:
 
 
 def _finish(ax: Axes, x_label: str, y_label: str, note: str) -> None:
-    ax.grid(axis="y", color="#dddddd", linewidth=0.6)
+    ax.grid(axis="y", color=GRID, linewidth=0.6)
     ax.set_ylabel(y_label)
     ax.set_xlabel("\n".join([*([x_label] if x_label else []), *textwrap.wrap(note, _characters_across(ax))]))
     handles, labels = ax.get_legend_handles_labels()

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-import pandas as pd
 from matplotlib.figure import Figure
 
-from labkit.draw.cells import CellGrid, cell_grids
+from labkit.draw.cell_figure import GridStep, cell_figure
+from labkit.draw.cells import Cell, cell_panel
 
 # Of each node, of each of its ranks in order: the numbers of the GPUs that it drives.
 Nodes = Sequence[Sequence[Sequence[int]]]
-_COLUMNS = ["rank", "column", "name", "shade", "label", "sentence"]
 _MODEL = "weights"
-_MOVES = pd.DataFrame(columns=["source", "target", "column"])
 
 
 class _Drives(NamedTuple):
@@ -49,14 +47,14 @@ def rank_devices(nodes: Nodes, n_gpus: int) -> Figure:
     grids = []
     for node in range(len(nodes)):
         here = [drives for drives in _ranks(nodes) if drives.node == node]
-        cells = [
-            (drives.local_rank, column, _MODEL, 0, f"part {part}" if len(drives.devices) > 1 else "whole", str(drives))
-            for drives in here
-            for part, column in enumerate(drives.devices or [n_gpus])
-        ]
-        rows = [f"rank {drives.rank}" for drives in here]
-        grids.append(CellGrid(pd.DataFrame(cells, columns=_COLUMNS), rows, columns, f"node {node}", _MOVES))
-    return cell_grids(grids)
+        cells = []
+        for drives in here:
+            for part, column in enumerate(drives.devices or [n_gpus]):
+                label = f"part {part}" if len(drives.devices) > 1 else "whole"
+                cells.append(Cell(drives.local_rank, column, 0, 1, _MODEL, 0, label, str(drives)))
+        panel = cell_panel(cells, [f"rank {drives.rank}" for drives in here], dict(enumerate(columns)))
+        grids.append(GridStep(panel, 0, f"node {node}"))
+    return cell_figure(grids, columns)
 
 
 def describe_rank_devices(nodes: Nodes) -> str:

@@ -1,18 +1,16 @@
-"""Lay out event tables: which row of a picture each span has, and in which unit time is written.
-
-Nothing is drawn here. :mod:`labkit.draw.artists` puts what is laid out here on matplotlib axes.
-"""
+"""Lay out event tables as panels: which row each span has, and in which unit time is written."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from labkit.draw.panel import BAR_COLUMNS, Label, Panel
 from labkit.simulate import measures
 from labkit.trace import EVENT_COLUMNS, LANES
 
@@ -27,26 +25,10 @@ def prepare(events: pd.DataFrame, what: str) -> pd.DataFrame:
     ``what`` names the table. Errors are those of :func:`labkit.simulate.measures.check_events`.
     """
     checked = measures.check_events(events, what, EVENT_COLUMNS)
-    events = pd.DataFrame(checked)
+    events = pd.DataFrame(checked).sort_values(["rank", "lane", "start_s", "end_s"], kind="stable", ignore_index=True)
     events.attrs = dict(checked.attrs)
-    order = [events[name].to_numpy() for name in ("end_s", "start_s")]
-    order += [events[name].factorize(sort=True)[0] for name in ("lane", "rank")]
-    events = events.iloc[np.lexsort(order)].reset_index(drop=True)
-    events["chunk"] = _chunks(events)
+    events["chunk"] = events.groupby("rank")["stage"].rank(method="dense").sub(1).fillna(0).astype("int64")
     return events
-
-
-def _chunks(events: pd.DataFrame) -> np.ndarray:
-    stage = events["stage"].to_numpy(dtype=float, na_value=np.nan)
-    chunks, has_stage = np.zeros(len(events), dtype="int64"), ~np.isnan(stage)
-    pairs = np.stack([events["rank"].factorize(sort=True)[0], stage], axis=1)[has_stage]
-    in_order = np.lexsort(pairs.T[::-1])
-    is_new = np.any(np.diff(pairs[in_order], axis=0, prepend=-1.0) != 0, axis=1)
-    number = np.cumsum(is_new)  # of the pair, over all ranks
-    rank = pairs[in_order, 0]
-    first = number[np.searchsorted(rank, rank)]  # pair of its rank
-    chunks[np.flatnonzero(has_stage)[in_order]] = number - first
-    return chunks
 
 
 def row_word(*tables: pd.DataFrame) -> str:
@@ -108,28 +90,18 @@ class Part(NamedTuple):
     events: pd.DataFrame
 
 
-@dataclass
-class Layout:
-    """Where the rows lie, in units of a row's height, counted downwards from the first bar."""
+def lay_out(parts: Sequence[Part], gap: float = GAP, strip: float = 0.0) -> Panel:
+    """Return the panel of these tables, a bar per span: by rank, by table, by lane.
 
-    height: float = 0.0  # with a gap below the last rank
-    ranks: dict[int, tuple[float, float]] = field(default_factory=dict)  # their bars
-    lanes: list[tuple[float, str]] = field(default_factory=list)  # middle and label of every lane
-    strips: dict[int, tuple[float, float]] = field(default_factory=dict)  # below the bars of a rank
-    row: str = RANK  # what a rank of the table is called
-
-
-def lay_out(parts: Sequence[Part], gap: float = GAP, strip: float = 0.0) -> Layout:
-    """Give each span the ``top`` and ``height`` of its bar: by rank, by table, by lane.
-
-    Under the bars of each rank is room for a strip.
+    Under the bars of each rank is room for a ``strip``, and then a ``gap``.
     """
-    layout, y = Layout(row=row_word(*(part.events for part in parts))), 0.0
-    lanes_used = set().union(*(set(part.events["lane"]) for part in parts))
-    lanes = [lane for lane in LANES if lane in lanes_used] + sorted(lanes_used - set(LANES))
-    columns = [[part.events[name].to_numpy() for name in ("rank", "lane", "start_s", "end_s")] for part in parts]
-    tops = [np.zeros(len(part.events)) for part in parts]
-    for rank in sorted(set().union(*(set(part.events["rank"]) for part in parts))):
+    tables = [part.events for part in parts]
+    used = set().union(*(set(events["lane"]) for events in tables))
+    lanes = [lane for lane in LANES if lane in used] + sorted(used - set(LANES))
+    columns = [[events[name].to_numpy() for name in ("rank", "lane", "start_s", "end_s")] for events in tables]
+    tops = [np.zeros(len(events)) for events in tables]
+    ranks, beside, y = dict[int, tuple[float, float]](), list[Label](), 0.0
+    for rank in sorted(set().union(*(set(events["rank"]) for events in tables))):
         rank_top = y
         for (number, (name, row_height, _)), lane in itertools.product(enumerate(parts), lanes):
             rank_of, lane_of, start, end = columns[number]
@@ -138,12 +110,27 @@ def lay_out(parts: Sequence[Part], gap: float = GAP, strip: float = 0.0) -> Layo
                 continue
             rows, n_rows = stack(start[chosen], end[chosen])
             tops[number][chosen] = y + row_height * (rows + 0.07)
-            label = " ".join(word for word in (name, lane if len(lanes) > 1 else "") if word)
-            layout.lanes.append((y + row_height * n_rows / 2, label))
+            if label := " ".join(word for word in (name, lane if len(lanes) > 1 else "") if word):
+                beside.append(Label(y + row_height * n_rows / 2, label, small=True))
             y += row_height * n_rows
-        layout.ranks[rank], layout.strips[rank] = (rank_top, y), (y, y + strip)
+        ranks[rank] = rank_top, y
         y += strip + gap
-    for part, top in zip(parts, tops, strict=True):
-        part.events["top"], part.events["height"] = top, 0.86 * part.row_height
-    layout.height = y
-    return layout
+    bars = [_bars(part.events, top, 0.86 * part.row_height) for part, top in zip(parts, tops, strict=True)]
+    names = [Label((top + bottom) / 2, f"{row_word(*tables)} {rank}") for rank, (top, bottom) in ranks.items()]
+    return Panel(
+        pd.concat(bars, ignore_index=True) if len(bars) > 1 else bars[0],
+        height=y,
+        rows=names + beside,
+        ranks=ranks,
+        of_ops=any(bool(events["stage"].notna().any()) for events in tables),
+    )
+
+
+def _bars(events: pd.DataFrame, top: np.ndarray, height: float) -> pd.DataFrame:
+    """Return the spans as bars, labelled with their micro-batch, or else their bucket."""
+    micro_batch, bucket = (events[name].to_numpy(dtype=float, na_value=np.nan) for name in ("micro_batch", "bucket"))
+    numbers = np.where(np.isnan(micro_batch), bucket, micro_batch).tolist()
+    labels = ["" if number != number else str(int(number)) for number in numbers]
+    span = [events[name].array for name in ("start_s", "end_s")]
+    columns = [*span, top, np.full(len(top), height), events["name"].array, events["chunk"].array, labels]
+    return pd.DataFrame(dict(zip(BAR_COLUMNS, columns, strict=True)))

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from labkit.base.texts import listed
-from labkit.draw.palette import GUESS, SOURCES
+from labkit.draw.palette import GUESS, MUTED, SOURCES
 from labkit.draw.picture import attach, drawn_table, house_style
 from labkit.draw.sources import source_of
 
@@ -178,7 +178,7 @@ def lines_at(ax: Axes, values: Mapping[str, float | tuple[float, float]], *, axi
     draw_line, draw_band = (ax.axhline, ax.axhspan) if level else (ax.axvline, ax.axvspan)
     for name, value in values.items():
         source = source_of(name)
-        colour = SOURCES[source].edge if source else "#555555"
+        colour = SOURCES[source].edge if source else MUTED
         if isinstance(value, tuple):
             draw_band(*value, color=colour, alpha=0.12, linewidth=0, zorder=0.5)
         else:

@@ -25,6 +25,12 @@ PALETTE = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#0072B2", "#D
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "---", "|||", "+++", "ooo")
 _SKY, _ORANGE, _GREEN, _PURPLE, _YELLOW, _BLUE, _RED, _GREY = PALETTE
 
+# What stands around and behind bars.
+INK, MUTED = "#222222", "#555555"  # letters and marks; what is less important
+GRID, FRAME, BAND = "#dddddd", "#888888", "#f3f3f3"  # lines, and the ground of every second rank
+IDLE, ANY = "#ececec", "#8c8c8c"  # where a rank waits; in a legend, what holds for every colour
+KEPT, KEPT_EDGE, ROOM, TOO_MUCH = "#9aa5b1", "#4a5560", "#f7f7f7", _RED  # a strip of memory, its room, over the cap
+
 # The names that the lab itself uses. Any other name gets a colour from its own letters: see
 # style_of.
 STYLES: dict[str, Style] = {
@@ -74,6 +80,32 @@ STYLES: dict[str, Style] = {
     "gradients": Style(_ORANGE, "\\\\\\"),
     "optimizer state": Style(_GREY, "+++"),
     "master": Style(_GREEN, ""),
+}
+
+# Around the bars, in a light and in a dark page: --lk-ink, … in browser/timeline.css and themes.js.
+THEMES = {
+    "light": {
+        "ink": "#1f2328",
+        "muted": "#57606a",
+        "ground": "#ffffff",
+        "raised": "#f6f8fa",
+        "line": "#8c959f",
+        "focus": "#0a58ca",
+        "idle": IDLE,
+        "kept": KEPT,
+        "alarm": "#b42318",
+    },
+    "dark": {
+        "ink": "#f0f3f6",
+        "muted": "#b3bcc6",
+        "ground": "#111111",
+        "raised": "#262b31",
+        "line": "#7d8590",
+        "focus": "#79b8ff",
+        "idle": "#2b3036",
+        "kept": "#6e7781",
+        "alarm": "#ff8a7a",
+    },
 }
 
 # --- where the numbers of a series come from: see sources -----------------------------------------

@@ -1,12 +1,12 @@
 """Hold a picture as data: panels of bars in rows, which a browser draws and Python explains.
 
-A panel has no pixels and no JavaScript in it. :mod:`labkit.draw.panel_figure` prints it,
+A panel has no pixels and no JavaScript in it. :mod:`labkit.draw.painter` prints it,
 :mod:`labkit.explore.timeline` shows it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -50,7 +50,10 @@ class Panel:
     ``height`` is that of the panel in rows. ``columns`` are labels above the bars; a panel that
     has them has no time axis. ``needs[i]`` is the bar whose output bar i takes, -1 without one.
     ``critical`` are the numbers of the bars on the critical path. ``strips`` says how much is
-    kept under each rank: columns ``left, right, top, bottom, share`` (of the most, 0 to 1).
+    kept under each rank: columns ``left, right, top, bottom, share`` (of the most, 0 to 1), and
+    ``over`` for more than a rank may keep. ``idle`` is grey behind the bars: columns ``left, right,
+    top, bottom``. ``of_ops`` says that the bars are ops of a pipeline, which lie side by side.
+    ``ranks`` says of each rank from where to where its bars are, in rows.
 
     ``links`` are arrows of a grid: ``source`` and ``target`` are numbers of bars, seen from
     step ``appear`` until before ``vanish``, with a ``label``. ``peaks`` stand to the right of the
@@ -71,6 +74,9 @@ class Panel:
     needs: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype="int32"))
     critical: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype="int32"))
     strips: pd.DataFrame | None = None
+    idle: pd.DataFrame | None = None
+    of_ops: bool = False
+    ranks: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     links: pd.DataFrame | None = None
     peaks: Sequence[Label] = ()
     clocks: np.ndarray = field(default_factory=lambda: np.zeros(0))

@@ -28,15 +28,15 @@ from matplotlib.container import BarContainer, ErrorbarContainer
 from matplotlib.figure import Figure
 
 from labkit.base.files import lab_folder, write_atomically
+from labkit.draw.palette import FRAME, INK
 
-INK = "#222222"
 PAGE_IN = 9.0  # as wide is a page, inches
 _HOUSE_STYLE: dict[str, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib, so every machine draws the same letters
     "font.size": 9,
     "text.color": INK,
     "axes.labelcolor": INK,
-    "axes.edgecolor": "#888888",
+    "axes.edgecolor": FRAME,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.axisbelow": True,

@@ -1,4 +1,4 @@
-"""Draw several schedules on one time axis, as a paper does, each with makespan, bubble, memory.
+"""Draw schedules as papers do: several on one time axis with their memory, or one as a table.
 
 As the last line of a cell:
 
@@ -10,34 +10,38 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
+from itertools import product
+from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Patch
 
 from labkit.base.formats import emulated
-from labkit.draw import memory_strips as strips
-from labkit.draw.artists import (
-    GRID,
-    IDLE,
+from labkit.draw.layout import Part, TimeAxis, from_zero, lay_out, prepare, time_axis
+from labkit.draw.memory_strips import ABOVE, peaks_of, pieces_of, strips_of, unit_of
+from labkit.draw.painter import (
     SIDE_BY_SIDE,
-    Styles,
-    draw_bars,
-    draw_numbers,
+    Look,
     hide_frame,
-    label_rows,
     legend_entries,
-    names_of,
+    paint,
+    points_per_unit,
+    put_legend_right,
+    strip_entry,
 )
-from labkit.draw.layout import Layout, Part, TimeAxis, from_zero, lay_out, prepare, time_axis
-from labkit.draw.palette import styles_of
-from labkit.draw.picture import PAGE_IN, attach, house_style
-from labkit.simulate import bubble_fraction, makespan
+from labkit.draw.palette import GRID, IDLE, KEPT_EDGE
+from labkit.draw.panel import Panel
+from labkit.draw.picture import PAGE_IN, attach, house_style, new_axes
+from labkit.schedule import Schedule
+from labkit.simulate import bubble_fraction, makespan, simulate
 from labkit.trace import EVENT_COLUMNS
+
+# --- several on one time axis ---------------------------------------------------------------------
 
 # The figure is laid out in inches by hand: rows of all panels are of one height, and bars of one
 # second of one width.
@@ -51,26 +55,53 @@ _LEGEND_PT = 8.5
 _HANDLE_PT, _LETTER_PT = 35.0, 4.3  # about as wide in the legend
 
 
-@dataclass
-class _Panel:
-    title: str
-    events: pd.DataFrame  # as drawn: from 0 on, laid out
-    layout: Layout
-    computing_s: tuple[float, float]  # from the first start to the last end: the makespan
+class _Run(NamedTuple):
+    """A table to be drawn, from 0 on, and what is said of it; ``pieces`` are of its strips."""
+
+    events: pd.DataFrame
+    makespan_s: float
     bubble: float
-    pieces: pd.DataFrame | None  # of the memory strips
+    pieces: pd.DataFrame | None
+
+    @classmethod
+    def of(cls, title: str, table: pd.DataFrame, memory: bool) -> _Run:
+        what = f"schedules(tables): {title!r}"
+        events = from_zero(prepare(table, what)).assign(schedule=str(title))
+        try:
+            makespan_s, bubble = makespan(events), bubble_fraction(events)
+            pieces = pieces_of(events, _end_s(events)) if memory else None
+        except ValueError as error:
+            hint = "; memory=False draws a table that is none of a pipeline" if memory else ""
+            raise ValueError(f"{what}: {error}{hint}") from None
+        return cls(events, makespan_s, bubble, pieces)
+
+    def panel(self, most_kept: float) -> Panel:
+        """Return its panel, with strips that are full for ``most_kept`` micro-batches."""
+        strip = 0.0 if self.pieces is None else _STRIP
+        panel = lay_out([Part("", 1.0, self.events)], gap=_GAP, strip=strip)
+        bars = panel.bars.assign(bottom=panel.bars["top"] + panel.bars["height"], rank=self.events["rank"])
+        rows = bars[self.events["lane"] == "compute"].groupby("rank").agg({"top": "min", "bottom": "max"})
+        end_s = _end_s(self.events)
+        panel = replace(panel, idle=rows.assign(left=end_s - self.makespan_s, right=end_s))
+        if self.pieces is None:
+            return panel
+        strips, peaks = strips_of(self.pieces, panel, strip, most_kept), peaks_of(self.pieces, panel, strip)
+        return replace(panel, strips=strips, peaks=peaks)
+
+    def data(self) -> pd.DataFrame:
+        """Return what its panel shows: its events, and pieces of its strips, named activations."""
+        table = self.events[["schedule", *EVENT_COLUMNS]]
+        if self.pieces is None:
+            return table
+        pieces = self.pieces[["rank", "start_s", "end_s", "kept"]].assign(
+            name="activations", schedule=table["schedule"]
+        )
+        return pd.concat([table, pieces], ignore_index=True).astype({"kept": "Int64"})
 
 
-@dataclass
-class _Look:
-    """What all panels of a figure share."""
-
-    styles: Styles
-    n_chunks: int
-    time: TimeAxis
-    extent_s: float
-    row_in: float  # a rank's bars
-    most_kept: float  # micro-batches, where strips are highest
+def _end_s(events: pd.DataFrame) -> float:
+    """Return the end of the last op."""
+    return float(events[events["lane"] == "compute"]["end_s"].max())
 
 
 def schedules(
@@ -100,126 +131,129 @@ def schedules(
         )
     if not tables:
         raise ValueError("schedules(tables): there is no table, expected at least one title with an event table")
-    panels = [_panel(title, events, memory) for title, events in tables.items()]
-    look = _look(panels, time_label, _fitting(row_in, panels))
-    note_lines = textwrap.wrap(_note(panels, emulated(*tables.values(), note=note)), _CHARACTERS_ACROSS)
-    handles, labels = _legend(look, panels)
-    n_lines = math.ceil(sum(_HANDLE_PT + _LETTER_PT * len(label) for label in labels) / (72 * (PAGE_IN - _LEFT_IN)))
+    runs = {str(title): _Run.of(title, events, memory) for title, events in tables.items()}
+    counts = [run.pieces for run in runs.values() if run.pieces is not None]
+    most_kept = max((pieces["micro_batches"].max() for pieces in counts), default=1)
+    panels = [run.panel(most_kept) for run in runs.values()]
+    row_in = min(row_in, _MOST_IN / sum(panel.height for panel in panels))
+    extent_s = max(float(panel.bars["right"].max()) for panel in panels)
+    time = time_axis(extent_s, time_label)
+    look = Look.of(panels, time, (_NUMBERS_PT[0], _NUMBERS_PT[1] * max(1.0, row_in / ROW_IN)))
+    note, unit = emulated(*tables.values(), note=note), unit_of(counts)
+    note = f"{note.removesuffix('.')}. {unit}" if note and unit else note or unit
+    note_lines = textwrap.wrap(note, _CHARACTERS_ACROSS)
     with house_style():
-        figure, all_axes = _new_figure(panels, look.row_in, n_lines, len(note_lines))
-        for ax, panel in zip(all_axes, panels, strict=True):
-            _draw_panel(ax, panel, look)
-            attach(ax, _data_of(panel))
-        all_axes[-1].tick_params(axis="x", length=3, labelbottom=True)
-        all_axes[-1].set_xlabel("\n".join([look.time.label, *note_lines]))
-        corner = _LEFT_IN / PAGE_IN, 1 - 0.06 / figure.get_figheight()
-        place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": corner, "borderaxespad": 0.0}
-        space: dict[str, Any] = {"borderpad": 0.0, "columnspacing": 1.4, "handletextpad": 0.5, "fontsize": _LEGEND_PT}
-        n_columns = math.ceil(len(labels) / n_lines)
-        figure.legend(handles, labels, ncols=n_columns, handler_map=SIDE_BY_SIDE, **place, **space)
+        entries = _legend(look, 72 * row_in * (_STRIP - ABOVE) if memory else None)
+        figure, grid = _new_figure([row_in * panel.height for panel in panels], entries, len(note_lines))
+        for ax, panel, (title, run) in zip(grid[:, 0], panels, runs.items(), strict=True):
+            ax.grid(axis="x", color=GRID, linewidth=0.6)
+            ax.tick_params(axis="x", length=0, labelbottom=False)
+            hide_frame(ax)
+            paint(ax, panel, look, (-0.002 * extent_s, 1.002 * extent_s), margin=_GAP / 2, peaks="beside")
+            above: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "baseline"}
+            ax.annotate(title, (0, 1), (0, 5), weight="bold", fontsize=10, **above)
+            ax.annotate(f"makespan {time(run.makespan_s)}", (1, 1), (-88, 5), ha="right", **above)
+            ax.annotate(f"bubble {100 * run.bubble:.1f} %", (1, 1), (0, 5), ha="right", **above)
+            if memory:
+                ax.annotate("peak", (1, 1), (8, 5), fontsize=8, color=KEPT_EDGE, **above)
+            attach(ax, run.data())
+        ax.tick_params(axis="x", length=3, labelbottom=True)
+        ax.set_xlabel("\n".join([time.label, *note_lines]))
     return figure
 
 
-def _panel(title: str, table: pd.DataFrame, memory: bool) -> _Panel:
-    what = f"schedules(tables): {title!r}"
-    events = from_zero(prepare(table, what))
-    try:
-        makespan_s, bubble = makespan(events), bubble_fraction(events)
-        end_s = float(events[events["lane"] == "compute"]["end_s"].max())
-        pieces = strips.pieces_of(events, end_s) if memory else None
-    except ValueError as error:
-        hint = "; memory=False draws a table that is none of a pipeline" if memory else ""
-        raise ValueError(f"{what}: {error}{hint}") from None
-    events = events.assign(start=events["start_s"])
-    layout = lay_out([Part("", 1.0, events)], gap=_GAP, strip=_STRIP if memory else 0.0)
-    return _Panel(str(title), events, layout, (end_s - makespan_s, end_s), bubble, pieces)
-
-
-def _look(panels: Sequence[_Panel], time_label: str, row_in: float) -> _Look:
-    extent_s = max(float(panel.events["end_s"].max()) for panel in panels)
-    return _Look(
-        styles=styles_of(names_of(panel.events for panel in panels)),
-        n_chunks=1 + max(int(panel.events["chunk"].max()) for panel in panels),
-        time=time_axis(extent_s, time_label),
-        extent_s=extent_s,
-        row_in=row_in,
-        most_kept=max((panel.pieces["micro_batches"].max() for panel in panels if panel.pieces is not None), default=1),
-    )
-
-
-def _note(panels: Sequence[_Panel], note: str) -> str:
-    unit = strips.unit_of(panel.pieces for panel in panels if panel.pieces is not None)
-    return f"{note.removesuffix('.')}. {unit}" if note and unit else note or unit
-
-
-def _fitting(row_in: float, panels: Sequence[_Panel]) -> float:
-    return min(row_in, _MOST_IN / sum(panel.layout.height for panel in panels))
-
-
-def _legend(look: _Look, panels: Sequence[_Panel]) -> tuple[list[Any], list[str]]:
+def _legend(look: Look, strip_pt: float | None) -> tuple[list[Any], list[str], int]:
+    """Return handles, labels and the number of lines that they take."""
     handles, labels = legend_entries(look.styles, look.n_chunks)
-    handles, labels = [*handles, Patch(color=IDLE)], [*labels, "idle"]
-    if any(panel.pieces is not None for panel in panels):
-        handle, label = strips.legend_entry(72 * look.row_in * _STRIP)
-        handles, labels = [*handles, handle], [*labels, label]
-    return handles, labels
+    more = [(Patch(color=IDLE), "idle"), *([strip_entry(strip_pt)] if strip_pt else [])]
+    handles, labels = handles + [handle for handle, _ in more], labels + [label for _, label in more]
+    width_pt = sum(_HANDLE_PT + _LETTER_PT * len(label) for label in labels)
+    return handles, labels, math.ceil(width_pt / (72 * (PAGE_IN - _LEFT_IN)))
 
 
 def _new_figure(
-    panels: Sequence[_Panel], row_in: float, n_legend_lines: int, n_note_lines: int
-) -> tuple[Figure, list[Axes]]:
-    heights = [row_in * panel.layout.height for panel in panels]
-    legend_in = _LEGEND_IN + 1.5 * _LEGEND_PT / 72 * (n_legend_lines - 1)
-    total = legend_in + sum(heights) + _TITLE_IN * len(panels) + _AXIS_IN + _LINE_IN * n_note_lines
-    figure = plt.figure(figsize=(PAGE_IN, total))
-    all_axes, top = [], total - legend_in
-    for height in heights:
-        top -= _TITLE_IN + height
-        box = (_LEFT_IN / PAGE_IN, top / total, (PAGE_IN - _LEFT_IN - _RIGHT_IN) / PAGE_IN, height / total)
-        all_axes.append(figure.add_axes(box))
-    return figure, all_axes
+    heights: Sequence[float], entries: tuple[list[Any], list[str], int], n_note_lines: int
+) -> tuple[Figure, np.ndarray]:
+    """Return a figure of axes of these heights, inches, with a legend above and room for a note."""
+    handles, labels, n_lines = entries
+    above = _LEGEND_IN + 1.5 * _LEGEND_PT / 72 * (n_lines - 1) + _TITLE_IN
+    below, titles = _AXIS_IN + _LINE_IN * n_note_lines, _TITLE_IN * (len(heights) - 1)
+    total = above + sum(heights) + titles + below
+    edges = {
+        "left": _LEFT_IN / PAGE_IN,
+        "right": 1 - _RIGHT_IN / PAGE_IN,
+        "top": 1 - above / total,
+        "bottom": below / total,
+    }
+    form = {**edges, "height_ratios": heights, "hspace": _TITLE_IN * len(heights) / sum(heights)}
+    figure, grid = plt.subplots(len(heights), figsize=(PAGE_IN, total), squeeze=False, gridspec_kw=form)
+    place: dict[str, Any] = {
+        "loc": "upper left",
+        "bbox_to_anchor": (_LEFT_IN / PAGE_IN, 1 - 0.06 / total),
+        "borderaxespad": 0.0,
+    }
+    space: dict[str, Any] = {"borderpad": 0.0, "columnspacing": 1.4, "handletextpad": 0.5, "fontsize": _LEGEND_PT}
+    n_columns = math.ceil(len(labels) / n_lines)
+    figure.legend(handles, labels, ncols=n_columns, handler_map=SIDE_BY_SIDE, **place, **space)
+    return figure, grid
 
 
-def _draw_panel(ax: Axes, panel: _Panel, look: _Look) -> None:
-    per_second = look.time.per_second
-    ax.set_xlim(-0.002 * look.extent_s * per_second, 1.002 * look.extent_s * per_second)
-    ax.set_ylim(panel.layout.height - _GAP / 2, -_GAP / 2)
-    ax.grid(axis="x", color=GRID, linewidth=0.6)
-    ax.tick_params(axis="x", length=0, labelbottom=False)
-    hide_frame(ax)
-    named = label_rows(ax, panel.layout)
-    _draw_idle(ax, panel, per_second)
-    draw_bars(ax, panel.events, look.styles, per_second, look.n_chunks)
-    sizes_pt = (_NUMBERS_PT[0], _NUMBERS_PT[1] * max(1.0, look.row_in / ROW_IN))
-    draw_numbers(ax, panel.events, look.styles, per_second, look.n_chunks, sizes_pt=sizes_pt, halo=True)
-    if panel.pieces is not None:
-        strips.draw_strips(ax, panel.pieces, panel.layout, per_second, panel.computing_s, look.most_kept, named)
-    _write_title(ax, panel, look.time)
+# --- one as a table -------------------------------------------------------------------------------
+
+# A cell is as wide as high, as far as a page has room.
+_CELL_IN, _LEAST_ROW_IN, _MOST_TABLE_IN = 0.27, 0.17, 10.0
+_BESIDE_IN, _BELOW_IN = 2.1, 0.75  # for rank labels and legend; for title and axis
+_INSET = 0.05  # of a cell, left white around its colour
+_SLOT_PT = 15.0  # the least distance of two labels of slots
 
 
-def _draw_idle(ax: Axes, panel: _Panel, per_second: float) -> None:
-    """Draw grey under all that a rank computes: it shows where nothing is computed."""
-    left, right = (seconds * per_second for seconds in panel.computing_s)
-    computed = panel.events[panel.events["lane"] == "compute"]
-    for _, bars in computed.groupby("rank"):
-        top, bottom = bars["top"].min(), (bars["top"] + bars["height"]).max()
-        ax.add_patch(Rectangle((left, top), right - left, bottom - top, color=IDLE, linewidth=0, zorder=1))
+def schedule_table(schedule: Schedule, ax: Axes | None = None) -> Axes:
+    """Draw ``schedule`` as a table, under its name.
+
+    Idle slots are grey; a rank's second stage is lighter than its first.
+
+    Every op takes one slot, whatever its kind, and a result can be used in the next slot: unit
+    times, no hop. In the CSV of the figure there is a row per op: rank, slot, name, stage,
+    micro_batch.
+
+    Raises TypeError for what is no Schedule, ScheduleError for one that cannot run.
+    """
+    events = prepare(simulate(schedule, 1.0, 1.0, 1.0, 1.0), "schedule_table(schedule)")
+    events["slot"] = events["start_s"].round().astype(int)
+    cells = events.assign(start_s=events["slot"] + _INSET, end_s=events["slot"] + 1 - _INSET)
+    panel, n_slots = lay_out([Part("", 1.0, cells)], gap=0.0), 1 + int(events["slot"].max())
+    panel = replace(panel, idle=_idle_cells(panel, events, n_slots))
+    look = Look.of([panel], TimeAxis("time slot", "", 1.0))
+    with house_style():
+        if ax is None:
+            cell_in = min(_CELL_IN, (PAGE_IN - _BESIDE_IN) / n_slots)
+            row_in = min(_CELL_IN, max(cell_in, _LEAST_ROW_IN), _MOST_TABLE_IN / panel.height)
+            ax = new_axes(_BESIDE_IN + cell_in * n_slots, _BELOW_IN + row_in * panel.height)
+        hide_frame(ax)
+        paint(ax, panel, look, (0, n_slots))
+        _label_slots(ax, n_slots, look.time)
+        ax.set_title(schedule.name, loc="left", fontsize=10, weight="bold")
+        put_legend_right(ax, *legend_entries(look.styles, look.n_chunks))
+    attach(ax, events[["rank", "slot", "name", "stage", "micro_batch"]])
+    return ax
 
 
-def _write_title(ax: Axes, panel: _Panel, time: TimeAxis) -> None:
-    start_s, end_s = panel.computing_s
-    above: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "baseline"}
-    ax.annotate(panel.title, (0, 1), (0, 5), weight="bold", fontsize=10, **above)
-    ax.annotate(f"makespan {time(end_s - start_s)}", (1, 1), (-88, 5), ha="right", **above)
-    ax.annotate(f"bubble {100 * panel.bubble:.1f} %", (1, 1), (0, 5), ha="right", **above)
-    if panel.pieces is not None:
-        ax.annotate("peak", (1, 1), (8, 5), fontsize=8, color=strips.EDGE, **above)
+def _label_slots(ax: Axes, n_slots: int, time: TimeAxis) -> None:
+    """Number the slots from 0, or every second, fifth, tenth, … of them."""
+    slot_pt = points_per_unit(ax)[0]
+    steps = (digit * 10**power for power, digit in product(range(9), (1, 2, 5)))
+    labelled = range(0, n_slots, next(step for step in steps if step * slot_pt >= _SLOT_PT))
+    ax.set_xticks([slot + 0.5 for slot in labelled], labels=[str(slot) for slot in labelled])
+    ax.tick_params(axis="x", length=0)
+    ax.set_xlabel(time.label)
 
 
-def _data_of(panel: _Panel) -> pd.DataFrame:
-    """Return what a panel shows: its events, and the pieces of its strips, named activations."""
-    table = panel.events[list(EVENT_COLUMNS)].assign(schedule=panel.title)
-    if panel.pieces is not None:
-        pieces = panel.pieces[["rank", "start_s", "end_s", "kept"]].assign(name="activations", schedule=panel.title)
-        table = pd.concat([table, pieces], ignore_index=True).astype({"kept": "Int64"})
-    return table[["schedule", *EVENT_COLUMNS, *(["kept"] if "kept" in table else [])]]
+def _idle_cells(panel: Panel, events: pd.DataFrame, n_slots: int) -> pd.DataFrame:
+    """Return a cell wherever a rank runs no op."""
+    busy = set(zip(events["rank"], events["slot"], strict=True))
+    idle = [
+        (top, slot) for rank, (top, _) in panel.ranks.items() for slot in range(n_slots) if (rank, slot) not in busy
+    ]
+    tops, slots = np.array(idle, dtype=float).reshape(-1, 2).T
+    cells = {"left": slots + _INSET, "right": slots + 1 - _INSET, "top": tops + 0.07, "bottom": tops + 0.93}
+    return pd.DataFrame(cells)

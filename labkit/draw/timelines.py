@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from dataclasses import replace
 
 import pandas as pd
 from matplotlib.axes import Axes
 
 from labkit.base.formats import emulated
-from labkit.draw.artists import (
-    BAND,
-    GRID,
-    draw_bars,
-    draw_numbers,
-    label_rows,
-    legend_entries,
-    names_of,
-    put_legend_right,
-)
-from labkit.draw.layout import GAP, Layout, Part, TimeAxis, from_zero, lay_out, prepare, time_axis
-from labkit.draw.palette import styles_of
-from labkit.draw.picture import INK, PAGE_IN, attach, house_style, new_axes
+from labkit.draw.layout import GAP, Part, TimeAxis, from_zero, lay_out, prepare, time_axis
+from labkit.draw.painter import Look, legend_entries, paint, put_legend_right
+from labkit.draw.palette import BAND, GRID
+from labkit.draw.panel import Mark, Panel
+from labkit.draw.picture import PAGE_IN, attach, house_style, new_axes
 from labkit.trace import EVENT_COLUMNS
 
 _MOST_IN, _MANY_RANKS_IN = 14.0, 10.0  # so high may a timeline be, inches, and one of many ranks
 _MANY_RANKS = 16
+_HEIGHTS = {"predicted": 0.55, "measured": 1.0}  # of rows
 
 
 def timeline(events: pd.DataFrame, ax: Axes | None = None, *, note: str = "", time_label: str = "") -> Axes:
@@ -43,9 +36,8 @@ def timeline(events: pd.DataFrame, ax: Axes | None = None, *, note: str = "", ti
     start, end = float(drawn["start_s"].min()), float(drawn["end_s"].max())
     origin = start if start > end - start else 0.0  # far from the run's start, count from the first span
     axis = time_axis(end - origin - min(start - origin, 0.0), time_label, origin)
-    part = Part("", 1.0, drawn.assign(start=drawn["start_s"] - origin))
-    with house_style():
-        ax = _draw_events([part], ax, axis, emulated(events, note=note))
+    shown = drawn.assign(start_s=drawn["start_s"] - origin, end_s=drawn["end_s"] - origin)
+    ax = _draw(lay_out([Part("", 1.0, shown)]), ax, axis, emulated(events, note=note))
     attach(ax, drawn[list(EVENT_COLUMNS)])
     return ax
 
@@ -59,56 +51,30 @@ def overlay(
     them ends. In the picture the first one is called predicted, as in every other picture of the
     lab.
     """
-    tables = {
-        "predicted": prepare(ideal, "overlay(ideal)"),
-        "measured": prepare(measured, "overlay(measured)"),
-    }
-    shifted = {source: from_zero(table) for source, table in tables.items()}
-    ends = [(source, float(table["end_s"].max())) for source, table in shifted.items()]
-    heights = {"predicted": 0.55, "measured": 1.0}
-    parts = [Part(source, heights[source], table.assign(start=table["start_s"])) for source, table in shifted.items()]
-    axis = time_axis(max(end for _, end in ends), time_label)
-    with house_style():
-        ax = _draw_events(parts, ax, axis, emulated(ideal, measured, note=note), ends)
-    tagged = [table.assign(source=source)[["source", *EVENT_COLUMNS]] for source, table in shifted.items()]
+    given = {"predicted": prepare(ideal, "overlay(ideal)"), "measured": prepare(measured, "overlay(measured)")}
+    tables = {source: from_zero(table) for source, table in given.items()}
+    panel = lay_out([Part(source, _HEIGHTS[source], table) for source, table in tables.items()])
+    ends = {source: float(table["end_s"].max()) for source, table in tables.items()}
+    axis = time_axis(max(ends.values()), time_label)
+    marks = [Mark(end, f"{source} ends at\n{axis(end)}", source == "predicted") for source, end in ends.items()]
+    ax = _draw(replace(panel, marks=marks), ax, axis, emulated(ideal, measured, note=note))
+    tagged = [table.assign(source=source)[["source", *EVENT_COLUMNS]] for source, table in tables.items()]
     attach(ax, pd.concat(tagged, ignore_index=True))
     return ax
 
 
-def _draw_events(
-    parts: Sequence[Part],
-    ax: Axes | None,
-    time: TimeAxis,
-    note: str,
-    ends: Sequence[tuple[str, float]] = (),
-) -> Axes:
-    """Draw tables that have a ``start``, each with its label and row height, and mark each end."""
-    layout, tables = lay_out(parts), [part.events for part in parts]
-    if ax is None:
-        most = _MOST_IN if len(layout.ranks) <= _MANY_RANKS else _MANY_RANKS_IN
-        height = min(0.9 + 0.27 * layout.height, most) + 0.15 * note.count("\n")
-        ax = new_axes(PAGE_IN, max(height, 1.7))
-    _set_axes(ax, layout, tables, time.per_second)
-    ax.set_xlabel("\n".join([time.label, *textwrap.wrap(note, 110)]))
-    styles, n_chunks = styles_of(names_of(tables)), 1 + max(int(events["chunk"].max()) for events in tables)
-    for events in tables:
-        draw_bars(ax, events, styles, time.per_second, n_chunks)
-    draw_numbers(ax, pd.concat(tables, ignore_index=True), styles, time.per_second, n_chunks)
-    handles, labels = legend_entries(styles, n_chunks)
-    for (source, end), dashes in zip(ends, ("--", "-"), strict=False):
-        handles.append(ax.axvline(end * time.per_second, color=INK, linestyle=dashes, linewidth=1.1, zorder=5))
-        labels.append(f"{source} ends at\n{time(end)}")
-    put_legend_right(ax, handles, labels)
+def _draw(panel: Panel, ax: Axes | None, time: TimeAxis, note: str) -> Axes:
+    look, ranks = Look.of([panel], time), list(panel.ranks.values())
+    left, right = min(0.0, panel.bars["left"].min()), panel.bars["right"].max()
+    with house_style():
+        if ax is None:
+            most = _MOST_IN if len(ranks) <= _MANY_RANKS else _MANY_RANKS_IN
+            height = min(0.9 + 0.27 * panel.height, most) + 0.15 * note.count("\n")
+            ax = new_axes(PAGE_IN, max(height, 1.7))
+        paint(ax, panel, look, (left, left + 1.01 * ((right - left) or 1e-6)), margin=GAP / 2)
+        ax.grid(axis="x", color=GRID, linewidth=0.6)
+        for top, bottom in ranks[1::2]:
+            ax.axhspan(top - GAP / 2, bottom + GAP / 2, color=BAND, linewidth=0, zorder=0)
+        ax.set_xlabel("\n".join([time.label, *textwrap.wrap(note, 110)]))
+        put_legend_right(ax, *legend_entries(look.styles, look.n_chunks))
     return ax
-
-
-def _set_axes(ax: Axes, layout: Layout, tables: Sequence[pd.DataFrame], per_second: float) -> None:
-    left = min(0.0, *(float(events["start"].min()) for events in tables))
-    right = max(float((events["start"] + events["end_s"] - events["start_s"]).max()) for events in tables)
-    extent = (right - left) or 1e-6
-    ax.set_xlim(left * per_second, (left + 1.01 * extent) * per_second)
-    ax.set_ylim(layout.height - GAP / 2, -GAP / 2)
-    for top, bottom in list(layout.ranks.values())[1::2]:
-        ax.axhspan(top - GAP / 2, bottom + GAP / 2, color=BAND, linewidth=0, zorder=0)
-    ax.grid(axis="x", color=GRID, linewidth=0.6)
-    label_rows(ax, layout)

@@ -27,9 +27,8 @@ from labkit.base.lazy_names import lazy_names
 if TYPE_CHECKING:
     from labkit.explore.buckets.gradients import Gradients
     from labkit.explore.buckets.widget import bucket_explorer
-    from labkit.explore.grids.filled_ring import fill_ring
-    from labkit.explore.grids.grid_widgets import collectives_explorer, placement_explorer
-    from labkit.explore.grids.ring_widget import ring_explorer
+    from labkit.explore.grids.ring_answer import fill_ring
+    from labkit.explore.grids.widget import collectives_explorer, placement_explorer, ring_explorer
     from labkit.explore.puzzle.widget import schedule_puzzle
     from labkit.explore.schedules.widget import schedule_explorer
     from labkit.explore.timeline import Timeline
@@ -39,13 +38,13 @@ _HOMES = {
     "Gradients": "buckets.gradients",
     "Timeline": "timeline",
     "bucket_explorer": "buckets.widget",
-    "collectives_explorer": "grids.grid_widgets",
-    "fill_ring": "grids.filled_ring",
-    "placement_explorer": "grids.grid_widgets",
+    "collectives_explorer": "grids.widget",
+    "fill_ring": "grids.ring_answer",
+    "placement_explorer": "grids.widget",
     "queue_table": "worker_queue",
     "queue_timeline": "worker_queue",
     "record_queue": "worker_queue",
-    "ring_explorer": "grids.ring_widget",
+    "ring_explorer": "grids.widget",
     "schedule_explorer": "schedules.widget",
     "schedule_puzzle": "puzzle.widget",
 }

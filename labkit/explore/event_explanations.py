@@ -1,8 +1,8 @@
-"""Say what the bars of an event table are: what each needs, who waits for it, why it is late."""
+"""Explain the bars of event tables: what each needs, who waits for it, why it is late."""
 
 from __future__ import annotations
 
-import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,42 +12,114 @@ import numpy as np
 import pandas as pd
 
 from labkit.base.texts import listed
-from labkit.draw.layout import RANK, TimeAxis, row_word
+from labkit.draw.layout import RANK, TimeAxis
 from labkit.schedule import EVENT_KINDS, Op, Schedule
 from labkit.simulate.idle import IdleReasons, critical_ops
 from labkit.simulate.replay import Replay, replay_events, schedule_from_events
 
 _MOST_NAMED = 6  # ops and ranks in one line of narration
 _PASSES = {"F": "forward pass", "B": "backward pass", "I": "input gradient", "W": "weight gradient"}
+# what an op of the second kind takes from one of the first
+_OUTPUTS = {"FF": "the activation of", "FB": "the loss of", "FI": "the loss of", "IW": "what is left over from"}
 
 
 @dataclass(frozen=True)
 class ReplayedRun:
-    """One run of a pipeline: op i of the replay is row ``row[i]`` of its table."""
+    """One run of a pipeline, of which each op can be explained."""
 
     replay: Replay
     reasons: IdleReasons
 
     @classmethod
-    def of(cls, replay: Replay, time: TimeAxis) -> ReplayedRun:
-        """Return the run of ``replay``, whose sentences write times as the axis does."""
-        return cls(replay, IdleReasons.of(replay, time))
+    def of(cls, replay: Replay, time: TimeAxis, row: str = RANK) -> ReplayedRun:
+        """Return the run of ``replay``; sentences write ``time`` so, and call a rank ``row``."""
+        return cls(replay, IdleReasons.of(replay, time, row))
 
     @cached_property
     def op_of_row(self) -> dict[int, int]:
+        """By row of the event table: the number of its op."""
         return {int(row): op for op, row in enumerate(self.replay.row)}
 
     @cached_property
     def takers(self) -> dict[int, list[int]]:
         """By op: the ops that take its output."""
-        takers: dict[int, list[int]] = {}
+        takers = defaultdict(list)
         for op, needed in enumerate(self.replay.dependencies.input_op):
             if needed is not None:
-                takers.setdefault(needed, []).append(op)
+                takers[needed].append(op)
         return takers
 
+    def lines(self, number: int) -> list[str]:
+        """Return what op ``number`` is, what it needs, who waits for it, and why it is late."""
+        replay, row = self.replay, self.reasons.row
+        op, rank = replay.dependencies.ops[number], replay.dependencies.rank[number]
+        start, end = self._clock(replay.start_s[number]), self._clock(replay.end_s[number])
+        stage = f", stage {op.stage}" if row == RANK else ""  # else its row says it
+        takers = [self._named(taker, rank) for taker in self.takers.get(number, [])]
+        waits = f"{_listed(takers)} {'waits' if len(takers) == 1 else 'wait'} for it."
+        return [
+            f"{op}: {_PASSES[op.kind]} of micro-batch {op.micro_batch}{stage}",
+            f"{row.capitalize()} {rank}, {start} to {end}: {self._time(replay.duration_s[number])}.",
+            self._input(number),
+            waits if takers else "Nothing waits for it.",
+            self._lateness(number),
+        ]
 
-def replayed_run(events: pd.DataFrame, schedule: Schedule | None, what: str, time: TimeAxis) -> ReplayedRun | None:
+    def _input(self, number: int) -> str:
+        dependencies = self.replay.dependencies
+        needed = dependencies.input_op[number]
+        if needed is None:
+            return "It needs nothing but the batch."
+        what = _OUTPUTS.get(dependencies.ops[needed].kind + dependencies.ops[number].kind, "the gradient of")
+        ended = self._clock(self.replay.end_s[needed])
+        return f"It needs {what} {self._named(needed, dependencies.rank[number])}, which ended at {ended}."
+
+    def _lateness(self, number: int) -> str:
+        replay, row = self.replay, self.reasons.row
+        rank, previous = replay.dependencies.rank[number], replay.dependencies.previous_op[number]
+        free = float(replay.end_s[previous]) if previous is not None else 0.0
+        idle = float(replay.start_s[number]) - free
+        if idle <= 1e-9 * replay.makespan_s:
+            return f"It began as soon as {row} {rank} was free."
+        why = self.reasons.at(rank, replay.origin_s + free + idle / 2)
+        return f"{row.capitalize()} {rank} was idle for {self._time(idle)} before it: {why}."
+
+    def against(self, ideal: Replay, number: int) -> str:
+        """Return how far op ``number`` is from what was predicted."""
+        began = float(self.replay.start_s[number] - ideal.start_s[number])
+        took = float(self.replay.duration_s[number] - ideal.duration_s[number])
+        return (
+            f"It began {self._time(abs(began))} {'later' if began >= 0 else 'earlier'} than predicted and took "
+            f"{self._time(abs(took))} {'longer' if took >= 0 else 'less'}."
+        )
+
+    def idle_ranks(self, x: float) -> list[str]:
+        """Return which ranks are idle at ``x``, and why; none outside of the run."""
+        replay = self.replay
+        if not replay.origin_s <= x <= replay.origin_s + replay.makespan_s:
+            return []
+        idle = defaultdict(list)
+        for rank in range(1 + replay.dependencies.rank[-1]):
+            why = self.reasons.at(rank, x)
+            words = {"done": "idle: done", "overhead": f"idle, could begin {why.op}"}
+            if why.code != "busy":
+                idle[words.get(why.code, f"idle, waiting for {why.waits_for}")].append(str(rank))
+        return [f"{self.reasons.row}{'s' * (len(who) > 1)} {_listed(who)} {why}" for why, who in idle.items()]
+
+    def _named(self, number: int, rank: int) -> str:
+        op, home = self.replay.dependencies.ops[number], self.replay.dependencies.rank[number]
+        return str(op) if home == rank else f"{op} on {self.reasons.row} {home}"
+
+    def _time(self, seconds: float) -> str:
+        return self.reasons.as_text(float(seconds))
+
+    def _clock(self, seconds: float) -> str:
+        return self._time(float(seconds) + self.replay.origin_s)
+
+
+def replayed_run(
+    events: pd.DataFrame, schedule: Schedule | None, what: str, time: TimeAxis, row: str
+) -> ReplayedRun | None:
     """Return the run that the table is one step of; None where it is none, unless asked for."""
     what = what or "events"
     try:
@@ -56,28 +128,28 @@ def replayed_run(events: pd.DataFrame, schedule: Schedule | None, what: str, tim
         if schedule is not None:
             raise
         return None
-    return ReplayedRun.of(replay, time)
+    return ReplayedRun.of(replay, time, row)
 
 
 class EventExplainer:
-    """Says what the bars of a panel are; bars are numbered table after table."""
+    """Explains the bars of a panel, which are numbered table after table."""
 
-    def __init__(self, tables: Mapping[str, pd.DataFrame], runs: Sequence[ReplayedRun | None], time: TimeAxis):
-        self.names, self.tables, self.time = list(tables), list(tables.values()), time
-        self.row = row_word(*self.tables)
+    def __init__(
+        self, tables: Mapping[str, pd.DataFrame], runs: Sequence[ReplayedRun | None], time: TimeAxis, row: str
+    ):
+        self.names, self.tables, self.runs = list(tables), list(tables.values()), runs
+        self.time, self.row = time, row
         self.firsts = np.cumsum([0, *map(len, self.tables)])
-        self.runs = runs
 
     @property
     def needs(self) -> np.ndarray:
         """For each bar the one whose output it takes, -1 without one."""
         needs = np.full(self.firsts[-1], -1, dtype="int32")
         for run, first in zip(self.runs, self.firsts, strict=False):
-            if run:
-                row = run.replay.row
-                for op, needed in enumerate(run.replay.dependencies.input_op):
-                    if needed is not None:
-                        needs[first + row[op]] = first + row[needed]
+            if run is None:
+                continue
+            for needed, takers in run.takers.items():
+                needs[first + run.replay.row[takers]] = first + run.replay.row[needed]
         return needs
 
     @property
@@ -89,112 +161,40 @@ class EventExplainer:
         return (first + run.replay.row[critical_ops(run.replay, run.reasons.waited_for)]).astype("int32")
 
     def explain(self, bar: int) -> str:
-        table = int(np.searchsorted(self.firsts, bar, side="right")) - 1
-        row = bar - int(self.firsts[table])
-        run = self.runs[table]
-        if run and row in run.op_of_row:
-            lines = self._op_lines(run, run.op_of_row[row])
+        number = int(np.searchsorted(self.firsts, bar, side="right")) - 1
+        row, run = bar - int(self.firsts[number]), self.runs[number]
+        op = run.op_of_row.get(row) if run else None
+        if run is None or op is None:
+            lines = self._span_lines(self.tables[number].iloc[row])
         else:
-            lines = _span_lines(self.tables[table].iloc[row], self.time)
-        if self.names[table]:
-            lines[0] += f", {self.names[table]}"
-        if self.names[table] == "measured" and run and self.runs[0] and row in run.op_of_row:
-            lines.append(self._against_ideal(self.runs[0].replay, run.replay, run.op_of_row[row]))
-        return self._with_rows_named("\n".join(lines))
+            lines = run.lines(op)
+            if number and (ideal := self.runs[0]):
+                lines.append(run.against(ideal.replay, op))
+        if self.names[number]:
+            lines[0] += f", {self.names[number]}"
+        return "\n".join(lines)
 
     def narrate(self, x: float) -> str:
         """Return one line on the time x: what begins and what goes on, and why ranks are idle."""
-        said, near = [], 1e-9 * max(1.0, abs(x))
+        parts, near = [], 1e-9 * max(1.0, abs(x))
         for table, name in zip(self.tables, self.names, strict=True):
             start, end = table["start_s"].to_numpy(), table["end_s"].to_numpy()
-            for verb, chosen in (("begin", abs(start - x) <= near), ("go on", (start < x - near) & (end > x + near))):
-                if who := [f"{_short(row)} on rank {row.rank}" for row in table[chosen].itertuples()]:
-                    said.append(f"{name}: " * bool(name) + f"{_listed(who)} {_agree(verb, len(who))}")
-        return self._with_rows_named(f"{self.time(x)}: {'; '.join([*said, *self._idle_ranks(x)]) or 'all has ended'}.")
-
-    def _with_rows_named(self, text: str) -> str:
-        """Return a text on ranks with what they are here: stages, where those are threads."""
-        if self.row == RANK:
-            return text
-        text = re.sub(rf", {self.row} \d+$", "", text, flags=re.MULTILINE)  # its row says it
-        return re.sub(r"\brank", self.row, re.sub(r"\bRank", self.row.capitalize(), text))
-
-    def _idle_ranks(self, x: float) -> list[str]:
+            going_on = (start < x - near) & (end > x + near)
+            for one, several, chosen in (("begins", "begin", abs(start - x) <= near), ("goes on", "go on", going_on)):
+                if who := [f"{_short(row)} on {self.row} {row.rank}" for row in table[chosen].itertuples()]:
+                    parts.append(f"{name}: " * bool(name) + f"{_listed(who)} {several if len(who) > 1 else one}")
         run = self.runs[-1]
-        replay = run.replay if run else None
-        if not run or not replay or not replay.origin_s <= x <= replay.origin_s + replay.makespan_s:
-            return []
-        idle: dict[str, list[str]] = {}
-        for rank in range(1 + replay.dependencies.rank[-1]):
-            why = run.reasons.at(rank, x)
-            if why.code == "busy":
-                continue
-            reason = {"done": "idle: done", "overhead": f"idle, could begin {why.op}"}
-            idle.setdefault(reason.get(why.code, f"idle, waiting for {why.waits_for}"), []).append(str(rank))
-        return [f"{'rank' if len(who) == 1 else 'ranks'} {_listed(who)} {why}" for why, who in idle.items()]
+        return f"{self.time(x)}: {'; '.join([*parts, *(run.idle_ranks(x) if run else ())]) or 'all has ended'}."
 
-    def _op_lines(self, run: ReplayedRun, number: int) -> list[str]:
-        replay, dependencies = run.replay, run.replay.dependencies
-        op, rank = dependencies.ops[number], dependencies.rank[number]
-        start, end = (float(times[number]) + replay.origin_s for times in (replay.start_s, replay.end_s))
-        lines = [
-            f"{op}: {_PASSES[op.kind]} of micro-batch {op.micro_batch}, stage {op.stage}",
-            f"Rank {rank}, {self.time(start)} to {self.time(end)}: {self.time(end - start)}.",
-            self._needs_line(run, number),
-        ]
-        takers = [self._named(replay, taker, rank) for taker in run.takers.get(number, [])]
-        lines.append(
-            f"{_listed(takers)} {'waits' if len(takers) == 1 else 'wait'} for it."
-            if takers
-            else "Nothing waits for it."
-        )
-        lines.append(self._lateness(run, number))
-        return lines
-
-    def _needs_line(self, run: ReplayedRun, number: int) -> str:
-        replay = run.replay
-        needed = replay.dependencies.input_op[number]
-        if needed is None:
-            return "It needs nothing but the batch."
-        op, other = replay.dependencies.ops[number], replay.dependencies.ops[needed]
-        there = self.time(float(replay.end_s[needed]) + replay.origin_s)
-        what = {"FF": "the activation of", "FB": "the loss of", "FI": "the loss of", "IW": "what is left over from"}
-        of = what.get(other.kind + op.kind, "the gradient of")
-        return f"It needs {of} {self._named(replay, needed, replay.dependencies.rank[number])}, which ended at {there}."
-
-    def _named(self, replay: Replay, number: int, rank: int) -> str:
-        op, home = replay.dependencies.ops[number], replay.dependencies.rank[number]
-        return str(op) if home == rank else f"{op} on rank {home}"
-
-    def _lateness(self, run: ReplayedRun, number: int) -> str:
-        replay = run.replay
-        previous = replay.dependencies.previous_op[number]
-        free = float(replay.end_s[previous]) if previous is not None else 0.0
-        idle = float(replay.start_s[number]) - free
-        rank = replay.dependencies.rank[number]
-        if idle <= 1e-9 * replay.makespan_s:
-            return f"It began as soon as rank {rank} was free."
-        why = run.reasons.at(rank, replay.origin_s + free + idle / 2)
-        return f"Rank {rank} was idle for {self.time(idle)} before it: {why.sentence}."
-
-    def _against_ideal(self, ideal: Replay, measured: Replay, number: int) -> str:
-        began = float(measured.start_s[number] - ideal.start_s[number])
-        took = float(measured.duration_s[number] - ideal.duration_s[number])
-        return (
-            f"It began {self.time(abs(began))} {'later' if began >= 0 else 'earlier'} than predicted and took "
-            f"{self.time(abs(took))} {'longer' if took >= 0 else 'less'}."
-        )
-
-
-def _span_lines(span: pd.Series, time: TimeAxis) -> list[str]:
-    """Return what a span is that is no op of a pipeline: a collective, a send, the optimizer."""
-    labels = [
-        f"{name.replace('_', '-')} {span[name]}" for name in ("stage", "micro_batch", "bucket") if pd.notna(span[name])
-    ]
-    size = [f"{span['bytes'] / 2**20:.3g} MiB"] if pd.notna(span["bytes"]) else []
-    start, end = float(span["start_s"]), float(span["end_s"])
-    where = f"Rank {span['rank']}, lane {span['lane']}, {time(start)} to {time(end)}: {time(end - start)}."
-    return [", ".join([str(span["name"]).replace("_", " "), *labels, *size]), where]
+    def _span_lines(self, span: pd.Series) -> list[str]:
+        """Return what a span is that is no op of a pipeline: a collective, the optimizer."""
+        names = (*(["stage"] if self.row == RANK else []), "micro_batch", "bucket")
+        labels = [f"{name.replace('_', '-')} {span[name]}" for name in names if pd.notna(span[name])]
+        size = [f"{span['bytes'] / 2**20:.3g} MiB"] if pd.notna(span["bytes"]) else []
+        start, end = float(span["start_s"]), float(span["end_s"])
+        times = f"{self.time(start)} to {self.time(end)}: {self.time(end - start)}"
+        where = f"{self.row.capitalize()} {span['rank']}, lane {span['lane']}, {times}."
+        return [", ".join([_words(span["name"]), *labels, *size]), where]
 
 
 def _short(row: Any) -> str:
@@ -202,11 +202,11 @@ def _short(row: Any) -> str:
     if row.name in EVENT_KINDS and pd.notna(row.stage) and pd.notna(row.micro_batch):
         return str(Op(EVENT_KINDS[row.name], int(row.stage), int(row.micro_batch)))
     number = next((f" {int(value)}" for value in (row.bucket, row.micro_batch) if pd.notna(value)), "")
-    return f"{row.name.replace('_', ' ')}{number}"
+    return f"{_words(row.name)}{number}"
 
 
-def _agree(verb: str, count: int) -> str:
-    return verb if count > 1 else {"begin": "begins", "go on": "goes on"}[verb]
+def _words(name: object) -> str:
+    return str(name).replace("_", " ")
 
 
 def _listed(words: Sequence[str]) -> str:

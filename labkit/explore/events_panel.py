@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from labkit.draw import memory_strips
-from labkit.draw.layout import Layout, Part, TimeAxis, from_zero, lay_out, prepare
-from labkit.draw.panel import BAR_COLUMNS, Label, Mark, Panel
+from labkit.draw.layout import Part, TimeAxis, from_zero, lay_out, prepare, row_word
+from labkit.draw.memory_strips import pieces_of, strips_of
+from labkit.draw.panel import Label, Mark, Panel
 from labkit.explore.event_explanations import EventExplainer, ReplayedRun, replayed_run
 from labkit.schedule import Schedule
 from labkit.simulate.replay import Replay
@@ -45,22 +47,15 @@ def events_panel(
     tables = {name: prepare(table, name or "Timeline(events)") for name, table in given.items()}
     if ideal is not None:
         tables = {name: from_zero(table) for name, table in tables.items()}
-    parts = [Part(name, _HEIGHTS[name], table.assign(start=table["start_s"])) for name, table in tables.items()]
-    layout = lay_out(parts, strip=_STRIP if memory else 0.0)
-    runs = (
-        [ReplayedRun.of(replay, time)]
-        if replay
-        else [replayed_run(table, schedule, name, time) for name, table in tables.items()]
-    )
-    explainer = EventExplainer(tables, runs, time)
-    each = [_bars(part.events) for part in parts]
-    bars = pd.concat(each, ignore_index=True) if len(each) > 1 else each[0]
+    parts = [Part(name, _HEIGHTS[name], table) for name, table in tables.items()]
+    panel, row = lay_out(parts, strip=_STRIP if memory else 0.0), row_word(*tables.values())
+    runs: list[ReplayedRun | None] = [ReplayedRun.of(replay, time)] if replay else []
+    runs = runs or [replayed_run(table, schedule, name, time, row) for name, table in tables.items()]
+    explainer = EventExplainer(tables, runs, time, row)
     happened = list(tables.values())[-1]
-    strips, peaks = _strips(happened, replay, layout, cap, most_kept) if memory else (None, [])
-    return Panel(
-        bars=bars,
-        height=layout.height,
-        rows=_labels(layout),
+    strips, peaks = _strips(happened, replay, panel, cap, most_kept) if memory else (None, [])
+    return dataclasses.replace(
+        panel,
         title=title,
         facts=facts,
         marks=_marks(tables) if ideal is not None else [],
@@ -69,7 +64,7 @@ def events_panel(
         strips=strips,
         peaks=peaks,
         clocks=_clocks(happened),
-        moments=np.unique(bars[["left", "right"]].to_numpy()),
+        moments=np.unique(panel.bars[["left", "right"]].to_numpy()),
         explain=explainer.explain,
         narrate=explainer.narrate,
     )
@@ -77,19 +72,6 @@ def events_panel(
 
 def _marks(tables: Mapping[str, pd.DataFrame]) -> list[Mark]:
     return [Mark(float(table["end_s"].max()), f"{name} ends", name == "predicted") for name, table in tables.items()]
-
-
-def _bars(events: pd.DataFrame) -> pd.DataFrame:
-    micro_batch, bucket = (events[name].to_numpy(dtype=float, na_value=np.nan) for name in ("micro_batch", "bucket"))
-    numbers = np.where(np.isnan(micro_batch), bucket, micro_batch).tolist()
-    labels = ["" if number != number else str(int(number)) for number in numbers]
-    columns = [events[name].array for name in ("start_s", "end_s", "top", "height", "name", "chunk")]
-    return pd.DataFrame(dict(zip(BAR_COLUMNS, [*columns, labels], strict=True)))
-
-
-def _labels(layout: Layout) -> list[Label]:
-    ranks = [Label((top + bottom) / 2, f"{layout.row} {rank}") for rank, (top, bottom) in layout.ranks.items()]
-    return ranks + [Label(middle, text, small=True) for middle, text in layout.lanes if text]
 
 
 def _clocks(events: pd.DataFrame) -> np.ndarray:
@@ -107,23 +89,11 @@ def _clocks(events: pd.DataFrame) -> np.ndarray:
 
 
 def _strips(
-    events: pd.DataFrame, replay: Replay | None, layout: Layout, cap: float | None, most_kept: float | None
+    events: pd.DataFrame, replay: Replay | None, panel: Panel, cap: float | None, most_kept: float | None
 ) -> tuple[pd.DataFrame, list[Label]]:
     """Return what each rank keeps as a strip under it, and its peak to stand beside it."""
-    end_s = float(events["end_s"].max())
-    pieces = memory_strips.pieces_of_replay(replay, end_s) if replay else memory_strips.pieces_of(events, end_s)
+    pieces = pieces_of(events, float(events["end_s"].max()), replay)
     most = max(float(pieces["micro_batches"].max()), cap or 0.0, most_kept or 0.0)
-    rank, kept = (pieces[name].to_numpy() for name in ("rank", "micro_batches"))
-    tops, bottoms = np.array([layout.strips[number] for number in rank.tolist()]).reshape(-1, 2).T
-    strips = pd.DataFrame(
-        {
-            "left": pieces["start_s"].to_numpy(),
-            "right": pieces["end_s"].to_numpy(),
-            "top": tops + 0.06,
-            "bottom": bottoms,
-            "share": kept / most,
-            "over": (kept > (cap or np.inf)).astype("uint8"),
-        }
-    )
-    peaks = {number: f"{kept[rank == number].max():g}" for number in np.unique(rank).tolist()}
-    return strips, [Label(sum(layout.strips[number]) / 2, peak) for number, peak in peaks.items()]
+    peaks: dict[Any, float] = pieces.groupby("rank")["micro_batches"].max().to_dict()
+    labels = [Label(panel.ranks[rank][1] + _STRIP / 2, f"{peak:g}") for rank, peak in peaks.items()]
+    return strips_of(pieces, panel, _STRIP, most, cap or np.inf), labels

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from labkit.draw.palette import THEMES
 from labkit.explore.scene_message import as_text
 
 BROWSER = Path(__file__).parent / "browser"
@@ -40,8 +41,8 @@ _PAGE = """<!doctype html>
 <title>{title}</title>
 <style>
 :root {{ color-scheme: light dark; }}
-body {{ margin: 16px auto; max-width: 1180px; padding: 0 16px; background: #ffffff; }}
-@media (prefers-color-scheme: dark) {{ body {{ background: #111111; color: #f0f3f6; }} }}
+body {{ margin: 16px auto; max-width: 1180px; padding: 0 16px; background: {light[ground]}; }}
+@media (prefers-color-scheme: dark) {{ body {{ background: {dark[ground]}; color: {dark[ink]}; }} }}
 h1 {{ font: 600 18px system-ui, sans-serif; }}
 {css}
 </style>
@@ -77,8 +78,10 @@ def _in_its_own_scope(text: str) -> str:
 
 
 def style() -> str:
-    """Return the style sheet."""
-    return (BROWSER / "timeline.css").read_text(encoding="utf-8")
+    """Return the style sheet, with the colours of both themes."""
+    colours = {theme: " ".join(f"--lk-{name}: {each};" for name, each in THEMES[theme].items()) for theme in THEMES}
+    themes = f'.labkit-timeline {{ {colours["light"]} }}\n.labkit-timeline[data-theme="dark"] {{ {colours["dark"]} }}\n'
+    return themes + (BROWSER / "timeline.css").read_text(encoding="utf-8")
 
 
 def standalone_html(scene: dict[str, Any], written: dict[str, Any], title: str) -> str:
@@ -88,6 +91,5 @@ def standalone_html(scene: dict[str, Any], written: dict[str, Any], title: str) 
     """
     content = json.dumps({"scene": as_text(scene), "written": written}, separators=(",", ":")).replace("<", "\\u003c")
     code = module().replace("export default { render };", "").replace("</script", "<\\/script")
-    return _PAGE.format(
-        title=html.escape(title), alt=html.escape(scene["alt"]), css=style(), scene=content, module=code
-    )
+    words = {"title": html.escape(title), "alt": html.escape(scene["alt"])}
+    return _PAGE.format(**THEMES, **words, css=style(), scene=content, module=code)

@@ -134,7 +134,7 @@ def queue_panel(events: pd.DataFrame, title: str = "Worker threads and their que
 
 def queue_timeline(events: pd.DataFrame) -> Timeline:
     """Return recorded queues as a picture to step through. Raises ValueError as queue_table."""
-    from labkit.draw.panel_figure import panel_figure
+    from labkit.draw.painter import panel_figure
     from labkit.explore.static_fallback import StaticForm
     from labkit.explore.timeline import Timeline
 

@@ -100,16 +100,18 @@ class _State(NamedTuple):
 class IdleReasons:
     """The reasons for idle times of one run, for a caller that asks about many, such as a picture.
 
-    ``as_text`` writes a time, in seconds on the clock of the event table.
+    ``as_text`` writes a time, in seconds on the clock of the event table; ``row`` is what its
+    sentences call a rank, such as "stage" where a rank is a thread that has one.
     """
 
     run: Replay
     waited_for: list[int | None]
     as_text: Callable[[float], str]
+    row: str = "rank"
 
     @classmethod
-    def of(cls, run: Replay, as_text: Callable[[float], str]) -> IdleReasons:
-        return cls(run, attribute_delays(run).waited_for, as_text)
+    def of(cls, run: Replay, as_text: Callable[[float], str], row: str = "rank") -> IdleReasons:
+        return cls(run, attribute_delays(run).waited_for, as_text, row)
 
     def at(self, rank: int, time: float) -> Idle:
         """Return why ``rank`` is idle at ``time``: see :func:`explain_idle`."""
@@ -140,16 +142,18 @@ class IdleReasons:
         """Return the state of ``rank`` with a sentence to read."""
         code, op, waits_for = self._state(rank, time)
         if code == "busy":
-            sentence = f"rank {rank} is not idle: it is busy with {self._op(op)} until {self._ends(op)}"
+            sentence = f"{self.row} {rank} is not idle: it is busy with {self._op(op)} until {self._ends(op)}"
         elif code == "done":
-            sentence = f"rank {rank} has nothing left to do: its last op, {self._op(op)}, ended at {self._ends(op)}"
+            sentence = (
+                f"{self.row} {rank} has nothing left to do: its last op, {self._op(op)}, ended at {self._ends(op)}"
+            )
         elif waits_for is None:
-            sentence = f"rank {rank} has all that {self._op(op)} needs, and begins it only at {self._begins(op)}"
+            sentence = f"{self.row} {rank} has all that {self._op(op)} needs, and begins it only at {self._begins(op)}"
         else:
             why = (
                 f"under way until {self._begins(op)}" if code == "hop" else f"late because {self._why(waits_for, time)}"
             )
-            sentence = f"rank {rank} waits for {self._op(waits_for)}, {self._output(waits_for)}; it is {why}"
+            sentence = f"{self.row} {rank} waits for {self._op(waits_for)}, {self._output(waits_for)}; it is {why}"
         return Idle(
             code,
             sentence,
@@ -163,24 +167,24 @@ class IdleReasons:
         rank = self.run.dependencies.rank[late]
         code, op, waits_for = self._state(rank, time)
         while waits_for is not None and code != "hop":
-            chain.append(f"rank {rank} waits for {self._op(waits_for)}")
+            chain.append(f"{self.row} {rank} waits for {self._op(waits_for)}")
             rank = self.run.dependencies.rank[waits_for]
             code, op, waits_for = self._state(rank, time)
         if waits_for is not None:
-            root = f"{self._output(waits_for)} is under way to rank {rank} until {self._begins(op)}"
+            root = f"{self._output(waits_for)} is under way to {self.row} {rank} until {self._begins(op)}"
         elif code == "busy":
             name = "it" if op == late else str(self._op(op))
-            root = f"rank {rank} is busy with {name} until {self._ends(op)}"
+            root = f"{self.row} {rank} is busy with {name} until {self._ends(op)}"
         else:
-            root = f"rank {rank} begins {self._op(op)} only at {self._begins(op)}"
+            root = f"{self.row} {rank} begins {self._op(op)} only at {self._begins(op)}"
         if len(chain) > 3:
-            chain[1:-1] = [f"{len(chain) - 2} more ranks wait likewise"]
+            chain[1:-1] = [f"{len(chain) - 2} more {self.row}s wait likewise"]
         return listed([*chain, root])
 
     def _output(self, number: int) -> str:
         op = self._op(number)
         what = "activation" if op.kind == "F" else "gradient"
-        return f"the {what} of micro-batch {op.micro_batch} from rank {self.run.dependencies.rank[number]}"
+        return f"the {what} of micro-batch {op.micro_batch} from {self.row} {self.run.dependencies.rank[number]}"
 
     def _op(self, number: int) -> Op:
         return self.run.dependencies.ops[number]

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from labkit.draw.layout import time_axis
+from labkit.draw.painter import panel_figure
 from labkit.draw.panel import BAR_COLUMNS, Label, Mark, Panel
-from labkit.draw.panel_figure import panel_figure
 from labkit.draw.picture import drawn_data
 
 AXIS = time_axis(5.0)

@@ -6,10 +6,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from drawn_artists import drawn_bars, on_screen, overlapping
+from drawn_artists import drawn_bars, idle_boxes, on_screen, overlapping
 from drawn_tables import event, two_ranks
 from matplotlib.collections import PolyCollection
-from matplotlib.patches import Rectangle
 
 from labkit.draw import schedules
 from labkit.draw.picture import drawn_data
@@ -124,17 +123,17 @@ def test_what_was_measured_late_starts_at_0_and_ranks_idle_from_the_first_op_of_
     rows += [event(0, "send", 101, 101.5, "comm"), event(1, "send", 103, 104, "comm")]
     (ax,) = schedules({"measured": event_table(rows)}, memory=False).axes
     assert {(box[0], box[1]) for box in drawn_bars(ax)} == {(0, 1), (1.5, 3), (1, 1.5), (3, 4)}
-    idle = [each for each in ax.patches if isinstance(each, Rectangle)]
-    assert [(each.get_x(), each.get_width()) for each in idle] == [(0, 3), (0, 3)]
-    assert {round(each.get_height(), 6) for each in idle} == {0.86}  # behind the lane compute, not behind comm
+    idle = idle_boxes(ax)
+    assert [(left, right) for left, right, *_ in idle] == [(0, 3), (0, 3)]
+    assert {round(bottom - top, 6) for *_, top, bottom in idle} == {0.86}  # behind the lane compute, not behind comm
     assert ax.get_xlim()[1] >= 4
 
 
 def test_a_rank_that_waits_is_grey_behind_its_bars(five_tables):
     ax = schedules(five_tables, memory=False).axes[0]
     tops = sorted({round(box[2], 6) for box in drawn_bars(ax)})
-    assert sorted(round(each.get_y(), 6) for each in ax.patches) == tops
-    assert {each.get_width() for each in ax.patches} == {33}
+    assert sorted(round(top, 6) for *_, top, _ in idle_boxes(ax)) == tops
+    assert {(left, right) for left, right, *_ in idle_boxes(ax)} == {(0, 33)}
 
 
 # --- memory ---------------------------------------------------------------------------------------

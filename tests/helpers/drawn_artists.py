@@ -3,17 +3,24 @@
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 
+from labkit.draw.palette import IDLE
+
 
 def drawn_bars(ax):
     """Every bar as (left, right, top, bottom), in data units."""
     return [box for box, _ in coloured_bars(ax)]
 
 
-def coloured_bars(ax):
+def idle_boxes(ax):
+    """Every grey box behind bars as (left, right, top, bottom)."""
+    return [box for box, colour in coloured_bars(ax, zorder=1) if colour == IDLE]
+
+
+def coloured_bars(ax, zorder=2):
     """Every bar as ((left, right, top, bottom), colour)."""
     boxes = []
     for collection in ax.collections:
-        if not isinstance(collection, PolyCollection) or collection.get_zorder() != 2:
+        if not isinstance(collection, PolyCollection) or collection.get_zorder() != zorder:
             continue  # memory strips and idle cells lie behind
         colours = collection.get_facecolor()
         for i, path in enumerate(collection.get_paths()):

@@ -1,9 +1,12 @@
-// Colours around the bars, light and dark. Those of the bars come from labkit.draw.palette.
+// Light or dark, and the colours around the bars: those of labkit.draw.palette.THEMES, by way of the
+// style sheet. The bars bring their own.
 
-export const THEMES = {
-  light: { ink: "#1f2328", muted: "#57606a", idle: "#ececec", kept: "#9aa5b1", alarm: "#b42318", ground: "#ffffff", focus: "#0a58ca" },
-  dark: { ink: "#f0f3f6", muted: "#b3bcc6", idle: "#2b3036", kept: "#6e7781", alarm: "#ff8a7a", ground: "#111111", focus: "#79b8ff" },
-};
+const NAMES = ["ink", "muted", "focus", "idle", "kept", "alarm"];
+
+export function coloursOf(root) {
+  const style = getComputedStyle(root);
+  return Object.fromEntries(NAMES.map((name) => [name, style.getPropertyValue(`--lk-${name}`).trim()]));
+}
 
 // Return "light" or "dark": JupyterLab says which on its body; elsewhere it is the reader's choice.
 export function themeNow() {

@@ -6,7 +6,7 @@ import { layOut, placeOf } from "./layout.js";
 import { Painter } from "./painter.js";
 import { Playback } from "./playback.js";
 import { readScene } from "./scene.js";
-import { THEMES, onThemeChange, themeNow } from "./themes.js";
+import { coloursOf, onThemeChange, themeNow } from "./themes.js";
 import { Viewport } from "./viewport.js";
 
 const SLACK = 3; // px beside a bar that still hit it
@@ -83,20 +83,21 @@ export class TimelineView {
     if (this.waiting) return;
     this.waiting = requestAnimationFrame(() => {
       this.waiting = null;
-      const theme = themeNow();
-      this.root.dataset.theme = theme;
+      if (this.root.dataset.theme !== themeNow()) this.colours = null;
+      this.root.dataset.theme = themeNow();
       const width = Math.floor(this.stage.clientWidth);
       if (!width) { // folded away, or for a frame or two while JupyterLab changes its theme
         if (this.framesWithout++ < MOST_FRAMES_WITHOUT) this.draw();
         return;
       }
       this.framesWithout = 0;
+      this.colours ??= coloursOf(this.root);
       this.layout = layOut(this.scene, width);
       const { scene, layout, viewport, hovered, pinned, focus } = this;
       const focused = document.activeElement === this.stage ? focus : null;
       const showCritical = this.critical.getAttribute("aria-pressed") === "true";
       const playhead = this.playback.position;
-      this.painter.paint({ scene, layout, viewport, theme: THEMES[theme], playhead, hovered, pinned, focus: focused, showCritical });
+      this.painter.paint({ scene, layout, viewport, theme: this.colours, playhead, hovered, pinned, focus: focused, showCritical });
       if (this.legendOf !== scene) this.fillLegend();
       this.root.dataset.drawn = String(++this.drawn);
       this.root.dataset.version = String(scene.version);

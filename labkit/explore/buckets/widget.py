@@ -12,7 +12,7 @@ import pandas as pd
 from labkit.base.checks import check_number, check_world_size
 from labkit.cost import Link
 from labkit.draw.layout import TimeAxis, time_axis
-from labkit.draw.panel_figure import panel_figure
+from labkit.draw.painter import panel_figure
 from labkit.explore.buckets.bucket_plan import ASSIGN, ONE_BUCKET, ONE_EACH, RULES, make_buckets
 from labkit.explore.buckets.gradients import MIB, MODELS, Gradients, check_model, predicted_gradients
 from labkit.explore.buckets.overlap_run import OverlapRun, run_overlap

@@ -1,12 +1,11 @@
 """Explore what moves between ranks: grids of cells, rank by chunk, that change from step to step.
 
-cells             a table of cells, and its panel
-rings             the ring, the parameter server and the naive ring, step by step
-filled_ring       the ring as the reader filled it in by hand: fill_ring
+rings             the ring, the parameter server and the naive ring, step by step; ring_panel: how
+                  that is shown and said
+ring_answer       the ring as the reader filled it in by hand: fill_ring
 recorded_ring     the reader's own ring, as it was recorded in real ranks
-marked            tensors whose numbers say whose they are
+tagged_tensor     tensors whose numbers say whose they are
 collectives_seen  seven collectives, as real ranks saw them
 placement_map     where the parts of a model live; placement_rank weighs them in real ranks
-ring_widget       ring_explorer
-grid_widgets      collectives_explorer, placement_explorer
+widget            ring_explorer, collectives_explorer, placement_explorer
 """

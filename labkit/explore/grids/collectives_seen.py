@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from labkit.base.checks import check_number, is_whole
-from labkit.explore.grids.cells import Grid, intervals
-from labkit.explore.grids.marked import bits_of, marked_tensor
-from labkit.explore.grids.rings import in_words, ranks_in
+from labkit.base.texts import listed
+from labkit.draw.cells import Cell, cell_panel
+from labkit.draw.panel import Panel
+from labkit.explore.grids.ring_panel import chunk_word, ranks_in
+from labkit.explore.grids.rings import check_ranks
+from labkit.explore.grids.tagged_tensor import parts_in, tagged_tensor
 from labkit.explore.rank_run import run_on_ranks
 
 MOST_RANKS = 8
@@ -26,21 +26,20 @@ SEVEN = {
 }
 
 
-def seen_collectives(world_size: int = 4) -> dict[str, Grid]:
-    """Return a grid with the steps before and after for each of seven collectives, by name.
+def seen_collectives(world_size: int = 4) -> dict[str, Panel]:
+    """Return a panel for each of seven collectives, by name: what so many real ranks had and got.
 
-    It is made of what so many real ranks had and got, rank 0 being the root.
+    Rank 0 is the root. The first step shows what they had, and the second what they got beside it.
 
     Raises TypeError or ValueError for fewer than 2 or more than 8 ranks, and what
     :func:`labkit.launch.launch` raises.
     """
-    expected = f"a whole number of ranks, 2 to {MOST_RANKS}"
-    check_number("world_size", world_size, lambda n: is_whole(n) and 2 <= n <= MOST_RANKS, expected)
+    check_ranks(world_size, MOST_RANKS)
     seen = run_on_ranks(_observe, world_size=world_size, tasks=[]).values
-    return {name: _grid(name, [rank[name] for rank in seen]) for name in SEVEN}
+    return {name: _panel(name, [rank[name] for rank in seen]) for name in SEVEN}
 
 
-def _observe() -> dict[str, np.ndarray]:
+def _observe() -> dict[str, Any]:
     """Return for each collective what this rank gives and what it gets, as [2, chunk, …]."""
     import torch
     import torch.distributed as dist
@@ -48,76 +47,49 @@ def _observe() -> dict[str, np.ndarray]:
     from labkit.launch import device
 
     rank, n = dist.get_rank(), dist.get_world_size()
-    whole, root = marked_tensor(rank, n).to(device()), rank == 0
+    whole, root = tagged_tensor(rank, n).to(device()), rank == 0
     nothing = torch.zeros_like(whole)
     part = nothing.clone()
     part[rank] = whole[rank]  # what a rank has that has a part only
-    seen = {}
 
-    copy = whole.clone()
-    dist.broadcast(copy, src=0)
-    seen["broadcast"] = whole if root else nothing, copy
+    gave = dict.fromkeys(SEVEN, whole) | {"gather": part, "all_gather": part}
+    if not root:
+        gave |= {"broadcast": nothing, "scatter": nothing}
+    in_place = ("broadcast", "reduce", "all_reduce")
+    got = {name: (whole if name in in_place else nothing).clone() for name in SEVEN}
 
-    got = nothing.clone()
-    dist.scatter(got[rank], list(whole) if root else None, src=0)
-    seen["scatter"] = whole if root else nothing, got
+    dist.broadcast(got["broadcast"], src=0)
+    dist.scatter(got["scatter"][rank], list(whole) if root else None, src=0)
+    dist.gather(whole[rank], list(got["gather"]) if root else None, dst=0)
+    dist.all_gather(list(got["all_gather"]), whole[rank])
+    dist.reduce(got["reduce"], dst=0)
+    dist.reduce_scatter(got["reduce_scatter"][rank], list(whole))
+    dist.all_reduce(got["all_reduce"])
 
-    got = nothing.clone()
-    dist.gather(whole[rank], list(got) if root else None, dst=0)
-    seen["gather"] = part, got
-
-    got = nothing.clone()
-    dist.all_gather(list(got), whole[rank])
-    seen["all_gather"] = part, got
-
-    total = whole.clone()
-    dist.reduce(total, dst=0)
-    seen["reduce"] = whole, total if root else nothing
-
-    got = nothing.clone()
-    dist.reduce_scatter(got[rank], list(whole))
-    seen["reduce_scatter"] = whole, got
-
-    total = whole.clone()
-    dist.all_reduce(total)
-    seen["all_reduce"] = whole, total
-    return {name: torch.stack(both).cpu().numpy() for name, both in seen.items()}
+    if not root:
+        got["reduce"] = nothing
+    return {name: torch.stack([gave[name], got[name]]).cpu().numpy() for name in SEVEN}
 
 
-def _grid(name: str, seen: Sequence[Any]) -> Grid:
-    """Return the grid of a collective from what each rank gave and got."""
-    n, strange = len(seen), list[str]()
-    states = np.array(
-        [[bits_of(chunk, held[at][chunk], strange) for chunk in range(n)] for at in (0, 1) for held in seen]
-    )
-    before, after = (intervals(state[None]) for state in states.reshape(2, n, n))
-    cells = pd.concat([before, after.assign(appear=1, vanish=2)], ignore_index=True)
-    looks = [_look(int(bits), n, strange) for bits in cells["holds"]]
-    cells["name"], cells["shade"] = [look[0] for look in looks], 0
-    cells["label"] = [look[1] for look in looks]
-    cells["sentence"] = [
-        f"Rank {cell.rank}, chunk {cell.column}, {'after' if cell.appear else 'before'}: {look[2]}."
-        for cell, look in zip(cells.itertuples(), looks, strict=True)
-    ]
-    return Grid(
-        cells=cells.drop(columns="holds"),
-        columns=[str(chunk) for chunk in range(n)],
-        steps=["before", "after"],
-        narrate=lambda step: SEVEN[name],
-        n_ranks=n,
-        corner="chunk",
-        title=name,
-        facts=f"what {n} real ranks had and got",
-    )
+def _panel(name: str, seen: list[np.ndarray]) -> Panel:
+    """Return the panel of a collective from what each rank gave and got."""
+    n, cells, columns = len(seen), [], {}
+    for step, when, first in ((0, "before", 0), (1, "after", n + 1)):
+        for rank, chunk in np.ndindex(n, n):
+            columns[first + chunk] = f"{chunk_word(2 * n + 1)}{chunk} {when}"
+            if parts := parts_in(chunk, seen[rank][step, chunk]):
+                look, label, words = _look(parts, n)
+                sentence = f"Rank {rank}, chunk {chunk}, {when}: {words}."
+                cells.append(Cell(rank, first + chunk, step, 2, look, 0, label, sentence))
+    facts, rows = f"what {n} real ranks had and got", [f"rank {rank}" for rank in range(n)]
+    return cell_panel(cells, rows, columns, ["before", "after"], lambda _: SEVEN[name], title=name, facts=facts)
 
 
-def _look(bits: int, n: int, strange: Sequence[str]) -> tuple[str, str, str]:
+def _look(parts: int | str, n: int) -> tuple[str, str, str]:
     """Return name, label and a description of what a cell holds."""
-    if bits < 0:
-        return "no such sum", "?", strange[-bits - 1]
-    ranks = ranks_in(bits)
-    if len(ranks) == n:
+    if isinstance(parts, str):
+        return "no such sum", "?", parts
+    if parts == (1 << n) - 1:
         return "whole sum", "Σ", f"the sum of all {n} ranks' chunks"
-    if len(ranks) == 1:
-        return f"from rank {ranks[0]}", str(ranks[0]), f"what rank {ranks[0]} had there"
-    return "partial sum", " ".join(map(str, ranks)), f"the sum of ranks {in_words(ranks)}"
+    whose = listed(ranks_in(parts))  # of these collectives, a single rank
+    return f"from rank {whose}", whose, f"what rank {whose} had there"

@@ -9,14 +9,15 @@ from typing import NamedTuple
 import pandas as pd
 
 from labkit.cost.memory import ADAM_BYTES, GIB, GPT3_SIZES, GRADIENT_BYTES, VOCABULARY, WEIGHT_BYTES, Size, parameters
-from labkit.explore.grids.cells import CELL_COLUMNS, Grid
+from labkit.draw.cells import Cell, cell_panel
+from labkit.draw.panel import Panel
 from labkit.explore.grids.rings import digits, in_units
 from labkit.explore.rank_run import run_on_ranks
 from labkit.todo import TodoError
 
 KINDS = {"weights": WEIGHT_BYTES, "gradients": GRADIENT_BYTES, "optimizer state": ADAM_BYTES}
-COLUMNS = {"weights": "weights", "gradients": "gradients", "optimizer state": "Adam"}
 N_STAGES, MOST_RANKS = 2, 4
+COLUMNS = [f"stage {stage}\n{kind}" for stage in range(N_STAGES) for kind in ("weights", "gradients", "Adam")]
 
 
 class Setting(NamedTuple):
@@ -61,6 +62,11 @@ class Kept(NamedTuple):
     n_bytes: float
     digest: str = ""
 
+    @property
+    def part(self) -> tuple[int, int, str]:
+        """What it is: the same in all ranks that keep a copy."""
+        return self.setting, self.stage, self.name
+
 
 def kept_of_size(model: str = "1.3B") -> list[Kept]:
     """Return what each rank keeps of a GPT-3, in each setting.
@@ -78,9 +84,11 @@ def kept_of_size(model: str = "1.3B") -> list[Kept]:
     for number, setting in enumerate(SETTINGS):
         for rank, stages in enumerate(setting.stages):
             counts = stage_parameters(sizes[model], tied=len(stages) == N_STAGES)
-            for stage in stages:
-                for name, each in KINDS.items():
-                    kept.append(Kept(number, rank, stage, name, counts[stage], counts[stage] * each))
+            kept += [
+                Kept(number, rank, stage, name, counts[stage], counts[stage] * each)
+                for stage in stages
+                for name, each in KINDS.items()
+            ]
     return kept
 
 
@@ -120,27 +128,29 @@ def kept_in_ranks() -> list[Kept]:
 
 def agree(kept: Sequence[Kept]) -> bool:
     """Return whether ranks with the same stage had the same weights in each setting."""
-    weights = [each for each in kept if each.name == "weights"]
-    return len({(each.setting, each.stage, each.digest) for each in weights}) == N_STAGES * len(SETTINGS)
+    digests = {(each.part, each.digest) for each in kept if each.name == "weights"}
+    return len(digests) == N_STAGES * len(SETTINGS)
 
 
-# --- as grid and table ----------------------------------------------------------------------------
+# --- as panel and table ---------------------------------------------------------------------------
 
 
-def placement(kept: Sequence[Kept], title: str, facts: str = "") -> Grid:
-    """Return a grid whose steps are the four settings; the number in a cell is its bytes."""
+def placement_panel(kept: Sequence[Kept], title: str, facts: str = "") -> Panel:
+    """Return a panel whose steps are the four settings; the number in a cell is its bytes."""
     unit, power = ("GiB", 3) if max(each.n_bytes for each in kept) >= GIB / 100 else ("KiB", 1)
-    kinds, rows = list(KINDS), []
+    cells = []
     for each in kept:
-        column = each.stage * len(kinds) + kinds.index(each.name)
+        column = each.stage * len(KINDS) + list(KINDS).index(each.name)
         label = digits(each.n_bytes / 1024**power)
-        rows.append((each.rank, column, each.setting, each.setting + 1, each.name, 0, label, _sentence(each, kept)))
-    return Grid(
-        cells=pd.DataFrame(rows, columns=list(CELL_COLUMNS)),
-        columns=[f"stage {stage}\n{short}" for stage in range(N_STAGES) for short in COLUMNS.values()],
-        steps=[setting.name for setting in SETTINGS],
-        narrate=lambda step: SETTINGS[step].sentence,
-        n_ranks=MOST_RANKS,
+        cells.append(
+            Cell(each.rank, column, each.setting, each.setting + 1, each.name, 0, label, _sentence(each, kept))
+        )
+    return cell_panel(
+        cells,
+        [f"rank {rank}" for rank in range(MOST_RANKS)],
+        {column: name.replace("\n", " ") for column, name in enumerate(COLUMNS)},
+        [setting.name for setting in SETTINGS],
+        lambda step: SETTINGS[step].sentence,
         title=f"{title}, {unit} a rank",
         facts=facts,
     )
@@ -151,16 +161,12 @@ def placement_table(kept: Sequence[Kept]) -> pd.DataFrame:
 
     Columns: ``setting, ranks, weights, gradients, optimizer state, fullest rank, all ranks``.
     """
-    rows = []
-    for number, setting in enumerate(SETTINGS):
-        of_rank = [dict.fromkeys(KINDS, 0.0) for _ in setting.stages]
-        for each in kept:
-            if each.setting == number:
-                of_rank[each.rank][each.name] += each.n_bytes
-        together = [sum(kinds.values()) for kinds in of_rank]
-        fullest = of_rank[together.index(max(together))]
-        rows.append((setting.name, len(of_rank), *fullest.values(), max(together), sum(together)))
-    return pd.DataFrame(rows, columns=["setting", "ranks", *KINDS, "fullest rank", "all ranks"])
+    ranks = pd.DataFrame(kept).pivot_table("n_bytes", ["setting", "rank"], "name", "sum")[list(KINDS)]
+    together = ranks.sum(axis=1).groupby("setting")
+    table = ranks.loc[together.idxmax()].reset_index(drop=True).rename_axis(columns=None)
+    table.insert(0, "setting", [setting.name for setting in SETTINGS])
+    table.insert(1, "ranks", together.count())
+    return table.assign(**{"fullest rank": together.max(), "all ranks": together.sum()})
 
 
 def _sentence(one: Kept, kept: Sequence[Kept]) -> str:
@@ -168,13 +174,10 @@ def _sentence(one: Kept, kept: Sequence[Kept]) -> str:
         f"Rank {one.rank}, stage {one.stage}: {in_units(one.n_bytes)} of {one.name}, "
         f"{one.n_bytes / one.parameters:.3g} bytes for each of {one.parameters:,} parameters."
     )
-    same = (one.setting, one.stage, one.name)
-    others = [each for each in kept if (each.setting, each.stage, each.name) == same and each.rank != one.rank]
+    others = [each for each in kept if each.part == one.part and each.rank != one.rank]
     if not others:
         return f"{text} No other rank has them."
-    other = others[0]
+    has = f"{text} Rank {others[0].rank} has"
     if one.digest:
-        return f"{text} Rank {other.rank} has {'the same, bit by bit' if one.digest == other.digest else 'others'}."
-    if one.name == "gradients":
-        return f"{text} Rank {other.rank} has its own until they are averaged, and then the same."
-    return f"{text} Rank {other.rank} has the same."
+        return f"{has} {'the same, bit by bit' if one.digest == others[0].digest else 'others'}."
+    return f"{has} {'its own until they are averaged, and then the same' if one.name == 'gradients' else 'the same'}."

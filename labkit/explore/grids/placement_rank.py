@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -25,20 +25,16 @@ def weigh(settings: Sequence[Sequence[Sequence[int]]]) -> list[list[Weight]]:
     ``settings[i][rank]`` are the stages of a rank. Those of one pipeline have neighbouring numbers;
     ranks with the same stages see different samples, and average their gradients.
     """
-    return [_one_setting(stages) for stages in settings]
+    return [_one_setting([tuple(own) for own in stages]) for stages in settings]
 
 
-def _one_setting(stages: Sequence[Sequence[int]]) -> list[Weight]:
-    rank, length = dist.get_rank(), len(set(map(tuple, stages)))
-    ranks = range(len(stages))
-    pipelines = [list(ranks)[first : first + length] for first in ranks[::length]]
-    replicas = [[each for each in ranks if tuple(stages[each]) == own] for own in sorted(set(map(tuple, stages)))]
-    groups = {tuple(members): dist.new_group(members) for members in pipelines + replicas}  # by all ranks, in one order
+def _one_setting(stages: Sequence[tuple[int, ...]]) -> list[Weight]:
+    rank, ranks, length = dist.get_rank(), range(len(stages)), len(set(stages))
+    pipelines = [list(ranks[first : first + length]) for first in ranks[::length]]
+    replicas = [[each for each in ranks if stages[each] == own] for own in sorted(set(stages))]
+    own_pipeline, own_replicas = (dist.new_subgroups_by_enumeration(groups)[0] for groups in (pipelines, replicas))
     if rank not in ranks:
         return []
-    own_pipeline, own_replicas = (
-        next(groups[tuple(members)] for members in parts if rank in members) for parts in (pipelines, replicas)
-    )
     parts = nn.ModuleList(_stage(number) for number in stages[rank])
     optimizer = torch.optim.Adam(parts.parameters())
     x = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(rank // length))
@@ -60,16 +56,15 @@ def _stage(number: int) -> nn.Module:
     return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH))
 
 
-def _weights(number: int, part: nn.Module, optimizer: torch.optim.Optimizer) -> list[Weight]:
-    kinds: dict[str, Callable[[nn.Parameter], list[Any]]] = {
-        "weights": lambda parameter: [parameter],
-        "gradients": lambda parameter: [parameter.grad],
-        "optimizer state": lambda parameter: list(optimizer.state[parameter].values()),
+def _weights(stage: int, part: nn.Module, optimizer: torch.optim.Optimizer) -> list[Weight]:
+    parameters = list(part.parameters())
+    kinds: dict[str, list[Any]] = {
+        "weights": parameters,
+        "gradients": [parameter.grad for parameter in parameters],
+        "optimizer state": [tensor for parameter in parameters for tensor in optimizer.state[parameter].values()],
     }
-    count = sum(parameter.numel() for parameter in part.parameters())
-    found = []
-    for name, tensors_of in kinds.items():
-        tensors = [tensor.detach().cpu() for parameter in part.parameters() for tensor in tensors_of(parameter)]
-        digest = hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in tensors)).hexdigest()
-        found.append((number, name, count, sum(tensor.nbytes for tensor in tensors), digest))
-    return found
+    count, weights = sum(parameter.numel() for parameter in parameters), []
+    for name, tensors in kinds.items():
+        digest = hashlib.sha256(b"".join(tensor.detach().numpy().tobytes() for tensor in tensors)).hexdigest()
+        weights.append((stage, name, count, sum(tensor.nbytes for tensor in tensors), digest))
+    return weights

@@ -1,20 +1,18 @@
-"""Record the reader's own ring_all_reduce (dp.5) in real ranks, and retell it step by step.
+"""Record the reader's own ring_all_reduce (dp.5) in real ranks, and trace it step by step.
 
-The numbers in a rank's tensor say whose they are (:mod:`labkit.explore.grids.marked`). So whatever
-passes by, and whatever a rank holds, tells which parts have been added up in it.
+The numbers in a rank's tensor say whose they are (:mod:`labkit.explore.grids.tagged_tensor`). So
+whatever passes by, and whatever a rank holds, tells which parts have been added up in it.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 
-from labkit.explore.grids.marked import bits_of, marked_tensor
-from labkit.explore.grids.rings import SENT_COLUMNS, Row, Story, check_ranks, follow, least_tensors, moved_before
+from labkit.explore.grids.rings import RingTrace, check_ranks, messages_of, moved_before
+from labkit.explore.grids.tagged_tensor import parts_in, tagged_tensor
 from labkit.explore.rank_run import run_on_ranks
 
 TIMEOUT_S = 20.0
@@ -46,7 +44,7 @@ class _Log(NamedTuple):
     final: np.ndarray
 
 
-def record_ring(world_size: int = 4, ring: Callable[[Any], object] | None = None) -> Story:
+def record_ring(world_size: int = 4, ring: Callable[[Any], object] | None = None) -> RingTrace:
     """Return what ``labkit.dp.ring_all_reduce`` does, or ``ring``, as seen in so many real ranks.
 
     Raises RingError where dp.5 is still to do, raises or does not end; TypeError or ValueError for
@@ -65,7 +63,7 @@ def record_ring(world_size: int = 4, ring: Callable[[Any], object] | None = None
     except (RankError, LaunchTimeout) as error:
         source = Source(task_file("dp.5"), ["_exchange"])
         raise RingError(f"ring_all_reduce: {stopped_by(error, source, WAITS_FOR_RANKS)}") from None
-    return retell(run.values)
+    return trace_from_logs(run.values)
 
 
 def _observe(ring: Callable[[Any], object] | None) -> _Log:
@@ -78,7 +76,7 @@ def _observe(ring: Callable[[Any], object] | None) -> _Log:
         from labkit import dp
 
         ring = dp.ring_all_reduce
-    held = marked_tensor(dist.get_rank(), dist.get_world_size())
+    held = tagged_tensor(dist.get_rank(), dist.get_world_size())
     begun: list[Any] = []
     calls: list[_Call] = []
 
@@ -97,128 +95,74 @@ def _observe(ring: Callable[[Any], object] | None) -> _Log:
 
 
 class _Message(NamedTuple):
-    source: int
-    target: int
-    sent: int  # number of the call on either side
-    received: int
+    """A message: the call that sent it and the call that received it, each as (rank, number)."""
+
+    sent: tuple[int, int]
+    received: tuple[int, int]
 
 
-def retell(logs: Sequence[_Log]) -> Story:
-    """Return what the ranks saw as a story in steps.
+def trace_from_logs(logs: Sequence[_Log]) -> RingTrace:
+    """Return what the ranks saw, in steps.
 
     A message is in the first step in which it can be: after all whose end its sender or its
     receiver has waited for before.
 
     Raises RingError where there is nothing to tell: no message went from rank to rank.
     """
-    n = len(logs)
-    messages = _messages(logs)
+    n, messages = len(logs), _messages(logs)
     if not messages:
         names = sorted({call.name for log in logs for call in log.calls})
         what = f"it called {' and '.join(names)}" if names else "it called nothing of torch.distributed"
         raise RingError(f"ring_all_reduce sent no message from rank to rank: {what}. There are no steps to show")
     steps = _steps(messages, logs)
     n_steps = 1 + max(steps)
-    strange: list[str] = []
-    states = np.zeros((n_steps + 1, n, n), dtype=np.int64)
-    for rank, log in enumerate(logs):
-        for step, held in enumerate(_held(rank, log, messages, steps, n_steps)):
-            states[step, rank] = [bits_of(chunk, held[chunk], strange) for chunk in range(n)]
-    sent = [row for message, step in zip(messages, steps, strict=True) for row in _rows(message, step, logs, strange)]
-    whole = n**3 * 4
-    tensors = np.array([logs[message.source].calls[message.sent].n_bytes / whole for message in messages])
-    ends = ([message.source for message in messages], [message.target for message in messages])
-    out, into = (moved_before(np.array(steps), np.array(rank), tensors, (n_steps + 1, n)) for rank in ends)
-    table = pd.DataFrame(sent, columns=list(SENT_COLUMNS)).astype(int)
-    return Story(YOURS, n, states, table, out, into, tuple(strange))
+    step_of = {call: step for message, step in zip(messages, steps, strict=True) for call in message}
+    states = np.zeros((n_steps + 1, n, n), dtype=object)
+    for step, rank in np.ndindex(n_steps + 1, n):
+        calls = enumerate(logs[rank].calls)
+        held = next((call.held for i, call in calls if step_of.get((rank, i), -1) >= step), logs[rank].final)
+        states[step, rank] = [parts_in(chunk, held[chunk]) for chunk in range(n)]
+    rows, tensors = [], []
+    for ((source, number), (target, _)), step in zip(messages, steps, strict=True):
+        call = logs[source].calls[number]
+        rows += [(step, source, target, chunk) for chunk in _chunks(call, n)]
+        tensors.append(call.n_bytes / (4 * n**3))
+    sources, targets = zip(*[(message.sent[0], message.received[0]) for message in messages], strict=True)
+    out, into = (moved_before(steps, ranks, tensors, (n_steps + 1, n)) for ranks in (sources, targets))
+    return RingTrace(YOURS, n, states, messages_of(rows), out, into)
 
 
 def _messages(logs: Sequence[_Log]) -> list[_Message]:
     """Return the messages: the k-th from a rank to another is the k-th that this one takes."""
-    ends: dict[tuple[int, int, str], list[int]] = defaultdict(list)
-    for rank, log in enumerate(logs):
-        for number, call in enumerate(log.calls):
-            if call.name == "send" and call.peer is not None:
-                ends[rank, call.peer, "send"].append(number)
-            elif call.name == "recv" and call.peer is not None:
-                ends[call.peer, rank, "recv"].append(number)
-    pairs = sorted({(source, target) for source, target, _ in ends})
+
+    def calls(rank: int, name: str, peer: int) -> list[tuple[int, int]]:
+        return [(rank, i) for i, call in enumerate(logs[rank].calls) if (call.name, call.peer) == (name, peer)]
+
     return [
-        _Message(source, target, sent, received)
-        for source, target in pairs
-        for sent, received in zip(ends[source, target, "send"], ends[source, target, "recv"], strict=False)
+        _Message(*ends)
+        for source, target in np.ndindex(len(logs), len(logs))
+        for ends in zip(calls(source, "send", target), calls(target, "recv", source), strict=False)
     ]
 
 
 def _steps(messages: Sequence[_Message], logs: Sequence[_Log]) -> list[int]:
     """Return the step of each message, from 0 on."""
-    at = {}
-    for number, message in enumerate(messages):
-        at[message.source, message.sent] = at[message.target, message.received] = number
-    earlier = [
-        [
-            at[end]
-            for rank, call in ((message.source, message.sent), (message.target, message.received))
-            for end in ((rank, ended) for ended in logs[rank].calls[call].after)
-            if end in at
-        ]
+    number = {call: i for i, message in enumerate(messages) for call in message}
+    causes = [
+        {number[rank, ended] for rank, i in message for ended in logs[rank].calls[i].after if (rank, ended) in number}
         for message in messages
     ]
     steps = [0] * len(messages)
     for _ in messages:  # a longer chain of messages there cannot be
-        later = [max((steps[cause] + 1 for cause in causes), default=0) for causes in earlier]
-        if later == steps:
+        before, steps = steps, [max((steps[cause] + 1 for cause in earlier), default=0) for earlier in causes]
+        if steps == before:
             break
-        steps = later
     return steps
 
 
-def _held(rank: int, log: _Log, messages: Sequence[_Message], steps: Sequence[int], n_steps: int) -> list[np.ndarray]:
-    """Return what a rank holds before each step, and in the end: as it was at its next call."""
-    step_of = {}
-    for message, step in zip(messages, steps, strict=True):
-        for end, call in ((message.source, message.sent), (message.target, message.received)):
-            if end == rank:
-                step_of[call] = step
-    first = [(step_of[number], call.held) for number, call in enumerate(log.calls) if number in step_of]
-    return [next((held for at, held in first if at >= step), log.final) for step in range(n_steps)] + [log.final]
-
-
-def _rows(message: _Message, step: int, logs: Sequence[_Log], strange: list[str]) -> list[Row]:
-    """Return a row for each chunk in a message, found by what is in it; none for other sizes."""
-    n = len(logs)
-    content = logs[message.source].calls[message.sent].message
-    if content is None or content.size % n**2:
+def _chunks(call: _Call, n: int) -> list[int]:
+    """Return which chunks a call sends, found by what is in them; none for other sizes."""
+    if call.message is None or call.message.size % n**2:
         return []
-    rows = []
-    for number, part in enumerate(content.reshape(-1, n, n)):
-        chunks = np.flatnonzero(part.any(axis=0))
-        chunk = int(chunks[0]) if len(chunks) == 1 else number
-        rows.append((step, message.source, message.target, chunk, bits_of(chunk, part, strange)))
-    return rows
-
-
-# --- what to say about it -------------------------------------------------------------------------
-
-
-def verdict(story: Story) -> str:
-    """Return in a few sentences what a recorded ring did, compared with the ring of the picture."""
-    whole, busiest, least = (1 << story.n) - 1, story.bytes_sent[-1].max(), least_tensors(story.n)
-    ideal = follow("ring", story.n)
-    done = int((story.states[-1] == whole).sum())
-    if done == story.n**2:
-        said = ["Every rank ends up with the whole sum."]
-    else:
-        count = f"Only {done}" if done else "None"
-        said = [f"{count} of {story.n**2} cells end up as the whole sum; point at one to see what is in it."]
-    if story.states.shape == ideal.states.shape and (story.states == ideal.states).all():
-        said.append("Step by step it is the ring of the picture.")
-    else:
-        said.append(f"It takes {story.n_steps} steps, the ring of the picture {ideal.n_steps}.")
-    compared = f"{busiest / least:.3g} times the least that an all_reduce needs"
-    if abs(busiest - least) < 0.01:
-        compared = "the least there can be"
-    elif busiest < least:
-        compared = f"less than the {least:.3g} that an all_reduce needs"
-    said.append(f"The busiest rank sends {busiest:.3g} times the tensor, {compared}.")
-    return " ".join(said)
+    found = [np.flatnonzero(part.any(axis=0)) for part in call.message.reshape(-1, n, n)]
+    return [int(of[0]) if len(of) == 1 else number for number, of in enumerate(found)]

@@ -1,15 +1,12 @@
 """Build a schedule by hand: the puzzle, from two ranks and one micro-batch to zero bubble.
 
-rules        what the ops are, how long they take, what a rank may keep
-rows         what one rank does and keeps
-board        what is placed; moves that give another board, or a refusal
-refusals     why a move cannot be, in a sentence
-history      undo and redo
+rules        what the ops are, how long they take, what a rank may keep; why a move is refused
+board        what is placed: for each rank its ops in order; moves that give another board
 levels       what each level asks, teaches and needs for par
 completion   a best way to finish a board
 hints        what to do next, and why; whether par is lost
 recognise    which of the papers' schedules it is
-game         what a reader does, by key or button, and what is answered
+game         what a reader does, by key or button, and what is answered; undo and redo
 picture      a board as panel, words, table, and as a figure
 widget       the same in a notebook: schedule_puzzle
 

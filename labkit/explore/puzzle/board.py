@@ -1,4 +1,4 @@
-"""Hold a schedule that is built by hand: what is placed, what may be, and what a move makes of it.
+"""Hold a schedule that is built by hand, for each rank its ops in order, and make moves.
 
 A board never changes: a move gives a new one, or a Refusal that says why not. Nothing here knows of
 a screen.
@@ -6,354 +6,218 @@ a screen.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-import pandas as pd
-
-from labkit.explore.puzzle import refusals
-from labkit.explore.puzzle.refusals import Refusal
-from labkit.explore.puzzle.rows import Bar, Row
-from labkit.explore.puzzle.rules import Rules
-from labkit.schedule import EVENT_NAMES, Op, Schedule
-from labkit.simulate import bubble_fraction, makespan
-from labkit.trace import event_table
+from labkit.explore.puzzle.rules import Refusal, Rules, missing_input, no_room
+from labkit.schedule import Op, Schedule, ScheduleError, find_dependencies
+from labkit.schedule.dependencies import earliest_times
+from labkit.simulate import bubble_fraction, simulate
 
 
-class Ready(NamedTuple):
-    """An op that may be placed now, and its earliest start."""
+class Bar(NamedTuple):
+    """When an op starts and ends, in seconds."""
 
-    op: Op
     start_s: float
-
-
-class Score(NamedTuple):
-    """A finished board: its makespan, the longest time of a rank from its first op to its last, how
-    long ranks are idle in all between those, idle ÷ (ranks × makespan), and by rank the most
-    activations that it keeps."""
-
-    makespan_s: float
-    span_s: float
-    idle_within_s: float
-    bubble: float
-    peaks: list[int]
+    end_s: float
 
 
 @dataclass(frozen=True, eq=False)
 class Board:
-    """What is placed so far under ``rules``: ``placed`` by op, ``rows`` by rank.
+    """What is placed so far under ``rules``: ``orders`` has for each rank its ops in order.
 
-        board = Board(rules).place("0F0").place("1F0")
-        board.place("1B1")            # a Refusal: 1B1 needs 1F1, which is not placed yet
+        board = Board(rules).place(Op("F", 0, 0))
+        board.place(Op("B", 1, 0))            # a Refusal: 1B0 needs 1F0, which is not placed yet
 
-    A move takes an op as such or as text ("1F0"). It returns the board after it or a
-    :class:`Refusal`. With ``free=True`` an op may be placed or removed whatever else needs it;
-    :meth:`violations` then lists what is wrong, and the board is not finished before nothing is.
-
-    Raises ValueError for text that is no op, TypeError for what is neither.
+    A rank runs one op after the other, each as early as that order lets it be. A move returns the
+    board after it or a :class:`Refusal`.
     """
 
     rules: Rules
-    placed: dict[Op, Bar] = field(default_factory=dict)
-    rows: tuple[Row, ...] = ()
+    orders: tuple[tuple[Op, ...], ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.rows:
-            object.__setattr__(self, "rows", tuple(Row(cap=self.rules.cap(r)) for r in range(self.rules.n_ranks)))
+        if not self.orders:
+            object.__setattr__(self, "orders", ((),) * self.rules.n_ranks)
 
     # --- moves ------------------------------------------------------------------------------------
 
-    def place(self, op: Op | str, start_s: float | None = None, *, free: bool = False) -> Board | Refusal:
-        """Place ``op`` at ``start_s``; without one as early as it may be, in a gap if it fits."""
-        op = as_op(op)
+    def place(self, op: Op) -> Board | Refusal:
+        """Place ``op`` after the last one of its rank."""
         if op not in self.rules.inputs:
-            return refusals.unknown(op, self.rules)
+            return Refusal("unknown", f"there is no {op} in this level", op)
         if op in self.placed:
-            return refusals.placed(op, self.placed[op])
-        if start_s is None:
-            earliest = self.earliest(op)
-            if isinstance(earliest, Refusal):
-                if not free:
-                    return earliest
-                earliest = self._first_gap(op)
-            start_s = earliest
-        elif not 0 <= start_s < math.inf:
-            return refusals.bad_time(op, start_s)
-        elif not free and (refusal := self.refuse(op, start_s)):
-            return refusal
-        return self.with_op(op, float(start_s))
+            start_s, end_s = self.bars[op]
+            return Refusal("placed", f"{op} is there already, from {start_s:g} to {end_s:g}", op, op)
+        if (needed := self.rules.inputs[op]) and needed not in self.placed:
+            return missing_input(op, needed)
+        after = self._reorder(op, (*self.order_of(op), op))
+        return after._no_room(self.rules.rank_of(op)) or after
 
-    def remove(self, op: Op | str, *, free: bool = False) -> Board | Refusal:
+    def remove(self, op: Op) -> Board | Refusal:
         """Take ``op`` off the board, which other ops that are placed must not need."""
-        op = as_op(op)
         if op not in self.placed:
-            return refusals.absent(op)
-        if not free and (taker := next((then for then in self.rules.outputs[op] if then in self.placed), None)):
-            return refusals.needed(op, taker)
-        board = self._without(op)
-        if not free and (crowded := next(board._crowded(self.rules.rank_of(op)), None)):
-            return refusals.frees(op, crowded)
+            return Refusal("absent", f"{op} is not placed", op)
+        if taker := next((then for then in self.rules.outputs[op] if then in self.placed), None):
+            return Refusal("needed", f"{taker} needs {op}: remove {taker} first, or undo", op, taker)
+        after = self._reorder(op, (other for other in self.order_of(op) if other != op))
+        if crowded := after._no_room(self.rules.rank_of(op)):
+            sentence = f"{crowded.op} has room only because {op} frees it: remove {crowded.op} first"
+            return Refusal("memory", sentence, op, crowded.op)
+        return after
+
+    def swap(self, op: Op, direction: int) -> Board | Refusal:
+        """Exchange ``op`` with the one before it on its rank (-1) or the one after it (1)."""
+        if op not in self.placed:
+            return Refusal("absent", f"{op} is not placed", op)
+        order = list(self.order_of(op))
+        at = order.index(op)
+        if not 0 <= at + direction < len(order):
+            which, rank = "first" if direction < 0 else "last", self.rules.rank_of(op)
+            return Refusal("order", f"{op} is the {which} op of rank {rank} already", op)
+        other = order[at + direction]
+        order[at], order[at + direction] = other, op
+        after = self._reorder(op, order)
+        if why := after._cannot_run(self.rules.rank_of(op)):
+            where = f"{op} cannot go {'before' if direction < 0 else 'after'} {other}"
+            return Refusal("order", f"{where}: {why}", op, other)
+        return after
+
+    def place_micro_batch(self) -> Board | Refusal:
+        """Place the next micro-batch whole, as early as it delays nothing that is there.
+
+        Its forwards are as late as they delay nothing either, as their activations are kept. It
+        takes a micro-batch that is there whole to begin with.
+        """
+        ops, n_micro = self.rules.ops, self.rules.n_micro
+        here = [[op for op in ops if op.micro_batch == i and op in self.placed] for i in range(n_micro)]
+        if not any(len(placed) == len(ops) // n_micro for placed in here):
+            return Refusal("whole", "no micro-batch is there whole yet: place all ops of one first")
+        if [] not in here:
+            return Refusal("whole", "every micro-batch has ops on the board: there is none left to place whole")
+        new, board = [op for op in ops if op.micro_batch == here.index([])], self
+        for op in new:
+            if isinstance(at_the_end := board.place(op), Refusal):
+                return at_the_end
+            board = next(after for after in board._every_place(op) if board._delays_nothing(after, op))
+        for op in reversed([op for op in new if op.kind == "F"]):
+            board = next(after for after in reversed(board._every_place(op)) if board._delays_nothing(after, op))
         return board
 
-    def swap(self, op: Op | str, direction: int, *, free: bool = False) -> Board | Refusal:
-        """Exchange ``op`` with the one before it on its rank (-1) or the one after it (1).
+    def _every_place(self, op: Op) -> list[Board]:
+        """Return the board with ``op`` at every place in the order of its rank."""
+        others = [other for other in self.order_of(op) if other != op]
+        return [self._reorder(op, [*others[:at], op, *others[at:]]) for at in range(len(others) + 1)]
 
-        Then every op on the board is as early as its rank's order lets it be.
-        """
-        op = as_op(op)
-        if op not in self.placed:
-            return refusals.absent(op)
+    def _delays_nothing(self, after: Board, op: Op) -> bool:
+        """Return whether ``after`` can run and has no other op but ``op`` later."""
+        if after._cannot_run(self.rules.rank_of(op)):
+            return False
+        return all(after.bars[other].start_s <= self.bars[other].start_s for other in self.placed - {op})
+
+    def _reorder(self, op: Op, order: Iterable[Op]) -> Board:
+        """Return the board with another order on the rank of ``op``."""
         rank = self.rules.rank_of(op)
-        orders = [[bar.op for bar in row.bars] for row in self.rows]
-        at = orders[rank].index(op)
-        if not 0 <= at + direction < len(orders[rank]):
-            return refusals.at_the_end(op, rank, direction)
-        other = orders[rank][at + direction]
-        orders[rank][at], orders[rank][at + direction] = other, op
-        board = self._timed(orders)
-        if not free and not self.violations() and (wrong := board.violations()):
-            return refusals.not_in_order(op, other, direction, wrong[0])
-        return board
+        return Board(self.rules, (*self.orders[:rank], tuple(order), *self.orders[rank + 1 :]))
 
-    def stamp(self, micro_batch: int | None = None) -> Board | Refusal:
-        """Place the pattern of ``micro_batch`` for the next one, at the least shift that is legal.
+    # --- what may be ------------------------------------------------------------------------------
 
-        The pattern is all its ops with their times; without a number it is that of the last
-        micro-batch that is there whole. The next one is the first with no op on the board.
+    def _cannot_run(self, rank: int) -> Refusal | None:
+        """Return why the board cannot run after a change on ``rank``, None if it can."""
+        try:
+            _ = self.bars
+        except ScheduleError as error:
+            return Refusal("order", f"{error.op} cannot run then ({error.reason})", error.op)
+        return self._no_room(rank)
+
+    def _no_room(self, rank: int) -> Refusal | None:
+        """Refuse the first forward on ``rank`` for whose activation there is no room."""
+        before: list[Op] = []
+        for op, kept in self.kept(rank):
+            if len(kept) > self.rules.cap(rank):
+                return no_room(op, self.rules, before, self.placed)
+            before = kept
+        return None
+
+    def is_full(self, rank: int) -> bool:
+        """Return whether ``rank`` keeps all the activations that it may."""
+        *_, (_, kept) = [(None, []), *self.kept(rank)]
+        return len(kept) >= self.rules.cap(rank)
+
+    def kept(self, rank: int) -> Iterator[tuple[Op, list[Op]]]:
+        """Yield the ops that change what ``rank`` keeps, and the forwards it keeps from then on."""
+        kept: list[Op] = []
+        for op in self.orders[rank]:
+            if op.kind == "F":
+                kept = [*kept, op]
+            elif op.kind == self.rules.freeing_kind:
+                kept = [forward for forward in kept if self.rules.freed_by(forward) != op]
+            else:
+                continue
+            yield op, kept
+
+    # --- when -------------------------------------------------------------------------------------
+
+    @cached_property
+    def bars(self) -> dict[Op, Bar]:
+        """By op its times: also of those not placed, as if each came next on its rank.
+
+        So that is when an op that may be placed would run; no other one can be earlier.
         """
-        rules = self.rules
-        count = [sum(op in self.placed for op in rules.ops if op.micro_batch == i) for i in range(rules.n_micro)]
-        whole = len(rules.ops) // rules.n_micro
-        if micro_batch is None:
-            micro_batch = self.last_whole() or 0
-        if not 0 <= micro_batch < rules.n_micro or count[micro_batch] < whole:
-            missing = next((op for op in rules.ops if op.micro_batch == micro_batch and op not in self.placed), None)
-            why = f"{missing} is missing" if missing else f"the last one is {rules.n_micro - 1}"
-            return Refusal(
-                "pattern", f"micro-batch {micro_batch} is not there whole, so it is no stamp: {why}", missing
-            )
-        if 0 not in count:
-            return Refusal("pattern", "every micro-batch has ops on the board: there is none left to stamp")
-        return self._stamped(micro_batch, count.index(0))
+        rules, placed = self.rules, self.placed
+        rest = ([op for op in ops if op not in placed] for ops in rules.ops_of_rank)
+        known = find_dependencies(Schedule([[*order, *ops] for order, ops in zip(self.orders, rest, strict=True)]))
+        last: list[int | None] = [None] * rules.n_ranks  # of what is placed
+        previous_op: list[int | None] = []
+        for number, (op, rank) in enumerate(zip(known.ops, known.rank, strict=True)):
+            previous_op.append(last[rank])
+            if op in placed:
+                last[rank] = number
+        durations, delays = ([times[op] for op in known.ops] for times in (rules.duration_s, rules.delay_s))
+        times = earliest_times(replace(known, previous_op=previous_op), durations, delays)
+        return dict(zip(known.ops, map(Bar, *times), strict=True))
 
-    def last_whole(self) -> int | None:
-        """Return the last micro-batch of which all ops are on the board, None without one."""
-        missing = {op.micro_batch for op in self.rules.ops if op not in self.placed}
-        return max(set(range(self.rules.n_micro)) - missing, default=None)
+    def end_s(self, rank: int) -> float:
+        """Return when the last op that is placed on ``rank`` ends."""
+        return self.bars[self.orders[rank][-1]].end_s if self.orders[rank] else 0.0
 
-    def clear(self) -> Board:
-        return Board(self.rules)
+    def span_s(self, rank: int) -> float:
+        """Return how long ``rank`` takes from the start of its first op to the end of its last."""
+        return self.end_s(rank) - self.bars[self.orders[rank][0]].start_s if self.orders[rank] else 0.0
 
-    # --- what may be placed -----------------------------------------------------------------------
+    def idle_s(self, rank: int, until_s: float) -> float:
+        """Return how much of ``until_s`` seconds the ops of ``rank`` leave."""
+        return until_s - sum(self.rules.duration_s[op] for op in self.orders[rank])
 
-    def earliest(self, op: Op) -> float | Refusal:
-        """Return the earliest legal start of an op that is not placed, or why it has none."""
-        arrival_s = self._arrival(op)
-        if isinstance(arrival_s, Refusal):
-            return arrival_s
-        row = self.rows[self.rules.rank_of(op)]
-        if op.kind == "F":
-            room_s = row.room_from(self._freed_s(op))
-            if room_s == math.inf:
-                return self._no_room(op, row.counts[-1][0])
-            arrival_s = max(arrival_s, room_s)
-        return row.gap(arrival_s, self.rules.duration(op))
+    def peak(self, rank: int) -> int:
+        """Return the most activations that ``rank`` keeps."""
+        return max((len(kept) for _, kept in self.kept(rank)), default=0)
 
-    def ready(self) -> list[Ready]:
-        """Return the ops that may be placed now, by their earliest start."""
-        open_ops = [op for op in self.rules.ops if op not in self.placed]
-        starts = ((op, self.earliest(op)) for op in open_ops)
-        ready = [Ready(op, start_s) for op, start_s in starts if not isinstance(start_s, Refusal)]
-        return sorted(ready, key=lambda ready: (ready.start_s, self.rules.rank_of(ready.op)))
+    @property
+    def makespan_s(self) -> float:
+        """When the last op that is placed ends."""
+        return max(map(self.end_s, range(self.rules.n_ranks)))
 
-    def refuse(self, op: Op, start_s: float) -> Refusal | None:
-        """Return why ``op`` cannot start at ``start_s``, None if it can."""
-        arrival_s = self._arrival(op)
-        if isinstance(arrival_s, Refusal):
-            return arrival_s
-        needed, rank = self.rules.inputs[op], self.rules.rank_of(op)
-        if needed is not None and start_s < arrival_s:
-            return refusals.late_input(op, self.placed[needed], start_s, self.rules.delay(op))
-        if other := self.rows[rank].busy(start_s, start_s + self.rules.duration(op)):
-            return refusals.busy(op, rank, other)
-        full_s = self.rows[rank].full_from(start_s, self._freed_s(op)) if op.kind == "F" else None
-        return None if full_s is None else self._no_room(op, full_s)
+    @cached_property
+    def bubble(self) -> float:
+        """The idle share of the ranks' time on a finished board."""
+        return bubble_fraction(simulate(self.to_schedule(), **self.rules.simulated))
 
     # --- what is there ----------------------------------------------------------------------------
 
-    def violations(self) -> list[Refusal]:
-        """Return all that is wrong with what is placed; moves without ``free`` leave nothing."""
-        wrong = []
-        for op, bar in self.placed.items():
-            arrival_s, needed = self._arrival(op), self.rules.inputs[op]
-            if isinstance(arrival_s, Refusal):
-                wrong.append(arrival_s)
-            elif needed is not None and bar.start_s < arrival_s:
-                wrong.append(refusals.late_input(op, self.placed[needed], bar.start_s, self.rules.delay(op)))
-        for rank, row in enumerate(self.rows):
-            wrong += [refusals.busy(bar.op, rank, other) for other, bar in row.overlaps()]
-            wrong += [self._without(op)._no_room(op, self.placed[op].start_s) for op in self._crowded(rank)]
-        return wrong
+    @cached_property
+    def placed(self) -> frozenset[Op]:
+        return frozenset(op for order in self.orders for op in order)
 
     @property
     def finished(self) -> bool:
-        return len(self.placed) == len(self.rules.ops) and not self.violations()
+        return len(self.placed) == len(self.rules.ops)
 
-    def end_of_rank(self, op: Op) -> float:
-        """Return when the last op that is placed on the rank of ``op`` ends."""
-        return self.rows[self.rules.rank_of(op)].end_s
-
-    @property
-    def end_s(self) -> float:
-        """When the last op that is placed ends."""
-        return max(row.end_s for row in self.rows)
-
-    @cached_property
-    def score(self) -> Score:
-        """The measures of a finished board. Raises ValueError for any other."""
-        if not self.finished:
-            raise ValueError(f"the board is not finished: {self.what_is_missing()}")
-        events, spans = self.events(), [row.span_s for row in self.rows]
-        idle_within_s = sum(spans) - sum(row.busy_s for row in self.rows)
-        peaks = [row.peak for row in self.rows]
-        return Score(makespan(events), max(spans), idle_within_s, bubble_fraction(events), peaks)
-
-    def what_is_missing(self) -> str:
-        """Say what is wrong, or how much is not placed yet."""
-        if wrong := self.violations():
-            return wrong[0].sentence
-        missing = [op for op in self.rules.ops if op not in self.placed]
-        return f"{len(missing)} of {len(self.rules.ops)} ops are not placed yet, {missing[0]} for one"
-
-    # --- what it gives others ---------------------------------------------------------------------
+    def order_of(self, op: Op) -> tuple[Op, ...]:
+        """Return the order of the rank of ``op``."""
+        return self.orders[self.rules.rank_of(op)]
 
     def to_schedule(self, name: str = "") -> Schedule:
-        """Return the schedule of what is placed: on each rank the ops in order of their start."""
-        return Schedule([[bar.op for bar in row.bars] for row in self.rows], name)
-
-    def events(self) -> pd.DataFrame:
-        """Return the event table of what is placed, rank by rank."""
-        bars = [(rank, bar) for rank, row in enumerate(self.rows) for bar in row.bars]
-        return event_table(
-            {
-                "rank": [rank for rank, _ in bars],
-                "lane": ["compute"] * len(bars),
-                "name": [EVENT_NAMES[bar.op.kind] for _, bar in bars],
-                "stage": [bar.op.stage for _, bar in bars],
-                "micro_batch": [bar.op.micro_batch for _, bar in bars],
-                "start_s": [bar.start_s for _, bar in bars],
-                "end_s": [bar.end_s for _, bar in bars],
-            }
-        )
-
-    def to_csv(self) -> str:
-        """Return what is placed as torch's CSV of a schedule: a row per rank, no times."""
-        return self.to_schedule().to_csv()
-
-    # --- how that is worked out -------------------------------------------------------------------
-
-    def with_op(self, op: Op, start_s: float) -> Board:
-        bar = Bar(start_s, start_s + self.rules.duration(op), op)
-        row = self.rows[self.rules.rank_of(op)].with_bar(bar)
-        return self._with_row(row, self.rules.rank_of(op), {**self.placed, op: bar})
-
-    def _without(self, op: Op) -> Board:
-        placed = {other: bar for other, bar in self.placed.items() if other != op}
-        row = self.rows[self.rules.rank_of(op)].without(op)
-        return self._with_row(row, self.rules.rank_of(op), placed)
-
-    def _with_row(self, row: Row, rank: int, placed: dict[Op, Bar]) -> Board:
-        return Board(self.rules, placed, (*self.rows[:rank], row, *self.rows[rank + 1 :]))
-
-    def _timed(self, orders: list[list[Op]]) -> Board:
-        """Return the ops of the board in these ``orders`` of its ranks, each as early as it may be.
-
-        Where ops wait for each other in a circle, one goes without its input: that is a violation.
-        """
-        board, left = Board(self.rules), [list(order) for order in orders]
-
-        def waits(op: Op) -> int:
-            """Return 0 for no, 1 for an op of its own rank, 2 for one of another rank."""
-            needed = self.rules.inputs[op]
-            if needed is None or needed in board.placed or needed not in self.placed:
-                return 0
-            return 1 if self.rules.rank_of(needed) == self.rules.rank_of(op) else 2
-
-        while any(left):
-            op = min((order[0] for order in left if order), key=waits)
-            left[self.rules.rank_of(op)].pop(0)
-            arrival_s = board._arrival(op)
-            board = board.with_op(op, max(board.end_of_rank(op), 0.0 if isinstance(arrival_s, Refusal) else arrival_s))
-        return Board(self.rules, {op: board.placed[op] for op in self.placed}, board.rows)
-
-    def _arrival(self, op: Op) -> float | Refusal:
-        """Return when the input of ``op`` is there, or why that is not known."""
-        needed = self.rules.inputs[op]
-        if needed is None:
-            return 0.0
-        if (bar := self.placed.get(needed)) is None:
-            return refusals.missing_input(op, needed)
-        return bar.end_s + self.rules.delay(op)
-
-    def _freed_s(self, op: Op) -> float:
-        """Return when the activation of the forward ``op`` is freed, inf while nothing frees it."""
-        freeing = self.placed.get(self.rules.freed_by(op))
-        return freeing.end_s if freeing else math.inf
-
-    def _first_gap(self, op: Op) -> float:
-        """Return a start in free edit: in a gap, after its input if that is placed."""
-        arrival_s = self._arrival(op)
-        at_s = 0.0 if isinstance(arrival_s, Refusal) else arrival_s
-        return self.rows[self.rules.rank_of(op)].gap(at_s, self.rules.duration(op))
-
-    def _no_room(self, op: Op, full_s: float) -> Refusal:
-        """Refuse the forward ``op`` for what its rank keeps at ``full_s``."""
-        rank = self.rules.rank_of(op)
-        kept = self.rows[rank].kept_at(full_s)
-        return refusals.no_room(op, rank, self.rows[rank], kept, [self.rules.freed_by(bar.op) for bar in kept])
-
-    def _crowded(self, rank: int) -> Iterator[Op]:
-        """Yield the forwards for which the rank has no room."""
-        row = self.rows[rank]
-        for bar in row.kept:
-            if len(row.kept_at(bar.start_s)) > row.cap:
-                yield bar.op
-
-    def _stamped(self, pattern: int, micro_batch: int) -> Board | Refusal:
-        """Place the pattern for ``micro_batch`` at the first of all shifts at which it may fit."""
-        bars = [self.placed[op] for op in self.rules.ops if op.micro_batch == pattern]
-        first_s = min(bar.start_s for bar in bars)
-        shifts = {0.0 - first_s} | {
-            edge - bar.start_s
-            for bar in bars
-            for row in [self.rows[self.rules.rank_of(bar.op)]]
-            for edge in [other.end_s for other in row.bars]
-            if edge - bar.start_s >= -first_s
-        }
-        for shift in sorted(shifts):
-            if board := self._shifted(bars, micro_batch, shift):
-                return board
-        op = Op("F", 0, micro_batch)
-        return Refusal("memory", f"micro-batch {micro_batch} does not fit whole at any time: place its ops by hand", op)
-
-    def _shifted(self, bars: list[Bar], micro_batch: int, shift_s: float) -> Board | None:
-        """Return the board with the pattern placed so much later, None where that is illegal."""
-        board = self
-        for bar in bars:
-            op = Op(bar.op.kind, bar.op.stage, micro_batch)
-            if board.rows[board.rules.rank_of(op)].busy(bar.start_s + shift_s, bar.end_s + shift_s):
-                return None
-            board = board.with_op(op, bar.start_s + shift_s)
-        return None if any(next(board._crowded(rank), None) for rank in range(board.rules.n_ranks)) else board
-
-
-def as_op(op: Op | str) -> Op:
-    """Return the op, also of its text. Raises ValueError and TypeError for anything else."""
-    if isinstance(op, str):
-        return Op.parse(op)
-    if not isinstance(op, Op):
-        raise TypeError(f"op is {op!r}, expected an Op or its text, such as '1F0'")
-    return op
+        return Schedule([list(order) for order in self.orders], name)

@@ -9,7 +9,6 @@ from functools import cached_property
 from labkit.explore.puzzle.board import Board
 from labkit.explore.puzzle.rules import Rules
 from labkit.schedule import (
-    EVENT_NAMES,
     Schedule,
     gpipe,
     interleaved,
@@ -18,7 +17,6 @@ from labkit.schedule import (
     zero_bubble_h2,
     zero_bubble_v,
 )
-from labkit.simulate import simulate
 
 WHOLE = {"F": 1.0, "B": 2.0}
 SPLIT = {"F": 1.0, "I": 1.0, "W": 1.0}
@@ -33,23 +31,32 @@ class Level:
 
     The ``goal`` is to end early ("makespan"), or to have every rank done soon after its own first
     op ("span"): what counts where the next step begins on each rank as soon as it is done. Par is
-    what ``reference`` needs. ``named`` is false where a finished schedule's name is not to be told,
-    as the reader has met none yet.
+    what ``reference`` needs; it also says which rank has which stage, and how many micro-batches
+    there are. ``times``, ``hop`` and ``caps`` are those of the rules, a time per kind or one for
+    each stage. ``named`` is false where a finished schedule's name is not to be told, as the reader
+    has met none yet.
     """
 
     title: str
     teaches: str
     asks: str
-    rules: Rules
     reference: Schedule
+    times: Mapping[str, float | list[float]] = field(default_factory=lambda: WHOLE)
+    hop: float = 0.0
+    caps: Sequence[int] | None = None
     goal: str = "makespan"
     named: bool = True
     then: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
+    def rules(self) -> Rules:
+        homes = {op.stage: rank for rank, ops in enumerate(self.reference.ops) for op in ops}
+        times = {kind: time if isinstance(time, list) else [time] * len(homes) for kind, time in self.times.items()}
+        return Rules([homes[stage] for stage in sorted(homes)], self.reference.n_micro, times, self.hop, self.caps)
+
+    @cached_property
     def reference_board(self) -> Board:
-        """The finished board of the reference: every op as early as its order lets it be."""
-        return board_of(self.reference, self.rules)
+        return Board(self.rules, tuple(map(tuple, self.reference.ops)))
 
     @cached_property
     def par_s(self) -> float:
@@ -57,26 +64,7 @@ class Level:
 
     def result_s(self, board: Board) -> float:
         """Return what the goal measures of a finished board: less is better."""
-        return board.score.span_s if self.goal == "span" else board.score.makespan_s
-
-
-def board_of(schedule: Schedule, rules: Rules) -> Board:
-    """Return the board on which ``schedule`` is placed as :func:`labkit.simulate.simulate` runs it.
-
-    Raises ValueError, with the reason, where the rules do not allow that.
-    """
-    times = {EVENT_NAMES[kind]: list(times) for kind, times in rules.times.items()}
-    events = simulate(schedule, hop=rules.hop, **times)
-    starts = dict(zip((op for ops in schedule.ops for op in ops), events["start_s"].tolist(), strict=True))
-    board = Board(rules)
-    for op in sorted(starts, key=lambda op: (starts[op], op.kind == "F")):
-        after = board.place(op, starts[op], free=True)
-        if not isinstance(after, Board):
-            raise ValueError(f"{schedule.name or 'the schedule'} breaks the rules of this level: {after}")
-        board = after
-    if not board.finished:
-        raise ValueError(f"{schedule.name or 'the schedule'} breaks the rules of this level: {board.what_is_missing()}")
-    return board
+        return max(map(board.span_s, range(self.rules.n_ranks))) if self.goal == "span" else board.makespan_s
 
 
 def level(number: int) -> Level:
@@ -92,25 +80,12 @@ def level(number: int) -> Level:
     return LEVELS[number - 1]
 
 
-def _rules(
-    homes: Sequence[int],
-    n_micro: int,
-    times: Mapping[str, float | list[float]],
-    hop: float = 0.0,
-    caps: Sequence[int] | None = None,
-) -> Rules:
-    """Return rules with the same times for all stages, where they are not one for each."""
-    per_stage = {kind: time if isinstance(time, list) else [time] * len(homes) for kind, time in times.items()}
-    return Rules(homes, n_micro, per_stage, hop, caps)
-
-
 LEVELS = [
     Level(
         "There and back",
         teaches="An op can run only once the one whose output it takes has ended.",
         asks="Rank 0 has the first half of a model (stage 0), rank 1 the second (stage 1). Take one micro-batch forward "
         "(F) through both and backward (B) again; 1B0 is stage 1, backward, micro-batch 0.",
-        rules=_rules([0, 1], 1, WHOLE),
         reference=gpipe(2, 1),
         named=False,
     ),
@@ -118,7 +93,6 @@ LEVELS = [
         "Two at once",
         teaches="While one rank works for one micro-batch, the other can work for the next.",
         asks="Two micro-batches. One after the other they would take twice as long as one: overlap them.",
-        rules=_rules([0, 1], 2, WHOLE),
         reference=gpipe(2, 2),
         named=False,
     ),
@@ -127,7 +101,7 @@ LEVELS = [
         teaches="A rank that takes each backward pass as soon as it may keeps few activations, and that costs no time.",
         asks="What a forward computes, its activation, is kept until the backward of that micro-batch has ended, and now "
         "a rank has room for few. Place four micro-batches, and end as early as you would with room for all.",
-        rules=_rules([0, 1, 2], 4, WHOLE, caps=[3, 2, 1]),
+        caps=[3, 2, 1],
         reference=one_f_one_b(3, 4),
     ),
     Level(
@@ -136,7 +110,6 @@ LEVELS = [
         "(n − 1) / (m + n − 1) at least, here 3 / 7, also for GPipe, which does all forwards before any backward.",
         asks="Four ranks, four micro-batches, room for all activations. How much of the ranks' time is idle at "
         "best, and does it matter when the backward passes begin?",
-        rules=_rules([0, 1, 2, 3], 4, WHOLE),
         reference=gpipe(4, 4),
         then={
             "1F1B": "Now clear the board, put all forwards first, and compare what the ranks keep.",
@@ -148,7 +121,7 @@ LEVELS = [
         teaches="1F1B has the bubble of GPipe, and of n ranks rank r keeps at most n − r activations, however many "
         "micro-batches there are.",
         asks="Four ranks, six micro-batches, and the later a rank, the less room it has. End as early as with room for all.",
-        rules=_rules([0, 1, 2, 3], 6, WHOLE, caps=[4, 3, 2, 1]),
+        caps=[4, 3, 2, 1],
         reference=one_f_one_b(4, 6),
     ),
     Level(
@@ -156,7 +129,8 @@ LEVELS = [
         teaches="The slowest stage sets the pace: it must never wait, and all others will.",
         asks="Stage 1 takes twice as long as the others. Keep rank 1 busy from its first op to its last; ranks 0 and 1 "
         "have room for one activation more than in level 3.",
-        rules=_rules([0, 1, 2], 4, {"F": [1.0, 2.0, 1.0], "B": [2.0, 4.0, 2.0]}, caps=[4, 3, 1]),
+        times={"F": [1.0, 2.0, 1.0], "B": [2.0, 4.0, 2.0]},
+        caps=[4, 3, 1],
         reference=Schedule.from_csv(
             "0F0,0F1,0F2,0F3,0B0,0B1,0B2,0B3\n1F0,1F1,1F2,1B0,1F3,1B1,1B2,1B3\n2F0,2B0,2F1,2B1,2F2,2B2,2F3,2B3\n"
         ),
@@ -166,7 +140,8 @@ LEVELS = [
         teaches="Where sending takes time, more micro-batches have to be under way to keep ranks busy.",
         asks="What one rank sends is at the other 1 later. Never let rank 1 wait between its ops: how many forwards "
         "must rank 0 be ahead?",
-        rules=_rules([0, 1], 4, WHOLE, hop=1.0, caps=[3, 1]),
+        hop=1.0,
+        caps=[3, 1],
         reference=Schedule.from_csv("0F0,0F1,0F2,0B0,0F3,0B1,0B2,0B3\n1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3\n"),
     ),
     Level(
@@ -174,7 +149,8 @@ LEVELS = [
         teaches="Only the gradient of the input (I) is awaited elsewhere; that of the weights (W) can fill a gap.",
         asks="Each backward is split into I, which the stage before waits for, and W, which nobody waits for, but which "
         "frees the activation. Use W where a rank would be idle.",
-        rules=_rules([0, 1], 3, SPLIT, caps=[2, 2]),
+        times=SPLIT,
+        caps=[2, 2],
         reference=zero_bubble_h1(2, 3),
     ),
     Level(
@@ -182,7 +158,8 @@ LEVELS = [
         teaches="ZB-H1 (zero bubble, though not quite): with W in the gaps the bubble is a third of 1F1B's, in the memory "
         "of 1F1B's first rank.",
         asks="Three ranks, five micro-batches. The last rank has to begin late: let it never wait after that.",
-        rules=_rules([0, 1, 2], 5, SPLIT, caps=[3, 3, 3]),
+        times=SPLIT,
+        caps=[3, 3, 3],
         reference=zero_bubble_h1(3, 5),
     ),
     Level(
@@ -191,7 +168,8 @@ LEVELS = [
         "waits between its first op and its last.",
         asks="The same, with room for more activations. What counts is now each rank's own time, from its first op to its "
         "last: leave no gap in any of them.",
-        rules=_rules([0, 1, 2], 5, SPLIT, caps=[5, 5, 5]),
+        times=SPLIT,
+        caps=[5, 5, 5],
         reference=zero_bubble_h2(3, 5),
         goal="span",
     ),
@@ -200,7 +178,7 @@ LEVELS = [
         teaches="Interleaved 1F1B: with v stages a rank the pipeline fills v times as fast, at the price of more messages.",
         asks="The model is cut in four: rank 0 has stages 0 and 2, rank 1 stages 1 and 3. A micro-batch passes each "
         "rank twice on its way, so beware of filling a rank with what cannot come back.",
-        rules=_rules([0, 1, 0, 1], 4, WHOLE, caps=[5, 3]),
+        caps=[5, 3],
         reference=interleaved(2, 4, 2),
     ),
     Level(
@@ -209,7 +187,8 @@ LEVELS = [
         "op and its last, in the memory of 1F1B.",
         asks="Rank 0 has stages 0 and 3, rank 1 has 1 and 2, so that the last stage is where the first one is. Let no "
         "rank wait between its first op and its last.",
-        rules=_rules([0, 1, 1, 0], 3, SPLIT, caps=[4, 4]),
+        times=SPLIT,
+        caps=[4, 4],
         reference=zero_bubble_v(2, 3),
         goal="span",
     ),

@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
 from labkit.draw.layout import TimeAxis, stack, time_axis
+from labkit.draw.painter import panel_figure
 from labkit.draw.panel import BAR_COLUMNS, Label, Mark, Panel
-from labkit.draw.panel_figure import panel_figure
-from labkit.explore.puzzle.board import Board, Ready
+from labkit.explore.puzzle.board import Bar, Board
 from labkit.explore.puzzle.game import Game
-from labkit.explore.puzzle.rows import Bar, Row
 from labkit.explore.puzzle.rules import OF_KIND
 from labkit.explore.static_fallback import StaticForm
 from labkit.schedule import EVENT_NAMES, Op
 
-TIME_LABEL = "time"
 _BAR, _STRIP, _RANK = 1.36, 0.42, 2.25  # heights in rows: of bars, of what is kept, of all of a rank
 _TOP = 0.07  # of the bars in their rank's rows
 _KEPT = _TOP + _BAR + 0.14  # the top of what is kept
 
 
 def axis() -> TimeAxis:
-    return time_axis(1.0, TIME_LABEL)
+    return time_axis(1.0, "time")
 
 
-def shown_ops(game: Game) -> list[Op]:
-    """Return the ops of the panel's bars, in their order: what is placed, then what is offered."""
-    return [*game.board.placed, *(ready.op for ready in game.offers())]
+def shown(game: Game) -> dict[Op, Bar]:
+    """Return the ops of the panel's bars with their times: what is placed, then what is offered."""
+    board = game.board
+    return {op: board.bars[op] for op in board.rules.ops if op in board.placed} | game.offers()
 
 
 def board_panel(game: Game) -> Panel:
@@ -38,49 +38,55 @@ def board_panel(game: Game) -> Panel:
 
     Under the bars of each rank is what it keeps; a strip that is full has no room for more.
     """
-    board, offers, ops = game.board, game.offers(), shown_ops(game)
-    placed = [(bar.op, bar.start_s, bar.end_s, _TOP, _BAR, False) for bar in board.placed.values()]
-    bars = _bars(board, placed + _ghosts(board, offers))
-    end_s = max(board.end_s, game.level.par_s if game.level.goal == "makespan" else 0.0)
-    times = sorted({time_s for bar in board.placed.values() for time_s in (bar.start_s, bar.end_s)})
+    board, rules, bars = game.board, game.board.rules, shown(game)
+    ops, placed = list(bars), [bar for op, bar in bars.items() if op in board.placed]
+    par = [Mark(game.level.par_s, "par", True)] if game.level.goal == "makespan" else []
     return Panel(
-        bars=bars,
-        height=_RANK * board.rules.n_ranks,
+        bars=_bars(board, bars),
+        height=_RANK * rules.n_ranks,
         rows=[
             Label(_RANK * rank + _TOP + _BAR / 2, f"▸ rank {rank}" if rank == game.rank else f"rank {rank}")
-            for rank in range(board.rules.n_ranks)
+            for rank in range(rules.n_ranks)
         ],
         title=f"Level {game.number}: {game.level.title}",
         facts=facts(game),
-        marks=[Mark(game.level.par_s, "par", True)] if game.level.goal == "makespan" else [],
-        needs=_needs(board, ops),
-        strips=_strips(board, end_s),
-        peaks=[Label(_RANK * rank + _KEPT + _STRIP / 2, _peak(row)) for rank, row in enumerate(board.rows) if row.bars],
-        clocks=np.arange(0.0, board.end_s + 1.0) if board.placed else np.zeros(0),
-        moments=np.array(times),
-        explain=lambda number: explain(board, ops[number], offers),
+        marks=par,
+        needs=np.array(
+            [ops.index(needed) if (needed := rules.inputs[op]) in bars else -1 for op in ops], dtype="int32"
+        ),
+        strips=_strips(board, max([board.makespan_s, *(mark.x for mark in par)])),
+        peaks=[
+            Label(_RANK * rank + _KEPT + _STRIP / 2, _peak(board, rank))
+            for rank, order in enumerate(board.orders)
+            if order
+        ],
+        clocks=np.arange(0.0, board.makespan_s + 1.0) if placed else np.zeros(0),
+        moments=np.unique(placed),
+        explain=lambda number: explain(board, ops[number], bars[ops[number]]),
         narrate=lambda time_s: narrate(board, time_s),
     )
 
 
 def facts(game: Game) -> str:
     """Return how far the board is, in a line."""
-    board = game.board
-    if board.finished:
-        bubble = f"bubble {100 * board.score.bubble:.0f} %"
-        reached = f"✓ par reached: {game.level.par_s:g}"
-        return f"{reached if game.at_par else f'{game.level.result_s(board):g} · par {game.level.par_s:g}'} · {bubble}"
-    return f"{len(board.placed)} of {len(board.rules.ops)} ops · par {game.level.par_s:g}"
+    board, par = game.board, f"{game.level.par_s:g}"
+    if not board.finished:
+        return f"{len(board.placed)} of {len(board.rules.ops)} ops · par {par}"
+    reached = f"✓ par reached: {par}" if game.at_par else f"{game.level.result_s(board):g} · par {par}"
+    return f"{reached} · bubble {100 * board.bubble:.0f} %"
 
 
 def alt_text(game: Game) -> str:
-    """Return the board in words, for who cannot see it."""
-    board = game.board
+    """Return the board in words, for readers who cannot see it."""
+    board, offers = game.board, game.offers()
     done = f"Level {game.number}, {game.level.title}: {len(board.placed)} of {len(board.rules.ops)} ops are placed"
-    done += f", up to {board.end_s:g}." if board.placed else "."
-    ranks = [f"Rank {rank}: {_ops_in_words(row.bars)}." for rank, row in enumerate(board.rows) if row.bars]
-    offered = ", ".join(f"{op} at {start_s:g}" for op, start_s in game.offers())
-    return " ".join([done, *ranks, *([f"To be placed: {offered}."] if offered else [])])
+    done += f", up to {board.makespan_s:g}." if board.placed else "."
+    ranks = []
+    for rank, order in enumerate(board.orders):
+        ops = [f"{op} from {board.bars[op].start_s:g} to {board.bars[op].end_s:g}" for op in order]
+        ranks += [f"Rank {rank}: {', '.join(ops)}."] if order else []
+    offered = ", ".join(f"{op} at {bar.start_s:g}" for op, bar in offers.items())
+    return " ".join([done, *ranks, *([f"To be placed: {offered}."] if offers else [])])
 
 
 def static_form(game: Game) -> StaticForm:
@@ -95,111 +101,92 @@ def table(game: Game) -> pd.DataFrame:
 
     Idle is counted as the goal counts it: to the end of the board, or between the rank's own ops.
     """
-    board, rules, within = game.board, game.board.rules, game.level.goal == "span"
-    idle = [(row.span_s if within else board.end_s) - row.busy_s for row in board.rows]
+    board, ranks, within = game.board, range(game.board.rules.n_ranks), game.level.goal == "span"
+    idle = [board.idle_s(rank, board.span_s(rank) if within else board.makespan_s) for rank in ranks]
     columns = {
-        "rank": range(rules.n_ranks),
-        "ops": [" ".join(str(bar.op) for bar in row.bars) for row in board.rows],
-        "ends": [f"{row.end_s:g}" for row in board.rows],
+        "rank": ranks,
+        "ops": [" ".join(map(str, order)) for order in board.orders],
+        "ends": [f"{board.end_s(rank):g}" for rank in ranks],
         "idle between its ops" if within else "idle": [f"{idle_s:g}" for idle_s in idle],
-        "keeps at most": [row.peak for row in board.rows],
+        "keeps at most": [board.peak(rank) for rank in ranks],
     }
-    return pd.DataFrame(columns if rules.caps is None else columns | {"may keep": list(rules.caps)})
+    return pd.DataFrame(columns if board.rules.caps is None else columns | {"may keep": list(board.rules.caps)})
 
 
 # --- words ----------------------------------------------------------------------------------------
 
 
-def explain(board: Board, op: Op, offers: Sequence[Ready]) -> str:
+def explain(board: Board, op: Op, bar: Bar) -> str:
     """Say what an op is, what it needs and what needs it; if it is offered, how to place it."""
     rules, needed = board.rules, board.rules.inputs[op]
-    start_s = board.placed[op].start_s if op in board.placed else dict(offers)[op]
-    where = f"rank {rules.rank_of(op)} from {start_s:g} to {start_s + rules.duration(op):g}"
-    what = f"{op}: the {OF_KIND[op.kind]} of stage {op.stage} for micro-batch {op.micro_batch}, on {where}."
-    if op not in board.placed:
-        what = f"{what[:-1]} if you place it there: click, or press Enter."
+    where = f"rank {rules.rank_of(op)} from {bar.start_s:g} to {bar.end_s:g}"
+    what = f"{op}: the {OF_KIND[op.kind]} of stage {op.stage} for micro-batch {op.micro_batch}, on {where}"
+    to_place = "" if op in board.placed else " if you place it there: click, or press Enter"
     needs = f"It needs {needed}." if needed else "It needs nothing but the batch."
-    takers = [str(then) for then in rules.outputs[op]]
-    needed_by = f"{' and '.join(takers)} {'need' if len(takers) > 1 else 'needs'} it." if takers else ""
+    takers = rules.outputs[op]
+    needed_by = f"{' and '.join(map(str, takers))} {'need' if len(takers) > 1 else 'needs'} it." if takers else ""
     if op.kind == "F":
         kept = f"Its activation is kept until {rules.freed_by(op)} has ended."
     else:
         kept = "Its end frees the activation." if op.kind == rules.freeing_kind else ""
-    return "\n".join([what, " ".join(filter(None, [needs, needed_by, kept]))])
+    return "\n".join([f"{what}{to_place}.", " ".join(filter(None, [needs, needed_by, kept]))])
 
 
 def narrate(board: Board, time_s: float) -> str:
     """Say in a line what each rank does at a time."""
     doing = []
-    for rank, row in enumerate(board.rows):
-        bar = row.busy(time_s, time_s + 1e-9)
-        doing.append(
-            f"rank {rank} {'begins' if bar.start_s == time_s else 'runs'} {bar.op}" if bar else f"rank {rank} idles"
-        )
+    for rank, order in enumerate(board.orders):
+        op = next((op for op in order if board.bars[op].start_s <= time_s < board.bars[op].end_s), None)
+        begins_or_runs = "begins" if op and board.bars[op].start_s == time_s else "runs"
+        doing.append(f"rank {rank} {begins_or_runs} {op}" if op else f"rank {rank} idles")
     return f"At {time_s:g}: {', '.join(doing)}."
 
 
-def _ops_in_words(bars: Sequence[Bar]) -> str:
-    return ", ".join(f"{bar.op} from {bar.start_s:g} to {bar.end_s:g}" for bar in bars)
-
-
-def _peak(row: Row) -> str:
+def _peak(board: Board, rank: int) -> str:
     """Return the most that the rank keeps, and what it may."""
-    return f"{row.peak} kept" if row.cap == float("inf") else f"{row.peak} of {row.cap:g} kept"
+    may_keep = f" of {board.rules.caps[rank]}" if board.rules.caps else ""
+    return f"{board.peak(rank)}{may_keep} kept"
 
 
 # --- bars -----------------------------------------------------------------------------------------
 
-_Placed = tuple[Op, float, float, float, float, bool]  # op, from, to, top and height in its rank's row, ghost
 
-
-def _bars(board: Board, placed: Sequence[_Placed]) -> pd.DataFrame:
-    rules = board.rules
-    chunk = {stage: sum(home == rank for home in rules.homes[:stage]) for stage, rank in enumerate(rules.homes)}
-    rows = [
-        (start_s, end_s, _RANK * rules.rank_of(op) + top, height, EVENT_NAMES[op.kind], chunk[op.stage], str(op), ghost)
-        for op, start_s, end_s, top, height, ghost in placed
-    ]
+def _bars(board: Board, bars: Mapping[Op, Bar]) -> pd.DataFrame:
+    homes, lanes = list(board.rules.homes), _lanes(board, bars)
+    rows = []
+    for op, bar in bars.items():
+        lane, n_lanes = lanes.get(op, (0, 1))
+        rank, height = homes[op.stage], _BAR / n_lanes
+        chunk = homes[: op.stage].count(rank)
+        top = _RANK * rank + _TOP + height * lane
+        rows.append((*bar, top, height, EVENT_NAMES[op.kind], chunk, str(op), op not in board.placed))
     return pd.DataFrame(rows, columns=[*BAR_COLUMNS, "ghost"]).astype(
         {"left": float, "right": float, "top": float, "height": float, "chunk": int, "ghost": bool}
     )
 
 
-def _ghosts(board: Board, offers: Sequence[Ready]) -> list[_Placed]:
-    """Return the bars that are offered: one above the other where they overlap on a rank."""
-    ghosts: list[_Placed] = []
-    for rank in range(board.rules.n_ranks):
-        here = [ready for ready in offers if board.rules.rank_of(ready.op) == rank]
-        if not here:
-            continue
-        starts = np.array([start_s for _, start_s in here])
-        ends = starts + [board.rules.duration(op) for op, _ in here]
-        lanes, n_lanes = stack(starts, ends)
-        height = _BAR / n_lanes
-        ghosts += [
-            (ready.op, float(start_s), float(end_s), _TOP + height * int(lane), height, True)
-            for ready, start_s, end_s, lane in zip(here, starts, ends, lanes, strict=True)
-        ]
-    return ghosts
-
-
-def _needs(board: Board, ops: Sequence[Op]) -> np.ndarray:
-    number = {op: i for i, op in enumerate(ops)}
-    needed = [board.rules.inputs[op] for op in ops]
-    return np.array([-1 if op is None else number.get(op, -1) for op in needed], dtype="int32")
+def _lanes(board: Board, bars: Mapping[Op, Bar]) -> dict[Op, tuple[int, int]]:
+    """Return by offered op its lane and the number of lanes, as offers of a rank may overlap."""
+    lanes: dict[Op, tuple[int, int]] = {}
+    for of_rank in board.rules.ops_of_rank:
+        if here := [op for op in of_rank if op in bars and op not in board.placed]:
+            lane, n_lanes = stack(*np.array([bars[op] for op in here]).T)
+            lanes |= {op: (number, n_lanes) for op, number in zip(here, lane.tolist(), strict=True)}
+    return lanes
 
 
 def _strips(board: Board, end_s: float) -> pd.DataFrame:
     """Return the steps of what each rank keeps; a strip is full where the rank may keep no more."""
     rows = []
-    for rank, row in enumerate(board.rows):
-        most = row.cap if row.cap < float("inf") else max(board.rules.n_micro, 1)
+    for rank in range(board.rules.n_ranks):
+        most = board.rules.caps[rank] if board.rules.caps else board.rules.n_micro
         top = _RANK * rank + _KEPT
-        ends = [time_s for time_s, _ in row.counts[1:]] + [end_s]
-        rows += [
-            (time_s, next_s, top, top + _STRIP, min(1.0, count / most), count > most)
-            for (time_s, count), next_s in zip(row.counts, ends, strict=False)
-            if next_s > time_s
+        steps = [
+            (board.bars[op].start_s if op.kind == "F" else board.bars[op].end_s, len(kept))
+            for op, kept in board.kept(rank)
         ]
+        for (time_s, count), (next_s, _) in pairwise([*steps, (end_s, 0)]):
+            if next_s > time_s:
+                rows.append((time_s, next_s, top, top + _STRIP, min(1.0, count / most), 0))
     columns = ["left", "right", "top", "bottom", "share", "over"]
     return pd.DataFrame(rows, columns=columns).astype({name: float for name in columns[:5]} | {"over": "uint8"})

@@ -14,13 +14,13 @@ from labkit.explore.puzzle.board import Board
 from labkit.explore.puzzle.game import Game
 from labkit.explore.puzzle.hints import ASSISTANCE
 from labkit.explore.puzzle.levels import LEVELS
-from labkit.explore.puzzle.picture import alt_text, axis, board_panel, shown_ops, static_form, table
+from labkit.explore.puzzle.picture import alt_text, axis, board_panel, shown, static_form, table
 from labkit.explore.puzzle.recognise import YOURS, recognise
 from labkit.explore.puzzle.rules import OF_KIND, Rules
 from labkit.explore.schedules.tables import gap_as_html
 from labkit.explore.static_fallback import StaticForm
 from labkit.explore.timeline import Timeline
-from labkit.schedule import EVENT_NAMES, Op, Schedule
+from labkit.schedule import Op, Schedule
 
 MOST_OFFERS = 12  # buttons: in no level has more than 3 kinds of op for each of 4 stages
 
@@ -48,17 +48,16 @@ class SchedulePuzzle(Explorer):
     def __init__(self, level: int = 1, run: Callable[..., Any] | None = None):
         self._games = {level: Game(level)}
         self.game = self._games[level]
-        self._run = run or _run_schedule
+        self._run = run
         self.text = ipywidgets.HTML()
-        auto = ipywidgets.Layout(width="auto")
         narrow: Any = {"button_width": "70px"}
-        self.rank = ipywidgets.ToggleButtons(style=narrow, layout=auto)
+        self.rank = ipywidgets.ToggleButtons(style=narrow, layout=ipywidgets.Layout(width="auto"))
         self.kinds = {
             kind: self._button(name, f"Place the next {name} ({kind}) of the rank", kind.lower())
             for kind, name in OF_KIND.items()
         }
-        buttons = [ipywidgets.Button(layout=ipywidgets.Layout(width="auto")) for _ in range(MOST_OFFERS)]
-        self.offers = ipywidgets.HBox(buttons, layout=ipywidgets.Layout(flex_flow="row wrap", min_height=_ROW))
+        offers = [self._button("", "", partial(self._offer, i)) for i in range(MOST_OFFERS)]
+        self.offers = ipywidgets.HBox(offers, layout=_wrapped(min_height=_ROW))
         self.done = ipywidgets.HTML()
         self.undo = self._button("Undo", "Take the last move back (u)", "u")
         self.redo = self._button("Redo", "Make it again (r)", "r")
@@ -66,23 +65,24 @@ class SchedulePuzzle(Explorer):
         order = "Let the op that is chosen, or the last one, change places with the one"
         self.earlier = self._button("Earlier", f"{order} before it on its rank ([)", "[")
         self.later = self._button("Later", f"{order} after it on its rank (])", "]")
-        self.stamp = self._button("Stamp", "Place the next micro-batch as the last whole one is (s)", "s")
+        self.whole = self._button("Micro-batch", "Place the next one whole, as early as it delays nothing (s)", "s")
         self.hint = self._button("Hint", "What to do next, and why; again: do it (h)", "h")
-        self.clear = ipywidgets.Button(description="Clear", tooltip="Empty the board", layout=auto)
-        self.free = ipywidgets.ToggleButton(description="Free edit", tooltip="Allow any move, and list what is wrong")
+        self.clear = self._button("Clear", "Empty the board", lambda: self._after(self.game.clear()))
         self.assistance = ipywidgets.Dropdown(description="Show", options=[(t, i) for i, t in enumerate(ASSISTANCE)])
-        self.previous = ipywidgets.Button(description="Previous level")
-        self.next = ipywidgets.Button(description="Next level")
-        self.csv_button = ipywidgets.Button(description="CSV", tooltip="Show the schedule as torch's CSV")
+        self.previous = self._button("Previous level", "", lambda: self.go_to(self.game.number - 1))
+        self.next = self._button("Next level", "", lambda: self.go_to(self.game.number + 1))
+        self.csv_button = self._button("CSV", "Show the schedule as torch's CSV", self._show_csv)
         self.csv_text = ipywidgets.Textarea(description="CSV", disabled=True)
         self.runs = RunButtons("Run it", self._run_it, self.say)
         self.measured: Timeline | None = None
         self.run_shown = ipywidgets.VBox()
-        self.wrong = ipywidgets.HTML()
         self.table = ipywidgets.HTML()
         timeline = Timeline()
         super().__init__(self._rows(timeline), timeline)
-        self._listen()
+        timeline.on_pick(lambda _, bar: self.guarded(lambda: self.place(list(shown(self.game))[bar]))())
+        timeline.on_key(lambda key: self.guarded(lambda: self.press(key))())
+        self.rank.observe(self.guarded(self._choose_rank), "value")
+        self.assistance.observe(self.guarded(self._assist), "value")
         self._open()
 
     # --- for a cell -------------------------------------------------------------------------------
@@ -94,15 +94,16 @@ class SchedulePuzzle(Explorer):
     @property
     def schedule(self) -> Schedule:
         """The schedule that was built. Raises ValueError, with the reason, if it is unfinished."""
-        if not self.board.finished:
-            raise ValueError(f"the board of level {self.game.number} is not finished: {self.board.what_is_missing()}")
+        if missing := [op for op in self.board.rules.ops if op not in self.board.placed]:
+            left = f"{len(missing)} of {len(self.board.rules.ops)} ops are not placed yet, {missing[0]} for one"
+            raise ValueError(f"the board of level {self.game.number} is not finished: {left}")
         schedule = self.board.to_schedule()
         return Schedule(schedule.ops, recognise(schedule) if self.game.level.named else YOURS)
 
     @property
     def csv(self) -> str:
         """What is placed so far as torch's CSV of a schedule: a line per rank."""
-        return self.board.to_csv()
+        return self.board.to_schedule().to_csv()
 
     def press(self, key: str) -> None:
         """Do what ``key`` does in the picture."""
@@ -140,8 +141,8 @@ class SchedulePuzzle(Explorer):
         game.rank = rank
         for kind, button in self.kinds.items():
             button.layout.display = "" if kind in rules.kinds else "none"
-        self.stamp.layout.display = "" if rules.n_micro > 1 else "none"
-        self.free.value, self.assistance.value = game.free, game.assistance
+        self.whole.layout.display = "" if rules.n_micro > 1 else "none"
+        self.assistance.value = game.assistance
         self.previous.disabled, self.next.disabled = game.number == 1, game.number == len(LEVELS)
         self.run_shown.children = []
         self.csv_text.layout.display = "none"
@@ -152,10 +153,9 @@ class SchedulePuzzle(Explorer):
         game = self.game
         self.timeline.show([board_panel(game)], alt=alt_text(game), time=axis(), said=said)
         self.rank.value = game.rank
-        self.undo.disabled, self.redo.disabled = not game.history.can_undo, not game.history.can_redo
+        self.undo.disabled, self.redo.disabled = not game.before, not game.undone
         self.runs.start.disabled = not game.board.finished
         self.csv_text.value = self.csv
-        self.wrong.value = _as_list([str(wrong) for wrong in game.board.violations()])
         self.table.value = table_html(table(game))
         self.done.value = _what_was_learned(game) if game.at_par else ""
         self.done.layout.display = "" if game.at_par else "none"
@@ -164,47 +164,31 @@ class SchedulePuzzle(Explorer):
 
     # --- what a reader does -----------------------------------------------------------------------
 
-    def _listen(self) -> None:
-        self.timeline.on_pick(lambda _, bar: self.guarded(lambda: self.place(shown_ops(self.game)[bar]))())
-        self.timeline.on_key(lambda key: self.guarded(lambda: self.press(key))())
-        for number, offer in enumerate(self.offers.children):
-            offer.on_click(self.guarded(partial(self._offer, number)))
-        self.clear.on_click(self.guarded(lambda: self._after(self.game.clear())))
-        self.previous.on_click(self.guarded(lambda: self.go_to(self.game.number - 1)))
-        self.next.on_click(self.guarded(lambda: self.go_to(self.game.number + 1)))
-        self.csv_button.on_click(self.guarded(self._show_csv))
-        self.rank.observe(self.guarded(self._choose_rank), "value")
-        self.free.observe(self.guarded(self._edit_freely), "value")
-        self.assistance.observe(self.guarded(self._assist), "value")
-
-    def _button(self, name: str, tooltip: str, key: str) -> ipywidgets.Button:
+    def _button(self, name: str, tooltip: str, action: str | Callable[[], None]) -> ipywidgets.Button:
+        """Return a button that does ``action``: what a key does, or a function."""
         button = ipywidgets.Button(description=name, tooltip=tooltip, layout=ipywidgets.Layout(width="auto"))
-        button.on_click(self.guarded(lambda: self.press(key)))
+        button.on_click(self.guarded(partial(self.press, action) if isinstance(action, str) else action))
         return button
 
     def _offer(self, number: int) -> None:
         """Place the op that the button of this number offers."""
-        self.place(self.game.legal_offers()[number].op)
-        shown = len(self.game.legal_offers())
-        if 0 < shown <= number < MOST_OFFERS:  # this button has gone, and keyboard focus with it
-            self.offers.children[shown - 1].focus()
+        self.place(self.game.placeable()[number])
+        offered = len(self.game.placeable())
+        if 0 < offered <= number < MOST_OFFERS:  # this button has gone, and keyboard focus with it
+            self.offers.children[offered - 1].focus()
 
     def _show_offers(self) -> None:
         """Write the offered ops on the buttons, which stay the same ones, so that focus stays."""
-        offers = self.game.legal_offers()
-        for button, (op, start_s) in zip(self.offers.children, offers, strict=False):
-            button.description = f"{op} at {start_s:g}"
-            button.tooltip = f"Place {op} on rank {self.board.rules.rank_of(op)} at {start_s:g}"
+        board, offers = self.board, self.game.placeable()
+        for button, op in zip(self.offers.children, offers, strict=False):
+            button.description = f"{op} at {board.bars[op].start_s:g}"
+            button.tooltip = f"Place {op} on rank {board.rules.rank_of(op)} at {board.bars[op].start_s:g}"
         for number, button in enumerate(self.offers.children):
             button.layout.display = "" if number < len(offers) else "none"
 
     def _choose_rank(self) -> None:
         if self.rank.value is not None and self.rank.value != self.game.rank:
             self._after(self.game.choose_rank(self.rank.value))
-
-    def _edit_freely(self) -> None:
-        if self.free.value != self.game.free:
-            self._after(self.game.let_edit(self.free.value))
 
     def _assist(self) -> None:
         if self.assistance.value != self.game.assistance:
@@ -218,11 +202,12 @@ class SchedulePuzzle(Explorer):
 
     def _run_it(self) -> str:
         """Run the schedule on real ranks, and show the run over what it should be."""
-        schedule, rules = self.schedule, self.board.rules
+        from labkit.explore.schedules.measure import run_schedule
+
+        schedule = self.schedule
         if self.measured is not None and self.measured in self.run_shown.children:
             self.run_shown.children = [ipywidgets.HTML(_RUN_BEFORE), *self.run_shown.children[-2:]]
-        times = {EVENT_NAMES[kind]: list(times) for kind, times in rules.times.items()}
-        run = self._run(schedule, hop=rules.hop, **times)
+        run = (self._run or run_schedule)(schedule, **self.board.rules.simulated)
         title = f"Level {self.game.number}, on real ranks"
         self.measured = Timeline(run.measured, run.schedule, run.ideal, title=title)
         self.run_shown.children = [self.measured, ipywidgets.HTML(gap_as_html("This run", run.gap))]
@@ -231,24 +216,24 @@ class SchedulePuzzle(Explorer):
     # --- the page ---------------------------------------------------------------------------------
 
     def _rows(self, timeline: Timeline) -> Sequence[ipywidgets.Widget]:
-        wrap = ipywidgets.Layout(flex_flow="row wrap")
+        moves = [self.undo, self.redo, self.remove, self.earlier, self.later, self.whole, self.hint, self.clear]
         return [
             self.text,
             timeline,
-            self.wrong,
             self.done,
             self.offers,
-            ipywidgets.HBox([self.rank, *self.kinds.values()], layout=wrap),
-            ipywidgets.HBox(
-                [self.undo, self.redo, self.remove, self.earlier, self.later, self.stamp, self.hint, self.clear],
-                layout=wrap,
-            ),
-            ipywidgets.HBox([self.assistance, self.free, self.previous, self.next], layout=wrap),
-            ipywidgets.HBox([self.runs, self.csv_button], layout=wrap),
+            ipywidgets.HBox([self.rank, *self.kinds.values()], layout=_wrapped()),
+            ipywidgets.HBox(moves, layout=_wrapped()),
+            ipywidgets.HBox([self.assistance, self.previous, self.next], layout=_wrapped()),
+            ipywidgets.HBox([self.runs, self.csv_button], layout=_wrapped()),
             self.csv_text,
             self.table,
             self.run_shown,
         ]
+
+
+def _wrapped(**layout: str) -> ipywidgets.Layout:
+    return ipywidgets.Layout(flex_flow="row wrap", **layout)
 
 
 _ROW = "36px"  # height of a row of buttons
@@ -282,31 +267,15 @@ def _what_was_learned(game: Game) -> str:
     return f'<p style="margin: 0; min-height: {_ROW}; line-height: 1.4; font-weight: 600">{html.escape(learned)}</p>'
 
 
-def _as_list(lines: Sequence[str]) -> str:
-    return f"<ul>{''.join(f'<li>{html.escape(line)}</li>' for line in lines)}</ul>" if lines else ""
-
-
 def _rules_in_words(rules: Rules) -> str:
-    def times(kind: str) -> str:
-        of_kind = rules.times[kind]
-        each = (
-            f"{of_kind[0]:g}" if len(set(of_kind)) == 1 else ", ".join(f"{time:g}" for time in of_kind) + " (by stage)"
-        )
-        return f"{kind} ({OF_KIND[kind]}) takes {each}"
+    def each(of_kind: Sequence[float]) -> str:
+        same = len(set(of_kind)) == 1
+        return f"{of_kind[0]:g}" if same else f"{', '.join(map('{:g}'.format, of_kind))} (by stage)"
 
+    times = ", ".join(f"{kind} ({OF_KIND[kind]}) takes {each(rules.times[kind])}" for kind in rules.kinds)
     hop = f", and what is sent to another rank is there {rules.hop:g} later" if rules.hop else ""
-    return f"{', '.join(times(kind) for kind in rules.kinds)}{hop}.{_room_in_words(rules)}"
-
-
-def _room_in_words(rules: Rules) -> str:
-    if rules.caps is None:
-        return ""
-    if len(set(rules.caps)) == 1:
-        return f" Room for activations: {rules.caps[0]} on each rank."
-    return f" Room for activations: {', '.join(f'{cap} on rank {rank}' for rank, cap in enumerate(rules.caps))}."
-
-
-def _run_schedule(*args: Any, **kwargs: Any) -> Any:
-    from labkit.explore.schedules.measure import run_schedule
-
-    return run_schedule(*args, **kwargs)
+    if not rules.caps:
+        return f"{times}{hop}."
+    by_rank = [f"{cap} on rank {rank}" for rank, cap in enumerate(rules.caps)]
+    room = f"{rules.caps[0]} on each rank" if len(set(rules.caps)) == 1 else ", ".join(by_rank)
+    return f"{times}{hop}. Room for activations: {room}."

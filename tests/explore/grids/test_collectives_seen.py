@@ -2,6 +2,7 @@
 
 import pytest
 
+from labkit.draw.cell_figure import GridStep
 from labkit.explore.grids.collectives_seen import SEVEN, seen_collectives
 
 # By hand, as MPI's standard draws them: a letter for each rank's tensor; . is nothing, S the sum.
@@ -22,8 +23,8 @@ def seen():
     return seen_collectives(3)
 
 
-def as_drawn(grid, step):
-    cells = grid.at(step).cells
+def as_drawn(panel, step):
+    cells = GridStep(panel, step, "", first=4 * step).cells(3)
     has = {(cell.rank, cell.column): LETTERS[cell.label] for cell in cells.itertuples()}
     return " ".join("".join(has.get((rank, chunk), ".") for chunk in range(3)) for rank in range(3))
 
@@ -35,11 +36,12 @@ def test_real_ranks_have_before_and_after_what_the_standard_draws(seen, name):
 
 @pytest.mark.parametrize("name", SEVEN)
 def test_cells_are_told_apart_by_name_and_said_in_words(seen, name):
-    for cell in seen[name].cells.itertuples():
-        if cell.label == "Σ":
-            assert cell.name == "whole sum" and "the sum of all 3 ranks' chunks" in cell.sentence
+    panel = seen[name]
+    for bar, (look, label) in enumerate(zip(panel.bars["name"], panel.bars["label"], strict=True)):
+        if label == "Σ":
+            assert look == "whole sum" and "the sum of all 3 ranks' chunks" in panel.explain(bar)
         else:
-            assert cell.name == f"from rank {cell.label}" and f"what rank {cell.label} had there" in cell.sentence
+            assert look == f"from rank {label}" and f"what rank {label} had there" in panel.explain(bar)
 
 
 @pytest.mark.parametrize("n", [1, 9, 2.0])

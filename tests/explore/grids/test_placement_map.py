@@ -5,12 +5,13 @@ from to_do import task
 
 from labkit import todo
 from labkit.cost import memory
+from labkit.draw.cell_figure import GridStep
 from labkit.explore.grids.placement_map import (
     SETTINGS,
     agree,
     kept_in_ranks,
     kept_of_size,
-    placement,
+    placement_panel,
     placement_table,
     stage_parameters,
 )
@@ -52,18 +53,18 @@ def test_a_pipeline_rank_keeps_little_more_than_half_and_two_pipelines_twice_as_
 
 
 def test_the_grid_has_each_stage_where_its_ranks_are():
-    grid = placement(kept_of_size("1.3B"), "GPT-3 1.3B")
+    panel = placement_panel(kept_of_size("1.3B"), "GPT-3 1.3B")
     for step, setting in enumerate(SETTINGS):
-        cells = grid.at(step).cells
+        cells = GridStep(panel, step, "").cells(6)
         assert set(zip(cells["rank"], cells["column"] // 3, strict=True)) == {
             (rank, stage) for rank, stages in enumerate(setting.stages) for stage in stages
         }
         assert cells["name"].tolist() == ["weights", "gradients", "optimizer state"] * (len(cells) // 3)
-    assert "Rank 2 has its own until they are averaged" in grid.at(3).cells["sentence"].iloc[1]
+    assert "Rank 2 has its own until they are averaged" in GridStep(panel, 3, "").cells(6)["sentence"].iloc[1]
 
 
 def test_the_labels_are_gib():
-    cells = placement(kept_of_size("1.3B"), "GPT-3 1.3B").at(0).cells
+    cells = GridStep(placement_panel(kept_of_size("1.3B"), "GPT-3 1.3B"), 0, "").cells(6)
     assert sum(map(float, cells["label"])) == pytest.approx(
         TABLE.loc["1.3B", ["weights", "gradients", "optimizer state"]].sum(), 0.01
     )
@@ -85,7 +86,7 @@ def test_real_ranks_keep_what_the_map_says():
     n, n_tensors = 2 * (256 * 256 + 256), 4
     sizes = {"weights": 4 * n, "gradients": 4 * n, "optimizer state": 8 * n + 4 * n_tensors}
     assert all(each.parameters == n and each.n_bytes == sizes[each.name] for each in seen)
-    cells = placement(seen, "a small model").at(3).cells
+    cells = GridStep(placement_panel(seen, "a small model"), 3, "").cells(6)
     assert all("has the same, bit by bit." in sentence for sentence in cells["sentence"])
 
 

@@ -6,20 +6,20 @@ import torch.distributed as dist
 from to_do import task
 
 from labkit import todo
-from labkit.explore.grids import rings
-from labkit.explore.grids.recorded_ring import RingError, record_ring, verdict
+from labkit.explore.grids.recorded_ring import RingError, record_ring
+from labkit.explore.grids.ring_panel import ring_cells, verdict
+from labkit.explore.grids.rings import simulate_ring
 
 
 @task("dp.5")
 @pytest.mark.parametrize("n", [2, 4])
 def test_the_answer_to_dp5_goes_round_as_in_the_picture(n):
-    story, ideal = record_ring(n), rings.follow("ring", n)
-    assert (story.states == ideal.states).all()
-    columns = ["step", "source", "target", "column"]
-    assert story.sent.sort_values(columns, ignore_index=True).equals(ideal.sent.sort_values(columns, ignore_index=True))
-    assert story.bytes_sent == pytest.approx(ideal.bytes_sent)
-    assert story.bytes_received == pytest.approx(ideal.bytes_received)
-    assert verdict(story) == (
+    trace, ideal = record_ring(n), simulate_ring("ring", n)
+    assert (trace.states == ideal.states).all()
+    assert trace.messages == ideal.messages
+    assert trace.bytes_sent == pytest.approx(ideal.bytes_sent)
+    assert trace.bytes_received == pytest.approx(ideal.bytes_received)
+    assert verdict(trace) == (
         "Every rank ends up with the whole sum. Step by step it is the ring of the picture. "
         f"The busiest rank sends {2 * (n - 1) / n:.3g} times the tensor, the least there can be."
     )
@@ -39,10 +39,10 @@ def through_rank_0(tensor):
 
 
 def test_one_that_goes_through_rank_0_is_shown_as_the_parameter_server_that_it_is():
-    story, server = record_ring(3, through_rank_0), rings.follow("parameter server", 3)
-    assert (story.states == server.states).all()
-    assert story.bytes_sent == pytest.approx(server.bytes_sent)
-    assert "The busiest rank sends 2 times the tensor, 1.5 times the least" in verdict(story)
+    trace, server = record_ring(3, through_rank_0), simulate_ring("parameter server", 3)
+    assert (trace.states == server.states).all()
+    assert trace.bytes_sent == pytest.approx(server.bytes_sent)
+    assert "The busiest rank sends 2 times the tensor, 1.5 times the least" in verdict(trace)
 
 
 def adds_twice(tensor):
@@ -55,12 +55,12 @@ def adds_twice(tensor):
 
 
 def test_what_is_no_sum_of_different_parts_is_shown_and_said():
-    story = record_ring(2, adds_twice)
-    assert story.n_steps == 2 and (story.states[-1] < 0).all()
-    cells = rings.grid(story).at(2).cells
-    assert set(cells["name"]) == {"no such sum"} and set(cells["label"]) == {"?"}
-    assert "but 2 times rank 0's, 2 times rank 1's." in cells["sentence"].iloc[0]
-    assert verdict(story).startswith("None of 4 cells end up as the whole sum")
+    trace = record_ring(2, adds_twice)
+    assert trace.n_steps == 2
+    cells = [cell for cell in ring_cells(trace) if cell.vanish > 2]
+    assert {(cell.name, cell.label) for cell in cells} == {("no such sum", "?")}
+    assert "but 2 times rank 0's, 2 times rank 1's." in cells[0].sentence
+    assert verdict(trace).startswith("None of 4 cells end up as the whole sum")
 
 
 def sends_half_a_chunk(tensor):
@@ -72,10 +72,9 @@ def sends_half_a_chunk(tensor):
 
 
 def test_bytes_of_a_message_that_is_no_whole_chunk_count_though_no_arrow_shows_it():
-    story = record_ring(2, sends_half_a_chunk)
-    assert story.sent.empty and story.n_steps == 1
-    assert story.bytes_sent[-1].tolist() == [0.25, 0]
-    assert rings.grid(story).moves.empty
+    trace = record_ring(2, sends_half_a_chunk)
+    assert not trace.messages and trace.n_steps == 1
+    assert trace.bytes_sent[-1].tolist() == [0.25, 0]
 
 
 def calls_a_collective(tensor):

@@ -9,9 +9,8 @@ from itertools import permutations, product
 import pandas as pd
 
 from labkit.explore.puzzle.board import Board
-from labkit.explore.puzzle.refusals import Refusal
-from labkit.explore.puzzle.rules import Rules
-from labkit.schedule import EVENT_NAMES, Op, Schedule, ScheduleError
+from labkit.explore.puzzle.rules import Refusal, Rules
+from labkit.schedule import Op, Schedule, ScheduleError
 from labkit.simulate import makespan, simulate
 
 TWO_BY_TWO = Rules([0, 1], 2, {"F": [1.0, 1.0], "B": [2.0, 2.0]})
@@ -19,13 +18,12 @@ ONE_EACH = Rules([0, 1], 2, {"F": [1.0, 1.0], "B": [2.0, 2.0]}, caps=[1, 1])
 SPLIT = Rules([0, 1], 2, {"F": [1.0, 1.0], "I": [1.0, 1.0], "W": [1.0, 1.0]})
 
 
-def built(rules: Rules, ops: str, free: bool = False) -> Board:
-    """Return the board after these moves: ``"0F0 1F0"``, or with a start ``"0F0@3"``."""
+def built(rules: Rules, ops: str) -> Board:
+    """Return the board on which these ops are placed, one after the other: ``"0F0 1F0"``."""
     board = Board(rules)
-    for move in ops.split():
-        op, _, start_s = move.partition("@")
-        after = board.place(op, float(start_s) if start_s else None, free=free)
-        assert isinstance(after, Board), f"{move}: {after}"
+    for op in map(Op.parse, ops.split()):
+        after = board.place(op)
+        assert isinstance(after, Board), f"{op}: {after}"
         board = after
     return board
 
@@ -48,9 +46,8 @@ def every_schedule(rules: Rules, in_order: bool) -> Iterator[tuple[Schedule, pd.
     """Yield every schedule that ``rules`` allow and that can run, with its event table."""
     for orders in product(*(list(_orders(rules, rank, in_order)) for rank in range(rules.n_ranks))):
         schedule = Schedule([list(order) for order in orders])
-        times = {EVENT_NAMES[kind]: list(times) for kind, times in rules.times.items()}
         with contextlib.suppress(ScheduleError):  # a deadlock
-            yield schedule, simulate(schedule, hop=rules.hop, **times)
+            yield schedule, simulate(schedule, **rules.simulated)
 
 
 def _orders(rules: Rules, rank: int, in_order: bool) -> Iterator[tuple[Op, ...]]:

@@ -6,12 +6,11 @@ import random
 from itertools import product
 
 import pytest
-from small_puzzles import ONE_EACH, TWO_BY_TWO, built, least_makespan
+from small_puzzles import built, least_makespan
 
 from labkit.explore.puzzle.board import Board
 from labkit.explore.puzzle.completion import candidates, complete, lower_bound
 from labkit.explore.puzzle.hints import hint, way
-from labkit.explore.puzzle.history import History
 from labkit.explore.puzzle.levels import LEVELS, Level, level
 from labkit.explore.puzzle.rules import Rules
 from labkit.schedule import Op, Schedule, gpipe
@@ -23,73 +22,47 @@ def one_after_the_other() -> Schedule:
     return Schedule([[Op(kind, stage, i) for i, kind in product(range(2), "FB")] for stage in range(2)])
 
 
-def boards_at_random(this: Level, seed: int, append: bool = False) -> list[Board]:
+def boards_at_random(this: Level, seed: int) -> list[Board]:
     """Return the boards of a game whose moves are drawn among those that are ready."""
     draw = random.Random(seed)
     boards = [Board(this.rules)]
-    while ready := candidates(boards[-1], append=True) if append else boards[-1].ready()[:6]:
-        op, start_s = draw.choice(ready)
-        boards.append(boards[-1].place(op, start_s))
+    while ready := candidates(boards[-1]):
+        boards.append(boards[-1].place(draw.choice(ready)))
     return boards
+
+
+def boards_of(rules: Rules, ops: str) -> list[Board]:
+    """Return the boards of a game in which these ops are placed."""
+    named = ops.split()
+    return [built(rules, " ".join(named[:n])) for n in range(len(named) + 1)]
 
 
 # --- wrong turns ----------------------------------------------------------------------------------
 
 
 def test_a_hint_says_that_par_is_lost_and_how_many_moves_to_undo():
-    this = Level("", "", "", TWO_BY_TWO, gpipe(2, 2))
-    history = History(Board(TWO_BY_TWO))
-    for op, start_s in [("0F0", None), ("1F0", None), ("0F1", 3.5), ("1F1", None), ("1B0", None)]:
-        history.do(history.board.place(op, start_s))
-    told = hint(history.board, this, history.before)
-    assert told.undo == 3  # 0F1 at 3.5 was one too late
-    assert "par is 9: undo 3 moves for par" in str(told)
-    for _ in range(told.undo):
-        history.undo()
-    assert hint(history.board, this, history.before).undo == 0
+    this = Level("", "", "", gpipe(2, 2))
+    *before, board = boards_of(this.rules, "0F0 1F0 1B0 0B0 0F1")  # 0B0 was one too early
+    told = hint(board, this, before)
+    assert told.undo == 2 and "par is 9: undo 2 moves for par" in str(told)
+    assert hint(before[-2], this, before[:-2]).undo == 0
 
 
 def test_a_dead_end_is_called_one():
     """With two stages on a rank, forwards may fill its memory, so that nothing can come back."""
     this = level(11)
-    history = History(Board(this.rules))
-    for op in ["0F0", "0F1", "0F2", "0F3", "1F0", "1F1", "1F2"]:
-        history.do(history.board.place(op))
-    told = hint(history.board, this, history.before)
+    *before, board = boards_of(this.rules, "0F0 0F1 0F2 0F3 1F0 1F1 1F2")
+    told = hint(board, this, before)
     assert told.op is None and str(told) == "There is no way on from here: undo 5 moves for par."
-    history.undo()
-    assert complete(history.board, this).board is not None  # par is lost since 0F2, but there is a way on
-
-
-def test_a_board_with_something_wrong_is_to_be_mended_first():
-    board = built(TWO_BY_TWO, "0F0 1F0@0", free=True)
-    this = Level("", "", "", TWO_BY_TWO, gpipe(2, 2))
-    assert str(hint(board, this)).startswith(
-        "First mend what is there: 1F0 needs the activation of 0F0, which ends at 1"
-    )
-    assert way(board, this) == []
+    assert complete(before[-1], this).board is not None  # par is lost since 0F2, but there is a way on
 
 
 def test_a_finished_board_over_par_is_told_so():
-    this = Level("", "", "", TWO_BY_TWO, gpipe(2, 2))
-    history = History(Board(TWO_BY_TWO))
-    for move in ["0F0@0", "1F0@1", "1B0@2", "0B0@4", "0F1@6", "1F1@7", "1B1@8", "0B1@10"]:
-        op, _, start_s = move.partition("@")
-        history.do(history.board.place(op, float(start_s)))
-    told = hint(history.board, this, history.before)
-    assert told.op is None and told.undo == 5  # 0B0 too, or 0F1 would have to go into the gap before it
+    this = Level("", "", "", gpipe(2, 2))
+    *before, board = boards_of(this.rules, "0F0 1F0 1B0 0B0 0F1 1F1 1B1 0B1")
+    told = hint(board, this, before)
+    assert told.op is None and told.undo == 5
     assert str(told) == "This board takes 12; par is 9: undo 5 moves for par."
-
-
-def test_where_only_a_gap_leads_to_par_a_hint_says_so_and_how_to_do_without():
-    this = Level("", "", "", TWO_BY_TWO, gpipe(2, 2))
-    history = History(Board(TWO_BY_TWO))
-    for op in ["0F0", "1F0", "1B0", "0B0"]:
-        history.do(history.board.place(op))
-    told = hint(history.board, this, history.before)
-    assert (told.op, told.start_s, told.undo) == (Op("F", 0, 1), 1.0, 0)
-    assert "in the gap before 0B0" in told.sentence
-    assert told.about_par == "Or undo 1 move: from there on no op has to go into a gap."
 
 
 # --- right from anywhere --------------------------------------------------------------------------
@@ -101,7 +74,7 @@ def test_following_every_hint_from_the_start_ends_at_par(number):
     while not board.finished:
         told = hint(board, this)
         assert told.undo == 0
-        board = board.place(told.op, told.start_s)
+        board = board.place(told.op)
     assert this.result_s(board) == this.par_s
     assert str(hint(board, this)) == "All is placed, and at par."
 
@@ -112,32 +85,31 @@ def test_following_every_hint_from_any_board_ends_where_the_first_one_said(numbe
     for seed in range(3):
         board = draw.choice(boards_at_random(this, seed))
         best = complete(board, this)
-        for op, start_s in way(board, this):
-            board = board.place(op, start_s)
+        for op in way(board, this):
+            board = board.place(op)
         if best.board:
             assert board.finished and this.result_s(board) == best.result_s
         else:
-            assert not board.ready() or number in (11, 12)
+            assert number in (11, 12)
 
 
 @pytest.mark.parametrize("number", [2, 3, 7, 8])
 def test_the_number_of_moves_to_undo_is_the_least_from_which_par_is_reached(number):
     this = level(number)
     for seed in range(4):
-        boards = boards_at_random(this, seed, append=True)[::-1]
-        told = hint(boards[0], this, boards[1:])
-        reached = [complete(board, this, append=True).result_s <= this.par_s for board in boards]
+        boards = boards_at_random(this, seed)
+        told = hint(boards[-1], this, boards[:-1])
+        reached = [complete(board, this).result_s <= this.par_s for board in reversed(boards)]
         assert told.undo == reached.index(True)
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_after_what_a_hint_says_to_undo_no_hint_leads_into_a_gap(number):
+def test_after_what_a_hint_says_to_undo_hints_lead_to_par(number):
     this = level(number)
-    boards = boards_at_random(this, seed=1, append=True)[::-1]
-    board = boards[hint(boards[0], this, boards[1:]).undo]
-    for op, start_s in way(board, this):
-        assert start_s >= board.end_of_rank(op)
-        board = board.place(op, start_s)
+    boards = boards_at_random(this, seed=1)
+    board = boards[-1 - hint(boards[-1], this, boards[:-1]).undo]
+    for op in way(board, this):
+        board = board.place(op)
     assert board.finished and this.result_s(board) == this.par_s
 
 
@@ -147,17 +119,14 @@ def test_the_best_way_from_an_empty_board_is_the_best_of_all_schedules(seed):
     draw = random.Random(seed)
     times = {kind: [float(draw.randint(1, 4)) for _ in range(2)] for kind in "FB"}
     caps = [draw.randint(1, 2), draw.randint(1, 2)]
-    rules = Rules([0, 1], 2, times, hop=float(draw.randint(0, 2)), caps=caps)
-    this = Level("", "", "", rules, one_after_the_other())
-    best = complete(Board(rules), this)
-    least_s = least_makespan(rules)
-    assert lower_bound(Board(rules), this) <= least_s
+    this = Level("", "", "", one_after_the_other(), times, hop=float(draw.randint(0, 2)), caps=caps)
+    best, least_s = complete(Board(this.rules), this), least_makespan(this.rules)
+    assert lower_bound(Board(this.rules), this) <= least_s
     assert best.result_s == least_s and best.certain
 
 
 def test_hints_before_the_finish_name_the_next_op_its_rank_its_time_and_a_reason():
-    board = built(ONE_EACH, "0F0")
-    this = Level("", "", "", ONE_EACH, one_after_the_other())
-    assert str(hint(board, this)) == (
+    this = Level("", "", "", one_after_the_other(), caps=[1, 1])
+    assert str(hint(built(this.rules, "0F0"), this)) == (
         "Place 1F0 next, on rank 1 at 1: rank 1 would be idle otherwise, and it has room for the activation."
     )

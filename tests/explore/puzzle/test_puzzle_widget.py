@@ -99,7 +99,7 @@ def test_buttons_and_keys_do_the_same():
     puzzle.kinds["F"].click()
     puzzle.kinds["B"].click()
     puzzle.rank.value = 0
-    for button in (puzzle.kinds["B"], puzzle.stamp, puzzle.undo, puzzle.redo, puzzle.undo, puzzle.remove):
+    for button in (puzzle.kinds["B"], puzzle.whole, puzzle.undo, puzzle.redo, puzzle.undo, puzzle.remove):
         button.click()
     assert puzzle.csv == by_key.csv and puzzle.timeline.said == by_key.timeline.said
     puzzle.clear.click()
@@ -115,15 +115,10 @@ def test_a_click_on_a_placed_op_chooses_it_and_its_rank():
     assert list(puzzle.board.placed) == [Op("F", 0, 0)]
 
 
-def test_free_edit_lists_what_is_wrong_and_assistance_changes_what_is_offered():
+def test_assistance_changes_what_is_offered():
     puzzle = SchedulePuzzle(1)
-    puzzle.free.value = True
-    puzzle.kinds["B"].click()
-    assert "0B0 needs the gradient of 1B0" in puzzle.wrong.value
-    puzzle.free.value = False
-    puzzle.undo.click()
     puzzle.assistance.value = 0
-    assert offered(puzzle) == [] and puzzle.wrong.value == ""
+    assert offered(puzzle) == []
     puzzle.assistance.value = 3
     assert offered(puzzle) == ["0F0 at 0"]  # the other outlines of the way cannot be placed yet
 

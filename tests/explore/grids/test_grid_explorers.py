@@ -1,4 +1,4 @@
-"""labkit.explore.grids.grid_widgets: collectives and placement, used from Python."""
+"""labkit.explore.grids.widget: collectives and placement, used from Python."""
 
 import matplotlib.pyplot as plt
 import pytest
@@ -6,7 +6,7 @@ from to_do import task
 
 from labkit.draw.picture import drawn_data
 from labkit.explore import collectives_explorer, placement_explorer
-from labkit.explore.grids import grid_widgets
+from labkit.explore.grids import placement_map
 from labkit.explore.grids.collectives_seen import SEVEN
 
 
@@ -96,7 +96,7 @@ def test_why_it_cannot_train_is_said(monkeypatch):
     def not_yet():
         raise NotImplementedError("TODO pipe.5: labkit/pipe.py, line 42.")
 
-    monkeypatch.setattr(grid_widgets, "kept_in_ranks", not_yet)
+    monkeypatch.setattr(placement_map, "kept_in_ranks", not_yet)
     explorer = placement_explorer()
-    assert explorer.train() == "TODO pipe.5: labkit/pipe.py, line 42."
+    assert explorer.record() == "TODO pipe.5: labkit/pipe.py, line 42."
     assert explorer.model.value == "1.3B"

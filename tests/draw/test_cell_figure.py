@@ -1,4 +1,4 @@
-"""labkit.draw.cells: grids of cells, beside each other."""
+"""labkit.draw.cell_figure: grids of cells, beside each other."""
 
 from itertools import combinations
 
@@ -11,12 +11,12 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from labkit.draw import STYLES
-from labkit.draw.cells import CellGrid, cell_grids
+from labkit.draw.cell_figure import GridStep, cell_figure
+from labkit.draw.cells import Cell, cell_panel
 from labkit.draw.palette import shade
 from labkit.draw.picture import drawn_data
 
-CELLS = ["rank", "column", "name", "shade", "label", "sentence"]
-MOVES = ["source", "target", "column"]
+LINKS = ["source", "target", "appear", "vanish", "label"]
 
 
 @pytest.fixture(autouse=True)
@@ -25,16 +25,18 @@ def _close_figures():
     plt.close("all")
 
 
-def grid(n=3, title="before", moves=(), left_out=(), label="{r} {c}", columns=None):
-    rows = [
-        (r, c, "own part" if r == c else "partial sum", r, label.format(r=r, c=c), f"Rank {r}, chunk {c}.")
+def grid(n=3, title="before", links=(), left_out=(), label="{r} {c}"):
+    cells = [
+        Cell(r, c, 0, 1, "own part" if r == c else "partial sum", r, label.format(r=r, c=c), f"Rank {r}, chunk {c}.")
         for r, c in np.ndindex(n, n)
         if (r, c) not in left_out
     ]
-    ranks, names = [f"rank {r}" for r in range(n)], columns or [str(c) for c in range(n)]
-    return CellGrid(
-        pd.DataFrame(rows, columns=CELLS), ranks, names, title, pd.DataFrame(list(moves), columns=MOVES), "chunk"
-    )
+    arrows = pd.DataFrame([(*link[:2], 0, 1, *link[2:]) for link in links], columns=LINKS)
+    return GridStep(cell_panel(cells, [f"rank {r}" for r in range(n)], {}, links=arrows), 0, title)
+
+
+def drawn(*grids, n=3, **options):
+    return cell_figure(grids, [str(c) for c in range(n)], corner="chunk", **options)
 
 
 def drawn_cells(ax, zorder=2):
@@ -43,7 +45,7 @@ def drawn_cells(ax, zorder=2):
 
 
 def test_every_cell_stands_in_its_row_and_column_with_colour_hatching_and_label():
-    (ax,) = cell_grids([grid()]).axes
+    (ax,) = drawn(grid()).axes
     found = drawn_cells(ax)
     assert set(found) == set(np.ndindex(3, 3))
     for (rank, column), patch in found.items():
@@ -57,14 +59,14 @@ def test_every_cell_stands_in_its_row_and_column_with_colour_hatching_and_label(
 
 
 def test_cells_with_nothing_in_them_are_grey_and_the_legend_says_so():
-    figure = cell_grids([grid(left_out=[(0, 1), (2, 2)])])
+    figure = drawn(grid(left_out=[(0, 1), (2, 2)]))
     assert set(drawn_cells(figure.axes[0], zorder=1)) == {(0, 1), (2, 2)}
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["own part", "partial sum", "nothing"]
-    assert "nothing" not in [text.get_text() for text in cell_grids([grid()]).legends[0].get_texts()]
+    assert "nothing" not in [text.get_text() for text in drawn(grid()).legends[0].get_texts()]
 
 
 def test_an_arrow_a_cell_that_moves_and_one_thick_one_where_all_do():
-    (ax,) = cell_grids([grid(moves=[(0, 1, 2), *((2, 0, column) for column in range(3))])]).axes
+    (ax,) = drawn(grid(links=[(2, 5, ""), (8, 2, "all")])).axes  # bars are numbered rank by rank
     thin, thick = sorted(
         (patch for patch in ax.patches if isinstance(patch, FancyArrowPatch)), key=lambda it: it.get_linewidth()
     )
@@ -80,8 +82,8 @@ def test_an_arrow_a_cell_that_moves_and_one_thick_one_where_all_do():
     [(2, 3), (4, 7), pytest.param(8, 14, marks=pytest.mark.slow), pytest.param(16, 4, marks=pytest.mark.slow)],
 )
 def test_nothing_overlaps_and_all_is_within_the_page(n, count):
-    grids = [grid(n, f"after step {number}", [(0, 1, 0)]) for number in range(count)]
-    figure = cell_grids(grids, note="Two lines under the picture, " * 8)
+    grids = [grid(n, f"after step {number}", [(0, n, "")]) for number in range(count)]
+    figure = drawn(*grids, n=n, note="Two lines under the picture, " * 8)
     figure.draw_without_rendering()
     assert len(figure.axes) == count and figure.get_figwidth() <= 9
     boxes = [
@@ -99,16 +101,16 @@ def test_nothing_overlaps_and_all_is_within_the_page(n, count):
 
 
 def test_letters_are_left_out_where_they_could_not_be_read():
-    figure = cell_grids([grid(16, label="a long label")])
+    figure = drawn(grid(16, label="a long label"), n=16)
     assert not [text for text in figure.axes[0].texts if text.get_text() == "a long label"]
 
 
 def test_its_data_are_the_cells_with_their_sentences():
-    table = drawn_data(cell_grids([grid(title="before"), grid(title="after")]))
+    table = drawn_data(drawn(grid(title="before"), grid(title="after")))
     assert list(table.columns) == ["rank", "column", "name", "label", "sentence", "grid", "panel"]
     assert len(table) == 18 and table["grid"].unique().tolist() == ["before", "after"]
 
 
 def test_without_a_grid_it_refuses():
     with pytest.raises(ValueError, match="there is no grid"):
-        cell_grids([])
+        drawn()

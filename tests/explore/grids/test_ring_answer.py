@@ -1,4 +1,4 @@
-"""labkit.explore.grids.filled_ring: a ring filled in by hand, judged cell by cell."""
+"""labkit.explore.grids.ring_answer: a ring filled in by hand, judged cell by cell."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""labkit.explore.grids.ring_widget: the ring explorer, used from Python."""
+"""labkit.explore.grids.widget: the ring explorer, used from Python."""
 
 import matplotlib.pyplot as plt
 import pytest
@@ -6,8 +6,10 @@ from to_do import task
 
 from labkit.draw.picture import drawn_data
 from labkit.explore import ring_explorer
-from labkit.explore.grids import recorded_ring, ring_widget, rings
-from labkit.explore.grids.recorded_ring import RingError
+from labkit.explore.grids import widget
+from labkit.explore.grids.recorded_ring import YOURS, RingError
+from labkit.explore.grids.ring_panel import ring_panel
+from labkit.explore.grids.rings import simulate_ring
 
 
 @pytest.fixture(autouse=True)
@@ -68,8 +70,8 @@ def test_the_table_compares_all_ways(explorer):
 
 
 def test_the_last_column_says_what_each_rank_has_sent_so_far(explorer):
-    cells = rings.sent_cells(rings.follow("parameter server", 4), 2**20)
-    of_rank_0 = cells[cells["rank"] == 0]
+    bars = ring_panel(simulate_ring("parameter server", 4), 2**20).bars
+    of_rank_0 = bars[(bars["left"] > 4) & (bars["top"] < 1)]
     assert of_rank_0["label"].tolist() == ["0 B", "1 MiB", "2 MiB", "3 MiB"]
     assert of_rank_0["appear"].tolist() == [0, 4, 5, 6]
     assert of_rank_0["name"].tolist() == ["bytes sent"] * 2 + ["more than the least"] * 2
@@ -94,16 +96,16 @@ def recording(monkeypatch):
     told = {}
 
     def record(n):
-        if isinstance(told["story"], Exception):
-            raise told["story"]
-        return told["story"]
+        if isinstance(told["trace"], Exception):
+            raise told["trace"]
+        return told["trace"]
 
-    monkeypatch.setattr(ring_widget, "record_ring", record)
+    monkeypatch.setattr(widget, "record_ring", record)
     return told
 
 
 def test_a_recorded_ring_stands_beside_the_ideal_one_and_in_the_table(explorer, recording):
-    recording["story"] = rings.follow("naive ring", 4)._replace(name=recorded_ring.YOURS)
+    recording["trace"] = simulate_ring("naive ring", 4)._replace(name=YOURS)
     said = explorer.record()
     assert said.startswith("Every rank ends up with the whole sum.")
     assert titles(explorer) == ["ring", "yours"] and explorer.beside.value == "yours"
@@ -112,7 +114,7 @@ def test_a_recorded_ring_stands_beside_the_ideal_one_and_in_the_table(explorer, 
 
 
 def test_it_is_forgotten_when_the_number_of_ranks_changes(explorer, recording):
-    recording["story"] = rings.follow("ring", 4)._replace(name=recorded_ring.YOURS)
+    recording["trace"] = simulate_ring("ring", 4)._replace(name=YOURS)
     explorer.record()
     explorer.ranks.value = 5
     assert titles(explorer) == ["ring"] and "yours" not in explorer.beside.options + explorer.way.options
@@ -120,7 +122,7 @@ def test_it_is_forgotten_when_the_number_of_ranks_changes(explorer, recording):
 
 
 def test_why_it_cannot_be_recorded_is_said_and_the_explorer_lives_on(explorer, recording):
-    recording["story"] = RingError("TODO dp.5: labkit/dp.py, line 42.")
+    recording["trace"] = RingError("TODO dp.5: labkit/dp.py, line 42.")
     assert explorer.record() == "TODO dp.5: labkit/dp.py, line 42."
     explorer.ranks.value = 3
     assert titles(explorer) == ["ring", "parameter server"]

@@ -1,0 +1,274 @@
+"""Show grids in a notebook, step by step: a ring, seven collectives, the parts of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import ipywidgets
+import pandas as pd
+from ipywidgets import Dropdown, IntSlider, ToggleButtons, Widget
+
+from labkit.base.texts import listed
+from labkit.cost.memory import GPT3_SIZES
+from labkit.draw.cell_figure import GridStep, cell_figure
+from labkit.draw.panel import Panel
+from labkit.explore.explorer import Explorer, RunButtons, table_html
+from labkit.explore.grids import placement_map as placement
+from labkit.explore.grids import rings
+from labkit.explore.grids.collectives_seen import SEVEN, seen_collectives
+from labkit.explore.grids.placement_map import SETTINGS, kept_of_size
+from labkit.explore.grids.recorded_ring import YOURS, RingError, record_ring
+from labkit.explore.grids.ring_panel import MOST_NAMED, ring_panel, step_titles, verdict
+from labkit.explore.grids.rings import ALGORITHMS, MOST_RANKS, RingTrace, in_units, simulate_ring
+from labkit.explore.static_fallback import StaticForm
+from labkit.explore.timeline import Timeline
+
+
+class GridView(NamedTuple):
+    """What an explorer of grids shows: panels with their alt text and note, a table, a static form.
+
+    ``options`` are what can be chosen now in some of the controls.
+    """
+
+    panels: Sequence[Panel]
+    alt: str
+    table: pd.DataFrame
+    static_form: Callable[[], StaticForm]
+    note: str = ""
+    options: Mapping[str, list[Any]] = {}
+
+
+class GridExplorer(Explorer):
+    """Grids to step through under controls: what all explorers of this room return.
+
+    ``controls`` are widgets by name, in rows, and each is an attribute too.
+    ``view(recorded, **values)`` returns what they show for their values; ``recorded`` is what real
+    ranks did, None before. ``run`` is a button's label, and what it does and says.
+    """
+
+    def __init__(
+        self,
+        view: Callable[..., GridView],
+        controls: Sequence[Mapping[str, Widget]],
+        run: tuple[str, Callable[[GridExplorer], str]] | None = None,
+        table: bool = True,
+    ):
+        self.view, self.recorded = view, None
+        self.controls = {name: control for row in controls for name, control in row.items()}
+        self.__dict__.update(self.controls)
+        rows: list[Any] = [[*row.values()] for row in controls]
+        if run:
+            label, action = run
+            self.record: Callable[[], str] = lambda: action(self)
+            self.run = RunButtons(label, self.record, self.say)
+            rows[-1].append(self.run)
+        self.metrics, timeline = ipywidgets.HTML(), Timeline()
+        boxes = [ipywidgets.HBox(row) if len(row) > 1 else row[0] for row in rows]
+        super().__init__([*boxes, timeline, *([self.metrics] if table else [])], timeline)
+        for control in self.controls.values():
+            control.observe(self.guarded(self.refresh), "value")
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Show what the controls say."""
+        self.shown = self.view(self.recorded, **{name: control.value for name, control in self.controls.items()})
+        for name, options in self.shown.options.items():
+            control = self.controls[name]
+            if list(control.options) != options:
+                value = control.value if control.value in options else options[0]
+                with control.hold_trait_notifications():
+                    control.options, control.value = options, value
+        self.timeline.show(self.shown.panels, alt=self.shown.alt, note=self.shown.note)
+        self.metrics.value = table_html(self.shown.table)
+
+    def show_recorded(self, recorded: Any, control: str, value: str) -> None:
+        """Show what real ranks did, by choosing it in a control."""
+        self.recorded = recorded
+        self.refresh()
+        self.controls[control].value = value
+
+    def table(self) -> pd.DataFrame:
+        """Return the numbers that belong to the picture."""
+        return self.shown.table
+
+    def static_form(self) -> StaticForm:
+        """Return what stands for it in print: the steps as small pictures, and the table."""
+        return self.shown.static_form()
+
+
+# --- the ring -------------------------------------------------------------------------------------
+
+SIZES = {"64 KiB": 2**16, "1 MiB": 2**20, "25 MiB": 25 * 2**20, "475 MiB (GPT-2's gradients)": 475 * 2**20}
+NOTHING = "nothing"
+_NOTE = "An arrow: what is sent next. A cell names the ranks whose parts are added up in it; Σ is the sum of all."
+_NOTE_OF_MANY = "An arrow: what is sent next. A cell has the number of ranks whose parts are added up in it; Σ is all."
+# For so many ranks: grids in a line, and those of either algorithm.
+_PRINTED = {3: (5, 5, 5), 5: (4, 8, 4), 8: (3, 6, 3), MOST_RANKS: (2, 4, 2)}
+
+
+def ring_explorer(world_size: int = 4) -> GridExplorer:
+    """Return an explorer of the ring all-reduce: which chunk goes where, and what is added.
+
+    Step through it (``.`` and ``,``) or play it; beside it runs a parameter server, a naive ring,
+    or your own ``ring_all_reduce`` as **Run mine** recorded it in real ranks. On the right stands
+    what each rank has sent so far. From Python: ``explorer.ranks.value = 8``, and likewise
+    ``size``, ``way``, ``beside``; ``explorer.record()`` does what **Run mine** does.
+
+    Raises TypeError or ValueError for fewer than 2 or more than 16 ranks.
+    """
+    rings.check_ranks(world_size)
+    ranks = IntSlider(world_size, min=2, max=MOST_RANKS, description="ranks")
+    size = Dropdown(options=SIZES, value=SIZES["1 MiB"], description="tensor")
+    way = Dropdown(options=list(ALGORITHMS), description="way")
+    beside = Dropdown(options=[NOTHING, *ALGORITHMS], value="parameter server", description="beside it")
+    controls = {"ranks": ranks, "size": size}, {"way": way, "beside": beside}
+    return GridExplorer(ring_view, controls, ("Run mine", _record_ring))
+
+
+def ring_view(recorded: RingTrace | None, ranks: int, size: int, way: str, beside: str) -> GridView:
+    """Return the algorithm that was chosen and the one beside it, and the bytes of all."""
+    traces = {name: simulate_ring(name, ranks) for name in ALGORITHMS}
+    if recorded is not None and recorded.n == ranks:
+        traces[YOURS] = recorded
+    chosen = [traces[name] for name in dict.fromkeys([way if way in traces else "ring", beside]) if name in traces]
+    panels = [ring_panel(trace, size) for trace in chosen]
+    table = pd.DataFrame([_bytes(trace, size) for trace in traces.values()])
+    facts = "; ".join(
+        f"{trace.n_steps} steps, the busiest rank sends {trace.busiest:.3g} times the tensor" for trace in chosen
+    )
+    alt = (
+        f"Grids of {ranks} ranks by {ranks} chunks, step by step: {' and '.join(trace.name for trace in chosen)}. "
+        f"Each cell tells whose parts are added up in it; in the end each should be the sum of all. {facts}."
+    )
+    note = _NOTE if ranks <= MOST_NAMED else _NOTE_OF_MANY
+
+    def static_form() -> StaticForm:
+        across, *most = next(printed for n, printed in _PRINTED.items() if ranks <= n)
+        places: list[GridStep | None] = []
+        for trace, panel, n_printed in zip(chosen, panels, most, strict=False):
+            places += [None] * (-len(places) % across)
+            titles = step_titles(trace)
+            first, *others = _steps_to_print(trace.n_steps, n_printed)
+            places.append(GridStep(panel, first, f"{trace.name}: {titles[first]}"))
+            places += [GridStep(panel, step, titles[step]) for step in others]
+        chunks = [str(chunk) for chunk in range(ranks)]
+        return StaticForm(cell_figure(places, chunks, corner="chunk", across=across, note=note), alt, table)
+
+    return GridView(panels, alt, table, static_form, note, {"way": [*traces], "beside": [NOTHING, *traces]})
+
+
+def _bytes(trace: RingTrace, size: int) -> dict[str, Any]:
+    """Return a row of the table: steps, and the bytes that go through links until the end."""
+    return {
+        "way": trace.name,
+        "steps": trace.n_steps,
+        "busiest sends": in_units(trace.busiest * size),
+        "busiest receives": in_units(trace.bytes_received[-1].max() * size),
+        "all send": in_units(trace.bytes_sent[-1].sum() * size),
+        "of the least": f"{trace.busiest / rings.least_tensors(trace.n):.3g} ×",
+    }
+
+
+def _steps_to_print(last: int, most: int) -> list[int]:
+    """Return the steps that tell most: all, or the first, those around half way, and the last."""
+    half = last // 2
+    if last < most:
+        return list(range(last + 1))
+    if most < 4:
+        return [1, half, last][-most:]
+    around = sorted(range(2, last), key=lambda step: abs(step - half))[: most - 3]
+    return sorted({0, 1, *around, last})
+
+
+def _record_ring(explorer: GridExplorer) -> str:
+    """Record the reader's own ring in so many real ranks, show it, and say what it did."""
+    n = explorer.controls["ranks"].value
+    try:
+        trace = record_ring(n)
+    except RingError as error:
+        return str(error)
+    if n != (now := explorer.controls["ranks"].value):
+        return f"Recorded on {n} ranks, but the slider has been moved to {now} meanwhile."
+    explorer.show_recorded(trace, "beside", YOURS)
+    return verdict(trace)
+
+
+# --- seven collectives ----------------------------------------------------------------------------
+
+_NUMBERS = "A number: the rank that a chunk comes from. Σ: the sum of all ranks' chunks."
+
+
+def collectives_explorer(world_size: int = 4) -> GridExplorer:
+    """Return an explorer of seven collectives: what each rank had before, and has after.
+
+    It runs them in so many real ranks, rank 0 being the root. From Python:
+    ``explorer.collective.value = "all_gather"``. Errors are those of seen_collectives.
+    """
+    panels = seen_collectives(world_size)
+    table = pd.DataFrame({"collective": list(SEVEN), "what it does": list(SEVEN.values())})
+
+    def static_form() -> StaticForm:
+        places: list[GridStep | None] = []
+        for name, panel in panels.items():
+            places += [GridStep(panel, 0, name), GridStep(panel, 1, "→ after", first=world_size + 1)]
+        chunks = [str(chunk) for chunk in range(world_size)]
+        across, cell_in = 6 if world_size <= 5 else 4, 0.28 if world_size > 3 else 0.4  # room for the longest name
+        figure = cell_figure(places, chunks, corner="chunk", across=across, cell_in=cell_in, note=_NUMBERS)
+        return StaticForm(figure, f"Seven collectives on {world_size} ranks, before and after: {listed(SEVEN)}.", table)
+
+    def view(_: None, collective: str) -> GridView:
+        alt = f"{collective}, before and after. {SEVEN[collective]}"
+        return GridView([panels[collective]], alt, table, static_form, _NUMBERS)
+
+    buttons = ToggleButtons(options=list(SEVEN), description="collective")
+    return GridExplorer(view, [{"collective": buttons}], table=False)
+
+
+# --- where a model's parts live -------------------------------------------------------------------
+
+SMALL = "a small model"
+
+
+def placement_explorer(model: str = "1.3B") -> GridExplorer:
+    """Return an explorer of where weights, gradients and optimizer state live, in four settings.
+
+    ``model`` is a size of GPT-3. **Train a small one** takes a step in each setting in four real
+    ranks, and shows what they kept. From Python: ``explorer.model.value = "13B"``, and
+    ``explorer.record()`` to train. Raises ValueError for an unknown size.
+    """
+    kept_of_size(model)
+    sizes = Dropdown(options=[size.name for size in GPT3_SIZES], value=model, description="GPT-3")
+    return GridExplorer(placement_view, [{"model": sizes}], ("Train a small one", _train))
+
+
+def placement_view(recorded: Sequence[placement.Kept] | None, model: str) -> GridView:
+    """Return the four settings of a model, a step each, and their bytes."""
+    if recorded and model == SMALL:
+        kept, title, facts = recorded, SMALL, "32-bit numbers, as seen in four real ranks"
+    else:
+        kept, title = kept_of_size(model), f"GPT-3 {model}"
+        facts = "weights and gradients in 16 bits, Adam's state in 32"
+    panel, table = placement.placement_panel(kept, title, facts), placement.placement_table(kept)
+    table[table.columns[2:]] = table[table.columns[2:]].map(in_units)
+    settings = [setting.name for setting in SETTINGS]
+    alt = f"Which rank keeps which part of {title}, in bytes: {listed(settings)}. Only stages make it less."
+
+    def static_form() -> StaticForm:
+        steps = [GridStep(panel, step, name) for step, name in enumerate(settings)]
+        figure = cell_figure(steps, placement.COLUMNS, across=2, cell_in=0.62, note=f"{panel.title}: {panel.facts}.")
+        return StaticForm(figure, alt, table)
+
+    options = [size.name for size in GPT3_SIZES] + [SMALL] * bool(recorded)
+    return GridView([panel], alt, table, static_form, options={"model": options})
+
+
+def _train(explorer: GridExplorer) -> str:
+    """Train a small model for a step in each setting, show what the ranks kept, and say so."""
+    try:
+        kept = placement.kept_in_ranks()
+    except NotImplementedError as error:
+        return str(error)
+    explorer.show_recorded(kept, "model", SMALL)
+    same = "the same weights" if placement.agree(kept) else "different weights: point at a cell to see where"
+    return f"Four real ranks took a step in each setting. After it, ranks with the same stage have {same}."

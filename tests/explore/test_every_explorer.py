@@ -1,0 +1,109 @@
+"""What holds for every explorer: its form in print, its words, its keys, its refusals."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import pytest
+
+from labkit.draw import Picture
+from labkit.explore import (
+    Timeline,
+    bucket_explorer,
+    collectives_explorer,
+    placement_explorer,
+    queue_timeline,
+    ring_explorer,
+    schedule_explorer,
+    schedule_puzzle,
+    static_fallback,
+)
+from labkit.schedule import one_f_one_b
+from labkit.simulate import simulate
+from labkit.trace import event_table
+
+TASK = [
+    (0, "host", "queued", None, 0, 0, None, None, 0.0, 0.5),
+    (0, "compute", "forward", None, 0, 0, None, None, 0.5, 1.5),
+    (0, "host", "result waits", None, 0, 0, None, None, 1.5, 2.0),
+]
+EXPLORERS = {
+    "Timeline": lambda: Timeline(simulate(one_f_one_b(2, 4))),
+    "queue_timeline": lambda: queue_timeline(event_table(TASK)),
+    "schedule_explorer": schedule_explorer,
+    "schedule_puzzle": lambda: schedule_puzzle(3),
+    "bucket_explorer": lambda: bucket_explorer("mlp"),
+    "ring_explorer": ring_explorer,
+    "collectives_explorer": lambda: collectives_explorer(2),
+    "placement_explorer": lambda: placement_explorer("1.3B"),
+}
+
+
+@pytest.fixture(scope="module", params=EXPLORERS)
+def explorer(request):
+    yield EXPLORERS[request.param]()
+    plt.close("all")
+
+
+@pytest.fixture
+def displayed(explorer, monkeypatch):
+    """Show the explorer as the last line of a cell does; return what is displayed."""
+
+    def show(static):
+        shown = []
+        monkeypatch.setenv("LABKIT_STATIC", static)
+        monkeypatch.setattr(static_fallback, "display", lambda *objects, **options: shown.append((objects, options)))
+        explorer._ipython_display_()
+        return shown
+
+    return show
+
+
+def timeline_of(explorer):
+    return getattr(explorer, "timeline", explorer)
+
+
+def test_kept_outputs_are_a_picture_with_its_alt_text_and_a_table_and_no_widget(displayed):
+    (((picture, table), _),) = displayed("1")
+    assert isinstance(picture, Picture) and len(picture.alt) > 20 and picture.png.startswith(b"\x89PNG")
+    assert isinstance(table, pd.DataFrame) and len(table)
+
+
+def test_with_the_widget_go_the_same_picture_and_table_for_where_there_is_no_kernel(explorer, displayed):
+    (((kept, _), _),) = displayed("1")
+    (((data,), options),) = displayed("0")
+    assert set(data) == {"application/vnd.jupyter.widget-view+json", "image/png", "text/plain"}
+    assert data["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.model_id
+    assert options["metadata"]["image/png"]["alt"] == kept.alt and data["text/plain"].startswith(kept.alt)
+
+
+def test_every_bar_and_every_step_is_explained_and_the_bars_stand_in_a_table(explorer):
+    timeline = timeline_of(explorer)
+    for panel in timeline._panels:
+        assert all(len(panel.explain(bar)) > 10 for bar in range(len(panel.bars)))
+        assert all(len(panel.narrate(x)) > 3 for x in (*panel.clocks, *panel.moments))
+    n_bars = sum(len(panel.bars) for panel in timeline._panels)
+    assert timeline._answer("table", 0, 0).count("<tr") == 1 + n_bars
+
+
+def test_every_key_that_it_takes_says_what_it_does_and_does_one_thing(explorer):
+    keys = [(key, words) for each, words in timeline_of(explorer).own_keys for key in each.split(" ")]
+    assert len({key for key, _ in keys}) == len(keys) and all(words for _, words in keys)
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments", "error", "words"),
+    [
+        (Timeline, [simulate(one_f_one_b(2, 4)), one_f_one_b(2, 3)], ValueError, "not in the schedule"),
+        (queue_timeline, [event_table([])], ValueError, "no task of a queue"),
+        (schedule_explorer, ["n=0"], ValueError, "1 to"),
+        (schedule_puzzle, [13], ValueError, "1 to 12"),
+        (bucket_explorer, ["gpt5"], ValueError, "gpt2"),
+        (ring_explorer, [17], ValueError, "2 to 16"),
+        (collectives_explorer, [1], ValueError, "2 to 8"),
+        (placement_explorer, ["2B"], ValueError, "125M"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_what_can(make, arguments, error, words):
+    with pytest.raises(error, match=words):
+        make(*arguments)
