@@ -48,22 +48,6 @@ def test_one_rank_sends_nothing_so_nothing_is_exposed_or_hidden():
     assert found.end_s == found.backward_s
 
 
-# --- the pass at a time --------------------------------------------------------------------------
-
-
-def test_what_is_ready_in_flight_waiting_and_done_at_a_time():
-    found = predict(three_layers(), [[2], [1], [0]], 2, Link(0.75, MIB))  # 2.5 s, 3.5 s and 5.5 s on the link
-    assert found.at(0.5) == (0, [], [], [])
-    assert found.at(1.0) == (MIB, [0], [], [])
-    assert found.at(3.2) == (7 * MIB, [0], [1, 2], [])
-    assert found.at(3.5) == (7 * MIB, [1], [2], [0])
-    assert found.at(99.0) == (7 * MIB, [], [], [0, 1, 2])
-
-
-def test_gradient_bars_fill_backward_without_a_gap():
-    assert predict(three_layers(), [[2, 1, 0]], 2, LINK).computing == {2: (0, 1), 1: (1, 2), 0: (2, 3)}
-
-
 # --- step by step ---------------------------------------------------------------------------------
 
 

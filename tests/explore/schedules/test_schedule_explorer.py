@@ -200,13 +200,10 @@ def test_the_button_runs_it_on_real_ranks(explorer):
 
 def test_in_print_there_are_schedules_with_metrics_and_after_a_run_the_overlay_with_the_gap(explorer, monkeypatch):
     monkeypatch.setattr(schedules, "run_schedule", fake_run)
-    monkeypatch.setenv("LABKIT_STATIC", "1")
     explorer.other.value = "zb-h1"
-    with mock.patch("labkit.explore.static_fallback.display") as display:
-        explorer._ipython_display_()
-    (picture, table), _ = display.call_args
-    assert picture.alt == "Timeline of 4 ranks and 8 micro-batches: 1F1B ends at 33, ZB-H1 ends at 27."
-    assert table.loc["makespan"].to_dict() == {"1F1B": "33", "ZB-H1": "27"}
+    form = explorer.static_form()
+    assert form.alt == "Timeline of 4 ranks and 8 micro-batches: 1F1B ends at 33, ZB-H1 ends at 27."
+    assert form.table.loc["makespan"].to_dict() == {"1F1B": "33", "ZB-H1": "27"}
     explorer.run()
     form = explorer.static_form()
     assert list(form.table) == ["imbalance_ms", "communication_ms", "overhead_ms", "core_ms", "total_ms"]
