@@ -82,6 +82,11 @@ def test_a_bucket_that_is_full_too_early_waits_for_its_turn():
     )
 
 
+def test_at_one_time_what_ends_is_told_before_what_is_ready():
+    found = predict(three_layers(), [[2], [1, 0]], 2, Link(0, MIB))  # 1 s for bucket 0
+    assert [moment.text[:12] for moment in found.moments if moment.time_s == 2] == ["all_reduce 0", "The hook of "]
+
+
 def test_communication_without_cost_is_told_in_order_too():
     texts = [moment.text for moment in predict(three_layers(), [[2], [1, 0]], 1, LINK).moments]
     assert [("fires" in text, "done" in text) for text in texts] == [(1, 0), (0, 1), (1, 0), (1, 0), (0, 1)]
