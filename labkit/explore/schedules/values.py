@@ -49,8 +49,8 @@ def timed_schedule(state: State, choice: Choice) -> TimedSchedule:
     else:
         schedule = _MAKE[choice.name](n, m)
     v = schedule.n_stages // n
-    times = (np.broadcast_to(given, n) for given in (state.forward, state.input_grad, state.weight_grad))
-    forward, input_grad, weight_grad = (np.repeat(part / v, v).tolist() for part in times)
+    of_ranks = (np.broadcast_to(times, n) for times in state.times.values())
+    forward, input_grad, weight_grad = (np.repeat(times / v, v).tolist() for times in of_ranks)
     backward = [i + w for i, w in zip(input_grad, weight_grad, strict=True)]
     return TimedSchedule(schedule, forward, backward, input_grad, weight_grad, state.hop)
 
