@@ -8,7 +8,7 @@ from to_do import task
 from labkit.cost import Link
 from labkit.explore.buckets.bucket_plan import make_buckets
 from labkit.explore.buckets.gradients import MIB, Gradients, predicted_gradients
-from labkit.explore.buckets.overlap_run import run_overlap, stand_in
+from labkit.explore.buckets.overlap_run import _one_by_one, run_overlap, stand_in
 from labkit.explore.buckets.reducer import predict
 
 
@@ -48,6 +48,10 @@ def test_a_link_that_gloo_cannot_stand_in_for_is_left_out_and_the_note_says_so()
     run = run_overlap("mlp", 25, 1, 2, Link(0, 1e15), backward_s=0.01)
     assert run.measured.all_reduces
     assert "faster than gloo is here, so nothing was emulated" in run.note
+
+
+def test_a_bucket_that_is_handed_over_while_another_travels_is_on_its_way_only_after_it():
+    assert _one_by_one([(0, 3), (1, 4), (5, 6)]) == [(0, 3), (3, 4), (5, 6)]
 
 
 def test_one_rank_is_refused_as_it_sends_nothing():
