@@ -75,7 +75,9 @@ def test_sizes_mean_nothing_to_the_other_rules_so_their_sliders_are_off(rule):
 
 def test_gradients_of_ones_own_can_be_shown_but_not_run():
     longest = predicted_gradients("mlp").backward_s  # so that another model does not move the slider
-    own = Gradients("my model", ["a", "b", "c"], [4 * 2**20, 2**20, 8], [longest, 0.02, 0.01], "measured by hooks")
+    own = Gradients(
+        "my model", ["a", "b", "c"], [4 * 2**20, 2**20, 8], [longest, longest / 2, longest / 4], "measured by hooks"
+    )
     explorer = bucket_explorer(own, world_size=2, link=ETHERNET_1G)
     explorer.rule.value = ONE_EACH
     assert explorer.reduction.gradients.ready_s == pytest.approx(own.ready_s)
