@@ -79,11 +79,10 @@ class ScheduleControls(widgets.HBox):
             self.schedule.value, self.chunks.value = state.choice
             self.other.value, self.other_chunks.value = state.other or ("", self.other_chunks.value)
             self.n_ranks.value, self.n_micro.value = state.n_ranks, state.n_micro
-            times = {key: getattr(state, FIELDS[key].name) for key in "FIW"}
-            self.per_rank.value = any(len(given) > 1 for given in times.values())
-            for key, given in times.items():
-                _slide(self._sliders[key], given[0])
-                self._texts[key].value = written(given)
+            self.per_rank.value = any(len(times) > 1 for times in state.times.values())
+            for key, times in state.times.items():
+                _slide(self._sliders[key], times[0])
+                self._texts[key].value = written(times)
             _slide(self.hop, state.hop)
             _slide(self.cap, state.cap or 0.0)
             self._arrange()
@@ -103,9 +102,8 @@ class ScheduleControls(widgets.HBox):
 
     def _fit_to_ranks(self, n_before: int) -> None:
         with contextlib.suppress(StateError):  # texts that say nothing stay as they are
-            before = self._read_times(n_before)
-            for key, text in self._texts.items():
-                text.value = written(for_ranks(getattr(before, FIELDS[key].name), self.n_ranks.value))
+            for key, times in self._read_times(n_before).times.items():
+                self._texts[key].value = written(for_ranks(times, self.n_ranks.value))
 
     def _arrange(self) -> None:
         """Show the controls that count."""

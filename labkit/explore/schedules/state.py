@@ -131,12 +131,16 @@ class State:
         """Return the schedules that are shown: one is not compared with itself."""
         return [self.choice] if self.other in (None, self.choice) else [self.choice, self.other]
 
+    @property
+    def times(self) -> dict[str, Times]:
+        """Return the times by their keys in the text."""
+        return {"F": self.forward, "I": self.input_grad, "W": self.weight_grad}
+
     def __str__(self) -> str:
-        numbers: dict[str, Any] = {"n": self.n_ranks, "m": self.n_micro, "F": self.forward}
+        numbers: dict[str, Any] = {"n": self.n_ranks, "m": self.n_micro, **self.times}
         if self.input_grad == self.weight_grad:
+            del numbers["I"], numbers["W"]
             numbers["B"] = tuple(2 * time for time in self.input_grad)
-        else:
-            numbers |= {"I": self.input_grad, "W": self.weight_grad}
         numbers |= {"hop": self.hop} if self.hop else {}
         words = [str(self.choice), *(f"{key}={written(value)}" for key, value in numbers.items())]
         words += [f"vs {self.other}"] * (self.other is not None)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from labkit.explore.schedules.measure import Work
+from labkit.explore.schedules.measure import TimedSchedule
 from labkit.explore.schedules.state import FIELDS, Choice, State
 from labkit.schedule import (
     Schedule,
@@ -36,7 +36,7 @@ _MAKE: dict[str, Callable[[int, int], Schedule]] = {
 }
 
 
-def work_of(state: State, choice: Choice) -> Work:
+def timed_schedule(state: State, choice: Choice) -> TimedSchedule:
     """Return ``choice`` as a schedule, and the times of its stages.
 
     The model is cut into as many stages of equal size as the schedule has: with v chunks a rank,
@@ -49,10 +49,10 @@ def work_of(state: State, choice: Choice) -> Work:
     else:
         schedule = _MAKE[choice.name](n, m)
     v = schedule.n_stages // n
-    times = (np.broadcast_to(given, n) for given in (state.forward, state.input_grad, state.weight_grad))
-    forward, input_grad, weight_grad = (np.repeat(part / v, v).tolist() for part in times)
+    of_ranks = (np.broadcast_to(times, n) for times in state.times.values())
+    forward, input_grad, weight_grad = (np.repeat(times / v, v).tolist() for times in of_ranks)
     backward = [i + w for i, w in zip(input_grad, weight_grad, strict=True)]
-    return Work(schedule, forward, backward, input_grad, weight_grad, state.hop)
+    return TimedSchedule(schedule, forward, backward, input_grad, weight_grad, state.hop)
 
 
 def n_micro_of(state: State) -> int:

@@ -20,12 +20,12 @@ from labkit.explore.events_panel import events_panel
 from labkit.explore.explorer import Explorer, RunButtons, table_html
 from labkit.explore.schedules import tables
 from labkit.explore.schedules.controls import ScheduleControls
-from labkit.explore.schedules.measure import Measured, Work, run_schedule, seconds_per_unit
+from labkit.explore.schedules.measure import ScheduleRun, TimedSchedule, run_schedule, seconds_per_unit
 from labkit.explore.schedules.state import State, parse
-from labkit.explore.schedules.values import Metrics, metrics_of, n_micro_of, work_of
+from labkit.explore.schedules.values import Metrics, metrics_of, n_micro_of, timed_schedule
 from labkit.explore.static_fallback import StaticForm
 from labkit.explore.timeline import Timeline
-from labkit.schedule import find_dependencies
+from labkit.schedule import Schedule, find_dependencies
 from labkit.simulate.replay import Replay, replay_events
 from labkit.todo import TodoError
 
@@ -42,21 +42,20 @@ def schedule_explorer(state: str = "") -> ScheduleExplorer:
     return ScheduleExplorer(parse(state))
 
 
-class Predicted(NamedTuple):
+class PredictedSchedule(NamedTuple):
     """A schedule as it should run."""
 
-    name: str
-    work: Work
+    schedule: Schedule
     events: pd.DataFrame
     replay: Replay
     metrics: Metrics
 
     @classmethod
-    def of(cls, work: Work) -> Predicted:
-        events, dependencies = work.simulate(), find_dependencies(work.schedule)
+    def of(cls, timed: TimedSchedule) -> PredictedSchedule:
+        events, dependencies = timed.simulate(), find_dependencies(timed.schedule)
         start_s, end_s = (events[name].to_numpy() for name in ("start_s", "end_s"))
         replay = Replay(dependencies, np.arange(len(events)), start_s, end_s, 0.0)  # simulate's rows are the ops
-        return cls(work.schedule.name, work, events, replay, metrics_of(replay))
+        return cls(timed.schedule, events, replay, metrics_of(replay))
 
 
 class ScheduleExplorer(Explorer):
@@ -76,7 +75,7 @@ class ScheduleExplorer(Explorer):
         self.input_grad, self.weight_grad, self.cap = controls.input_grad, controls.weight_grad, controls.cap
         self.text, self.table, timeline = controls.text, ipywidgets.HTML(), Timeline()
         self.runner = RunButtons("Run it", self._run, self.say)
-        self.state, self.runs = state, list[Measured]()
+        self.state, self.runs = state, list[ScheduleRun]()
         self._showing = threading.RLock()  # the kernel's thread, that of its widgets, that of a run
         super().__init__([controls, self.text, self.runner, timeline, self.table], timeline)
         controls.on_change(self.guarded(self._read_controls))
@@ -104,29 +103,21 @@ class ScheduleExplorer(Explorer):
     def _predict(self) -> None:
         """Show what should happen."""
         with self._showing:
-            self.predicted = [Predicted.of(work_of(self.state, choice)) for choice in self.state.choices]
-            axis = time_axis(max(each.metrics.makespan_s for each in self.predicted), UNITS)
-            panels = [self._predicted_panel(each, axis) for each in self.predicted]
+            each_timed = [timed_schedule(self.state, choice) for choice in self.state.choices]
+            self.predicted = {timed.schedule.name: PredictedSchedule.of(timed) for timed in each_timed}
+            axis = time_axis(max(each.metrics.makespan_s for each in self.predicted.values()), UNITS)
+            panels = [self._panel(name, each, axis) for name, each in self.predicted.items()]
             self.timeline.show(panels, time=axis, alt=self._alt(), said=self._sentence())
             self.table.value = table_html(self._metrics_table(), index=True)
 
-    def _predicted_panel(self, each: Predicted, axis: TimeAxis) -> Panel:
-        return events_panel(
-            each.events,
-            each.work.schedule,
-            time=axis,
-            title=each.name,
-            facts=tables.facts(each.metrics, axis),
-            memory=True,
-            cap=self.state.cap,
-            most_kept=max(other.metrics.peak for other in self.predicted),
-            replay=each.replay,
-        )
+    def _panel(self, name: str, each: PredictedSchedule, axis: TimeAxis) -> Panel:
+        facts, most_kept = tables.facts(each.metrics, axis), max(one.metrics.peak for one in self.predicted.values())
+        about: dict[str, Any] = {"title": name, "facts": facts, "memory": True, "cap": self.state.cap}
+        return events_panel(each.events, each.schedule, time=axis, most_kept=most_kept, replay=each.replay, **about)
 
     def _metrics_table(self) -> pd.DataFrame:
-        return tables.metrics(
-            {each.name: each.metrics for each in self.predicted}, time_axis(1.0, UNITS), self.state.cap
-        )
+        found = {name: each.metrics for name, each in self.predicted.items()}
+        return tables.metrics(found, time_axis(1.0, UNITS), self.state.cap)
 
     def _sentence(self) -> str:
         """Return how long each takes, and what is not as it was asked for."""
@@ -134,28 +125,28 @@ class ScheduleExplorer(Explorer):
         if (shown := n_micro_of(state)) != state.n_micro:
             why = f"interleaved 1F1B on {state.n_ranks} ranks cannot share out {state.n_micro} evenly"
             parts.append(f"{shown} micro-batches: {why}")
-        parts += [f"{each.name}: makespan {each.metrics.makespan_s:g}" for each in self.predicted]
-        peaks = {each.name: each.metrics.peak for each in self.predicted}
-        if cap := state.cap:
-            parts += [f"{name} keeps {peak:g}, over the cap of {cap:g}" for name, peak in peaks.items() if peak > cap]
+        parts += [f"{name}: makespan {each.metrics.makespan_s:g}" for name, each in self.predicted.items()]
+        for name, each in self.predicted.items():
+            if state.cap and each.metrics.peak > state.cap:
+                parts.append(f"{name} keeps {each.metrics.peak:g}, over the cap of {state.cap:g}")
         return "; ".join(parts) + "."
 
     def _alt(self) -> str:
-        ends = [f"{each.name} ends at {each.metrics.makespan_s:g}" for each in self.predicted]
+        ends = [f"{name} ends at {each.metrics.makespan_s:g}" for name, each in self.predicted.items()]
         n, m = self.state.n_ranks, n_micro_of(self.state)
         return f"Timeline of {n} rank{'s' * (n > 1)} and {m} micro-batch{'es' * (m > 1)}: {', '.join(ends)}."
 
     # --- what does happen -------------------------------------------------------------------------
 
-    def run(self) -> list[Measured]:
+    def run(self) -> list[ScheduleRun]:
         """Run what is shown on real ranks, lay it under what should happen, and return it.
 
         Raises as :func:`labkit.explore.schedules.measure.run_schedule`.
         """
         state = self.state
-        works = [work_of(state, choice) for choice in state.choices]
-        unit_s = seconds_per_unit(*works)
-        runs = [run_schedule(*work, unit_s=unit_s) for work in works]
+        timed = [timed_schedule(state, choice) for choice in state.choices]
+        unit_s = seconds_per_unit(*timed)
+        runs = [run_schedule(*each, unit_s=unit_s) for each in timed]
         with self._showing:
             if state == self.state:
                 self.runs = runs
@@ -198,7 +189,7 @@ class ScheduleExplorer(Explorer):
     def static_form(self) -> StaticForm:
         """Return schedules and metrics; after a run, that run under its prediction, and the gap."""
         if not self.runs:
-            shown = {each.name: each.events for each in self.predicted}
+            shown = {name: each.events for name, each in self.predicted.items()}
             return StaticForm(draw.schedules(shown, time_label=UNITS), self._alt(), self._metrics_table())
         n_rows = sum(run.schedule.n_ranks for run in self.runs)
         with house_style():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from unittest import mock
 
 import pytest
@@ -12,18 +11,14 @@ from to_do import task
 
 from labkit.cost import ETHERNET_1G, Link, ring_all_reduce_s
 from labkit.explore import bucket_explorer
-from labkit.explore.buckets import widget as buckets
 from labkit.explore.buckets.bucket_plan import ONE_BUCKET, ONE_EACH, make_buckets
-from labkit.explore.buckets.gradients import Gradients
-from labkit.launch import RankError
-from labkit.todo import TodoError
+from labkit.explore.buckets.gradients import Gradients, predicted_gradients
 
 LINK = Link(20e-6, 12.5e9)
 
 
-def shown(explorer):
-    """What identifies the picture: its version, and how many bars its panels have."""
-    return explorer.timeline.scene["version"], [panel["title"] for panel in explorer.timeline.scene["panels"]]
+def titles(explorer):
+    return [panel["title"] for panel in explorer.timeline.scene["panels"]]
 
 
 # --- controls -------------------------------------------------------------------------------------
@@ -39,25 +34,17 @@ def test_it_opens_with_torchs_capacities_and_the_readers_buckets():
     assert explorer.timeline.said.startswith("Gradients and all_reduces, predicted: backward ")
 
 
-@pytest.mark.parametrize(
-    ("control", "value"),
-    [
-        ("rule", ONE_EACH),
-        ("cap_mb", 100),
-        ("first_cap_mb", 0),
-        ("latency_us", 300.0),
-        ("bandwidth_gb_s", 1.0),
-        ("world_size", 3),
-        ("backward_ms", 400.0),
-        ("model", "bert"),
-    ],
-)
+CONTROLS = {"rule": ONE_EACH, "cap_mb": 100, "first_cap_mb": 0, "latency_us": 300.0, "bandwidth_gb_s": 1.0}
+CONTROLS |= {"world_size": 3, "backward_ms": 400.0, "model": "bert"}
+
+
+@pytest.mark.parametrize("control", CONTROLS)
 @task("dp.6")
-def test_every_control_redraws_once_and_changes_the_numbers(control, value):
+def test_every_control_redraws_once_and_changes_the_numbers(control):
     explorer = bucket_explorer()
-    (version, _), numbers = shown(explorer), explorer.numbers.value
-    getattr(explorer, control).value = value
-    assert shown(explorer)[0] == version + 1
+    version, numbers = explorer.timeline.scene["version"], explorer.numbers.value
+    getattr(explorer, control).value = CONTROLS[control]
+    assert explorer.timeline.scene["version"] == version + 1
     assert explorer.numbers.value != numbers
 
 
@@ -68,19 +55,6 @@ def test_link_world_size_and_backward_are_those_of_the_sliders():
     expected = ring_all_reduce_s(one.gradients.n_bytes, 4, ETHERNET_1G.latency_s, ETHERNET_1G.bytes_per_s)
     assert one.backward_s == pytest.approx(0.25)
     assert one.exposed_s == pytest.approx(expected)
-
-
-ENDS = [("world_size", (1, 64)), ("latency_us", (1, 1e4)), ("bandwidth_gb_s", (0.01, 1e3)), ("cap_mb", (0.1, 500))]
-
-
-@pytest.mark.parametrize(("control", "ends"), ENDS)
-@pytest.mark.parametrize("model", ["gpt2", "convnet"])
-def test_sliders_at_their_ends_still_draw(control, ends, model):
-    explorer = bucket_explorer(model)
-    for end in ends:
-        getattr(explorer, control).value = end
-        explorer.rule.value = ONE_EACH if explorer.rule.value != ONE_EACH else ONE_BUCKET
-        assert explorer.reduction.end_s >= explorer.reduction.backward_s
 
 
 @task("dp.6")
@@ -100,10 +74,13 @@ def test_sizes_mean_nothing_to_the_other_rules_so_their_sliders_are_off(rule):
 
 
 def test_gradients_of_ones_own_can_be_shown_but_not_run():
-    own = Gradients("my model", ["a", "b", "c"], [4 * 2**20, 2**20, 8], [0.3, 0.2, 0.1], "measured by hooks")
+    longest = predicted_gradients("mlp").backward_s  # so that another model does not move the slider
+    own = Gradients(
+        "my model", ["a", "b", "c"], [4 * 2**20, 2**20, 8], [longest, longest / 2, longest / 4], "measured by hooks"
+    )
     explorer = bucket_explorer(own, world_size=2, link=ETHERNET_1G)
     explorer.rule.value = ONE_EACH
-    assert explorer.reduction.gradients.ready_s == pytest.approx([0.3, 0.2, 0.1])
+    assert explorer.reduction.gradients.ready_s == pytest.approx(own.ready_s)
     assert "measured by hooks" in explorer.timeline.scene["note"]
     explorer.run.begin()
     explorer.run.wait()
@@ -112,32 +89,17 @@ def test_gradients_of_ones_own_can_be_shown_but_not_run():
     assert explorer.reduction.gradients.model == "MLP"
 
 
-@pytest.mark.parametrize("name", ["cap_mb", "first_cap_mb", "backward_s", "world_size"])
-def test_what_is_not_more_than_0_is_refused_by_name(name):
-    with pytest.raises(ValueError, match=f"^{name} is -1, expected"):
+@pytest.mark.parametrize("name", ["cap_mb", "first_cap_mb", "backward_s", "world_size", "link"])
+def test_what_is_not_more_than_0_or_no_link_is_refused_by_name(name):
+    with pytest.raises((ValueError, TypeError), match=f"^{name} is -1, expected"):
         bucket_explorer(**{name: -1})
-
-
-def test_bad_arguments_are_refused_by_name():
-    with pytest.raises(ValueError, match=r"^model is 'gpt3', expected one of gpt2, bert, convnet, mlp"):
-        bucket_explorer("gpt3")
-    with pytest.raises(TypeError, match=r"^link is 125, expected a labkit.cost.Link"):
-        bucket_explorer(link=125)
 
 
 # --- the reader's own answers ---------------------------------------------------------------------
 
 
-def test_without_dp_6_there_is_one_bucket_and_the_line_says_where_to_write():
-    with mock.patch("labkit.dp.assign_buckets", side_effect=TodoError("dp.6", "labkit/dp.py, line 9")):
-        explorer = bucket_explorer()
-    assert len(explorer.reduction.buckets) == 1
-    assert explorer.timeline.said == "TODO dp.6: labkit/dp.py, line 9: until then all gradients are in one bucket"
-
-
-@pytest.mark.parametrize("wrong", [[[1, 0]], None, [[]]])
-def test_a_wrong_dp_6_is_said_and_the_explorer_lives_on(wrong):
-    with mock.patch("labkit.dp.assign_buckets", return_value=wrong):
+def test_a_wrong_dp_6_is_said_and_the_explorer_lives_on():
+    with mock.patch("labkit.dp.assign_buckets", return_value=None):
         explorer = bucket_explorer()
         assert explorer.timeline.said.startswith("assign_buckets (dp.6) is not right yet: ")
         explorer.world_size.value = 2
@@ -155,62 +117,17 @@ def test_a_run_lays_the_measured_pass_under_the_predicted_one_until_a_slider_mov
     explorer.run.begin()
     explorer.run.wait()
     assert explorer.timeline.said.startswith("Measured on 2 ranks: all gradients are means ")
-    assert shown(explorer)[1] == ["predicted", "measured"]
+    assert titles(explorer) == ["predicted", "measured"]
     assert "MLP with all widths ÷ 8" in explorer.timeline.scene["note"]
     assert explorer.measured.measured.measured
     kept = explorer.static_form().table
     assert list(kept.columns) == ["predicted, ms", "measured, ms"]
     assert repr(kept).splitlines()[-1].startswith("[~ MLP with all widths ÷ 8")  # differs from machine to machine
     explorer.cap_mb.value = 100
-    assert shown(explorer)[1] == ["predicted"]
-
-
-def test_a_run_that_fails_in_a_rank_is_said_and_the_next_one_works():
-    explorer = bucket_explorer("mlp")
-    with mock.patch.object(buckets, "run_overlap", side_effect=RankError(1, "ValueError", "boom", "")):
-        explorer.run.begin()
-        explorer.run.wait()
-    assert "boom" in explorer.timeline.said or "RankError" in explorer.timeline.said
-    assert not explorer.run.start.disabled
-    explorer.world_size.value = 3
-    assert explorer.reduction
-
-
-def test_a_second_start_while_a_run_is_under_way_only_says_so():
-    held = threading.Event()
-
-    def slow(*_):
-        held.wait(20)
-        raise TodoError("dp.7", "labkit/dp.py, line 9")
-
-    explorer = bucket_explorer("mlp")
-    with mock.patch.object(buckets, "run_overlap", side_effect=slow) as run:
-        explorer.run.begin()
-        explorer.run.begin()
-        assert explorer.timeline.said == "A run is under way already: wait for it, or stop it."
-        held.set()
-        explorer.run.wait()
-        assert run.call_count == 1
-    assert explorer.timeline.said == "TodoError: TODO dp.7: labkit/dp.py, line 9"
-
-
-def test_one_rank_has_nothing_to_run_and_the_line_says_so():
-    explorer = bucket_explorer("mlp", world_size=1)
-    explorer.run.begin()
-    explorer.run.wait()
-    assert "one rank sends nothing" in explorer.timeline.said
+    assert titles(explorer) == ["predicted"]
 
 
 # --- in print, and in a rank ----------------------------------------------------------------------
-
-
-def test_kept_outputs_have_picture_alt_text_and_table_and_no_widget(monkeypatch):
-    monkeypatch.setenv("LABKIT_STATIC", "1")
-    with mock.patch("labkit.explore.static_fallback.display") as display:
-        bucket_explorer("convnet")._ipython_display_()
-    (picture, table), _ = display.call_args
-    assert picture.alt.startswith("Gradients and all_reduces, predicted: backward ")
-    assert "exposed communication" in table.index
 
 
 def test_a_rank_that_trains_for_the_explorer_loads_no_widgets_and_draws_nothing():

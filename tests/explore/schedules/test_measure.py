@@ -4,10 +4,9 @@ is said."""
 import pytest
 from to_do import task
 
-from labkit import launch, todo
+from labkit import launch
 from labkit.explore.schedules import measure
-from labkit.explore.schedules.measure import Work, run_schedule, seconds_per_unit
-from labkit.launch import LaunchTimeout, RankError
+from labkit.explore.schedules.measure import TimedSchedule, run_schedule, seconds_per_unit
 from labkit.schedule import (
     ScheduleError,
     forward_only,
@@ -19,7 +18,6 @@ from labkit.schedule import (
 )
 from labkit.simulate import makespan
 from labkit.simulate.replay import replay_events
-from labkit.todo import TodoError
 
 KEYS = ["rank", "name", "stage", "micro_batch"]
 
@@ -38,23 +36,15 @@ def check_run(run):
 
 
 @task("pipe.5")
-@pytest.mark.parametrize(
-    ("schedule", "ranks"),
-    [
-        (forward_only(2, 3), "2 ranks"),
-        (one_f_one_b(3, 3), "3 ranks"),
-        (interleaved(2, 2, 2), "2 ranks"),
-        (zero_bubble_v(2, 3), "2 ranks"),
-        (gpipe(1, 2), "1 rank"),
-    ],
-)
-def test_what_ran_is_the_schedule_with_stages_that_sleep(schedule, ranks):
+@pytest.mark.parametrize("schedule", [one_f_one_b(3, 3), interleaved(2, 2, 2), zero_bubble_v(2, 3), gpipe(1, 2)])
+def test_what_ran_is_the_schedule_with_stages_that_sleep(schedule):
     run = run_schedule(schedule, unit_s=0.001, emulated=True)
     check_run(run)
+    ranks = "1 rank" if schedule.n_ranks == 1 else f"{schedule.n_ranks} ranks"
     assert run.note.startswith(f"Ran on {ranks} that slept instead of computing (")
     assert "a unit of time was 1 ms." in run.note
     assert run.measured.attrs["emulated"] == run.gap.attrs["emulated"]
-    assert makespan(run.ideal) == pytest.approx(0.001 * makespan(Work(schedule).simulate()))
+    assert makespan(run.ideal) == pytest.approx(0.001 * makespan(TimedSchedule(schedule).simulate()))
 
 
 @task("pipe.5")
@@ -83,75 +73,48 @@ def test_a_sleeping_op_takes_no_less_than_its_time_and_a_hop_no_less_than_its_la
     assert "emulated link" in run.measured.attrs["emulated"]
 
 
-# --- faults ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "error", [RankError(1, "ValueError", "raised ValueError"), LaunchTimeout(1, {}), KeyboardInterrupt()]
-)
-def test_what_launch_raises_passes_on(error, monkeypatch):
-    def fails(*_, **__):
-        raise error
-
-    monkeypatch.setattr(todo, "missing", lambda task: None)
-    monkeypatch.setattr(launch, "launch", fails)
-    with pytest.raises(type(error)) as caught:
-        run_schedule(gpipe(2, 2))
-    assert caught.value is error
-
-
-@pytest.fixture
-def no_launch(monkeypatch):
+def test_what_cannot_run_is_refused_before_any_rank_starts(monkeypatch):
     monkeypatch.setattr(launch, "launch", lambda *_, **__: pytest.fail("ranks were started"))
-
-
-def test_without_pipe_5_the_reader_is_told_where_it_is_to_be_written(no_launch, monkeypatch):
-    monkeypatch.setattr(todo, "missing", lambda task: f"TODO {task}: labkit/pipe.py, line 9")
-    with pytest.raises(TodoError, match=r"^TODO pipe\.5: labkit/pipe\.py, line 9$"):
-        run_schedule(gpipe(2, 2))
-
-
-def test_what_cannot_run_is_refused_before_any_rank_starts(no_launch):
     schedule = gpipe(2, 2)
     with pytest.raises(ScheduleError, match="does not come before it"):
         run_schedule(type(schedule)([ops[::-1] for ops in schedule.ops]))
     with pytest.raises(ValueError, match="forward is -1, expected"):
-        run_schedule(schedule, forward=-1)
+        run_schedule(schedule, forward=-1, unit_s=0.01)
 
 
 # --- how long, and what with ----------------------------------------------------------------------
 
 
 def test_a_forward_pass_takes_10_ms_unless_the_step_would_be_too_long():
-    assert seconds_per_unit(Work(one_f_one_b(4, 8))) == pytest.approx(0.01)
-    assert seconds_per_unit(Work(one_f_one_b(4, 8), forward=50, backward=100)) == pytest.approx(0.01 / 50)
-    long = Work(one_f_one_b(16, 64), [1] * 15 + [2], hop=0.5)
-    unit_s = seconds_per_unit(long, Work(gpipe(2, 2)))
+    assert seconds_per_unit(TimedSchedule(one_f_one_b(4, 8))) == pytest.approx(0.01)
+    assert seconds_per_unit(TimedSchedule(one_f_one_b(4, 8), forward=50, backward=100)) == pytest.approx(0.01 / 50)
+    long = TimedSchedule(one_f_one_b(16, 64), [1] * 15 + [2], hop=0.5)
+    unit_s = seconds_per_unit(long, TimedSchedule(gpipe(2, 2)))
     assert unit_s * makespan(long.simulate()) == pytest.approx(measure.STEP_S)
     assert makespan(long.scaled(unit_s).simulate()) == pytest.approx(measure.STEP_S)
 
 
 def test_stages_compute_only_where_the_times_are_those_of_matrix_products():
-    assert measure._are_products(Work(one_f_one_b(2, 2)))
-    assert measure._are_products(Work(one_f_one_b(2, 2), [1, 3], [2, 6], input_grad=9))  # which it does not have
-    assert measure._are_products(Work(zero_bubble_h1(2, 2), backward=9))
-    assert measure._are_products(Work(forward_only(2, 2), backward=9))
-    assert not measure._are_products(Work(one_f_one_b(2, 2), backward=1))
-    assert not measure._are_products(Work(zero_bubble_h1(2, 2), weight_grad=0.5))
+    def are_products(make, *times, **more):
+        return measure._are_products(TimedSchedule(make(2, 2), *times, **more))
+
+    assert are_products(one_f_one_b)
+    assert are_products(one_f_one_b, [1, 3], [2, 6], input_grad=9)  # an op that it does not have
+    assert are_products(zero_bubble_h1, backward=9) and are_products(forward_only, backward=9)
+    assert not are_products(one_f_one_b, backward=1)
+    assert not are_products(zero_bubble_h1, weight_grad=0.5)
 
 
 @pytest.mark.parametrize(("cores", "n", "sleep"), [(2, 2, False), (2, 3, True), (1, 2, True), (8, 8, False)])
 def test_stages_sleep_where_ranks_outnumber_cores(cores, n, sleep, monkeypatch):
     given = []
     monkeypatch.setattr(measure.machine, "cores", lambda: cores)
-    monkeypatch.setattr(
-        measure, "_measure", lambda work, emulated, timeout_s: given.append(emulated) or work.simulate()
-    )
+    monkeypatch.setattr(measure, "_measure", lambda timed, emulated, _: given.append(emulated) or timed.simulate())
     run_schedule(gpipe(n, 2))
     run_schedule(gpipe(n, 2), hop=1)  # which is a link's, and wants small messages
     assert given == [sleep, True]
 
 
 def test_a_whole_backward_pass_sleeps_as_long_as_it_is_to_take_whatever_i_and_w_are():
-    assert measure._seconds(Work(gpipe(2, 2), backward=[3, 4], input_grad=9)) == [(1, 1.5, 1.5), (1, 2, 2)]
-    assert measure._seconds(Work(zero_bubble_h1(2, 2), weight_grad=[3, 4])) == [(1, 1, 3), (1, 1, 4)]
+    assert measure._seconds(TimedSchedule(gpipe(2, 2), backward=[3, 4], input_grad=9)) == [(1, 1.5, 1.5), (1, 2, 2)]
+    assert measure._seconds(TimedSchedule(zero_bubble_h1(2, 2), weight_grad=[3, 4])) == [(1, 1, 3), (1, 1, 4)]
