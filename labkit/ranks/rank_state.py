@@ -1,0 +1,246 @@
+"""Tell the notebook what a rank waits for, once it has stood still for a while.
+
+A thread looks at the rank every LOOK_S. As long as the rank computes or gets on, it says nothing.
+Once nothing has changed between two looks, it sends a :class:`RankState`: where the rank is, which
+collectives it has begun, and which messages. The collectives are those of torch's flight recorder,
+which has them for gloo and NCCL, also those that C++ begins, such as DDP's. It does not have gloo's
+messages, so these are counted here.
+
+The recorder is on if TORCH_FR_BUFFER_SIZE is set before the first process group is made; tried with
+torch 2.11 and 2.13. Where it cannot be read, a rank says so, and only its messages are known.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+from labkit.ranks.messages import NOWHERE, Begun, Place, RankState
+
+LOOK_S = 0.5
+BUSY_S = 0.005  # of CPU time between two looks: a rank that has used more is at work
+RECORDED = 200  # collectives that torch's recorder keeps
+MOST_TOLD = 40  # of those, the last
+_MESSAGES = ("send", "recv", "recv_anysource")
+_ROOM = os.path.dirname(__file__)
+_LABKIT = os.path.dirname(_ROOM)
+_STUDENT_FILES = (os.path.join(_LABKIT, "dp.py"), os.path.join(_LABKIT, "pipe.py"))
+_DISTRIBUTED = os.path.join("torch", "distributed", "")
+_WAITS = ("threading.py", "queue.py")  # of Python, where a thread waits for another one
+
+
+# --- messages -------------------------------------------------------------------------------------
+
+
+class MessageLog:
+    """The sends and receives of this rank, over all process groups."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._begun: dict[tuple[str, str, int, int], int] = defaultdict(int)
+        self._last: dict[tuple[str, str, int, int], tuple[Begun, Any]] = {}
+        self._wrapped: set[type] = set()
+
+    def watch(self, kind: type) -> None:
+        """Note the messages of process groups of this class."""
+        if kind not in self._wrapped:
+            self._wrapped.add(kind)
+            for name in _MESSAGES:
+                setattr(kind, name, self._noting(name, getattr(kind, name)))
+
+    def _noting(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(group: Any, tensors: Any, *args: Any, **options: Any) -> Any:
+            peer, tag = args if len(args) == 2 else (-1, *args)
+            key = (getattr(group, "group_name", ""), name, peer, tag)
+            with self._lock:
+                self._begun[key] += 1
+                number = self._begun[key]
+            place = _place(sys._getframe(1))
+            shape, dtype = tuple(tensors[0].shape), str(tensors[0].dtype).removeprefix("torch.")
+            ranks = tuple(_ranks_of(group))
+            begun = Begun(key[0], ranks, number, name, (shape,), (dtype,), False, place, peer, tag, time.time_ns())
+            self._last[key] = begun, None
+            work = method(group, tensors, *args, **options)
+            self._last[key] = begun, work
+            return work
+
+        return call
+
+    @property
+    def count(self) -> int:
+        return sum(self._begun.values())
+
+    def begun(self) -> list[Begun]:
+        """Return the last message of each kind, peer and tag: its number is how many there were."""
+        return [begun._replace(done=_is_done(work)) for begun, work in list(self._last.values())]
+
+
+def _is_done(work: Any) -> bool:
+    try:
+        return work is not None and work.is_completed()
+    except Exception:  # a work of a group that is gone
+        return True
+
+
+def _ranks_of(group: Any) -> list[int]:
+    import torch.distributed as dist
+
+    try:
+        return dist.get_process_group_ranks(group)
+    except Exception:  # a group of nobody's
+        return []
+
+
+# --- collectives ----------------------------------------------------------------------------------
+
+
+def recorded_collectives() -> tuple[list[Begun], str]:
+    """Return the last collectives of torch's flight recorder, and why they are not known, if so."""
+    import torch.distributed as dist
+
+    dump = getattr(getattr(sys.modules.get("torch._C"), "_distributed_c10d", None), "_dump_fr_trace", None)
+    if dump is None:
+        return [], "this torch has no flight recorder"
+    try:
+        entries = pickle.loads(dump(True, True))["entries"]
+        names = {str(name): tuple(_ranks_of(group)) for group, name in dist.distributed_c10d._world.pg_names.items()}
+        ours = [each for each in entries if each["process_group"][0] in names and not each["is_p2p"]]
+        return [_begun(each, names) for each in ours[-MOST_TOLD:]], ""
+    except Exception as error:  # of another version
+        return [], f"torch's flight recorder cannot be read ({type(error).__name__})"
+
+
+def _begun(entry: dict[str, Any], names: dict[str, tuple[int, ...]]) -> Begun:
+    group = entry["process_group"][0]
+    name = entry["profiling_name"].partition(":")[2]
+    of = "output" if name == "scatter" else "input"
+    shapes = tuple(tuple(each) for each in entry[f"{of}_sizes"])
+    dtypes = tuple(str(each).lower() for each in entry[f"{of}_dtypes"])
+    done = entry["retired"] or entry["state"] == "completed"
+    place = NOWHERE
+    for frame in entry["frames"]:
+        if _is_readers(frame["filename"]):
+            place = Place(frame["filename"], frame["line"])
+            break
+    number, at = entry["collective_seq_id"], entry["time_created_ns"]
+    return Begun(group, names[group], number, name, shapes, dtypes, done, place, at_ns=at)
+
+
+# --- where a rank is ------------------------------------------------------------------------------
+
+
+def _is_readers(file: str) -> bool:
+    """Return whether a file is the reader's own: of the lab's, dp.py and pipe.py are."""
+    if file in _STUDENT_FILES:
+        return True
+    return not (file.startswith((_LABKIT, "<frozen")) or "-packages" in file or "/lib/python3" in file)
+
+
+def _frames(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _place(frame: FrameType) -> Place:
+    """Return the reader's innermost line, and which call in it the rank is in."""
+    found = next((each for each in _frames(frame) if _is_readers(each.f_code.co_filename)), None)
+    if found is None:
+        return NOWHERE
+    first, last, left, right = list(found.f_code.co_positions())[found.f_lasti // 2]
+    columns = (left or 0, right or 0) if first == last else (0, 0)
+    return Place(found.f_code.co_filename, found.f_lineno, *columns)
+
+
+class RankWatch:
+    """The thread that looks at this rank; ``send`` takes what it sees while the rank is still."""
+
+    def __init__(self, send: Callable[[RankState], None]):
+        self._send, self.messages = send, MessageLog()
+        self._main = threading.main_thread()
+        self.calls, self.in_call = 0, False
+        self._thread: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """Note that a call begins."""
+        self.calls, self.in_call = self.calls + 1, True
+        if self._thread is None:
+            os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(RECORDED))
+            self._thread = threading.Thread(target=self._look_on, name="labkit.rank_state", daemon=True)
+            self._thread.start()
+
+    def end(self) -> None:
+        """Note that the call has returned, just before it is answered."""
+        self.in_call = False
+
+    def _look_on(self) -> None:
+        before: Any = None
+        since_ns, told_end, cpu_s = 0, 0, 0.0
+        while True:
+            time.sleep(LOOK_S)
+            mark, used_s = self._mark(), time.process_time() - time.thread_time()
+            still = mark == before and used_s - cpu_s < BUSY_S
+            before, cpu_s = mark, used_s
+            if not still:
+                since_ns = time.perf_counter_ns()
+            elif self.in_call or told_end != self.calls:
+                told_end = 0 if self.in_call else self.calls  # of a call that has returned, once
+                try:
+                    self._send(self._state(since_ns))
+                except Exception:  # the notebook has gone: this rank is about to
+                    return
+
+    def _mark(self) -> Any:
+        """Return what changes when this rank gets on."""
+        own = threading.get_ident()
+        places = [(key, id(f), f.f_lasti) for key, f in sys._current_frames().items() if key != own]
+        return sorted(places), self.messages.count, self.calls, self.in_call
+
+    def _state(self, since_ns: int) -> RankState:
+        frames = sys._current_frames()
+        main = frames.get(self._main.ident or 0)
+        collectives, unknown = recorded_collectives() if "torch.distributed" in sys.modules else ([], "")
+        own = threading.get_ident()
+        others = [frame for key, frame in frames.items() if key != own]
+        return RankState(
+            calls=self.calls,
+            in_call=self.in_call,
+            since_ns=since_ns,
+            at_ns=time.perf_counter_ns(),
+            place=_place(main) if main else NOWHERE,
+            function=_torch_function(main),
+            in_lock=main is not None and main.f_code.co_filename.endswith(_WAITS),
+            goes_on=_goes_on_by_itself(others),
+            begun=[*collectives, *self.messages.begun()],
+            unknown=unknown,
+        )
+
+
+def _torch_function(frame: FrameType | None) -> str:
+    """Return the function of torch.distributed that a thread is in, such as ``all_reduce``."""
+    inside = [f for f in _frames(frame) if f.f_code.co_filename.endswith("distributed_c10d.py")]
+    return inside[-1].f_code.co_name if inside else ""
+
+
+def _goes_on_by_itself(threads: list[FrameType]) -> bool:
+    """Return whether a thread sleeps, or waits no longer than for a time that it was given."""
+    for frame in threads:
+        if frame.f_code.co_filename.endswith(_WAITS) and (frame.f_locals.get("timeout") or -1) >= 0:
+            return True
+    return any(map(_sleeps, filter(None, (each.native_id for each in threading.enumerate()))))
+
+
+def _sleeps(thread: int) -> bool:
+    """Return whether a thread is in the kernel's nanosleep, where Linux tells."""
+    try:
+        with open(f"/proc/self/task/{thread}/wchan") as file:
+            return "nanosleep" in file.read()
+    except OSError:
+        return False
