@@ -18,7 +18,7 @@ from labkit.base.texts import listed
 from labkit.ranks.messages import Begun, Place, RankState
 
 ANY = -1  # the peer of a receive from anybody
-DEFAULT_GROUP = "0"  # as torch names it
+DEFAULT_GROUP, OTHER = "0", ""  # as torch names it; of what is in no group's count
 _SIZED_BY_RANK = {"all_to_all", "alltoall", "barrier", "all_to_all_base"}  # shapes need not agree
 _OPPOSITE = {"send": ("recv", "recv_anysource"), "recv": ("send",), "recv_anysource": ("send",)}
 
@@ -53,12 +53,12 @@ class _Ranks:
 
     def __init__(self, states: dict[int, RankState]):
         self.states = states
-        self.begun: dict[tuple[int, str, int, bool], Begun] = {}  # by rank, group, number, for collectives
-        for rank, state in states.items():
-            for each in state.begun:
-                if each.peer is None:
-                    self.begun[rank, each.group, each.number, False] = each
         self.blocked_by = {rank: self._blocked_by(state) for rank, state in states.items()}
+        self.collectives: dict[tuple[int, str], dict[int, Begun]] = {}  # by rank and group, by number
+        for rank, state in states.items():
+            for each in [*state.begun, *self.blocked_by[rank]]:
+                if each.peer is None:
+                    self.collectives.setdefault((rank, each.group), {})[each.number] = each
         self._live = {rank for rank, state in states.items() if self._is_free(rank, state)}
         while more := {r for r in set(states) - self._live if any(self._may_meet(r, b) for b in self.blocked_by[r])}:
             self._live |= more
@@ -75,10 +75,12 @@ class _Ranks:
 
     def _blocked_by(self, state: RankState) -> list[Begun]:
         """Return what a rank waits for: all that is not done, or the last if it is in torch."""
-        pending = [each for each in state.begun if not each.done]
-        if not state.in_call or not pending:
-            return []
-        return [max(pending, key=lambda each: each.at_ns)] if state.function else pending
+        pending = [each for each in state.begun if not each.done] if state.in_call else []
+        if not state.in_call or not state.function:
+            return pending
+        if not pending:  # such as new_group, or what no recorder has
+            return [Begun(OTHER, tuple(self.states), 0, state.function, (), (), False, state.place)]
+        return [max(pending, key=lambda each: each.at_ns)._replace(root=state.root)]
 
     def _may_meet(self, rank: int, begun: Begun) -> bool:
         if begun.peer is None:
@@ -89,8 +91,17 @@ class _Ranks:
 
     def _joins(self, rank: int, begun: Begun) -> bool:
         """Return whether a rank has begun the same collective, or may still come to it."""
-        theirs = self.begun.get((rank, begun.group, begun.number, False))
+        theirs = self.of(rank, begun)
         return rank in self._live if theirs is None else _agree(theirs, begun)
+
+    def of(self, rank: int, begun: Begun) -> Begun | None:
+        """Return the collective that a rank has begun as this one; None if it has not come to it.
+
+        One that is so long ago that nothing is known of it was the same.
+        """
+        begun_there = self.collectives.get((rank, begun.group), {})
+        passed = begun if max(begun_there, default=-1) > begun.number else None
+        return begun_there.get(begun.number, passed)
 
     def _answers(self, rank: int, other: int, begun: Begun) -> bool:
         """Return whether ``other`` has begun as many messages to ``rank`` as it takes, or may."""
@@ -121,7 +132,7 @@ class _Ranks:
         """Return in a sentence why ``waiting`` ranks wait for ever."""
         collectives = [(b.number, b) for r in waiting for b in self.blocked_by[r] if b.peer is None]
         for _, begun in sorted(collectives, key=lambda each: each[0]):
-            others = {r: self.begun.get((r, begun.group, begun.number, False)) for r in begun.ranks}
+            others = {r: self.of(r, begun) for r in begun.ranks}
             if any(other is not None and not _agree(other, begun) for other in others.values()):
                 return self._disagreement(begun, others)
             if absent := [r for r, other in others.items() if other is None]:
@@ -142,7 +153,7 @@ class _Ranks:
         doing = [
             f"{_ranks(r)} {'is' if len(r) == 1 else 'are'} in {what} ({_where(place)})" for (what, place), r in parts
         ]
-        text = f"collective {begun.number}: {'; '.join(doing)}"
+        text = f"{_count(begun)}{'; '.join(doing)}"
         (_, first), (_, second) = parts[0][0], parts[1][0]
         if len(parts) == 2 and first != second and (why := _branch(first, second)):
             text += f". {why}"
@@ -162,7 +173,7 @@ class _Ranks:
             if self.states[absent[0]].in_call
             else _branch(begun.place)
         )
-        return f"collective {begun.number}: {wait}, and {listed(reasons)}" + (f". {why}" if why else "")
+        return f"{_count(begun)}{wait}, and {listed(reasons)}" + (f". {why}" if why else "")
 
     def _silence(self, messages: Sequence[tuple[Begun, int]]) -> str:
         """Return who waits for a message that nobody sends, or takes."""
@@ -180,9 +191,13 @@ class _Ranks:
         return f"{cause}: {listed([*waiting, *gone])}"
 
 
+def _count(begun: Begun) -> str:
+    return f"collective {begun.number}: " if begun.group != OTHER else ""
+
+
 def _agree(one: Begun, other: Begun) -> bool:
     """Return whether two ranks' collectives are the same; shapes need not agree in all."""
-    if one.name != other.name:
+    if one.name != other.name or (one.root != other.root and -1 not in (one.root, other.root)):
         return False
     return one.name in _SIZED_BY_RANK or (tuple(one.dtypes), _sizes(one)) == (tuple(other.dtypes), _sizes(other))
 
@@ -229,7 +244,11 @@ def _of(begun: Begun) -> str:
     dtype = {"float": "float32", "double": "float64", "half": "float16", "long": "int64", "int": "int32"}.get(
         dtype, dtype
     )
-    group = f" in process group {begun.group}" if begun.group != DEFAULT_GROUP else ""
+    group = f" in process group {begun.group}" if begun.group not in (DEFAULT_GROUP, OTHER) else ""
+    if begun.group == OTHER:
+        return begun.name
+    if begun.root >= 0 and begun.peer is None:
+        group = f", root {begun.root}{group}"
     return (begun.name if begun.name == "barrier" else f"{begun.name} of {size} {dtype}") + group
 
 
@@ -239,7 +258,8 @@ def _named(begun: Begun) -> str:
     if begun.peer == ANY:
         return f"{_of(begun).replace('_anysource', '')} from any rank"
     peer = begun.ranks[begun.peer] if begun.peer < len(begun.ranks) else begun.peer
-    return f"{_of(begun)} {'to' if begun.name == 'send' else 'from'} rank {peer}"
+    tag = f", tag {begun.tag}" if begun.tag else ""
+    return f"{_of(begun)} {'to' if begun.name == 'send' else 'from'} rank {peer}{tag}"
 
 
 def _ranks(ranks: Sequence[int]) -> str:
@@ -256,9 +276,7 @@ def _branch(taken: Place, other: Place | None = None) -> str:
         node
         for node in ast.walk(tree)
         if isinstance(node, ast.If | ast.While | ast.For) and node.lineno <= taken.line <= (node.end_lineno or 0)
-        if other is None
-        or other.file != taken.file
-        or not _holds(node.body, taken.line) == _holds(node.body, other.line)
+        if other is None or other.file != taken.file or _holds(node.body, taken.line) != _holds(node.body, other.line)
     ]
     if not around:
         return ""

@@ -80,6 +80,7 @@ class Begun(NamedTuple):
 
     ``ranks`` are those of its group. A message has a ``peer``, by its number in the group, -1 for
     any, and a ``tag``; its number is how many there were of this kind, to or from this peer.
+    ``root`` is the rank that a collective goes to or comes from, -1 where it is not known.
     """
 
     group: str
@@ -93,12 +94,14 @@ class Begun(NamedTuple):
     peer: int | None = None
     tag: int = 0
     at_ns: int = 0
+    root: int = -1
 
 
 class RankState(NamedTuple):
     """A rank that has stood still since ``since_ns``, and still did at ``at_ns`` (perf_counter).
 
-    ``place`` is where, ``function`` that of torch.distributed in which it is, if any. ``in_lock``:
+    ``place`` is where, ``function`` that of torch.distributed in which it is, if any, and ``root``
+    the rank that it names as source or destination there, -1 if it names none. ``in_lock``:
     it waits for a thread of its own. ``goes_on``: it, or a thread of it, sleeps or waits for a time
     only. ``unknown`` says why its collectives are not known, if they are not.
     """
@@ -109,6 +112,7 @@ class RankState(NamedTuple):
     at_ns: int
     place: Place
     function: str
+    root: int
     in_lock: bool
     goes_on: bool
     begun: Sequence[Begun]

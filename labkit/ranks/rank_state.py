@@ -12,6 +12,7 @@ torch 2.11 and 2.13. Where it cannot be read, a rank says so, and only its messa
 
 from __future__ import annotations
 
+import functools
 import os
 import pickle
 import sys
@@ -52,7 +53,7 @@ class MessageLog:
         """Note the messages of process groups of this class."""
         if kind not in self._wrapped:
             self._wrapped.add(kind)
-            for name in _MESSAGES:
+            for name in filter(functools.partial(hasattr, kind), _MESSAGES):
                 setattr(kind, name, self._noting(name, getattr(kind, name)))
 
     def _noting(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -209,13 +210,15 @@ class RankWatch:
         collectives, unknown = recorded_collectives() if "torch.distributed" in sys.modules else ([], "")
         own = threading.get_ident()
         others = [frame for key, frame in frames.items() if key != own]
+        inside = [frame for frame in _frames(main) if frame.f_code.co_filename.endswith("distributed_c10d.py")]
         return RankState(
             calls=self.calls,
             in_call=self.in_call,
             since_ns=since_ns,
             at_ns=time.perf_counter_ns(),
             place=_place(main) if main else NOWHERE,
-            function=_torch_function(main),
+            function=inside[-1].f_code.co_name if inside else "",
+            root=_root(inside[-1]) if inside else -1,
             in_lock=main is not None and main.f_code.co_filename.endswith(_WAITS),
             goes_on=_goes_on_by_itself(others),
             begun=[*collectives, *self.messages.begun()],
@@ -223,10 +226,10 @@ class RankWatch:
         )
 
 
-def _torch_function(frame: FrameType | None) -> str:
-    """Return the function of torch.distributed that a thread is in, such as ``all_reduce``."""
-    inside = [f for f in _frames(frame) if f.f_code.co_filename.endswith("distributed_c10d.py")]
-    return inside[-1].f_code.co_name if inside else ""
+def _root(frame: FrameType) -> int:
+    """Return the rank that a call of torch.distributed names, such as ``dst`` of gather."""
+    named = (frame.f_locals.get(name) for name in ("src", "dst", "group_src", "group_dst"))
+    return next((rank for rank in named if isinstance(rank, int)), -1)
 
 
 def _goes_on_by_itself(threads: list[FrameType]) -> bool:
