@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import queue
 import re
+import subprocess
 import threading
 import time
 
@@ -18,7 +19,9 @@ import torch.distributed as dist
 from torch import nn
 
 from labkit.cost import Link
-from labkit.launch import LaunchTimeout, launch, workers
+from labkit.launch import LaunchTimeout, RankError, launch, workers
+from labkit.ranks.hang import find_hang
+from labkit.ranks.messages import Begun, Place, RankState
 
 SLOW_LINK = Link(latency_s=0.01, bytes_per_s=1e6)
 
@@ -279,8 +282,18 @@ def pair_forgets_the_third(rank):
         dist.all_reduce(x())  # rank 2
 
 
-TWO = [each for each in list(globals().values()) if inspect.isfunction(each) and "# rank" in inspect.getsource(each)]
+MISTAKES = [
+    each for each in list(globals().values()) if inspect.isfunction(each) and "# rank" in inspect.getsource(each)
+]
+ON_THREE = {
+    rank_2_leaves_one_out,
+    ring_that_only_sends,
+    ring_turned_around,
+    from_the_wrong_rank,
+    pair_forgets_the_third,
+}
 QUICK = {leaves_one_out, returns_early, both_receive, queue_that_stays_empty}
+ON_A_LINK = [leaves_one_out, returns_early, both_receive, more_batches]
 
 
 def marked(fn):
@@ -294,20 +307,171 @@ def on_this_rank(fn):
 
 
 def hang_of(fn, **options):
-    n_ranks = 3 if max(rank for rank, _ in marked(fn)) == 2 or "rank == 1" in inspect.getsource(fn) and fn in THREE else 2
     with pytest.raises(LaunchTimeout) as raised:
-        launch(on_this_rank, fn, world_size=n_ranks, backend="gloo", timeout_s=60, **options)
+        launch(on_this_rank, fn, world_size=3 if fn in ON_THREE else 2, backend="gloo", **options)
     assert raised.value.hang is not None, raised.value
     return raised.value.hang
 
 
-THREE = {from_the_wrong_rank, ring_turned_around}
-
-
-@pytest.mark.parametrize("fn", [pytest.param(fn, marks=[] if fn in QUICK else pytest.mark.slow) for fn in TWO])
-def test_a_mistake_is_named_with_its_ranks_and_lines(fn):
-    hang = hang_of(fn)
+def check_named(hang, fn):
     for rank, line in marked(fn):
         assert re.search(rf"line {line}\b", hang.lines[rank]), (rank, line, hang)
-        assert re.search(rf"ranks? [\d, and]*{rank}\b", hang.cause), hang
-    print(hang.cause)
+        assert re.search(rf"ranks? [\d, and]*{rank}\b|all ranks", hang.cause), hang
+
+
+@pytest.mark.parametrize("fn", [pytest.param(fn, marks=[] if fn in QUICK else pytest.mark.slow) for fn in MISTAKES])
+def test_a_mistake_is_named_with_its_ranks_and_lines(fn):
+    check_named(hang_of(fn), fn)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fn", ON_A_LINK)
+def test_so_it_is_on_an_emulated_link(fn):
+    check_named(hang_of(fn, link=Link(1e-3, 10e6)), fn)
+
+
+def test_what_is_said_is_the_cause_a_line_for_each_rank_and_the_stacks():
+    with pytest.raises(LaunchTimeout) as raised:
+        launch(on_this_rank, rank_2_leaves_one_out, world_size=3, backend="gloo")
+    one, other = (line for rank, line in marked(rank_2_leaves_one_out) if rank in (0, 2))
+    assert str(raised.value) == (
+        "the ranks wait for ever and were ended. collective 2: "
+        f"ranks 0 and 1 are in all_reduce of 1000 float32 (test_hangs.py, line {one}); "
+        f"rank 2 is in broadcast of 10 float32, root 0 (test_hangs.py, line {other}). "
+        f"The `if` in line {one - 1} was not the same on all ranks"
+    )
+    lines, *stacks = raised.value.__notes__
+    assert lines.splitlines()[1].startswith(f"rank 0 waits in all_reduce of 1000 float32, test_hangs.py, line {one}: ")
+    assert "dist.broadcast(x(10), 0)" in "".join(stacks)
+
+
+def test_after_a_hang_warm_ranks_are_started_anew():
+    with workers(world_size=2, backend="gloo") as ranks:
+        with pytest.raises(LaunchTimeout, match="wait for ever"):
+            ranks.run(on_this_rank, both_receive)
+        assert ranks.run(dist.get_rank).values == [0, 1]
+
+
+# --- no hang --------------------------------------------------------------------------------------
+
+
+def computes(rank):
+    if rank == 0:
+        end = time.monotonic() + 6
+        while time.monotonic() < end:
+            torch.rand(100, 100) @ torch.rand(100, 100)
+    dist.barrier()
+
+
+def sleeps(rank):
+    if rank == 0:
+        time.sleep(5)
+    dist.barrier()
+
+
+def waits_for_a_thread_that_sleeps(rank):
+    done: queue.Queue = queue.Queue()
+    if rank == 0:
+        threading.Timer(5, done.put, [1]).start()
+        done.get()
+    dist.barrier()
+
+
+def waits_for_a_time(rank):
+    if rank == 0:
+        threading.Event().wait(5)
+    dist.barrier()
+
+
+def waits_for_a_process(rank):
+    if rank == 0:
+        subprocess.run(["sleep", "5"], check=True)
+    dist.barrier()
+
+
+def goes_on_without_rank_0(rank):
+    others = dist.new_group([1, 2])
+    if rank:
+        time.sleep(rank + 3)
+        dist.all_reduce(x(), group=others)
+
+
+def sends_over_a_slow_link(rank):
+    dist.all_reduce(x(500_000))
+    dist.send(x(500_000), 1) if rank == 0 else dist.recv(x(500_000), 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fn", "n_ranks", "link"),
+    [
+        (computes, 2, None),
+        (sleeps, 2, None),
+        (waits_for_a_thread_that_sleeps, 2, None),
+        (waits_for_a_time, 2, None),
+        (waits_for_a_process, 2, None),
+        (goes_on_without_rank_0, 3, None),
+        (sends_over_a_slow_link, 2, Link(0.01, 1e6)),
+    ],
+)
+def test_ranks_that_only_take_long_are_left_alone(fn, n_ranks, link):
+    assert len(launch(on_this_rank, fn, world_size=n_ranks, backend="gloo", link=link).values) == n_ranks
+
+
+@pytest.mark.slow
+def test_when_only_the_time_is_up_it_says_who_was_at_work():
+    def loops():
+        while dist.get_rank() == 0:
+            pass
+        dist.barrier()
+
+    with pytest.raises(LaunchTimeout) as raised:
+        launch(loops, world_size=2, backend="gloo", timeout_s=8)
+    assert raised.value.hang is None
+    assert "Rank 0 was at work or asleep then; the others waited." in "".join(raised.value.__notes__)
+
+
+# --- by hand, without ranks -----------------------------------------------------------------------
+
+LINE = Place(__file__, 1)
+
+
+def state(*begun, since=0.0, at=5.0, function="all_reduce", in_call=True, goes_on=False):
+    return RankState(1, in_call, int(since * 1e9), int(at * 1e9), LINE, function, -1, "", goes_on, begun, "")
+
+
+def collective(number, name="all_reduce", size=3, done=False):
+    return Begun("0", (0, 1), number, name, ((size,),), ("float",), done, LINE, at_ns=number)
+
+
+@pytest.mark.parametrize(
+    ("states", "is_one"),
+    {
+        "different operations": ([state(collective(1)), state(collective(1, "broadcast"))], True),
+        "different sizes": ([state(collective(1)), state(collective(1, size=4))], True),
+        "the same one": ([state(collective(1)), state(collective(1))], False),
+        "one has not come to it, and sleeps": ([state(collective(1)), state(function="", goes_on=True)], False),
+        "one has said nothing": ([state(collective(1)), None], False),
+        "one is through, and gone": ([state(collective(1)), state(collective(1, done=True), in_call=False)], False),
+        "one has gone without it": ([state(collective(1)), state(in_call=False)], True),
+        "one is through, and in the next": (
+            [state(collective(1)), state(collective(1, done=True), collective(2))],
+            False,
+        ),
+        "not still for long enough": ([state(collective(1)), state(collective(1, "broadcast"), since=4.0)], False),
+        "not still together": ([state(collective(1), at=3.0), state(collective(1, "broadcast"), since=2.0)], False),
+        "so far on that the first is not known": ([state(collective(1)), state(collective(99))], False),
+    }.values(),
+)
+def test_a_hang_is_what_cannot_meet_any_more(states, is_one):
+    assert (find_hang(dict(enumerate(states)), quiet_s=2.0) is not None) == is_one
+
+
+def test_a_check_of_collectives_names_shapes_that_differ_before_they_are_sent():
+    with pytest.raises(RankError, match="mismatch between collectives"):
+        launch(lambda: dist.all_reduce(x(3 + dist.get_rank())), world_size=2, backend="gloo", check_collectives=True)
+
+
+def test_a_check_of_collectives_on_an_emulated_link_is_refused():
+    with pytest.raises(ValueError, match=r"check_collectives .* leave out one"):
+        launch(dist.barrier, link=SLOW_LINK, check_collectives=True)

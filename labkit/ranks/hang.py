@@ -70,7 +70,7 @@ class _Ranks:
         """Return whether a rank goes on whatever the others do."""
         if not state.in_call:
             return False
-        waits_for_lock = state.in_lock or _is_lock(state.place)
+        waits_for_lock = state.wait == "lock" or (state.wait == "call" and _is_lock(state.place))
         return state.goes_on or (not self.blocked_by[rank] and not waits_for_lock)
 
     def _blocked_by(self, state: RankState) -> list[Begun]:
@@ -140,8 +140,10 @@ class _Ranks:
         messages = [(b, r) for r in waiting for b in self.blocked_by[r] if b.peer is not None]
         if messages:
             return self._silence(messages)
-        ranks = _ranks(waiting)
-        return f"{ranks} wait{'s' * (len(waiting) == 1)} for a lock, a queue or a thread that nobody will release"
+        waits = [
+            f"rank {rank} waits for a lock, a queue or a thread ({_where(self.states[rank].place)})" for rank in waiting
+        ]
+        return f"{listed(waits)}, and nothing else goes on"
 
     def _disagreement(self, begun: Begun, others: Mapping[int, Begun | None]) -> str:
         """Return who is in which collective, where they should be in the same; most are right."""
@@ -213,10 +215,9 @@ def _sizes(begun: Begun) -> list[int]:
 
 
 def _is_lock(place: Place) -> bool:
-    """Return whether the call at a place takes a lock or waits for a thread, without a limit."""
-    text = _text(place)
+    """Return whether the call at a place takes a lock, or from a queue."""
     line = linecache.getline(place.file, place.line).strip()
-    return text.endswith((".acquire()", ".get()", ".join()", ".wait()")) or line.startswith("with ")
+    return _text(place).endswith((".acquire()", ".get()")) or line.startswith("with ")
 
 
 def _text(place: Place) -> str:

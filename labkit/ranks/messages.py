@@ -101,9 +101,10 @@ class RankState(NamedTuple):
     """A rank that has stood still since ``since_ns``, and still did at ``at_ns`` (perf_counter).
 
     ``place`` is where, ``function`` that of torch.distributed in which it is, if any, and ``root``
-    the rank that it names as source or destination there, -1 if it names none. ``in_lock``:
-    it waits for a thread of its own. ``goes_on``: it, or a thread of it, sleeps or waits for a time
-    only. ``unknown`` says why its collectives are not known, if they are not.
+    the rank that it names as source or destination there, -1 if it names none. ``wait`` is "lock"
+    where it waits for a thread of its own, and "call" where the call at ``place`` is what it is in.
+    ``goes_on``: it, or a thread of it, sleeps or waits for a time only. ``unknown`` says why its
+    collectives are not known, if they are not.
     """
 
     calls: int  # of the notebook, so far
@@ -113,7 +114,7 @@ class RankState(NamedTuple):
     place: Place
     function: str
     root: int
-    in_lock: bool
+    wait: str
     goes_on: bool
     begun: Sequence[Begun]
     unknown: str

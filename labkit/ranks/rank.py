@@ -176,6 +176,7 @@ class Rank:
             else:  # torch looks for GPUs in the first backward pass, and says what is wrong with them
                 warnings.filterwarnings("ignore", "CUDA initialization")
             self.store = self._meet()
+        dist.set_debug_level_from_env()  # torch has been imported before, in another environment
         if config.init and not dist.is_initialized():
             self._groups += 1
             store = dist.PrefixStore(f"labkit/{self._groups}", self.store)

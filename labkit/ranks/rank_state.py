@@ -6,8 +6,8 @@ collectives it has begun, and which messages. The collectives are those of torch
 which has them for gloo and NCCL, also those that C++ begins, such as DDP's. It does not have gloo's
 messages, so these are counted here.
 
-The recorder is on if TORCH_FR_BUFFER_SIZE is set before the first process group is made; tried with
-torch 2.11 and 2.13. Where it cannot be read, a rank says so, and only its messages are known.
+The recorder is on in torch 2.11 and 2.13, which were tried. Where it cannot be read, a rank says
+so, and only its messages are known, and in which function of torch.distributed it is.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from labkit.ranks.messages import NOWHERE, Begun, Place, RankState
 
 LOOK_S = 0.5
 BUSY_S = 0.005  # of CPU time between two looks: a rank that has used more is at work
-RECORDED = 200  # collectives that torch's recorder keeps
-MOST_TOLD = 40  # of those, the last
+MOST_TOLD = 40  # collectives, the last
 _MESSAGES = ("send", "recv", "recv_anysource")
 _ROOM = os.path.dirname(__file__)
 _LABKIT = os.path.dirname(_ROOM)
@@ -173,7 +172,6 @@ class RankWatch:
         """Note that a call begins."""
         self.calls, self.in_call = self.calls + 1, True
         if self._thread is None:
-            os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(RECORDED))
             self._thread = threading.Thread(target=self._look_on, name="labkit.rank_state", daemon=True)
             self._thread.start()
 
@@ -219,11 +217,17 @@ class RankWatch:
             place=_place(main) if main else NOWHERE,
             function=inside[-1].f_code.co_name if inside else "",
             root=_root(inside[-1]) if inside else -1,
-            in_lock=main is not None and main.f_code.co_filename.endswith(_WAITS),
+            wait=_wait(main),
             goes_on=_goes_on_by_itself(others),
             begun=[*collectives, *self.messages.begun()],
             unknown=unknown,
         )
+
+
+def _wait(frame: FrameType | None) -> str:
+    """Return in what a thread is: a ``lock`` of Python's, a ``call`` of the reader's, or nothing."""
+    file = frame.f_code.co_filename if frame else ""
+    return "lock" if file.endswith(_WAITS) else "call" if _is_readers(file) else ""
 
 
 def _root(frame: FrameType) -> int:
