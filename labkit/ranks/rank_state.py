@@ -225,7 +225,7 @@ class RankWatch:
 
 
 def _wait(frame: FrameType | None) -> str:
-    """Return in what a thread is: a ``lock`` of Python's, a ``call`` of the reader's, or nothing."""
+    """Return what a thread is in: a "lock" of Python's, a "call" of the reader's, or nothing."""
     file = frame.f_code.co_filename if frame else ""
     return "lock" if file.endswith(_WAITS) else "call" if _is_readers(file) else ""
 
