@@ -10,6 +10,7 @@ import inspect
 import queue
 import re
 import subprocess
+import sys
 import threading
 import time
 
@@ -17,6 +18,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from train_commands import free_port
 
 from labkit.cost import Link
 from labkit.launch import LaunchTimeout, RankError, launch, workers
@@ -431,7 +433,33 @@ def test_when_only_the_time_is_up_it_says_who_was_at_work():
     assert "Rank 0 was at work or asleep then; the others waited." in "".join(raised.value.__notes__)
 
 
-# --- by hand, without ranks -----------------------------------------------------------------------
+# --- started by hand ------------------------------------------------------------------------------
+
+BY_HAND = """
+import sys, torch
+import torch.distributed as dist
+from labkit.train.rank_start import ByHand, joined
+
+with joined(ByHand(int(sys.argv[1]), 2, port=int(sys.argv[2])), backend="gloo"):
+    if dist.get_rank() == 0:
+        dist.all_reduce(torch.ones(5))
+    dist.broadcast(torch.ones(3), 0)
+"""
+
+
+@pytest.mark.slow
+def test_ranks_that_were_started_by_hand_end_with_the_same_words(tmp_path):
+    (tmp_path / "by_hand.py").write_text(BY_HAND)
+    port = str(free_port())
+    command = [sys.executable, str(tmp_path / "by_hand.py")]
+    ranks = [subprocess.Popen([*command, rank, port], stderr=subprocess.PIPE, text=True) for rank in "01"]
+    for rank in ranks:
+        words = rank.communicate()[1]
+        assert rank.returncode == 1
+        assert "collective 2: rank 0 is in all_reduce of 5 float32 (by_hand.py, line 8); rank 1 is in" in words
+
+
+# --- without ranks -----------------------------------------------------------------------
 
 LINE = Place(__file__, 1)
 

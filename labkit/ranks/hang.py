@@ -17,6 +17,8 @@ from typing import NamedTuple
 from labkit.base.texts import listed
 from labkit.ranks.messages import Begun, Place, RankState
 
+QUIET_S = 2.0  # so long ranks must have stood still together before they are said to wait for ever
+FRESH_S = 1.5  # what a rank has said of itself longer ago may not hold any more
 ANY = -1  # the peer of a receive from anybody
 DEFAULT_GROUP, OTHER = "0", ""  # as torch names it; of what is in no group's count
 _SIZED_BY_RANK = {"all_to_all", "alltoall", "barrier", "all_to_all_base"}  # shapes need not agree

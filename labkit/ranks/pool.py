@@ -16,7 +16,7 @@ from labkit.base.texts import listed
 from labkit.ranks import messages, servers
 from labkit.ranks.cell_output import CellDisplay, show
 from labkit.ranks.errors import NCCL_ADVICE, LaunchTimeout, RankError, check_loopback, explain_os_error, how_it_ended
-from labkit.ranks.hang import Hang, find_hang
+from labkit.ranks.hang import FRESH_S, QUIET_S, Hang, find_hang
 from labkit.ranks.messages import Done, Failed
 from labkit.ranks.plan import LaunchPlan
 from labkit.ranks.rank_handle import Died, RankHandle
@@ -26,8 +26,6 @@ GRACE_S = 0.25  # after a first failure, how long to listen for the one that cau
 STACKS_S = 1.0  # how long a rank may take to write its stack
 EXIT_S = 2.0  # how long a rank may take to end by itself
 DRAIN_S = 2.0  # how long to go on reading what a rank has printed once it has answered
-QUIET_S = 2.0  # so long ranks must have stood still together before they are said to wait for ever
-FRESH_S = 1.5  # what a rank has said of itself longer ago may not hold any more
 WAKE_S = 0.5  # so often a thread that waits for ranks looks whether it is to stop
 
 NOT_YET_STARTED = "not started yet: the server that starts ranks is still importing torch and other packages"

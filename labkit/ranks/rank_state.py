@@ -26,6 +26,7 @@ from typing import Any
 from labkit.ranks.messages import NOWHERE, Begun, Place, RankState
 
 LOOK_S = 0.5
+WATCHES = "labkit.watch"  # the name of threads that only look on
 BUSY_S = 0.005  # of CPU time between two looks: a rank that has used more is at work
 MOST_TOLD = 40  # collectives, the last
 _MESSAGES = ("send", "recv", "recv_anysource")
@@ -165,14 +166,14 @@ class RankWatch:
     def __init__(self, send: Callable[[RankState], None]):
         self._send, self.messages = send, MessageLog()
         self._main = threading.main_thread()
-        self.calls, self.in_call = 0, False
+        self.calls, self.in_call, self.is_over = 0, False, False
         self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
         """Note that a call begins."""
         self.calls, self.in_call = self.calls + 1, True
         if self._thread is None:
-            self._thread = threading.Thread(target=self._look_on, name="labkit.rank_state", daemon=True)
+            self._thread = threading.Thread(target=self._look_on, name=WATCHES, daemon=True)
             self._thread.start()
 
     def end(self) -> None:
@@ -182,7 +183,7 @@ class RankWatch:
     def _look_on(self) -> None:
         before: Any = None
         since_ns, told_end, cpu_s = 0, 0, 0.0
-        while True:
+        while not self.is_over:
             time.sleep(LOOK_S)
             mark, used_s = self._mark(), time.process_time() - time.thread_time()
             still = mark == before and used_s - cpu_s < BUSY_S
@@ -198,16 +199,13 @@ class RankWatch:
 
     def _mark(self) -> Any:
         """Return what changes when this rank gets on."""
-        own = threading.get_ident()
-        places = [(key, id(f), f.f_lasti) for key, f in sys._current_frames().items() if key != own]
+        places = [(key, id(frame), frame.f_lasti) for key, frame in _threads().items()]
         return sorted(places), self.messages.count, self.calls, self.in_call
 
     def _state(self, since_ns: int) -> RankState:
-        frames = sys._current_frames()
+        frames = _threads()
         main = frames.get(self._main.ident or 0)
         collectives, unknown = recorded_collectives() if "torch.distributed" in sys.modules else ([], "")
-        own = threading.get_ident()
-        others = [frame for key, frame in frames.items() if key != own]
         inside = [frame for frame in _frames(main) if frame.f_code.co_filename.endswith("distributed_c10d.py")]
         return RankState(
             calls=self.calls,
@@ -218,10 +216,16 @@ class RankWatch:
             function=inside[-1].f_code.co_name if inside else "",
             root=_root(inside[-1]) if inside else -1,
             wait=_wait(main),
-            goes_on=_goes_on_by_itself(others),
+            goes_on=_goes_on_by_itself([*frames.values()]),
             begun=[*collectives, *self.messages.begun()],
             unknown=unknown,
         )
+
+
+def _threads() -> dict[int, FrameType]:
+    """Return the innermost frame of every thread of Python's, but for those that only look on."""
+    ours = {each.ident for each in threading.enumerate() if each.name == WATCHES}
+    return {key: frame for key, frame in sys._current_frames().items() if key not in ours}
 
 
 def _wait(frame: FrameType | None) -> str:
@@ -241,7 +245,8 @@ def _goes_on_by_itself(threads: list[FrameType]) -> bool:
     for frame in threads:
         if frame.f_code.co_filename.endswith(_WAITS) and (frame.f_locals.get("timeout") or -1) >= 0:
             return True
-    return any(map(_sleeps, filter(None, (each.native_id for each in threading.enumerate()))))
+    others = (each.native_id for each in threading.enumerate() if each.name != WATCHES)
+    return any(map(_sleeps, filter(None, others)))
 
 
 def _sleeps(thread: int) -> bool:
