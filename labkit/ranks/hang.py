@@ -1,15 +1,16 @@
 """Find out whether ranks that stand still can go on; if not, say why, and who is to blame.
 
 Pure: what each rank has said of itself (:class:`labkit.ranks.messages.RankState`) goes in, and
-sentences come out. A rank can go on if it computes, sleeps or waits for a thread, or if one of the
-collectives and messages that it has begun will meet: all that belong to it have begun the same, or
-can still go on and may. Ranks that cannot wait for ever.
+sentences come out. A rank can go on if it computes or sleeps, or if one of the collectives and
+messages that it has begun will meet: all that belong to it have begun the same, or can go on and
+may still do so. If no rank can, all of them wait for ever.
 """
 
 from __future__ import annotations
 
 import ast
 import linecache
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import NamedTuple
@@ -22,6 +23,7 @@ FRESH_S = 1.5  # what a rank has said of itself longer ago may not hold any more
 ANY = -1  # the peer of a receive from anybody
 DEFAULT_GROUP, OTHER = "0", ""  # as torch names it; of what is in no group's count
 _SIZED_BY_RANK = {"all_to_all", "alltoall", "barrier", "all_to_all_base"}  # shapes need not agree
+_DTYPES = {"float": "float32", "double": "float64", "half": "float16", "long": "int64", "int": "int32"}  # of C++
 _OPPOSITE = {"send": ("recv", "recv_anysource"), "recv": ("send",), "recv_anysource": ("send",)}
 
 
@@ -109,6 +111,8 @@ class _Ranks:
         """Return whether ``other`` has begun as many messages to ``rank`` as it takes, or may."""
         if other in self._live or other not in self.states:
             return True
+        if rank not in begun.ranks:  # of a group that nobody knows
+            return True
         me = list(begun.ranks).index(rank)
         counts = [
             each.number
@@ -142,10 +146,8 @@ class _Ranks:
         messages = [(b, r) for r in waiting for b in self.blocked_by[r] if b.peer is not None]
         if messages:
             return self._silence(messages)
-        waits = [
-            f"rank {rank} waits for a lock, a queue or a thread ({_where(self.states[rank].place)})" for rank in waiting
-        ]
-        return f"{listed(waits)}, and nothing else goes on"
+        places = [f"rank {rank} ({_where(self.states[rank].place)})" for rank in waiting]
+        return f"nothing will end the wait of {listed(places)} for a lock, a queue or a thread"
 
     def _disagreement(self, begun: Begun, others: Mapping[int, Begun | None]) -> str:
         """Return who is in which collective, where they should be in the same; most are right."""
@@ -166,28 +168,20 @@ class _Ranks:
     def _absence(self, begun: Begun, there: Sequence[int], absent: Sequence[int]) -> str:
         """Return who has left out a collective that the others wait in."""
         wait = f"{_ranks(there)} wait{'s' * (len(there) == 1)} in {_of(begun)} ({_where(begun.place)})"
-        reasons = []
-        for rank in absent:
-            if not self.states[rank].in_call:
-                reasons.append(f"rank {rank} has returned without it")
-            else:
-                reasons.append(f"rank {rank} {self.line(rank)}")
-        why = (
-            _branch(begun.place, self.states[absent[0]].place)
-            if self.states[absent[0]].in_call
-            else _branch(begun.place)
+        returned = [rank for rank in absent if not self.states[rank].in_call]
+        reasons = (
+            [f"{_ranks(returned)} {'has' if len(returned) == 1 else 'have'} returned without it"] if returned else []
         )
+        reasons += [f"rank {rank} {self.line(rank)}" for rank in absent if rank not in returned]
+        why = _branch(begun.place, None if returned else self.states[absent[0]].place)
         return f"{_count(begun)}{wait}, and {listed(reasons)}" + (f". {why}" if why else "")
 
     def _silence(self, messages: Sequence[tuple[Begun, int]]) -> str:
         """Return who waits for a message that nobody sends, or takes."""
         names = {begun.name.partition("_")[0] for begun, _ in messages}
         ranks = sorted({rank for _, rank in messages})
-        who = (
-            "all ranks are"
-            if len(ranks) == len(self.states)
-            else f"{_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'}"
-        )
+        some = f"{_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'}"
+        who = some if len(ranks) < len(self.states) else "all ranks are"
         what = {"send": f"{who} in `send`, nobody receives", "recv": f"{who} in `recv`, nobody sends"}
         waiting = [f"rank {r} in {_named(b)} ({_where(b.place)})" for b, r in messages]
         gone = [f"rank {rank} has returned" for rank, state in self.states.items() if not state.in_call]
@@ -207,13 +201,7 @@ def _agree(one: Begun, other: Begun) -> bool:
 
 
 def _sizes(begun: Begun) -> list[int]:
-    sizes = []
-    for shape in begun.shapes:
-        size = 1
-        for length in shape:
-            size *= length
-        sizes.append(size)
-    return sizes
+    return [math.prod(shape) for shape in begun.shapes]
 
 
 def _is_lock(place: Place) -> bool:
@@ -244,9 +232,7 @@ def _where(place: Place) -> str:
 def _of(begun: Begun) -> str:
     """Return ``all_reduce of 1000 float``, ``barrier``."""
     size, dtype = sum(_sizes(begun)), next(iter(begun.dtypes), "")
-    dtype = {"float": "float32", "double": "float64", "half": "float16", "long": "int64", "int": "int32"}.get(
-        dtype, dtype
-    )
+    dtype = _DTYPES.get(dtype, dtype)
     group = f" in process group {begun.group}" if begun.group not in (DEFAULT_GROUP, OTHER) else ""
     if begun.group == OTHER:
         return begun.name

@@ -155,8 +155,11 @@ class Ranks:
         earliest_ns = time.perf_counter_ns() - int(FRESH_S * 1e9)
         waiting = [m for m in self._unanswered() if m.state and m.state.at_ns > earliest_ns and not m.state.goes_on]
         ranks = [str(handle.rank) for handle in self._unanswered() if handle not in waiting]
+        unknown = [
+            f"Their collectives are not known: {m.state.unknown}." for m in waiting if m.state and m.state.unknown
+        ]
         if not ranks or not waiting:
-            return ""
+            return " ".join(unknown[:1])
         return f"Rank {listed(ranks)} {'was' if len(ranks) == 1 else 'were'} at work or asleep then; the others waited."
 
     def _hang(self) -> Hang | None:

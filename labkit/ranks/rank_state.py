@@ -18,10 +18,9 @@ import pickle
 import sys
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from labkit.ranks.messages import NOWHERE, Begun, Place, RankState
 
@@ -33,20 +32,31 @@ _MESSAGES = ("send", "recv", "recv_anysource")
 _ROOM = os.path.dirname(__file__)
 _LABKIT = os.path.dirname(_ROOM)
 _STUDENT_FILES = (os.path.join(_LABKIT, "dp.py"), os.path.join(_LABKIT, "pipe.py"))
-_DISTRIBUTED = os.path.join("torch", "distributed", "")
 _WAITS = ("threading.py", "queue.py")  # of Python, where a thread waits for another one
+_IDLE = (*_WAITS, os.path.join("concurrent", "futures", "thread.py"))
 
 
 # --- messages -------------------------------------------------------------------------------------
 
 
+class _Message(NamedTuple):
+    """A message as it was begun: what of it is wanted only in a hang is not worked out before."""
+
+    number: int
+    group: Any
+    shape: Any
+    dtype: Any
+    place: Place
+    at_ns: int
+    work: Any = None
+
+
 class MessageLog:
-    """The sends and receives of this rank, over all process groups."""
+    """The sends and receives of this rank in all groups: by kind, peer and tag the last."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._begun: dict[tuple[str, str, int, int], int] = defaultdict(int)
-        self._last: dict[tuple[str, str, int, int], tuple[Begun, Any]] = {}
+        self._lock, self.count = threading.Lock(), 0
+        self._last: dict[tuple[str, str, int, int], _Message] = {}
         self._wrapped: set[type] = set()
 
     def watch(self, kind: type) -> None:
@@ -59,28 +69,27 @@ class MessageLog:
     def _noting(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(group: Any, tensors: Any, *args: Any, **options: Any) -> Any:
             peer, tag = args if len(args) == 2 else (-1, *args)
-            key = (getattr(group, "group_name", ""), name, peer, tag)
+            key, tensor = (getattr(group, "group_name", ""), name, peer, tag), tensors[0]
+            found = _readers_frame(sys._getframe(1))
+            place = Place(found.f_code.co_filename, found.f_lineno) if found else NOWHERE
             with self._lock:
-                self._begun[key] += 1
-                number = self._begun[key]
-            place = _place(sys._getframe(1))
-            shape, dtype = tuple(tensors[0].shape), str(tensors[0].dtype).removeprefix("torch.")
-            ranks = tuple(_ranks_of(group))
-            begun = Begun(key[0], ranks, number, name, (shape,), (dtype,), False, place, peer, tag, time.time_ns())
-            self._last[key] = begun, None
+                self.count += 1
+                number = 1 + (self._last[key].number if key in self._last else 0)
+                self._last[key] = _Message(number, group, tensor.shape, tensor.dtype, place, time.time_ns())
             work = method(group, tensors, *args, **options)
-            self._last[key] = begun, work
+            self._last[key] = self._last[key]._replace(work=work)
             return work
 
         return call
 
-    @property
-    def count(self) -> int:
-        return sum(self._begun.values())
-
     def begun(self) -> list[Begun]:
         """Return the last message of each kind, peer and tag: its number is how many there were."""
-        return [begun._replace(done=_is_done(work)) for begun, work in list(self._last.values())]
+        begun = []
+        for (group, name, peer, tag), last in list(self._last.items()):
+            shape, dtype, ranks = tuple(last.shape), str(last.dtype).removeprefix("torch."), _ranks_of(last.group)
+            what = (name, (shape,), (dtype,), _is_done(last.work), last.place, peer, tag, last.at_ns)
+            begun.append(Begun(group, tuple(ranks), last.number, *what))
+        return begun
 
 
 def _is_done(work: Any) -> bool:
@@ -137,6 +146,7 @@ def _begun(entry: dict[str, Any], names: dict[str, tuple[int, ...]]) -> Begun:
 # --- where a rank is ------------------------------------------------------------------------------
 
 
+@functools.cache
 def _is_readers(file: str) -> bool:
     """Return whether a file is the reader's own: of the lab's, dp.py and pipe.py are."""
     if file in _STUDENT_FILES:
@@ -150,9 +160,13 @@ def _frames(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _place(frame: FrameType) -> Place:
+def _readers_frame(frame: FrameType | None) -> FrameType | None:
+    return next((each for each in _frames(frame) if _is_readers(each.f_code.co_filename)), None)
+
+
+def _place(frame: FrameType | None) -> Place:
     """Return the reader's innermost line, and which call in it the rank is in."""
-    found = next((each for each in _frames(frame) if _is_readers(each.f_code.co_filename)), None)
+    found = _readers_frame(frame)
     if found is None:
         return NOWHERE
     first, last, left, right = list(found.f_code.co_positions())[found.f_lasti // 2]
@@ -212,11 +226,11 @@ class RankWatch:
             in_call=self.in_call,
             since_ns=since_ns,
             at_ns=time.perf_counter_ns(),
-            place=_place(main) if main else NOWHERE,
+            place=_place(main),
             function=inside[-1].f_code.co_name if inside else "",
             root=_root(inside[-1]) if inside else -1,
             wait=_wait(main),
-            goes_on=_goes_on_by_itself([*frames.values()]),
+            goes_on=_goes_on_by_itself(main, [*frames.values()]),
             begun=[*collectives, *self.messages.begun()],
             unknown=unknown,
         )
@@ -240,10 +254,13 @@ def _root(frame: FrameType) -> int:
     return next((rank for rank in named if isinstance(rank, int)), -1)
 
 
-def _goes_on_by_itself(threads: list[FrameType]) -> bool:
-    """Return whether a thread sleeps, or waits no longer than for a time that it was given."""
+def _goes_on_by_itself(main: FrameType | None, threads: list[FrameType]) -> bool:
+    """Return whether a thread sleeps, waits for a limited time, or for what is not of Python."""
     for frame in threads:
-        if frame.f_code.co_filename.endswith(_WAITS) and (frame.f_locals.get("timeout") or -1) >= 0:
+        file = frame.f_code.co_filename
+        if file.endswith(_WAITS) and (frame.f_locals.get("timeout") or -1) >= 0:
+            return True
+        if frame is not main and not (file.endswith(_IDLE) or "/torch/" in file or file.startswith(_LABKIT)):
             return True
     others = (each.native_id for each in threading.enumerate() if each.name != WATCHES)
     return any(map(_sleeps, filter(None, others)))

@@ -144,8 +144,8 @@ def joined(
 
     Raises what ``meet`` raises, and MeetingError, on all ranks, where they were told different
     options, would take different backends, NCCL without a GPU or one GPU twice; also where one of
-    them is gone while another waits for it, or all, on one machine, wait for what cannot come. After
-    an error on one rank the others end within 10 s, as
+    them is gone while another waits for it, or where all, on one machine, wait for what cannot
+    come. After an error on one rank the others end within 10 s, as
     :class:`labkit.train.failure_watch.FailureWatch` has it.
 
     Caveats: ending a group can hang for ever while a DistributedDataParallel model on it is alive
