@@ -184,6 +184,7 @@ def workers(
     share_gpu: bool = False,
     init: bool = True,
     compared_with: int | None = None,
+    check_collectives: bool = False,
 ) -> WarmRanks:
     """Start ranks that stay: ``with workers(world_size=2) as ranks: ranks.run(fn, *args) …``.
 
@@ -191,7 +192,8 @@ def workers(
     before any rank starts.
     """
     __tracebackhide__ = True
-    ranks = WarmRanks(_plan(world_size, backend, timeout_s, threads, link, share_gpu, init, compared_with))
+    options = (world_size, backend, timeout_s, threads, link, share_gpu, init, compared_with, check_collectives)
+    ranks = WarmRanks(_plan(*options))
     ranks._started(time.monotonic())
     return ranks
 
@@ -207,6 +209,7 @@ def launch(
     share_gpu: bool = False,
     init: bool = True,
     compared_with: int | None = None,
+    check_collectives: bool = False,
     **kwargs: Any,
 ) -> Run:
     """Run ``fn(*args, **kwargs)`` on ``world_size`` new ranks, each a process, and wait for all.
@@ -221,17 +224,22 @@ def launch(
     as long as it would there, over gloo (see :mod:`labkit.link`). It must have less bandwidth than
     gloo, which is measured once per world size.
     ``init=False`` leaves ``init_process_group`` to ``fn``.
+    ``check_collectives=True`` compares every collective's operation, shapes and dtype between the
+    ranks before it runs, and raises where they differ; it is slow, and torch's own
+    (TORCH_DISTRIBUTED_DEBUG=DETAIL).
     ``timeout_s``: seconds from the call until every rank has answered. Reading the ranks' stacks
     and ending them takes a moment more: at most 1 s and 4 s, if they no longer react.
 
     Raises TypeError or ValueError if the call cannot work, before anything starts; only gloo is
     measured before a link that is too fast is refused. Raises RankError if a rank raises or dies,
-    and LaunchTimeout, with every rank's stack, if they are not done in time. In none of these cases
-    is a rank left behind.
+    and LaunchTimeout, with every rank's stack, if they are not done in time, or wait for what
+    cannot come: then it says within seconds who waits for whom. In none of these cases is a rank
+    left behind.
     """
     __tracebackhide__ = True
     _check_call(fn, args, kwargs)
-    ranks = WarmRanks(_plan(world_size, backend, timeout_s, threads, link, share_gpu, init, compared_with))
+    options = (world_size, backend, timeout_s, threads, link, share_gpu, init, compared_with, check_collectives)
+    ranks = WarmRanks(_plan(*options))
     try:
         return ranks._run(fn, args, kwargs)
     finally:

@@ -87,6 +87,9 @@ def stopped_by(error: Exception, source: Source, waits: str) -> str:
 
     if isinstance(error, NotPlain):
         return f"its process did not send what was observed: {error}"
+    if isinstance(error, LaunchTimeout) and error.hang:
+        more = f". Look for {waits}" if waits not in ("", WAITS_FOR_RANKS) else ""
+        return f"it waits for ever: {error.hang.cause}{more}"
     if isinstance(error, LaunchTimeout):
         places = sorted({source.place(stack) for stack in error.stacks.values()} - {""})
         at = " and at ".join(places) or "something that it had called"

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from labkit.base.texts import shorten
+from labkit.ranks.hang import Hang
 
 NO_CONNECTION = 254  # the exit status of a rank that cannot reach the notebook any more
 _GLOO_IS_CLOSED = "gloo/transport/tcp/loop.cc:"  # where gloo aborts if it cannot wait for its connections any more
@@ -55,20 +56,24 @@ class RankError(RuntimeError):
 
 
 class LaunchTimeout(RuntimeError):
-    """The ranks did not finish in time.
+    """The ranks did not finish in time, or wait for what cannot come.
 
     ``.stacks`` is ``{rank: text}``: where each one was when the time was up. ``began`` says whether
-    any of them had begun by then; ``advice`` is one more line for the reader.
+    any of them had begun by then; ``advice`` is one more line for the reader. Of a ``hang`` the
+    message says who waits for what, and why; ``.hang`` is None where only the time was up.
     """
 
-    def __init__(self, timeout_s: float, stacks: dict[int, str], began: bool = True, advice: str = ""):
-        super().__init__(
-            f"the ranks did not finish within timeout_s={timeout_s:g} s and were ended. "
+    def __init__(
+        self, timeout_s: float, stacks: dict[int, str], began: bool = True, advice: str = "", hang: Hang | None = None
+    ):
+        late = f"the ranks did not finish within timeout_s={timeout_s:g} s and were ended. " + (
             "A collective that not every rank joins waits for ever; below is where each rank was."
-            if began
-            else f"no rank had begun within timeout_s={timeout_s:g} s, which counts from the call"
         )
-        self.stacks = stacks
+        never = f"no rank had begun within timeout_s={timeout_s:g} s, which counts from the call"
+        super().__init__(f"the ranks wait for ever and were ended. {hang.cause}" if hang else late if began else never)
+        self.stacks, self.hang = stacks, hang
+        if hang:
+            self.add_note("\n".join(["", *(f"rank {rank} {line}" for rank, line in hang.lines.items())]))
         if advice and began:
             self.add_note(advice)
         for stack in dict.fromkeys(stacks.values()):

@@ -14,6 +14,7 @@ import pickle
 import socket
 import struct
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 _HEADER = struct.Struct("!8sQQ")  # a mark, and the lengths of message and payload
@@ -62,8 +63,70 @@ class Failed(NamedTuple):
     traceback: str
 
 
-Message = Progress | Done | Failed
-_CLASSES = {cls.__name__: cls for cls in (Progress, Done, Failed)}
+class Place(NamedTuple):
+    """A line of the reader's code, and the columns of the call in it, where they are known."""
+
+    file: str
+    line: int
+    left: int = 0
+    right: int = 0
+
+
+NOWHERE = Place("", 0)
+
+
+class Begun(NamedTuple):
+    """A collective or message that a rank has begun: the ``number``-th of its group.
+
+    ``ranks`` are those of its group. A message has a ``peer``, by its number in the group, -1 for
+    any, and a ``tag``; its number is how many there were of this kind, to or from this peer.
+    ``root`` is the rank that a collective goes to or comes from, -1 where it is not known.
+    """
+
+    group: str
+    ranks: Sequence[int]
+    number: int
+    name: str
+    shapes: Sequence[Sequence[int]]
+    dtypes: Sequence[str]
+    done: bool
+    place: Place
+    peer: int | None = None
+    tag: int = 0
+    at_ns: int = 0
+    root: int = -1
+
+
+class RankState(NamedTuple):
+    """A rank that has stood still since ``since_ns``, and still did at ``at_ns`` (perf_counter).
+
+    ``place`` is where, ``function`` that of torch.distributed in which it is, if any, and ``root``
+    the rank that it names as source or destination there, -1 if it names none. ``wait`` is "lock"
+    where it waits for a thread of its own, and "call" where the call at ``place`` is what it is in.
+    ``goes_on``: it, or a thread of it, sleeps or waits for a time only. ``unknown`` says why its
+    collectives are not known, if they are not.
+    """
+
+    calls: int  # of the notebook, so far
+    in_call: bool  # else it has returned from the last
+    since_ns: int
+    at_ns: int
+    place: Place
+    function: str
+    root: int
+    wait: str
+    goes_on: bool
+    begun: Sequence[Begun]
+    unknown: str
+
+    def whole(self) -> RankState:
+        """Return the same as it was before it was sent as plain tuples."""
+        begun = [Begun(*each)._replace(place=Place(*each[7])) for each in self.begun]
+        return self._replace(place=Place(*self.place), begun=begun)
+
+
+Message = Progress | Done | Failed | RankState
+_CLASSES = {cls.__name__: cls for cls in (Progress, Done, Failed, RankState)}
 
 
 def encode(message: Message) -> bytes:
@@ -98,15 +161,17 @@ class _PlainPickler(pickle.Pickler):
             return int, (operator.index(obj),)
         if isinstance(obj, numbers.Real):
             return float, (float(obj),)
+        if isinstance(obj, tuple):  # a NamedTuple
+            return tuple, (tuple(obj),)
         return NotImplemented
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Calls nothing but int, float and str, though a pickle may name any callable."""
+    """Calls nothing but int, float, str and tuple, though a pickle may name any callable."""
 
     def find_class(self, module: str, name: str) -> Any:
-        if module == "builtins" and name in ("int", "float", "str"):
-            return {"int": int, "float": float, "str": str}[name]
+        if module == "builtins" and name in ("int", "float", "str", "tuple"):
+            return {"int": int, "float": float, "str": str, "tuple": tuple}[name]
         raise NotPlain(f"it names {module}.{name}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,10 +30,12 @@ class LaunchPlan:
     init: bool
     variables: list[dict[str, str]]  # per rank
     link: Link | None
+    check_collectives: bool = False
 
     def config(self, rank: int, port: int) -> RankConfig:
         where = (rank, self.world_size, self.backend, self.devices[rank])
-        return RankConfig(*where, self.timeout_s, self.threads, self.init, port, self.variables[rank], self.link)
+        variables = self.variables[rank] | ({"TORCH_DISTRIBUTED_DEBUG": "DETAIL"} if self.check_collectives else {})
+        return RankConfig(*where, self.timeout_s, self.threads, self.init, port, variables, self.link)
 
     @property
     def emulated(self) -> str:
@@ -51,6 +54,9 @@ class LaunchPlan:
         return " ".join(filter(None, parts))
 
 
+RECORDED = "200"  # collectives that torch's flight recorder keeps: see labkit.ranks.rank_state
+
+
 def decide(
     world_size: int,
     backend: str,
@@ -60,6 +66,7 @@ def decide(
     share_gpu: bool,
     init: bool,
     compared_with: int | None = None,
+    check_collectives: bool = False,
 ) -> LaunchPlan:
     """Check every option of launch and decide.
 
@@ -85,6 +92,10 @@ def decide(
         )
     if link is not None:
         _check_link(link, backend, init)
+        if check_collectives:
+            raise ValueError(
+                "launch: check_collectives is torch's own and does not know an emulated link: leave out one"
+            )
     chosen, why, gpus = _choose_backend(world_size, backend, share_gpu, link, compared_with or 1)
     if link is not None and (link.is_free or world_size == 1):
         link, why = None, "CPU, as link= asks for"  # and nothing to emulate
@@ -93,7 +104,8 @@ def decide(
         _variables(rank, chosen, gpus, gpus < world_size, hidden=backend == "auto") for rank in range(world_size)
     ]
     threads = threads or max(1, machine.cores() // world_size)
-    return LaunchPlan(world_size, chosen, why, devices, timeout_s, threads, bool(init), variables, link)
+    checked = bool(check_collectives)
+    return LaunchPlan(world_size, chosen, why, devices, timeout_s, threads, bool(init), variables, link, checked)
 
 
 def _check_ranks(name: str, number: Any) -> None:
@@ -180,6 +192,7 @@ def _variables(rank: int, backend: str, gpus: int, shared: bool, hidden: bool) -
     ``shared``: fewer GPUs than ranks. ``hidden``: ranks on the CPU see no GPU.
     """
     variables = {"GLOO_SOCKET_IFNAME": LOOPBACK_INTERFACE, "NCCL_SOCKET_IFNAME": LOOPBACK_INTERFACE}
+    variables["TORCH_FR_BUFFER_SIZE"] = os.environ.get("TORCH_FR_BUFFER_SIZE", RECORDED)
     if backend == "gloo":
         return variables | {"CUDA_VISIBLE_DEVICES": ""} if hidden else variables
     if shared:  # NCCL refuses two ranks on one GPU of one host, so let each believe it is on a host of its own

@@ -12,9 +12,11 @@ import time
 from typing import NamedTuple
 
 from labkit.base.interrupts import uninterrupted
+from labkit.base.texts import listed
 from labkit.ranks import messages, servers
 from labkit.ranks.cell_output import CellDisplay, show
 from labkit.ranks.errors import NCCL_ADVICE, LaunchTimeout, RankError, check_loopback, explain_os_error, how_it_ended
+from labkit.ranks.hang import FRESH_S, QUIET_S, Hang, find_hang
 from labkit.ranks.messages import Done, Failed
 from labkit.ranks.plan import LaunchPlan
 from labkit.ranks.rank_handle import Died, RankHandle
@@ -114,7 +116,7 @@ class Ranks:
         for handle in self.handles:
             handle.begin(call.caller, call.function, deadline)
         try:
-            self._listen_until(deadline, display)
+            hang = self._listen_until(deadline, display)
             stacks = self._stacks() if self._first_failure() is None and self._unanswered() else None
         finally:
             self._drain(display)
@@ -122,8 +124,8 @@ class Ranks:
             raise failure
         if stacks is not None:
             began = any(handle.process.pid for handle in self.handles)
-            advice = NCCL_ADVICE if self.plan.backend == "nccl" else ""
-            raise LaunchTimeout(self.plan.timeout_s, stacks, began, advice)
+            advice = " ".join([NCCL_ADVICE] * (self.plan.backend == "nccl") + [self._at_work()] * (hang is None))
+            raise LaunchTimeout(self.plan.timeout_s, stacks, began, advice, hang)
         answers = [handle.answer for handle in self.handles if isinstance(handle.answer, Done)]
         self.in_step = len({answer.group_state for answer in answers}) == 1 and answers[0].group_state is not None
         return answers
@@ -131,10 +133,10 @@ class Ranks:
     def _unanswered(self) -> list[RankHandle]:
         return [handle for handle in self.handles if handle.answer is None]
 
-    def _listen_until(self, deadline: float, display: CellDisplay) -> None:
+    def _listen_until(self, deadline: float, display: CellDisplay) -> Hang | None:
         """Listen until all have answered, or the time is up; a moment longer after a failure.
 
-        What has come is heard in any case.
+        What has come is heard in any case. Return why the others never will answer, if that is so.
         """
         failed, left_s = False, 1.0
         while self._unanswered() and left_s > 0:
@@ -144,6 +146,28 @@ class Ranks:
                 hear(self, handle, deadline, display)
             if not failed and any(isinstance(handle.answer, Failed | Died) for handle in self.handles):
                 failed, deadline = True, min(deadline, time.monotonic() + GRACE_S)
+            if not failed and (hang := self._hang()) is not None:
+                return hang
+        return None
+
+    def _at_work(self) -> str:
+        """Return which ranks were not waiting when the time was up."""
+        earliest_ns = time.perf_counter_ns() - int(FRESH_S * 1e9)
+        waiting = [m for m in self._unanswered() if m.state and m.state.at_ns > earliest_ns and not m.state.goes_on]
+        ranks = [str(handle.rank) for handle in self._unanswered() if handle not in waiting]
+        unknown = [
+            f"Their collectives are not known: {m.state.unknown}." for m in waiting if m.state and m.state.unknown
+        ]
+        if not ranks or not waiting:
+            return " ".join(unknown[:1])
+        return f"Rank {listed(ranks)} {'was' if len(ranks) == 1 else 'were'} at work or asleep then; the others waited."
+
+    def _hang(self) -> Hang | None:
+        """Return why no rank can go on, if that is so and all have stood still for a while."""
+        earliest_ns = time.perf_counter_ns() - int(FRESH_S * 1e9)
+        if any(m.state is None or (m.state.in_call and m.state.at_ns < earliest_ns) for m in self.handles):
+            return None
+        return find_hang({handle.rank: handle.state for handle in self.handles}, QUIET_S)
 
     def _hear_output(self, handle: RankHandle, deadline: float, display: CellDisplay) -> None:
         lines, _ = handle.read_output()

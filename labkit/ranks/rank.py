@@ -19,6 +19,7 @@ from labkit.ranks import messages, pickling
 from labkit.ranks.errors import explain_pickling, format_error, message_of
 from labkit.ranks.messages import Done, Failed, Message, encode
 from labkit.ranks.rank_config import RankConfig
+from labkit.ranks.rank_state import RankWatch
 
 if TYPE_CHECKING:  # it loads torch
     from labkit.ranks.collective_count import CollectiveCount
@@ -66,6 +67,7 @@ class Rank:
         self._pid, self._socket = os.getpid(), _identity(connection)
         self._sending = threading.Lock()
         self._groups = 0
+        self._watch = RankWatch(self.send)
         self._collectives: CollectiveCount | None = None
 
     def send(self, message: Message) -> None:
@@ -94,6 +96,7 @@ class Rank:
 
     def _answer(self, caller: bytearray, call: bytearray) -> None:
         recorder = trace.Recorder()
+        self._watch.begin()
         try:
             pickling.loads(caller).enter(self.config)
             self._prepare_torch()
@@ -120,6 +123,7 @@ class Rank:
 
     def _reply(self, message: Message) -> None:
         _flush()
+        self._watch.end()
         self.send(message)
 
     def _end_a_forked_copy(self, error: BaseException | None) -> None:
@@ -172,6 +176,7 @@ class Rank:
             else:  # torch looks for GPUs in the first backward pass, and says what is wrong with them
                 warnings.filterwarnings("ignore", "CUDA initialization")
             self.store = self._meet()
+        dist.set_debug_level_from_env()  # torch has been imported before, in another environment
         if config.init and not dist.is_initialized():
             self._groups += 1
             store = dist.PrefixStore(f"labkit/{self._groups}", self.store)
@@ -184,6 +189,7 @@ class Rank:
             )
             self._wait_for_all(store)
             self._collectives = self._collectives or CollectiveCount(dist.GroupMember.WORLD)
+            self._watch.messages.watch(type(dist.GroupMember.WORLD))
 
     def _meet(self) -> Any:
         """Return the store through which the ranks meet; rank 0 serves it, on loopback only.

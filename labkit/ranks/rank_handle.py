@@ -12,7 +12,7 @@ from typing import IO, NamedTuple
 
 from labkit.ranks import messages
 from labkit.ranks.errors import RankError, readable_stacks
-from labkit.ranks.messages import Done, Failed, NoMessage, Progress
+from labkit.ranks.messages import Done, Failed, NoMessage, Progress, RankState
 from labkit.ranks.servers import Server
 
 MOST_CHUNKS = 64  # of 64 KiB: so much of one rank's output is read before the others have a turn
@@ -66,6 +66,8 @@ class RankHandle:
         self.output_closed = False
         self.answer: Done | Failed | Died | None = None
         self.gone: Died | None = None
+        self.calls = 0
+        self.state: RankState | None = None  # the last that it has said of itself in this call
         self._is_cut_off = False  # in the midst of a message, so that what comes next is none
         try:
             self.process = server.start([theirs.fileno(), output_write, self.stacks.fileno(), listener])
@@ -78,7 +80,8 @@ class RankHandle:
 
     def begin(self, caller: bytes, call: bytes, deadline: float) -> None:
         """Send a call, or as much of it as the rank takes until ``deadline`` (time.monotonic)."""
-        self.answer = self.gone
+        self.answer, self.state = self.gone, None
+        self.calls += 1
         self.last_lines.clear()
         self.send(caller, call, deadline)
 
@@ -111,6 +114,10 @@ class RankHandle:
             ) from None
         if isinstance(message, Progress):
             return message
+        if isinstance(message, RankState):
+            with contextlib.suppress(TypeError):  # made up by the code in this rank
+                self.state = message.whole() if message.calls == self.calls else None
+            return None
         self.answer = message._replace(value=value) if isinstance(message, Done) else message
         return None
 
@@ -118,8 +125,8 @@ class RankHandle:
         """Note that its process has ended, perhaps before it answered."""
         self.gone = Died(status)
         with contextlib.suppress(EOFError):
-            while self.answer is None and self.receive(deadline=0.0) is not None:
-                pass  # its answer may have been on its way
+            while self.answer is None:
+                self.receive(deadline=0.0)  # its answer may have been on its way
         self.answer = self.answer or self.gone
 
     def read_output(self) -> tuple[list[str], bool]:

@@ -15,12 +15,16 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
+
+from labkit.ranks.hang import FRESH_S, QUIET_S, find_hang
+from labkit.ranks.messages import RankState, decode, encode
+from labkit.ranks.rank_state import WATCHES, RankWatch
 
 POLL_S = 0.2
 BY_ITSELF_S = 4.0  # for which a rank may end by itself once another one has failed
 END_S = 4.0  # which the end of a group may take after an error
-NO_FAILURE = "rank 0 is done"
+NO_FAILURE, HANG = "rank 0 is done", "the ranks wait for ever"
 READ_S = 2.0  # for which rank 0 keeps the store, so that the others read why it ends
 
 
@@ -40,14 +44,25 @@ class FailureWatch:
         self._rank, self._world_size = rank, world_size
         self._line = socket.create_connection(address)  # silent, until the store is gone
         self._over, self._knows = threading.Event(), False
-        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._still = RankWatch(self._keep)
+        self._state: RankState | None = None  # of this rank, to be told
+        self._thread = threading.Thread(target=self._watch, name=WATCHES, daemon=True)
 
     def __enter__(self) -> FailureWatch:
         self._thread.start()
         return self
 
+    def look_for_hangs(self, group: Any) -> None:
+        """From now on end ranks that wait for what cannot come, with who waits for whom.
+
+        The ranks of ``group`` are all on this machine, and so have one clock.
+        """
+        self._still.messages.watch(type(group))
+        self._still.begin()
+
     def __exit__(self, error_type: Any, error: BaseException | None, _: Any) -> None:
         self._over.set()
+        self._still.is_over = True
         self._thread.join(READ_S)
         with self._line, contextlib.suppress(RuntimeError):
             if error is not None:
@@ -79,8 +94,28 @@ class FailureWatch:
                 if self._store.check(["end"]):
                     self._know()
                     if (failure := self.failure()) and not self._over.wait(BY_ITSELF_S):
-                        leave(f"rank {self._rank} was ended, as {failure}. The terminal of that rank says where", 1)
+                        where = "" if failure.startswith(HANG) else ". The terminal of that rank says where"
+                        leave(f"rank {self._rank} was ended, as {failure}{where}", 1)
                     return
+                self._tell_state()
+
+    def _keep(self, state: RankState) -> None:
+        self._state = state
+
+    def _tell_state(self) -> None:
+        """Tell where this rank stands still; rank 0 looks whether all of them do so for ever."""
+        state, self._state = self._state, None
+        if state is None:
+            return
+        self._store.set(f"state/{self._rank}", encode(state))
+        names = [f"state/{rank}" for rank in range(self._world_size)]
+        if self._rank == 0 and self._store.check(names):
+            states = [cast(RankState, decode(self._store.get(name))).whole() for name in names]
+            earliest_ns = state.at_ns - int(FRESH_S * 1e9)
+            if all(each.at_ns > earliest_ns for each in states) and (
+                hang := find_hang(dict(enumerate(states)), QUIET_S)
+            ):
+                self._end("\n".join([f"{HANG}. {hang.cause}", *(f"rank {r} {line}" for r, line in hang.lines.items())]))
 
     def _end(self, how: str) -> None:
         with contextlib.suppress(RuntimeError):

@@ -30,7 +30,7 @@ from labkit.base.rendezvous import GRACE_S, POLL_S, MeetingError, meet, resolve,
 from labkit.parallel.devices import gpu_mask, gpu_uuid
 from labkit.parallel.stage_assignment import HEAD_START_S
 from labkit.train import trainer
-from labkit.train.failure_watch import FailureWatch, end_after
+from labkit.train.failure_watch import HANG, FailureWatch, end_after
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -144,8 +144,9 @@ def joined(
 
     Raises what ``meet`` raises, and MeetingError, on all ranks, where they were told different
     options, would take different backends, NCCL without a GPU or one GPU twice; also where one of
-    them is gone while another waits for it. After an error on one rank the others end within 10 s,
-    as :class:`labkit.train.failure_watch.FailureWatch` has it.
+    them is gone while another waits for it, or where all, on one machine, wait for what cannot
+    come. After an error on one rank the others end within 10 s, as
+    :class:`labkit.train.failure_watch.FailureWatch` has it.
 
     Caveats: ending a group can hang for ever while a DistributedDataParallel model on it is alive
     (pytorch issue 56297: gloo's threads wait for the GIL). So have a function make the model, train
@@ -168,6 +169,8 @@ def joined(
                 dist.init_process_group(backend, timeout=limit, store=store, rank=rank, world_size=world_size)
                 if backend == "gloo":
                     dist.barrier()  # a rank still reads addresses in the store when others are through
+                if world_size == int(os.environ["LOCAL_WORLD_SIZE"]):
+                    watch.look_for_hangs(dist.GroupMember.WORLD)
                 yield device
             except BaseException as error:
                 shown = _lost(error, watch.failure()) or error
@@ -233,6 +236,8 @@ def _lost(error: BaseException, failure: str) -> MeetingError | None:
     """Return what to raise in place of a backend's error for a rank that is gone."""
     if not (isinstance(error, RuntimeError) and _PEER_IS_GONE.search(str(error))):
         return None
+    if failure.startswith(HANG):
+        return MeetingError(failure)
     what = f"{failure}," if failure else "another rank ended"
     return MeetingError(f"{what} while this one waited for it: its own terminal says why")
 

@@ -59,7 +59,10 @@ WRONG = {
             "a message of 4 bytes came for a tensor of 2. What a rank sends must have the size",
             ("incoming = torch.empty_like(mine)", "incoming = torch.empty_like(mine, dtype=torch.float16)"),
         ),
-        "sends before it receives": ("it did not end in time. It was at", (EXCHANGE, SEND_THEN_RECEIVE.format("send"))),
+        "sends before it receives": (
+            "all ranks are in `send`, nobody receives",
+            (EXCHANGE, SEND_THEN_RECEIVE.format("send")),
+        ),
     },
 }
 RIGHT = {"the other way round": [("= dist.get_rank(),", "= -dist.get_rank(),"), EXCHANGE_WITH_THE_LEFT]}

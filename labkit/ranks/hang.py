@@ -1,0 +1,278 @@
+"""Find out whether ranks that stand still can go on; if not, say why, and who is to blame.
+
+Pure: what each rank has said of itself (:class:`labkit.ranks.messages.RankState`) goes in, and
+sentences come out. A rank can go on if it computes or sleeps, or if one of the collectives and
+messages that it has begun will meet: all that belong to it have begun the same, or can go on and
+may still do so. If no rank can, all of them wait for ever.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import NamedTuple
+
+from labkit.base.texts import listed
+from labkit.ranks.messages import Begun, Place, RankState
+
+QUIET_S = 2.0  # so long ranks must have stood still together before they are said to wait for ever
+FRESH_S = 1.5  # what a rank has said of itself longer ago may not hold any more
+ANY = -1  # the peer of a receive from anybody
+DEFAULT_GROUP, OTHER = "0", ""  # as torch names it; of what is in no group's count
+_SIZED_BY_RANK = {"all_to_all", "alltoall", "barrier", "all_to_all_base"}  # shapes need not agree
+_DTYPES = {"float": "float32", "double": "float64", "half": "float16", "long": "int64", "int": "int32"}  # of C++
+_OPPOSITE = {"send": ("recv", "recv_anysource"), "recv": ("send",), "recv_anysource": ("send",)}
+
+
+class Hang(NamedTuple):
+    """Why ranks wait for ever: a sentence, and a line for each rank."""
+
+    cause: str
+    lines: dict[int, str]
+
+
+def find_hang(states: Mapping[int, RankState | None], quiet_s: float) -> Hang | None:
+    """Return why no rank can go on; None while one may.
+
+    ``states`` has every rank: None for one that has not said that it stands still. All must have
+    stood still together, for ``quiet_s`` or longer.
+    """
+    known = {rank: state for rank, state in states.items() if state is not None}
+    waiting = {rank for rank, state in known.items() if state.in_call}
+    if not waiting or len(known) < len(states):
+        return None
+    until_ns = min(known[rank].at_ns for rank in waiting)
+    together_s = (until_ns - max(state.since_ns for state in known.values())) * 1e-9
+    ranks = _Ranks(known)
+    if together_s < quiet_s or any(ranks.goes_on(rank) for rank in waiting):
+        return None
+    return Hang(ranks.cause(sorted(waiting)), {rank: ranks.line(rank) for rank in known})
+
+
+class _Ranks:
+    """What is known of all ranks, and which of them can go on."""
+
+    def __init__(self, states: dict[int, RankState]):
+        self.states = states
+        self.blocked_by = {rank: self._blocked_by(state) for rank, state in states.items()}
+        self.collectives: dict[tuple[int, str], dict[int, Begun]] = {}  # by rank and group, by number
+        for rank, state in states.items():
+            for each in [*state.begun, *self.blocked_by[rank]]:
+                if each.peer is None:
+                    self.collectives.setdefault((rank, each.group), {})[each.number] = each
+        self._live = {rank for rank, state in states.items() if self._is_free(rank, state)}
+        while more := {r for r in set(states) - self._live if any(self._may_meet(r, b) for b in self.blocked_by[r])}:
+            self._live |= more
+
+    def goes_on(self, rank: int) -> bool:
+        return rank in self._live
+
+    def _is_free(self, rank: int, state: RankState) -> bool:
+        """Return whether a rank goes on whatever the others do."""
+        if not state.in_call:
+            return False
+        waits_for_lock = state.wait == "lock" or (state.wait == "call" and _is_lock(state.place))
+        return state.goes_on or (not self.blocked_by[rank] and not waits_for_lock)
+
+    def _blocked_by(self, state: RankState) -> list[Begun]:
+        """Return what a rank waits for: all that is not done, or the last if it is in torch."""
+        pending = [each for each in state.begun if not each.done] if state.in_call else []
+        if not state.in_call or not state.function:
+            return pending
+        if not pending:  # such as new_group, or what no recorder has
+            return [Begun(OTHER, tuple(self.states), 0, state.function, (), (), False, state.place)]
+        return [max(pending, key=lambda each: each.at_ns)._replace(root=state.root)]
+
+    def _may_meet(self, rank: int, begun: Begun) -> bool:
+        if begun.peer is None:
+            return all(self._joins(other, begun) for other in begun.ranks if other != rank)
+        if begun.peer == ANY:
+            return any(self._answers(rank, other, begun) for other in begun.ranks if other != rank)
+        return begun.peer < len(begun.ranks) and self._answers(rank, begun.ranks[begun.peer], begun)
+
+    def _joins(self, rank: int, begun: Begun) -> bool:
+        """Return whether a rank has begun the same collective, or may still come to it."""
+        theirs = self.of(rank, begun)
+        return rank in self._live if theirs is None else _agree(theirs, begun)
+
+    def of(self, rank: int, begun: Begun) -> Begun | None:
+        """Return the collective that a rank has begun as this one; None if it has not come to it.
+
+        One that is so long ago that nothing is known of it was the same.
+        """
+        begun_there = self.collectives.get((rank, begun.group), {})
+        passed = begun if max(begun_there, default=-1) > begun.number else None
+        return begun_there.get(begun.number, passed)
+
+    def _answers(self, rank: int, other: int, begun: Begun) -> bool:
+        """Return whether ``other`` has begun as many messages to ``rank`` as it takes, or may."""
+        if other in self._live or other not in self.states:
+            return True
+        if rank not in begun.ranks:  # of a group that nobody knows
+            return True
+        me = list(begun.ranks).index(rank)
+        counts = [
+            each.number
+            for each in self.states[other].begun
+            if each.group == begun.group and each.tag == begun.tag
+            if each.name in _OPPOSITE[begun.name] and each.peer in (me, ANY)
+        ]
+        return sum(counts) >= begun.number
+
+    # --- in words ---------------------------------------------------------------------------------
+
+    def line(self, rank: int) -> str:
+        """Return where a rank is."""
+        state = self.states[rank]
+        if not state.in_call:
+            return "has returned from the function"
+        where = f"{_where(state.place)}{_source(state.place)}"
+        if not self.blocked_by[rank]:
+            return f"waits for a thread of its own, {where}"
+        return f"waits in {listed([_named(each) for each in self.blocked_by[rank][:3]])}, {where}"
+
+    def cause(self, waiting: Sequence[int]) -> str:
+        """Return in a sentence why ``waiting`` ranks wait for ever."""
+        collectives = [(b.number, b) for r in waiting for b in self.blocked_by[r] if b.peer is None]
+        for _, begun in sorted(collectives, key=lambda each: each[0]):
+            others = {r: self.of(r, begun) for r in begun.ranks}
+            if any(other is not None and not _agree(other, begun) for other in others.values()):
+                return self._disagreement(begun, others)
+            if absent := [r for r, other in others.items() if other is None]:
+                return self._absence(begun, [r for r in others if r not in absent], absent)
+        messages = [(b, r) for r in waiting for b in self.blocked_by[r] if b.peer is not None]
+        if messages:
+            return self._silence(messages)
+        places = [f"rank {rank} ({_where(self.states[rank].place)})" for rank in waiting]
+        return f"nothing will end the wait of {listed(places)} for a lock, a queue or a thread"
+
+    def _disagreement(self, begun: Begun, others: Mapping[int, Begun | None]) -> str:
+        """Return who is in which collective, where they should be in the same; most are right."""
+        groups: dict[tuple[str, Place], list[int]] = {}
+        for rank, other in others.items():
+            if other is not None:
+                groups.setdefault((_of(other), other.place), []).append(rank)
+        parts = sorted(groups.items(), key=lambda each: -len(each[1]))
+        doing = [
+            f"{_ranks(r)} {'is' if len(r) == 1 else 'are'} in {what} ({_where(place)})" for (what, place), r in parts
+        ]
+        text = f"{_count(begun)}{'; '.join(doing)}"
+        (_, first), (_, second) = parts[0][0], parts[1][0]
+        if len(parts) == 2 and first != second and (why := _branch(first, second)):
+            text += f". {why}"
+        return text
+
+    def _absence(self, begun: Begun, there: Sequence[int], absent: Sequence[int]) -> str:
+        """Return who has left out a collective that the others wait in."""
+        wait = f"{_ranks(there)} wait{'s' * (len(there) == 1)} in {_of(begun)} ({_where(begun.place)})"
+        returned = [rank for rank in absent if not self.states[rank].in_call]
+        reasons = (
+            [f"{_ranks(returned)} {'has' if len(returned) == 1 else 'have'} returned without it"] if returned else []
+        )
+        reasons += [f"rank {rank} {self.line(rank)}" for rank in absent if rank not in returned]
+        why = _branch(begun.place, None if returned else self.states[absent[0]].place)
+        return f"{_count(begun)}{wait}, and {listed(reasons)}" + (f". {why}" if why else "")
+
+    def _silence(self, messages: Sequence[tuple[Begun, int]]) -> str:
+        """Return who waits for a message that nobody sends, or takes."""
+        names = {begun.name.partition("_")[0] for begun, _ in messages}
+        ranks = sorted({rank for _, rank in messages})
+        some = f"{_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'}"
+        who = some if len(ranks) < len(self.states) else "all ranks are"
+        what = {"send": f"{who} in `send`, nobody receives", "recv": f"{who} in `recv`, nobody sends"}
+        waiting = [f"rank {r} in {_named(b)} ({_where(b.place)})" for b, r in messages]
+        gone = [f"rank {rank} has returned" for rank, state in self.states.items() if not state.in_call]
+        cause = what[names.pop()] if len(names) == 1 else "these messages do not meet"
+        return f"{cause}: {listed([*waiting, *gone])}"
+
+
+def _count(begun: Begun) -> str:
+    return f"collective {begun.number}: " if begun.group != OTHER else ""
+
+
+def _agree(one: Begun, other: Begun) -> bool:
+    """Return whether two ranks' collectives are the same; shapes need not agree in all."""
+    if one.name != other.name or (one.root != other.root and -1 not in (one.root, other.root)):
+        return False
+    return one.name in _SIZED_BY_RANK or (tuple(one.dtypes), _sizes(one)) == (tuple(other.dtypes), _sizes(other))
+
+
+def _sizes(begun: Begun) -> list[int]:
+    return [math.prod(shape) for shape in begun.shapes]
+
+
+def _is_lock(place: Place) -> bool:
+    """Return whether the call at a place takes a lock, or from a queue."""
+    line = linecache.getline(place.file, place.line).strip()
+    return _text(place).endswith((".acquire()", ".get()")) or line.startswith("with ")
+
+
+def _text(place: Place) -> str:
+    line = linecache.getline(place.file, place.line).encode()
+    return line[place.left : place.right].decode(errors="replace")
+
+
+def _source(place: Place) -> str:
+    source = linecache.getline(place.file, place.line).strip()
+    return f": {source}" if source else ""
+
+
+def _where(place: Place) -> str:
+    """Return a place as a reader calls it: ``your cell, line 12``, ``dp.py, line 40``."""
+    if not place.file:
+        return "in no line of yours"
+    name = PurePath(place.file).name
+    is_cell = "ipykernel" in place.file or place.file.startswith("<")
+    return f"{'your cell' if is_cell else name}, line {place.line}"
+
+
+def _of(begun: Begun) -> str:
+    """Return ``all_reduce of 1000 float``, ``barrier``."""
+    size, dtype = sum(_sizes(begun)), next(iter(begun.dtypes), "")
+    dtype = _DTYPES.get(dtype, dtype)
+    group = f" in process group {begun.group}" if begun.group not in (DEFAULT_GROUP, OTHER) else ""
+    if begun.group == OTHER:
+        return begun.name
+    if begun.root >= 0 and begun.peer is None:
+        group = f", root {begun.root}{group}"
+    return (begun.name if begun.name == "barrier" else f"{begun.name} of {size} {dtype}") + group
+
+
+def _named(begun: Begun) -> str:
+    if begun.peer is None:
+        return _of(begun)
+    if begun.peer == ANY:
+        return f"{_of(begun).replace('_anysource', '')} from any rank"
+    peer = begun.ranks[begun.peer] if begun.peer < len(begun.ranks) else begun.peer
+    tag = f", tag {begun.tag}" if begun.tag else ""
+    return f"{_of(begun)} {'to' if begun.name == 'send' else 'from'} rank {peer}{tag}"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {listed(sorted(ranks))}"
+
+
+def _branch(taken: Place, other: Place | None = None) -> str:
+    """Return which `if` or loop may have led ranks to different lines of a file."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(taken.file)))
+    except (SyntaxError, ValueError):
+        return ""
+    around = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If | ast.While | ast.For) and node.lineno <= taken.line <= (node.end_lineno or 0)
+        if other is None or other.file != taken.file or _holds(node.body, taken.line) != _holds(node.body, other.line)
+    ]
+    if not around:
+        return ""
+    node = max(around, key=lambda each: each.lineno)
+    word = "if" if isinstance(node, ast.If) else "loop"
+    return f"The `{word}` in line {node.lineno} was not the same on all ranks"
+
+
+def _holds(body: Sequence[ast.stmt], line: int) -> bool:
+    return any(node.lineno <= line <= (node.end_lineno or 0) for node in body)

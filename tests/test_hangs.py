@@ -1,0 +1,505 @@
+"""Ranks that wait for ever are named: who, where, and for whom; others are left alone.
+
+Each mistake is a function with its line marked: ``# rank 1`` is where rank 1 stands when nobody can
+go on, and what is said must name the two together.
+"""
+
+from __future__ import annotations
+
+import inspect
+import queue
+import re
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from train_commands import free_port
+
+from labkit.cost import Link
+from labkit.launch import LaunchTimeout, RankError, launch, workers
+from labkit.ranks.hang import find_hang
+from labkit.ranks.messages import Begun, Place, RankState
+
+SLOW_LINK = Link(latency_s=0.01, bytes_per_s=1e6)
+
+
+def x(n=3):
+    return torch.ones(n)
+
+
+# --- two ranks ------------------------------------------------------------------------------------
+
+
+def leaves_one_out(rank):
+    if rank == 0:
+        dist.all_reduce(x(100))  # rank 0
+    dist.broadcast(x(), 0)  # rank 1
+
+
+def returns_early(rank):
+    if rank == 0:
+        return
+    dist.all_reduce(x())  # rank 1
+
+
+def another_order(rank):
+    for name in ("all_reduce", "barrier") if rank else ("barrier", "all_reduce"):
+        if name == "barrier":
+            dist.barrier()  # rank 0
+        else:
+            dist.all_reduce(x())  # rank 1
+
+
+def another_operation(rank):
+    out = [torch.zeros(3), torch.zeros(3)]
+    if rank:
+        dist.all_gather(out, x())  # rank 1
+    else:
+        dist.reduce_scatter(x(), out)  # rank 0
+
+
+def another_root(rank):
+    parts = [torch.zeros(3), torch.zeros(3)] if True else None
+    dist.gather(x(), parts, dst=rank)  # rank 0 # rank 1
+
+
+def gather_on_rank_0_only(rank):
+    if rank == 0:
+        dist.gather(x(), [torch.zeros(3), torch.zeros(3)], dst=0)  # rank 0
+
+
+def scatter_on_rank_1_only(rank):
+    if rank == 1:
+        dist.scatter(torch.zeros(3), None, src=0)  # rank 1
+
+
+def barrier_on_rank_0_only(rank):
+    if rank == 0:
+        dist.barrier()  # rank 0
+
+
+def object_on_one_rank(rank):
+    if rank == 1:
+        dist.broadcast_object_list([None], src=0)  # rank 1
+
+
+def more_batches(rank):
+    for _ in range(2 + rank):
+        dist.all_reduce(x())  # rank 1
+
+
+def breaks_out(rank):
+    for step in range(4):
+        if rank == 0 and step == 2:
+            break
+        dist.all_reduce(x())  # rank 1
+
+
+def own_condition(rank):
+    loss = 4.0
+    while loss > 1:
+        loss -= 1 + rank
+        dist.all_reduce(x())  # rank 0
+
+
+def swallows_an_error(rank):
+    try:
+        if rank == 0:
+            raise ValueError
+        dist.all_reduce(x())  # rank 1
+    except ValueError:
+        pass
+
+
+def group_of_others(rank):
+    alone = dist.new_group([0])
+    dist.all_reduce(x(), group=alone if rank == 0 else None)
+    dist.barrier() if rank == 0 else None  # rank 0
+
+
+def groups_in_another_order(rank):
+    a, b = dist.new_group([0, 1]), dist.new_group([0, 1])
+    dist.all_reduce(x(), group=b if rank else a)  # rank 0 # rank 1
+
+
+def new_group_on_one_rank(rank):
+    if rank == 0:
+        dist.new_group([0, 1])  # rank 0
+
+
+def uneven_ddp(rank):
+    model = nn.parallel.DistributedDataParallel(nn.Linear(4, 4))
+    for _ in range(2 + rank):
+        model(torch.ones(2, 4)).sum().backward()  # rank 1
+
+
+def no_sync_on_rank_0(rank):
+    model = nn.parallel.DistributedDataParallel(nn.Linear(4, 4))
+    model.require_backward_grad_sync = rank == 1
+    model(torch.ones(2, 4)).sum().backward()  # rank 1
+    dist.barrier()  # rank 0
+
+
+def extra_async(rank):
+    if rank == 0:
+        dist.all_reduce(x(7), async_op=True)
+    dist.broadcast(x(), 0)  # rank 0 # rank 1
+
+
+def async_in_another_order(rank):
+    first, second = x(5), x(6)
+    works = [dist.all_reduce(each, async_op=True) for each in ((first, second) if rank else ())]
+    works += [dist.broadcast(each, 0, async_op=True) for each in (() if rank else (first, second))]
+    for work in works:
+        work.wait()  # rank 0 # rank 1
+
+
+def receives_nothing(rank):
+    if rank == 0:
+        dist.recv(x(), 1)  # rank 0
+
+
+def sends_to_nobody(rank):
+    if rank == 0:
+        dist.send(x(), 1)  # rank 0
+
+
+def both_receive(rank):
+    dist.recv(x(), 1 - rank)  # rank 0 # rank 1
+
+
+def both_send(rank):
+    dist.send(x(), 1 - rank)  # rank 0 # rank 1
+
+
+def another_tag(rank):
+    if rank == 0:
+        dist.send(x(), 1, tag=1)  # rank 0
+    else:
+        dist.recv(x(), 0, tag=2)  # rank 1
+
+
+def one_message_too_many(rank):
+    for _ in range(3 - rank):
+        if rank == 0:
+            dist.recv(x(), 1)  # rank 0
+        else:
+            dist.send(x(), 0)
+
+
+def from_anybody(rank):
+    if rank == 1:
+        dist.recv(x())  # rank 1
+
+
+def waits_for_both(rank):
+    work = dist.irecv(x(), 1 - rank)
+    work.wait()  # rank 0 # rank 1
+
+
+def batch_of_receives(rank):
+    operations = [dist.P2POp(dist.irecv, x(), 1 - rank)]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()  # rank 0 # rank 1
+
+
+def message_against_collective(rank):
+    if rank == 0:
+        dist.recv(x(), 1)  # rank 0
+    else:
+        dist.all_reduce(x())  # rank 1
+
+
+def queue_that_stays_empty(rank):
+    if rank == 0:
+        queue.Queue().get()  # rank 0
+    dist.barrier()  # rank 1
+
+
+def lock_taken_twice(rank):
+    lock = threading.Lock()
+    with lock:
+        if rank == 0:
+            lock.acquire()  # rank 0
+    dist.barrier()  # rank 1
+
+
+def event_never_set(rank):
+    if rank == 1:
+        threading.Event().wait()  # rank 1
+    dist.barrier()  # rank 0
+
+
+def collective_in_a_thread(rank):
+    if rank == 0:
+        thread = threading.Thread(target=dist.all_reduce, args=(x(9),))
+        thread.start()
+        thread.join()  # rank 0
+    dist.barrier()  # rank 1
+
+
+def all_wait_for_threads(rank):
+    results: queue.Queue = queue.Queue()
+    results.get()  # rank 0 # rank 1
+
+
+# --- three ranks ----------------------------------------------------------------------------------
+
+
+def rank_2_leaves_one_out(rank):
+    dist.all_reduce(x())
+    if rank != 2:
+        dist.all_reduce(x(1000))  # rank 0 # rank 1
+    dist.broadcast(x(10), 0)  # rank 2
+
+
+def ring_that_only_sends(rank):
+    dist.send(x(), (rank + 1) % 3)  # rank 0 # rank 1 # rank 2
+
+
+def ring_turned_around(rank):
+    to, source = ((rank + 1) % 3, (rank - 1) % 3) if rank != 1 else (0, 2)
+    work = dist.isend(x(), to)
+    dist.recv(x(), source)  # rank 2
+    work.wait()  # rank 0
+
+
+def from_the_wrong_rank(rank):
+    if rank == 0:
+        dist.recv(x(), 2)  # rank 0
+    elif rank == 1:
+        dist.send(x(), 0)  # rank 1
+
+
+def pair_forgets_the_third(rank):
+    pair = dist.new_group([0, 1])
+    if rank < 2:
+        dist.all_reduce(x(), group=pair)
+    else:
+        dist.all_reduce(x())  # rank 2
+
+
+MISTAKES = [
+    each for each in list(globals().values()) if inspect.isfunction(each) and "# rank" in inspect.getsource(each)
+]
+ON_THREE = {
+    rank_2_leaves_one_out,
+    ring_that_only_sends,
+    ring_turned_around,
+    from_the_wrong_rank,
+    pair_forgets_the_third,
+}
+QUICK = {leaves_one_out, returns_early, both_receive, queue_that_stays_empty}
+ON_A_LINK = [leaves_one_out, returns_early, both_receive, more_batches]
+
+
+def marked(fn):
+    """Return which rank stands in which line."""
+    lines, first = inspect.getsourcelines(fn)
+    return [(int(rank), first + n) for n, line in enumerate(lines) for rank in re.findall(r"# rank (\d)", line)]
+
+
+def on_this_rank(fn):
+    return fn(dist.get_rank())
+
+
+def hang_of(fn, **options):
+    with pytest.raises(LaunchTimeout) as raised:
+        launch(on_this_rank, fn, world_size=3 if fn in ON_THREE else 2, backend="gloo", **options)
+    assert raised.value.hang is not None, raised.value
+    return raised.value.hang
+
+
+def check_named(hang, fn):
+    for rank, line in marked(fn):
+        assert re.search(rf"line {line}\b", hang.lines[rank]), (rank, line, hang)
+        assert re.search(rf"ranks? [\d, and]*{rank}\b|all ranks", hang.cause), hang
+
+
+@pytest.mark.parametrize("fn", [pytest.param(fn, marks=[] if fn in QUICK else pytest.mark.slow) for fn in MISTAKES])
+def test_a_mistake_is_named_with_its_ranks_and_lines(fn):
+    check_named(hang_of(fn), fn)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fn", ON_A_LINK)
+def test_so_it_is_on_an_emulated_link(fn):
+    check_named(hang_of(fn, link=Link(1e-3, 10e6)), fn)
+
+
+def test_what_is_said_is_the_cause_a_line_for_each_rank_and_the_stacks():
+    with pytest.raises(LaunchTimeout) as raised:
+        launch(on_this_rank, rank_2_leaves_one_out, world_size=3, backend="gloo")
+    one, other = (line for rank, line in marked(rank_2_leaves_one_out) if rank in (0, 2))
+    assert str(raised.value) == (
+        "the ranks wait for ever and were ended. collective 2: "
+        f"ranks 0 and 1 are in all_reduce of 1000 float32 (test_hangs.py, line {one}); "
+        f"rank 2 is in broadcast of 10 float32, root 0 (test_hangs.py, line {other}). "
+        f"The `if` in line {one - 1} was not the same on all ranks"
+    )
+    lines, *stacks = raised.value.__notes__
+    assert lines.splitlines()[1].startswith(f"rank 0 waits in all_reduce of 1000 float32, test_hangs.py, line {one}: ")
+    assert "dist.broadcast(x(10), 0)" in "".join(stacks)
+
+
+def test_after_a_hang_warm_ranks_are_started_anew():
+    with workers(world_size=2, backend="gloo") as ranks:
+        with pytest.raises(LaunchTimeout, match="wait for ever"):
+            ranks.run(on_this_rank, both_receive)
+        assert ranks.run(dist.get_rank).values == [0, 1]
+
+
+# --- no hang --------------------------------------------------------------------------------------
+
+
+def computes(rank):
+    if rank == 0:
+        end = time.monotonic() + 6
+        while time.monotonic() < end:
+            torch.rand(100, 100) @ torch.rand(100, 100)
+    dist.barrier()
+
+
+def sleeps(rank):
+    if rank == 0:
+        time.sleep(5)
+    dist.barrier()
+
+
+def waits_for_a_thread_that_sleeps(rank):
+    done: queue.Queue = queue.Queue()
+    if rank == 0:
+        threading.Timer(5, done.put, [1]).start()
+        done.get()
+    dist.barrier()
+
+
+def waits_for_a_time(rank):
+    if rank == 0:
+        threading.Event().wait(5)
+    dist.barrier()
+
+
+def waits_for_a_process(rank):
+    if rank == 0:
+        subprocess.run(["sleep", "5"], check=True)
+    dist.barrier()
+
+
+def goes_on_without_rank_0(rank):
+    others = dist.new_group([1, 2])
+    if rank:
+        time.sleep(rank + 3)
+        dist.all_reduce(x(), group=others)
+
+
+def sends_over_a_slow_link(rank):
+    dist.all_reduce(x(500_000))
+    dist.send(x(500_000), 1) if rank == 0 else dist.recv(x(500_000), 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fn", "n_ranks", "link"),
+    [
+        (computes, 2, None),
+        (sleeps, 2, None),
+        (waits_for_a_thread_that_sleeps, 2, None),
+        (waits_for_a_time, 2, None),
+        (waits_for_a_process, 2, None),
+        (goes_on_without_rank_0, 3, None),
+        (sends_over_a_slow_link, 2, Link(0.01, 1e6)),
+    ],
+)
+def test_ranks_that_only_take_long_are_left_alone(fn, n_ranks, link):
+    assert len(launch(on_this_rank, fn, world_size=n_ranks, backend="gloo", link=link).values) == n_ranks
+
+
+@pytest.mark.slow
+def test_when_only_the_time_is_up_it_says_who_was_at_work():
+    def loops():
+        while dist.get_rank() == 0:
+            pass
+        dist.barrier()
+
+    with pytest.raises(LaunchTimeout) as raised:
+        launch(loops, world_size=2, backend="gloo", timeout_s=8)
+    assert raised.value.hang is None
+    assert "Rank 0 was at work or asleep then; the others waited." in "".join(raised.value.__notes__)
+
+
+# --- started by hand ------------------------------------------------------------------------------
+
+BY_HAND = """
+import sys, torch
+import torch.distributed as dist
+from labkit.train.rank_start import ByHand, joined
+
+with joined(ByHand(int(sys.argv[1]), 2, port=int(sys.argv[2])), backend="gloo"):
+    if dist.get_rank() == 0:
+        dist.all_reduce(torch.ones(5))
+    dist.broadcast(torch.ones(3), 0)
+"""
+
+
+@pytest.mark.slow
+def test_ranks_that_were_started_by_hand_end_with_the_same_words(tmp_path):
+    (tmp_path / "by_hand.py").write_text(BY_HAND)
+    port = str(free_port())
+    command = [sys.executable, str(tmp_path / "by_hand.py")]
+    ranks = [subprocess.Popen([*command, rank, port], stderr=subprocess.PIPE, text=True) for rank in "01"]
+    for rank in ranks:
+        words = rank.communicate()[1]
+        assert rank.returncode == 1
+        assert "collective 2: rank 0 is in all_reduce of 5 float32 (by_hand.py, line 8); rank 1 is in" in words
+
+
+# --- without ranks -----------------------------------------------------------------------
+
+LINE = Place(__file__, 1)
+
+
+def state(*begun, since=0.0, at=5.0, function="all_reduce", in_call=True, goes_on=False):
+    return RankState(1, in_call, int(since * 1e9), int(at * 1e9), LINE, function, -1, "", goes_on, begun, "")
+
+
+def collective(number, name="all_reduce", size=3, done=False):
+    return Begun("0", (0, 1), number, name, ((size,),), ("float",), done, LINE, at_ns=number)
+
+
+@pytest.mark.parametrize(
+    ("states", "is_one"),
+    {
+        "different operations": ([state(collective(1)), state(collective(1, "broadcast"))], True),
+        "different sizes": ([state(collective(1)), state(collective(1, size=4))], True),
+        "the same one": ([state(collective(1)), state(collective(1))], False),
+        "one has not come to it, and sleeps": ([state(collective(1)), state(function="", goes_on=True)], False),
+        "one has said nothing": ([state(collective(1)), None], False),
+        "one is through, and gone": ([state(collective(1)), state(collective(1, done=True), in_call=False)], False),
+        "one has gone without it": ([state(collective(1)), state(in_call=False)], True),
+        "one is through, and in the next": (
+            [state(collective(1)), state(collective(1, done=True), collective(2))],
+            False,
+        ),
+        "not still for long enough": ([state(collective(1)), state(collective(1, "broadcast"), since=4.0)], False),
+        "not still together": ([state(collective(1), at=3.0), state(collective(1, "broadcast"), since=2.0)], False),
+        "so far on that the first is not known": ([state(collective(1)), state(collective(99))], False),
+    }.values(),
+)
+def test_a_hang_is_what_cannot_meet_any_more(states, is_one):
+    assert (find_hang(dict(enumerate(states)), quiet_s=2.0) is not None) == is_one
+
+
+def test_a_check_of_collectives_names_shapes_that_differ_before_they_are_sent():
+    with pytest.raises(RankError, match="mismatch between collectives"):
+        launch(lambda: dist.all_reduce(x(3 + dist.get_rank())), world_size=2, backend="gloo", check_collectives=True)
+
+
+def test_a_check_of_collectives_on_an_emulated_link_is_refused():
+    with pytest.raises(ValueError, match=r"check_collectives .* leave out one"):
+        launch(dist.barrier, link=SLOW_LINK, check_collectives=True)
