@@ -139,6 +139,11 @@ def style_of(name: str) -> Style:
     return Style(PALETTE[number % len(PALETTE)], HATCHES[number // len(PALETTE) % len(HATCHES)])
 
 
+def words_of(name: object) -> str:
+    """Return how an event's name is written in words: ``input gradient`` for ``input_grad``."""
+    return str(name).replace("_grad", "_gradient").replace("_", " ")
+
+
 def styles_of(names: Collection[str]) -> dict[str, Style]:
     """Return style_of each name; where two look alike, the later one takes another hatching."""
     order = [*STYLES, *sorted(set(names) - set(STYLES))]

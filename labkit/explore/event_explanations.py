@@ -13,6 +13,7 @@ import pandas as pd
 
 from labkit.base.texts import listed
 from labkit.draw.layout import RANK, TimeAxis
+from labkit.draw.palette import words_of
 from labkit.schedule import EVENT_KINDS, Op, Schedule
 from labkit.simulate.idle import IdleReasons, critical_ops
 from labkit.simulate.replay import Replay, replay_events, schedule_from_events
@@ -194,7 +195,7 @@ class EventExplainer:
         start, end = float(span["start_s"]), float(span["end_s"])
         times = f"{self.time(start)} to {self.time(end)}: {self.time(end - start)}"
         where = f"{self.row.capitalize()} {span['rank']}, lane {span['lane']}, {times}."
-        return [", ".join([_words(span["name"]), *labels, *size]), where]
+        return [", ".join([words_of(span["name"]), *labels, *size]), where]
 
 
 def _short(row: Any) -> str:
@@ -202,11 +203,7 @@ def _short(row: Any) -> str:
     if row.name in EVENT_KINDS and pd.notna(row.stage) and pd.notna(row.micro_batch):
         return str(Op(EVENT_KINDS[row.name], int(row.stage), int(row.micro_batch)))
     number = next((f" {int(value)}" for value in (row.bucket, row.micro_batch) if pd.notna(value)), "")
-    return f"{_words(row.name)}{number}"
-
-
-def _words(name: object) -> str:
-    return str(name).replace("_", " ")
+    return f"{words_of(row.name)}{number}"
 
 
 def _listed(words: Sequence[str]) -> str:

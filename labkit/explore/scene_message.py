@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from labkit.draw.layout import TimeAxis
-from labkit.draw.palette import darker, shade, styles_of, text_colour
+from labkit.draw.palette import darker, shade, styles_of, text_colour, words_of
 from labkit.draw.panel import Panel
 
 _KINDS = {"f8": "<f8", "f4": "<f4", "i4": "<i4", "u1": "u1"}
@@ -35,7 +35,12 @@ def scene_of(
         "axis": {"label": time.label, "unit": time.unit, "per_second": time.per_second} if time else None,
         "extent": _extent(panels),
         "styles": [
-            {"name": name, "hatch": style.hatch, "fills": [_fill(style.colour, k, n_chunks) for k in range(n_chunks)]}
+            {
+                "name": name,
+                "words": words_of(name),
+                "hatch": style.hatch,
+                "fills": [_fill(style.colour, k, n_chunks) for k in range(n_chunks)],
+            }
             for name, style in styles.items()
         ],
         "panels": [_panel(panel, order) for panel in panels],

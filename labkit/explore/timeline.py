@@ -17,6 +17,7 @@ from labkit.base.measurement_html import style_measurements
 from labkit.draw import Picture, overlay, save
 from labkit.draw import timeline as draw_timeline
 from labkit.draw.layout import RANK, TimeAxis, from_zero, row_word, time_axis
+from labkit.draw.palette import words_of
 from labkit.draw.panel import Panel
 from labkit.draw.picture import figure_of, figures_folder, render
 from labkit.explore import standalone_html
@@ -231,7 +232,7 @@ def _static_form(events: pd.DataFrame, ideal: pd.DataFrame | None, time_label: s
 def _alt(events: pd.DataFrame, ideal: pd.DataFrame | None, time: TimeAxis) -> str:
     """Return one or two sentences on the picture, for who cannot see it."""
     ranks, row = sorted(set(events["rank"])), row_word(events)
-    names = [str(name).replace("_", " ") for name in dict.fromkeys(events["name"])]
+    names = [words_of(name) for name in dict.fromkeys(events["name"])]
     seconds = float(events["end_s"].max() - events["start_s"].min())
     what = f"Timeline of {len(ranks)} {row}{'s' * (len(ranks) > 1)} with {len(events)} bars: {', '.join(names[:6])}"
     ends = f"{what}. It takes {time(seconds)}."

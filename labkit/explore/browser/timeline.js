@@ -127,7 +127,7 @@ export class TimelineView {
       }
       pen.strokeStyle = style.fills[0].edge;
       pen.strokeRect(0.5, 0.5, 21, 13);
-      return element("span", { className: "lk-entry" }, swatch, style.name.replaceAll("_", " "));
+      return element("span", { className: "lk-entry" }, swatch, style.words);
     });
     const marked = new Map(this.scene.panels.flatMap((panel) => panel.marks.map(([, text, dashed]) => [text, dashed])));
     const marks = [...marked].map(([text, dashed]) =>
