@@ -78,8 +78,8 @@ class GridExplorer(Explorer):
             control = self.controls[name]
             if list(control.options) != options:
                 value = control.value if control.value in options else options[0]
-                with control.hold_trait_notifications():
-                    control.options, control.value = options, value
+                control.options = options  # which chooses the first of them
+                control.value = value
         self.shown, self.metrics.value = shown, table_html(shown.table)
         self.timeline.show(shown.panels, alt=shown.alt, note=shown.note)
 
