@@ -220,7 +220,7 @@ def _draw_strips(ax: Axes, strips: pd.DataFrame, per_second: float) -> None:
             edges = np.append(pieces["left"], pieces["right"].iloc[-1]) * per_second
             tops = bottom - (bottom - top) * np.append(pieces["share"], pieces["share"].iloc[-1])
             ax.fill_between(edges, tops, bottom, step="post", zorder=1.5, **_STEPS)
-        over = pieces[pieces["over"].astype(bool)]
+        over = pieces[pieces["over"].astype(bool)] if "over" in pieces else pieces[:0]
         over = over.assign(top=bottom - (bottom - top) * over["share"])
         _add_boxes(ax, _corners(over, per_second), facecolor=palette.TOO_MUCH, linewidth=0, zorder=1.6)
 

@@ -27,11 +27,20 @@ TASK = [
     (0, "compute", "forward", None, 0, 0, None, None, 0.5, 1.5),
     (0, "host", "result waits", None, 0, 0, None, None, 1.5, 2.0),
 ]
+
+
+def puzzle_under_way():
+    puzzle = schedule_puzzle(3)
+    puzzle.press("f")
+    puzzle.press("f")
+    return puzzle
+
+
 EXPLORERS = {
     "Timeline": lambda: Timeline(simulate(one_f_one_b(2, 4))),
     "queue_timeline": lambda: queue_timeline(event_table(TASK)),
     "schedule_explorer": schedule_explorer,
-    "schedule_puzzle": lambda: schedule_puzzle(3),
+    "schedule_puzzle": lambda: puzzle_under_way(),
     "bucket_explorer": lambda: bucket_explorer("mlp"),
     "ring_explorer": ring_explorer,
     "collectives_explorer": lambda: collectives_explorer(2),
