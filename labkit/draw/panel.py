@@ -51,9 +51,9 @@ class Panel:
     has them has no time axis. ``needs[i]`` is the bar whose output bar i takes, -1 without one.
     ``critical`` are the numbers of the bars on the critical path. ``strips`` says how much is
     kept under each rank: columns ``left, right, top, bottom, share`` (of the most, 0 to 1), and
-    perhaps ``over`` for more than a rank may keep. ``idle`` is grey behind the bars: columns ``left, right,
-    top, bottom``. ``of_ops`` says that the bars are ops of a pipeline, which lie side by side.
-    ``ranks`` says of each rank from where to where its bars are, in rows.
+    perhaps ``over`` for more than a rank may keep. ``idle`` is grey behind the bars: columns
+    ``left, right, top, bottom``. ``of_ops`` says that the bars are ops of a pipeline, which lie
+    side by side. ``ranks`` says of each rank from where to where its bars are, in rows.
 
     ``links`` are arrows of a grid: ``source`` and ``target`` are numbers of bars, seen from
     step ``appear`` until before ``vanish``, with a ``label``. ``peaks`` stand to the right of the
