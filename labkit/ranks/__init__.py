@@ -11,6 +11,7 @@ rank_config    where a rank stands, and what it takes over from the notebook
 messages       what the notebook and a rank send each other, and how
 pickling       how functions and values travel
 collective_count   did a function leave all ranks at the same collective
+rank_state     what a rank that stands still waits for; hang: whether that can come
 errors, cell_output   what the reader sees
 
 Every rank imports this file, so it imports nothing.

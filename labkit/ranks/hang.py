@@ -178,15 +178,17 @@ class _Ranks:
 
     def _silence(self, messages: Sequence[tuple[Begun, int]]) -> str:
         """Return who waits for a message that nobody sends, or takes."""
-        names = {begun.name.partition("_")[0] for begun, _ in messages}
-        ranks = sorted({rank for _, rank in messages})
-        some = f"{_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'}"
-        who = some if len(ranks) < len(self.states) else "all ranks are"
-        what = {"send": f"{who} in `send`, nobody receives", "recv": f"{who} in `recv`, nobody sends"}
-        waiting = [f"rank {r} in {_named(b)} ({_where(b.place)})" for b, r in messages]
+        names = sorted({begun.name.partition("_")[0] for begun, _ in messages})
+        waiting = listed([f"rank {rank} is in {_named(begun)} ({_where(begun.place)})" for begun, rank in messages])
         gone = [f"rank {rank} has returned" for rank, state in self.states.items() if not state.in_call]
-        cause = what[names.pop()] if len(names) == 1 else "these messages do not meet"
-        return f"{cause}: {listed([*waiting, *gone])}"
+        nobody = {"send": "nobody receives", "recv": "nobody sends"}[names[0]]
+        if len(names) > 1:
+            cause = f"these messages do not meet: {waiting}"
+        elif len({rank for _, rank in messages}) == len(self.states):
+            cause = f"all ranks are in `{names[0]}`, {nobody}: {waiting}"
+        else:
+            cause = f"{waiting}, and {nobody}"
+        return "; ".join([cause, *gone])
 
 
 def _count(begun: Begun) -> str:
