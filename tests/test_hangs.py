@@ -132,6 +132,17 @@ def new_group_on_one_rank(rank):
         dist.new_group([0, 1])  # rank 0
 
 
+def after_another_group(rank):
+    for _ in range(5):
+        dist.broadcast(x(), 0)
+    dist.destroy_process_group()
+    dist.init_process_group("gloo")
+    if rank:
+        dist.all_reduce(x())  # rank 1
+    else:
+        dist.recv(x(), 1)  # rank 0
+
+
 def uneven_ddp(rank):
     model = nn.parallel.DistributedDataParallel(nn.Linear(4, 4))
     for _ in range(2 + rank):
@@ -345,6 +356,10 @@ def test_what_is_said_is_the_cause_a_line_for_each_rank_and_the_stacks():
     lines, *stacks = raised.value.__notes__
     assert lines.splitlines()[1].startswith(f"rank 0 waits in all_reduce of 1000 float32, test_hangs.py, line {one}: ")
     assert "dist.broadcast(x(10), 0)" in "".join(stacks)
+
+
+def test_what_another_group_did_before_is_not_counted():
+    assert hang_of(after_another_group).cause.startswith("collective 1: rank 1 waits in all_reduce of 3 float32")
 
 
 def test_after_a_hang_warm_ranks_are_started_anew():

@@ -121,7 +121,11 @@ def recorded_collectives() -> tuple[list[Begun], str]:
     try:
         entries = pickle.loads(dump(True, True))["entries"]
         names = {str(name): tuple(_ranks_of(group)) for group, name in dist.distributed_c10d._world.pg_names.items()}
+        last = {
+            each["process_group"][0]: each["pg_id"] for each in entries
+        }  # of groups of one name, one after the other
         ours = [each for each in entries if each["process_group"][0] in names and not each["is_p2p"]]
+        ours = [each for each in ours if each["pg_id"] == last[each["process_group"][0]]]
         return [_begun(each, names) for each in ours[-MOST_TOLD:]], ""
     except Exception as error:  # of another version
         return [], f"torch's flight recorder cannot be read ({type(error).__name__})"
