@@ -32,6 +32,7 @@ LONGEST = (
     "test_ladder",
     "test_glue_command",
     "test_launch_faults",
+    "test_hangs",
 )
 
 
