@@ -11,7 +11,7 @@ import ipywidgets as widgets
 
 from labkit.explore.schedules.state import FIELDS, SCHEDULES, Choice, State, StateError, for_ranks, parse, written
 
-_WIDE = {"description_width": "120px"}
+_WIDE = {"description_width": "140px"}
 
 
 class ScheduleControls(widgets.HBox):
@@ -127,7 +127,7 @@ def _choice(menu: widgets.Dropdown, chunks: widgets.IntSlider) -> Choice:
 
 
 def _layout() -> widgets.Layout:
-    return widgets.Layout(width="330px")
+    return widgets.Layout(width="350px")
 
 
 def _menu(description: str, without: dict[str, str] | None = None) -> widgets.Dropdown:
