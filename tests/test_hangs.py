@@ -24,6 +24,7 @@ from labkit.cost import Link
 from labkit.launch import LaunchTimeout, RankError, launch, workers
 from labkit.ranks.hang import find_hang
 from labkit.ranks.messages import Begun, Place, RankState
+from labkit.ranks.rank_state import RankWatch
 
 SLOW_LINK = Link(latency_s=0.01, bytes_per_s=1e6)
 
@@ -509,6 +510,17 @@ def collective(number, name="all_reduce", size=3, done=False):
 )
 def test_a_hang_is_what_cannot_meet_any_more(states, is_one):
     assert (find_hang(dict(enumerate(states)), quiet_s=2.0) is not None) == is_one
+
+
+def test_however_often_ranks_meet_in_a_process_a_class_of_groups_is_watched_once():
+    class Group:
+        def send(self, tensors, peer, tag):
+            return None
+
+    RankWatch(print).messages.watch(Group)
+    once = Group.send
+    RankWatch(print).messages.watch(Group)
+    assert Group.send is once
 
 
 def test_a_check_of_collectives_names_shapes_that_differ_before_they_are_sent():

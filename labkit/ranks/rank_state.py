@@ -18,7 +18,7 @@ import pickle
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -43,7 +43,7 @@ class _Message(NamedTuple):
     """A message as it was begun: what of it is wanted only in a hang is not worked out before."""
 
     number: int
-    group: Any
+    ranks: Sequence[int]
     shape: Any
     dtype: Any
     place: Place
@@ -60,7 +60,8 @@ class MessageLog:
         self._wrapped: set[type] = set()
 
     def watch(self, kind: type) -> None:
-        """Note the messages of process groups of this class."""
+        """Note the messages of process groups of this class, from now on."""
+        self._last.clear()
         if kind not in self._wrapped:
             self._wrapped.add(kind)
             for name in filter(functools.partial(hasattr, kind), _MESSAGES):
@@ -72,12 +73,15 @@ class MessageLog:
             key, tensor = (getattr(group, "group_name", ""), name, peer, tag), tensors[0]
             found = _readers_frame(sys._getframe(1))
             place = Place(found.f_code.co_filename, found.f_lineno) if found else NOWHERE
+            what = (_ranks_of(group), tensor.shape, tensor.dtype, place, time.time_ns())
             with self._lock:
                 self.count += 1
-                number = 1 + (self._last[key].number if key in self._last else 0)
-                self._last[key] = _Message(number, group, tensor.shape, tensor.dtype, place, time.time_ns())
+                message = _Message(1 + (self._last[key].number if key in self._last else 0), *what)
+                self._last[key] = message
             work = method(group, tensors, *args, **options)
-            self._last[key] = self._last[key]._replace(work=work)
+            with self._lock:
+                if self._last.get(key) is message:  # no other thread has begun the next one
+                    self._last[key] = message._replace(work=work)
             return work
 
         return call
@@ -86,10 +90,13 @@ class MessageLog:
         """Return the last message of each kind, peer and tag: its number is how many there were."""
         begun = []
         for (group, name, peer, tag), last in list(self._last.items()):
-            shape, dtype, ranks = tuple(last.shape), str(last.dtype).removeprefix("torch."), _ranks_of(last.group)
+            shape, dtype = tuple(last.shape), str(last.dtype).removeprefix("torch.")
             what = (name, (shape,), (dtype,), _is_done(last.work), last.place, peer, tag, last.at_ns)
-            begun.append(Begun(group, tuple(ranks), last.number, *what))
+            begun.append(Begun(group, tuple(last.ranks), last.number, *what))
         return begun
+
+
+MESSAGES = MessageLog()  # one for this process, as torch's classes are wrapped for good
 
 
 def _is_done(work: Any) -> bool:
@@ -182,7 +189,7 @@ class RankWatch:
     """The thread that looks at this rank; ``send`` takes what it sees while the rank is still."""
 
     def __init__(self, send: Callable[[RankState], None]):
-        self._send, self.messages = send, MessageLog()
+        self._send, self.messages = send, MESSAGES
         self._main = threading.main_thread()
         self.calls, self.in_call, self.is_over = 0, False, False
         self._thread: threading.Thread | None = None
