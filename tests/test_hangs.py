@@ -6,6 +6,8 @@ go on, and what is said must name the two together.
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import inspect
 import queue
 import re
@@ -450,13 +452,60 @@ def test_when_only_the_time_is_up_it_says_who_was_at_work():
     assert "Rank 0 was at work or asleep then; the others waited." in "".join(raised.value.__notes__)
 
 
+class OnGpu:
+    """A number on a GPU that never comes: reading it uses a core, as CUDA's own waiting does."""
+
+    item = functools.partial(hashlib.pbkdf2_hmac, "sha256", b"", b"", 1 << 30)
+
+
+def reads_what_never_comes(rank):
+    torch.cuda.is_initialized = lambda: True
+    if rank == 0:
+        work = dist.all_reduce(x(7), async_op=True)  # rank 0
+        assert OnGpu.item() and work
+
+
+def test_a_rank_that_uses_a_core_to_wait_for_its_gpu_is_named_with_what_its_gpu_is_in():
+    hang = hang_of(reads_what_never_comes)
+    check_named(hang, reads_what_never_comes)
+    assert hang.cause.startswith("collective 1: rank 0 waits in all_reduce of 7 float32")
+    assert hang.lines[0].endswith("its GPU does not come back from there")
+
+
+def a_group_in_which_one_has_begun_nothing(rank):
+    dist.all_reduce(x(8))
+    dist.destroy_process_group()
+    dist.init_process_group("gloo")
+    if rank:
+        dist.broadcast(x(9), 0)  # rank 1
+
+
+def test_a_group_in_which_a_rank_has_begun_nothing_has_nothing_of_the_one_before():
+    assert "all_reduce" not in hang_of(a_group_in_which_one_has_begun_nothing).cause
+
+
+def test_where_the_recorder_is_off_it_is_said_that_collectives_are_not_known():
+    def without_recorder():
+        del torch._C._distributed_c10d._dump_fr_trace
+        while dist.get_rank() == 0:
+            pass
+        dist.barrier()
+
+    with pytest.raises(LaunchTimeout) as raised:
+        launch(without_recorder, world_size=2, backend="gloo", timeout_s=5)
+    notes = "".join(raised.value.__notes__)
+    assert "this torch has no flight recorder" in notes and "Rank 0 was at work" in notes
+
+
 # --- started by hand ------------------------------------------------------------------------------
 
 BY_HAND = """
-import sys, torch
+import sys, time, torch
 import torch.distributed as dist
 from labkit.train.rank_start import ByHand, joined
 
+clock, hours = time.perf_counter_ns, int(sys.argv[3]) * 3600 * 10**9
+time.perf_counter_ns = lambda: clock() + hours
 with joined(ByHand(int(sys.argv[1]), 2, port=int(sys.argv[2])), backend="gloo"):
     if dist.get_rank() == 0:
         dist.all_reduce(torch.ones(5))
@@ -465,15 +514,19 @@ with joined(ByHand(int(sys.argv[1]), 2, port=int(sys.argv[2])), backend="gloo"):
 
 
 @pytest.mark.slow
-def test_ranks_that_were_started_by_hand_end_with_the_same_words(tmp_path):
+@pytest.mark.parametrize("hours", [0, 100], ids=["on one machine", "on machines whose clocks differ"])
+def test_ranks_that_were_started_by_hand_end_with_the_same_words(hours, tmp_path):
     (tmp_path / "by_hand.py").write_text(BY_HAND)
     port = str(free_port())
     command = [sys.executable, str(tmp_path / "by_hand.py")]
-    ranks = [subprocess.Popen([*command, rank, port], stderr=subprocess.PIPE, text=True) for rank in "01"]
+    ranks = [
+        subprocess.Popen([*command, str(rank), port, str(rank * hours)], stderr=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
     for rank in ranks:
         words = rank.communicate()[1]
         assert rank.returncode == 1
-        assert "collective 2: rank 0 is in all_reduce of 5 float32 (by_hand.py, line 8); rank 1 is in" in words
+        assert "collective 2: rank 0 is in all_reduce of 5 float32 (by_hand.py, line 10); rank 1 is in" in words
 
 
 # --- without ranks -----------------------------------------------------------------------
@@ -481,8 +534,12 @@ def test_ranks_that_were_started_by_hand_end_with_the_same_words(tmp_path):
 LINE = Place(__file__, 1)
 
 
-def state(*begun, since=0.0, at=5.0, function="all_reduce", in_call=True, goes_on=False):
-    return RankState(1, in_call, int(since * 1e9), int(at * 1e9), LINE, function, -1, "", goes_on, begun, "")
+def state(*begun, since=0.0, at=5.0, function="all_reduce", in_call=True, wait="", goes_on=False):
+    return RankState(1, in_call, int(since * 1e9), int(at * 1e9), LINE, function, -1, wait, goes_on, begun, "")
+
+
+def on_gpu(*begun):
+    return state(*begun, function="", wait="gpu")
 
 
 def collective(number, name="all_reduce", size=3, done=False):
@@ -505,6 +562,12 @@ def collective(number, name="all_reduce", size=3, done=False):
         ),
         "not still for long enough": ([state(collective(1)), state(collective(1, "broadcast"), since=4.0)], False),
         "not still together": ([state(collective(1), at=3.0), state(collective(1, "broadcast"), since=2.0)], False),
+        "GPUs in different operations, and the same behind them": (
+            [on_gpu(collective(1), collective(2)), on_gpu(collective(1, "broadcast"), collective(2))],
+            True,
+        ),
+        "GPUs in the same operation": ([on_gpu(collective(1), collective(2)), on_gpu(collective(1))], False),
+        "a GPU that is at work before it comes to the operation": ([on_gpu(collective(1)), on_gpu()], False),
         "so far on that the first is not known": ([state(collective(1)), state(collective(99))], False),
     }.values(),
 )

@@ -78,8 +78,13 @@ class _Ranks:
         return state.goes_on or (not self.blocked_by[rank] and not waits_for_lock)
 
     def _blocked_by(self, state: RankState) -> list[Begun]:
-        """Return what a rank waits for: all that is not done, or the last if it is in torch."""
+        """Return what a rank waits for: all that is not done, or the last if it is in torch.
+
+        A GPU takes the collectives of a group one after the other, so it waits in the first.
+        """
         pending = [each for each in state.begun if not each.done] if state.in_call else []
+        if state.wait == "gpu" and pending:
+            return [each for each in pending if each.peer is not None or each.number == _first(pending, each.group)]
         if not state.in_call or not state.function:
             return pending
         if not pending:  # such as new_group, or what no recorder has
@@ -131,7 +136,10 @@ class _Ranks:
             return "has returned from the function"
         where = f"{_where(state.place)}{_source(state.place)}"
         if not self.blocked_by[rank]:
-            return f"waits for a thread of its own, {where}"
+            return f"waits for {'its GPU' if state.wait == 'gpu' else 'a thread of its own'}, {where}"
+        if state.wait == "gpu":
+            first = self.blocked_by[rank][0]
+            where = f"{_where(first.place)}{_source(first.place)}; its GPU does not come back from there"
         return f"waits in {listed([_named(each) for each in self.blocked_by[rank][:3]])}, {where}"
 
     def cause(self, waiting: Sequence[int]) -> str:
@@ -191,6 +199,10 @@ class _Ranks:
         return "; ".join([cause, *gone])
 
 
+def _first(pending: Sequence[Begun], group: str) -> int:
+    return min(each.number for each in pending if each.group == group and each.peer is None)
+
+
 def _count(begun: Begun) -> str:
     return f"collective {begun.number}: " if begun.group != OTHER else ""
 
@@ -209,12 +221,7 @@ def _sizes(begun: Begun) -> list[int]:
 def _is_lock(place: Place) -> bool:
     """Return whether the call at a place takes a lock, or from a queue."""
     line = linecache.getline(place.file, place.line).strip()
-    return _text(place).endswith((".acquire()", ".get()")) or line.startswith("with ")
-
-
-def _text(place: Place) -> str:
-    line = linecache.getline(place.file, place.line).encode()
-    return line[place.left : place.right].decode(errors="replace")
+    return place.call().endswith((".acquire()", ".get()")) or line.startswith("with ")
 
 
 def _source(place: Place) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import linecache
 import numbers
 import operator
 import pickle
@@ -71,6 +72,11 @@ class Place(NamedTuple):
     left: int = 0
     right: int = 0
 
+    def call(self) -> str:
+        """Return the source of the call, "" where it is not known."""
+        line = linecache.getline(self.file, self.line).encode()
+        return line[self.left : self.right].decode(errors="replace")
+
 
 NOWHERE = Place("", 0)
 
@@ -101,8 +107,9 @@ class RankState(NamedTuple):
     """A rank that has stood still since ``since_ns``, and still did at ``at_ns`` (perf_counter).
 
     ``place`` is where, ``function`` that of torch.distributed in which it is, if any, and ``root``
-    the rank that it names as source or destination there, -1 if it names none. ``wait`` is "lock"
-    where it waits for a thread of its own, and "call" where the call at ``place`` is what it is in.
+    the rank that it names as source or destination there, -1 if it names none. ``wait`` is "gpu"
+    where it waits for its GPU, "lock" where it waits for a thread of its own, and "call" where the
+    call at ``place`` is what it is in.
     ``goes_on``: it, or a thread of it, sleeps or waits for a time only. ``unknown`` says why its
     collectives are not known, if they are not.
     """

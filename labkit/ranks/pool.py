@@ -158,9 +158,8 @@ class Ranks:
         unknown = [
             f"Their collectives are not known: {m.state.unknown}." for m in waiting if m.state and m.state.unknown
         ]
-        if not ranks or not waiting:
-            return " ".join(unknown[:1])
-        return f"Rank {listed(ranks)} {'was' if len(ranks) == 1 else 'were'} at work or asleep then; the others waited."
+        busy = f"Rank {listed(ranks)} {'was' if len(ranks) == 1 else 'were'} at work or asleep then; the others waited."
+        return " ".join([busy] * bool(ranks and waiting) + unknown[:1])
 
     def _hang(self) -> Hang | None:
         """Return why no rank can go on, if that is so and all have stood still for a while."""

@@ -26,13 +26,14 @@ from labkit.ranks.messages import NOWHERE, Begun, Place, RankState
 
 LOOK_S = 0.5
 WATCHES = "labkit.watch"  # the name of threads that only look on
-BUSY_S = 0.005  # of CPU time between two looks: a rank that has used more is at work
+BUSY_S = 0.005  # of CPU time between two looks: a rank that has used more is at work, or waits for its GPU
 MOST_TOLD = 40  # collectives, the last
 _MESSAGES = ("send", "recv", "recv_anysource")
 _ROOM = os.path.dirname(__file__)
 _LABKIT = os.path.dirname(_ROOM)
 _STUDENT_FILES = (os.path.join(_LABKIT, "dp.py"), os.path.join(_LABKIT, "pipe.py"))
 _WAITS = ("threading.py", "queue.py")  # of Python, where a thread waits for another one
+_READS = (".item()", ".tolist()", ".cpu()", ".numpy()")  # of a tensor, which wait for its GPU
 _IDLE = (*_WAITS, os.path.join("concurrent", "futures", "thread.py"))
 
 
@@ -81,7 +82,7 @@ class MessageLog:
             work = method(group, tensors, *args, **options)
             with self._lock:
                 if self._last.get(key) is message:  # no other thread has begun the next one
-                    self._last[key] = message._replace(work=work)
+                    self._last[key] = message._replace(work=work or _SENT_WITH_OTHERS)
             return work
 
         return call
@@ -96,6 +97,14 @@ class MessageLog:
         return begun
 
 
+class _SentWithOthers:
+    """Stands for the work of one of NCCL's coalesced messages, of which nothing is known."""
+
+    def is_completed(self) -> bool:
+        return True
+
+
+_SENT_WITH_OTHERS = _SentWithOthers()
 MESSAGES = MessageLog()  # one for this process, as torch's classes are wrapped for good
 
 
@@ -127,15 +136,20 @@ def recorded_collectives() -> tuple[list[Begun], str]:
         return [], "this torch has no flight recorder"
     try:
         entries = pickle.loads(dump(True, True))["entries"]
-        names = {str(name): tuple(_ranks_of(group)) for group, name in dist.distributed_c10d._world.pg_names.items()}
-        last = {
-            each["process_group"][0]: each["pg_id"] for each in entries
-        }  # of groups of one name, one after the other
+        groups = [each for each in dist.distributed_c10d._world.pg_names.items() if _has_begun(each[0])]
+        names = {str(name): tuple(_ranks_of(group)) for group, name in groups}
+        last = {each["process_group"][0]: each["pg_id"] for each in entries}  # one after the other had the name
         ours = [each for each in entries if each["process_group"][0] in names and not each["is_p2p"]]
         ours = [each for each in ours if each["pg_id"] == last[each["process_group"][0]]]
         return [_begun(each, names) for each in ours[-MOST_TOLD:]], ""
     except Exception as error:  # of another version
         return [], f"torch's flight recorder cannot be read ({type(error).__name__})"
+
+
+def _has_begun(group: Any) -> bool:
+    """Return whether a group has begun anything; if not, what its name has was another one's."""
+    backends = map(group._get_backend, group._device_types)
+    return any(each._get_sequence_number_for_group() for each in backends)
 
 
 def _begun(entry: dict[str, Any], names: dict[str, tuple[int, ...]]) -> Begun:
@@ -211,7 +225,7 @@ class RankWatch:
         while not self.is_over:
             time.sleep(LOOK_S)
             mark, used_s = self._mark(), time.process_time() - time.thread_time()
-            still = mark == before and used_s - cpu_s < BUSY_S
+            still = mark == before and (used_s - cpu_s < BUSY_S or _waits_for_gpu(self._main_frame()))
             before, cpu_s = mark, used_s
             if not still:
                 since_ns = time.perf_counter_ns()
@@ -222,14 +236,16 @@ class RankWatch:
                 except Exception:  # the notebook has gone: this rank is about to
                     return
 
+    def _main_frame(self) -> FrameType | None:
+        return _threads().get(self._main.ident or 0)
+
     def _mark(self) -> Any:
         """Return what changes when this rank gets on."""
         places = [(key, id(frame), frame.f_lasti) for key, frame in _threads().items()]
         return sorted(places), self.messages.count, self.calls, self.in_call
 
     def _state(self, since_ns: int) -> RankState:
-        frames = _threads()
-        main = frames.get(self._main.ident or 0)
+        frames, main = _threads(), self._main_frame()
         collectives, unknown = recorded_collectives() if "torch.distributed" in sys.modules else ([], "")
         inside = [frame for frame in _frames(main) if frame.f_code.co_filename.endswith("distributed_c10d.py")]
         return RankState(
@@ -254,9 +270,24 @@ def _threads() -> dict[int, FrameType]:
 
 
 def _wait(frame: FrameType | None) -> str:
-    """Return what a thread is in: a "lock" of Python's, a "call" of the reader's, or nothing."""
+    """Return what a thread waits for or is in: its "gpu", a "lock", a "call" of the reader's."""
     file = frame.f_code.co_filename if frame else ""
+    if _waits_for_gpu(frame):
+        return "gpu"
     return "lock" if file.endswith(_WAITS) else "call" if _is_readers(file) else ""
+
+
+def _waits_for_gpu(frame: FrameType | None) -> bool:
+    """Return whether a thread is where torch waits for the GPU, for which it may use a core.
+
+    It may as well compute there. Then it is taken for a rank that waits, and yet nothing wrong is
+    said: a rank whose GPU has nothing left to do, or what others join, can go on.
+    """
+    cuda = sys.modules.get("torch.cuda")
+    if frame is None or cuda is None or not cuda.is_initialized():
+        return False
+    file = frame.f_code.co_filename
+    return _place(frame).call().endswith(_READS) if _is_readers(file) else "/torch/" in file
 
 
 def _root(frame: FrameType) -> int:

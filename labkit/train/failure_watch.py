@@ -46,6 +46,7 @@ class FailureWatch:
         self._over, self._knows = threading.Event(), False
         self._still = RankWatch(self._keep)
         self._state: RankState | None = None  # of this rank, to be told
+        self._seen: dict[int, tuple[bytes, int]] = {}  # on rank 0: what each has told last, and when that was read
         self._thread = threading.Thread(target=self._watch, name=WATCHES, daemon=True)
 
     def __enter__(self) -> FailureWatch:
@@ -53,10 +54,7 @@ class FailureWatch:
         return self
 
     def look_for_hangs(self, group: Any) -> None:
-        """From now on end ranks that wait for what cannot come, with who waits for whom.
-
-        The ranks of ``group`` are all on this machine, and so have one clock.
-        """
+        """From now on end ranks of ``group`` that wait for ever, and say who waits for whom."""
         self._still.messages.watch(type(group))
         self._still.begin()
 
@@ -110,12 +108,19 @@ class FailureWatch:
         self._store.set(f"state/{self._rank}", encode(state))
         names = [f"state/{rank}" for rank in range(self._world_size)]
         if self._rank == 0 and self._store.check(names):
-            states = [cast(RankState, decode(self._store.get(name))).whole() for name in names]
-            earliest_ns = state.at_ns - int(FRESH_S * 1e9)
-            if all(each.at_ns > earliest_ns for each in states) and (
-                hang := find_hang(dict(enumerate(states)), QUIET_S)
-            ):
+            states = {rank: self._read_state(rank, self._store.get(name)) for rank, name in enumerate(names)}
+            earliest_ns = time.perf_counter_ns() - int(FRESH_S * 1e9)
+            is_fresh = all(each.at_ns > earliest_ns for each in states.values())
+            if is_fresh and (hang := find_hang(states, QUIET_S)):
                 self._end("\n".join([f"{HANG}. {hang.cause}", *(f"rank {r} {line}" for r, line in hang.lines.items())]))
+
+    def _read_state(self, rank: int, told: bytes) -> RankState:
+        """Return what a rank has told, by this rank's clock: other machines have others."""
+        now_ns = time.perf_counter_ns()
+        if rank not in self._seen or self._seen[rank][0] != told:
+            self._seen[rank] = told, now_ns
+        state, at_ns = cast(RankState, decode(told)).whole(), self._seen[rank][1]
+        return state._replace(since_ns=at_ns - (state.at_ns - state.since_ns), at_ns=at_ns)
 
     def _end(self, how: str) -> None:
         with contextlib.suppress(RuntimeError):

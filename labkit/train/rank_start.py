@@ -144,9 +144,9 @@ def joined(
 
     Raises what ``meet`` raises, and MeetingError, on all ranks, where they were told different
     options, would take different backends, NCCL without a GPU or one GPU twice; also where one of
-    them is gone while another waits for it, or where all, on one machine, wait for what cannot
-    come. After an error on one rank the others end within 10 s, as
-    :class:`labkit.train.failure_watch.FailureWatch` has it.
+    them is gone while another waits for it, or where all wait for what cannot come. After an error
+    on one rank the others end within 10 s, as :class:`labkit.train.failure_watch.FailureWatch` has
+    it.
 
     Caveats: ending a group can hang for ever while a DistributedDataParallel model on it is alive
     (pytorch issue 56297: gloo's threads wait for the GIL). So have a function make the model, train
@@ -169,8 +169,7 @@ def joined(
                 dist.init_process_group(backend, timeout=limit, store=store, rank=rank, world_size=world_size)
                 if backend == "gloo":
                     dist.barrier()  # a rank still reads addresses in the store when others are through
-                if world_size == int(os.environ["LOCAL_WORLD_SIZE"]):
-                    watch.look_for_hangs(dist.GroupMember.WORLD)
+                watch.look_for_hangs(dist.GroupMember.WORLD)
                 yield device
             except BaseException as error:
                 shown = _lost(error, watch.failure()) or error

@@ -128,6 +128,30 @@ def test_a_hang_ends_with_the_stacks_of_the_rank_that_spins_and_of_the_one_that_
     assert seconds < 2 + SOON_S
 
 
+def test_a_rank_whose_gpu_waits_for_one_that_has_returned_is_named_with_its_line(rig, measured):
+    def leaves_early():
+        add_up()
+        if dist.get_rank() == 0:
+            spin()
+
+    seconds, error = seconds_until(LaunchTimeout, lambda: rig.launch(leaves_early, world_size=2))
+    measured("a rank that has left early, until it is named", seconds, "s")
+    assert error.hang and "rank 0 waits in all_reduce of 1048576 float" in error.hang.cause
+    assert "rank 1 has returned without it" in error.hang.cause and seconds < SOON_S
+
+
+def test_a_gpu_that_only_takes_long_is_left_alone(rig):
+    def takes_long():
+        y = torch.rand(2000, 2000, device=device())
+        for _ in range(2000 if y.is_cuda and dist.get_rank() == 0 else 0):
+            for _ in range(20):
+                y = y @ y / y.norm()
+        dist.all_reduce(y)
+        return y.sum().item()
+
+    assert len(set(rig.launch(takes_long, world_size=2).values)) == 1
+
+
 def test_a_rank_that_is_killed_while_it_spins_is_named(rig, measured):
     def killed_while_it_spins():
         add_up()
