@@ -161,8 +161,8 @@ def setup(rank: int, world_size: int, backend: str, master_addr: str = "127.0.0.
     _check_backend(backend)
     _check_rank(rank, world_size)
     ### TODO dp.2 (5 minutes): Meet the others at master_addr:master_port, then form the default
-    ### process group with them. loopback_store gives a store through which ranks meet;
-    ### dist.init_process_group forms a group through a store.
+    ### process group with them. loopback_store (labkit/base/rendezvous.py, imported above) gives a
+    ### store through which ranks meet; dist.init_process_group forms a group through a store.
     ### BEGIN SOLUTION dp.2
     store = loopback_store(rank, world_size, master_addr, master_port)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)

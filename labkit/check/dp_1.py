@@ -64,8 +64,7 @@ def each_sample_is_in_one_shard(case: Case, seen: Any) -> Finding:
     """Every sample is in exactly one shard."""
     if (count := len(seen["shards"])) != len(case.sizes):
         return f"self.shards has {count} lists, expected {len(case.sizes)}, one for each size"
-    wrong = _not_each_once(case, seen["shards"])
-    return wrong and f"{wrong}. Cut at the sum of the sizes so far, rounded, an order that has each number once"
+    return _not_each_once(case, seen["shards"])
 
 
 def _not_each_once(case: Case, shards: list[list[int]]) -> str:
@@ -83,7 +82,8 @@ def shards_have_their_sizes(case: Case, seen: Any) -> Finding:
     lengths = [len(shard) for shard in seen["shards"]]
     off = any(abs(length - size * case.samples) > 1 + 1e-9 for length, size in zip(lengths, case.sizes, strict=True))
     uneven = len(set(case.sizes)) == 1 and max(lengths) - min(lengths) > 1
-    return (off or uneven) and f"it gave shards of {lengths}. Cut at the sum of the sizes so far, rounded"
+    expected = ", ".join(f"{size * case.samples:g}" for size in case.sizes)
+    return (off or uneven) and f"it gave shards of {lengths}, expected each within one sample of {expected}"
 
 
 @TASK.claim([LARGE], after=[each_sample_is_in_one_shard])
@@ -92,23 +92,21 @@ def samples_are_shuffled(case: Case, seen: Any) -> Finding:
     shards = [shard for shard in seen["shards"] if len(shard) > 1]
     in_order = any(shard == sorted(shard) for shard in shards)
     near = any(max(shard) - min(shard) < case.samples / 2 for shard in shards)
-    gave = f"a shard is {'in the order of' if in_order else 'from one half of'} the data set"
-    advice = "Shuffle the samples' numbers with random.Random(seed) before the cut, not within each shard"
-    return (in_order or near) and f"{gave}. {advice}"
+    return (in_order or near) and f"a shard is {'in the order of' if in_order else 'from one half of'} the data set"
 
 
 @TASK.claim([LARGE], after=[samples_are_shuffled])
 def seed_alone_decides(case: Case, seen: Any) -> Finding:
     """Every rank cuts the same shards, each time, and others with another seed."""
     if seen["again"] != seen["shards"]:
-        return "a second call, as on another rank, cut other shards. Draw the order from a new random.Random(seed)"
-    return seen["seed 99"] == seen["shards"] and "seed=99 gave the same shards as 1234: use the seed that is passed"
+        return "a second call, as on another rank, cut other shards"
+    return seen["seed 99"] == seen["shards"] and "seed=99 gave the same shards as 1234"
 
 
 @TASK.claim(CUTS[:1])
 def data_stays(case: Case, seen: Any) -> Finding:
     """The data set itself stays as it is."""
-    return seen["data"] != case.data() and "the data set was changed in place. Shuffle a list of the samples' numbers"
+    return seen["data"] != case.data() and "the data set was changed in place"
 
 
 @TASK.claim(LOADS, after=[shards_have_their_sizes, seed_alone_decides])
@@ -119,10 +117,10 @@ def loaders_give_their_shards(case: Case, seen: Any) -> Finding:
             return f"partition_dataset gave {loaded}, expected a DataLoader"
     first, again = ([[int(x) for x in chain(*batches)] for batches in seen[key]] for key in ("batches", "tuples"))
     if wrong := _not_each_once(case, first):
-        return f"{wrong}. Each rank loads its own shard, the last batch too, even if it is not full (drop_last)"
+        return f"{wrong}: a rank's last batch may be smaller than the others"
     for rank, (shard, loaded) in enumerate(zip(seen["shards"], first, strict=True)):
         if loaded != again[rank] or (loaded != shard and sorted(loaded) == sorted(shard)):
-            return f"rank {rank} loaded its shard in another order. It is shuffled already: do not shuffle it again"
+            return f"rank {rank} loaded its shard in another order than DataPartitioner's"
 
 
 @TASK.claim(LOADS, after=[loaders_give_their_shards])
@@ -134,4 +132,4 @@ def batches_are_as_asked_for(case: Case, seen: Any) -> Finding:
         if longest != share:
             return f"rank {rank} took {longest} at once, expected {share}: all together take {case.batch_size}"
     made = not isinstance(batches[0][0], list) and isinstance(tuples[0][0], list)  # a tuple arrives here as a list
-    return not made and "collate_fn=tuple must give tuples, and None tensors: pass collate_fn on to the DataLoader"
+    return not made and "collate_fn=tuple must give tuples, and None tensors"

@@ -93,13 +93,22 @@ class Case(NamedTuple):
                 dp.run_processes(fn, self.ranks, "gloo")
             except (Exception, KeyboardInterrupt) as raised:
                 if not self.raises:
-                    raise
+                    raise _without_store(raised) from raised
                 error = str(raised)
             seen = [json.loads(line) for line in reports]
             _, left = psutil.wait_procs({*this.children(recursive=True)} - before, timeout=0.5)
             for process in left:
                 process.kill()
         return {"error": error, "left": len(left), "reports": seen}
+
+
+def _without_store(error: BaseException) -> BaseException:
+    """Return an error in other words if a rank opened a store where this process has its own."""
+    if "EADDRINUSE" not in str(error) or f"port: {os.environ.get('MASTER_PORT')}," not in str(error):
+        return error
+    return RuntimeError(
+        "init_process_group was given no store=, so it opened one of its own at MASTER_PORT, which is in use"
+    )
 
 
 class Forked(popen_fork.Popen):

@@ -5,6 +5,8 @@ dp.3 asks the same of the gradients, so that file takes its claims from here.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from labkit.check.calls import calls_have_ended, recorded
@@ -33,7 +35,7 @@ class Case(NamedTuple):
 
         model = self.model(dist.get_rank())
         held = {name: p.grad.detach() for name, p in model.named_parameters() if p.grad is not None}
-        with recorded() as calls:
+        with recorded() as calls, _none_named():
             getattr(dp, self.function)(model)
         gradients = {name: p.grad for name, p in model.named_parameters()}
         moved = [name for name, old in held.items() if gradients[name] is None or not gradients[name].is_set_to(old)]
@@ -68,6 +70,17 @@ class Case(NamedTuple):
             for name, mean in means
             if not _close(seen[rank]["gradients"][name], mean)
         ]
+
+
+@contextmanager
+def _none_named() -> Iterator[None]:
+    """Say in the reader's terms what torch.distributed says of None."""
+    try:
+        yield
+    except TypeError as error:
+        if "<class 'NoneType'>" in str(error):
+            raise TypeError("torch.distributed was given a gradient that is None") from error
+        raise
 
 
 def _close(found: Any, expected: Any) -> bool:

@@ -12,6 +12,8 @@ from labkit.check.harness import Finding, TaskClaims
 SIZES = "chunks may differ by one element, and some may be empty: both sides must mean the same chunk"
 STRIDES = "its elements do not lie side by side, so the chunks are of a copy: write the result back, into these only"
 DTYPES = "receive into a tensor of the same dtype (torch.empty_like), and add in that dtype"
+ONE_A_CHUNK = "one element a chunk"
+BASE = 8  # of the numbers that tell whose part of which chunk they are
 LARGE = 10**9  # whole numbers up to this add up exactly in float64 alone; those up to 60 do so in each dtype
 
 
@@ -35,17 +37,26 @@ class Case(NamedTuple):
         generator = torch.Generator().manual_seed(rank)
         numbers = torch.randint(-self.largest, self.largest + 1, [1002], generator=generator)
         whole = numbers.to(getattr(torch, self.dtype))
-        return self.part(whole, self.world_size), whole
+        part = self.part(whole, self.world_size)
+        if self.kind == ONE_A_CHUNK:
+            n = self.world_size
+            part.copy_(torch.tensor([BASE ** (chunk * n + rank) for chunk in range(n)]))
+        return part, whole
 
     def observe(self) -> Any:
         import torch.distributed as dist
 
         from labkit import dp
 
-        part, whole = self.tensors(dist.get_rank())
-        with recorded() as calls:
+        (part, whole), sent = self.tensors(dist.get_rank()), list[list[float]]()
+
+        def keep(call: Any, tensors: Any) -> None:
+            if call.name == "send" and self.kind == ONE_A_CHUNK:
+                sent.append(tensors[0].flatten().tolist())
+
+        with recorded(keep) as calls:
             dp.ring_all_reduce(part)
-        return {"whole": whole, "calls": calls}
+        return {"whole": whole, "calls": calls, "sent": sent}
 
     def expected(self, rank: int) -> Any:
         """Return all the numbers of a rank as they should be in the end."""
@@ -55,7 +66,7 @@ class Case(NamedTuple):
 
 
 KINDS = [  # equal chunks first: where chunks are mixed up, messages of other sizes would end the ranks
-    Case("one element a chunk", lambda whole, n: whole[1 : n + 1], advice=""),
+    Case(ONE_A_CHUNK, lambda whole, n: whole[1 : n + 1], advice=""),
     Case("one element more than ranks", lambda whole, n: whole[1 : n + 2]),
     Case("one element fewer than ranks", lambda whole, n: whole[1:n]),
     Case("no element", lambda whole, n: whole[1:1]),
@@ -78,21 +89,89 @@ def the_sum_is_everywhere(case: Case, seen: Any) -> Finding:
     dtype."""
     for rank, found in enumerate(seen):
         if not found["whole"].equal(case.expected(rank)):
-            advice = case.advice and f"it is something other than the sum: {case.advice}"
-            return f"on rank {rank} of {case.world_size}, {advice or _compare(case, rank, found['whole'])}"
+            if case.kind == ONE_A_CHUNK:
+                return _compare(case, rank, [each["sent"] for each in seen], found["whole"][1 : 1 + case.world_size])
+            return f"on rank {rank} of {case.world_size}, it is something other than the sum: {case.advice}"
 
 
-def _compare(case: Case, rank: int, whole: Any) -> str:
-    """Return in what way a tensor of one element a chunk is wrong."""
-    n, expected = case.world_size, case.expected(rank)
-    if whole.equal(case.tensors(rank)[1]):
-        return "the tensor is as it was before: change the tensor itself, not a copy or a new one"
-    if (whole * n)[1 : 1 + n].allclose(expected[1 : 1 + n]):
-        return "the tensor is the mean: ring_all_reduce gives the sum, whoever wants the mean divides it"
-    right = [chunk for chunk in range(n) if whole[1 + chunk] == expected[1 + chunk]]
-    if len(right) == 1:
-        return f"only chunk {right[0]} is the sum: let such chunks go round, and replace the others rather than add to them"
-    return f"{len(right)} of {n} chunks are the sum. Write down for three ranks which chunk each passes on, and add in place"
+def _compare(case: Case, rank: int, sent: list[list[list[float]]], chunks: Any) -> str:
+    """Return in what way chunks of one element are wrong, with the first message that was."""
+    n, where = case.world_size, f"on rank {rank} of {case.world_size}, "
+    expected = case.expected(rank)[1 : 1 + n]
+    if (chunks * n).allclose(expected):
+        return where + "the tensor is the mean, expected the sum: who wants the mean divides it"
+    if wrong := _first_wrong_message(n, sent):
+        return f"{wrong}. The ring in notebook 02 shows each step"
+    if chunks.equal(case.tensors(rank)[0]):
+        return where + "the tensor is as it was before, though what was sent is right: it is a copy that has changed"
+    right = [str(chunk) for chunk in range(n) if chunks[chunk] == expected[chunk]]
+    if len(sent[rank]) == n - 1:
+        return where + f"only chunk {listed(right)} is the sum, after the {n - 1} steps of the reduce-scatter half"
+    chunk = next(chunk for chunk in range(n) if chunks[chunk] != expected[chunk])
+    found = _parts(float(chunks[chunk]), n)
+    return where + f"chunk {chunk} is {found}, though what was sent is right"
+
+
+def _first_wrong_message(n: int, sent: list[list[list[float]]]) -> str:
+    """Return which message was the first not to be of one chunk with as many parts as it should.
+
+    In step s of the reduce-scatter half a chunk has the parts of s ranks, in the other half of all.
+    """
+    for step in range(1, 1 + min(map(len, sent))):
+        first_half, n_parts = step < n, min(step, n)
+        half = "reduce-scatter" if first_half else "all-gather"
+        for rank, messages in enumerate(sent):
+            parts = [_parts(value, n) for value in messages[step - 1]]
+            if len(parts) != 1:
+                return f"in step {step} rank {rank} sent {len(parts)} of {n} chunks, expected one"
+            if not parts[0].is_sum_of(n_parts):
+                expected = (
+                    f"a chunk with the parts of {n_parts} ranks" if first_half else "a chunk that is the whole sum"
+                )
+                number = step if first_half else step - n + 1
+                return (
+                    f"in step {number} of the {half} half, rank {rank} of {n} sent {parts[0]}, expected {expected}"
+                    + parts[0].lacking(rank, first_half)
+                )
+    return ""
+
+
+class _Parts(NamedTuple):
+    """How often the part of each rank is in a number, by chunk; none if it is no sum of such."""
+
+    times: dict[int, dict[int, int]]
+
+    def is_sum_of(self, n_parts: int) -> bool:
+        """Return whether it has the parts of so many ranks of one chunk, each once."""
+        return [list(ranks.values()) for ranks in self.times.values()] == [[1] * n_parts]
+
+    def lacking(self, rank: int, first_half: bool) -> str:
+        """Return what the sender's own part tells of what went wrong in the reduce-scatter half."""
+        if not first_half or len(self.times) != 1:
+            return ""
+        (ranks,) = self.times.values()
+        if list(ranks) == [rank]:
+            return ". What it had received for that chunk is not in it"
+        return "" if rank in ranks else ". Its own part is not in it"
+
+    def __str__(self) -> str:
+        chunks = []
+        for chunk, ranks in self.times.items():
+            parts = [f"{rank}{f' ({times} times)' if times > 1 else ''}" for rank, times in ranks.items()]
+            whose = f"parts of ranks {listed(parts)}" if len(parts) > 1 else f"part of rank {parts[0]} alone"
+            chunks.append(f"chunk {chunk} with the {whose}")
+        return " plus ".join(chunks) or "numbers that are no rank's"
+
+
+def _parts(value: float, n: int) -> _Parts:
+    """Return whose parts a number adds up, each of which is a power of BASE."""
+    times: dict[int, dict[int, int]] = {}
+    if value != value or value != int(value) or not 0 < value < BASE ** (n * n):
+        return _Parts(times)
+    for power in range(n * n):
+        if digit := int(value) // BASE**power % BASE:
+            times.setdefault(power // n, {})[power % n] = digit
+    return _Parts(times)
 
 
 @TASK.claim(ROUNDED, after=[the_sum_is_everywhere])

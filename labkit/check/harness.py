@@ -147,7 +147,7 @@ def _judge(name: str, task: TaskClaims) -> CheckResult:
             tried[each.holds] = _try(each, observer, tried)
     claims = tuple(tried.values())
     if observer.failure:
-        claims = (observer.failure, *(claims if any(claim.not_tried != NOT_SEEN for claim in claims) else ()))
+        claims = (observer.failure, *claims)
     return CheckResult(name, claims, warnings=restrictions.warnings(name, observer.reached))
 
 

@@ -74,8 +74,8 @@ def the_model_comes_back_and_can_call_what_it_has(case: Case, seen: Any) -> Find
         return f"what came back is {seen['returned']}, expected the model itself: whoever has it is to go on with it"
     h = "gone" if seen["h"] is None else seen["h"]
     takes_all = isinstance(h, list) and {"a Pipe", "a Sequential"}.isdisjoint(map(str, h))
-    advice = "GPT-2 goes through it with for, and gives what it finds more than the one tensor that a Pipe takes"
-    return not takes_all and f"gpt2.transformer.h is {h}. {advice}: put PipedBlocks(pipe) there"
+    why = "GPT-2 goes through it with for, and gives what it finds more than the one tensor that a Pipe takes"
+    return not takes_all and f"gpt2.transformer.h is {h}. {why}"
 
 
 @TASK.claim([CALLED], after=[the_model_comes_back_and_can_call_what_it_has])
@@ -84,32 +84,25 @@ def each_device_has_a_worker_that_runs_its_blocks(case: Case, seen: Any) -> Find
     for block, (calls, expected) in enumerate(zip(seen["calls"], WORKERS, strict=True)):
         rows, workers = [rows for _, rows in calls], {worker for worker, _ in calls}
         if any(not worker.startswith("stage") for worker in workers):
-            why = "GPT-2 calls what it finds in gpt2.transformer.h: that has to lead to the Pipe"
+            why = "GPT-2 calls what it finds in gpt2.transformer.h"
             return f"block {block} ran in the thread that called the model, not in that of a worker. {why}"
         if rows != MICRO_BATCHES:
-            why = "Pipe takes split_size, the rows of a micro-batch. All blocks go into it, no copies, and GPT-2 calls it once"
-            return f"block {block} was given {rows} rows, expected {MICRO_BATCHES}. {why}"
+            return f"block {block} was given {rows} rows, expected {MICRO_BATCHES}, once for each micro-batch"
         if workers != {expected}:
-            why = "Blocks go into one nn.Sequential, in their order, each in its WithDevice, which names its device"
-            return f"block {block} ran in the worker {min(workers)!r}, expected {expected!r}. {why}"
+            return f"block {block} ran in the worker {min(workers)!r}, expected {expected!r}"
 
 
 @TASK.claim([CALLED, GENERATING], after=[each_device_has_a_worker_that_runs_its_blocks])
 def output_and_gradients_stay(case: Case, seen: Any) -> Finding:
     """Output and gradients are what they were, also with a mask and a cache, as in generation."""
-    advice = {
-        "the output": "Into the Pipe go the blocks and nothing else. The rest is GPT-2's own business",
-        "what it computes": "A Pipe leaves out what blocks are given besides hidden states. PipedBlocks looks after that",
-    }
     for name, value in seen["before"].items():
-        now, why = seen["after"][name], advice.get(name, "Freeze nothing, and let autograd follow the hidden states")
+        now = seen["after"][name]
         if now is None or not now.allclose(value):
-            return f"{name} is {'missing' if now is None else 'not what it was before'}. {why}"
+            return f"{name} is {'missing' if now is None else 'not what it was before'}"
 
 
 @TASK.claim([CALLED], after=[output_and_gradients_stay])
 def parameters_keep_their_names(case: Case, seen: Any) -> Finding:
     """The parameters have the names that they had, so that what was saved can be loaded."""
     old, new = (min(names, default="nothing") for names in seen["names"])
-    why = "Put PipedBlocks, which keeps names, there as it is, in no list; and blocks without names into nn.Sequential"
-    return old != new and f"it has {new} in its state dict, where there was {old}. {why}"
+    return old != new and f"it has {new} in its state dict, where there was {old}"

@@ -17,12 +17,15 @@ WRONG = {
         "ignores the index": ("gave [1000, 1001], expected data[1], data[0]", ("[self.index[i]]", "[i]")),
     },
     claims.each_sample_is_in_one_shard: {
-        "rounds every size down": ("it left out 2 of 10. Cut at the sum", (CUTS, ROUNDED_DOWN)),
+        "rounds every size down": ("it left out 2 of 10", (CUTS, ROUNDED_DOWN)),
         "keeps its shards to itself": ("self.shards has 0 lists, expected 4", ("self.shards =", "shards =")),
         "everything to every rank": ("gave 10 of 10 more than once", (SHARDS, "self.shards = [order for _ in sizes]")),
     },
     claims.shards_have_their_sizes: {
-        "the rest to the last shard": ("shards of [2, 2, 2, 4]", (CUTS, ROUNDED_DOWN + "; cuts[-1] = len(data)")),
+        "the rest to the last shard": (
+            "shards of [2, 2, 2, 4], expected each within one sample of 2.5, 2.5",
+            (CUTS, ROUNDED_DOWN + "; cuts[-1] = len(data)"),
+        ),
     },
     claims.samples_are_shuffled: {
         "not shuffled": ("in the order of the data set", (SHUFFLE, "")),
@@ -41,7 +44,7 @@ WRONG = {
     },
     claims.loaders_give_their_shards: {
         "forgets to return": ("partition_dataset gave None, expected a", ("return DataLoader(", "DataLoader(")),
-        "drops the last batch": ("drop_last", (COLLATE, COLLATE + ", drop_last=True")),
+        "drops the last batch": ("it left out 7 of 103: a rank's last batch", (COLLATE, COLLATE + ", drop_last=True")),
         "shuffles again in the loader": ("rank 0 loaded its shard in another", (COLLATE, COLLATE + ", shuffle=True")),
     },
     claims.batches_are_as_asked_for: {

@@ -58,6 +58,10 @@ WRONG = {
         "raises and leaves the others": ("rank 1 fails: 1 of 2 were still running", (WAIT, RAISES_AND_LEAVES)),
     },
     None: {
+        "leaves the store out": (
+            "was given no store=, so it opened one of its own",
+            (GROUP, GROUP.replace("store=store, ", "")),
+        ),
         "raises in a rank": ("ends first: it raised KeyError: 'MASTER' (labkit/dp", (STORE, "store = {}['MASTER']")),
         "is rank 0 itself": ("rank 0 ran in", ("arguments = ", "fn(0, world_size, backend)\n    arguments = ")),
         "gives the ranks a function without a name": (

@@ -44,6 +44,7 @@ WRONG = {
     calls_have_ended: {
         "does not wait": ("rank 0 began all_reduce and never", (SUM, SUM.replace(")", ", async_op=True)"))),
     },
+    None: {"forgets None": ("torch.distributed was given a gradient that is None (labkit/dp.py", (SOME, "if True:"))},
     claims.gradients_change_in_place: {
         "makes a new gradient": ("is another tensor than before", (DIVIDE, DIVIDE.replace("/=", "= parameter.grad /"))),
     },

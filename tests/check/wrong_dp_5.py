@@ -39,10 +39,32 @@ WRONG = {
         "does not wait for what it sends": ("began send and never", (EXCHANGE, SEND_THEN_RECEIVE.format("isend"))),
     },
     claims.the_sum_is_everywhere: {
-        "works on a copy": ("as it was before: change the tensor itself", (FLAT, "tensor.flatten().clone()")),
-        "gives the mean": ("is the mean: ring_all", (WRITE_BACK, "tensor.copy_(flat.view(tensor.shape) / world_size)")),
+        "works on a copy": ("as it was before, though what was sent is right", (FLAT, "tensor.flatten().clone()")),
+        "gives the mean": (
+            "the tensor is the mean, expected the sum",
+            (WRITE_BACK, "tensor.copy_(flat.view(tensor.shape) / world_size)"),
+        ),
         "stops after reduce-scatter": ("on rank 0 of 3, only chunk 1 is the sum", (GATHER, "break")),
-        "always sends its own chunk": ("of 3 chunks are", ("= chunks[(rank - step) % world_size]", "= chunks[rank]")),
+        "always sends its own chunk": (
+            "in step 2 of the reduce-scatter half, rank 0 of 3 sent chunk 0 with the part of rank 0 alone",
+            ("= chunks[(rank - step) % world_size]", "= chunks[rank]"),
+        ),
+        "does not add in place": (
+            "sent chunk 2 with the part of rank 0 alone, expected a chunk with the parts of 2 ranks. What it had received",
+            ("mine += incoming", "mine = mine + incoming"),
+        ),
+        "replaces where it should add": (
+            "part of rank 2 alone, expected",
+            ("mine += incoming", "mine.copy_(incoming)"),
+        ),
+        "passes on the wrong chunk in the second half": (
+            "in step 1 of the all-gather half, rank 0 of 3 sent chunk 0 with the part of rank 0 alone",
+            (GATHER, GATHER.replace("(rank + 1 - step)", "(rank - step)")),
+        ),
+        "spoils what arrives last": (
+            "chunk 2 is numbers that are no rank's, though what was sent is right",
+            (GATHER, f"{GATHER}\n    chunks[(rank + 2) % world_size].fill_(-1)"),
+        ),
         "leaves the remainder out": ("may differ by one", (CHUNKS, CHUNKS.replace("flat", WITHOUT_REMAINDER))),
         "does not write the copy back": ("its elements do not lie side by side", (WRITE_BACK, "")),
         "adds up in float32": ("float64, 3 ranks: on rank 0", (FLAT, FLAT + ".float()"), ALWAYS_WRITE_BACK),

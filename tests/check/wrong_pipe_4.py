@@ -46,7 +46,7 @@ CALLS = {
 }
 OUTCOME = {
     "layer norm in the Pipe": ("the output is not what it was", (BLOCKS, f"{BLOCKS}, gpt2.transformer.ln_f")),
-    "freezes the blocks": ("transformer.wte.weight is missing. Freeze", last("gpt2.requires_grad_(False)")),
+    "freezes the blocks": ("transformer.wte.weight is missing", last("gpt2.requires_grad_(False)")),
     "an adapter of its own": ("by generate, with a mask and a cache: what", (PUT, "Adapter(pipe)"), ADAPTER),
 }
 NAMES = {"in a list": ("it has transformer.h.0.0.attn.c_attn.bias in its state", (PUT, f"nn.ModuleList([{PUT}])"))}
