@@ -18,7 +18,7 @@ from matplotlib.patheffects import withStroke
 
 from labkit.draw import palette
 from labkit.draw.layout import TimeAxis
-from labkit.draw.palette import Style, darker, mixed, shade, styles_of, text_colour
+from labkit.draw.palette import Style, darker, mixed, shade, styles_of, text_colour, words_of
 from labkit.draw.panel import Label, Panel
 from labkit.draw.picture import PAGE_IN, attach, house_style, put_legend_right
 
@@ -241,8 +241,8 @@ def _write_peaks(ax: Axes, peaks: Sequence[Label], inside: bool) -> None:
 
 
 def legend_entries(styles: Mapping[str, Style], n_chunks: int = 1) -> dict[str, Any]:
-    """Return a patch for each name, and how the stages of a rank are told apart."""
-    entries: dict[str, Any] = {name: Patch(**style.face(0.5)) for name, style in styles.items()}
+    """Return a patch for each name in words, and how the stages of a rank are told apart."""
+    entries: dict[str, Any] = {words_of(name): Patch(**style.face(0.5)) for name, style in styles.items()}
     if n_chunks > 1:
         label = "1st, 2nd stage of a rank" if n_chunks == 2 else f"1st to last of a rank's {n_chunks} stages"
         shades = [shade(palette.ANY, chunk, n_chunks) for chunk in range(n_chunks)]

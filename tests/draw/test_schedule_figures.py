@@ -193,7 +193,7 @@ def test_five_schedules_with_all_their_numbers_overlap_nowhere_and_have_one_lege
     assert numbers == [len(events) for events in five_tables.values()]
     for ax in five.axes:
         assert not [pair for pair in combinations(drawn_bars(ax), 2) if overlapping(*pair)]
-    entries = "forward|backward|input_grad|weight_grad|1st, 2nd stage of a rank|idle|activations kept"
+    entries = "forward|backward|input gradient|weight gradient|1st, 2nd stage of a rank|idle|activations kept"
     assert "|".join(text.get_text() for text in five.legends[0].get_texts()) == entries
 
 
