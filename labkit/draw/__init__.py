@@ -16,6 +16,7 @@ sources            the look of what was guessed, predicted, measured and publish
 waterfalls         from a predicted duration to the measured one, and stacked bars
 palette            every colour and hatching
 picture            a figure as PNG, SVG, CSV and alt text
+small_svg          the same SVG in a fifth of the bytes
 
 Simulated and measured tables have the same columns, so one function draws both.
 """

@@ -14,7 +14,6 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.legend_handler import HandlerTuple
 from matplotlib.patches import Patch
-from matplotlib.patheffects import withStroke
 
 from labkit.draw import palette
 from labkit.draw.layout import TimeAxis
@@ -162,7 +161,7 @@ def _narrow_look(colour: str, hatch: str, op_widths_pt: np.ndarray | None) -> di
 def _write_labels(ax: Axes, panel: Panel, look: Look) -> None:
     """Write its label into each bar that is large enough for the least letters.
 
-    Around a label is a halo of the bar's colour, so that no hatching runs through it.
+    On a hatching it stands on a ground of the bar's colour.
     """
     bars, (width_pt, height_pt) = panel.bars[panel.bars["label"] != ""], points_per_unit(ax)
     room_pt = (bars["right"] - bars["left"]) * look.time.per_second * width_pt
@@ -175,12 +174,12 @@ def _write_labels(ax: Axes, panel: Panel, look: Look) -> None:
         fits &= fits.groupby([bars["top"], bars["name"]]).transform("mean") > 0.75
     if fits.sum() > _MOST_NUMBERS:
         return
-    at: dict[str, Any] = {"ha": "center", "va": "center_baseline", "clip_on": True, "zorder": 3}
+    at: dict[str, Any] = {"ha": "center", "va": "center_baseline", "zorder": 3}
     for bar in bars.assign(size=size)[fits].to_dict("records"):
         colour = "white" if bar.get("ghost") else look.fill(bar["name"], bar["chunk"])
         x, y = (bar["left"] + bar["right"]) / 2 * look.time.per_second, bar["top"] + bar["height"] / 2
-        halo = [withStroke(linewidth=1.8, foreground=colour)]
-        ax.text(x, y, bar["label"], fontsize=bar["size"], color=text_colour(colour), path_effects=halo, **at)
+        ground = {"facecolor": colour, "edgecolor": "none", "pad": 0.3} if look.styles[bar["name"]].hatch else None
+        ax.text(x, y, bar["label"], fontsize=bar["size"], color=text_colour(colour), bbox=ground, **at)
 
 
 # --- rows and strips ------------------------------------------------------------------------------

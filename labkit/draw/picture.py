@@ -30,6 +30,7 @@ from matplotlib.lines import Line2D
 
 from labkit.base.files import lab_folder, write_atomically
 from labkit.draw.palette import FRAME, INK
+from labkit.draw.small_svg import small_svg
 
 PAGE_IN = 9.0  # as wide is a page, inches
 _HOUSE_STYLE: dict[str, Any] = {
@@ -202,7 +203,7 @@ def render(figure: Figure, form: str, alt: str) -> bytes:
             facecolor="white",
             metadata={**unwanted, "Description": alt},
         )
-    return buffer.getvalue()
+    return buffer.getvalue() if form == "png" else small_svg(buffer.getvalue())
 
 
 # --- the data of a figure -------------------------------------------------------------------------
