@@ -1,4 +1,4 @@
-"""labkit.draw.schedule_figures: schedules compare at a glance in time and memory; one as papers
+"""labkit.draw.timelines: schedules compare at a glance in time and memory; one as papers
 print it in a table."""
 
 from itertools import combinations, pairwise

@@ -200,9 +200,8 @@ def test_the_stages_of_a_rank_differ_for_every_eye_and_in_black_and_white(vision
 
 @pytest.mark.parametrize("vision", COLOUR_VISION)
 def test_names_of_the_lab_differ_in_colour_or_hatching_for_every_eye(vision):
-    for (one, (colour, hatch)), (other, (other_colour, other_hatch)) in combinations(STYLES.items(), 2):
-        difference = np.linalg.norm(lab(colour, vision) - lab(other_colour, vision))
-        assert difference > 10 or hatch != other_hatch, (one, other)
+    for (one, a), (other, b) in combinations(STYLES.items(), 2):
+        assert np.linalg.norm(lab(a.colour, vision) - lab(b.colour, vision)) > 10 or a.hatch != b.hatch, (one, other)
     forward, backward = STYLES["forward"].colour, STYLES["backward"].colour
     assert np.linalg.norm(lab(forward, vision) - lab(backward, vision)) > 30
 
