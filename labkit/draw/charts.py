@@ -112,7 +112,8 @@ def label_bars(
 ) -> None:
     """Write a label over each bar, on a ground that hides lines and hatchings."""
     behind = {"facecolor": ground, "edgecolor": "none", "pad": 0.8}
-    ax.bar_label(bars, labels, padding=2, fontsize=points, color=text_colour(ground), bbox=behind, **place)
+    ink = INK if ground == "white" else text_colour(ground)
+    ax.bar_label(bars, labels, padding=3, fontsize=points, color=ink, bbox=behind, **place)
 
 
 def label_groups(ax: Axes, groups: Sequence[Any]) -> None:

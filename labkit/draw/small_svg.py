@@ -16,20 +16,13 @@ from xml.etree.ElementTree import Element
 import numpy as np
 
 _SVG = "http://www.w3.org/2000/svg"
-_NAMESPACES = {
-    "": _SVG,
-    "xlink": "http://www.w3.org/1999/xlink",
-    "rdf": "http://www.w3.org/1999/02/22-rdf-syntax-ns#",
-    "cc": "http://creativecommons.org/ns#",
-    "dc": "http://purl.org/dc/elements/1.1/",
-}
 _GROUP, _PATH, _PATTERN = f"{{{_SVG}}}g", f"{{{_SVG}}}path", f"{{{_SVG}}}pattern"
 
 
 def small_svg(svg: bytes) -> bytes:
     """Return the picture that matplotlib wrote, made small."""
-    for prefix, address in _NAMESPACES.items():
-        ElementTree.register_namespace(prefix, address)
+    ElementTree.register_namespace("", _SVG)
+    ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
     root = ElementTree.fromstring(svg)
     for pattern in list(root.iter(_PATTERN)):
         _cut_to_one_tile(pattern)
