@@ -127,40 +127,33 @@ class _Run(NamedTuple):
     events: pd.DataFrame
     makespan_s: float
     bubble: float
-    pieces: pd.DataFrame | None
+    pieces: pd.DataFrame
 
     @classmethod
-    def of(cls, title: str, table: pd.DataFrame, memory: bool) -> _Run:
+    def of(cls, title: str, table: pd.DataFrame) -> _Run:
         what = f"schedules(tables): {title!r}"
         events = from_zero(prepare(table, what))
         try:
-            makespan_s, bubble = makespan(events), bubble_fraction(events)
-            pieces = pieces_of(events, _end_s(events)) if memory else None
+            return cls(events, makespan(events), bubble_fraction(events), pieces_of(events, _end_s(events)))
         except ValueError as error:
-            hint = "; memory=False draws a table that is none of a pipeline" if memory else ""
-            raise ValueError(f"{what}: {error}{hint}") from None
-        return cls(events, makespan_s, bubble, pieces)
+            raise ValueError(f"{what}: {error}") from None
 
     def panel(self, most_kept: float) -> Panel:
         """Return its panel, with strips that are full for ``most_kept`` micro-batches."""
-        strip = 0.0 if self.pieces is None else _STRIP
-        panel = lay_out([Part("", 1.0, self.events)], gap=_GAP, strip=strip)
+        panel, end_s = lay_out([Part("", 1.0, self.events)], gap=_GAP, strip=_STRIP), _end_s(self.events)
         bars = panel.bars.assign(bottom=panel.bars["top"] + panel.bars["height"], rank=self.events["rank"])
         rows = bars[self.events["lane"] == "compute"].groupby("rank").agg({"top": "min", "bottom": "max"})
-        end_s = _end_s(self.events)
-        panel = replace(panel, idle=rows.assign(left=end_s - self.makespan_s, right=end_s))
-        if self.pieces is None:
-            return panel
-        strips, peaks = strips_of(self.pieces, panel, strip, most_kept), peaks_of(self.pieces, panel, strip)
-        return replace(panel, strips=strips, peaks=peaks)
+        return replace(
+            panel,
+            idle=rows.assign(left=end_s - self.makespan_s, right=end_s),
+            strips=strips_of(self.pieces, panel, _STRIP, most_kept),
+            peaks=peaks_of(self.pieces, panel, _STRIP),
+        )
 
     def data(self, title: str) -> pd.DataFrame:
         """Return what its panel shows: its events, and pieces of its strips, named activations."""
-        columns, table = ["schedule", *EVENT_COLUMNS], self.events.assign(schedule=title)
-        if self.pieces is None:
-            return table[columns]
-        pieces = self.pieces.assign(name="activations", schedule=title)
-        return pd.concat([table, pieces], ignore_index=True)[[*columns, "kept"]].astype({"kept": "Int64"})
+        both = pd.concat([self.events, self.pieces.assign(name="activations")], ignore_index=True)
+        return both.assign(schedule=title)[["schedule", *EVENT_COLUMNS, "kept"]].astype({"kept": "Int64"})
 
 
 def _end_s(events: pd.DataFrame) -> float:
@@ -169,21 +162,16 @@ def _end_s(events: pd.DataFrame) -> float:
 
 
 def schedules(
-    tables: Mapping[str, pd.DataFrame],
-    memory: bool = True,
-    note: str = "",
-    *,
-    time_label: str = "",
-    row_in: float = ROW_IN,
+    tables: Mapping[str, pd.DataFrame], *, note: str = "", time_label: str = "", row_in: float = ROW_IN
 ) -> Figure:
     """Draw event tables one above the other on one time axis, each with its makespan and bubble.
 
     ``tables`` has the titles and the event tables, simulated or measured. Where a rank waits is
-    grey. With ``memory`` there is a strip below each rank: of how many micro-batches it keeps the
-    activations, over time, with the peak next to it, on one scale for all (see
-    :mod:`labkit.draw.memory_strips`). ``note`` and ``time_label`` are those of
-    :func:`labkit.draw.timeline`. ``row_in`` is how high a rank's bars are, inches, unless many
-    ranks have to fit on the page; the numbers in them grow with it.
+    grey. The strip below each rank tells of how many micro-batches it keeps the activations, over
+    time, with the peak next to it, on one scale for all (see :mod:`labkit.draw.memory_strips`).
+    ``note`` and ``time_label`` are those of :func:`labkit.draw.timeline`. ``row_in`` is how high a
+    rank's bars are, inches, unless many ranks have to fit on the page; the numbers in them grow
+    with it.
 
     Raises TypeError for what is no dict of titles and event tables, ValueError for an empty one and
     for a table that cannot be drawn, by its title.
@@ -195,9 +183,9 @@ def schedules(
         )
     if not tables:
         raise ValueError("schedules(tables): there is no table, expected at least one title with an event table")
-    runs = {str(title): _Run.of(title, events, memory) for title, events in tables.items()}
-    counts = [run.pieces for run in runs.values() if run.pieces is not None]
-    most_kept = max((pieces["micro_batches"].max() for pieces in counts), default=1)
+    runs = {str(title): _Run.of(title, events) for title, events in tables.items()}
+    counts = [run.pieces for run in runs.values()]
+    most_kept = max(pieces["micro_batches"].max() for pieces in counts)
     panels = [run.panel(most_kept) for run in runs.values()]
     row_in = min(row_in, _MOST_IN / sum(panel.height for panel in panels))
     extent_s = max(float(panel.bars["right"].max()) for panel in panels)
@@ -208,7 +196,7 @@ def schedules(
     note_lines = textwrap.wrap(note, _CHARACTERS_ACROSS)
     with house_style():
         entries = legend_entries(look.styles, look.n_chunks) | {"idle": Patch(color=IDLE)}
-        entries |= strip_entry(72 * row_in * (_STRIP - ABOVE)) if memory else {}
+        entries |= strip_entry(72 * row_in * (_STRIP - ABOVE))
         figure, grid = _new_figure([row_in * panel.height for panel in panels], entries, len(note_lines))
         for ax, panel, (title, run) in zip(grid[:, 0], panels, runs.items(), strict=True):
             ax.grid(axis="x", color=GRID, linewidth=0.6)
@@ -219,8 +207,7 @@ def schedules(
             ax.annotate(title, (0, 1), (0, 5), weight="bold", fontsize=10, **above)
             ax.annotate(f"makespan {time(run.makespan_s)}", (1, 1), (-88, 5), ha="right", **above)
             ax.annotate(f"bubble {100 * run.bubble:.1f} %", (1, 1), (0, 5), ha="right", **above)
-            if memory:
-                ax.annotate("peak", (1, 1), (8, 5), fontsize=8, color=KEPT_EDGE, **above)
+            ax.annotate("peak", (1, 1), (8, 5), fontsize=8, color=KEPT_EDGE, **above)
             attach(ax, run.data(title))
         ax.tick_params(axis="x", length=3, labelbottom=True)
         ax.set_xlabel("\n".join([time.label, *note_lines]))
