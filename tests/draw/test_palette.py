@@ -58,8 +58,7 @@ def test_series_of_one_source_share_its_colour_and_differ_among_themselves():
 
 def test_events_keep_their_colours():
     styles = bar_styles(["forward", "backward", "all_reduce", "measured"])
-    for name in ("forward", "backward", "all_reduce"):
-        assert styles[name] == STYLES[name]
+    assert all(styles[name] == STYLES[name] for name in ("forward", "backward", "all_reduce"))
 
 
 def test_bars_are_drawn_in_the_look_of_their_sources():

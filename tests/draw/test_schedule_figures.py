@@ -170,15 +170,9 @@ def assert_nothing_overlaps(figure):
     assert boxes[:, 0].min() >= 0 and boxes[:, 1].max() <= figure.bbox.x1 and boxes[:, 3].max() <= figure.bbox.y1
 
 
-SIZES = {
-    "different": {"a": simulate(one_f_one_b(2, 8)), "b": simulate(one_f_one_b(8, 32))},
-    "huge": {"1F1B": simulate(one_f_one_b(64, 64))},
-}
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "huge")) for name in SIZES])
-def test_no_text_overlaps_another_or_leaves_the_page_or_is_smaller_than_7_points(name):
-    figure = schedules(SIZES[name])
+@pytest.mark.slow
+def test_of_a_huge_schedule_no_text_overlaps_another_or_leaves_the_page_or_is_smaller_than_7_points():
+    figure = schedules({"1F1B": simulate(one_f_one_b(64, 64))})
     assert_nothing_overlaps(figure)
     assert figure.get_figwidth() == 9 and figure.get_figheight() < 15
 
