@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
 from labkit.base.formats import emulated
-from labkit.draw.charts import _check_columns, _finish, _label_groups
-from labkit.draw.palette import MEASURED, PREDICTED, SOURCES, styles_of, text_colour
-from labkit.draw.picture import attach, house_style, new_axes, put_legend_right
+from labkit.draw.charts import chart, check_columns, label_bars, label_groups
+from labkit.draw.palette import MEASURED, PREDICTED, SOURCES, darker, styles_of
+from labkit.draw.picture import attach, house_style, put_legend_right
 
 _WIDTH = 0.72
 _SMALL = 0.35  # of the height: parts together smaller than this are drawn larger, on an axis cut off below
@@ -45,18 +43,16 @@ def waterfall(
 
     Raises ValueError for a missing column, an empty table, or a value that is no finite number.
     """
-    _check_columns(table, "waterfall(table)", [label], [value])
+    check_columns(table, "waterfall(table)", [label], [value])
     if not np.isfinite(total):
         raise ValueError(f"waterfall(table): total is {total}, expected a finite number, the predicted duration")
     drawn = _way(table[label].astype(str).tolist(), scale * total, scale * table[value].to_numpy(dtype=float))
-    with house_style():
-        ax = ax or new_axes(1.6 + 1.15 * len(drawn), 3.4)
-        floor = _floor(drawn)
+    floor = _floor(drawn)
+    cut = f"The axis begins at {floor:g}, not at 0" if floor else ""
+    below = emulated(table, note=". ".join(filter(None, [note, cut])))
+    with chart(ax, 1.6 + 1.15 * len(drawn), 3.4, y=unit, note=below) as ax:
         _draw_way(ax, drawn, floor)
-        _label_groups(ax, drawn["part"].tolist())
-        cut = f"The axis begins at {floor:g}, not at 0" if floor else ""
-        _finish(ax, "", unit, emulated(table, note=". ".join(filter(None, [note, cut]))))
-        ax.set_axisbelow(True)
+        label_groups(ax, drawn["part"].tolist())
     attach(ax, drawn)
     return ax
 
@@ -85,29 +81,18 @@ def _floor(drawn: pd.DataFrame) -> float:
 def _draw_way(ax: Axes, drawn: pd.DataFrame, floor: float) -> None:
     """Draw bars, a thin line from each to the next, and over each its number."""
     parts, last = drawn["part"].tolist(), len(drawn) - 1
-    styles = styles_of(parts[1:-1])
-    room = 0.02 * (drawn["to"].max() - floor)
-    look: dict[str, Any]
+    styles = {**styles_of(parts[1:-1]), **SOURCES}
     for x, (part, start, end, change) in enumerate(drawn.itertuples(index=False)):
-        if whole := x in (0, last):
-            look, start = SOURCES[part].face() | {"linewidth": 1.1}, floor
-        else:
-            look = styles[part].face(0.6)
-        ax.bar(x, end - start, bottom=start, width=_WIDTH, zorder=2, **look)
-        if start == end:
-            ax.plot([x - _WIDTH / 2, x + _WIDTH / 2], [end, end], color=look["edgecolor"], linewidth=1.2)
+        whole = x in (0, last)
+        low, high = sorted([floor if whole else start, end])
+        bar = ax.bar(x, high - low, bottom=low, width=_WIDTH, zorder=2, **styles[part].face())
+        if low == high:
+            ax.plot([x - _WIDTH / 2, x + _WIDTH / 2], [end, end], color=darker(styles[part].colour), linewidth=1.2)
         if x < last:
             ax.plot([x + _WIDTH / 2, x + 1 - _WIDTH / 2], [end, end], color="#8A9299", linewidth=0.9, zorder=1.5)
-        text = f"{change:.4g}" if whole else f"{change:+.3g}".replace("-", "−")
-        _write_over(ax, x, max(start, end) + room, text)
+        label_bars(ax, bar, [f"{change:.4g}" if whole else f"{change:+.3g}".replace("-", "−")], 8.5)
     ax.set_ylim(floor, floor + 1.12 * (drawn["to"].max() - floor))
     ax.set_xlim(-0.6, last + 0.6)
-
-
-def _write_over(ax: Axes, x: float, y: float, text: str) -> None:
-    """Write a number over a bar, on white, or a line through it would hide it."""
-    behind = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
-    ax.text(x, y, text, ha="center", va="bottom", fontsize=8.5, bbox=behind, zorder=4)
 
 
 # --- stacked bars ---------------------------------------------------------------------------------
@@ -134,7 +119,7 @@ def stacks(
     Raises ValueError for a missing column, an empty table, a value that is missing or negative, or
     two rows for one part of a bar.
     """
-    _check_columns(table, "stacks(table)", [group, part], [value])
+    check_columns(table, "stacks(table)", [group, part], [value])
     if (table[value] < 0).any():
         raise ValueError(f"stacks(table): {value} has negative entries, which cannot stand on top of each other")
     if table.duplicated([group, part]).any():
@@ -142,14 +127,12 @@ def stacks(
     groups, parts = list(table[group].unique()), [str(name) for name in table[part].unique()]
     heights = table.assign(**{part: table[part].astype(str)}).pivot(index=part, columns=group, values=value)
     heights = heights.loc[parts, groups].fillna(0.0)
-    with house_style():
-        ax = ax or new_axes(3.6 + 0.95 * len(groups), 3.6)
+    with chart(ax, 3.6 + 0.95 * len(groups), y=label or value, note=emulated(table, note=note)) as ax:
         _draw_stacks(ax, heights.to_numpy(dtype=float), parts)
-        _label_groups(ax, groups)
-        _finish(ax, "", label or value, emulated(table, note=note))
-        ax.set_axisbelow(True)
-        if len(parts) > 1:  # in the order in which they stand
-            handles, names = ax.get_legend_handles_labels()
+        label_groups(ax, groups)
+    if len(parts) > 1:  # in the order in which they stand
+        handles, names = ax.get_legend_handles_labels()
+        with house_style():
             put_legend_right(ax, dict(zip(names[::-1], handles[::-1], strict=True)))
     attach(ax, table[[group, part, value]])
     return ax
@@ -159,20 +142,10 @@ def _draw_stacks(ax: Axes, heights: np.ndarray, parts: list[str]) -> None:
     """Draw ``heights``, a row per part and a column per bar, with a number where there is room."""
     styles, base, tallest = styles_of(parts), np.zeros(heights.shape[1]), heights.sum(axis=0).max()
     for name, row in zip(parts, heights, strict=True):
-        colour = styles[name].colour
-        ax.bar(range(len(row)), row, bottom=base, width=_WIDTH, label=name, zorder=2, **styles[name].face(0.6))
-        look: dict[str, Any] = {
-            "ha": "center",
-            "va": "center",
-            "fontsize": 8,
-            "color": text_colour(colour),
-            "zorder": 3,
-        }
-        behind = {"facecolor": colour, "edgecolor": "none", "pad": 1.2}
-        for x, (height, low) in enumerate(zip(row, base, strict=True)):
-            if height > 0.07 * tallest:
-                ax.text(x, low + height / 2, f"{height:.3g}", bbox=behind, **look)
+        look = styles[name].face()
+        bars = ax.bar(range(len(row)), row, bottom=base, width=_WIDTH, label=name, zorder=2, **look)
+        numbers = [f"{height:.3g}" if height > 0.07 * tallest else "" for height in row]
+        label_bars(ax, bars, numbers, 8.0, styles[name].colour, label_type="center")
         base = base + row
-    for x, total in enumerate(base):
-        _write_over(ax, x, total + 0.015 * tallest, f"{total:.3g}")
+    label_bars(ax, bars, [f"{total:.3g}" for total in base], 8.5)
     ax.set_ylim(0, 1.1 * tallest or 1)
