@@ -15,7 +15,7 @@ from typing import NamedTuple
 from labkit.explore.puzzle.rules import Refusal, Rules, missing_input, no_room
 from labkit.schedule import Op, Schedule, ScheduleError, find_dependencies
 from labkit.schedule.dependencies import earliest_times
-from labkit.simulate import bubble_fraction, simulate
+from labkit.simulate import bubble_fraction
 
 
 class Bar(NamedTuple):
@@ -230,4 +230,4 @@ class Board:
     @cached_property
     def bubble(self) -> float:
         """The idle share of the ranks' time on a finished board."""
-        return bubble_fraction(simulate(self.to_schedule(), **self.rules.simulated))
+        return bubble_fraction(self.rules.timed._replace(schedule=self.to_schedule()).simulate())

@@ -6,13 +6,13 @@ blocks.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from labkit.base.texts import listed
-from labkit.schedule import EVENT_NAMES, Op, Schedule, find_dependencies
+from labkit.explore.schedules.measure import TimedSchedule
+from labkit.schedule import EVENT_NAMES, Op, find_dependencies
 
 OF_KIND = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
 
@@ -21,45 +21,37 @@ OF_KIND = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight 
 class Rules:
     """What the ops of a puzzle are, and what they need.
 
-    They are those of ``schedule``, which also says where each stage is. ``times`` gives by kind of
-    op the seconds of all stages, or of each: F and B, or F, I and W where the backward pass is
-    split. ``hop`` is the delay of an activation or gradient from one rank to another. ``caps[r]``
-    is the most activations that rank r may keep, each from the start of its F to the end of its B
-    (or W); None is no limit.
+    They are those of a schedule, which also says where each stage is, with their times: ``timed``.
+    ``caps[r]`` is the most activations that rank r may keep, each from the start of its F to the
+    end of its B (or W); None is no limit.
     """
 
-    schedule: Schedule
-    times: Mapping[str, float | Sequence[float]]
-    hop: float = 0.0
+    timed: TimedSchedule
     caps: Sequence[int] | None = None
 
     @property
     def n_ranks(self) -> int:
-        return self.schedule.n_ranks
+        return self.timed.schedule.n_ranks
 
     @property
     def n_micro(self) -> int:
-        return self.schedule.n_micro
+        return self.timed.schedule.n_micro
 
-    @property
+    @cached_property
     def kinds(self) -> str:
         """The kinds of op, in the order in which a micro-batch meets them."""
-        return "".join(self.times)
+        there = {op.kind for op in self.ops}
+        return "".join(kind for kind in EVENT_NAMES if kind in there)
 
     @property
     def freeing_kind(self) -> str:
         """The kind whose end frees an activation."""
         return self.kinds[-1]
 
-    @property
-    def simulated(self) -> dict[str, Any]:
-        """The times as :func:`labkit.simulate.simulate` takes them."""
-        return {EVENT_NAMES[kind]: times for kind, times in self.times.items()} | {"hop": self.hop}
-
     @cached_property
     def homes(self) -> dict[int, int]:
         """By stage, its rank."""
-        ranks = enumerate(self.schedule.ops)
+        ranks = enumerate(self.timed.schedule.ops)
         return {op.stage: rank for rank, ops in ranks for op in ops}
 
     def rank_of(self, op: Op) -> int:
@@ -82,7 +74,7 @@ class Rules:
             forward = op.kind == "F"
             return op.micro_batch, not forward, op.stage if forward else -op.stage, op.kind
 
-        return sorted((op for ops in self.schedule.ops for op in ops), key=place)
+        return sorted((op for ops in self.timed.schedule.ops for op in ops), key=place)
 
     @cached_property
     def ops_of_rank(self) -> list[list[Op]]:
@@ -92,7 +84,7 @@ class Rules:
     @cached_property
     def inputs(self) -> dict[Op, Op | None]:
         """By op, the one whose output it takes; None for a forward of stage 0."""
-        known = find_dependencies(self.schedule)
+        known = find_dependencies(self.timed.schedule)
         needed = [None if number is None else known.ops[number] for number in known.input_op]
         inputs = dict(zip(known.ops, needed, strict=True))
         return {op: inputs[op] for op in self.ops}
@@ -105,16 +97,14 @@ class Rules:
 
     @cached_property
     def duration_s(self) -> dict[Op, float]:
-        def seconds(times: float | Sequence[float], stage: int) -> float:
-            return float(times[stage] if isinstance(times, Sequence) else times)
-
-        return {op: seconds(self.times[op.kind], op.stage) for op in self.ops}
+        by_kind = {kind: self.timed.per_stage(EVENT_NAMES[kind]) for kind in self.kinds}
+        return {op: by_kind[op.kind][op.stage] for op in self.ops}
 
     @cached_property
     def delay_s(self) -> dict[Op, float]:
         """By op, the time that its input is under way to it."""
         home = {op: self.rank_of(op) for op in self.ops}
-        return {op: self.hop if home[op] != home[needed or op] else 0.0 for op, needed in self.inputs.items()}
+        return {op: self.timed.hop if home[op] != home[needed or op] else 0.0 for op, needed in self.inputs.items()}
 
     @cached_property
     def tail_s(self) -> dict[Op, float]:

@@ -19,7 +19,7 @@ from labkit.explore.puzzle.rules import OF_KIND, Rules
 from labkit.explore.schedules.tables import gap_as_html
 from labkit.explore.static_fallback import StaticForm
 from labkit.explore.timeline import Timeline
-from labkit.schedule import Op, Schedule
+from labkit.schedule import EVENT_NAMES, Op, Schedule
 
 _CHOSEN = "the op that is chosen, or the last one"
 _SWAP = f"Let {_CHOSEN}, change places with the one"
@@ -219,10 +219,9 @@ class SchedulePuzzle(Explorer):
         """Run the schedule on real ranks, and show the run over what it should be."""
         from labkit.explore.schedules.measure import run_schedule
 
-        schedule = self.schedule
         if self.measured is not None and self.measured in self.run_shown.children:
             self.run_shown.children = [ipywidgets.HTML(_RUN_BEFORE), *self.run_shown.children[-2:]]
-        run = (self._run or run_schedule)(schedule, **self.board.rules.simulated)
+        run = (self._run or run_schedule)(*self.board.rules.timed._replace(schedule=self.schedule))
         title = f"Level {self.game.number}, on real ranks"
         self.measured = Timeline(run.measured, run.schedule, run.ideal, title=title)
         self.run_shown.children = [self.measured, ipywidgets.HTML(gap_as_html("This run", run.gap))]
@@ -281,13 +280,13 @@ def _what_was_learned(game: Game) -> str:
 
 
 def _rules_in_words(rules: Rules) -> str:
-    def each(times: float | Sequence[float]) -> str:
-        if isinstance(times, Sequence):
-            return f"{', '.join(map('{:g}'.format, times))} (by stage)"
-        return f"{times:g}"
+    def each(times: Sequence[float]) -> str:
+        several = len(set(times)) > 1
+        return f"{', '.join(map('{:g}'.format, times))} (by stage)" if several else f"{times[0]:g}"
 
-    times = [f"{kind} ({OF_KIND[kind]}) takes {each(rules.times[kind])}" for kind in rules.kinds]
-    hop = f", and what is sent to another rank is there {rules.hop:g} later" if rules.hop else ""
+    stages = {kind: rules.timed.per_stage(EVENT_NAMES[kind]) for kind in rules.kinds}
+    times = [f"{kind} ({OF_KIND[kind]}) takes {each(seconds)}" for kind, seconds in stages.items()]
+    hop = f", and what is sent to another rank is there {rules.timed.hop:g} later" if rules.timed.hop else ""
     if not rules.caps:
         return f"{', '.join(times)}{hop}."
     by_rank = ", ".join(f"{cap} on rank {rank}" for rank, cap in enumerate(rules.caps))

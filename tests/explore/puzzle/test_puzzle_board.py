@@ -6,8 +6,8 @@ import pytest
 from small_puzzles import ONE_EACH, TWO_BY_TWO, TWO_SPLIT, built, refused
 
 from labkit.explore.puzzle.board import Board
-from labkit.explore.puzzle.levels import SPLIT, WHOLE
 from labkit.explore.puzzle.rules import Rules
+from labkit.explore.schedules.measure import TimedSchedule
 from labkit.schedule import Op, gpipe, one_f_one_b, zero_bubble_h1
 from labkit.simulate import activations, bubble_fraction, makespan, peak_activations, simulate
 
@@ -38,7 +38,7 @@ def test_an_op_of_another_level_is_refused():
 
 
 def test_with_a_split_backward_only_w_makes_room():
-    board = built(Rules(zero_bubble_h1(1, 2), SPLIT, caps=[1]), "0F0 0I0")
+    board = built(Rules(TimedSchedule(zero_bubble_h1(1, 2)), caps=[1]), "0F0 0I0")
     assert refused(board.place(Op("F", 0, 1))).blocker == Op("W", 0, 0)
 
 
@@ -83,8 +83,8 @@ def test_an_order_in_which_ranks_would_wait_for_each_other_is_refused_as_a_deadl
 @pytest.mark.parametrize("schedule", [gpipe(3, 4), one_f_one_b(3, 4), one_f_one_b(2, 3)])
 def test_a_board_of_a_schedule_has_its_times_and_measures_and_gives_it_back(schedule):
     stages = range(schedule.n_stages)
-    rules = Rules(schedule, {"F": [1.0 + s for s in stages], "B": 2.0}, hop=0.5)
-    events = simulate(schedule, forward=[1.0 + s for s in stages], hop=0.5)
+    timed = TimedSchedule(schedule, forward=[1.0 + s for s in stages], hop=0.5)
+    rules, events = Rules(timed), timed.simulate()
     ops = [op for ops in schedule.ops for op in ops]
     started = dict(zip(ops, events["start_s"].tolist(), strict=True))
     board = built(rules, " ".join(map(str, sorted(ops, key=lambda op: started[op]))))
@@ -127,12 +127,12 @@ def test_ops_that_change_places_are_timed_anew_with_all_that_follows():
     ],
 )
 def test_a_micro_batch_is_placed_whole_only_after_one_that_is_and_where_there_is_room(ops, code, blocker):
-    refusal = refused(built(Rules(gpipe(2, 3), WHOLE, caps=[1, 1]), ops).place_micro_batch())
+    refusal = refused(built(Rules(TimedSchedule(gpipe(2, 3)), caps=[1, 1]), ops).place_micro_batch())
     assert (refusal.code, refusal.blocker) == (code, blocker)
 
 
 def test_micro_batches_placed_whole_delay_nothing_and_are_1f1b_on_four_ranks():
-    board = built(Rules(gpipe(4, 8), WHOLE), "0F0 1F0 2F0 3F0 3B0 2B0 1B0 0B0")
+    board = built(Rules(TimedSchedule(gpipe(4, 8))), "0F0 1F0 2F0 3F0 3B0 2B0 1B0 0B0")
     while not board.finished:
         after = board.place_micro_batch()
         assert all(after.bars[op] == board.bars[op] for op in board.placed if op.kind == "B")

@@ -140,10 +140,11 @@ def test_limits_are_told_and_par_is_explained_once():
 def test_a_finished_board_runs_with_the_times_of_its_level_and_what_stays_when_a_run_fails_is_said():
     runs = []
 
-    def run(schedule: Schedule, **times: object) -> SimpleNamespace:
-        runs.append((schedule, times))
+    def run(*timed: object) -> SimpleNamespace:
+        runs.append(timed)
         if len(runs) > 1:
             raise RuntimeError("rank 1 has died\nand more")
+        schedule = timed[0]
         events = simulate(schedule)
         gap = explain_gap(events, events)
         return SimpleNamespace(schedule=schedule, ideal=events, measured=events, gap=gap, note="Ran.")
@@ -151,7 +152,7 @@ def test_a_finished_board_runs_with_the_times_of_its_level_and_what_stays_when_a
     puzzle = pressed(1, "f1fb0b", run=run)
     puzzle.runs.begin()
     puzzle.runs.wait()
-    assert runs == [(puzzle.schedule, {"forward": 1.0, "backward": 2.0, "hop": 0.0})]
+    assert runs == [(puzzle.schedule, 1.0, 2.0, 1.0, 1.0, 0.0)]
     assert puzzle.timeline.said == "Ran. The run lies under what was predicted, below."
     measured, gap = puzzle.run_shown.children
     assert len(measured._panels[0].bars) == 8 and "measured − predicted is 0.0 ms" in gap.value
