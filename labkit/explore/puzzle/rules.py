@@ -1,7 +1,6 @@
 """Say what holds in a puzzle: where stages are, how long ops take, how much ranks may keep.
 
-And say why a move breaks that: a :class:`Refusal` is data, with a sentence that names the op that
-blocks.
+And say why a move breaks that, in a sentence that names the op that blocks.
 """
 
 from __future__ import annotations
@@ -120,47 +119,22 @@ class Rules:
 # --- why not --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """Why a move is refused. Printed, it is its ``sentence``.
-
-    ==========  ===================================================================================
-    unknown     the puzzle has no such op
-    placed      the op is on the board already
-    absent      the op is not on the board
-    dependency  what the op needs is not placed
-    memory      the rank would keep more activations than it may
-    needed      another op needs this one
-    order       the rank cannot run its ops in this order
-    whole       no micro-batch is there whole, or there is none left to place
-    ==========  ===================================================================================
-
-    ``op`` is the op that was to be placed or removed, ``blocker`` the one that is in its way.
-    """
-
-    code: str
-    sentence: str
-    op: Op | None = None
-    blocker: Op | None = None
-
-    def __str__(self) -> str:
-        return self.sentence
+class Refusal(Exception):
+    """A move that cannot be made. Printed, it says why and names the op that blocks."""
 
 
-def missing_input(op: Op, needed: Op) -> Refusal:
+def missing_input(op: Op, needed: Op) -> str:
     if needed.stage == op.stage:
         output = f"{needed}, the {OF_KIND[needed.kind]} of its own stage"
     else:
         output = f"the {'activation' if needed.kind == 'F' else 'gradient'} of {needed}"
-    why = f"{op} needs {output}, which is not placed yet"
-    return Refusal("dependency", why, op, needed)
+    return f"{op} needs {output}, which is not placed yet"
 
 
-def no_room(op: Op, rules: Rules, kept: Sequence[Op], placed: Collection[Op]) -> Refusal:
-    """Refuse the forward ``op``, as its rank has no room beside the activations of ``kept``."""
-    rank, freeing = rules.rank_of(op), [rules.freed_by(forward) for forward in kept]
+def no_room(op: Op, kept: Sequence[Op], rules: Rules, placed: Collection[Op]) -> str:
+    """Say that the rank of the forward ``op`` has no room beside the activations of ``kept``."""
+    freeing = [rules.freed_by(forward) for forward in kept]
     count, those = ("1 activation", "that") if len(kept) == 1 else (f"{len(kept)} activations", "those")
     stays = f"it keeps {those} of {listed(kept)} until {listed(freeing, 'or')} has ended"
     missing = "" if freeing[0] in placed else f", and {freeing[0]} is not placed yet"
-    why = f"rank {rank} has room for {count}: {stays}{missing}. {op} has to wait"
-    return Refusal("memory", why, op, freeing[0])
+    return f"rank {rules.rank_of(op)} has room for {count}: {stays}{missing}. {op} has to wait"

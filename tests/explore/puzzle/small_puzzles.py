@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import permutations, product
 
 import pandas as pd
+import pytest
 
 from labkit.explore.puzzle.board import Board
 from labkit.explore.puzzle.rules import Refusal, Rules
@@ -23,15 +24,15 @@ def built(rules: Rules, ops: str) -> Board:
     """Return the board on which these ops are placed, one after the other: ``"0F0 1F0"``."""
     board = Board(rules)
     for op in map(Op.parse, ops.split()):
-        after = board.place(op)
-        assert isinstance(after, Board), f"{op}: {after}"
-        board = after
+        board = board.place(op)
     return board
 
 
-def refused(answer: Board | Refusal) -> Refusal:
-    assert isinstance(answer, Refusal), "expected a refusal"
-    return answer
+def refused(move: Callable[..., Board], *arguments: object) -> str:
+    """Return why a move is refused."""
+    with pytest.raises(Refusal) as caught:
+        move(*arguments)
+    return str(caught.value)
 
 
 def least_makespan(rules: Rules, in_order: bool = False) -> float:
