@@ -71,15 +71,6 @@ class Game:
         by_rank = sorted(offers, key=lambda op: (board.rules.rank_of(op), offers[op].start_s, op))
         return {op: offers[op] for op in by_rank}
 
-    def placeable(self) -> list[Op]:
-        """Return the offers that can be placed now: of a whole way the next one of each rank."""
-        offers = list(self.offers())
-        if self.assistance == 3:
-            ranks = [self.board.rules.rank_of(op) for op in offers]
-            offers = [op for i, op in enumerate(offers) if ranks[i] not in ranks[:i]]
-        ready = candidates(self.board)
-        return [op for op in offers if op in ready]
-
     # --- what a reader does -----------------------------------------------------------------------
 
     def press(self, key: str) -> str:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
-from labkit.explore.puzzle.completion import candidates
 from labkit.explore.puzzle.game import Game
 from labkit.explore.puzzle.levels import LEVELS
 from labkit.explore.puzzle.picture import alt_text, board_panel, shown, static_form, table
-from labkit.explore.puzzle.widget import MOST_OFFERS
 from labkit.schedule import Op
 
 
@@ -117,19 +113,6 @@ def test_an_op_of_the_whole_way_is_not_placed_before_those_that_are_there_before
 def test_where_the_whole_way_is_shown_it_is_said_that_a_move_has_lost_par():
     _, answers = played(2, "f1fb0bf", assistance=3)
     assert "From here 12 is the best there is; par is 9: undo 2 moves for par." in answers[-1]
-
-
-@pytest.mark.parametrize("number", [1, 6, 8, 11])
-@pytest.mark.parametrize("assistance", [1, 3])
-def test_buttons_offer_ops_of_every_rank_that_has_one_and_each_can_be_placed(number, assistance):
-    game, draw = Game(number), random.Random(number)
-    game.assistance = assistance
-    while offered := game.placeable():
-        assert len(offered) <= MOST_OFFERS
-        assert all(game.board.place(op) for op in offered)  # none is refused
-        ranks = {game.board.rules.rank_of(op) for op in offered}
-        assert assistance == 3 or ranks == {game.board.rules.rank_of(op) for op in candidates(game.board)}
-        game.place(draw.choice(offered))
 
 
 # --- what is seen ---------------------------------------------------------------------------------
