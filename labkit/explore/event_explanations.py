@@ -29,11 +29,6 @@ class ReplayedRun(IdleReasons):
     """One run of a pipeline: besides why its ranks are idle, each of its ops can be explained."""
 
     @cached_property
-    def op_of_row(self) -> dict[int, int]:
-        """By row of the event table: the number of its op."""
-        return {int(row): op for op, row in enumerate(self.replay.row)}
-
-    @cached_property
     def takers(self) -> dict[int, list[int]]:
         """By op: the ops that take its output."""
         takers = defaultdict(list)
@@ -145,13 +140,13 @@ class EventExplainer:
     def explain(self, bar: int) -> str:
         number = int(np.searchsorted(self.firsts, bar, side="right")) - 1
         row, run = bar - int(self.firsts[number]), self.runs[number]
-        op = run.op_of_row.get(row) if run else None
-        if run is None or op is None:
+        found = np.flatnonzero(run.replay.row == row).tolist() if run else []
+        if not run or not found:
             lines = self._span_lines(self.tables[number].iloc[row])
         else:
-            lines = run.lines(op)
+            lines = run.lines(found[0])
             if number and (ideal := self.runs[0]):
-                lines.append(run.against(ideal.replay, op))
+                lines.append(run.against(ideal.replay, found[0]))
         if self.names[number]:
             lines[0] += f", {self.names[number]}"
         return "\n".join(lines)

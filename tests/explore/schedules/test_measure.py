@@ -109,7 +109,7 @@ def test_stages_compute_only_where_the_times_are_those_of_matrix_products():
 def test_stages_sleep_where_ranks_outnumber_cores(cores, n, sleep, monkeypatch):
     given = []
     monkeypatch.setattr(measure.machine, "cores", lambda: cores)
-    monkeypatch.setattr(measure, "_measure", lambda timed, emulated, _: given.append(emulated) or timed.simulate())
+    monkeypatch.setattr(measure, "_measure", lambda timed, emulated: given.append(emulated) or timed.simulate())
     run_schedule(gpipe(n, 2))
     run_schedule(gpipe(n, 2), hop=1)  # which is a link's, and wants small messages
     assert given == [sleep, True]
