@@ -21,7 +21,7 @@ class ScheduleControls(widgets.HBox):
 
     def __init__(self, state: State):
         self.schedule, self.chunks = _menu("schedule"), _slider("v")
-        self.other, self.other_chunks = _menu("compare with", {"": "—"}), _slider("v", "its chunks")
+        self.other, self.other_chunks = _menu("compare with", ("—", "")), _slider("v", "its chunks")
         self.sliders = {key: _slider(key) for key in ("n", "m", "F", "I", "W", "hop", "cap")}
         n_ranks, n_micro, *costs = self.sliders.values()
         schedules = (self.schedule, self.chunks, self.other, self.other_chunks, n_ranks, n_micro)
@@ -83,8 +83,8 @@ def _layout() -> widgets.Layout:
     return widgets.Layout(width="350px")
 
 
-def _menu(description: str, without: dict[str, str] | None = None) -> widgets.Dropdown:
-    options = [(title, name) for name, title in ((without or {}) | SCHEDULES).items()]
+def _menu(description: str, *others: tuple[str, str]) -> widgets.Dropdown:
+    options = [*others, *((title, name) for name, (title, _) in SCHEDULES.items())]
     return widgets.Dropdown(description=description, options=options, layout=_layout(), **LOOK)
 
 

@@ -9,17 +9,29 @@ FIELDS is the one place that says which numbers there are, and what each may be.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-SCHEDULES = {  # by name in the text: the title in a menu
-    "forward": "Forward only",
-    "gpipe": "GPipe",
-    "1f1b": "1F1B",
-    "interleaved": "Interleaved 1F1B",
-    "zb-h1": "ZB-H1",
-    "zb-h2": "ZB-H2",
-    "zb-v": "ZB-V",
+from labkit.schedule import (
+    Schedule,
+    forward_only,
+    gpipe,
+    interleaved,
+    one_f_one_b,
+    zero_bubble_h1,
+    zero_bubble_h2,
+    zero_bubble_v,
+)
+
+SCHEDULES: dict[str, tuple[str, Callable[..., Schedule]]] = {  # by name in the text: title in a menu, who makes it
+    "forward": ("Forward only", forward_only),
+    "gpipe": ("GPipe", gpipe),
+    "1f1b": ("1F1B", one_f_one_b),
+    "interleaved": ("Interleaved 1F1B", interleaved),
+    "zb-h1": ("ZB-H1", zero_bubble_h1),
+    "zb-h2": ("ZB-H2", zero_bubble_h2),
+    "zb-v": ("ZB-V", zero_bubble_v),
 }
 Times = tuple[float, ...]  # one for all ranks, or one for each
 _COUNT = re.compile(r"[0-9]{1,9}")
