@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from labkit.base.checks import check_number, is_whole
 from labkit.explore.puzzle.board import Board
 from labkit.explore.puzzle.rules import Rules
 from labkit.explore.schedules.measure import TimedSchedule
@@ -64,13 +65,10 @@ class Level:
 def level(number: int) -> Level:
     """Return level ``number``, counted from 1.
 
-    Raises TypeError for what is no whole number, ValueError for a level that does not exist.
+    Raises TypeError for what is no number, ValueError for a level that does not exist.
     """
-    message = f"level is {number!r}, expected a whole number from 1 to {len(LEVELS)}"
-    if isinstance(number, bool) or not isinstance(number, int):
-        raise TypeError(message)
-    if not 1 <= number <= len(LEVELS):
-        raise ValueError(message)
+    expected = f"a whole number from 1 to {len(LEVELS)}"
+    check_number("level", number, lambda number: is_whole(number) and 1 <= number <= len(LEVELS), expected)
     return LEVELS[number - 1]
 
 

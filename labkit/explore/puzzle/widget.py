@@ -42,7 +42,7 @@ def schedule_puzzle(level: int = 1) -> SchedulePuzzle:
     move that cannot be is refused with the reason. ``puzzle.schedule`` is the schedule once
     it is finished, ``puzzle.csv`` what is placed so far.
 
-    Raises TypeError for a level that is no whole number, ValueError for one that does not exist.
+    Raises TypeError for a level that is no number, ValueError for one that does not exist.
     """
     return SchedulePuzzle(level)
 

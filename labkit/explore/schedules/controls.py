@@ -40,14 +40,13 @@ class ScheduleControls(widgets.HBox):
 
         Its times of each rank stay where their slider has not moved.
         """
-        numbers = {key: _plain(slider.value) for key, slider in self.sliders.items()}
-        times = (
-            for_ranks(given, numbers["n"]) if numbers[key] == _plain(given[0]) else (numbers[key],)
-            for key, given in shown.times.items()
-        )
+        said: dict[str, Any] = {FIELDS[key].name: _plain(slider.value) for key, slider in self.sliders.items()}
+        for key, times in shown.times.items():
+            name = FIELDS[key].name
+            said[name] = for_ranks(times, said["n_ranks"]) if said[name] == _plain(times[0]) else (said[name],)
+        said["cap"] = said["cap"] or None
         other = _choice(self.other, self.other_chunks) if self.other.value else None
-        rest = numbers["hop"], numbers["cap"] or None
-        return State(_choice(self.schedule, self.chunks), other, numbers["n"], numbers["m"], *times, *rest)
+        return State(_choice(self.schedule, self.chunks), other, **said)
 
     def set(self, state: State) -> None:
         """Move all controls to ``state``."""
@@ -98,6 +97,6 @@ def _slider(key: str, description: str = "") -> Any:
     return widgets.FloatSlider(least, min=least, max=most, step=step, readout_format=".2f", **look)
 
 
-def _plain(value: float) -> Any:
+def _plain(value: float) -> float:
     """Return what a slider means: 0.3, where its steps of 0.1 add up to 0.30000000000000004."""
     return round(value, 9)
