@@ -25,21 +25,8 @@ _OUTPUTS = {"FF": "the activation of", "FB": "the loss of", "FI": "the loss of",
 
 
 @dataclass(frozen=True)
-class ReplayedRun:
-    """One run of a pipeline, of which each op can be explained."""
-
-    replay: Replay
-    reasons: IdleReasons
-
-    @classmethod
-    def of(cls, replay: Replay, time: TimeAxis, row: str = RANK) -> ReplayedRun:
-        """Return the run of ``replay``; sentences write ``time`` so, and call a rank ``row``."""
-        return cls(replay, IdleReasons.of(replay, time, row))
-
-    @cached_property
-    def op_of_row(self) -> dict[int, int]:
-        """By row of the event table: the number of its op."""
-        return {int(row): op for op, row in enumerate(self.replay.row)}
+class ReplayedRun(IdleReasons):
+    """One run of a pipeline: besides why its ranks are idle, each of its ops can be explained."""
 
     @cached_property
     def takers(self) -> dict[int, list[int]]:
@@ -52,15 +39,14 @@ class ReplayedRun:
 
     def lines(self, number: int) -> list[str]:
         """Return what op ``number`` is, what it needs, who waits for it, and why it is late."""
-        replay, row = self.replay, self.reasons.row
-        op, rank = replay.dependencies.ops[number], replay.dependencies.rank[number]
-        start, end = self._clock(replay.start_s[number]), self._clock(replay.end_s[number])
-        stage = f", stage {op.stage}" if row == RANK else ""  # else its row says it
+        op, rank = self._op(number), self.replay.dependencies.rank[number]
+        took = self.as_text(float(self.replay.duration_s[number]))
+        stage = f", stage {op.stage}" if self.row == RANK else ""  # else its row says it
         takers = [self._named(taker, rank) for taker in self.takers.get(number, [])]
         waits = f"{_listed(takers)} {'waits' if len(takers) == 1 else 'wait'} for it."
         return [
             f"{op}: {_PASSES[op.kind]} of micro-batch {op.micro_batch}{stage}",
-            f"{row.capitalize()} {rank}, {start} to {end}: {self._time(replay.duration_s[number])}.",
+            f"{self.row.capitalize()} {rank}, {self._begins(number)} to {self._ends(number)}: {took}.",
             self._input(number),
             waits if takers else "Nothing waits for it.",
             self._lateness(number),
@@ -68,54 +54,44 @@ class ReplayedRun:
 
     def _input(self, number: int) -> str:
         dependencies = self.replay.dependencies
-        needed = dependencies.input_op[number]
-        if needed is None:
+        if (needed := dependencies.input_op[number]) is None:
             return "It needs nothing but the batch."
-        what = _OUTPUTS.get(dependencies.ops[needed].kind + dependencies.ops[number].kind, "the gradient of")
-        ended = self._clock(self.replay.end_s[needed])
-        return f"It needs {what} {self._named(needed, dependencies.rank[number])}, which ended at {ended}."
+        what = _OUTPUTS.get(self._op(needed).kind + self._op(number).kind, "the gradient of")
+        return f"It needs {what} {self._named(needed, dependencies.rank[number])}, which ended at {self._ends(needed)}."
 
     def _lateness(self, number: int) -> str:
-        replay, row = self.replay, self.reasons.row
-        rank, previous = replay.dependencies.rank[number], replay.dependencies.previous_op[number]
-        free = float(replay.end_s[previous]) if previous is not None else 0.0
-        idle = float(replay.start_s[number]) - free
-        if idle <= 1e-9 * replay.makespan_s:
-            return f"It began as soon as {row} {rank} was free."
-        why = self.reasons.at(rank, replay.origin_s + free + idle / 2)
-        return f"{row.capitalize()} {rank} was idle for {self._time(idle)} before it: {why}."
+        rank, previous = self.replay.dependencies.rank[number], self.replay.dependencies.previous_op[number]
+        free = 0.0 if previous is None else float(self.replay.end_s[previous])
+        idle = float(self.replay.start_s[number]) - free
+        if idle <= 1e-9 * self.replay.makespan_s:
+            return f"It began as soon as {self.row} {rank} was free."
+        why = self.at(rank, self.replay.origin_s + free + idle / 2)
+        return f"{self.row.capitalize()} {rank} was idle for {self.as_text(idle)} before it: {why}."
 
     def against(self, ideal: Replay, number: int) -> str:
         """Return how far op ``number`` is from what was predicted."""
         began = float(self.replay.start_s[number] - ideal.start_s[number])
         took = float(self.replay.duration_s[number] - ideal.duration_s[number])
         return (
-            f"It began {self._time(abs(began))} {'later' if began >= 0 else 'earlier'} than predicted and took "
-            f"{self._time(abs(took))} {'longer' if took >= 0 else 'less'}."
+            f"It began {self.as_text(abs(began))} {'later' if began >= 0 else 'earlier'} than predicted and took "
+            f"{self.as_text(abs(took))} {'longer' if took >= 0 else 'less'}."
         )
 
     def idle_ranks(self, x: float) -> list[str]:
         """Return which ranks are idle at ``x``, and why; none outside of the run."""
-        replay = self.replay
-        if not replay.origin_s <= x <= replay.origin_s + replay.makespan_s:
+        if not self.replay.origin_s <= x <= self.replay.origin_s + self.replay.makespan_s:
             return []
         idle = defaultdict(list)
-        for rank in range(1 + replay.dependencies.rank[-1]):
-            why = self.reasons.at(rank, x)
+        for rank in range(1 + self.replay.dependencies.rank[-1]):
+            why = self.at(rank, x)
             words = {"done": "idle: done", "overhead": f"idle, could begin {why.op}"}
             if why.code != "busy":
                 idle[words.get(why.code, f"idle, waiting for {why.waits_for}")].append(str(rank))
-        return [f"{self.reasons.row}{'s' * (len(who) > 1)} {_listed(who)} {why}" for why, who in idle.items()]
+        return [f"{self.row}{'s' * (len(who) > 1)} {_listed(who)} {why}" for why, who in idle.items()]
 
     def _named(self, number: int, rank: int) -> str:
-        op, home = self.replay.dependencies.ops[number], self.replay.dependencies.rank[number]
-        return str(op) if home == rank else f"{op} on {self.reasons.row} {home}"
-
-    def _time(self, seconds: float) -> str:
-        return self.reasons.as_text(float(seconds))
-
-    def _clock(self, seconds: float) -> str:
-        return self._time(float(seconds) + self.replay.origin_s)
+        home = self.replay.dependencies.rank[number]
+        return str(self._op(number)) if home == rank else f"{self._op(number)} on {self.row} {home}"
 
 
 def replayed_run(
@@ -159,18 +135,18 @@ class EventExplainer:
         run, first = self.runs[-1], self.firsts[-2]
         if not run:
             return np.zeros(0, dtype="int32")
-        return (first + run.replay.row[critical_ops(run.replay, run.reasons.waited_for)]).astype("int32")
+        return (first + run.replay.row[critical_ops(run.replay, run.waited_for)]).astype("int32")
 
     def explain(self, bar: int) -> str:
         number = int(np.searchsorted(self.firsts, bar, side="right")) - 1
         row, run = bar - int(self.firsts[number]), self.runs[number]
-        op = run.op_of_row.get(row) if run else None
-        if run is None or op is None:
+        found = np.flatnonzero(run.replay.row == row).tolist() if run else []
+        if not run or not found:
             lines = self._span_lines(self.tables[number].iloc[row])
         else:
-            lines = run.lines(op)
+            lines = run.lines(found[0])
             if number and (ideal := self.runs[0]):
-                lines.append(run.against(ideal.replay, op))
+                lines.append(run.against(ideal.replay, found[0]))
         if self.names[number]:
             lines[0] += f", {self.names[number]}"
         return "\n".join(lines)

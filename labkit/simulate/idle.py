@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import pandas as pd
 
@@ -104,35 +104,36 @@ class IdleReasons:
     sentences call a rank, such as "stage" where a rank is a thread that has one.
     """
 
-    run: Replay
+    replay: Replay
     waited_for: list[int | None]
     as_text: Callable[[float], str]
     row: str = "rank"
 
     @classmethod
-    def of(cls, run: Replay, as_text: Callable[[float], str], row: str = "rank") -> IdleReasons:
-        return cls(run, attribute_delays(run).waited_for, as_text, row)
+    def of(cls, replay: Replay, as_text: Callable[[float], str], row: str = "rank") -> Self:
+        return cls(replay, attribute_delays(replay).waited_for, as_text, row)
 
     def at(self, rank: int, time: float) -> Idle:
         """Return why ``rank`` is idle at ``time``: see :func:`explain_idle`."""
-        run, n_ranks = self.run, 1 + self.run.dependencies.rank[-1]
+        replay, n_ranks = self.replay, 1 + self.replay.dependencies.rank[-1]
         if not is_whole(rank) or not 0 <= rank < n_ranks:
             raise ValueError(f"rank is {rank!r}, expected one of the {n_ranks} ranks of the schedule, from 0 on")
-        first, last = run.origin_s, run.origin_s + run.makespan_s
+        first, last = replay.origin_s, replay.origin_s + replay.makespan_s
         expected = f"a time in the run, from {first!r} to {last!r} s"
         check_number("time", time, lambda time: first <= time <= last, expected)
-        return self._explain(int(rank), time - run.origin_s)
+        return self._explain(int(rank), time - replay.origin_s)
 
     def _state(self, rank: int, time: float) -> _State:
         """Return what ``rank`` does at ``time``, in seconds since the run's first op began."""
-        first, last = bisect_left(self.run.dependencies.rank, rank), bisect_right(self.run.dependencies.rank, rank) - 1
-        comes_next = first + int(self.run.start_s[first : last + 1].searchsorted(time, side="right"))
-        if comes_next > first and self.run.end_s[comes_next - 1] > time:
+        replay, ranks = self.replay, self.replay.dependencies.rank
+        first, last = bisect_left(ranks, rank), bisect_right(ranks, rank) - 1
+        comes_next = first + int(replay.start_s[first : last + 1].searchsorted(time, side="right"))
+        if comes_next > first and replay.end_s[comes_next - 1] > time:
             return _State("busy", comes_next - 1)
         if comes_next > last:
             return _State("done", last)
-        needed = self.run.dependencies.remote_input[comes_next]
-        if needed is not None and self.run.end_s[needed] > time:
+        needed = replay.dependencies.remote_input[comes_next]
+        if needed is not None and replay.end_s[needed] > time:
             return _State("activation" if self._op(needed).kind == "F" else "gradient", comes_next, needed)
         if needed is not None and self.waited_for[comes_next] == needed:
             return _State("hop", comes_next, needed)
@@ -164,11 +165,11 @@ class IdleReasons:
     def _why(self, late: int, time: float) -> str:
         """Return why op ``late`` has not ended at ``time``: ranks that wait in turn, and why."""
         chain = []
-        rank = self.run.dependencies.rank[late]
+        rank = self.replay.dependencies.rank[late]
         code, op, waits_for = self._state(rank, time)
         while waits_for is not None and code != "hop":
             chain.append(f"{self.row} {rank} waits for {self._op(waits_for)}")
-            rank = self.run.dependencies.rank[waits_for]
+            rank = self.replay.dependencies.rank[waits_for]
             code, op, waits_for = self._state(rank, time)
         if waits_for is not None:
             root = f"{self._output(waits_for)} is under way to {self.row} {rank} until {self._begins(op)}"
@@ -184,16 +185,16 @@ class IdleReasons:
     def _output(self, number: int) -> str:
         op = self._op(number)
         what = "activation" if op.kind == "F" else "gradient"
-        return f"the {what} of micro-batch {op.micro_batch} from {self.row} {self.run.dependencies.rank[number]}"
+        return f"the {what} of micro-batch {op.micro_batch} from {self.row} {self.replay.dependencies.rank[number]}"
 
     def _op(self, number: int) -> Op:
-        return self.run.dependencies.ops[number]
+        return self.replay.dependencies.ops[number]
 
     def _begins(self, number: int) -> str:
-        return self._clock(self.run.start_s[number])
+        return self._clock(self.replay.start_s[number])
 
     def _ends(self, number: int) -> str:
-        return self._clock(self.run.end_s[number])
+        return self._clock(self.replay.end_s[number])
 
     def _clock(self, time: float) -> str:
-        return self.as_text(float(time) + self.run.origin_s)
+        return self.as_text(float(time) + self.replay.origin_s)

@@ -1,7 +1,6 @@
 """Hold a schedule that is built by hand, for each rank its ops in order, and make moves.
 
-A board never changes: a move gives a new one, or a Refusal that says why not. Nothing here knows of
-a screen.
+A board never changes: a move gives a new one, or raises a Refusal. Nothing here knows of a screen.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import NamedTuple
 from labkit.explore.puzzle.rules import Refusal, Rules, missing_input, no_room
 from labkit.schedule import Op, Schedule, ScheduleError, find_dependencies
 from labkit.schedule.dependencies import earliest_times
-from labkit.simulate import bubble_fraction, simulate
+from labkit.simulate import bubble_fraction
 
 
 class Bar(NamedTuple):
@@ -30,10 +29,10 @@ class Board:
     """What is placed so far under ``rules``: ``orders`` has for each rank its ops in order.
 
         board = Board(rules).place(Op("F", 0, 0))
-        board.place(Op("B", 1, 0))            # a Refusal: 1B0 needs 1F0, which is not placed yet
+        board.place(Op("B", 1, 0))            # Refusal: 1B0 needs 1F0, which is not placed yet
 
     A rank runs one op after the other, each as early as that order lets it be. A move returns the
-    board after it or a :class:`Refusal`.
+    board after it, or raises a :class:`Refusal`.
     """
 
     rules: Rules
@@ -56,50 +55,44 @@ class Board:
 
     # --- moves ------------------------------------------------------------------------------------
 
-    def place(self, op: Op) -> Board | Refusal:
+    def place(self, op: Op) -> Board:
         """Place ``op`` after the last one of its rank."""
         if op not in self.rules.inputs:
-            return Refusal("unknown", f"there is no {op} in this level", op)
+            raise Refusal(f"there is no {op} in this level")
         if op in self.placed:
             start_s, end_s = self.bars[op]
-            there = f"{op} is there already, from {start_s:g} to {end_s:g}"
-            return Refusal("placed", there, op, op)
+            raise Refusal(f"{op} is there already, from {start_s:g} to {end_s:g}")
         if (needed := self.rules.inputs[op]) and needed not in self.placed:
-            return missing_input(op, needed)
+            raise Refusal(missing_input(op, needed))
         after = self._reorder(op, (*self._order_of(op), op))
-        return after._no_room(op) or after
-
-    def remove(self, op: Op) -> Board | Refusal:
-        """Take ``op`` off the board, which other ops that are placed must not need."""
-        if op not in self.placed:
-            return Refusal("absent", f"{op} is not placed", op)
-        if taker := next((then for then in self.rules.outputs[op] if then in self.placed), None):
-            why = f"{taker} needs {op}: remove {taker} first, or undo"
-            return Refusal("needed", why, op, taker)
-        after = self._reorder(op, (other for other in self._order_of(op) if other != op))
-        if crowded := after._no_room(op):
-            why = f"{crowded.op} has room only because {op} frees it: remove {crowded.op} first"
-            return Refusal("memory", why, op, crowded.op)
+        if why := after._no_room(op):
+            raise Refusal(why)
         return after
 
-    def swap(self, op: Op, direction: int) -> Board | Refusal:
+    def remove(self, op: Op) -> Board:
+        """Take ``op`` off the board, which other ops that are placed must not need."""
+        if taker := next((then for then in self.rules.outputs[op] if then in self.placed), None):
+            raise Refusal(f"{taker} needs {op}: remove {taker} first, or undo")
+        after = self._reorder(op, (other for other in self._order_of(op) if other != op))
+        if crowded := after._crowded(op):
+            raise Refusal(f"{crowded[0]} has room only because {op} frees it: remove {crowded[0]} first")
+        return after
+
+    def swap(self, op: Op, direction: int) -> Board:
         """Exchange ``op`` with the one before it on its rank (-1) or the one after it (1)."""
-        if op not in self.placed:
-            return Refusal("absent", f"{op} is not placed", op)
         order = list(self._order_of(op))
         at = order.index(op)
         if not 0 <= at + direction < len(order):
             which, rank = "first" if direction < 0 else "last", self.rules.rank_of(op)
-            return Refusal("order", f"{op} is the {which} op of rank {rank} already", op)
+            raise Refusal(f"{op} is the {which} op of rank {rank} already")
         other = order[at + direction]
         order[at], order[at + direction] = other, op
         after = self._reorder(op, order)
-        if why := after._cannot_run(op):
-            where = f"{op} cannot go {'before' if direction < 0 else 'after'} {other}"
-            return Refusal("order", f"{where}: {why}", op, other)
+        if why := after._why_not(op):
+            raise Refusal(f"{op} cannot go {'before' if direction < 0 else 'after'} {other}: {why}")
         return after
 
-    def place_micro_batch(self) -> Board | Refusal:
+    def place_micro_batch(self) -> Board:
         """Place the next micro-batch whole, as early as it delays nothing that is there.
 
         Its forwards are as late as they delay nothing either, as their activations are kept. It
@@ -108,17 +101,13 @@ class Board:
         ops, n_micro = self.rules.ops, self.rules.n_micro
         counts = Counter(op.micro_batch for op in self.placed)
         if len(ops) // n_micro not in counts.values():
-            why = "no micro-batch is there whole yet: place all ops of one first"
-            return Refusal("whole", why)
+            raise Refusal("no micro-batch is there whole yet: place all ops of one first")
         if len(counts) == n_micro:
-            why = "every micro-batch has ops on the board: there is none left to place whole"
-            return Refusal("whole", why)
+            raise Refusal("every micro-batch has ops on the board: there is none left to place whole")
         new = min(set(range(n_micro)) - set(counts))
         board, new_ops = self, [op for op in ops if op.micro_batch == new]
         for op in new_ops:
-            if isinstance(at_the_end := board.place(op), Refusal):
-                return at_the_end
-            board = board._without_delay(op)[0]
+            board = board.place(op)._without_delay(op)[0]
         for op in reversed([op for op in new_ops if op.kind == "F"]):
             board = board._without_delay(op)[-1]
         return board
@@ -132,7 +121,7 @@ class Board:
         return [
             board
             for board in boards
-            if not board._cannot_run(op) and all(board.bars[other].start_s <= bars[other].start_s for other in there)
+            if not board._why_not(op) and all(board.bars[other].start_s <= bars[other].start_s for other in there)
         ]
 
     def _order_of(self, op: Op) -> tuple[Op, ...]:
@@ -145,21 +134,24 @@ class Board:
 
     # --- what may be ------------------------------------------------------------------------------
 
-    def _cannot_run(self, moved: Op) -> Refusal | None:
-        """Return why the board cannot run after a move of an op, None if it can."""
+    def _why_not(self, moved: Op) -> str:
+        """Return why the board cannot run after a move of an op, "" if it can."""
         try:
             _ = self.bars
         except ScheduleError as error:
-            why = f"{error.op} cannot run then ({error.reason})"
-            return Refusal("order", why, error.op)
+            return f"{error.op} cannot run then ({error.reason})"
         return self._no_room(moved)
 
-    def _no_room(self, moved: Op) -> Refusal | None:
-        """Refuse the first forward on the rank of an op for whose activation there is no room."""
+    def _no_room(self, moved: Op) -> str:
+        crowded = self._crowded(moved)
+        return no_room(*crowded, self.rules, self.placed) if crowded else ""
+
+    def _crowded(self, moved: Op) -> tuple[Op, list[Op]] | None:
+        """Return the first forward on the rank of an op that has no room, with those kept then."""
         rank, before = self.rules.rank_of(moved), list[Op]()
         for op, kept in self.kept(rank).items():
             if len(kept) > self.rules.cap(rank):
-                return no_room(op, self.rules, before, self.placed)
+                return op, before
             before = kept
         return None
 
@@ -230,4 +222,4 @@ class Board:
     @cached_property
     def bubble(self) -> float:
         """The idle share of the ranks' time on a finished board."""
-        return bubble_fraction(simulate(self.to_schedule(), **self.rules.simulated))
+        return bubble_fraction(self.rules.timed._replace(schedule=self.to_schedule()).simulate())

@@ -9,12 +9,14 @@ tried: in any way to finish another one and all that comes of it could change pl
 
 from __future__ import annotations
 
+import contextlib
 import math
 from functools import lru_cache
 from typing import NamedTuple
 
 from labkit.explore.puzzle.board import Board
 from labkit.explore.puzzle.levels import Level
+from labkit.explore.puzzle.rules import Refusal
 from labkit.schedule import Op
 
 SEARCHED = 1000  # boards a search looks at before it gives up
@@ -54,8 +56,11 @@ def candidates(board: Board) -> dict[Op, Board]:
         group = (op.stage, op.kind)
         if group not in first or arrival_s < first[group][0]:
             first[group] = (arrival_s, op)
-    after = {op: board.place(op) for _, op in first.values()}
-    return {op: board for op, board in after.items() if isinstance(board, Board)}
+    after = {}
+    for _, op in first.values():
+        with contextlib.suppress(Refusal):
+            after[op] = board.place(op)
+    return after
 
 
 class _Search:

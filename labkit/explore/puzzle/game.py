@@ -13,8 +13,6 @@ from labkit.explore.puzzle.levels import LEVELS, MEANINGS, YOURS, level
 from labkit.explore.puzzle.rules import OF_KIND, Refusal
 from labkit.schedule import Op
 
-_Said = Callable[[Board], str]  # what is said of the board after a move
-
 
 class Game:
     """A level and its boards so far. What a reader does returns the sentence that answers it.
@@ -73,14 +71,6 @@ class Game:
         by_rank = sorted(offers, key=lambda op: (board.rules.rank_of(op), offers[op].start_s, op))
         return {op: offers[op] for op in by_rank}
 
-    def placeable(self) -> list[Op]:
-        """Return the offers that can be placed now: of a whole way the next one of each rank."""
-        offers = list(self.offers())
-        if self.assistance == 3:
-            ranks = [self.board.rules.rank_of(op) for op in offers]
-            offers = [op for i, op in enumerate(offers) if ranks[i] not in ranks[:i]]
-        return [op for op in offers if isinstance(self.board.place(op), Board)]
-
     # --- what a reader does -----------------------------------------------------------------------
 
     def press(self, key: str) -> str:
@@ -99,7 +89,10 @@ class Game:
             "[": lambda: self.swap(-1),
             "]": lambda: self.swap(1),
         }
-        return actions[key]() if key in actions else f"{key} means nothing here."
+        try:
+            return actions[key]() if key in actions else f"{key} means nothing here."
+        except Refusal as why:
+            return f"No: {why}."
 
     def choose_rank(self, rank: int) -> str:
         n_ranks = self.board.rules.n_ranks
@@ -113,12 +106,9 @@ class Game:
 
     def place(self, op: Op, why: str = "") -> str:
         """Place ``op`` after the last op of its rank."""
-
-        def said(after: Board) -> str:
-            start_s, end_s = after.bars[op]
-            return f"{op} on rank {self.rank} from {start_s:g} to {end_s:g}{why and f': {why}'}."
-
-        return self._go_on(self.board.place(op), op, said)
+        self._go_on(self.board.place(op), op)
+        start_s, end_s = self.board.bars[op]
+        return self._with_advice(f"{op} on rank {self.rank} from {start_s:g} to {end_s:g}{why and f': {why}'}.")
 
     def place_next(self, kind: str) -> str:
         """Place on the rank that is chosen its op of ``kind`` that may start first."""
@@ -126,39 +116,33 @@ class Game:
         if kind not in rules.kinds:
             whole = "whole here: place it with b"
             split = "split here: place the gradient of the input (i), later that of the weights (w)"
-            return f"No: a backward pass is {whole if 'B' in rules.kinds else split}."
+            raise Refusal(f"a backward pass is {whole if 'B' in rules.kinds else split}")
         here = rules.ops_of_rank[self.rank]
         left = [op for op in here if op.kind == kind and op not in self.board.placed]
         if not left:
-            return f"No: every {OF_KIND[kind]} of rank {self.rank} is placed."
+            raise Refusal(f"every {OF_KIND[kind]} of rank {self.rank} is placed")
         return self.place(next((op for op in self._ready() if op.kind == kind), left[0]))
 
     def place_micro_batch(self) -> str:
-        def said(after: Board) -> str:
-            new = min(after.placed - before).micro_batch
-            return f"Micro-batch {new} is placed whole, as early as it delays nothing."
-
         before = self.board.placed
-        return self._go_on(self.board.place_micro_batch(), None, said)
+        self._go_on(self.board.place_micro_batch())
+        new = min(self.board.placed - before).micro_batch
+        return self._with_advice(f"Micro-batch {new} is placed whole, as early as it delays nothing.")
 
     def remove(self) -> str:
         """Remove the op that is chosen, or else the last one of the rank."""
-        if (op := self._chosen()) is None:
-            return f"No: rank {self.rank} has no op to remove."
-        return self._go_on(self.board.remove(op), None, lambda _: f"{op} is removed.")
+        op = self._chosen("remove")
+        self._go_on(self.board.remove(op))
+        return self._with_advice(f"{op} is removed.")
 
     def swap(self, direction: int) -> str:
         """Let the op that is chosen, or else the last one, change places with one of its rank."""
-        if (op := self._chosen()) is None:
-            return f"No: rank {self.rank} has no op to move."
-
-        def said(after: Board) -> str:
-            order, beside = after.orders[self.rank], "before" if direction < 0 else "after"
-            other, start_s = order[order.index(op) - direction], after.bars[op].start_s
-            now = f"{op} now runs {beside} {other}, from {start_s:g} on"
-            return f"{now}; every op is as early as this order lets it be."
-
-        return self._go_on(self.board.swap(op, direction), op, said)
+        op = self._chosen("move")
+        self._go_on(self.board.swap(op, direction), op)
+        order, beside = self.board.orders[self.rank], "before" if direction < 0 else "after"
+        other, start_s = order[order.index(op) - direction], self.board.bars[op].start_s
+        now = f"{op} now runs {beside} {other}, from {start_s:g} on"
+        return self._with_advice(f"{now}; every op is as early as this order lets it be.")
 
     def pick(self, op: Op) -> str:
         """Place an op that is offered, or choose one that is there, to remove or move it."""
@@ -166,14 +150,18 @@ class Game:
         if op in self.board.placed:
             self.rank, self.chosen = home[op.stage], op
             return f"{op} is chosen: x removes it, [ and ] move it in its rank's order."
-        here = [other for other in self.offers() if home[other.stage] == home.get(op.stage)]
-        out_of_turn = self.assistance == 3 and op in here[1:]
-        if out_of_turn and isinstance(self.board.place(op), Board):
-            return f"No: on this way rank {home[op.stage]} runs {here[0]} before {op}."
-        return self.place(op)
+        try:
+            self.board.place(op)
+            here = [other for other in self.offers() if home[other.stage] == home[op.stage]]
+            if self.assistance == 3 and op in here[1:]:
+                raise Refusal(f"on this way rank {home[op.stage]} runs {here[0]} before {op}")
+            return self.place(op)
+        except Refusal as why:
+            return f"No: {why}."
 
     def clear(self) -> str:
-        return self._go_on(Board(self.level.rules), None, lambda _: "The board is empty.")
+        self._go_on(Board(self.level.rules))
+        return self._with_advice("The board is empty.")
 
     def undo(self) -> str:
         return self._go_to(self.before, self.undone, "undo", "Undone")
@@ -204,24 +192,23 @@ class Game:
         here = [op for op in candidates(board) if board.rules.rank_of(op) == self.rank]
         return sorted(here, key=lambda op: (board.bars[op].start_s, op.micro_batch))
 
-    def _chosen(self) -> Op | None:
+    def _chosen(self, to_do: str) -> Op:
+        """Return the op that is chosen, or else the last one of the rank."""
         if self.chosen in self.board.placed:
             return self.chosen
-        return next(reversed(self.board.orders[self.rank]), None)
+        if not (order := self.board.orders[self.rank]):
+            raise Refusal(f"rank {self.rank} has no op to {to_do}")
+        return order[-1]
 
-    def _go_on(self, after: Board | Refusal, chosen: Op | None, said: _Said) -> str:
-        """Make ``after`` the board, unless the move is refused."""
-        if isinstance(after, Refusal):
-            return f"No: {after}."
+    def _go_on(self, after: Board, chosen: Op | None = None) -> None:
         self.before.append(self.board)
         self.board, self.undone, self.chosen = after, [], chosen
         self.rank = self.board.rules.rank_of(chosen) if chosen else self.rank
-        return self._with_advice(said(after))
 
     def _go_to(self, boards: list[Board], back: list[Board], do: str, done: str) -> str:
         """Go to the last one of ``boards``, if there is one, and say what that changes."""
         if not boards:
-            return f"No: there is nothing to {do}."
+            raise Refusal(f"there is nothing to {do}")
         back.append(self.board)
         self.board, self.chosen = boards.pop(), None
         return self._with_advice(f"{done}: {_difference(back[-1], self.board)}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from labkit.explore.puzzle.board import Bar, Board
 from labkit.explore.puzzle.completion import complete
@@ -13,23 +13,21 @@ from labkit.schedule import Op
 ASSISTANCE = ("none", "what may be placed", "and what to place next", "and the whole way")
 
 
-@dataclass(frozen=True)
-class Hint:
+class Hint(NamedTuple):
     """What to do next. Printed, it is all that there is to say.
 
     ``sentence`` says the move, ``op``, None where there is none to make, and ``why`` its reason.
-    ``about_par`` says that par is lost and that ``undo`` moves have to be taken back first for it
-    to be within reach again; "" and 0 where it is.
+    ``about_par`` says that par is lost and how many moves have to be taken back first for it to be
+    within reach again; "" where it is.
     """
 
     sentence: str
-    op: Op | None = None
-    why: str = ""
-    about_par: str = ""
-    undo: int = 0
+    op: Op | None
+    why: str
+    about_par: str
 
     def __str__(self) -> str:
-        return " ".join(filter(None, [self.sentence, self.about_par]))
+        return f"{self.sentence} {self.about_par}".strip()
 
 
 def hint(board: Board, level: Level, before: Sequence[Board] = ()) -> Hint:
@@ -37,14 +35,13 @@ def hint(board: Board, level: Level, before: Sequence[Board] = ()) -> Hint:
 
     ``before`` are the boards that undo goes back to, the latest one last.
     """
-    undo, about_par = _undo(board, level, before)
+    about_par = _about_par(board, level, before)
     best, next_ops = complete(board, level).board, list(way(board, level))
     if not best or not next_ops:
-        sentence = "" if about_par else "All is placed, and at par."
-        return Hint(sentence, about_par=about_par, undo=undo)
+        return Hint("" if about_par else "All is placed, and at par.", None, "", about_par)
     op, why = next_ops[0], _why(next_ops[0], board, best)
     where = f"on rank {board.rules.rank_of(op)} at {best.bars[op].start_s:g}"
-    return Hint(f"Place {op} next, {where}: {why}.", op, why, about_par, undo)
+    return Hint(f"Place {op} next, {where}: {why}.", op, why, about_par)
 
 
 def way(board: Board, level: Level) -> dict[Op, Bar]:
@@ -61,11 +58,11 @@ def way(board: Board, level: Level) -> dict[Op, Bar]:
 # --- is par lost? ---------------------------------------------------------------------------------
 
 
-def _undo(board: Board, level: Level, before: Sequence[Board]) -> tuple[int, str]:
-    """Return how many moves to undo for par to be in reach again, and say so; 0 and "" if it is."""
+def _about_par(board: Board, level: Level, before: Sequence[Board]) -> str:
+    """Say how many moves to undo for par to be in reach again, "" if it is."""
     best = complete(board, level)
     if best.result_s <= level.par_s:
-        return 0, ""
+        return ""
     moves_back = enumerate(reversed(before), start=1)
     reached = (n for n, board in moves_back if complete(board, level).result_s <= level.par_s)
     number = next(reached, 0)
@@ -77,7 +74,7 @@ def _undo(board: Board, level: Level, before: Sequence[Board]) -> tuple[int, str
         here = f"From here {best.result_s:g} {how_sure}; par is {level.par_s:g}"
     else:
         here = f"{'There is' if best.certain else 'I find'} no way on from here"
-    return number, f"{here}: {moves} for par."
+    return f"{here}: {moves} for par."
 
 
 # --- why this op ----------------------------------------------------------------------------------

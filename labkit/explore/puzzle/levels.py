@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from labkit.base.checks import check_number, is_whole
 from labkit.explore.puzzle.board import Board
 from labkit.explore.puzzle.rules import Rules
+from labkit.explore.schedules.measure import TimedSchedule
 from labkit.schedule import (
     Op,
     Schedule,
@@ -19,9 +21,6 @@ from labkit.schedule import (
     zero_bubble_v,
 )
 from labkit.schedule.papers import divides_into_rounds
-
-WHOLE = {"F": 1.0, "B": 2.0}
-SPLIT = {"F": 1.0, "I": 1.0, "W": 1.0}
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +47,7 @@ class Level:
     @cached_property
     def reference_board(self) -> Board:
         """The finished board of the schedule that sets par, with its micro-batches in order."""
-        return Board(self.rules, tuple(map(tuple, self.rules.schedule.ops)))
+        return Board(self.rules, tuple(map(tuple, self.rules.timed.schedule.ops)))
 
     @cached_property
     def par_s(self) -> float:
@@ -66,13 +65,10 @@ class Level:
 def level(number: int) -> Level:
     """Return level ``number``, counted from 1.
 
-    Raises TypeError for what is no whole number, ValueError for a level that does not exist.
+    Raises TypeError for what is no number, ValueError for a level that does not exist.
     """
-    message = f"level is {number!r}, expected a whole number from 1 to {len(LEVELS)}"
-    if isinstance(number, bool) or not isinstance(number, int):
-        raise TypeError(message)
-    if not 1 <= number <= len(LEVELS):
-        raise ValueError(message)
+    expected = f"a whole number from 1 to {len(LEVELS)}"
+    check_number("level", number, lambda number: is_whole(number) and 1 <= number <= len(LEVELS), expected)
     return LEVELS[number - 1]
 
 
@@ -83,14 +79,14 @@ LEVELS = [
         asks="Rank 0 has the first half of a model (stage 0), rank 1 the second (stage 1). Take "
         "one micro-batch forward (F) through both and backward (B) again; 1B0 is stage 1, "
         "backward, micro-batch 0.",
-        rules=Rules(gpipe(2, 1), WHOLE),
+        rules=Rules(TimedSchedule(gpipe(2, 1))),
         named=False,
     ),
     Level(
         "Two at once",
         teaches="While one rank works for one micro-batch, the other can work for the next.",
         asks="Two micro-batches. One after the other they would take twice as long as one: overlap them.",
-        rules=Rules(gpipe(2, 2), WHOLE),
+        rules=Rules(TimedSchedule(gpipe(2, 2))),
         named=False,
     ),
     Level(
@@ -99,7 +95,7 @@ LEVELS = [
         asks="What a forward computes, its activation, is kept until the backward of that "
         "micro-batch has ended, and now a rank has room for few. Place four micro-batches, and end "
         "as early as you would with room for all.",
-        rules=Rules(one_f_one_b(3, 4), WHOLE, caps=[3, 2, 1]),
+        rules=Rules(TimedSchedule(one_f_one_b(3, 4)), caps=[3, 2, 1]),
     ),
     Level(
         "Room for all",
@@ -108,7 +104,7 @@ LEVELS = [
         "which does all forwards before any backward.",
         asks="Four ranks, four micro-batches, room for all activations. How much of the ranks' "
         "time is idle at best, and does it matter when the backward passes begin?",
-        rules=Rules(gpipe(4, 4), WHOLE),
+        rules=Rules(TimedSchedule(gpipe(4, 4))),
         then={
             "1F1B": "Now clear the board, put all forwards first, and compare what the ranks keep.",
             "GPipe": "Now clear the board, let each backward go as soon as it may, and compare what the ranks keep.",
@@ -120,7 +116,7 @@ LEVELS = [
         "activations, however many micro-batches there are.",
         asks="Four ranks, six micro-batches, and the later a rank, the less room it has. End as "
         "early as with room for all.",
-        rules=Rules(one_f_one_b(4, 6), WHOLE, caps=[4, 3, 2, 1]),
+        rules=Rules(TimedSchedule(one_f_one_b(4, 6)), caps=[4, 3, 2, 1]),
     ),
     Level(
         "A slow stage",
@@ -128,10 +124,13 @@ LEVELS = [
         asks="Stage 1 takes twice as long as the others. Keep rank 1 busy from its first op to its "
         "last; ranks 0 and 1 have room for one activation more than in level 3.",
         rules=Rules(
-            Schedule.from_csv(
-                "0F0,0F1,0F2,0F3,0B0,0B1,0B2,0B3\n1F0,1F1,1F2,1B0,1F3,1B1,1B2,1B3\n2F0,2B0,2F1,2B1,2F2,2B2,2F3,2B3\n"
+            TimedSchedule(
+                Schedule.from_csv(
+                    "0F0,0F1,0F2,0F3,0B0,0B1,0B2,0B3\n1F0,1F1,1F2,1B0,1F3,1B1,1B2,1B3\n2F0,2B0,2F1,2B1,2F2,2B2,2F3,2B3"
+                ),
+                forward=[1.0, 2.0, 1.0],
+                backward=[2.0, 4.0, 2.0],
             ),
-            {"F": [1.0, 2.0, 1.0], "B": [2.0, 4.0, 2.0]},
             caps=[4, 3, 1],
         ),
     ),
@@ -141,9 +140,9 @@ LEVELS = [
         asks="What one rank sends is at the other 1 later. Never let rank 1 wait between its ops: "
         "how many forwards must rank 0 be ahead?",
         rules=Rules(
-            Schedule.from_csv("0F0,0F1,0F2,0B0,0F3,0B1,0B2,0B3\n1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3\n"),
-            WHOLE,
-            hop=1.0,
+            TimedSchedule(
+                Schedule.from_csv("0F0,0F1,0F2,0B0,0F3,0B1,0B2,0B3\n1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3"), hop=1.0
+            ),
             caps=[3, 1],
         ),
     ),
@@ -152,14 +151,14 @@ LEVELS = [
         teaches="Only the gradient of the input (I) is awaited elsewhere; that of the weights (W) can fill a gap.",
         asks="Each backward is split into I, which the stage before waits for, and W, which nobody "
         "waits for, but which frees the activation. Use W where a rank would be idle.",
-        rules=Rules(zero_bubble_h1(2, 3), SPLIT, caps=[2, 2]),
+        rules=Rules(TimedSchedule(zero_bubble_h1(2, 3)), caps=[2, 2]),
     ),
     Level(
         "W in the gaps",
         teaches="ZB-H1 (zero bubble, though not quite): with W in the gaps the bubble is a third "
         "of 1F1B's, in the memory of 1F1B's first rank.",
         asks="Three ranks, five micro-batches. The last rank has to begin late: let it never wait after that.",
-        rules=Rules(zero_bubble_h1(3, 5), SPLIT, caps=[3, 3, 3]),
+        rules=Rules(TimedSchedule(zero_bubble_h1(3, 5)), caps=[3, 3, 3]),
     ),
     Level(
         "No gap at all",
@@ -167,7 +166,7 @@ LEVELS = [
         "of n ranks, no rank waits between its first op and its last.",
         asks="The same, with room for more activations. What counts is now each rank's own time, "
         "from its first op to its last: leave no gap in any of them.",
-        rules=Rules(zero_bubble_h2(3, 5), SPLIT, caps=[5, 5, 5]),
+        rules=Rules(TimedSchedule(zero_bubble_h2(3, 5)), caps=[5, 5, 5]),
         goal="span",
     ),
     Level(
@@ -177,7 +176,7 @@ LEVELS = [
         asks="The model is cut in four: rank 0 has stages 0 and 2, rank 1 stages 1 and 3. A "
         "micro-batch passes each rank twice on its way, so beware of filling a rank with what "
         "cannot come back.",
-        rules=Rules(interleaved(2, 4, 2), WHOLE, caps=[5, 3]),
+        rules=Rules(TimedSchedule(interleaved(2, 4, 2)), caps=[5, 3]),
     ),
     Level(
         "Down and up again",
@@ -185,7 +184,7 @@ LEVELS = [
         "waits between its first op and its last, in the memory of 1F1B.",
         asks="Rank 0 has stages 0 and 3, rank 1 has 1 and 2, so that the last stage is where the "
         "first one is. Let no rank wait between its first op and its last.",
-        rules=Rules(zero_bubble_v(2, 3), SPLIT, caps=[4, 4]),
+        rules=Rules(TimedSchedule(zero_bubble_v(2, 3)), caps=[4, 4]),
         goal="span",
     ),
 ]

@@ -1,18 +1,17 @@
 """Say what holds in a puzzle: where stages are, how long ops take, how much ranks may keep.
 
-And say why a move breaks that: a :class:`Refusal` is data, with a sentence that names the op that
-blocks.
+And say why a move breaks that, in a sentence that names the op that blocks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from labkit.base.texts import listed
-from labkit.schedule import EVENT_NAMES, Op, Schedule, find_dependencies
+from labkit.explore.schedules.measure import TimedSchedule
+from labkit.schedule import EVENT_NAMES, Op, find_dependencies
 
 OF_KIND = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
 
@@ -21,45 +20,37 @@ OF_KIND = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight 
 class Rules:
     """What the ops of a puzzle are, and what they need.
 
-    They are those of ``schedule``, which also says where each stage is. ``times`` gives by kind of
-    op the seconds of all stages, or of each: F and B, or F, I and W where the backward pass is
-    split. ``hop`` is the delay of an activation or gradient from one rank to another. ``caps[r]``
-    is the most activations that rank r may keep, each from the start of its F to the end of its B
-    (or W); None is no limit.
+    They are those of a schedule, which also says where each stage is, with their times: ``timed``.
+    ``caps[r]`` is the most activations that rank r may keep, each from the start of its F to the
+    end of its B (or W); None is no limit.
     """
 
-    schedule: Schedule
-    times: Mapping[str, float | Sequence[float]]
-    hop: float = 0.0
+    timed: TimedSchedule
     caps: Sequence[int] | None = None
 
     @property
     def n_ranks(self) -> int:
-        return self.schedule.n_ranks
+        return self.timed.schedule.n_ranks
 
     @property
     def n_micro(self) -> int:
-        return self.schedule.n_micro
+        return self.timed.schedule.n_micro
 
-    @property
+    @cached_property
     def kinds(self) -> str:
         """The kinds of op, in the order in which a micro-batch meets them."""
-        return "".join(self.times)
+        there = {op.kind for op in self.ops}
+        return "".join(kind for kind in EVENT_NAMES if kind in there)
 
     @property
     def freeing_kind(self) -> str:
         """The kind whose end frees an activation."""
         return self.kinds[-1]
 
-    @property
-    def simulated(self) -> dict[str, Any]:
-        """The times as :func:`labkit.simulate.simulate` takes them."""
-        return {EVENT_NAMES[kind]: times for kind, times in self.times.items()} | {"hop": self.hop}
-
     @cached_property
     def homes(self) -> dict[int, int]:
         """By stage, its rank."""
-        ranks = enumerate(self.schedule.ops)
+        ranks = enumerate(self.timed.schedule.ops)
         return {op.stage: rank for rank, ops in ranks for op in ops}
 
     def rank_of(self, op: Op) -> int:
@@ -82,7 +73,7 @@ class Rules:
             forward = op.kind == "F"
             return op.micro_batch, not forward, op.stage if forward else -op.stage, op.kind
 
-        return sorted((op for ops in self.schedule.ops for op in ops), key=place)
+        return sorted((op for ops in self.timed.schedule.ops for op in ops), key=place)
 
     @cached_property
     def ops_of_rank(self) -> list[list[Op]]:
@@ -92,7 +83,7 @@ class Rules:
     @cached_property
     def inputs(self) -> dict[Op, Op | None]:
         """By op, the one whose output it takes; None for a forward of stage 0."""
-        known = find_dependencies(self.schedule)
+        known = find_dependencies(self.timed.schedule)
         needed = [None if number is None else known.ops[number] for number in known.input_op]
         inputs = dict(zip(known.ops, needed, strict=True))
         return {op: inputs[op] for op in self.ops}
@@ -105,16 +96,14 @@ class Rules:
 
     @cached_property
     def duration_s(self) -> dict[Op, float]:
-        def seconds(times: float | Sequence[float], stage: int) -> float:
-            return float(times[stage] if isinstance(times, Sequence) else times)
-
-        return {op: seconds(self.times[op.kind], op.stage) for op in self.ops}
+        by_kind = {kind: self.timed.per_stage(EVENT_NAMES[kind]) for kind in self.kinds}
+        return {op: by_kind[op.kind][op.stage] for op in self.ops}
 
     @cached_property
     def delay_s(self) -> dict[Op, float]:
         """By op, the time that its input is under way to it."""
         home = {op: self.rank_of(op) for op in self.ops}
-        return {op: self.hop if home[op] != home[needed or op] else 0.0 for op, needed in self.inputs.items()}
+        return {op: self.timed.hop if home[op] != home[needed or op] else 0.0 for op, needed in self.inputs.items()}
 
     @cached_property
     def tail_s(self) -> dict[Op, float]:
@@ -130,47 +119,22 @@ class Rules:
 # --- why not --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """Why a move is refused. Printed, it is its ``sentence``.
-
-    ==========  ===================================================================================
-    unknown     the puzzle has no such op
-    placed      the op is on the board already
-    absent      the op is not on the board
-    dependency  what the op needs is not placed
-    memory      the rank would keep more activations than it may
-    needed      another op needs this one
-    order       the rank cannot run its ops in this order
-    whole       no micro-batch is there whole, or there is none left to place
-    ==========  ===================================================================================
-
-    ``op`` is the op that was to be placed or removed, ``blocker`` the one that is in its way.
-    """
-
-    code: str
-    sentence: str
-    op: Op | None = None
-    blocker: Op | None = None
-
-    def __str__(self) -> str:
-        return self.sentence
+class Refusal(Exception):
+    """A move that cannot be made. Printed, it says why and names the op that blocks."""
 
 
-def missing_input(op: Op, needed: Op) -> Refusal:
+def missing_input(op: Op, needed: Op) -> str:
     if needed.stage == op.stage:
         output = f"{needed}, the {OF_KIND[needed.kind]} of its own stage"
     else:
         output = f"the {'activation' if needed.kind == 'F' else 'gradient'} of {needed}"
-    why = f"{op} needs {output}, which is not placed yet"
-    return Refusal("dependency", why, op, needed)
+    return f"{op} needs {output}, which is not placed yet"
 
 
-def no_room(op: Op, rules: Rules, kept: Sequence[Op], placed: Collection[Op]) -> Refusal:
-    """Refuse the forward ``op``, as its rank has no room beside the activations of ``kept``."""
-    rank, freeing = rules.rank_of(op), [rules.freed_by(forward) for forward in kept]
+def no_room(op: Op, kept: Sequence[Op], rules: Rules, placed: Collection[Op]) -> str:
+    """Say that the rank of the forward ``op`` has no room beside the activations of ``kept``."""
+    freeing = [rules.freed_by(forward) for forward in kept]
     count, those = ("1 activation", "that") if len(kept) == 1 else (f"{len(kept)} activations", "those")
     stays = f"it keeps {those} of {listed(kept)} until {listed(freeing, 'or')} has ended"
     missing = "" if freeing[0] in placed else f", and {freeing[0]} is not placed yet"
-    why = f"rank {rank} has room for {count}: {stays}{missing}. {op} has to wait"
-    return Refusal("memory", why, op, freeing[0])
+    return f"rank {rules.rank_of(op)} has room for {count}: {stays}{missing}. {op} has to wait"

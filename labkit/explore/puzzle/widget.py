@@ -16,10 +16,11 @@ from labkit.explore.puzzle.hints import ASSISTANCE
 from labkit.explore.puzzle.levels import LEVELS
 from labkit.explore.puzzle.picture import alt_text, axis, board_panel, shown, static_form, table
 from labkit.explore.puzzle.rules import OF_KIND, Rules
+from labkit.explore.schedules.measure import run_schedule
 from labkit.explore.schedules.tables import gap_as_html
 from labkit.explore.static_fallback import StaticForm
 from labkit.explore.timeline import Timeline
-from labkit.schedule import Op, Schedule
+from labkit.schedule import EVENT_NAMES, Op, Schedule
 
 _CHOSEN = "the op that is chosen, or the last one"
 _SWAP = f"Let {_CHOSEN}, change places with the one"
@@ -32,17 +33,16 @@ _BUTTONS = {  # by key
     "s": ("Micro-batch", "Place the next one whole, as early as it delays nothing"),
     "h": ("Hint", "What to do next, and why; again: do it"),
 }
-MOST_OFFERS = 12  # buttons: in no level has more than 3 kinds of op for each of 4 stages
 
 
 def schedule_puzzle(level: int = 1) -> SchedulePuzzle:
     """Return a puzzle: build the schedule of ``level``, 1 to 12, op by op.
 
-    Click an outlined op to place it, or press its button, or use keys in the picture: "keys" lists
-    them. A move that cannot be is refused with the reason. ``puzzle.schedule`` is the schedule once
+    Click an outlined op to place it, or use buttons, or keys in the picture: "keys" lists them. A
+    move that cannot be is refused with the reason. ``puzzle.schedule`` is the schedule once
     it is finished, ``puzzle.csv`` what is placed so far.
 
-    Raises TypeError for a level that is no whole number, ValueError for one that does not exist.
+    Raises TypeError for a level that is no number, ValueError for one that does not exist.
     """
     return SchedulePuzzle(level)
 
@@ -50,15 +50,12 @@ def schedule_puzzle(level: int = 1) -> SchedulePuzzle:
 class SchedulePuzzle(Explorer):
     """A :class:`Game` with a Timeline, buttons and a line that answers every move.
 
-    ``run`` runs a schedule on real ranks: :func:`labkit.explore.schedules.measure.run_schedule`
-    unless given. A cell can use the controls too: ``puzzle.press("f")``,
-    ``puzzle.assistance.value = 2``.
+    A cell can use the controls too: ``puzzle.press("f")``, ``puzzle.assistance.value = 2``.
     """
 
-    def __init__(self, level: int = 1, run: Callable[..., Any] | None = None):
+    def __init__(self, level: int = 1):
         self._games = {level: Game(level)}
         self.game = self._games[level]
-        self._run = run
         self.text = ipywidgets.HTML()
         narrow: Any = {"button_width": "70px"}
         self.rank = ipywidgets.ToggleButtons(style=narrow, layout=ipywidgets.Layout(width="auto"))
@@ -66,19 +63,14 @@ class SchedulePuzzle(Explorer):
             kind: self._button(name, f"Place the next {name} ({kind}) of the rank", kind.lower())
             for kind, name in OF_KIND.items()
         }
-        offers = [self._button("", "", partial(self._offer, i)) for i in range(MOST_OFFERS)]
-        self.offers = ipywidgets.HBox(offers, layout=_wrapped(min_height=_ROW))
-        self.done = ipywidgets.HTML()
+        self.done = ipywidgets.HTML(layout=ipywidgets.Layout(min_height="36px"))  # so that nothing moves at par
         self.buttons = {key: self._button(name, f"{tooltip} ({key})", key) for key, (name, tooltip) in _BUTTONS.items()}
         self.clear = self._button("Clear", "Empty the board", self._clear)
         options = [(shown, assistance) for assistance, shown in enumerate(ASSISTANCE)]
         self.assistance = ipywidgets.Dropdown(description="Show", options=options)
         self.previous = self._button("Previous level", "", lambda: self.go_to(self.game.number - 1))
         self.next = self._button("Next level", "", lambda: self.go_to(self.game.number + 1))
-        self.csv_button = self._button("CSV", "Show the schedule as torch's CSV", self._show_csv)
-        self.csv_text = ipywidgets.Textarea(description="CSV", disabled=True)
         self.runs = RunButtons("Run it", self._run_it, self.say)
-        self.measured: Timeline | None = None
         self.run_shown = ipywidgets.VBox()
         self.table = ipywidgets.HTML()
         timeline = Timeline()
@@ -149,7 +141,6 @@ class SchedulePuzzle(Explorer):
         self.assistance.value = game.assistance
         self.previous.disabled, self.next.disabled = game.number == 1, game.number == len(LEVELS)
         self.run_shown.children = []
-        self.csv_text.layout.display = "none"
         self._after(f"{_CLICK if game.assistance else _UNAIDED} {_ORDER}")
 
     def _after(self, said: str) -> None:
@@ -160,12 +151,8 @@ class SchedulePuzzle(Explorer):
         self.buttons["u"].disabled = not game.before
         self.buttons["r"].disabled = not game.undone
         self.runs.start.disabled = not game.board.finished
-        self.csv_text.value = self.csv
         self.table.value = table_html(table(game))
         self.done.value = _what_was_learned(game) if game.at_par else ""
-        self.done.layout.display = "" if game.at_par else "none"  # in the place of the offers
-        self.offers.layout.display = "none" if game.at_par else ""
-        self._show_offers()
 
     # --- what a reader does -----------------------------------------------------------------------
 
@@ -183,23 +170,6 @@ class SchedulePuzzle(Explorer):
     def _clear(self) -> None:
         self._after(self.game.clear())
 
-    def _offer(self, number: int) -> None:
-        """Place the op that the button of this number offers."""
-        self.place(self.game.placeable()[number])
-        offered = len(self.game.placeable())
-        if 0 < offered <= number < MOST_OFFERS:  # this button has gone, and keyboard focus with it
-            self.offers.children[offered - 1].focus()
-
-    def _show_offers(self) -> None:
-        """Write the offered ops on the buttons, which stay the same ones, so that focus stays."""
-        board, offers = self.board, self.game.placeable()
-        for button, op in zip(self.offers.children, offers, strict=False):
-            at = f"at {board.bars[op].start_s:g}"
-            button.description = f"{op} {at}"
-            button.tooltip = f"Place {op} on rank {board.rules.rank_of(op)} {at}"
-        for number, button in enumerate(self.offers.children):
-            button.layout.display = "" if number < len(offers) else "none"
-
     def _choose_rank(self) -> None:
         if self.rank.value is not None and self.rank.value != self.game.rank:
             self._after(self.game.choose_rank(self.rank.value))
@@ -208,24 +178,13 @@ class SchedulePuzzle(Explorer):
         if self.assistance.value != self.game.assistance:
             self._after(self.game.assist(self.assistance.value))
 
-    def _show_csv(self) -> None:
-        shown = self.csv_text.layout.display == "none"
-        self.csv_text.layout.display = "" if shown else "none"
-        if shown:
-            in_a_cell = "in a cell: puzzle.csv, and puzzle.schedule"
-            self.say(f"The schedule as torch's runtime reads it; {in_a_cell}.")
-
     def _run_it(self) -> str:
         """Run the schedule on real ranks, and show the run over what it should be."""
-        from labkit.explore.schedules.measure import run_schedule
-
-        schedule = self.schedule
-        if self.measured is not None and self.measured in self.run_shown.children:
-            self.run_shown.children = [ipywidgets.HTML(_RUN_BEFORE), *self.run_shown.children[-2:]]
-        run = (self._run or run_schedule)(schedule, **self.board.rules.simulated)
+        self.run_shown.children = []
+        run = run_schedule(*self.board.rules.timed._replace(schedule=self.schedule))
         title = f"Level {self.game.number}, on real ranks"
-        self.measured = Timeline(run.measured, run.schedule, run.ideal, title=title)
-        self.run_shown.children = [self.measured, ipywidgets.HTML(gap_as_html("This run", run.gap))]
+        measured = Timeline(run.measured, run.schedule, run.ideal, title=title)
+        self.run_shown.children = [measured, ipywidgets.HTML(gap_as_html("This run", run.gap))]
         return f"{run.note} The run lies under what was predicted, below."
 
     # --- the page ---------------------------------------------------------------------------------
@@ -235,26 +194,22 @@ class SchedulePuzzle(Explorer):
             self.text,
             timeline,
             self.done,
-            self.offers,
             ipywidgets.HBox([self.rank, *self.kinds.values()], layout=_wrapped()),
             ipywidgets.HBox([*self.buttons.values(), self.clear], layout=_wrapped()),
             ipywidgets.HBox([self.assistance, self.previous, self.next], layout=_wrapped()),
-            ipywidgets.HBox([self.runs, self.csv_button], layout=_wrapped()),
-            self.csv_text,
+            self.runs,
             self.table,
             self.run_shown,
         ]
 
 
-def _wrapped(**layout: str) -> ipywidgets.Layout:
-    return ipywidgets.Layout(flex_flow="row wrap", **layout)
+def _wrapped() -> ipywidgets.Layout:
+    return ipywidgets.Layout(flex_flow="row wrap")
 
 
-_ROW = "36px"  # height of a row of buttons
 _ORDER = "An op goes after the last one of its rank; Earlier and Later change a rank's order."
-_CLICK = "Click an outlined op to place it, or press its button below; keys work in the picture."
+_CLICK = "Click an outlined op to place it, or use the buttons below; keys work in the picture."
 _UNAIDED = "Choose a rank below and place its next op, or use keys in the picture."
-_RUN_BEFORE = "<p>This is the run before:</p>"
 _GOALS = {
     "makespan": "End as early as you can",
     "span": "Let each rank be done as soon as you can after its own first op",
@@ -276,18 +231,17 @@ def _what_was_learned(game: Game) -> str:
     """Return the line that stays while the board is at par, as HTML."""
     on = " Go on with n in the picture, or with Next level." if game.number < len(LEVELS) else ""
     learned = f"✓ Par reached. What this level teaches: {game.level.teaches}{on}"
-    style = f"margin: 0; min-height: {_ROW}; line-height: 1.4; font-weight: 600"
-    return f'<p style="{style}">{html.escape(learned)}</p>'
+    return f'<p style="margin: 0; line-height: 1.4; font-weight: 600">{html.escape(learned)}</p>'
 
 
 def _rules_in_words(rules: Rules) -> str:
-    def each(times: float | Sequence[float]) -> str:
-        if isinstance(times, Sequence):
-            return f"{', '.join(map('{:g}'.format, times))} (by stage)"
-        return f"{times:g}"
+    def each(times: Sequence[float]) -> str:
+        several = len(set(times)) > 1
+        return f"{', '.join(map('{:g}'.format, times))} (by stage)" if several else f"{times[0]:g}"
 
-    times = [f"{kind} ({OF_KIND[kind]}) takes {each(rules.times[kind])}" for kind in rules.kinds]
-    hop = f", and what is sent to another rank is there {rules.hop:g} later" if rules.hop else ""
+    stages = {kind: rules.timed.per_stage(EVENT_NAMES[kind]) for kind in rules.kinds}
+    times = [f"{kind} ({OF_KIND[kind]}) takes {each(seconds)}" for kind, seconds in stages.items()]
+    hop = f", and what is sent to another rank is there {rules.timed.hop:g} later" if rules.timed.hop else ""
     if not rules.caps:
         return f"{', '.join(times)}{hop}."
     by_rank = ", ".join(f"{cap} on rank {rank}" for rank, cap in enumerate(rules.caps))

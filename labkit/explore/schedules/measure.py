@@ -72,7 +72,6 @@ def run_schedule(
     *,
     unit_s: float | None = None,
     emulated: bool | None = None,
-    timeout_s: float = 30.0,
 ) -> ScheduleRun:
     """Run ``schedule`` on real ranks: a warm-up step, and one that is measured.
 
@@ -93,7 +92,7 @@ def run_schedule(
     ideal = timed.simulate()
     if emulated is None:
         emulated = hop > 0 or schedule.n_ranks > machine.cores() or not _are_products(timed)
-    measured = _measure(timed, emulated, timeout_s)
+    measured = _measure(timed, emulated)
     return ScheduleRun(schedule, ideal, measured, explain_gap(ideal, measured), unit_s, _note(timed, unit_s, emulated))
 
 
@@ -103,12 +102,12 @@ def seconds_per_unit(*timed: TimedSchedule) -> float:
     return min(OP_S / forward, *(STEP_S / makespan(each.simulate()) for each in timed))
 
 
-def _measure(timed: TimedSchedule, emulated: bool, timeout_s: float) -> pd.DataFrame:
+def _measure(timed: TimedSchedule, emulated: bool) -> pd.DataFrame:
     """Run ``timed``, whose times are seconds; return the ops of the second step, from 0 on."""
     from labkit.cost import Link
     from labkit.explore.schedules import pipeline_rank
 
-    options: dict[str, Any] = {"world_size": timed.schedule.n_ranks, "tasks": ["pipe.5"], "timeout_s": timeout_s}
+    options: dict[str, Any] = {"world_size": timed.schedule.n_ranks, "tasks": ["pipe.5"], "timeout_s": 30.0}
     if timed.hop:
         options["link"] = Link(timed.hop, _LINK_BYTES_PER_S)
     if emulated:

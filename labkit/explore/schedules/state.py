@@ -9,17 +9,29 @@ FIELDS is the one place that says which numbers there are, and what each may be.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-SCHEDULES = {  # by name in the text: the title in a menu
-    "forward": "Forward only",
-    "gpipe": "GPipe",
-    "1f1b": "1F1B",
-    "interleaved": "Interleaved 1F1B",
-    "zb-h1": "ZB-H1",
-    "zb-h2": "ZB-H2",
-    "zb-v": "ZB-V",
+from labkit.schedule import (
+    Schedule,
+    forward_only,
+    gpipe,
+    interleaved,
+    one_f_one_b,
+    zero_bubble_h1,
+    zero_bubble_h2,
+    zero_bubble_v,
+)
+
+SCHEDULES: dict[str, tuple[str, Callable[..., Schedule]]] = {  # by name in the text: title in a menu, who makes it
+    "forward": ("Forward only", forward_only),
+    "gpipe": ("GPipe", gpipe),
+    "1f1b": ("1F1B", one_f_one_b),
+    "interleaved": ("Interleaved 1F1B", interleaved),
+    "zb-h1": ("ZB-H1", zero_bubble_h1),
+    "zb-h2": ("ZB-H2", zero_bubble_h2),
+    "zb-v": ("ZB-V", zero_bubble_v),
 }
 Times = tuple[float, ...]  # one for all ranks, or one for each
 _COUNT = re.compile(r"[0-9]{1,9}")
@@ -166,35 +178,36 @@ def parse(text: str) -> State:
     """
     if not isinstance(text, str):
         raise TypeError(f"the state is a {type(text).__name__}, expected a text, such as '1f1b n=4 m=8 F=1 B=2'")
-    choices, after_vs = [DEFAULT], False
-    given: dict[str, tuple[re.Match[str], Any]] = {}
-    for i, word in enumerate(re.finditer(r"\S+", text)):
+    choices, given = [DEFAULT], dict[str, tuple[re.Match[str], Any]]()
+    words = re.finditer(r"\S+|\Z", text)  # the last one is the end
+    for i, word in enumerate(words):
         if word[0].casefold() == "vs":
-            if i == 0 or after_vs or len(choices) > 1:
+            if i == 0 or len(choices) > 1:
                 raise _wrong(word, "two schedules at most" if i else "a schedule before vs")
-            after_vs = True
-        elif after_vs or (i == 0 and "=" not in word[0]):
-            if (name := word[0].casefold()) not in SCHEDULES:
-                raise _wrong(word, f"a schedule: {', '.join(SCHEDULES)}")
-            choices = [*choices, Choice(name)] if after_vs else [Choice(name)]
-            after_vs = False
-        else:
+            choices.append(_choice(next(words)))
+        elif i == 0 and word[0] and "=" not in word[0]:
+            choices = [_choice(word)]
+        elif word[0]:
             key, value = _key_and_value(word)
             if key == "v" and choices[-1].name != "interleaved":
                 raise _wrong(word, "v= only after interleaved, whose chunks it counts")
+            if key in given:
+                raise _wrong(word, f"{key} only once")
             if key == "v":
                 choices[-1] = Choice("interleaved", value)
-            elif key in given:
-                raise _wrong(word, f"{key} only once")
             else:
                 given[key] = word, value
-    if after_vs:
-        raise StateError(len(text), "", f"a schedule after vs: {', '.join(SCHEDULES)}")
     return State(choices[0], choices[1] if len(choices) > 1 else None, **_numbers(given))
 
 
 def _wrong(word: re.Match[str], expected: str) -> StateError:
     return StateError(word.start(), word[0], expected)
+
+
+def _choice(word: re.Match[str]) -> Choice:
+    if (name := word[0].casefold()) not in SCHEDULES:
+        raise _wrong(word, f"a schedule{'' if word[0] else ' after vs'}: {', '.join(SCHEDULES)}")
+    return Choice(name)
 
 
 def _key_and_value(word: re.Match[str]) -> tuple[str, Any]:

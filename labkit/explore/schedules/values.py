@@ -2,38 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from labkit.explore.schedules.measure import TimedSchedule
-from labkit.explore.schedules.state import FIELDS, Choice, State
-from labkit.schedule import (
-    Schedule,
-    forward_only,
-    gpipe,
-    interleaved,
-    one_f_one_b,
-    zero_bubble_h1,
-    zero_bubble_h2,
-    zero_bubble_v,
-)
+from labkit.explore.schedules.state import FIELDS, SCHEDULES, Choice, State
 from labkit.schedule.papers import divides_into_rounds
 from labkit.simulate.idle import critical_ops
 from labkit.simulate.replay import Replay, attribute_delays, kept_activations
 
 # --- from a state to schedules and their times ----------------------------------------------------
-
-_MAKE: dict[str, Callable[[int, int], Schedule]] = {
-    "forward": forward_only,
-    "gpipe": gpipe,
-    "1f1b": one_f_one_b,
-    "zb-h1": zero_bubble_h1,
-    "zb-h2": zero_bubble_h2,
-    "zb-v": zero_bubble_v,
-}
 
 
 def timed_schedule(state: State, choice: Choice) -> TimedSchedule:
@@ -44,10 +24,11 @@ def timed_schedule(state: State, choice: Choice) -> TimedSchedule:
     wherever the schedule puts these. So whatever is slow stays in its place in the model.
     """
     n, m, v = state.n_ranks, n_micro_of(state), choice.chunks
+    _, make = SCHEDULES[choice.name]
     if choice.name == "interleaved":
-        schedule = replace(interleaved(n, m, v), name=f"interleaved 1F1B, {v} chunk{'s' * (v > 1)}")
+        schedule = replace(make(n, m, v), name=f"interleaved 1F1B, {v} chunk{'s' * (v > 1)}")
     else:
-        schedule = _MAKE[choice.name](n, m)
+        schedule = make(n, m)
     v = schedule.n_stages // n
     of_ranks = (np.broadcast_to(times, n) for times in state.times.values())
     forward, input_grad, weight_grad = (np.repeat(times / v, v).tolist() for times in of_ranks)

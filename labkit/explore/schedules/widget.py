@@ -19,7 +19,7 @@ from labkit.draw.picture import PAGE_IN, house_style
 from labkit.explore.events_panel import events_panel
 from labkit.explore.explorer import Explorer, RunButtons, table_html
 from labkit.explore.schedules import tables
-from labkit.explore.schedules.controls import ScheduleControls
+from labkit.explore.schedules.controls import LOOK, ScheduleControls
 from labkit.explore.schedules.measure import ScheduleRun, TimedSchedule, run_schedule, seconds_per_unit
 from labkit.explore.schedules.state import State, parse
 from labkit.explore.schedules.values import Metrics, metrics_of, n_micro_of, timed_schedule
@@ -61,35 +61,32 @@ class PredictedSchedule(NamedTuple):
 class ScheduleExplorer(Explorer):
     """Controls, one or two schedules on one time axis, their metrics, and a run on real ranks.
 
-    Values can be set from Python: ``explorer.n_micro.value = 16``, or ``explorer.text.value`` to a
-    whole state; ``explorer.state`` is what is shown. ``explorer.run()`` runs it in the cell that
-    calls it; the button does so in a thread. ``explorer.runs`` has what was measured, until a
-    control moves.
+    Values can be set from Python: ``explorer.text.value`` to a whole state, or
+    ``explorer.controls.sliders["m"].value = 16``; ``explorer.state`` is what is shown.
+    ``explorer.run()`` runs it in the cell that calls it; the button does so in a thread.
+    ``explorer.runs`` has what was measured, until a control moves.
     """
 
     def __init__(self, state: State):
-        self.controls = controls = ScheduleControls(state)
-        self.schedule, self.chunks, self.n_ranks = controls.schedule, controls.chunks, controls.n_ranks
-        self.other, self.other_chunks, self.n_micro = controls.other, controls.other_chunks, controls.n_micro
-        self.forward, self.hop, self.per_rank = controls.forward, controls.hop, controls.per_rank
-        self.input_grad, self.weight_grad, self.cap = controls.input_grad, controls.weight_grad, controls.cap
-        self.text, self.table, timeline = controls.text, ipywidgets.HTML(), Timeline()
+        self.controls, self.table, timeline = ScheduleControls(state), ipywidgets.HTML(), Timeline()
+        self.text = ipywidgets.Text(str(state), description="state", continuous_update=False, **LOOK)
+        self.text.layout.width = "auto"
         self.runner = RunButtons("Run it", self._run, self.say)
         self.state, self.runs = state, list[ScheduleRun]()
         self._showing = threading.RLock()  # the kernel's thread, that of its widgets, that of a run
-        super().__init__([controls, self.text, self.runner, timeline, self.table], timeline)
-        controls.on_change(self.guarded(self._read_controls))
+        super().__init__([self.controls, self.text, self.runner, timeline, self.table], timeline)
+        self.controls.on_change(self.guarded(self._read_controls))
         self.text.observe(self.guarded(self._read_text), "value")
         self._predict()
 
     # --- what should happen -----------------------------------------------------------------------
 
     def _read_controls(self) -> None:
-        self._show_state(self.controls.state)
+        self._show_state(self.controls.read(self.state))
 
     def _read_text(self) -> None:
         state = parse(self.text.value)
-        if state != self.controls.state:
+        if state != self.state:
             self.controls.set(state)
         self._show_state(state)
 

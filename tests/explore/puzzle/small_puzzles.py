@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import permutations, product
 
 import pandas as pd
+import pytest
 
 from labkit.explore.puzzle.board import Board
-from labkit.explore.puzzle.levels import SPLIT, WHOLE
 from labkit.explore.puzzle.rules import Refusal, Rules
+from labkit.explore.schedules.measure import TimedSchedule
 from labkit.schedule import Op, Schedule, ScheduleError, gpipe, zero_bubble_h1
-from labkit.simulate import makespan, simulate
+from labkit.simulate import makespan
 
-TWO_BY_TWO = Rules(gpipe(2, 2), WHOLE)
-ONE_EACH = Rules(gpipe(2, 2), WHOLE, caps=[1, 1])
-TWO_SPLIT = Rules(zero_bubble_h1(2, 2), SPLIT)
+TWO_BY_TWO = Rules(TimedSchedule(gpipe(2, 2)))
+ONE_EACH = Rules(TimedSchedule(gpipe(2, 2)), caps=[1, 1])
+TWO_SPLIT = Rules(TimedSchedule(zero_bubble_h1(2, 2)))
 
 
 def built(rules: Rules, ops: str) -> Board:
     """Return the board on which these ops are placed, one after the other: ``"0F0 1F0"``."""
     board = Board(rules)
     for op in map(Op.parse, ops.split()):
-        after = board.place(op)
-        assert isinstance(after, Board), f"{op}: {after}"
-        board = after
+        board = board.place(op)
     return board
 
 
-def refused(answer: Board | Refusal) -> Refusal:
-    assert isinstance(answer, Refusal), "expected a refusal"
-    return answer
+def refused(move: Callable[..., Board], *arguments: object) -> str:
+    """Return why a move is refused."""
+    with pytest.raises(Refusal) as caught:
+        move(*arguments)
+    return str(caught.value)
 
 
 def least_makespan(rules: Rules, in_order: bool = False) -> float:
@@ -48,7 +49,7 @@ def every_schedule(rules: Rules, in_order: bool) -> Iterator[tuple[Schedule, pd.
     for orders in product(*(list(_orders(rules, rank, in_order)) for rank in range(rules.n_ranks))):
         schedule = Schedule([list(order) for order in orders])
         with contextlib.suppress(ScheduleError):  # a deadlock
-            yield schedule, simulate(schedule, **rules.simulated)
+            yield schedule, rules.timed._replace(schedule=schedule).simulate()
 
 
 def _orders(rules: Rules, rank: int, in_order: bool) -> Iterator[tuple[Op, ...]]:

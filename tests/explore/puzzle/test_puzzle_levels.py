@@ -52,7 +52,7 @@ def test_no_board_beats_par_when_all_are_tried(number):
 
 
 def test_the_levels_go_from_two_ranks_and_one_micro_batch_to_zero_bubble():
-    names = {recognise(this.rules.schedule) for this in LEVELS}
+    names = {recognise(this.rules.timed.schedule) for this in LEVELS}
     assert (level(1).rules.n_ranks, level(1).rules.n_micro) == (2, 1)
     assert {"GPipe", "1F1B", "ZB-H1", "ZB-H2", "ZB-V", "interleaved 1F1B"} <= names
     for number in (10, 12):  # zero bubble: no rank idles between its first op and its last
@@ -83,7 +83,7 @@ def test_level_4_no_order_ends_earlier_than_gpipe_and_its_bubble_is_the_formula(
 @pytest.mark.parametrize("number", [6, 7])
 def test_1f1b_is_slower_where_a_stage_is_slow_or_sending_takes_time(number):
     rules, best = level(number).rules, level(number).reference_board
-    assert makespan(simulate(one_f_one_b(rules.n_ranks, 4), **rules.simulated)) > best.makespan_s
+    assert makespan(rules.timed._replace(schedule=one_f_one_b(rules.n_ranks, 4)).simulate()) > best.makespan_s
     assert best.idle_s(1, best.span_s(1)) == 0  # as the level asks
 
 

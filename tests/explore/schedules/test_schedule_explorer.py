@@ -37,7 +37,7 @@ def explorer():
 def test_it_begins_with_1f1b_and_a_slider_changes_picture_table_text_and_what_is_said_at_once(explorer):
     assert (titles(explorer), ends(explorer)) == (["1F1B"], [33])
     version = explorer.timeline.scene["version"]
-    explorer.n_micro.value = 16
+    explorer.controls.sliders["m"].value = 16
     assert ends(explorer) == [57] and "57" in explorer.table.value
     assert explorer.text.value == "1f1b n=4 m=16 F=1 B=2"
     assert explorer.timeline.said == "1F1B: makespan 57."
@@ -45,7 +45,7 @@ def test_it_begins_with_1f1b_and_a_slider_changes_picture_table_text_and_what_is
 
 
 def test_two_schedules_lie_on_one_axis(explorer):
-    explorer.other.value = "zb-h1"
+    explorer.controls.other.value = "zb-h1"
     assert (titles(explorer), ends(explorer)) == (["1F1B", "ZB-H1"], [33, 27])
     assert explorer.timeline.scene["extent"] == [0, 33]
     assert explorer.timeline.said == "1F1B: makespan 33; ZB-H1: makespan 27."
@@ -54,7 +54,7 @@ def test_two_schedules_lie_on_one_axis(explorer):
 def test_one_schedule_with_two_numbers_of_chunks_is_two_and_with_itself_it_is_one(explorer):
     explorer.text.value = "interleaved v=2 vs interleaved v=4"
     assert titles(explorer) == ["interleaved 1F1B, 2 chunks", "interleaved 1F1B, 4 chunks"]
-    explorer.other_chunks.value = 2
+    explorer.controls.other_chunks.value = 2
     assert titles(explorer) == ["interleaved 1F1B, 2 chunks"]
 
 
@@ -62,11 +62,11 @@ def test_a_text_moves_every_control_and_draws_once(explorer):
     text, version = "interleaved v=3 n=2 m=6 F=1 I=2 W=0.5 hop=0.25 vs gpipe cap=3", explorer.timeline.scene["version"]
     explorer.text.value = text
     for shown in (explorer, schedule_explorer(text)):
-        controls = (shown.schedule, shown.chunks, shown.other, shown.n_ranks, shown.n_micro)
-        assert [control.value for control in controls] == ["interleaved", 3, "gpipe", 2, 6]
-        times = (shown.forward, shown.input_grad, shown.weight_grad, shown.hop, shown.cap)
-        assert [control.value for control in times] == [1, 2, 0.5, 0.25, 3]
-        assert shown.state == shown.controls.state
+        menus = (shown.controls.schedule, shown.controls.chunks, shown.controls.other)
+        assert [menu.value for menu in menus] == ["interleaved", 3, "gpipe"]
+        numbers = {key: slider.value for key, slider in shown.controls.sliders.items()}
+        assert numbers == {"n": 2, "m": 6, "F": 1, "I": 2, "W": 0.5, "hop": 0.25, "cap": 3}
+        assert shown.state == shown.controls.read(shown.state)
     assert explorer.timeline.scene["version"] == version + 1
 
 
@@ -74,46 +74,40 @@ def test_a_text_that_does_not_parse_is_said_and_changes_nothing(explorer):
     explorer.text.value = "1f1b n=4 k=8"
     assert explorer.timeline.said.startswith("StateError: character 10, 'k=8': expected one of n=")
     assert ends(explorer) == [33]
-    explorer.n_micro.value = 1  # and it lives on
+    explorer.controls.sliders["m"].value = 1  # and it lives on
     assert ends(explorer) == [12]
     assert explorer.text.value == "1f1b n=4 m=1 F=1 B=2"
 
 
 def test_a_slider_keeps_values_beyond_its_ends_and_leaves_no_rounding_in_the_text(explorer):
     explorer.text.value = "1f1b F=12.5 B=0.05 hop=7"
-    assert (explorer.forward.value, explorer.input_grad.value, explorer.hop.value) == (12.5, 0.025, 7)
-    explorer.forward.value = 0.1 + 0.2
+    assert [explorer.controls.sliders[key].value for key in ("F", "I", "hop")] == [12.5, 0.025, 7]
+    explorer.controls.sliders["F"].value = 0.1 + 0.2
     assert explorer.text.value == "1f1b n=4 m=8 F=0.3 B=0.05 hop=7"
 
 
-def test_times_per_rank_follow_the_number_of_ranks(explorer):
-    version = explorer.timeline.scene["version"]
-    explorer.per_rank.value = True
-    assert explorer.timeline.scene["version"] == version + 1
-    assert explorer.controls.forward_per_rank.value == "1,1,1,1"
-    explorer.controls.forward_per_rank.value = "1, 1, 1, 2"
-    assert explorer.state.forward == (1, 1, 1, 2)
-    explorer.n_ranks.value = 3
-    assert explorer.controls.forward_per_rank.value == "1,1,2"
-    explorer.controls.forward_per_rank.value = "1,x"
-    assert explorer.timeline.said.startswith("StateError: ")
-    assert "'F=1,x': expected a number from 0.001 to 1000, or one per rank" in explorer.timeline.said
-    explorer.per_rank.value = False
-    assert explorer.state.forward == (1,)
+def test_times_of_each_rank_stay_until_their_slider_moves_and_follow_the_number_of_ranks(explorer):
+    explorer.text.value = "1f1b n=4 F=1,1,1,2 I=1 W=3"
+    explorer.controls.sliders["n"].value = 3
+    assert explorer.text.value == "1f1b n=3 m=8 F=1,1,2 I=1 W=3"
+    explorer.controls.sliders["W"].value = 2
+    assert explorer.state.forward == (1, 1, 2) and explorer.state.weight_grad == (2,)
+    explorer.controls.sliders["F"].value = 0.5
+    assert explorer.state.forward == (0.5,)
 
 
 def test_where_interleaving_cannot_share_out_the_micro_batches_the_nearest_number_is_shown_and_said(explorer):
-    explorer.schedule.value, explorer.n_micro.value = "interleaved", 11
+    explorer.controls.schedule.value, explorer.controls.sliders["m"].value = "interleaved", 11
     assert explorer.timeline.said.startswith(
         "12 micro-batches: interleaved 1F1B on 4 ranks cannot share out 11 evenly; interleaved 1F1B, 2 chunks: makespan"
     )
     assert explorer.text.value == "interleaved v=2 n=4 m=11 F=1 B=2"
-    explorer.other.value = "1f1b"
+    explorer.controls.other.value = "1f1b"
     assert {panel.bars["label"].nunique() for panel in explorer.timeline._panels} == {12}
 
 
 def test_memory_over_the_cap_is_said_and_stands_in_the_table(explorer):
-    explorer.other.value, explorer.cap.value = "gpipe", 4
+    explorer.controls.other.value, explorer.controls.sliders["cap"].value = "gpipe", 4
     assert explorer.timeline.said.endswith("GPipe keeps 8, over the cap of 4.")
     assert "4 on rank 0, within the cap of 4" in explorer.table.value
     assert "8 on rank 0, over the cap of 4" in explorer.table.value
@@ -147,7 +141,7 @@ def press(explorer):
 
 def test_a_run_lies_under_what_should_happen_with_the_gap_and_goes_when_a_control_moves(explorer, monkeypatch):
     monkeypatch.setattr(schedules, "run_schedule", fake_run)
-    explorer.other.value = "gpipe"
+    explorer.controls.other.value = "gpipe"
     press(explorer)
     assert explorer.timeline.said == "Ran on 4 ranks. It took 1.5 s."  # what holds for both runs once
     assert [run.schedule.name for run in explorer.runs] == ["1F1B", "GPipe"]
@@ -156,7 +150,7 @@ def test_a_run_lies_under_what_should_happen_with_the_gap_and_goes_when_a_contro
     assert "330 ms" in explorer.table.value and "363 ms" in explorer.table.value
     assert "1F1B: measured − predicted is 33.0 ms: imbalance 33.0, communication 0.0" in explorer.table.value
     assert explorer.timeline.scene["note"] == "emulated compute: stages sleep"
-    explorer.n_micro.value = 9
+    explorer.controls.sliders["m"].value = 9
     assert explorer.runs == [] and "predicted" not in explorer.table.value
 
 
@@ -169,7 +163,7 @@ def test_a_task_that_is_to_do_is_said_with_what_it_is_for(explorer, monkeypatch)
 
 def test_a_run_that_ends_after_a_control_has_moved_is_not_shown_for_what_it_is_not(explorer, monkeypatch):
     def moves(*arguments, **options):
-        explorer.n_micro.value = 3
+        explorer.controls.sliders["m"].value = 3
         return fake_run(*arguments, **options)
 
     monkeypatch.setattr(schedules, "run_schedule", moves)
@@ -182,7 +176,7 @@ def test_a_run_stays_when_the_browser_says_what_a_slider_has_said_already(explor
     """It does so as it draws the sliders, with values that differ in their last bits."""
     monkeypatch.setattr(schedules, "run_schedule", fake_run)
     explorer.run()
-    explorer.forward.value = 1.0000000000000002
+    explorer.controls.sliders["F"].value = 1.0000000000000002
     assert len(explorer.runs) == 1 and "predicted" in explorer.table.value
 
 
@@ -200,7 +194,7 @@ def test_the_button_runs_it_on_real_ranks(explorer):
 
 def test_in_print_there_are_schedules_with_metrics_and_after_a_run_the_overlay_with_the_gap(explorer, monkeypatch):
     monkeypatch.setattr(schedules, "run_schedule", fake_run)
-    explorer.other.value = "zb-h1"
+    explorer.controls.other.value = "zb-h1"
     form = explorer.static_form()
     assert form.alt == "Timeline of 4 ranks and 8 micro-batches: 1F1B ends at 33, ZB-H1 ends at 27."
     assert form.table.loc["makespan"].to_dict() == {"1F1B": "33", "ZB-H1": "27"}
