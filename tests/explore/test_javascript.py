@@ -24,7 +24,7 @@ MISTAKES = [
     ("answers", "this.asked.delete(key);", ""),  # a kernel silent once is never asked again
     ("bars", "if (this.left[i] > x1) break;", "if (this.right[i] > x1) break;"),
     ("bars", "this.appear[i] <= step && step < this.vanish[i]", "this.appear[i] <= step"),
-    ("bars", "Math.max(furthest, bars.right[i])", "bars.right[i]"),  # a long bar hides behind a short one
+    ("bars", "if (this.right[i] < x0) continue;", "if (this.right[i] < x0) break;"),  # after a short bar none is seen
     ("layout", "y += GAP;", ""),
     ("scene", ".slice(); // aligned", ";"),
     ("scene", "a - b", "0"),  # stops in the order of the panels

@@ -20,8 +20,8 @@ export class Bars {
   eachInSight(x0, x1, least, draw) {
     for (const row of this.rows) {
       let drawnUntil = -Infinity;
-      for (let k = firstEndingAfter(row.reach, x0); k < row.order.length; k++) {
-        const i = row.order[k];
+      for (const i of row.order) {
+        if (this.right[i] < x0) continue;
         if (this.left[i] > x1) break;
         if (this.right[i] - this.left[i] < least) {
           if (this.right[i] < drawnUntil) continue;
@@ -34,17 +34,9 @@ export class Bars {
 
   // Return the bar at (x, y), -1 where there is none; `slack` widens bars that are hard to hit.
   at(x, y, slack, step) {
-    let found = -1;
-    for (const row of this.rows) {
-      if (y < row.top || y > row.top + row.height) continue;
-      for (let k = firstEndingAfter(row.reach, x - slack); k < row.order.length; k++) {
-        const i = row.order[k];
-        if (this.left[i] > x + slack) break;
-        if (this.right[i] < x - slack || !this.isThere(i, step)) continue;
-        if (found < 0 || distance(this, i, x) <= distance(this, found, x)) found = i;
-      }
-    }
-    return found;
+    const rows = this.rows.filter(({ top, height }) => top <= y && y <= top + height);
+    const near = rows.flatMap((row) => this.seen(row, step)).filter((i) => this.distance(i, x) <= slack);
+    return near.length ? near.reduce((a, b) => (this.distance(b, x) <= this.distance(a, x) ? b : a)) : -1;
   }
 
   // Return the bar that an arrow key goes to from bar i: "left" and "right" in its row, "up" and
@@ -58,7 +50,7 @@ export class Bars {
     const middle = (this.left[i] + this.right[i]) / 2;
     const beyond = direction === "down" ? this.rows.slice(here + 1) : this.rows.slice(0, here).reverse();
     const [bars = [i]] = beyond.map((row) => this.seen(row, step)).filter((each) => each.length);
-    return bars.reduce((a, b) => (distance(this, b, middle) < distance(this, a, middle) ? b : a));
+    return bars.reduce((a, b) => (this.distance(b, middle) < this.distance(a, middle) ? b : a));
   }
 
   // Return the first bar of the first row that has one at this step, or the last of the last.
@@ -70,33 +62,20 @@ export class Bars {
   seen(row, step) {
     return row.order.filter((i) => this.isThere(i, step));
   }
+
+  // How far x is from bar i: 0 within it.
+  distance(i, x) {
+    return Math.max(0, this.left[i] - x, x - this.right[i]);
+  }
 }
 
-function distance(bars, i, x) {
-  return Math.max(0, bars.left[i] - x, x - bars.right[i]);
-}
-
-// Rows from the top down; in each its bars by their left end, and how far right any so far reaches.
+// Rows from the top down; in each its bars by their left end.
 function rowsOf(bars) {
   return [...grouped(bars.top)].sort(([a], [b]) => a - b).map(([top, order]) => {
     order.sort((a, b) => bars.left[a] - bars.left[b]);
-    let furthest = -Infinity;
-    const reach = order.map((i) => (furthest = Math.max(furthest, bars.right[i])));
     const height = order.reduce((most, i) => Math.max(most, bars.height[i]), 0);
-    return { top, height, order, reach };
+    return { top, height, order };
   });
-}
-
-// Return the first position from which on `reach`, which never falls, is at least x.
-function firstEndingAfter(reach, x) {
-  let low = 0;
-  let high = reach.length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (reach[middle] < x) low = middle + 1;
-    else high = middle;
-  }
-  return low;
 }
 
 // Return for each bar those that need it, from `needs`: the bar that each one needs, or -1.

@@ -115,8 +115,9 @@ export class Painter {
     const { row } = this.layout;
     for (let i = 0; i < left.length; i++) {
       const height = (bottom[i] - top[i]) * row * share[i];
+      const [from, until] = [this.x(left[i]), this.x(right[i])];
       this.pen.fillStyle = over?.[i] ? this.theme.alarm : this.theme.kept;
-      this.pen.fillRect(this.x(left[i]), rowsTop + bottom[i] * row - height, this.x(right[i]) - this.x(left[i]), height);
+      this.pen.fillRect(from, rowsTop + bottom[i] * row - height, until - from, height);
     }
   }
 
@@ -231,7 +232,8 @@ export class Painter {
       for (const waiter of waiters.get(i) ?? []) this.arrow(panel, i, waiter);
     }
     links?.labels.forEach((text, k) => {
-      if (links.appear[k] <= this.step && this.step < links.vanish[k]) this.arrow(panel, links.source[k], links.target[k], text);
+      const isThere = links.appear[k] <= this.step && this.step < links.vanish[k];
+      if (isThere) this.arrow(panel, links.source[k], links.target[k], text);
     });
   }
 
@@ -265,7 +267,7 @@ export class Painter {
     const angle = Math.atan2(y1 - y0, x1 - x0);
     this.pen.beginPath();
     this.pen.moveTo(x1, y1);
-    for (const turn of [-0.45, 0.45]) this.pen.lineTo(x1 - size * Math.cos(angle + turn), y1 - size * Math.sin(angle + turn));
+    for (const side of [angle - 0.45, angle + 0.45]) this.pen.lineTo(x1 - size * Math.cos(side), y1 - size * Math.sin(side));
     this.pen.fill();
   }
 

@@ -2,6 +2,7 @@
 // decided in Python.
 
 import { layOut, placeOf } from "./layout.js";
+import { buildPage, KEYS } from "./page.js";
 import { Painter, swatch } from "./painter.js";
 import { Playback } from "./playback.js";
 import { readScene } from "./scene.js";
@@ -12,49 +13,6 @@ const SLACK = 3; // px beside a bar that still hit it
 const ZOOM = 1.4;
 const MOST_FRAMES_WITHOUT = 120; // so often a picture without room is tried again
 const HINT = "Point at a bar, or press an arrow key in the picture, and read here what it is.";
-const KEYS = [
-  ["arrows", "go from bar to bar"],
-  ["Enter", "pin the bar, or let it go; Esc lets go"],
-  ["space", "play and pause"],
-  [". and ,", "a step on, a step back"],
-  ["+ −", "zoom in, zoom out; also the wheel with Ctrl"],
-  ["0", "see all"],
-  ["Shift ← →", "move along the axis; also drag"],
-  ["Home End", "the first bar, the last bar"],
-];
-
-// A button does what a key does, or what has no key.
-const button = (action, text, label, state = "") =>
-  `<button type="button" data-action="${action}" title="${label}" aria-label="${label}" ${state}>${text}</button>`;
-const saver = (form) => button(form, form, `Save the picture as ${form}`);
-const PAGE = `
-  <div class="lk-toolbar" role="toolbar" aria-label="Play, zoom and save">
-    <span class="lk-group">
-      ${button(" ", "▶", "Play")} ${button(",", "‹ step", "A step back")} ${button(".", "step ›", "A step on")}
-      <select aria-label="Step by"><option value="clock">by clock</option><option value="moment">by event</option></select>
-    </span>
-    <span class="lk-group">
-      ${button("-", "−", "Zoom out")} ${button("+", "+", "Zoom in")} ${button("0", "all", "See all of the time axis")}
-    </span>
-    <span class="lk-group">
-      ${button("critical", "critical path", "Show the ops that set the makespan", 'aria-pressed="false"')}
-    </span>
-    <span class="lk-group">${saver("SVG")} ${saver("PNG")} ${saver("HTML")}</span>
-    <span class="lk-group">${button("keys", "keys", "Show the keys", 'aria-expanded="false"')}</span>
-  </div>
-  <dl class="lk-keys" hidden></dl>
-  <p class="lk-narration" role="status"></p>
-  <div class="lk-stage" tabindex="0" role="application" aria-roledescription="picture of bars">
-    <canvas aria-hidden="true"></canvas>
-  </div>
-  <div class="lk-card" role="status"></div>
-  <div class="lk-legend"></div>
-  <p class="lk-note"></p>
-  <details class="lk-table">
-    <summary>The same as a table</summary>
-    <div class="lk-rows" tabindex="0" role="region" aria-label="Table of the picture"></div>
-  </details>`;
-const PARTS = ["toolbar", "keys", "narration", "stage", "card", "legend", "note", "table", "rows"];
 
 export class TimelineView {
   // host: where it lives. host.get(name) gives the scene, the line that is said, Python's own keys,
@@ -67,11 +25,7 @@ export class TimelineView {
     this.drawn = this.framesWithout = 0;
     this.pressed = 0; // keys that Python has been told of
     this.name = Math.random().toString(36).slice(2); // tells several views of one picture apart
-    root.classList.add("labkit-timeline");
-    root.innerHTML = PAGE;
-    for (const part of PARTS) this[part] = root.querySelector(`.lk-${part}`);
-    [this.canvas, this.mode] = [root.querySelector("canvas"), root.querySelector("select")];
-    [this.stepping, this.zooming, this.highlighting, this.saving] = root.querySelectorAll(".lk-group");
+    Object.assign(this, buildPage(root));
     this.actions = this.makeActions();
     this.painter = new Painter(this.canvas);
     this.listen();
@@ -124,7 +78,8 @@ export class TimelineView {
       this.layout = layOut(scene, width);
       const focus = document.activeElement === this.stage ? this.focus : null;
       const playhead = scene.axis ? playback.position : null;
-      this.painter.paint({ scene, layout: this.layout, viewport, theme: this.theme, playhead, step, hovered, pinned, focus, showCritical });
+      const { layout, theme } = this;
+      this.painter.paint({ scene, layout, viewport, theme, playhead, step, hovered, pinned, focus, showCritical });
       Object.assign(this.root.dataset, { drawn: ++this.drawn, version: scene.version, step: playback.step });
       this.host.onDrawn?.();
     });
@@ -171,7 +126,8 @@ export class TimelineView {
   }
 
   async fillTable() {
-    this.rows.innerHTML = this.table.open ? await this.host.answers.ask("table", 0, 0) : ""; // pandas escapes what cells hold
+    // pandas has escaped what cells hold
+    this.rows.innerHTML = this.table.open ? await this.host.answers.ask("table", 0, 0) : "";
   }
 
   // Say under the picture what a bar is and why it is where it is.
@@ -209,9 +165,9 @@ export class TimelineView {
       const zooms = event.ctrlKey || event.metaKey;
       if (!this.scene.axis || !(zooms || Math.abs(event.deltaX) > Math.abs(event.deltaY))) return;
       event.preventDefault();
-      const { gutter, plot } = this.layout;
-      if (zooms) this.viewport.zoom(ZOOM ** (-event.deltaY / 100), this.viewport.fromPixel(event.offsetX - gutter, plot));
-      else this.viewport.pan(event.deltaX / plot);
+      const { viewport, layout: { gutter, plot } } = this;
+      if (zooms) viewport.zoom(ZOOM ** (-event.deltaY / 100), viewport.fromPixel(event.offsetX - gutter, plot));
+      else viewport.pan(event.deltaX / plot);
       this.draw();
     };
     const listeners = {
@@ -325,22 +281,24 @@ export class TimelineView {
     return isOn;
   }
 
+  // Go to the next bar in this direction; up or down from an outermost row, into the next panel.
   go(direction) {
     const { panels } = this.scene;
-    let { panel, bar } = this.focus ?? { panel: 0, bar: -1 };
-    if (direction === "last") [panel, bar] = [panels.length - 1, panels.at(-1).bars.edge(true, this.step)];
-    else if (direction === "first" || bar < 0) [panel, bar] = [0, panels[0].bars.edge(false, this.step)];
+    const { panel, bar } = this.focus ?? {};
+    const edge = (number, last) => ({ panel: number, bar: panels[number].bars.edge(last, this.step) });
+    let mark;
+    if (direction === "last") mark = edge(panels.length - 1, true);
+    else if (direction === "first" || !this.focus) mark = edge(0, false);
     else {
-      const next = panels[panel].bars.next(bar, direction, this.step);
-      const across = panel + (direction === "down" ? 1 : direction === "up" ? -1 : 0);
-      if (next === bar && across !== panel && panels[across]) [panel, bar] = [across, panels[across].bars.edge(direction === "up", this.step)];
-      else bar = next;
+      const beyond = panel + { up: -1, down: 1 }[direction];
+      mark = { panel, bar: panels[panel].bars.next(bar, direction, this.step) };
+      if (mark.bar === bar && panels[beyond]) mark = edge(beyond, direction === "up");
     }
-    if (bar < 0) return;
-    this.focus = { panel, bar };
-    const { left, right } = panels[panel].bars;
-    this.viewport.reveal(left[bar], right[bar]);
-    this.explain(this.focus);
+    if (mark.bar < 0) return;
+    this.focus = mark;
+    const { left, right } = panels[mark.panel].bars;
+    this.viewport.reveal(left[mark.bar], right[mark.bar]);
+    this.explain(mark);
   }
 
   // Zoom around the bar that was gone to or pinned, or else the middle.
