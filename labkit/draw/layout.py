@@ -96,7 +96,7 @@ def lay_out(parts: Sequence[Part], gap: float = GAP, strip: float = 0.0) -> Pane
     Under the bars of each rank is room for a ``strip``, and then a ``gap``.
     """
     tables = [part.events for part in parts]
-    used = set().union(*(set(events["lane"]) for events in tables))
+    used = set().union(*(events["lane"].unique() for events in tables))
     lanes = [lane for lane in LANES if lane in used] + sorted(used - set(LANES))
     columns = [[events[name].to_numpy() for name in ("rank", "lane", "start_s", "end_s")] for events in tables]
     tops = [np.zeros(len(events)) for events in tables]

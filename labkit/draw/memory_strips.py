@@ -49,8 +49,9 @@ def pieces_of(events: pd.DataFrame, end_s: float, replay: Replay | None = None) 
 
 def strips_of(pieces: pd.DataFrame, panel: Panel, height: float, most: float, cap: float = np.inf) -> pd.DataFrame:
     """Return the strips of a panel, ``height`` rows each, full for ``most`` micro-batches."""
-    left, right, kept = pieces["start_s"], pieces["end_s"], pieces["micro_batches"]
-    bottom = pieces["rank"].map({rank: below + height for rank, (_, below) in panel.ranks.items()})
+    # Arrays: a slider's every move comes here, and sums of columns take four times as long.
+    rank, left, right, kept = (pieces[name].to_numpy() for name in ("rank", "start_s", "end_s", "micro_batches"))
+    bottom = np.array([panel.ranks[number][1] + height for number in rank.tolist()])
     strips = {"left": left, "right": right, "top": bottom - height + ABOVE, "bottom": bottom}
     return pd.DataFrame({**strips, "share": kept / most, "over": kept > cap})
 

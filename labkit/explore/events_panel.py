@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -93,7 +92,8 @@ def _strips(
 ) -> tuple[pd.DataFrame, list[Label]]:
     """Return what each rank keeps as a strip under it, and its peak to stand beside it."""
     pieces = pieces_of(events, float(events["end_s"].max()), replay)
-    most = max(float(pieces["micro_batches"].max()), cap or 0.0, most_kept or 0.0)
-    peaks: dict[Any, float] = pieces.groupby("rank")["micro_batches"].max().to_dict()
-    labels = [Label(panel.ranks[rank][1] + _STRIP / 2, f"{peak:g}") for rank, peak in peaks.items()]
+    rank, kept = (pieces[name].to_numpy() for name in ("rank", "micro_batches"))
+    most = max(float(kept.max()), cap or 0.0, most_kept or 0.0)
+    peaks = {number: kept[rank == number].max() for number in np.unique(rank).tolist()}
+    labels = [Label(panel.ranks[number][1] + _STRIP / 2, f"{peak:g}") for number, peak in peaks.items()]
     return strips_of(pieces, panel, _STRIP, most, cap or np.inf), labels

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import json
 import re
@@ -10,25 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from labkit.draw.palette import THEMES
-from labkit.explore.scene_message import as_text
 
 BROWSER = Path(__file__).parent / "browser"
-# in the order in which they use each other
-_MODULES = (
-    "viewport",
-    "bars",
-    "playback",
-    "hatching",
-    "answers",
-    "scene",
-    "layout",
-    "themes",
-    "painter",
-    "timeline",
-    "sliders",
-    "widget",
-)
-_IMPORT = re.compile(r"^import .*;\n", re.MULTILINE)
+_IMPORT = re.compile(r'^import .* from "\./(\w+)\.js";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:class|function|const) (\w+))", re.MULTILINE)
 MOST_EXPLAINED = 20_000  # bars: an explanation takes some 300 bytes of the file
 MOST_NARRATED = 3000  # steps by clock, and by event
@@ -66,8 +51,17 @@ openFile(document.getElementById("timeline"), scene, written);
 @cache
 def module() -> str:
     """Return the files of ``browser`` as one module: a notebook and a file load a single one."""
-    *parts, last = ((BROWSER / f"{name}.js").read_text(encoding="utf-8") for name in _MODULES)
+    *parts, last = _with_imports("widget").values()
     return "\n".join([*map(_in_its_own_scope, parts), _EXPORT.sub(r"\1", _IMPORT.sub("", last))])
+
+
+def _with_imports(name: str) -> dict[str, str]:
+    """Return the texts of a module and of those that it imports, each after those that it uses."""
+    text = (BROWSER / f"{name}.js").read_text(encoding="utf-8")
+    used: dict[str, str] = {}
+    for other in _IMPORT.findall(text):
+        used |= _with_imports(other)
+    return used | {name: text}
 
 
 def _in_its_own_scope(text: str) -> str:
@@ -87,9 +81,14 @@ def style() -> str:
 def standalone_html(scene: dict[str, Any], written: dict[str, Any], title: str) -> str:
     """Return the file: a scene as :mod:`labkit.explore.scene_message` makes it, with all answers.
 
-    ``written`` has them by kind, panel and index.
+    ``written`` has them by kind, panel and index. Bytes become text in base64.
     """
-    content = json.dumps({"scene": as_text(scene), "written": written}, separators=(",", ":")).replace("<", "\\u003c")
+    said = {"scene": scene, "written": written}
+    content = json.dumps(said, separators=(",", ":"), default=_base64).replace("<", "\\u003c")
     code = module().replace("export default { render };", "").replace("</script", "<\\/script")
     words = {"title": html.escape(title), "alt": html.escape(scene["alt"])}
     return _PAGE.format(**THEMES, **words, css=style(), scene=content, module=code)
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()

@@ -30,6 +30,7 @@ from labkit.trace import EVENT_COLUMNS, timings
 
 Pick = Callable[[int, int], None]
 MOST_TABLE_ROWS = 1000
+_MIME = {"html": "text/html", "png": "image/png", "svg": "image/svg+xml"}
 
 
 class Timeline(StaticFallback, anywidget.AnyWidget):
@@ -73,36 +74,23 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
         self._early: dict[tuple[str, int], str] = {}  # those that came before the ones pressed before them
         self._version = 0
         self.static_form: Callable[[], StaticForm] = self._no_static_form
-        self.time: TimeAxis | None = None
         self.on_msg(self._receive)
-        if events is not None:
-            self.show_events(events, schedule, ideal, title=title, time_label=time_label)
-
-    def __repr__(self) -> str:
-        return self.scene.get("alt", "an empty Timeline")
-
-    # --- what is shown ----------------------------------------------------------------------------
-
-    def show_events(
-        self,
-        events: pd.DataFrame,
-        schedule: Schedule | None = None,
-        ideal: pd.DataFrame | None = None,
-        *,
-        title: str = "",
-        time_label: str = "",
-    ) -> None:
-        """Show another event table, as the class is made with."""
+        if events is None:
+            return
         tables = [check_events(events, "Timeline(events)", EVENT_COLUMNS)]
         if ideal is not None:
             tables.append(check_events(ideal, "Timeline(ideal)", EVENT_COLUMNS))
         shown = [from_zero(table) for table in tables] if ideal is not None else tables
         axis = time_axis(max(float(table["end_s"].max()) for table in shown), time_label)
         panel = events_panel(events, schedule, ideal, time=axis, title=title)
-        note = emulated(*tables)
-        self.show([panel], time=axis, alt=_alt(events, ideal, axis), note=note)
+        self.show([panel], time=axis, alt=_alt(events, ideal, axis), note=emulated(*tables))
         self._table = pd.concat(tables, ignore_index=True)
         self.static_form = lambda: _static_form(events, ideal, time_label, self.scene["alt"])
+
+    def __repr__(self) -> str:
+        return self.scene.get("alt", "an empty Timeline")
+
+    # --- what is shown ----------------------------------------------------------------------------
 
     def show(
         self, panels: Sequence[Panel], *, alt: str, time: TimeAxis | None = None, note: str = "", said: str = ""
@@ -112,7 +100,7 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
         ``alt`` says what is to be seen, ``note`` stands under the picture, ``said`` in its line of
         narration. Where the axis is as long as before, the reader's zoom stays.
         """
-        self._panels, self.time, self._table = list(panels), time, None
+        self._panels, self._table = list(panels), None
         self._version += 1
         with self.hold_sync():  # picture and words arrive together
             self.scene = scene_of(panels, time=time, alt=alt, note=note, version=self._version)
@@ -185,16 +173,13 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
 
     def to_html(self, title: str = "") -> str:
         """Return the picture as one HTML file that plays and explains without a kernel."""
-        n_bars = sum(len(panel.bars) for panel in self._panels)
-        explained = [
-            range(len(panel.bars)) if n_bars <= standalone_html.MOST_EXPLAINED else () for panel in self._panels
-        ]
-        written = {
-            "bar": [[panel.explain(bar) for bar in bars] for panel, bars in zip(self._panels, explained, strict=True)],
-            "clock": [[self._narration(x) for x in self._stops("clock")[: standalone_html.MOST_NARRATED]]],
-            "moment": [[self._narration(x) for x in self._stops("moment")[: standalone_html.MOST_NARRATED]]],
-            "table": [[self._html_table()]],
-        }
+        is_small = sum(len(panel.bars) for panel in self._panels) <= standalone_html.MOST_EXPLAINED
+        explained = self._panels if is_small else []
+        written = {"bar": [[panel.explain(bar) for bar in range(len(panel.bars))] for panel in explained]}
+        for kind in ("clock", "moment"):
+            stops = self._stops(kind)[: standalone_html.MOST_NARRATED]
+            written[kind] = [[self._narration(x) for x in stops]]
+        written["table"] = [[self._html_table()]]
         return standalone_html.standalone_html(self.scene, written, title or self._panels[0].title or "labkit timeline")
 
     def save(self, name: str, *, alt: str = "") -> Picture:
@@ -213,13 +198,13 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
 
     def _download(self, form: str) -> None:
         if form == "html":
-            content, kind = self.to_html().encode(), "text/html"
+            content = self.to_html().encode()
         else:
             stands_for = self.static_form()
             figure = figure_of(stands_for.figure, "save")
-            content, kind = render(figure, form, stands_for.alt), {"png": "image/png", "svg": "image/svg+xml"}[form]
+            content = render(figure, form, stands_for.alt)
             plt.close(figure)
-        self.send({"download": f"labkit-timeline.{form}", "type": kind}, [content])
+        self.send({"download": f"labkit-timeline.{form}", "type": _MIME[form]}, [content])
 
 
 def _static_form(events: pd.DataFrame, ideal: pd.DataFrame | None, time_label: str, alt: str) -> StaticForm:

@@ -173,7 +173,7 @@ def test_zooming_and_panning_show_a_part_of_the_axis_and_all_shows_all(page):
 
 
 def test_the_picture_follows_jupyterlab_s_theme_to_and_fro(page):
-    ink = "document.querySelector('.labkit-timeline').timeline.painter.state.theme.ink"
+    ink = "document.querySelector('.labkit-timeline').timeline.painter.theme.ink"
     words = "getComputedStyle(document.querySelector('.labkit-timeline')).color"
     light = page.evaluate(ink), page.evaluate(words)
     for theme in ("dark", "light", "dark"):

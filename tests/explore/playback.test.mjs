@@ -4,7 +4,7 @@ import { test } from "node:test";
 import { Playback } from "../../labkit/explore/browser/playback.js";
 
 const stops = { clock: [0, 2, 4], moment: [0, 1, 1.5, 2, 3, 4, 5] };
-const walk = (playback, steps) => Array.from({ length: steps }, () => (playback.forward(), playback.position));
+const walk = (playback, steps) => Array.from({ length: steps }, () => (playback.move(1), playback.position));
 
 test("at first the whole picture is shown", () => {
   const playback = new Playback(stops);
@@ -25,10 +25,10 @@ test("a step by event stops at every event", () => {
 
 test("back from the first step is the whole picture, back from that is the last step", () => {
   const playback = new Playback(stops);
-  playback.forward();
-  playback.back();
+  playback.move(1);
+  playback.move(-1);
   assert.equal(playback.isOn, false);
-  playback.back();
+  playback.move(-1);
   assert.equal(playback.position, 4);
 });
 
@@ -45,7 +45,7 @@ test("changing from clocks to events stays where it is", () => {
 
 test("before the first event there is none to go back to: the first is taken", () => {
   const playback = new Playback({ clock: [0, 2], moment: [1, 2] });
-  playback.forward();
+  playback.move(1);
   playback.switchTo("moment");
   assert.equal(playback.position, 1);
 });
@@ -62,9 +62,9 @@ test("without clocks steps go by event", () => {
 
 test("a picture without stops is never on, however often a step is asked for", () => {
   const playback = new Playback({ clock: [], moment: [] });
-  playback.forward();
-  playback.back();
-  playback.forward();
+  playback.move(1);
+  playback.move(-1);
+  playback.move(1);
   assert.equal(playback.isOn, false);
   assert.equal(playback.position, null);
   assert.ok(playback.isAtEnd);

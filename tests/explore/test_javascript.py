@@ -18,13 +18,13 @@ MISTAKES = [
     ("viewport", "x - share * span", "x - 0.5 * span"),  # zooms around the middle, not the pointer
     ("viewport", "Math.min(left, last - span)", "left"),  # pans beyond the end
     ("viewport", "if (!same) this.fit();", "this.fit();"),  # every new picture loses the zoom
-    ("playback", "Math.min(this.step + 1, this.positions.length - 1)", "this.step + 1"),
-    ("playback", "position > at", "position >= at"),  # another kind of step goes one back
+    ("playback", "Math.min(this.step + direction, last)", "this.step + direction"),
+    ("playback", "position <= at", "position < at"),  # another kind of step goes one back
     ("answers", "if (version !== this.version) return;", ""),  # late answers about the last picture
-    ("answers", "this.known.delete(key);", ""),  # a kernel silent once is never asked again
+    ("answers", "this.asked.delete(key);", ""),  # a kernel silent once is never asked again
     ("bars", "if (this.left[i] > x1) break;", "if (this.right[i] > x1) break;"),
     ("bars", "this.appear[i] <= step && step < this.vanish[i]", "this.appear[i] <= step"),
-    ("bars", "k ? reach[k - 1] : -Infinity", "-Infinity"),  # a long bar hides behind a short one
+    ("bars", "if (this.right[i] < x0) continue;", "if (this.right[i] < x0) break;"),  # after a short bar none is seen
     ("layout", "y += GAP;", ""),
     ("scene", ".slice(); // aligned", ";"),
     ("scene", "a - b", "0"),  # stops in the order of the panels

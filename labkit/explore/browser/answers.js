@@ -1,17 +1,14 @@
-// Ask Python what a bar is or what happens at a step. In a file without a kernel the answers are
-// in the file.
+// What a bar is, and what happens at a step: Python is asked, or a file knows it.
 
 const PATIENCE_MS = 4000;
 export const NO_KERNEL = "The kernel does not answer. If it was restarted, run this cell again.";
 
 export class Answers {
-  // send(message) asks the kernel; `written` has answers by kind, panel and index, or is null.
-  constructor(send, written = null, patienceMs = PATIENCE_MS) {
+  // send(message) asks the kernel.
+  constructor(send, patienceMs = PATIENCE_MS) {
     this.send = send;
-    this.written = written;
     this.patienceMs = patienceMs;
     this.version = 0;
-    this.known = new Map();
     this.asked = new Map();
   }
 
@@ -19,34 +16,44 @@ export class Answers {
   // stays without an answer.
   startOver(version) {
     this.version = version;
-    this.known.clear();
     for (const { timer } of this.asked.values()) clearTimeout(timer);
     this.asked.clear();
   }
 
   // Return a promise of a text. Asked again, the same question is not sent again.
   ask(kind, panel, index) {
-    if (this.written) return Promise.resolve(this.written[kind]?.[panel]?.[index] ?? "");
     const key = `${kind} ${panel} ${index}`;
-    if (!this.known.has(key)) {
-      const promise = new Promise((resolve) => {
-        const timer = setTimeout(() => {
-          this.known.delete(key);
-          resolve(NO_KERNEL);
-        }, this.patienceMs);
-        this.asked.set(key, { timer, resolve });
-      });
-      this.known.set(key, promise);
+    if (!this.asked.has(key)) {
+      const question = {};
+      question.answer = new Promise((resolve) => { question.resolve = resolve; });
+      question.timer = setTimeout(() => {
+        this.asked.delete(key);
+        question.resolve(NO_KERNEL);
+      }, this.patienceMs);
+      this.asked.set(key, question);
       this.send({ ask: kind, panel, index, version: this.version });
     }
-    return this.known.get(key);
+    return this.asked.get(key).answer;
   }
 
   // An answer has arrived; one to a question about an earlier picture is dropped.
   receive({ answer, panel, index, version, text }) {
     if (version !== this.version) return;
-    const { timer, resolve } = this.asked.get(`${answer} ${panel} ${index}`) ?? {};
-    clearTimeout(timer);
-    resolve?.(text);
+    const question = this.asked.get(`${answer} ${panel} ${index}`);
+    clearTimeout(question?.timer);
+    question?.resolve(text);
+  }
+}
+
+// In a file: the answers are there, by kind, panel and index.
+export class WrittenAnswers {
+  constructor(written) {
+    this.written = written;
+  }
+
+  startOver() {}
+
+  async ask(kind, panel, index) {
+    return this.written[kind]?.[panel]?.[index] ?? "";
   }
 }

@@ -10,23 +10,18 @@ export class Bars {
     this.rows = rowsOf(this);
   }
 
-  isGhost(i) {
-    return Boolean(this.ghost && this.ghost[i]);
-  }
-
   // Is bar i there at this step? Only the bars of a grid come and go.
   isThere(i, step) {
     return !this.appear || (this.appear[i] <= step && step < this.vanish[i]);
   }
 
-  // Call draw(i) for the bars between x0 and x1 and the rows between y0 and y1, row by row. Of bars
-  // narrower than `least` one is drawn for each `least`: the others would only cover it.
-  eachInSight(x0, x1, y0, y1, least, draw) {
+  // Call draw(i) for the bars between x0 and x1, row by row. Of bars narrower than `least` one is
+  // drawn for each `least`: the others would only cover it.
+  eachInSight(x0, x1, least, draw) {
     for (const row of this.rows) {
-      if (row.top + row.height < y0 || row.top > y1) continue;
       let drawnUntil = -Infinity;
-      for (let k = firstEndingAfter(row.reach, x0); k < row.order.length; k++) {
-        const i = row.order[k];
+      for (const i of row.order) {
+        if (this.right[i] < x0) continue;
         if (this.left[i] > x1) break;
         if (this.right[i] - this.left[i] < least) {
           if (this.right[i] < drawnUntil) continue;
@@ -39,17 +34,9 @@ export class Bars {
 
   // Return the bar at (x, y), -1 where there is none; `slack` widens bars that are hard to hit.
   at(x, y, slack, step) {
-    let found = -1;
-    for (const row of this.rows) {
-      if (y < row.top || y > row.top + row.height) continue;
-      for (let k = firstEndingAfter(row.reach, x - slack); k < row.order.length; k++) {
-        const i = row.order[k];
-        if (this.left[i] > x + slack) break;
-        if (this.right[i] < x - slack || !this.isThere(i, step)) continue;
-        if (found < 0 || distance(this, i, x) <= distance(this, found, x)) found = i;
-      }
-    }
-    return found;
+    const rows = this.rows.filter(({ top, height }) => top <= y && y <= top + height);
+    const near = rows.flatMap((row) => this.seen(row, step)).filter((i) => this.distance(i, x) <= slack);
+    return near.length ? near.reduce((a, b) => (this.distance(b, x) <= this.distance(a, x) ? b : a)) : -1;
   }
 
   // Return the bar that an arrow key goes to from bar i: "left" and "right" in its row, "up" and
@@ -57,73 +44,53 @@ export class Bars {
   next(i, direction, step) {
     const here = this.rows.findIndex((row) => row.top === this.top[i]);
     if (direction === "left" || direction === "right") {
-      const order = this.rows[here].order.filter((j) => this.isThere(j, step));
-      return order[order.indexOf(i) + (direction === "right" ? 1 : -1)] ?? i;
+      const bars = this.seen(this.rows[here], step);
+      return bars[bars.indexOf(i) + (direction === "right" ? 1 : -1)] ?? i;
     }
-    const down = direction === "down" ? 1 : -1;
     const middle = (this.left[i] + this.right[i]) / 2;
-    for (let k = here + down; k >= 0 && k < this.rows.length; k += down) {
-      const order = this.rows[k].order.filter((j) => this.isThere(j, step));
-      if (order.length) return order.reduce((a, b) => (distance(this, b, middle) < distance(this, a, middle) ? b : a));
-    }
-    return i;
+    const beyond = direction === "down" ? this.rows.slice(here + 1) : this.rows.slice(0, here).reverse();
+    const [bars = [i]] = beyond.map((row) => this.seen(row, step)).filter((each) => each.length);
+    return bars.reduce((a, b) => (this.distance(b, middle) < this.distance(a, middle) ? b : a));
   }
 
   // Return the first bar of the first row that has one at this step, or the last of the last.
   edge(last, step) {
-    const rows = last ? [...this.rows].reverse() : this.rows;
-    for (const row of rows) {
-      const order = row.order.filter((j) => this.isThere(j, step));
-      if (order.length) return order[last ? order.length - 1 : 0];
-    }
-    return -1;
+    return this.rows.flatMap((row) => this.seen(row, step)).at(last ? -1 : 0) ?? -1;
+  }
+
+  // The bars of a row at this step, from left to right.
+  seen(row, step) {
+    return row.order.filter((i) => this.isThere(i, step));
+  }
+
+  // How far x is from bar i: 0 within it.
+  distance(i, x) {
+    return Math.max(0, this.left[i] - x, x - this.right[i]);
   }
 }
 
-function distance(bars, i, x) {
-  return Math.max(0, bars.left[i] - x, x - bars.right[i]);
-}
-
-// Rows from the top down; in each its bars by their left end, and how far right any so far reaches.
+// Rows from the top down; in each its bars by their left end.
 function rowsOf(bars) {
-  const byTop = new Map();
-  for (let i = 0; i < bars.count; i++) {
-    if (!byTop.has(bars.top[i])) byTop.set(bars.top[i], []);
-    byTop.get(bars.top[i]).push(i);
-  }
-  return [...byTop.entries()]
-    .sort((a, b) => a[0] - b[0])
-    .map(([top, order]) => {
-      order.sort((a, b) => bars.left[a] - bars.left[b]);
-      const reach = new Float64Array(order.length);
-      let height = 0;
-      order.forEach((i, k) => {
-        reach[k] = Math.max(k ? reach[k - 1] : -Infinity, bars.right[i]);
-        height = Math.max(height, bars.height[i]);
-      });
-      return { top, height, order, reach };
-    });
-}
-
-// Return the first position from which on `reach`, which never falls, is at least x.
-function firstEndingAfter(reach, x) {
-  let low = 0;
-  let high = reach.length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (reach[middle] < x) low = middle + 1;
-    else high = middle;
-  }
-  return low;
+  return [...grouped(bars.top)].sort(([a], [b]) => a - b).map(([top, order]) => {
+    order.sort((a, b) => bars.left[a] - bars.left[b]);
+    const height = order.reduce((most, i) => Math.max(most, bars.height[i]), 0);
+    return { top, height, order };
+  });
 }
 
 // Return for each bar those that need it, from `needs`: the bar that each one needs, or -1.
 export function waiters(needs) {
-  const waiting = new Map();
-  needs.forEach((needed, i) => {
-    if (needed < 0) return;
-    if (!waiting.has(needed)) waiting.set(needed, []);
-    waiting.get(needed).push(i);
-  });
+  const waiting = grouped(needs);
+  waiting.delete(-1);
   return waiting;
+}
+
+// Return the positions of each value.
+function grouped(values) {
+  const positions = new Map();
+  values.forEach((value, i) => {
+    if (positions.has(value)) positions.get(value).push(i);
+    else positions.set(value, [i]);
+  });
+  return positions;
 }

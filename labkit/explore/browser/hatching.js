@@ -2,17 +2,17 @@
 
 const CELL = 7; // px between two lines of a hatching
 
-// Lines of each hatching in a cell of size 1: [x0, y0, x1, y1]. What runs out of the cell comes in
-// again on the other side.
-const LINES = {
-  "/": [[0, 1, 1, 0], [-0.5, 0.5, 0.5, -0.5], [0.5, 1.5, 1.5, 0.5]],
-  "\\": [[0, 0, 1, 1], [-0.5, 0.5, 0.5, 1.5], [0.5, -0.5, 1.5, 0.5]],
-  "-": [[0, 0.5, 1, 0.5]],
-  "|": [[0.5, 0, 0.5, 1]],
-  "x": [[0, 0, 1, 1], [0, 1, 1, 0]],
-  "+": [[0, 0.5, 1, 0.5], [0.5, 0, 0.5, 1]],
+// Each hatching in a cell of size 1. What runs out of the cell comes in again on the other side.
+const PATHS = {
+  "/": "M0 1 1 0M-.5 .5 .5 -.5M.5 1.5 1.5 .5",
+  "\\": "M0 0 1 1M-.5 .5 .5 1.5M.5 -.5 1.5 .5",
+  "-": "M0 .5H1",
+  "|": "M.5 0V1",
+  "x": "M0 0 1 1M0 1 1 0",
+  "+": "M0 .5H1M.5 0V1",
+  ".": "M.63 .5a.13 .13 0 1 1 -.26 0a.13 .13 0 1 1 .26 0",
+  "o": "M.76 .5a.26 .26 0 1 1 -.52 0a.26 .26 0 1 1 .52 0",
 };
-const DOTS = { ".": 0.13, "o": 0.26 }; // radius, in cells
 
 // Return a function (hatch, colour) -> pattern for this context, null where there is no hatching.
 export function hatchings(context, ratio) {
@@ -27,23 +27,12 @@ export function hatchings(context, ratio) {
 
 function makePattern(context, sign, colour, ratio) {
   const size = Math.round(CELL * ratio);
-  const tile = document.createElement("canvas");
-  tile.width = tile.height = size;
+  const tile = new OffscreenCanvas(size, size);
   const pen = tile.getContext("2d");
   pen.strokeStyle = pen.fillStyle = colour;
-  pen.lineWidth = Math.max(1, ratio * 0.9);
-  for (const [x0, y0, x1, y1] of LINES[sign] ?? []) {
-    pen.beginPath();
-    pen.moveTo(x0 * size, y0 * size);
-    pen.lineTo(x1 * size, y1 * size);
-    pen.stroke();
-  }
-  if (sign in DOTS) {
-    pen.beginPath();
-    pen.arc(size / 2, size / 2, DOTS[sign] * size, 0, 2 * Math.PI);
-    if (sign === "o") pen.stroke();
-    else pen.fill();
-  }
+  pen.scale(size, size);
+  pen.lineWidth = Math.max(1, ratio * 0.9) / size;
+  pen[sign === "." ? "fill" : "stroke"](new Path2D(PATHS[sign]));
   const pattern = context.createPattern(tile, "repeat");
   pattern.setTransform(new DOMMatrix().scale(1 / ratio));
   return pattern;

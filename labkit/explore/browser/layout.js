@@ -12,10 +12,10 @@ const LETTER = 6.7; // about the width of a letter
 
 // Return the place of every panel of a scene, and of the axis, in a picture so wide.
 export function layOut(scene, width) {
+  const widest = (labels, least = 0) => LETTER * Math.max(least, ...labels.map(([, text]) => text.length));
   const labels = scene.panels.flatMap((panel) => panel.rows);
-  const gutter = 16 + LETTER * Math.max(4, ...labels.filter(([, , small]) => !small).map(([, text]) => text.length))
-    + LETTER * 0.95 * Math.max(0, ...labels.filter(([, , small]) => small).map(([, text]) => text.length));
-  const right = 14 + LETTER * Math.max(0, ...scene.panels.flatMap((panel) => (panel.peaks ?? []).map(([, text]) => text.length)));
+  const gutter = 16 + widest(labels.filter(([, , small]) => !small), 4) + 0.95 * widest(labels.filter(([, , small]) => small));
+  const right = 14 + widest(scene.panels.flatMap((panel) => panel.peaks));
   const isGrid = !scene.axis;
   const rows = scene.panels.reduce((sum, panel) => sum + panel.height, 0);
   const row = Math.max(LEAST_ROW, Math.min(isGrid ? GRID_ROW : ROW, MOST_ROWS / Math.max(1, rows)));

@@ -5,12 +5,12 @@ const SHORTEST_MS = 40;
 const WHOLE_MS = 30000; // a long schedule plays within about this
 
 export class Playback {
-  // stops: {clock: positions, moment: positions}, in ascending order. No position at first: all of
-  // the picture is shown.
-  constructor(stops) {
+  // stops: {clock: positions, moment: positions}, in ascending order; mode: which of them it goes by.
+  // At `rest` there is no position, -1, where all of the picture is shown; or it is the first step.
+  constructor(stops, mode = "clock", rest = -1) {
     this.stops = stops;
-    this.mode = stops.clock.length ? "clock" : "moment";
-    this.step = -1;
+    this.mode = stops[mode].length ? mode : stops.clock.length ? "clock" : "moment";
+    this.step = this.rest = rest;
   }
 
   get positions() {
@@ -29,30 +29,24 @@ export class Playback {
     return this.step >= this.positions.length - 1;
   }
 
-  forward() {
-    this.step = Math.min(this.step + 1, this.positions.length - 1);
+  get intervalMs() {
+    return Math.max(SHORTEST_MS, Math.min(LONGEST_MS, WHOLE_MS / Math.max(1, this.positions.length)));
   }
 
-  // From the first step, back to the whole picture.
-  back() {
-    this.step = this.isOn ? this.step - 1 : this.positions.length - 1;
+  // One step on, 1, or back, -1: from the first to where it is off, and from there to the last.
+  move(direction) {
+    const last = this.positions.length - 1;
+    this.step = direction < 0 && !this.isOn ? last : Math.min(this.step + direction, last);
   }
 
   stop() {
-    this.step = -1;
+    this.step = this.rest;
   }
 
   // Step by the other kind of stop, from the same place.
   switchTo(mode) {
     const at = this.position;
     this.mode = mode;
-    if (at === null) return;
-    const after = this.positions.findIndex((position) => position > at);
-    this.step = (after < 0 ? this.positions.length : after) - 1;
-    if (this.step < 0 && this.positions.length) this.step = 0;
-  }
-
-  get intervalMs() {
-    return Math.max(SHORTEST_MS, Math.min(LONGEST_MS, WHOLE_MS / Math.max(1, this.positions.length)));
+    if (at !== null) this.step = Math.max(0, this.positions.findLastIndex((position) => position <= at));
   }
 }

@@ -4,48 +4,33 @@ import { Bars, waiters } from "./bars.js";
 
 const KINDS = { f8: Float64Array, f4: Float32Array, i4: Int32Array, u1: Uint8Array };
 
+export function readScene(sent) {
+  const scene = read(sent);
+  for (const panel of scene.panels) {
+    panel.bars = new Bars(panel.bars, panel.labels.split("\n"));
+    panel.waiters = waiters(panel.needs);
+    panel.critical = new Set(panel.critical);
+    if (panel.links) panel.links = { ...panel.links.columns, labels: panel.links.labels.split("\n") };
+  }
+  return { ...scene, stops: { clock: union(scene.panels, "clocks"), moment: union(scene.panels, "moments") } };
+}
+
+// Return a copy of what was sent, with the numbers of its columns. A list that begins with a word is one.
+function read(value) {
+  if (Array.isArray(value)) return typeof value[0] === "string" ? readColumn(value) : value.map(read);
+  if (value === null || typeof value !== "object") return value;
+  return Object.fromEntries(Object.entries(value).map(([name, each]) => [name, read(each)]));
+}
+
 // A column is [kind, bytes]: a DataView from the kernel, text in base64 from a file.
 export function readColumn([kind, data]) {
-  if (typeof data === "string") {
-    const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
-    return new KINDS[kind](bytes.buffer);
-  }
-  const bytes = new Uint8Array(data.buffer, data.byteOffset, data.byteLength).slice(); // aligned
+  const bytes = typeof data === "string"
+    ? Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0))
+    : new Uint8Array(data.buffer, data.byteOffset, data.byteLength).slice(); // aligned
   return new KINDS[kind](bytes.buffer);
-}
-
-export function readScene(sent) {
-  const panels = sent.panels.map((panel) => {
-    const columns = Object.fromEntries(Object.entries(panel.bars).map(([name, column]) => [name, readColumn(column)]));
-    const needs = readColumn(panel.needs);
-    const links = panel.links && {
-      ...Object.fromEntries(Object.entries(panel.links.columns).map(([name, column]) => [name, readColumn(column)])),
-      labels: splitLabels(panel.links.labels),
-    };
-    const strips = panel.strips && Object.fromEntries(
-      Object.entries(panel.strips).map(([name, column]) => [name, readColumn(column)]),
-    );
-    return {
-      ...panel,
-      bars: new Bars(columns, splitLabels(panel.labels)),
-      needs,
-      waiters: waiters(needs),
-      critical: new Set(readColumn(panel.critical)),
-      clocks: readColumn(panel.clocks),
-      moments: readColumn(panel.moments),
-      strips,
-      links,
-    };
-  });
-  return { ...sent, panels, stops: { clock: union(panels, "clocks"), moment: union(panels, "moments") } };
-}
-
-function splitLabels(text) {
-  return text.split("\n");
 }
 
 // Where any of the panels stops, each place once.
 function union(panels, name) {
-  const all = [...new Set(panels.flatMap((panel) => [...panel[name]]))];
-  return all.sort((a, b) => a - b);
+  return [...new Set(panels.flatMap((panel) => [...panel[name]]))].sort((a, b) => a - b);
 }

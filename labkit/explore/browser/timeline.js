@@ -1,9 +1,9 @@
 // The Timeline: a canvas with its controls, its keys and its words. All that it says and draws is
 // decided in Python.
 
-import { Answers } from "./answers.js";
 import { layOut, placeOf } from "./layout.js";
-import { Painter } from "./painter.js";
+import { buildPage, KEYS } from "./page.js";
+import { Painter, swatch } from "./painter.js";
 import { Playback } from "./playback.js";
 import { readScene } from "./scene.js";
 import { coloursOf, onThemeChange, themeNow } from "./themes.js";
@@ -12,249 +12,192 @@ import { Viewport } from "./viewport.js";
 const SLACK = 3; // px beside a bar that still hit it
 const ZOOM = 1.4;
 const MOST_FRAMES_WITHOUT = 120; // so often a picture without room is tried again
-const KEYS = [
-  ["arrows", "go from bar to bar"],
-  ["Enter", "pin the bar, or let it go; Esc lets go"],
-  ["space", "play and pause"],
-  [". and ,", "a step on, a step back"],
-  ["+ −", "zoom in, zoom out; also the wheel with Ctrl"],
-  ["0", "see all"],
-  ["Shift ← →", "move along the axis; also drag"],
-  ["Home End", "the first bar, the last bar"],
-];
+const HINT = "Point at a bar, or press an arrow key in the picture, and read here what it is.";
 
 export class TimelineView {
-  // connection: {scene, keys, send(message), written}. `written` has the answers where no kernel is.
-  constructor(root, connection) {
+  // host: where it lives. host.get(name) gives the scene, the line that is said, Python's own keys,
+  // and whether it is bare; host.answers answers; host.send(message), if it is there, tells Python.
+  constructor(root, host) {
     this.root = root;
     root.timeline = this; // for the browser's console, and for tests: $0.timeline.viewport.range
-    this.connection = connection;
-    this.answers = new Answers((message) => connection.send(message), connection.written);
+    this.host = host;
     this.hovered = this.pinned = this.focus = null;
     this.drawn = this.framesWithout = 0;
     this.pressed = 0; // keys that Python has been told of
     this.name = Math.random().toString(36).slice(2); // tells several views of one picture apart
-    this.build();
+    Object.assign(this, buildPage(root));
+    this.actions = this.makeActions();
     this.painter = new Painter(this.canvas);
-    this.endings = [onThemeChange(() => this.draw())];
+    this.listen();
     const observer = new ResizeObserver(() => this.draw());
     observer.observe(root);
-    this.endings.push(() => observer.disconnect());
-    this.show(connection.scene);
-  }
-
-  end() {
-    this.pause();
-    this.endings.forEach((ending) => ending());
+    const endThemes = onThemeChange(() => this.followTheme());
+    this.end = () => {
+      this.pause();
+      observer.disconnect();
+      endThemes();
+    };
+    this.followTheme();
+    this.show(host.get("scene"));
   }
 
   // --- what is shown ----------------------------------------------------------------------------
 
   show(sent) {
     const scene = readScene(sent);
-    const before = this.scene;
     this.scene = scene;
-    this.answers.startOver(scene.version);
-    if (this.viewport) this.viewport.follow(scene.extent);
-    else this.viewport = new Viewport(scene.extent);
-    const mode = before && this.playback.mode;
-    this.playback = new Playback(scene.stops);
-    if (mode && scene.stops[mode].length) this.playback.mode = mode;
     this.pause();
-    if (!scene.axis && scene.stops.clock.length > 1) this.playback.step = 0;
+    this.host.answers.startOver(scene.version);
+    this.viewport ??= new Viewport(scene.extent);
+    this.viewport.follow(scene.extent);
+    const startsAtFirst = !scene.axis && scene.stops.clock.length > 1;
+    this.playback = new Playback(scene.stops, this.playback?.mode, startsAtFirst ? 0 : -1);
     this.hovered = this.pinned = null;
-    if (this.focus && this.focus.bar >= (scene.panels[this.focus.panel]?.bars.count ?? 0)) this.focus = null;
+    if (!(this.focus?.bar < scene.panels[this.focus?.panel]?.bars.count)) this.focus = null;
     this.stage.setAttribute("aria-label", scene.alt);
     this.note.textContent = scene.note;
     this.note.hidden = !scene.note;
-    this.narration.textContent = this.connection.said();
-    this.legendOf = null;
+    this.say(this.host.get("said"));
     this.fitControls();
-    this.fillHelp();
-    if (this.table.open) this.fillTable();
-    else this.tableBody.replaceChildren();
-    if (this.focus && document.activeElement === this.stage) this.explain(this.focus); // what was clicked, as it is now
-    else this.showHint();
+    this.fillLegend();
+    this.fillTable();
+    this.explain(document.activeElement === this.stage ? this.focus : null); // what was clicked, as it is now
     this.draw();
   }
 
   // Draw once before the next frame, however often this is called until then.
   draw() {
-    if (this.waiting) return;
-    this.waiting = requestAnimationFrame(() => {
+    this.waiting ??= requestAnimationFrame(() => {
       this.waiting = null;
-      if (this.root.dataset.theme !== themeNow()) this.colours = null;
-      this.root.dataset.theme = themeNow();
       const width = Math.floor(this.stage.clientWidth);
-      if (!width) { // folded away, or for a frame or two while JupyterLab changes its theme
-        if (this.framesWithout++ < MOST_FRAMES_WITHOUT) this.draw();
-        return;
-      }
+      if (!width && this.framesWithout++ < MOST_FRAMES_WITHOUT) this.draw();
+      if (!width) return; // folded away, or for a frame or two while JupyterLab changes its theme
       this.framesWithout = 0;
-      this.colours ??= coloursOf(this.root);
-      this.layout = layOut(this.scene, width);
-      const { scene, layout, viewport, hovered, pinned, focus } = this;
-      const focused = document.activeElement === this.stage ? focus : null;
-      const showCritical = this.critical.getAttribute("aria-pressed") === "true";
-      const playhead = this.playback.position;
-      this.painter.paint({ scene, layout, viewport, theme: this.colours, playhead, hovered, pinned, focus: focused, showCritical });
-      if (this.legendOf !== scene) this.fillLegend();
-      this.root.dataset.drawn = String(++this.drawn);
-      this.root.dataset.version = String(scene.version);
-      this.root.dataset.step = String(this.playback.step);
-      this.connection.onDrawn?.();
+      const { scene, viewport, playback, step, hovered, pinned, showCritical } = this;
+      this.theme ??= coloursOf(this.root);
+      this.layout = layOut(scene, width);
+      const focus = document.activeElement === this.stage ? this.focus : null;
+      const playhead = scene.axis ? playback.position : null;
+      const { layout, theme } = this;
+      this.painter.paint({ scene, layout, viewport, theme, playhead, step, hovered, pinned, focus, showCritical });
+      Object.assign(this.root.dataset, { drawn: ++this.drawn, version: scene.version, step: playback.step });
+      this.host.onDrawn?.();
     });
   }
 
-  // The keys with what they do; a key that Python has asked for does only that.
-  fillHelp() {
-    const keys = [...KEYS.filter(([key]) => !this.hasKey(key)), ...(this.connection.keys ?? [])];
-    this.help.replaceChildren(...keys.flatMap(([key, what]) => [element("dt", { textContent: key }), element("dd", { textContent: what })]));
+  followTheme() {
+    this.root.dataset.theme = themeNow();
+    this.theme = null;
+    this.draw();
   }
 
-  fillLegend() {
-    this.legendOf = this.scene;
-    const entries = this.scene.styles.map((style) => {
-      const swatch = element("canvas", { className: "lk-swatch", width: 44, height: 28, ariaHidden: "true" });
-      const pen = swatch.getContext("2d");
-      pen.scale(2, 2);
-      pen.fillStyle = style.fills[0].colour;
-      pen.fillRect(0, 0, 22, 14);
-      const pattern = this.painter.patternOf(style.hatch, style.fills[0].edge);
-      if (pattern) {
-        pen.fillStyle = pattern;
-        pen.fillRect(0, 0, 22, 14);
-      }
-      pen.strokeStyle = style.fills[0].edge;
-      pen.strokeRect(0.5, 0.5, 21, 13);
-      return element("span", { className: "lk-entry" }, swatch, style.words);
-    });
-    const marked = new Map(this.scene.panels.flatMap((panel) => panel.marks.map(([, text, dashed]) => [text, dashed])));
-    const marks = [...marked].map(([text, dashed]) =>
-      element("span", { className: "lk-entry" }, element("span", { className: dashed ? "lk-line lk-dashed" : "lk-line" }), text));
-    const kept = element("span", { className: "lk-entry" }, element("span", { className: "lk-swatch lk-kept" }), "activations kept");
-    this.legend.replaceChildren(...entries, ...(this.scene.panels.some((panel) => panel.strips) ? [kept] : []), ...marks);
-  }
-
-  // --- the page ---------------------------------------------------------------------------------
-
-  build() {
-    const button = (text, label, action) => element("button", { type: "button", textContent: text, title: label, ariaLabel: label, onclick: action });
-    this.playButton = button("▶", "Play", () => this.playOrPause());
-    this.backButton = button("‹ step", "A step back", () => this.step(-1));
-    this.forwardButton = button("step ›", "A step on", () => this.step(1));
-    this.mode = element("select", { ariaLabel: "Step by", onchange: () => this.changeMode() },
-      element("option", { value: "clock", textContent: "by clock" }), element("option", { value: "moment", textContent: "by event" }));
-    this.zoomers = [
-      button("−", "Zoom out", () => this.zoom(1 / ZOOM)),
-      button("+", "Zoom in", () => this.zoom(ZOOM)),
-      button("all", "See all of the time axis", () => this.fit()),
-    ];
-    this.critical = button("critical path", "Show the ops that set the makespan", () => {
-      this.critical.setAttribute("aria-pressed", String(this.critical.getAttribute("aria-pressed") !== "true"));
-      this.draw();
-    });
-    this.critical.setAttribute("aria-pressed", "false");
-    this.savers = ["SVG", "PNG", "HTML"].map((form) => button(form, `Save the picture as ${form}`, () => this.connection.send({ save: form.toLowerCase() })));
-    this.savers.forEach((saver) => { saver.hidden = Boolean(this.connection.written); });
-    this.help = element("dl", { className: "lk-keys", hidden: true });
-    const helpButton = button("keys", "Show the keys", () => {
-      this.help.hidden = !this.help.hidden;
-      this.fillHelp();
-      helpButton.setAttribute("aria-expanded", String(!this.help.hidden));
-    });
-    helpButton.setAttribute("aria-expanded", "false");
-    const group = (...children) => element("span", { className: "lk-group" }, ...children);
-    this.stepping = group(this.playButton, this.backButton, this.forwardButton, this.mode);
-    this.zooming = group(...this.zoomers);
-    this.toolbar = element("div", { className: "lk-toolbar", role: "toolbar", ariaLabel: "Play, zoom and save" },
-      this.stepping, this.zooming, group(this.critical), group(...this.savers), group(helpButton));
-    this.canvas = element("canvas", { ariaHidden: "true" });
-    this.stage = element("div", { className: "lk-stage", tabIndex: 0, role: "application", ariaRoleDescription: "picture of bars" }, this.canvas);
-    this.card = element("div", { className: "lk-card", role: "status" });
-    this.narration = element("p", { className: "lk-narration", role: "status" });
-    this.legend = element("div", { className: "lk-legend" });
-    this.note = element("p", { className: "lk-note" });
-    this.tableBody = element("div", { className: "lk-rows", tabIndex: 0, role: "region", ariaLabel: "Table of the picture" });
-    this.table = element("details", { className: "lk-table", ontoggle: () => this.table.open && this.fillTable() },
-      element("summary", { textContent: "The same as a table" }), this.tableBody);
-    this.root.classList.add("labkit-timeline");
-    this.root.replaceChildren(this.toolbar, this.help, this.narration, this.stage, this.card, this.legend, this.note, this.table);
-    this.listen();
+  // The step that a grid shows.
+  get step() {
+    return this.playback.position ?? this.scene.stops.clock.at(-1) ?? 0;
   }
 
   fitControls() {
-    const { scene, playback } = this;
-    const canStep = scene.stops.clock.length + scene.stops.moment.length > 0;
-    this.toolbar.hidden = Boolean(this.connection.bare);
-    this.narration.hidden = Boolean(this.connection.bare);
-    this.stepping.hidden = !canStep;
-    this.mode.hidden = !(scene.stops.clock.length && scene.stops.moment.length);
-    this.mode.value = playback.mode;
-    this.zooming.hidden = !scene.axis;
-    this.critical.parentElement.hidden = !scene.panels.some((panel) => panel.critical.size);
+    const { stops, axis, panels } = this.scene;
+    const bare = Boolean(this.host.get("bare"));
+    this.toolbar.hidden = this.narration.hidden = bare;
+    this.stepping.hidden = !(stops.clock.length || stops.moment.length);
+    this.mode.hidden = !(stops.clock.length && stops.moment.length);
+    this.mode.value = this.playback.mode;
+    this.zooming.hidden = !axis;
+    this.highlighting.hidden = !panels.some((panel) => panel.critical.size);
+    this.saving.hidden = !this.host.send;
+    const keys = [...KEYS.filter(([key]) => !this.hasKey(key)), ...this.host.get("own_keys")]; // of two, Python's
+    this.keys.replaceChildren(...keys.flatMap(([key, what]) => [element("dt", key), element("dd", what)]));
+  }
+
+  fillLegend() {
+    const { panels, styles } = this.scene;
+    const marks = new Map(panels.flatMap((panel) => panel.marks.map(([, text, dashed]) => [text, dashed])));
+    const entries = [
+      ...styles.map((style) => [swatch(style), style.words]),
+      ...(panels.some((panel) => panel.strips) ? [[element("span", "", "lk-swatch lk-kept"), "activations kept"]] : []),
+      ...[...marks].map(([text, dashed]) => [element("span", "", dashed ? "lk-line lk-dashed" : "lk-line"), text]),
+    ];
+    this.legend.replaceChildren(...entries.map(([sign, text]) => {
+      const entry = element("span", text, "lk-entry");
+      entry.prepend(sign);
+      return entry;
+    }));
   }
 
   async fillTable() {
-    const html = await this.answers.ask("table", 0, 0);
-    const body = new DOMParser().parseFromString(html, "text/html").body; // pandas escapes what cells hold
-    this.tableBody.replaceChildren(...body.childNodes);
+    // pandas has escaped what cells hold
+    this.rows.innerHTML = this.table.open ? await this.host.answers.ask("table", 0, 0) : "";
+  }
+
+  // Say under the picture what a bar is and why it is where it is.
+  async explain(mark) {
+    this.wanted = mark;
+    const [first, ...rest] = mark ? (await this.host.answers.ask("bar", mark.panel, mark.bar)).split("\n") : [];
+    if (mark !== this.wanted) return; // by now another bar is pointed at
+    this.card.classList.toggle("lk-pinned", Boolean(mark) && same(mark, this.pinned));
+    const words = mark ? [element("strong", first), element("p", rest.join(" "))] : [element("p", HINT, "lk-hint")];
+    this.card.replaceChildren(...words);
+  }
+
+  say(text) {
+    this.narration.textContent = text;
   }
 
   // --- pointer ----------------------------------------------------------------------------------
 
   listen() {
-    const { stage } = this;
-    let grip = null;
-    const place = (event) => {
-      const box = this.canvas.getBoundingClientRect();
-      return this.markAt(event.clientX - box.left, event.clientY - box.top);
-    };
-    stage.addEventListener("pointerdown", (event) => {
-      grip = { x: event.clientX, moved: false };
-    });
-    stage.addEventListener("pointermove", (event) => {
-      if (grip && this.scene.axis && Math.abs(event.clientX - grip.x) > (grip.moved ? 0 : SLACK)) {
-        if (!grip.moved) stage.setPointerCapture(event.pointerId);
-        this.viewport.pan(((grip.x - event.clientX) / this.layout.plot) * this.viewport.span);
-        grip = { x: event.clientX, moved: true };
-        this.draw();
-      } else if (!grip) {
-        this.hover(place(event));
-      }
-    });
-    stage.addEventListener("pointerup", (event) => {
-      if (grip && !grip.moved) this.choose(place(event));
-      grip = null;
-    });
-    stage.addEventListener("pointercancel", () => { grip = null; });
-    stage.addEventListener("pointerleave", () => { this.hover(null); });
-    stage.addEventListener("wheel", (event) => {
-      if (!this.scene.axis || !(event.ctrlKey || event.metaKey || Math.abs(event.deltaX) > Math.abs(event.deltaY))) return;
-      event.preventDefault();
-      const box = this.canvas.getBoundingClientRect();
-      const x = this.viewport.fromPixel(event.clientX - box.left - this.layout.gutter, this.layout.plot);
-      if (event.ctrlKey || event.metaKey) this.viewport.zoom(ZOOM ** (-event.deltaY / 100), x);
-      else this.viewport.pan((event.deltaX / this.layout.plot) * this.viewport.span);
+    let grip = null; // where the pointer went down, and whether it has moved since
+    const at = (event) => this.markAt(event.offsetX, event.offsetY);
+    const move = (event) => {
+      if (!grip) return this.hover(at(event));
+      if (!this.scene.axis || Math.abs(event.clientX - grip.x) <= (grip.moved ? 0 : SLACK)) return;
+      if (!grip.moved) this.stage.setPointerCapture(event.pointerId);
+      this.viewport.pan((grip.x - event.clientX) / this.layout.plot);
+      grip = { x: event.clientX, moved: true };
       this.draw();
-    }, { passive: false });
-    stage.addEventListener("keydown", (event) => this.press(event));
-    stage.addEventListener("focus", () => this.draw());
-    stage.addEventListener("blur", () => this.draw());
+    };
+    const release = (event) => {
+      if (grip && !grip.moved) this.choose(at(event));
+      grip = null;
+    };
+    const turnWheel = (event) => {
+      const zooms = event.ctrlKey || event.metaKey;
+      if (!this.scene.axis || !(zooms || Math.abs(event.deltaX) > Math.abs(event.deltaY))) return;
+      event.preventDefault();
+      const { viewport, layout: { gutter, plot } } = this;
+      if (zooms) viewport.zoom(ZOOM ** (-event.deltaY / 100), viewport.fromPixel(event.offsetX - gutter, plot));
+      else viewport.pan(event.deltaX / plot);
+      this.draw();
+    };
+    const listeners = {
+      pointerdown: (event) => { grip = { x: event.clientX, moved: false }; },
+      pointermove: move,
+      pointerup: release,
+      pointercancel: () => { grip = null; },
+      pointerleave: () => this.hover(null),
+      keydown: (event) => this.press(event),
+      focus: () => this.draw(),
+      blur: () => this.draw(),
+    };
+    for (const [name, listener] of Object.entries(listeners)) this.stage.addEventListener(name, listener);
+    this.stage.addEventListener("wheel", turnWheel, { passive: false });
+    this.toolbar.addEventListener("click", ({ target }) => this.act(target.closest("button")?.dataset.action));
+    this.mode.addEventListener("change", () => {
+      this.pause();
+      this.playback.switchTo(this.mode.value);
+      this.draw();
+    });
+    this.table.addEventListener("toggle", () => this.fillTable());
   }
 
-  markAt(pixelX, pixelY) {
-    const place = this.layout && placeOf(this.layout, pixelX, pixelY);
+  markAt(x, y) {
+    const place = this.layout && placeOf(this.layout, x, y);
     if (!place) return null;
-    const { bars } = this.scene.panels[place.panel];
     const slack = (SLACK / this.layout.plot) * this.viewport.span;
-    const bar = bars.at(this.viewport.fromPixel(place.x, this.layout.plot), place.row, slack, this.now);
+    const value = this.viewport.fromPixel(place.x, this.layout.plot);
+    const bar = this.scene.panels[place.panel].bars.at(value, place.row, slack, this.step);
     return bar < 0 ? null : { panel: place.panel, bar };
-  }
-
-  // The step that a grid shows.
-  get now() {
-    return this.playback.position ?? this.scene.stops.clock.at(-1) ?? 0;
   }
 
   hover(mark) {
@@ -269,7 +212,7 @@ export class TimelineView {
     this.stage.focus({ preventScroll: true });
     if (mark) this.focus = mark;
     this.pin(mark && !same(mark, this.pinned) ? mark : null);
-    if (mark) this.connection.send({ pick: mark.bar, panel: mark.panel, version: this.scene.version });
+    if (mark) this.host.send?.({ pick: mark.bar, panel: mark.panel, version: this.scene.version });
   }
 
   pin(mark) {
@@ -278,45 +221,32 @@ export class TimelineView {
     this.draw();
   }
 
-  // Say under the picture what a bar is and why it is where it is.
-  async explain(mark) {
-    this.wanted = mark;
-    if (!mark) return this.showHint();
-    const text = await this.answers.ask("bar", mark.panel, mark.bar);
-    if (!same(mark, this.wanted)) return; // by now another bar is pointed at
-    const [first, ...rest] = text.split("\n");
-    this.card.replaceChildren(element("strong", { textContent: first }), element("p", { textContent: rest.join(" ") }));
-    this.card.classList.toggle("lk-pinned", same(mark, this.pinned));
-  }
+  // --- keys and buttons -------------------------------------------------------------------------
 
-  showHint() {
-    this.wanted = null;
-    this.card.classList.remove("lk-pinned");
-    this.card.replaceChildren(element("p", { className: "lk-hint", textContent: "Point at a bar, or press an arrow key in the picture, and read here what it is." }));
-  }
-
-  // --- keys -------------------------------------------------------------------------------------
-
-  // Is it one of the keys that Python has asked for?
+  // Is it one of the keys that Python has asked for? It does only what Python says.
   hasKey(key) {
-    return (this.connection.keys ?? []).some(([keys]) => keys.split(" ").includes(key));
+    return this.host.get("own_keys").some(([keys]) => keys.split(" ").includes(key));
   }
 
   press(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (this.hasKey(event.key)) {
       const { panel, bar } = this.focus ?? { panel: 0, bar: -1 };
-      this.connection.send({ key: event.key, panel, bar, view: this.name, number: this.pressed++ });
-    } else {
-      const action = this.actions[event.shiftKey && event.key.startsWith("Arrow") ? `Shift${event.key}` : event.key];
-      if (!action) return;
-      action();
-    }
+      this.host.send({ key: event.key, panel, bar, view: this.name, number: this.pressed++ });
+    } else if (!this.act(event.shiftKey && event.key.startsWith("Arrow") ? `Shift${event.key}` : event.key)) return;
     event.preventDefault();
     event.stopPropagation();
   }
 
-  get actions() {
+  // Do what this key or this button does, and return whether there is such a one.
+  act(name) {
+    this.actions[name]?.();
+    this.draw();
+    return name in this.actions;
+  }
+
+  makeActions() {
+    const save = (form) => () => this.host.send({ save: form });
     return {
       ArrowLeft: () => this.go("left"),
       ArrowRight: () => this.go("right"),
@@ -327,111 +257,100 @@ export class TimelineView {
       Enter: () => this.focus && this.choose(this.focus),
       Escape: () => { this.pin(null); this.stop(); },
       " ": () => this.playOrPause(),
-      ".": () => this.step(1),
-      ",": () => this.step(-1),
+      ".": () => this.moveStep(1),
+      ",": () => this.moveStep(-1),
       "+": () => this.zoom(ZOOM),
       "=": () => this.zoom(ZOOM),
       "-": () => this.zoom(1 / ZOOM),
-      0: () => this.fit(),
-      ShiftArrowLeft: () => this.pan(-0.25),
-      ShiftArrowRight: () => this.pan(0.25),
+      0: () => this.viewport.fit(),
+      ShiftArrowLeft: () => this.viewport.pan(-0.25),
+      ShiftArrowRight: () => this.viewport.pan(0.25),
+      SVG: save("svg"),
+      PNG: save("png"),
+      HTML: save("html"),
+      critical: () => { this.showCritical = this.turn("critical", "aria-pressed"); },
+      keys: () => { this.keys.hidden = !this.turn("keys", "aria-expanded"); },
     };
   }
 
-  go(direction) {
-    const panels = this.scene.panels;
-    let { panel, bar } = this.focus ?? { panel: 0, bar: -1 };
-    if (direction === "last") [panel, bar] = [panels.length - 1, panels.at(-1).bars.edge(true, this.now)];
-    else if (direction === "first" || bar < 0) [panel, bar] = [0, panels[0].bars.edge(false, this.now)];
-    else {
-      const next = panels[panel].bars.next(bar, direction, this.now);
-      const across = panel + (direction === "down" ? 1 : direction === "up" ? -1 : 0);
-      if (next === bar && across !== panel && panels[across]) [panel, bar] = [across, panels[across].bars.edge(direction === "up", this.now)];
-      else bar = next;
-    }
-    if (bar < 0) return;
-    this.focus = { panel, bar };
-    const { left, right } = panels[panel].bars;
-    this.viewport.reveal(left[bar], right[bar]);
-    this.explain(this.focus);
-    this.draw();
+  // Turn a button on or off, and return which it is now.
+  turn(action, attribute) {
+    const turned = this.toolbar.querySelector(`[data-action="${action}"]`);
+    const isOn = turned.getAttribute(attribute) !== "true";
+    turned.setAttribute(attribute, isOn);
+    return isOn;
   }
 
+  // Go to the next bar in this direction; up or down from an outermost row, into the next panel.
+  go(direction) {
+    const { panels } = this.scene;
+    const { panel, bar } = this.focus ?? {};
+    const edge = (number, last) => ({ panel: number, bar: panels[number].bars.edge(last, this.step) });
+    let mark;
+    if (direction === "last") mark = edge(panels.length - 1, true);
+    else if (direction === "first" || !this.focus) mark = edge(0, false);
+    else {
+      const beyond = panel + { up: -1, down: 1 }[direction];
+      mark = { panel, bar: panels[panel].bars.next(bar, direction, this.step) };
+      if (mark.bar === bar && panels[beyond]) mark = edge(beyond, direction === "up");
+    }
+    if (mark.bar < 0) return;
+    this.focus = mark;
+    const { left, right } = panels[mark.panel].bars;
+    this.viewport.reveal(left[mark.bar], right[mark.bar]);
+    this.explain(mark);
+  }
+
+  // Zoom around the bar that was gone to or pinned, or else the middle.
   zoom(factor) {
     const mark = this.focus ?? this.pinned;
-    const bars = mark && this.scene.panels[mark.panel].bars;
-    const middle = mark ? (bars.left[mark.bar] + bars.right[mark.bar]) / 2 : (this.viewport.range[0] + this.viewport.range[1]) / 2;
-    this.viewport.zoom(factor, middle);
-    this.draw();
-  }
-
-  pan(share) {
-    this.viewport.pan(share * this.viewport.span);
-    this.draw();
-  }
-
-  fit() {
-    this.viewport.fit();
-    this.draw();
+    const { left, right } = this.scene.panels[mark?.panel]?.bars ?? {};
+    this.viewport.zoom(factor, mark ? (left[mark.bar] + right[mark.bar]) / 2 : this.viewport.middle);
   }
 
   // --- playing ----------------------------------------------------------------------------------
 
   playOrPause() {
     if (this.timer) return this.pause();
-    if (this.playback.isAtEnd) this.playback.stop();
-    this.playButton.textContent = "❚❚";
-    this.playButton.ariaLabel = this.playButton.title = "Pause";
-    const next = () => {
-      this.step(1, true);
-      this.timer = this.playback.isAtEnd ? this.pause() : setTimeout(next, this.playback.intervalMs);
-    };
-    next();
+    if (this.playback.isAtEnd) this.playback.step = -1;
+    this.showTimer(setInterval(() => this.goOn(1), this.playback.intervalMs));
+    this.goOn(1);
   }
 
   pause() {
-    clearTimeout(this.timer);
-    this.timer = null;
-    if (!this.playButton) return null;
-    this.playButton.textContent = "▶";
-    this.playButton.ariaLabel = this.playButton.title = "Play";
-    return null;
+    clearInterval(this.timer);
+    this.showTimer(null);
+  }
+
+  // The button says what it would do now.
+  showTimer(timer) {
+    this.timer = timer;
+    const [play] = this.stepping.children;
+    play.textContent = timer ? "❚❚" : "▶";
+    play.ariaLabel = play.title = timer ? "Pause" : "Play";
   }
 
   stop() {
     this.pause();
     this.playback.stop();
-    if (!this.scene.axis && this.scene.stops.clock.length > 1) this.playback.step = 0;
-    this.narration.textContent = "";
-    this.draw();
+    this.say("");
   }
 
-  step(direction, playing = false) {
-    if (!playing) this.pause();
-    if (direction > 0) this.playback.forward();
-    else this.playback.back();
-    if (!this.playback.isOn) return this.stop();
-    const { position } = this.playback;
-    if (this.scene.axis) this.viewport.reveal(position, position);
-    this.narrate();
-    this.draw();
-  }
-
-  changeMode() {
+  moveStep(direction) {
     this.pause();
-    this.playback.switchTo(this.mode.value);
+    this.goOn(direction);
+  }
+
+  // Go a step on or back, and say in one line what happens there, in all panels.
+  async goOn(direction) {
+    this.playback.move(direction);
+    const { isOn, isAtEnd, position, mode, step } = this.playback;
+    if (!isOn) return this.stop();
+    if (isAtEnd) this.pause();
+    if (this.scene.axis) this.viewport.reveal(position, position);
     this.draw();
-  }
-
-  // One line on what happens at this step, of all panels.
-  async narrate() {
-    const { step, mode } = this.playback;
-    const text = await this.answers.ask(mode, 0, step);
-    if (step === this.playback.step) this.narration.textContent = text;
-  }
-
-  say(text) {
-    this.narration.textContent = text;
+    const text = await this.host.answers.ask(mode, 0, step);
+    if (step === this.playback.step) this.say(text);
   }
 }
 
@@ -439,13 +358,6 @@ function same(a, b) {
   return a === b || Boolean(a && b && a.panel === b.panel && a.bar === b.bar);
 }
 
-function element(tag, properties = {}, ...children) {
-  const made = document.createElement(tag);
-  for (const [name, value] of Object.entries(properties)) {
-    if (name === "role") made.setAttribute("role", value);
-    else if (name === "ariaRoleDescription") made.setAttribute("aria-roledescription", value);
-    else made[name] = value;
-  }
-  made.append(...children);
-  return made;
+function element(tag, textContent, className = "") {
+  return Object.assign(document.createElement(tag), { textContent, className });
 }

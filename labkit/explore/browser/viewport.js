@@ -6,31 +6,32 @@ export class Viewport {
   // extent: [first, last] of the axis, in its own unit; all of it is in sight at first.
   constructor(extent) {
     this.extent = extent;
-    this.range = [...extent];
+    this.fit();
   }
 
   get span() {
     return this.range[1] - this.range[0];
   }
 
-  get isWhole() {
-    return this.range[0] <= this.extent[0] && this.range[1] >= this.extent[1];
-  }
-
-  // Magnify by factor around x, which stays where it is.
-  zoom(factor, x) {
-    const [first, last] = this.extent;
-    const span = Math.min(last - first, Math.max((last - first) / MOST_ZOOM, this.span / factor));
-    const share = this.span > 0 ? (x - this.range[0]) / this.span : 0.5;
-    this.moveTo(x - share * span, span);
-  }
-
-  pan(distance) {
-    this.moveTo(this.range[0] + distance, this.span);
+  get middle() {
+    return (this.range[0] + this.range[1]) / 2;
   }
 
   fit() {
     this.range = [...this.extent];
+  }
+
+  // Magnify by factor around x, which stays where it is.
+  zoom(factor, x) {
+    const whole = this.extent[1] - this.extent[0];
+    const span = Math.min(whole, Math.max(whole / MOST_ZOOM, this.span / factor));
+    const share = this.span > 0 ? (x - this.range[0]) / this.span : 0.5;
+    this.moveTo(x - share * span, span);
+  }
+
+  // Move by a share of what is in sight.
+  pan(share) {
+    this.moveTo(this.range[0] + share * this.span, this.span);
   }
 
   // Show from left to right, with room around it, unless both are in sight already.

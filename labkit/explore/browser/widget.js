@@ -1,23 +1,15 @@
 // The two places where a Timeline lives: a notebook, with a kernel, and a file, without one.
 
-import { NO_KERNEL } from "./answers.js";
+import { Answers, NO_KERNEL, WrittenAnswers } from "./answers.js";
 import { nameSliders } from "./sliders.js";
 import { TimelineView } from "./timeline.js";
-
-function download(name, type, content) {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([content], { type }));
-  link.download = name;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-}
 
 const WRITTEN_IN = "input, textarea, select, [contenteditable], [role=slider]";
 
 // In a notebook: what anywidget calls.
 function render({ model, el }) {
-  const root = document.createElement("div");
-  el.append(root);
+  const root = el.appendChild(document.createElement("div"));
+  const onLost = () => view.say(NO_KERNEL); // told by JupyterLab when it restarts or ends the kernel
   const send = (message) => {
     try {
       model.send(message);
@@ -25,7 +17,6 @@ function render({ model, el }) {
       onLost();
     }
   };
-  const onLost = () => view.say(NO_KERNEL); // told by JupyterLab when it restarts or ends the kernel
   let explorer = null; // the whole output that the picture is in, with its controls
   const onDrawn = () => {
     const output = el.closest(".jp-OutputArea-output") ?? el;
@@ -39,30 +30,34 @@ function render({ model, el }) {
     if (!view.stage.contains(event.target) && !event.target.matches(WRITTEN_IN) && view.hasKey(event.key)) view.press(event);
     if (!event.ctrlKey && !event.metaKey && !(event.shiftKey && event.key === "Enter")) event.stopPropagation();
   };
-  const view = new TimelineView(root, { scene: model.get("scene"), get keys() { return model.get("own_keys"); }, bare: model.get("bare"), said: () => model.get("said"), send, onDrawn });
-  const onScene = () => view.show(model.get("scene"));
-  const onSaid = () => view.say(model.get("said"));
-  const onMessage = (message, buffers) => {
-    if ("answer" in message) view.answers.receive(message);
-    else if ("download" in message) download(message.download, message.type, buffers[0]);
+  const answers = new Answers(send);
+  const view = new TimelineView(root, { get: (name) => model.get(name), answers, send, onDrawn });
+  const listeners = {
+    "change:scene": () => view.show(model.get("scene")),
+    "change:said": () => view.say(model.get("said")),
+    "msg:custom": (message, buffers) => ("answer" in message ? answers.receive(message) : download(message, buffers[0])),
+    comm_live_update: onLost,
   };
-  model.on("change:scene", onScene);
-  model.on("change:said", onSaid);
-  model.on("msg:custom", onMessage);
-  model.on("comm_live_update", onLost);
+  for (const [event, listener] of Object.entries(listeners)) model.on(event, listener);
   return () => {
-    model.off("change:scene", onScene);
-    model.off("change:said", onSaid);
-    model.off("msg:custom", onMessage);
-    model.off("comm_live_update", onLost);
+    for (const [event, listener] of Object.entries(listeners)) model.off(event, listener);
     explorer?.removeEventListener("keydown", onKey);
     view.end();
   };
 }
 
+function download({ download: name, type }, content) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([content], { type }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+
 // In a file: the scene and all answers are in it.
 export function openFile(root, scene, written) {
-  return new TimelineView(root, { scene, keys: [], said: () => "", send() {}, written });
+  const state = { scene, said: "", own_keys: [] };
+  return new TimelineView(root, { get: (name) => state[name], answers: new WrittenAnswers(written) });
 }
 
 export default { render };

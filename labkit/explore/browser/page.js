@@ -1,0 +1,53 @@
+// The page around the canvas: its controls, its keys and its words.
+
+export const KEYS = [
+  ["arrows", "go from bar to bar"],
+  ["Enter", "pin the bar, or let it go; Esc lets go"],
+  ["space", "play and pause"],
+  [". and ,", "a step on, a step back"],
+  ["+ −", "zoom in, zoom out; also the wheel with Ctrl"],
+  ["0", "see all"],
+  ["Shift ← →", "move along the axis; also drag"],
+  ["Home End", "the first bar, the last bar"],
+];
+
+// A button does what a key does, or what has no key.
+const button = (action, text, label, state = "") =>
+  `<button type="button" data-action="${action}" title="${label}" aria-label="${label}" ${state}>${text}</button>`;
+const saver = (form) => button(form, form, `Save the picture as ${form}`);
+const PAGE = `
+  <div data-part="toolbar" class="lk-toolbar" role="toolbar" aria-label="Play, zoom and save">
+    <span data-part="stepping" class="lk-group">
+      ${button(" ", "▶", "Play")} ${button(",", "‹ step", "A step back")} ${button(".", "step ›", "A step on")}
+      <select data-part="mode" aria-label="Step by">
+        <option value="clock">by clock</option><option value="moment">by event</option>
+      </select>
+    </span>
+    <span data-part="zooming" class="lk-group">
+      ${button("-", "−", "Zoom out")} ${button("+", "+", "Zoom in")} ${button("0", "all", "See all of the time axis")}
+    </span>
+    <span data-part="highlighting" class="lk-group">
+      ${button("critical", "critical path", "Show the ops that set the makespan", 'aria-pressed="false"')}
+    </span>
+    <span data-part="saving" class="lk-group">${saver("SVG")} ${saver("PNG")} ${saver("HTML")}</span>
+    <span class="lk-group">${button("keys", "keys", "Show the keys", 'aria-expanded="false"')}</span>
+  </div>
+  <dl data-part="keys" class="lk-keys" hidden></dl>
+  <p data-part="narration" class="lk-narration" role="status"></p>
+  <div data-part="stage" class="lk-stage" tabindex="0" role="application" aria-roledescription="picture of bars">
+    <canvas data-part="canvas" aria-hidden="true"></canvas>
+  </div>
+  <div data-part="card" class="lk-card" role="status"></div>
+  <div data-part="legend" class="lk-legend"></div>
+  <p data-part="note" class="lk-note"></p>
+  <details data-part="table" class="lk-table">
+    <summary>The same as a table</summary>
+    <div data-part="rows" class="lk-rows" tabindex="0" role="region" aria-label="Table of the picture"></div>
+  </details>`;
+
+// Fill the root with the page. Returns its parts by name.
+export function buildPage(root) {
+  root.classList.add("labkit-timeline");
+  root.innerHTML = PAGE;
+  return Object.fromEntries([...root.querySelectorAll("[data-part]")].map((part) => [part.dataset.part, part]));
+}
