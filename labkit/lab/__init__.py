@@ -5,4 +5,5 @@ diffs               a file as its diff to another one
 ladder              the files of examples/, run and compared
 published_results   what others measured, beside the reader's own
 host_cost           what a call of a collective costs its rank
+all_reduces         sums over all ranks with send and receive
 """
