@@ -19,8 +19,9 @@ def sum_by_server(tensor: torch.Tensor) -> None:
     for other in others:
         dist.recv(part := torch.empty_like(tensor), other)
         tensor += part
-    for sent in [dist.isend(tensor, other) for other in others]:
-        sent.wait()
+    sent = [dist.isend(tensor, other) for other in others]  # all at once
+    for work in filter(None, sent):
+        work.wait()
 
 
 def sum_by_tree(tensor: torch.Tensor) -> None:
