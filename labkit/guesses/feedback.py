@@ -122,7 +122,7 @@ def amount(value: float, unit: str = "") -> str:
     number = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
     if number == "1" and unit != "times" and re.fullmatch(r"[a-z]{3,}s", unit):
         unit = unit.removesuffix("s")
-    return f"{number}{unit if unit == '%' else unit and ' ' + unit}"
+    return f"{number}{unit if unit in ('%', '×') else unit and ' ' + unit}"
 
 
 def _off(question: Question, guess: float, answer: float) -> str:

@@ -3,5 +3,6 @@
 listings            the code of student files, or where it is to be written
 diffs               a file as its diff to another one
 ladder              the files of examples/, run and compared
+gradient_sync       an iteration of each way to agree on gradients, measured for notebook 05
 published_results   what others measured, beside the reader's own
 """

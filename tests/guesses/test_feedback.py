@@ -73,11 +73,14 @@ def test_a_number_is_told_what_it_left_out(question, guess, answer, as_if, terms
 
 
 def test_one_of_something_is_no_plural():
-    assert [feedback.amount(n, unit) for n, unit in ((1, "rows"), (2, "rows"), (1, "ms"), (1, "times"))] == [
+    assert [
+        feedback.amount(n, unit) for n, unit in ((1, "rows"), (2, "rows"), (1, "ms"), (1, "times"), (2.5, "×"))
+    ] == [
         "1 row",
         "2 rows",
         "1 ms",
         "1 times",
+        "2.5×",
     ]
 
 
