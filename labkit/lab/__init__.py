@@ -1,8 +1,9 @@
-"""Show in a notebook's cell what the lab's files say.
+"""Show in a notebook's cell what the lab's files say, and measure what several notebooks need.
 
 listings            the code of student files, or where it is to be written
 diffs               a file as its diff to another one
 ladder              the files of examples/, run and compared
 gradient_sync       an iteration of each way to agree on gradients, measured for notebook 05
 published_results   what others measured, beside the reader's own
+host_cost           what a call of a collective costs its rank
 """
