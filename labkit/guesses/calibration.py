@@ -67,11 +67,9 @@ def said_of_calibration(table: pd.DataFrame) -> str:
     counts = terms_left_out(table)
     most, times = counts[:-1].sort_values("guesses", ascending=False, kind="stable").iloc[0]
     if times:
-        total, other = (measured(number, width=2) for number in (counts.guesses.sum(), counts.guesses.iloc[-1]))
-        lines.append(
-            f"Of {total} guesses with something left out, {measured(times, width=2)} forgot {fact(most, 34)}, "
-            f"and {other} {OTHER}."
-        )
+        numbers = counts.guesses.sum(), times, counts.guesses.iloc[-1]
+        total, times, other = (measured(number, width=2) for number in numbers)
+        lines.append(f"Left out by {total} guesses; most often {fact(most, 38)}, by {times}; {OTHER}, by {other}.")
     return "\n".join([*lines, trend(table)])
 
 

@@ -15,7 +15,7 @@ CLOSE_FACTOR = 1.25  # by factors
 CLOSE_SHARE = 0.1  # else: of what can be chosen, or of the larger number
 TERMS = {  # that guesses forget again and again, by the word that a notebook uses
     "latency": "messages and their latency",
-    "host": "what a call costs its rank",
+    "host": "host cost, what a call costs its rank",
     "overlap": "what goes on at the same time",
     "bytes": "bytes, and who keeps or sends them",
 }

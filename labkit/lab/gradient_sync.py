@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
 import pandas as pd
-import torch
 
 from labkit.base.formats import MeasuredTable, loss, measured
 from labkit.cost import Link, ddp_step
 from labkit.lab.published_results import RTE_ACCURACY, RTE_LOSSES
 from labkit.launch import Run, device, launch
-from labkit.stats import Verdict, repeats
-from labkit.trace import span
+from labkit.stats import Verdict
 from labkit.train.entailment import EntailmentCorpus, collate
 from labkit.train.glue_task import GlueConfig, GlueResult, glue
 from labkit.train.trainer import Batch, world
@@ -30,20 +28,6 @@ def one_rank_s(config: GlueConfig, corpus: EntailmentCorpus, link: Link | None =
     half = replace(config, sync="none", batch_size=config.batch_size // 2, iterations=12, do_eval=False)
     run = launch(glue, half, corpus, world_size=1, compared_with=2, link=link, threads=1)
     return list(run.timings.set_index("name").median_s[["forward", "backward", "optimizer"]])
-
-
-def alone_s(agree: Callable[[Any], None], model: Any, count: int = 12) -> float:
-    """Return the median seconds of agreeing on all gradients on a rank without others."""
-    events = launch(_agree_alone, agree, model, count, world_size=1, compared_with=2, threads=1).events
-    return float(repeats(events)["agree"].median())
-
-
-def _agree_alone(agree: Callable[[Any], None], model: Any, count: int) -> None:
-    for parameter in model.to(device()).parameters():
-        parameter.grad = torch.ones_like(parameter)
-    for _ in range(count):
-        with span("agree"):
-            agree(model)
 
 
 def own_batches(corpus: EntailmentCorpus, steps: int, batch_size: int) -> Iterator[Batch]:
