@@ -87,6 +87,6 @@ def losses_and_accuracy(found: Mapping[str, GlueResult]) -> MeasuredTable:
 def against_prediction(predicted_ratio: float, found: Verdict) -> str:
     """Say whether a verdict goes with the predicted ratio of the two ways' times, or against it."""
     if found.word == "within noise":
-        return "too little to show in this noise"
+        return "hidden by the noise"
     expected = "slower" if predicted_ratio > 1 else "faster"
     return "as measured" if found.word == expected else "the measurement says the opposite"

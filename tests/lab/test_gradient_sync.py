@@ -37,7 +37,7 @@ def test_a_step_with_an_all_reduce_for_each_parameter_has_its_calls_on_the_link(
         (2.0, 3.0, "as measured"),
         (2.0, 0.5, "the measurement says the opposite"),
         (0.5, 0.5, "as measured"),
-        (2.0, 1.0, "too little to show in this noise"),
+        (2.0, 1.0, "hidden by the noise"),
     ],
 )
 def test_a_prediction_that_the_measurement_contradicts_is_said_to_be_contradicted(ratio, a_s, says):
