@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import select
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -62,7 +63,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     args = parser.parse_args(arguments)
     run: Callable[[argparse.Namespace], int] = args.run
-    return run(args)
+    try:
+        status = run(args)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        if not _nobody_reads():
+            raise
+        return 1
+    return status
+
+
+def _nobody_reads() -> bool:
+    """Return whether who read the output has gone, as head does; what is left then goes nowhere."""
+    output = select.poll()
+    output.register(sys.stdout.fileno(), 0)
+    if gone := bool(output.poll(0)):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return gone
 
 
 def _add(commands: argparse._SubParsersAction, name: str, run: Callable, text: str) -> argparse.ArgumentParser:

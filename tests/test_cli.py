@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import runpy
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -95,3 +96,12 @@ def test_a_call_without_a_command_ends_with_2(capsys):
     with pytest.raises(SystemExit, match="2"):
         cli.main([])
     assert "usage: labkit" in capsys.readouterr().err
+
+
+def test_who_reads_may_stop_reading_without_a_traceback():
+    code = "import sys; from labkit import cli; cli._doctor = lambda _: print('x' * 10**6) or 0; sys.exit(cli.main(['doctor']))"
+    command = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
+    assert command.stdout.read(1) == b"x"
+    command.stdout.close()
+    assert (command.wait(60), command.stderr.read()) == (1, b"")
+    command.stderr.close()

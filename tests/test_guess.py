@@ -17,6 +17,7 @@ from labkit.guess import Guess, calibration, draw_calibration, guess, said_of_ca
 from labkit.guesses import store
 from labkit.guesses.form import Form
 from labkit.guesses.question import Question
+from labkit.guesses.reader import Card
 
 NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
 
@@ -139,7 +140,8 @@ def test_who_stores_the_page_keeps_its_answers(kept_page, hidden, monkeypatch):
     monkeypatch.setenv(store.KEPT, "1")
     hidden.feedback(0.7234, as_if={"if nothing overlapped": 0.0})
     kept = json.loads(kept_page.read_text())["hidden"]
-    assert kept == {"notebook": "04_overlap", "guess": 0.5, "answer": 0.7234, "left_out": "", "term": ""}
+    facts = {"notebook": "04_overlap", "guess": 0.5, "answer": 0.7234, "left_out": "", "term": "", "chance": 0.4468}
+    assert kept == facts
 
 
 ASKS = re.compile(r"\bguess\(\s*\"(\w+)\"")
@@ -172,6 +174,13 @@ def test_the_form_sends_a_guess_and_shows_what_is_wrong_with_another(hidden):
     form.sent = [3, None]
     assert form.state["said"] == "I don't know"
     assert hidden.given
+    hidden.feedback(0.72, as_if={"if nothing overlapped": 0.0})
+    assert form.state["final"]  # so the page offers no change
+
+
+def test_what_stands_in_backticks_is_code_on_the_card():
+    card = Card("Where is `counter < 2`?")
+    assert "<code>counter &lt; 2</code>" in card._repr_html_() and "`counter" in str(card)
 
 
 # --- calibration ----------------------------------------------------------------------------------
@@ -184,16 +193,27 @@ def answered(**pairs) -> None:
         question.feedback(answer, as_if={"if messages were free": (0.1, "latency")})
 
 
-def test_calibration_says_how_far_off_and_whether_it_gets_better():
+def test_calibration_says_how_far_off_and_what_has_no_factor():
     answered(a=(1.0, 10.0), b=(90.0, 10.0), c=(8.0, 10.0), d=(11.0, 10.0), e=(None, 10.0))
+    zero = Guess(Question("zero", "How many?", 0, 4))
+    zero.give(2)
+    zero.feedback(0, as_if={"if each counted": 2})
     table = calibration()
     assert table.factor.round(3).tolist()[:4] == [0.1, 9.0, 0.8, 1.1]
-    assert table.factor.isna().tolist() == [False] * 4 + [True]
+    assert table.factor.isna().tolist() == [False] * 4 + [True] * 2
+    assert table.chance.round(3).tolist()[-1] == 0.6  # 0, 1 and 2 are as near as 2
     said = said_of_calibration(table)
-    assert "Numbers: 4, typically" in said
-    assert re.search(r"First half \[~ +9\.5 times off\], second half \[~ +1\.175 times off\]: \[~ better", said)
-    worse = said_of_calibration(table[:4].iloc[::-1])
-    assert "[~ worse" in worse
+    assert "Numbers: 4, typically" in said and "Choices and orders: 0" in said
+    assert "That takes 12 numbers" in said
+
+
+@pytest.mark.parametrize(
+    ("early", "late", "word"),
+    [(1.0, 11.0, "better"), (11.0, 1.0, "worse"), (11.0, 11.0, "no trend beyond the noise")],
+)
+def test_guesses_get_better_only_where_random_ones_would_not_come_as_near(early, late, word):
+    answered(**{f"{half}{i}": (value, 10.0) for half, value in (("a", early), ("b", late)) for i in range(6)})
+    assert re.search(rf"\[~ {word} *\]\.", said_of_calibration(calibration()))
 
 
 def test_calibration_counts_choices_and_what_is_left_out():
@@ -203,7 +223,8 @@ def test_calibration_counts_choices_and_what_is_left_out():
     choice.feedback("x", as_if={"y": "No."})
     said = said_of_calibration(calibration())
     assert "Choices and orders: 1, right: [~  1]" in said
-    assert "Left out most often: [~ messages and their latency        ], [~  3 times]" in said
+    assert "Left out by [~  3] guesses; most often [~ messages and their latency" in said
+    assert "by [~  3]; something else, by [~  0]." in said
     counts = terms_left_out(calibration()).set_index("term").guesses
     assert counts["messages and their latency"] == 3 and counts.sum() == 3
 

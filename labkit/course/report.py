@@ -27,6 +27,7 @@ from labkit.course import chromium
 from labkit.course.notebooks import RAISES, notebooks_folder
 
 UNANSWERED = "*Your answer:*"  # stands in the cell of an answer, and may stay above it
+_SILENT = 3  # so many cells without a result are named
 _HEADING = re.compile(r"^#{1,3} +(.+?)\s*$", re.MULTILINE)
 _TRAINING = re.compile(r"labkit(?:\.|\s+)train\s+([a-z]\w*)")
 # The notebook that makes a report, before the notebooks stood in the order in which they are read.
@@ -207,10 +208,15 @@ def _answer(after: Sequence[NotebookNode]) -> list[NotebookNode]:
 
 def _check_run(path: Path, code: Sequence[NotebookNode]) -> None:
     """Raise ReportError where a cell has nothing to show: it was not run, or it raised."""
-    if silent := [_name(cell) for cell in code if cell.execution_count is None]:
+    silent = [_name(cell) for cell in code if cell.execution_count is None]
+    if silent:
+        more = f" and {len(silent) - _SILENT} more" if len(silent) > _SILENT else ""
+        first = (
+            f"was not run to its end, or not saved. Code cells without a result: {', '.join(silent[:_SILENT])}{more}"
+        )
+        what = "has not been run yet, or not been saved since" if len(silent) == len(code) else first
         raise ReportError(
-            f"{path.name} was not run to its end, or not saved. Code cells without a result: {', '.join(silent)}. "
-            "Choose Run, Run All Cells in JupyterLab, save the notebook, and try again"
+            f"{path.name} {what}. Choose Run, Run All Cells in JupyterLab, save the notebook, and try again"
         )
     for cell in code:
         for output in cell.outputs:

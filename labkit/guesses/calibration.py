@@ -1,4 +1,9 @@
-"""Look back on all guesses of the course: how far off, where, and are they getting better?"""
+"""Look back on all guesses of the course: how far off, where, and are they getting better?
+
+Factors compare numbers whatever they measure. A trend cannot use them: a range of an hour leaves
+more room for a wrong guess than one from 1 to 4. So it compares each guess with random ones in the
+same range.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +19,23 @@ from labkit.base.formats import MeasuredTable, fact, measured
 from labkit.draw.picture import attach, house_style, new_axes
 from labkit.guesses import store
 from labkit.guesses.feedback import TERMS
+from labkit.stats import Interval, interval
+from labkit.stats.comparison import LEAST_REPEATS
 
 FAR = 100.0  # a guess that is further off is drawn at the edge
+OTHER = "something else"
 ANSWER_WIDTH, LEFT_OUT_WIDTH = 52, 72  # as text, so that a table is as wide whatever was answered
-_COLUMNS = ["notebook", "question", "guess", "answer", "factor", "times off", "left out"]
+_COLUMNS = ["notebook", "question", "guess", "answer", "factor", "times off", "chance", "left out"]
 
 
 def calibration() -> MeasuredTable:
     """Return every guess whose answer has been seen, in the order in which they were answered.
 
-    Columns: notebook, question, guess, answer, factor, times off, left out. ``factor`` is guess ÷
-    answer of a number, and ``times off`` how many times too high or too low that is; both are NaN
-    for choices, orders and "I don't know". ``left out`` is the wrong model or the term that the
-    guess came nearest to, or "".
+    ``factor`` is guess ÷ answer of a number, and ``times off`` how many times too high or too low
+    that is; both are NaN for choices, orders, "I don't know", and where either number is 0.
+    ``chance`` is the probability that a random number in the question's range comes at least as
+    near to the answer; NaN for anything but numbers with a range. ``left out`` is the wrong model
+    or the term that the guess may have come from, or "".
     """
     shipped = store.read(store.shipped_file())
     rows = [
@@ -37,42 +46,58 @@ def calibration() -> MeasuredTable:
             "answer": fact(_in_words(facts["answer"]), ANSWER_WIDTH),
             "factor": (factor := _factor(facts["guess"], facts["answer"])),
             "times off": max(factor, 1 / factor),
+            "chance": facts.get("chance"),
             "left out": fact(facts.get("left_out", ""), LEFT_OUT_WIDTH),
         }
         for name, facts in store.load().items()
         if {"guess", "answer"} <= facts.keys()
     ]
-    return MeasuredTable(rows, columns=_COLUMNS)
+    return MeasuredTable(rows, columns=_COLUMNS).astype({"chance": float})
 
 
 def said_of_calibration(table: pd.DataFrame) -> str:
-    """Return three lines: how far off, what was left out most often, and getting better or not."""
+    """Return a few lines: how far off, what was left out most often, and getting better or not."""
     times_off = table["times off"].dropna()
     if len(times_off) < 4:
         return f"{len(table)} answers so far: come back when you have four numbers."
     lines = [f"Numbers: {len(times_off)}, typically {measured(times_off.median(), 'times off')}."]
-    choices = table[table.factor.isna() & (table.guess != "I don't know")]
+    choices = table[table.factor.isna() & table.chance.isna() & (table.guess != "I don't know")]
     right = sum(choices.guess.map(lambda guess: fact(guess, ANSWER_WIDTH)) == choices.answer)
     lines.append(f"Choices and orders: {len(choices)}, right: {measured(right, width=2)}.")
-    counts = terms_left_out(table)[:-1].sort_values("guesses", ascending=False, kind="stable")
-    most, times = counts.iloc[0]
+    counts = terms_left_out(table)
+    most, times = counts[:-1].sort_values("guesses", ascending=False, kind="stable").iloc[0]
     if times:
-        lines.append(f"Left out most often: {fact(most, 34)}, {measured(times, 'times', 2)}.")
-    early, late = times_off.iloc[: len(times_off) // 2].median(), times_off.iloc[len(times_off) // 2 :].median()
-    word = "better" if late < early / 1.1 else "worse" if late > 1.1 * early else "neither better nor worse"
-    lines.append(
-        f"First half {measured(early, 'times off')}, second half {measured(late, 'times off')}: {fact(word, 26)}."
+        numbers = counts.guesses.sum(), times, counts.guesses.iloc[-1]
+        total, times, other = (measured(number, width=2) for number in numbers)
+        lines.append(f"Left out by {total} guesses; most often {fact(most, 38)}, by {times}; {OTHER}, by {other}.")
+    return "\n".join([*lines, trend(table)])
+
+
+def trend(table: pd.DataFrame) -> str:
+    """Say whether the guesses got better: how often a random one would be as near, early and late.
+
+    A half's median has a 95 % interval; where those of the two halves overlap, no trend is claimed.
+    """
+    chances = table.chance.dropna()
+    half = len(chances) // 2
+    if half < LEAST_REPEATS:
+        return f"Better or worse? That takes {2 * LEAST_REPEATS} numbers."
+    early, late = interval(chances.iloc[:half]), interval(chances.iloc[half:])
+    word = "better" if late.high < early.low else "worse" if late.low > early.high else "no trend beyond the noise"
+    shares = [Interval(*(100 * share for share in each)).text("%") for each in (early, late)]
+    return (
+        f"Random guesses that come as near as yours: {fact(shares[0], 20)} in the first half, {fact(shares[1], 20)} in "
+        f"the second: {fact(word, 26)}."
     )
-    return "\n".join(lines)
 
 
 def terms_left_out(table: pd.DataFrame) -> MeasuredTable:
-    """Return how often each of TERMS was left out, and anything else: columns term, guesses."""
+    """Return how often each of TERMS was left out, and something else: columns term, guesses."""
     known = store.load()
     answered = [known[name] for name in table.question]
     counts = Counter(facts.get("term", "") for facts in answered if facts.get("left_out"))
     named = {said: counts.pop(term, 0) for term, said in TERMS.items()}
-    named["anything else"] = counts.total()
+    named[OTHER] = counts.total()
     return MeasuredTable({"term": named.keys(), "guesses": map(float, named.values())})
 
 
@@ -115,11 +140,6 @@ def _in_words(value: Any) -> str:
 
 
 def _factor(guess: Any, answer: Any) -> float:
-    """Return guess ÷ answer of two numbers, at most FAR² either way; NaN for anything else."""
-    if not isinstance(guess, int | float) or not isinstance(answer, int | float):
-        return math.nan
-    if guess == answer:
-        return 1.0
-    if guess <= 0 or answer <= 0:  # no ratio: as far off as can be drawn
-        return 1 / FAR**2 if guess < answer else FAR**2
-    return min(max(guess / answer, 1 / FAR**2), FAR**2)
+    """Return guess ÷ answer of two numbers; NaN for anything else, and where there is no ratio."""
+    numbers = isinstance(guess, int | float) and isinstance(answer, int | float)
+    return guess / answer if numbers and guess > 0 and answer > 0 else math.nan

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from itertools import combinations, pairwise
 from typing import Any, NamedTuple
 
 from labkit.guesses.question import Question
 
-CLOSE_FACTOR = 1.25  # by factors: so far off counts as close
-CLOSE_SHARE = 0.1  # else: such a share of what can be chosen, or of the answer
-NEAR_FACTOR, NEAR_SHARE = 1.6, 0.2  # so near is a guess to a wrong model that it may have come from
+# As near is close: a guess to the answer, or to a wrong model that it may have come from.
+CLOSE_FACTOR = 1.25  # by factors
+CLOSE_SHARE = 0.1  # else: of what can be chosen, or of the larger number
 TERMS = {  # that guesses forget again and again, by the word that a notebook uses
     "latency": "messages and their latency",
-    "host": "what a call costs its rank",
+    "host": "host cost, what a call costs its rank",
     "overlap": "what goes on at the same time",
     "bytes": "bytes, and who keeps or sends them",
 }
@@ -60,8 +61,9 @@ def on_number(
 
     ``as_if`` has wrong models, by a clause such as ``"if messages were free"``: what the answer
     would be. ``terms`` is what the answer is made of, by name, in its unit. The feedback names the
-    wrong model, or the term to leave out, that comes nearest to the guess; where none is near, the
-    largest term, or what the models would give.
+    wrong model, or the term to leave out, that the guess is near to, and clearly nearer than to any
+    other and to the answer. Where there is none, it names the largest term, or what the models
+    would give.
     """
     unit = question.unit
     explanation = _largest_part(terms, answer, unit) if terms else _of_models(as_if, unit)
@@ -70,12 +72,10 @@ def on_number(
     head = f"It is {amount(answer, unit)}: {_off(question, guess, answer)}."
     without = {name: part._replace(value=answer - part.value) for name, part in terms.items() if part.value}
     models = {**as_if, **without}
-    nearest = min(models, key=lambda name: _distance(question, guess, models[name].value), default="")
-    if not nearest or _is_close(question, guess, answer):
+    nearest = _origin(question, guess, answer, models)
+    if not nearest:
         return Feedback(f"{head} {explanation}")
     value, term = models[nearest]
-    if not _may_come_from(question, guess, answer, value):
-        return Feedback(f"{head} {explanation}")
     if nearest in without:
         share = _share(terms[nearest].value, answer, unit)
         return Feedback(f"{head} What your guess leaves out is {nearest}: {share}.", nearest, term)
@@ -118,9 +118,11 @@ def _ranked(answer: Mapping[str, float]) -> str:
 
 
 def amount(value: float, unit: str = "") -> str:
-    """Return a number as it stands in a sentence: ``5.3 ms``, ``3,072``."""
+    """Return a number as it stands in a sentence: ``5.3 ms``, ``3,072``, ``1 row``."""
     number = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-    return f"{number}{unit if unit == '%' else unit and ' ' + unit}"
+    if number == "1" and unit != "times" and re.fullmatch(r"[a-z]{3,}s", unit):
+        unit = unit.removesuffix("s")
+    return f"{number}{unit if unit in ('%', '×') else unit and ' ' + unit}"
 
 
 def _off(question: Question, guess: float, answer: float) -> str:
@@ -140,21 +142,21 @@ def _ratio(question: Question, guess: float, answer: float) -> float | None:
     return max(guess / answer, answer / guess) if question.by_factors and guess > 0 and answer > 0 else None
 
 
-def _is_close(question: Question, guess: float, answer: float) -> bool:
-    if ratio := _ratio(question, guess, answer):
+def _is_close(question: Question, guess: float, value: float) -> bool:
+    if ratio := _ratio(question, guess, value):
         return ratio < CLOSE_FACTOR
-    scale = question.spread if math.isfinite(question.spread) else abs(answer)
-    return abs(guess - answer) <= CLOSE_SHARE * scale
+    scale = question.spread if math.isfinite(question.spread) else max(abs(guess), abs(value))
+    return abs(guess - value) <= CLOSE_SHARE * scale
 
 
-def _may_come_from(question: Question, guess: float, answer: float, model: float) -> bool:
-    """Return whether a wrong model is near the guess, and clearly nearer than the answer."""
-    distance = _distance(question, guess, model)
-    if question.by_factors and guess > 0:
-        near = math.log(NEAR_FACTOR)
-    else:
-        near = NEAR_SHARE * (question.spread if math.isfinite(question.spread) else max(abs(answer), abs(model)))
-    return distance <= near and distance < _distance(question, guess, answer) / 2
+def _origin(question: Question, guess: float, answer: float, models: Mapping[str, Quantity]) -> str:
+    """Return the wrong model that a guess is clearly near to, as if it came from it, or ""."""
+    distances = {name: _distance(question, guess, value) for name, (value, _) in models.items()}
+    nearest, *others = sorted(distances, key=distances.__getitem__) or [""]
+    if not nearest or _is_close(question, guess, answer) or not _is_close(question, guess, models[nearest].value):
+        return ""
+    rivals = [_distance(question, guess, answer), *(distances[name] for name in others)]
+    return nearest if 2 * distances[nearest] < min(rivals) else ""
 
 
 def _distance(question: Question, guess: float, value: float) -> float:
@@ -171,7 +173,10 @@ def _share(term: float, answer: float, unit: str) -> str:
 
 def _largest_part(terms: Mapping[str, Quantity], answer: float, unit: str) -> str:
     name = max(terms, key=lambda name: abs(terms[name].value))
-    return f"The largest part is {name}: {_share(terms[name].value, answer, unit)}."
+    share, rest = _share(terms[name].value, answer, unit), answer - sum(part.value for part in terms.values())
+    if rest > abs(terms[name].value):
+        return f"Of the parts named here, which leave out {amount(rest, unit)}, the largest is {name}: {share}."
+    return f"The largest part is {name}: {share}."
 
 
 def _of_models(as_if: Mapping[str, Quantity], unit: str) -> str:

@@ -8,6 +8,11 @@ function element(tag, attributes = {}, ...children) {
   return made;
 }
 
+// What stands in backticks is code.
+function prose(text) {
+  return text.split("`").map((part, i) => (i % 2 ? element("code", { textContent: part }) : part));
+}
+
 // A slider moves by factors where the bounds are far apart.
 function along({ low, high, logarithmic, whole }, share) {
   const value = logarithmic ? low * (high / low) ** share : low + share * (high - low);
@@ -19,7 +24,7 @@ function shareOf({ low, high, logarithmic }, value) {
 }
 
 function numberField(question, onReady) {
-  const label = `${question.text} Your guess, ${question.expected}`;
+  const label = `${question.text.replaceAll("`", "")} Your guess, ${question.expected}`;
   const box = element("input", { type: "number", step: question.whole ? 1 : "any", placeholder: "your guess" });
   box.setAttribute("aria-label", label);
   if (question.low !== null) box.min = question.low;
@@ -53,7 +58,7 @@ function choiceField(question, onReady) {
   for (const choice of question.choices) {
     const radio = element("input", { type: "radio", name: `labkit-${question.name}`, value: choice });
     radio.onchange = () => onReady((chosen = choice));
-    field.append(element("label", {}, radio, ` ${choice}`));
+    field.append(element("label", {}, radio, " ", ...prose(choice)));
   }
   return { field, guess: () => chosen };
 }
@@ -65,7 +70,7 @@ function orderField(question, onReady) {
     field.replaceChildren(
       ...question.choices.map((choice) => {
         const place = order.indexOf(choice);
-        const button = element("button", { textContent: place < 0 ? choice : `${place + 1}. ${choice}`, disabled: place >= 0 });
+        const button = element("button", { disabled: place >= 0 }, place < 0 ? "" : `${place + 1}. `, ...prose(choice));
         button.onclick = () => {
           order = [...order, choice];
           draw();
@@ -96,9 +101,9 @@ function render({ model, el }) {
   };
   const show = () => {
     const { given, said, final, fault } = model.get("state");
-    const parts = [element("div", { className: "labkit-guess-question", textContent: question.text })];
+    const parts = [element("div", { className: "labkit-guess-question" }, ...prose(question.text))];
     if (given && !changing) {
-      const line = element("div", { className: "labkit-guess-said" }, "Your guess: ", element("b", { textContent: said }));
+      const line = element("div", { className: "labkit-guess-said" }, "Your guess: ", element("b", {}, ...prose(said)));
       if (final) line.append(" (final: you have seen the answer)");
       else line.append(" ", element("button", { textContent: "change", className: "labkit-quiet", onclick: () => ((changing = true), show()) }));
       parts.push(line);

@@ -33,6 +33,7 @@ class Form(anywidget.AnyWidget):
         kind = {"whole": question.whole, "logarithmic": question.logarithmic}
         expected = "" if question.choices else question.expected()
         super().__init__(question=asdict(question) | kind | {"expected": expected})
+        guess.watchers.append(self._tell)
         self._tell()
 
     def __repr__(self) -> str:
@@ -44,8 +45,6 @@ class Form(anywidget.AnyWidget):
             self._guess.give(change["new"][1])
         except (OSError, ValueError) as error:
             self._tell(str(error))
-        else:
-            self._tell()
 
     def _tell(self, fault: str = "") -> None:
         guess = self._guess

@@ -63,6 +63,24 @@ class Question:
         """Whether a slider for this question goes by factors."""
         return bool(self.low and self.high and self.low > 0 and self.high / self.low >= LOGARITHMIC)
 
+    def chance(self, guess: Any, answer: Any) -> float | None:
+        """Return how likely a random number is at least as near to the answer as ``guess``.
+
+        Random numbers are spread as the slider is, from ``low`` to ``high``. None for "I don't
+        know", for choices, and where a bound is missing.
+        """
+        if guess is None or self.choices or self.low is None or self.high is None:
+            return None
+        if self.logarithmic and answer <= 0:
+            return 1.0
+        if self.whole and not self.logarithmic:
+            possible = range(int(self.low), int(self.high) + 1)
+            return sum(abs(each - answer) <= abs(guess - answer) for each in possible) / len(possible)
+        scale = math.log if self.logarithmic else float
+        low, high, mine, right = map(scale, (self.low, self.high, guess, answer))
+        nearer = min(high, right + abs(mine - right)) - max(low, right - abs(mine - right))
+        return nearer / (high - low)
+
     def accept(self, value: Any) -> Any:
         """Return ``value`` as a guess of this question: int, float, str or tuple.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from labkit.base.formats import fact
@@ -15,10 +15,14 @@ from labkit.guesses.question import Question
 
 
 class Card(Lines):
-    """Lines with a bar at their left. In HTML a sentence measured as a whole has no mark."""
+    """Lines with a bar at their left.
+
+    In HTML a sentence measured as a whole has no mark, and what stands in backticks is code.
+    """
 
     def _repr_html_(self) -> str:
         lines = re.sub(r' style="[^"]*"', "", as_html(self.text)).replace("\n", "<br>")
+        lines = re.sub(r"`([^`]+)`", r"<code>\1</code>", lines)
         return f'<div style="border-left: 4px solid #777777; padding: 0.3em 0.9em">{lines}</div>'
 
 
@@ -31,6 +35,7 @@ class Guess:
 
     def __init__(self, question: Question):
         self.question = question
+        self.watchers: list[Callable[[], None]] = []  # called after each change: the form on the page
 
     @property
     def value(self) -> Any:
@@ -66,11 +71,12 @@ class Guess:
                 f"guess {self.question.name} is final, as you have seen the answer: "
                 f"{self.in_words()}. To start over: .forget()"
             )
-        store.keep(self.question.name, guess=None if value is None else self.question.accept(value))
+        self._keep(guess=None if value is None else self.question.accept(value))
 
     def forget(self) -> None:
         """Take the guess back, and what was its answer."""
         store.forget(self.question.name)
+        self._changed()
 
     def in_words(self) -> str:
         """Return the guess in words: ``0.5``, ``GPipe, then 1F1B``, ``I don't know``."""
@@ -101,7 +107,8 @@ class Guess:
         Raises ValueError where nothing could be said but right or wrong, and for another term.
         """
         text, left_out, term = self._compare(answer, as_if or {}, terms or {})
-        store.keep(self.question.name, answer=_plain(answer), left_out=left_out, term=term)
+        chance = self.question.chance(self.value, answer)
+        self._keep(answer=_plain(answer), left_out=left_out, term=term, chance=chance and round(chance, 4))
         display(Card(f"You said: {self.in_words()}. {fact(text, width=0) if measured else text}"))
 
     def _compare(self, answer: Any, as_if: Mapping[str, Any], terms: Mapping[str, Any]) -> Feedback:
@@ -120,6 +127,14 @@ class Guess:
         if question.ordered:
             return feedback.on_order(self.value, answer, as_if)
         return feedback.on_choice(self.value, answer, as_if)
+
+    def _keep(self, **facts: Any) -> None:
+        store.keep(self.question.name, **facts)
+        self._changed()
+
+    def _changed(self) -> None:
+        for watcher in self.watchers:
+            watcher()
 
     def _known(self) -> dict[str, Any]:
         return store.load().get(self.question.name, {})

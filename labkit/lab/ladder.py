@@ -1,4 +1,4 @@
-"""Run the files of examples/ as a terminal would, and compare the losses that they print."""
+"""Run the files of examples/ as a terminal would, compare losses, and count what FSDP2 saves."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ import re
 import runpy
 import subprocess
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+import torch
+import torch.distributed as dist
+from torch import nn
 
 from labkit.base.formats import MeasuredTable, loss, say
 from labkit.base.rendezvous import LOOPBACK_INTERFACE
-from labkit.launch import launch
+from labkit.launch import device, launch
+from labkit.trace import traffic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -81,20 +85,74 @@ def shown(printed: str) -> str:
 
 
 def draw_losses(printed: Mapping[int | str, str]) -> Axes:
-    """Draw the losses of each rung over steps, with ever smaller rings, so that equal ones show.
-
-    The last one, which a reader has broken, is dotted.
-    """
+    """Draw the losses of rungs over steps; the last one, which a reader has broken, is dotted."""
     from labkit.draw import charts  # here, because every rank imports this module
 
     table = pd.concat({f"rung {k}": losses(text) for k, text in printed.items()}, names=["rung"]).rename("loss")
     table = table.reset_index()
     table["steps so far"] = table.step.max() * (table.epoch - 1) + table.step
-    ax = charts.curve(table, x="steps so far", y="loss", series="rung", log="y")
-    for i, line in enumerate(ax.lines):
-        line.set(markersize=max(2, 17 - 3 * i), markerfacecolor="none")
-    ax.lines[-1].set(color="#222222", linestyle=":", markersize=6)
+    ends, label = table.groupby("epoch")["steps so far"].max(), "steps; an epoch ends at each tick"
+    ax = charts.curve(table, x="steps so far", y="loss", series="rung", log="y", ticks=[*ends], x_label=label)
     ax.set_yticks([0.1, 0.2, 0.5, 1, 2], labels=["0.1", "0.2", "0.5", "1", "2"])
-    # Anew, as the lines have changed.
-    ax.legend(loc="upper left", bbox_to_anchor=(1.005, 1.0), labelspacing=1, frameon=False)
+    ax.lines[-1].set_linestyle(":")
     return ax
+
+
+# --- what splitting saves and costs ---------------------------------------------------------------
+
+
+def network() -> nn.Module:
+    """Return a network of three layers, most of its parameters in the second."""
+    return nn.Sequential(nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 16))
+
+
+def shard(model: nn.Module) -> nn.Module:
+    """Return a model that FSDP2 has split over all ranks, layer by layer."""
+    from torch.distributed.fsdp import fully_shard  # loads much
+
+    mesh = dist.init_device_mesh(device().type, (dist.get_world_size(),))
+    for part in (*(layer for layer in model.children() if isinstance(layer, nn.Linear)), model):
+        fully_shard(part, mesh=mesh)
+    return model
+
+
+def _train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(8, 64, device=device())).sum().backward()
+        optimizer.step()
+
+
+def held_mib(wrap: Callable[[nn.Module], nn.Module]) -> pd.Series:
+    """Return the MiB of parameters, gradients and optimizer state on this rank after a step."""
+    model = wrap(network().to(device()))
+    optimizer = torch.optim.AdamW(model.parameters())
+    _train(model, optimizer, steps=1)
+    kept: dict[str, list[Any]] = {"parameters": [*model.parameters()]}
+    kept["gradients"] = [parameter.grad for parameter in model.parameters()]
+    kept["optimizer state"] = [each for one in optimizer.state.values() for each in one.values()]
+    return pd.Series({name: sum(_local(each).nbytes for each in tensors) for name, tensors in kept.items()}) / 2**20
+
+
+def _local(tensor: Any) -> torch.Tensor:
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor  # FSDP2's tensors are a part here
+
+
+def sent_mib(wrap: Callable[[nn.Module], nn.Module], steps: int = 3) -> float:
+    """Return the MiB that this rank sends in a step, as the kernel counts them."""
+    model = wrap(network().to(device()))
+    optimizer = torch.optim.AdamW(model.parameters())
+    _train(model, optimizer, steps=2)  # these set up what the others use
+    with traffic.observe() as seen:
+        _train(model, optimizer, steps)
+    return seen.sent_bytes / steps / 2**20
+
+
+def steps_until_one_fails(model: nn.Module, rows: torch.Tensor, steps: int = 3) -> list[Any]:
+    """Return how many backward passes go well, and what torch says of the one that does not."""
+    for done in range(steps):
+        try:
+            model(rows).sum().backward()
+        except RuntimeError as error:
+            return [done, *re.findall(r"Expected[^.]*\.|Parameter indices[^\n]*", str(error))]
+    return [steps, "no error"]

@@ -121,7 +121,13 @@ def unrun():
     return [*good_cells(), code("%%needs dp.3\nx = 1", count=None), code("untagged", tags=(), count=None)]
 
 
+def never_run():
+    return [code(f"x = {i}", count=None) for i in range(9)]
+
+
 WRONG = {
+    "never run": ("03", never_run, ["03_sync.ipynb has not been run yet, or not been saved since. Choose Run"]),
+    "mostly not run": ("03", lambda: [*good_cells(), *never_run()], ['"x = 0", 6 "x = 1", 7 "x = 2" and 6 more. Ch']),
     "not there": ("04", good_cells, ["there is no notebook '04'; those of", "03_sync"]),
     "no tags": ("03", lambda: [code("1", tags=())], ["03_sync.ipynb has nothing for a report", "tag ce"]),
     "not run": ("03", unrun, ['without a result: 5 "x = 1". Choose', "Run All Cells"]),

@@ -177,10 +177,10 @@ def without_magics(source):
 
 @pytest.mark.parametrize(
     ("name", "texts"),
-    [("02_collectives", ["def all_reduces("]), ("05_gradient_sync", ["def in_a_row(", "fit = cost.fit_link("])],
+    [("02_collectives", ["def all_reduces("]), ("05_gradient_sync", ["def all_reduces(", "fit = cost.fit_link("])],
 )
 def test_the_link_that_a_notebook_fits_has_a_latency_and_a_bandwidth(name, texts, rig, measured):
-    notebook = Notebook(name, rig, host_s=0.0)
+    notebook = Notebook(name, rig)
     notebook.run(*texts)
     fit = notebook.names["fit"]
     measured(f"notebook {name} fits a latency of", 1e6 * fit.latency_s, "µs")

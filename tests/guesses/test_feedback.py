@@ -19,11 +19,38 @@ SMALL = {"headers": 6.0, "the mean loss": 0.4}
 NOTHING = {"if nothing overlapped": 0.0}
 
 NUMBERS = {  # guess, answer, wrong models, terms: what is said, and what was left out
-    "a wrong model": (TIME, 0.13, 5.3, MODELS, {}, "41 times too low. Your guess is near 0.1 ms, which it", FREE),
-    "a wrong model above": (TIME, 30.0, 5.3, MODELS, TERMS, SHARED, SHARED),
+    "a wrong model": (TIME, 0.12, 5.3, MODELS, {}, "44 times too low. Your guess is near 0.1 ms, which it", FREE),
+    "a wrong model above": (TIME, 35.0, 5.3, MODELS, TERMS, SHARED, SHARED),
     "a term": (TIME, 0.12, 5.3, {}, TERMS, f"leaves out is {LATENCY}: 5.2 of 5.3 ms", LATENCY),
     "a term that takes off": (TIME, 30.0, 10.0, {}, HIDING, "what hides: it takes off 20 ms", "what hides"),
     "above all terms": (TIME, 300.0, 5.3, {}, TERMS, f"57 times too high. The largest part is {LATENCY}", ""),
+    "a third away from a wrong model": (
+        TIME,
+        0.14,
+        5.3,
+        MODELS,
+        {},
+        "too low. It would be 0.1 ms if messages were",
+        "",
+    ),
+    "between two wrong models": (
+        TIME,
+        35.0,
+        5.3,
+        MODELS | {"if more": 32.0},
+        {},
+        "5.3 ms: 6.6 times too high. It would",
+        "",
+    ),
+    "parts that leave out the most": (
+        TIME,
+        300.0,
+        50.0,
+        {},
+        TERMS,
+        "which leave out 44.7 ms, the largest is the lat",
+        "",
+    ),
     "near nothing": (TIME, 1.0, 5.3, MODELS, {}, "too low. It would be 0.1 ms if messages were free, and", ""),
     "a small term that explains little": (TIME, 2.0, 6.4, {}, SMALL, "The largest part is headers", ""),
     "close": (TIME, 5.0, 5.3, MODELS, TERMS, "close. The largest part is the latency", ""),
@@ -43,6 +70,18 @@ def test_a_number_is_told_what_it_left_out(question, guess, answer, as_if, terms
     verdict = feedback.on_number(question, guess, answer, models, parts)
     assert says in verdict.text
     assert verdict.left_out == left_out
+
+
+def test_one_of_something_is_no_plural():
+    assert [
+        feedback.amount(n, unit) for n, unit in ((1, "rows"), (2, "rows"), (1, "ms"), (1, "times"), (2.5, "×"))
+    ] == [
+        "1 row",
+        "2 rows",
+        "1 ms",
+        "1 times",
+        "2.5×",
+    ]
 
 
 REASONS = {"threads": "Threads share the GIL.", "processes": "Processes send what they share."}

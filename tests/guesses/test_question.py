@@ -60,3 +60,22 @@ BOUNDS = [(0, 1, False, False), (1, 30, True, True), (0.1, 2.0, False, False), (
 def test_two_ints_ask_for_a_whole_number_and_far_bounds_for_factors(low, high, whole, logarithmic):
     question = Question("hidden", "How many?", low, high)
     assert (question.whole, question.logarithmic) == (whole, logarithmic)
+
+
+CHANCES = [  # bounds, guess, answer, and how many random guesses are as near
+    ((0.0, 10.0), 4.0, 5.0, 0.2),
+    ((0.0, 10.0), 2.0, 0.0, 0.2),  # none of them is below 0
+    ((1.0, 10_000.0), 1000.0, 100.0, 0.5),  # by factors, as the slider goes
+    ((0, 4), 1, 2, 3 / 5),
+    ((0, 4), 2, 2, 1 / 5),
+    ((0.0, 10.0), 9.0, 12.0, 0.1),  # the answer may lie outside
+    ((None, 10.0), 9.0, 8.0, None),
+    ((0.0, 10.0), None, 8.0, None),
+]
+
+
+@pytest.mark.parametrize(("bounds", "guess", "answer", "chance"), CHANCES)
+def test_a_guess_is_compared_with_random_ones_in_its_range(bounds, guess, answer, chance):
+    found = Question("hidden", "How many?", *bounds).chance(guess, answer)
+    assert found is None if chance is None else found == pytest.approx(chance)
+    assert Question("which", "Which?", choices=("a", "b")).chance("a", "a") is None

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from torch.nn.parallel import DistributedDataParallel
 
 from labkit.lab import ladder
+from labkit.launch import launch
+from labkit.trace import traffic
 
 PRINTED = "epoch 1, step 7, loss 2.1800\nnoise\nepoch 1, step 14, loss 1.8040\nepoch 2, step 7, loss 0.3879\n"
 
@@ -39,11 +42,23 @@ def test_what_was_printed_is_shown_with_marked_losses():
     assert ladder.shown(PRINTED).splitlines()[0] == "epoch 1, step 7, loss [≈ 2.180]"
 
 
-def test_every_rung_is_drawn_and_the_broken_one_is_dotted():
-    ax = ladder.draw_losses({1: PRINTED, 2: PRINTED, "4, broken": PRINTED})
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["rung 1", "rung 2", "rung 4, broken"]
-    assert [line.get_linestyle() for line in ax.lines] == ["-", "-", ":"]
+def test_the_broken_rung_is_dotted_beside_the_one_that_it_came_from():
+    ax = ladder.draw_losses({4: PRINTED, "4, broken": PRINTED})
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["rung 4", "rung 4, broken"]
+    assert [line.get_linestyle() for line in ax.lines] == ["-", ":"]
     assert ax.lines[0].get_xdata().tolist() == [7, 14, 21]  # epoch 2 begins after 14 steps
+
+
+def test_fsdp2_holds_half_of_what_ddp_holds_and_sends_more_than_it():
+    held, sent = (
+        [launch(count, wrap, backend="gloo", threads=1).values[0] for wrap in (DistributedDataParallel, ladder.shard)]
+        for count in (ladder.held_mib, ladder.sent_mib)
+    )
+    n_bytes = sum(parameter.nbytes for parameter in ladder.network().parameters())
+    assert held[0].round(3).tolist() == [round(n * n_bytes / 2**20, 3) for n in (1, 1, 2)]
+    assert (held[0] / held[1]).tolist() == pytest.approx([2, 2, 2], rel=1e-3)
+    if traffic.available():
+        assert 1.4 < sent[1] / sent[0] < 2.1  # of rings 1.5; of gloo's reduce_scatter, an all_reduce, 2
 
 
 def test_a_rank_runs_a_file_as_a_terminal_would_and_collects_what_it_prints(tmp_path, monkeypatch):
