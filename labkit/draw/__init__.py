@@ -13,7 +13,7 @@ device_assignment  which rank drives which devices
 charts             bars next to each other, and measured points with a predicted curve
 marks              the reader's guess in a picture, and lines at values to compare with
 sources            the look of what was guessed, predicted, measured and published
-waterfalls         from a predicted duration to the measured one, and stacked bars
+waterfalls         what lies between a predicted duration and the measured one; stacked bars
 palette            every colour and hatching
 picture            a figure as PNG, SVG, CSV and alt text
 
