@@ -55,6 +55,7 @@ def bars(
 ) -> Axes:
     """Draw a table of one row per bar: a cluster per ``group``, in it a bar per ``series``.
 
+    A cluster stands over its group's name, also where it lacks some of the series.
     ``group``, ``series``, ``value`` and ``error`` name columns. A bar is ``value`` high. ``error``
     is half the length of the error bar, in the unit of the value; or two columns, the ends of an
     interval around it. ``label`` says what the value is and in which unit. With ``log`` the axis is
@@ -73,12 +74,14 @@ def bars(
     groups = list(table[group].unique())
     names = [""] if series is None else [str(name) for name in table[series].unique()]
     styles = bar_styles(names)
-    width = 0.8 / len(names)
+    keyed = table.groupby(group)[series].agg(lambda own: [*map(str, own)]) if series else None
+    there = {entry: [name for name in names if keyed is None or name in keyed[entry]] for entry in groups}
+    width = 0.8 / max(map(len, there.values()))
     with house_style():
         ax = ax or new_axes(2.2 + 0.75 * len(groups) * (len(names) + 1), 3.6)
-        for i, name in enumerate(names):
+        for name in names:
             rows = table if series is None else table[table[series].astype(str) == name]
-            x = [groups.index(entry) + (i - (len(names) - 1) / 2) * width for entry in rows[group]]
+            x = [groups.index(entry) + _place_in_cluster(there[entry], name) * width for entry in rows[group]]
             style = styles[name] if len(names) > 1 or is_told(name) else ALIKE
             ends = _ends(rows, value, errors, "bars(table)")
             drawn = ax.bar(x, rows[value], 0.92 * width, yerr=ends, label=name, error_kw=_ERROR_BARS, **style.face())
@@ -91,6 +94,11 @@ def bars(
     attach(ax, table[[*keys, value, *errors]])
     remember_columns(ax, group, value, series)
     return ax
+
+
+def _place_in_cluster(names: list[str], name: str) -> float:
+    """Return how many bars right of a cluster's middle the bar of this name stands."""
+    return names.index(name) - (len(names) - 1) / 2
 
 
 def by_source(

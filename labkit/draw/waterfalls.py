@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from labkit.base.formats import emulated
 from labkit.draw.charts import _check_columns, _finish, _label_groups
-from labkit.draw.palette import INK, MEASURED, SOURCES, styles_of, text_colour
+from labkit.draw.palette import INK, MEASURED, SOURCES, styles_of
 from labkit.draw.picture import attach, house_style, new_axes, put_legend_right
 
 _WIDTH = 0.72
@@ -153,16 +153,9 @@ def _draw_stacks(ax: Axes, heights: np.ndarray, parts: list[str]) -> None:
     """Draw ``heights``, a row per part and a column per bar, with a number where there is room."""
     styles, base, tallest = styles_of(parts), np.zeros(heights.shape[1]), heights.sum(axis=0).max()
     for name, row in zip(parts, heights, strict=True):
-        colour = styles[name].colour
         ax.bar(range(len(row)), row, bottom=base, width=_WIDTH, label=name, zorder=2, **styles[name].face(0.6))
-        look: dict[str, Any] = {
-            "ha": "center",
-            "va": "center",
-            "fontsize": 8,
-            "color": text_colour(colour),
-            "zorder": 3,
-        }
-        behind = {"facecolor": colour, "edgecolor": "none", "pad": 1.2}
+        look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8, "color": INK, "zorder": 3}
+        behind = {"facecolor": "white", "edgecolor": "none", "pad": 1.2}  # or a hatching runs through the number
         for x, (height, low) in enumerate(zip(row, base, strict=True)):
             if height > 0.07 * tallest:
                 ax.text(x, low + height / 2, f"{height:.3g}", bbox=behind, **look)
