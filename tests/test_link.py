@@ -3,10 +3,12 @@ model says."""
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import gc
 import math
 import os
+import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -564,6 +566,35 @@ def test_a_rank_that_waits_for_the_link_leaves_its_cpu_free():
     for took, cpu in launch(wait_and_count, link=Link(latency_s, BETA)).values:
         assert took >= 2 * latency_s
         assert cpu < 0.2 * took
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="timer slack is Linux's")
+def test_a_rank_on_a_link_wakes_when_the_link_is_done_not_up_to_50_us_later(ranks):
+    def timer_slack_ns():
+        pr_get_timerslack = 30
+        return ctypes.CDLL(None).prctl(pr_get_timerslack)
+
+    assert ranks().run(timer_slack_ns).values == [1, 1]
+
+
+def test_what_the_emulation_costs_a_rank_is_none_of_the_links_time(ranks):
+    """The link's time starts when a rank calls, before the emulation has computed anything."""
+
+    def joined_and_computed(monkeypatched=link_module):
+        noted, collective_s, reserve = [], monkeypatched.collective_s, monkeypatched.LinkDirection.reserve
+        monkeypatched.collective_s = lambda *arguments: (
+            noted.append(time.perf_counter_ns()),
+            collective_s(*arguments),
+        )[1]
+        monkeypatched.LinkDirection.reserve = lambda *arguments: (noted.append(arguments[1]), reserve(*arguments))[1]
+        try:
+            dist.all_reduce(torch.ones(1))
+        finally:
+            monkeypatched.collective_s, monkeypatched.LinkDirection.reserve = collective_s, reserve
+        return noted
+
+    for computed, joined in ranks().run(joined_and_computed).values:
+        assert joined < computed
 
 
 BOTH_WRAPPERS = pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from jupyter_core.paths import jupyter_runtime_dir
 from nbformat import NotebookNode
 
 from labkit.base.files import lab_folder, write_atomically
+from labkit.course.glossary import link_terms, unlinked
 from labkit.guesses.store import KEPT
 
 MOST_CODE_CELLS = 25  # of a notebook's thread
@@ -128,7 +129,8 @@ def store(path: Path, notebook: NotebookNode) -> None:
 def normalised(notebook: NotebookNode) -> NotebookNode:
     """Return a copy that is the same for the same sources and outputs.
 
-    It has no widget state, times, paths or random ids.
+    It has no widget state, times, paths or random ids, and each term's first use is a link to the
+    glossary.
     """
     from nbconvert.preprocessors import CoalesceStreamsPreprocessor  # how a stream is cut depends on timing
 
@@ -138,13 +140,14 @@ def normalised(notebook: NotebookNode) -> NotebookNode:
     ids: set[str] = set()
     count = 0
     for cell in notebook.cells:
-        cell.id = _id_of(cell.source, ids)
+        cell.id = _id_of(unlinked(cell.source), ids)
         cell.metadata = nbformat.from_dict({key: cell.metadata[key] for key in ("tags",) if cell.metadata.get(key)})
         if cell.cell_type == "code":
             ran = cell.execution_count is not None
             count += ran
             cell.execution_count = count if ran else None
             cell.outputs = [_normalised_output(output, count) for output in cell.outputs]
+    link_terms(notebook.cells)
     return notebook
 
 

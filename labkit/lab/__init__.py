@@ -1,7 +1,8 @@
-"""Show in a notebook's cell what the lab's files say.
+"""Show in a notebook's cell what the lab's files say, and measure what several notebooks need.
 
 listings            the code of student files, or where it is to be written
 diffs               a file as its diff to another one
 ladder              the files of examples/, run and compared
 published_results   what others measured, beside the reader's own
+host_cost           what a call of a collective costs its rank
 """
