@@ -5,4 +5,7 @@ diffs               a file as its diff to another one
 ladder              the files of examples/, run and compared
 published_results   what others measured, beside the reader's own
 host_cost           what a call of a collective costs its rank
+overlap             a small GPT-2 trained with several ways to agree on gradients, in turns
+emulated_scaling    an emulated step on 1 to 64 ranks
+learning            the translation task with several seeds at once
 """

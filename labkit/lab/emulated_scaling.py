@@ -19,19 +19,24 @@ BY_CONSTRUCTION = "an all_reduce takes what the ring's formula says, by construc
 
 
 def emulated_scaling(
-    steps: Mapping[str, Mapping[int, EmulatedStep]], overlap: Collection[str] = (), rounds: int = 7
+    steps: Mapping[str, Mapping[int, EmulatedStep]],
+    overlap: Collection[str] = (),
+    shared: Collection[str] = (),
+    rounds: int = 7,
 ) -> MeasuredTable:
     """Run each way's step on each number of ranks; return a row for each: predicted and measured.
 
         emulated_scaling({"weak": {n: EmulatedStep() for n in (1, 4, 16, 64)}})
 
-    All ways have the same numbers of ranks. The buckets of ways in ``overlap`` leave during
-    backward, all others after it. The first of the ``rounds`` warms up.
+    All ways have the same numbers of ranks, 1 among them. The buckets of ways in ``overlap`` leave
+    during backward, all others after it; in ways in ``shared`` the ranks share the batch of one, in
+    all others each brings its own. The first of the ``rounds`` warms up.
 
-    Columns: way, ranks; step_s, low_s, high_s, a median and its interval; predicted_s; compute_s,
-    hidden_s and exposed_s, medians of how a step divides (see
-    :func:`labkit.simulate.hidden_and_exposed`); waiting_s, for a slower rank, a mean; late, how
-    many all_reduces took longer than the formula says. What was emulated stands under the table.
+    Columns: way, ranks; step_s, a median; predicted_s; compute_s, hidden_s and exposed_s, medians
+    of how a step divides (see :func:`labkit.simulate.hidden_and_exposed`); waiting_s, for a slower
+    rank, a mean; late, how many all_reduces took longer than the formula says; speed, low, high and
+    predicted: how many times as fast as one rank, its interval, and what was predicted. What was
+    emulated stands under the table.
     """
     rows, emulated = [], ""
     for n in next(iter(steps.values())):
@@ -41,6 +46,11 @@ def emulated_scaling(
                 rows.append({"way": way, "ranks": n} | _facts(run, by_count[n], n, way in overlap))
                 emulated = run.events.attrs["emulated"]
     table = MeasuredTable(rows)
+    one_s = table["way"].map(table[table["ranks"] == 1].set_index("way")["predicted_s"])
+    batches = table["ranks"].where(~table["way"].isin(list(shared)), 1)
+    for column, of in {"speed": "step_s", "low": "high_s", "high": "low_s", "predicted": "predicted_s"}.items():
+        table[column] = batches * one_s / table[of]
+    table = table.drop(columns=["low_s", "high_s"])
     table.attrs["emulated"] = f"{emulated}. {BY_CONSTRUCTION}"
     return table
 
