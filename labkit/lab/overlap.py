@@ -22,6 +22,7 @@ from labkit.stats import turns
 from labkit.trace import barrier, span
 
 PARTS = "forward", "backward", "wait", "optimizer"  # of a step, its spans
+BY_CONSTRUCTION = "; a message takes what the formula says, by construction"
 BATCH = 8, 64  # sequences, and tokens of each
 _VOCABULARY = 512
 

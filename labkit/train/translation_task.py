@@ -141,8 +141,9 @@ def _trainer(config: TranslateConfig, corpus: Corpus, total_steps: int) -> Train
     if piped:
         rows = min(config.batch_size, len(corpus.train))
         pipe.prepare_pipeline_parallel(model, split_size=-(-rows // config.n_micro))
-    options = {"keep_gradients": config.save_gradients, "ramp_steps": config.ramp_steps}
-    return Trainer(model, translation.target_loss, rate, total_steps, devices=devices, spans=not piped, **options)
+    keep, ramp = config.save_gradients, config.ramp_steps
+    loss, spans = translation.target_loss, not piped
+    return Trainer(model, loss, rate, total_steps, keep_gradients=keep, devices=devices, spans=spans, ramp_steps=ramp)
 
 
 def load(config: TranslateConfig) -> Corpus:

@@ -1,4 +1,4 @@
-"""labkit.lab.emulated_scaling: speeds against one rank, of ways that share its batch or bring their own."""
+"""labkit.lab.emulated_scaling: speeds against one rank, of ways that share its batch or not."""
 
 from labkit.lab.emulated_scaling import BY_CONSTRUCTION, emulated_scaling
 from labkit.parallel.emulated_step import EmulatedStep
