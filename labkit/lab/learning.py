@@ -14,7 +14,7 @@ from labkit.train.metrics import RankResult
 from labkit.train.translation import Corpus
 
 
-def learn(configs: Mapping[str, TranslateConfig], corpus: Corpus, seeds: int = 3) -> dict[str, list[pd.DataFrame]]:
+def learn(configs: Mapping[str, TranslateConfig], corpus: Corpus, seeds: int = 2) -> dict[str, list[pd.DataFrame]]:
     """Return each config's :func:`labkit.train.metrics.history`, a table for each seed.
 
     The processes know nothing of each other, and share the machine: their seconds say little.
