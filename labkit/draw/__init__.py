@@ -6,16 +6,16 @@
 panel              a picture as data: bars in rows
 layout             an event table as a panel; memory_strips: what its ranks keep
 painter            a panel in print
-timelines          an event table as a timeline, or one over another
-schedule_figures   schedules on one time axis, with their memory; one as a table of time slots
+timelines          an event table as a timeline, one over another, several on one time axis with
+                   their memory; a schedule as a table of time slots
 cells              grids of cells as panels; cell_figure: those in print, beside each other
 device_assignment  which rank drives which devices
 charts             bars next to each other, and measured points with a predicted curve
 marks              the reader's guess in a picture, and lines at values to compare with
-sources            the look of what was guessed, predicted, measured and published
 waterfalls         what lies between a predicted duration and the measured one; stacked bars
-palette            every colour and hatching
+palette            every colour and hatching, of events and of guessed, predicted, measured numbers
 picture            a figure as PNG, SVG, CSV and alt text
+small_svg          the same SVG in a fifth of the bytes
 
 Simulated and measured tables have the same columns, so one function draws both.
 """
@@ -29,9 +29,8 @@ from labkit.base.lazy_names import lazy_names
 if TYPE_CHECKING:
     from labkit.draw.device_assignment import describe_rank_devices, rank_devices
     from labkit.draw.palette import HATCHES, PALETTE, SOURCES, STYLES, darker, style_of
-    from labkit.draw.picture import Picture, new_axes, save, show
-    from labkit.draw.schedule_figures import schedule_table, schedules
-    from labkit.draw.timelines import overlay, timeline
+    from labkit.draw.picture import Picture, attach, new_axes, save, show
+    from labkit.draw.timelines import overlay, schedule_table, schedules, timeline
     from labkit.draw.waterfalls import stacks, waterfall
 
 _HOMES = {
@@ -40,14 +39,15 @@ _HOMES = {
     "Picture": "picture",
     "SOURCES": "palette",
     "STYLES": "palette",
+    "attach": "picture",
     "darker": "palette",
     "describe_rank_devices": "device_assignment",
     "new_axes": "picture",
     "overlay": "timelines",
     "rank_devices": "device_assignment",
     "save": "picture",
-    "schedule_table": "schedule_figures",
-    "schedules": "schedule_figures",
+    "schedule_table": "timelines",
+    "schedules": "timelines",
     "show": "picture",
     "stacks": "waterfalls",
     "style_of": "palette",

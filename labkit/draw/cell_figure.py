@@ -17,14 +17,14 @@ from matplotlib.path import Path
 
 from labkit.draw.cells import INSET
 from labkit.draw.layout import TimeAxis
-from labkit.draw.painter import SIDE_BY_SIDE, Look, legend_entries, paint
+from labkit.draw.painter import Look, legend_entries, legend_lines, paint, put_figure_legend
 from labkit.draw.palette import IDLE, INK, Style
 from labkit.draw.panel import Panel
 from labkit.draw.picture import PAGE_IN, attach, house_style
 
 _CELL_IN, _LEAST_CELL_IN = 0.46, 0.2  # how wide and high a cell is, as far as a page has room
 _ROWS_IN, _BESIDE_IN, _ABOVE_IN, _BELOW_IN = 0.52, 0.22, 0.48, 0.12  # for labels of rows; between grids; for titles
-_LINE_IN, _LEGEND_COLUMNS = 0.19, 8
+_LINE_IN = 0.19
 _WITH_ARROWS = 0.74  # how much of its width a cell's colour takes where arrows run beside it
 _LETTERS_PT = (5.0, 9.0)  # the least and the largest letters in a cell
 _NOTE_CHARACTERS = 125
@@ -82,7 +82,7 @@ def cell_figure(
     panels = [grid.shown(len(columns), width) for grid in grids]
     look = Look.of(panels, TimeAxis("", "", 1), _LETTERS_PT)
     handles = _legend(panels, look)
-    n_lines, notes = math.ceil(len(handles) / _LEGEND_COLUMNS), textwrap.wrap(note, _NOTE_CHARACTERS)
+    n_lines, notes = legend_lines(handles, PAGE_IN - 0.2), textwrap.wrap(note, _NOTE_CHARACTERS)
     below_in = _LINE_IN * (n_lines + len(notes)) + 0.1
     same_rows = all(panel.rows == panels[0].rows for panel in panels)
     with house_style():
@@ -93,10 +93,7 @@ def cell_figure(
             _label(ax, grid.title, columns, corner, ax.get_position().x0 == left or not same_rows)
             _draw_arrows(ax, grid, width)
             attach(ax, panel.bars[["rank", "column", "name", "label", "sentence"]].assign(grid=grid.title))
-        look_of_legend: dict[str, Any] = {"loc": "upper left", "fontsize": 8, "columnspacing": 1.3, "borderpad": 0.0}
-        at, n_columns = (0.1 / PAGE_IN, below_in / figure.get_figheight()), math.ceil(len(handles) / n_lines)
-        look_of_legend |= {"bbox_to_anchor": at, "ncols": n_columns, "handler_map": SIDE_BY_SIDE}
-        figure.legend(list(handles.values()), list(handles), **look_of_legend)
+        put_figure_legend(figure, handles, (0.1, below_in - 0.05), n_lines)
         at = 0.1 / PAGE_IN, 0.06 / figure.get_figheight()
         figure.text(*at, "\n".join(notes), fontsize=8, va="bottom", linespacing=1.35)
     return figure
@@ -161,5 +158,5 @@ def _legend(panels: Sequence[Panel], look: Look) -> dict[str, Any]:
     entries = legend_entries(look.styles)
     for name in {name for panel in panels for name in panel.bars["name"][panel.bars["chunk"] > 0]}:
         ends = [Style(look.fill(name, chunk), look.styles[name].hatch) for chunk in (look.n_chunks - 1, 0)]
-        entries[name] = tuple(Patch(**style.face(0.5)) for style in ends)
+        entries[name] = tuple(Patch(**style.face()) for style in ends)
     return entries | ({"nothing": Patch(color=IDLE)} if any(panel.idle is not None for panel in panels) else {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -15,16 +16,14 @@ from matplotlib.ticker import LogFormatter
 
 from labkit.base.formats import emulated
 from labkit.base.texts import listed
-from labkit.draw.marks import lines_at, mark_guess, remember_columns
-from labkit.draw.palette import GRID, INK, MEASURED, SOURCES, SeriesStyle, darker
+from labkit.draw.marks import lines_at, mark_guess
+from labkit.draw.palette import GRID, INK, MEASURED, SOURCES, bar_styles, darker, line_styles, source_of
 from labkit.draw.picture import attach, house_style, new_axes, put_legend_right
-from labkit.draw.sources import bar_styles, is_told, line_styles, source_of
 
 __all__ = ["bars", "by_source", "curve", "curves", "lines_at", "mark_guess", "one_legend", "panels"]
 
-ALIKE = SeriesStyle("#AFBAC4", "", darker("#AFBAC4"))  # grey and plain, for bars that are not told apart
 _ERROR_BARS = {"capsize": 3, "elinewidth": 1, "ecolor": INK}
-CHARACTERS_PER_IN = 16  # of what stands under the axes
+_CHARACTERS_PER_IN = 16  # of what stands under the axes
 
 
 def panels(*widths: float, height_in: float = 4.0) -> list[Axes]:
@@ -60,13 +59,13 @@ def bars(
     is half the length of the error bar, in the unit of the value; or two columns, the ends of an
     interval around it. ``label`` says what the value is and in which unit. With ``log`` the axis is
     logarithmic. A series whose name begins with "your guess", "predicted", "measured" or
-    "published" looks as that source does in every picture: see :mod:`labkit.draw.sources`.
+    "published" looks as that source does in every picture: see :mod:`labkit.draw.palette`.
 
     Raises ValueError for a missing column, an empty table, a value that is missing, two rows for
     one bar, or an interval that its value lies outside of.
     """
     errors, keys = _names(error), [group] if series is None else [group, series]
-    _check_columns(table, "bars(table)", keys, [value, *errors])
+    check_columns(table, "bars(table)", keys, [value, *errors])
     if log and (table[value] <= 0).any():
         raise ValueError(f"bars(table): {value} has entries that are not positive, which have no place on a log axis")
     if table.duplicated(keys).any():
@@ -77,23 +76,57 @@ def bars(
     keyed = table.groupby(group)[series].agg(lambda own: [*map(str, own)]) if series else None
     there = {entry: [name for name in names if keyed is None or name in keyed[entry]] for entry in groups}
     width = 0.8 / max(map(len, there.values()))
-    with house_style():
-        ax = ax or new_axes(2.2 + 0.75 * len(groups) * (len(names) + 1), 3.6)
+    with chart(
+        ax, 2.2 + 0.75 * len(groups) * (len(names) + 1), y=label or value, note=emulated(table, note=note)
+    ) as ax:
         for name in names:
             rows = table if series is None else table[table[series].astype(str) == name]
             x = [groups.index(entry) + _place_in_cluster(there[entry], name) * width for entry in rows[group]]
-            style = styles[name] if len(names) > 1 or is_told(name) else ALIKE
             ends = _ends(rows, value, errors, "bars(table)")
-            drawn = ax.bar(x, rows[value], 0.92 * width, yerr=ends, label=name, error_kw=_ERROR_BARS, **style.face())
-            _write_values(ax, drawn, 8.0 if len(table) <= 16 else 7.0)  # of many bars each is narrow
-        _label_groups(ax, groups)
+            look = styles[name].face()
+            drawn = ax.bar(x, rows[value], 0.92 * width, yerr=ends, label=name, error_kw=_ERROR_BARS, **look)
+            numbers = [f"{number:.3g}" if number < 1000 else f"{number:,.0f}" for number in rows[value]]
+            label_bars(ax, drawn, numbers, 8.0 if len(table) <= 16 else 7.0)  # of many bars each is narrow
+        label_groups(ax, groups)
         ax.margins(y=0.12)
         if log:
             _scale_by_powers_of_ten(ax, table[value])
-        _finish(ax, "", label or value, emulated(table, note=note))
-    attach(ax, table[[*keys, value, *errors]])
-    remember_columns(ax, group, value, series)
+    attach(ax, table[[*keys, value, *errors]], x=group, y=value, series=series)
     return ax
+
+
+@contextlib.contextmanager
+def chart(
+    ax: Axes | None, width_in: float, height_in: float = 3.6, *, x: str = "", y: str, note: str
+) -> Iterator[Axes]:
+    """Give axes to draw on, new ones if there are none, and label them after."""
+    with house_style():
+        ax = ax or new_axes(width_in, height_in)
+        yield ax
+        ax.grid(axis="y", color=GRID, linewidth=0.6)
+        ax.set_ylabel(y)
+        ax.set_xlabel("\n".join([*([x] if x else []), *textwrap.wrap(note, _characters_across(ax))]))
+        if len(ax.get_legend_handles_labels()[1]) > 1:  # or else the axis says it all
+            put_legend_right(ax)
+
+
+def label_bars(ax: Axes, bars: BarContainer, labels: Sequence[str], points: float, **place: Any) -> None:
+    """Write a label over each bar, on white, or a line or a hatching would run through it."""
+    behind = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
+    ax.bar_label(bars, labels, padding=3, fontsize=points, color=INK, bbox=behind, **place)
+
+
+def label_groups(ax: Axes, groups: Sequence[Any]) -> None:
+    """Write the name of each group of bars under it, broken into lines where it is long."""
+    room = max(8, min(22, _characters_across(ax) // len(groups)))
+    labels = [textwrap.fill(str(group), room, break_long_words=False) for group in groups]
+    ax.set_xticks(range(len(groups)), labels=labels)
+    ax.tick_params(axis="x", length=0)
+
+
+def _characters_across(ax: Axes) -> int:
+    """Return how many characters fit next to each other under the axes."""
+    return int(_CHARACTERS_PER_IN * ax.bbox.width / ax.get_figure().dpi)  # type: ignore[union-attr]
 
 
 def _place_in_cluster(names: list[str], name: str) -> float:
@@ -131,8 +164,8 @@ def _numbers_of(numbers: Mapping[Any, Mapping[Any, Any]]) -> Iterator[tuple[Any,
                 yield series, place, *(number if isinstance(number, tuple) else (number, number, number))
 
 
-def _names(columns: str | tuple[str, str] | None) -> list[str]:
-    return [] if columns is None else [columns] if isinstance(columns, str) else list(columns)
+def _names(columns: str | tuple[str, ...] | None) -> list[str]:
+    return [columns] if isinstance(columns, str) else list(columns or ())
 
 
 def _ends(rows: pd.DataFrame, value: str, errors: list[str], what: str) -> np.ndarray | None:
@@ -150,23 +183,6 @@ def _ends(rows: pd.DataFrame, value: str, errors: list[str], what: str) -> np.nd
             raise ValueError(f"{what}: {value} lies outside of {errors[0]} to {errors[1]}; expected the ends around it")
     spread = ends.max(axis=0) > 0  # what has none has no line, and a series without any no error bars
     return np.where(spread, ends.clip(min=0), np.nan) if spread.any() else None
-
-
-def _label_groups(ax: Axes, groups: list[Any]) -> None:
-    room = max(8, min(22, _characters_across(ax) // len(groups)))
-    labels = [textwrap.fill(str(group), room, break_long_words=False) for group in groups]
-    ax.set_xticks(range(len(groups)), labels=labels)
-    ax.tick_params(axis="x", length=0)
-
-
-def _write_values(ax: Axes, drawn: BarContainer, points: float) -> None:
-    """Write its value over each bar, on white, or a line through it would hide it."""
-    behind = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
-    ax.bar_label(drawn, fmt=_three_digits, padding=2, fontsize=points, bbox=behind)
-
-
-def _three_digits(value: float) -> str:
-    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
 def _scale_by_powers_of_ten(ax: Axes, values: pd.Series) -> None:
@@ -208,13 +224,12 @@ def curve(
     """
     errors = _names(error)
     numbers = [x, y, *errors, *([predicted] if predicted else [])]
-    _check_columns(table, "curve(table)", [series] if series else [], numbers)
+    check_columns(table, "curve(table)", [series] if series else [], numbers)
     if source not in SOURCES:
         raise ValueError(f"curve(table): source is {source!r}, expected one of {', '.join(SOURCES)}")
     lines = [(str(name), rows) for name, rows in table.groupby(series, sort=False)] if series else [(source, table)]
     styles = line_styles([name for name, _ in lines], source)
-    with house_style():
-        ax = ax or new_axes(7.0, 3.6)
+    with chart(ax, 7.0, x=x_label or x, y=y_label or y, note=emulated(table, note=note)) as ax:
         for name, rows in lines:
             rows, style = rows.sort_values(x), styles[name]
             ends = _ends(rows, y, errors, "curve(table)")
@@ -228,10 +243,10 @@ def curve(
                 ax.plot(rows[x], rows[predicted], color=ahead, linestyle="--", linewidth=1.2, label=label, zorder=3)
         _scale(ax, log)
         if ticks is not None:
-            _name_ticks(ax, ticks)
-        _finish(ax, x_label or x, y_label or y, emulated(table, note=note))
-    attach(ax, table[[*([series] if series else []), *numbers]])
-    remember_columns(ax, x, y, series)
+            named = ticks if isinstance(ticks, Mapping) else {position: f"{position:g}" for position in ticks}
+            ax.set_xticks(list(named), labels=list(named.values()))
+            ax.tick_params(axis="x", which="minor", bottom=False)
+    attach(ax, table[[*([series] if series else []), *numbers]], x=x, y=y, series=series)
     return ax
 
 
@@ -245,12 +260,6 @@ def curves(numbers: Mapping[str, Mapping[float, Any]], *, x: str, y: str, **look
     """
     table = pd.DataFrame(_numbers_of(numbers), columns=["series", x, y, "low", "high"])
     return curve(table, x=x, y=y, series="series", error=("low", "high"), **look)
-
-
-def _name_ticks(ax: Axes, ticks: Mapping[float, str] | Collection[float]) -> None:
-    named = ticks if isinstance(ticks, Mapping) else {position: f"{position:g}" for position in ticks}
-    ax.set_xticks(list(named), labels=list(named.values()))
-    ax.tick_params(axis="x", which="minor", bottom=False)
 
 
 def _scale(ax: Axes, log: str) -> None:
@@ -271,7 +280,8 @@ class _PlainLogFormatter(LogFormatter):
         return f"{x:g}" if super().__call__(x, pos) else ""
 
 
-def _check_columns(table: pd.DataFrame, what: str, names: list[str], numbers: list[str]) -> None:
+def check_columns(table: pd.DataFrame, what: str, names: list[str], numbers: list[str]) -> None:
+    """Raise ValueError where the table is empty or lacks a column, or a number is not finite."""
     missing = [name for name in [*names, *numbers] if name not in table.columns]
     if missing:
         raise ValueError(f"{what}: no column {', '.join(missing)}; the table has {', '.join(map(str, table.columns))}")
@@ -281,16 +291,3 @@ def _check_columns(table: pd.DataFrame, what: str, names: list[str], numbers: li
         values = pd.to_numeric(table[name], errors="coerce")
         if not np.isfinite(values.to_numpy(dtype=float, na_value=np.nan)).all():
             raise ValueError(f"{what}: column {name} has entries that are no finite numbers")
-
-
-def _characters_across(ax: Axes) -> int:
-    """Return how many characters fit next to each other under the axes."""
-    return int(CHARACTERS_PER_IN * ax.bbox.width / ax.get_figure().dpi)  # type: ignore[union-attr]
-
-
-def _finish(ax: Axes, x_label: str, y_label: str, note: str) -> None:
-    ax.grid(axis="y", color=GRID, linewidth=0.6)
-    ax.set_ylabel(y_label)
-    ax.set_xlabel("\n".join([*([x_label] if x_label else []), *textwrap.wrap(note, _characters_across(ax))]))
-    if len(ax.get_legend_handles_labels()[1]) > 1:  # or else the axis says it all
-        put_legend_right(ax)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
@@ -13,19 +12,6 @@ from labkit.draw.cells import Cell, cell_panel
 # Of each node, of each of its ranks in order: the numbers of the GPUs that it drives.
 Nodes = Sequence[Sequence[Sequence[int]]]
 _MODEL = "weights"
-
-
-class _Drives(NamedTuple):
-    """A rank, and the devices that it drives on its node."""
-
-    node: int
-    local_rank: int
-    rank: int
-    devices: Sequence[int]
-
-    def __str__(self) -> str:
-        listed = [f"GPU {number}" for number in self.devices] or ["the CPU"]
-        return f"rank {self.rank} drives {' and '.join(listed)} of node {self.node}"
 
 
 def rank_devices(nodes: Nodes, n_gpus: int) -> Figure:
@@ -42,33 +28,37 @@ def rank_devices(nodes: Nodes, n_gpus: int) -> Figure:
     would drive the same one.
     """
     _check(nodes, n_gpus)
-    on_cpu = any(not drives.devices for drives in _ranks(nodes))
-    columns = [f"GPU {number}" for number in range(n_gpus)] + ["CPU"] * on_cpu
-    grids = []
-    for node in range(len(nodes)):
-        here = [drives for drives in _ranks(nodes) if drives.node == node]
+    columns = [f"GPU {number}" for number in range(n_gpus)]
+    if not all(devices for ranks in nodes for devices in ranks):
+        columns.append("CPU")
+    grids, first_rank, sentences = [], 0, _sentences(nodes)
+    for node, ranks in enumerate(nodes):
         cells = []
-        for drives in here:
-            for part, column in enumerate(drives.devices or [n_gpus]):
-                label = f"part {part}" if len(drives.devices) > 1 else "whole"
-                cells.append(Cell(drives.local_rank, column, 0, 1, _MODEL, 0, label, str(drives)))
-        panel = cell_panel(cells, [f"rank {drives.rank}" for drives in here], dict(enumerate(columns)))
-        grids.append(GridStep(panel, 0, f"node {node}"))
+        for local_rank, devices in enumerate(ranks):
+            sentence = sentences[first_rank + local_rank]
+            for part, column in enumerate(devices or [n_gpus]):
+                label = f"part {part}" if len(devices) > 1 else "whole"
+                cells.append(Cell(local_rank, column, 0, 1, _MODEL, 0, label, sentence))
+        rows = [f"rank {first_rank + local_rank}" for local_rank in range(len(ranks))]
+        grids.append(GridStep(cell_panel(cells, rows, dict(enumerate(columns))), 0, f"node {node}"))
+        first_rank += len(ranks)
     return cell_figure(grids, columns)
 
 
 def describe_rank_devices(nodes: Nodes) -> str:
     """Return in words what :func:`rank_devices` draws, for its alt text."""
-    sentences = "; ".join(map(str, _ranks(nodes)))
+    sentences = "; ".join(_sentences(nodes))
     return f"{sentences[:1].upper()}{sentences[1:]}."
 
 
-def _ranks(nodes: Nodes) -> Iterator[_Drives]:
-    rank = 0
-    for node, ranks in enumerate(nodes):
-        for local_rank, devices in enumerate(ranks):
-            yield _Drives(node, local_rank, rank, devices)
-            rank += 1
+def _sentences(nodes: Nodes) -> list[str]:
+    """Return for each rank what it drives."""
+    driven = [(node, devices) for node, ranks in enumerate(nodes) for devices in ranks]
+    names = [" and ".join(f"GPU {number}" for number in devices) or "the CPU" for _, devices in driven]
+    return [
+        f"rank {rank} drives {name} of node {node}"
+        for rank, ((node, _), name) in enumerate(zip(driven, names, strict=True))
+    ]
 
 
 def _check(nodes: Nodes, n_gpus: int) -> None:

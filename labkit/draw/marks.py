@@ -8,34 +8,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from numbers import Real
-from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 
 from labkit.base.texts import listed
-from labkit.draw.palette import GUESS, MUTED, SOURCES
-from labkit.draw.picture import attach, drawn_table, house_style, put_legend_right
-from labkit.draw.sources import source_of
+from labkit.draw.palette import GUESS, MUTED, SOURCES, source_of
+from labkit.draw.picture import attach, drawn_columns, house_style, put_legend_right
 
 _HALF_GROUP = 0.45  # of the room that a group of bars takes
-
-
-class _Columns(NamedTuple):
-    """Which columns of the table of some axes are drawn where."""
-
-    x: str
-    y: str
-    series: str | None
-
-
-_columns: WeakKeyDictionary[Axes, _Columns] = WeakKeyDictionary()
-
-
-def remember_columns(ax: Axes, x: str, y: str, series: str | None) -> None:
-    """Remember what the columns of the axes' table mean, so that a guess becomes a row of it."""
-    _columns[ax] = _Columns(x, y, series)
 
 
 def mark_guess(
@@ -72,7 +54,6 @@ def mark_guess(
     if value is None:
         return ax
     value *= scale
-    before = drawn_table(ax)  # of axes that were drawn by hand, what is on them so far
     with house_style():
         if axis is not None:
             row = _draw_line(ax, value, axis)
@@ -80,10 +61,9 @@ def mark_guess(
             row = _draw_across(ax, value, _position(ax, group)) | {"x": group}
         else:
             row = _draw_star(ax, value if x is None else x, value if y is None else y)
-        _refresh_legend(ax)
-    columns = _columns.get(ax, _Columns("x", "y", "series"))
-    named = {getattr(columns, name): place for name, place in row.items()}
-    attach(ax, pd.DataFrame([{columns.series or "source": GUESS, **named}]), after=before)
+        put_legend_right(ax)
+    columns = {"x": "x", "y": "y", "series": "source"} | drawn_columns(ax)
+    attach(ax, pd.DataFrame([{columns["series"]: GUESS, **{columns[name]: place for name, place in row.items()}}]))
     return ax
 
 
@@ -123,12 +103,11 @@ def _draw_star(ax: Axes, x: float, y: float) -> dict[str, object]:
 
 def _shown(ax: Axes, axis: str, value: float) -> float:
     """Return where a value stands on an axis, and make room for it if the axis has fixed limits."""
-    low, high = ax.get_xlim() if axis == "x" else ax.get_ylim()
-    if (ax.get_xscale() if axis == "x" else ax.get_yscale()) == "log" and value <= 0:
-        return low
-    follows = ax.get_autoscalex_on() if axis == "x" else ax.get_autoscaley_on()
-    if not follows and not low <= value <= high:
-        (ax.set_xlim if axis == "x" else ax.set_ylim)(min(low, value), max(high, value))
+    low, high = getattr(ax, f"get_{axis}lim")()
+    if value <= 0 and getattr(ax, f"get_{axis}scale")() == "log":
+        return float(low)
+    if not getattr(ax, f"get_autoscale{axis}_on")():
+        getattr(ax, f"set_{axis}lim")(min(low, value), max(high, value))
     return value
 
 
@@ -143,47 +122,27 @@ def _position(ax: Axes, group: object) -> float:
     return float(names[name])
 
 
-def _refresh_legend(ax: Axes) -> None:
-    """Write the legend anew, each name once, where it stood; without one, beside the axes."""
-    before: Any = ax.get_legend()
-    if before is None:
-        put_legend_right(ax)
-        return
-    entries = dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
-    order = [text.get_text() for text in before.get_texts()]
-    names = [*(name for name in order if name in entries), *(name for name in entries if name not in order)]
-    place = {"loc": before._loc, "borderaxespad": before.borderaxespad, "frameon": before.get_frame_on()}
-    if before._bbox_to_anchor is not None:  # in dots; the legend wants it in parts of the axes
-        anchor = before.get_bbox_to_anchor().transformed(ax.transAxes.inverted())
-        place["bbox_to_anchor"] = (anchor.x0, anchor.y0, anchor.width, anchor.height)
-    ax.legend([entries[name] for name in names], names, **place)
-
-
-def lines_at(ax: Axes, values: Mapping[str, float | tuple[float, float]], *, axis: str = "y") -> Axes:
+def lines_at(ax: Axes, values: Mapping[str, float], *, axis: str = "y") -> Axes:
     """Draw a thin line for each named value, and its name on it: ``{"A100, 80 GiB": 80}``.
 
     ``axis="y"`` makes level lines, with names at their left end; ``"x"`` upright ones, with names
-    along them. A pair of values is a band from one to the other. A name that begins with
-    "published" or "reported" is green, any other grey.
+    along them. A name that begins with "published" or "reported" is green, any other grey.
 
     Raises ValueError for an unknown axis.
     """
     if axis not in ("x", "y"):
         raise ValueError(f"lines_at: axis is {axis!r}, expected 'x' or 'y'")
-    level = axis == "y"
-    draw_line, draw_band = (ax.axhline, ax.axhspan) if level else (ax.axvline, ax.axvspan)
     for name, value in values.items():
         source = source_of(name)
         colour = SOURCES[source].edge if source else MUTED
-        if isinstance(value, tuple):
-            draw_band(*value, color=colour, alpha=0.12, linewidth=0, zorder=0.5)
+        line: dict[str, Any] = {"color": colour, "linewidth": 1, "linestyle": "-." if source else "--", "zorder": 1.5}
+        ground = {"facecolor": "white", "edgecolor": "none", "pad": 0.4, "alpha": 0.8}
+        look: dict[str, Any] = {"fontsize": 8, "color": colour, "zorder": 4, "bbox": ground}
+        look["textcoords"] = "offset points"
+        if axis == "y":
+            ax.axhline(value, **line)
+            ax.annotate(name, (0.0, value), (3, 3), xycoords=("axes fraction", "data"), va="bottom", **look)
         else:
-            draw_line(value, color=colour, linewidth=1, linestyle="-." if source else "--", zorder=1.5)
-        first = min(value) if isinstance(value, tuple) else value
-        look: dict[str, Any] = {"fontsize": 8, "color": colour, "textcoords": "offset points", "zorder": 4}
-        look["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 0.4, "alpha": 0.8}
-        if level:
-            ax.annotate(name, (0.0, first), (3, 3), xycoords=("axes fraction", "data"), va="bottom", **look)
-        else:
-            ax.annotate(name, (first, 1.0), (3, -3), xycoords=("data", "axes fraction"), va="top", rotation=90, **look)
+            ax.axvline(value, **line)
+            ax.annotate(name, (value, 1.0), (3, -3), xycoords=("data", "axes fraction"), va="top", rotation=90, **look)
     return ax

@@ -14,15 +14,14 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.legend_handler import HandlerTuple
 from matplotlib.patches import Patch
-from matplotlib.patheffects import withStroke
 
 from labkit.draw import palette
 from labkit.draw.layout import TimeAxis
-from labkit.draw.palette import Style, darker, mixed, shade, styles_of, text_colour
+from labkit.draw.palette import Style, darker, mixed, shade, styles_of, text_colour, words_of
 from labkit.draw.panel import Label, Panel
 from labkit.draw.picture import PAGE_IN, attach, house_style, put_legend_right
 
-SIDE_BY_SIDE: dict[Any, Any] = {tuple: HandlerTuple(ndivide=None, pad=0)}  # for a legend with legend_entries in it
+_SIDE_BY_SIDE: dict[Any, Any] = {tuple: HandlerTuple(ndivide=None, pad=0)}  # for a legend with legend_entries in it
 _NARROW_PT = 3.0  # a bar narrower than this has no edge, and no hatching
 _NARROW_OP_PT = 2.0  # the same for ops of a pipeline, which lie side by side; if they are narrow on average, none has
 _HAIR_PT = 0.3  # at least so wide is a bar
@@ -31,6 +30,9 @@ _STEPS: dict[str, Any] = {"facecolor": palette.KEPT, "edgecolor": palette.KEPT_E
 _LEAST_STEPS_PT = 5.5  # a strip that is lower has shades instead of steps
 _MOST_NUMBERS = 1000  # labels inside bars: with more, drawing slows down and none can be read
 _ROW_IN, _AROUND_IN = 0.3, 0.75  # in panel_figure: height of a row, and of what is above and below the rows
+_LEGEND_PT = 8.5
+LEGEND_LINE_IN = 1.5 * _LEGEND_PT / 72
+_HANDLE_PT, _LETTER_PT = 35.0, 4.3  # about as wide in the legend of a figure
 _MOST_OUTLINES = 20_000  # bars in an SVG: with more, the file is larger than a picture made of pixels
 
 
@@ -139,7 +141,7 @@ def _draw_bars(ax: Axes, panel: Panel, look: Look) -> None:
     for (name, chunk), chosen in groups.items():
         colour, hatch = look.fill(name, chunk), look.styles[name].hatch
         wide, narrow = chosen[width_pt[chosen] > least_pt], chosen[width_pt[chosen] <= least_pt]
-        _add_boxes(ax, corners[wide], **Style(colour, hatch).face(0.5), **shared)
+        _add_boxes(ax, corners[wide], **Style(colour, hatch).face(), **shared)
         hair = _narrow_look(colour, hatch, width_pt[narrow] if panel.of_ops else None)
         _add_boxes(ax, corners[narrow], **hair, **shared)
     _add_boxes(ax, corners[offered], facecolor="none", edgecolor=palette.INK, linestyle="--", zorder=2)
@@ -162,7 +164,7 @@ def _narrow_look(colour: str, hatch: str, op_widths_pt: np.ndarray | None) -> di
 def _write_labels(ax: Axes, panel: Panel, look: Look) -> None:
     """Write its label into each bar that is large enough for the least letters.
 
-    Around a label is a halo of the bar's colour, so that no hatching runs through it.
+    On a hatching it stands on a ground of the bar's colour.
     """
     bars, (width_pt, height_pt) = panel.bars[panel.bars["label"] != ""], points_per_unit(ax)
     room_pt = (bars["right"] - bars["left"]) * look.time.per_second * width_pt
@@ -175,12 +177,12 @@ def _write_labels(ax: Axes, panel: Panel, look: Look) -> None:
         fits &= fits.groupby([bars["top"], bars["name"]]).transform("mean") > 0.75
     if fits.sum() > _MOST_NUMBERS:
         return
-    at: dict[str, Any] = {"ha": "center", "va": "center_baseline", "clip_on": True, "zorder": 3}
+    at: dict[str, Any] = {"ha": "center", "va": "center_baseline", "zorder": 3}
     for bar in bars.assign(size=size)[fits].to_dict("records"):
         colour = "white" if bar.get("ghost") else look.fill(bar["name"], bar["chunk"])
         x, y = (bar["left"] + bar["right"]) / 2 * look.time.per_second, bar["top"] + bar["height"] / 2
-        halo = [withStroke(linewidth=1.8, foreground=colour)]
-        ax.text(x, y, bar["label"], fontsize=bar["size"], color=text_colour(colour), path_effects=halo, **at)
+        ground = {"facecolor": colour, "edgecolor": "none", "pad": 0.3} if look.styles[bar["name"]].hatch else None
+        ax.text(x, y, bar["label"], fontsize=bar["size"], color=text_colour(colour), bbox=ground, **at)
 
 
 # --- rows and strips ------------------------------------------------------------------------------
@@ -241,12 +243,12 @@ def _write_peaks(ax: Axes, peaks: Sequence[Label], inside: bool) -> None:
 
 
 def legend_entries(styles: Mapping[str, Style], n_chunks: int = 1) -> dict[str, Any]:
-    """Return a patch for each name, and how the stages of a rank are told apart."""
-    entries: dict[str, Any] = {name: Patch(**style.face(0.5)) for name, style in styles.items()}
+    """Return a patch for each name in words, and how the stages of a rank are told apart."""
+    entries: dict[str, Any] = {words_of(name): Patch(**style.face()) for name, style in styles.items()}
     if n_chunks > 1:
         label = "1st, 2nd stage of a rank" if n_chunks == 2 else f"1st to last of a rank's {n_chunks} stages"
         shades = [shade(palette.ANY, chunk, n_chunks) for chunk in range(n_chunks)]
-        entries[label] = tuple(Patch(**Style(colour, "").face(0.5)) for colour in shades)
+        entries[label] = tuple(Patch(**Style(colour, "").face()) for colour in shades)
     return entries
 
 
@@ -262,4 +264,18 @@ def put_panel_legend(ax: Axes, styles: Mapping[str, Style], n_chunks: int = 1) -
     """Put a legend of names and marks to the right of the axes."""
     marks = dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
     if entries := legend_entries(styles, n_chunks) | marks:
-        put_legend_right(ax, entries, handler_map=SIDE_BY_SIDE)
+        put_legend_right(ax, entries, handler_map=_SIDE_BY_SIDE)
+
+
+def legend_lines(entries: Iterable[str], width_in: float) -> int:
+    """Return how many lines a legend takes that is so wide, about."""
+    return math.ceil(sum(_HANDLE_PT + _LETTER_PT * len(label) for label in entries) / (72 * width_in))
+
+
+def put_figure_legend(figure: Figure, entries: Mapping[str, Any], corner_in: tuple[float, float], n_lines: int) -> None:
+    """Put a legend of so many lines on a figure: its upper left corner is at ``corner_in``."""
+    corner = np.array(corner_in) / figure.get_size_inches()
+    place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": corner, "borderaxespad": 0.0, "borderpad": 0.0}
+    space: dict[str, Any] = {"columnspacing": 1.4, "handletextpad": 0.5, "fontsize": _LEGEND_PT}
+    n_columns = math.ceil(len(entries) / n_lines)
+    figure.legend(list(entries.values()), list(entries), ncols=n_columns, handler_map=_SIDE_BY_SIDE, **place, **space)

@@ -1,4 +1,4 @@
-"""Choose how an event looks: the colour and hatching of its name, the same in every picture.
+"""Choose how an event or a series looks: by its name, the same in every picture.
 
 Colours are those of Okabe and Ito (Color Universal Design, 2008), told apart in every common form
 of colour blindness; each event name also has a hatching, so a picture survives a black and white
@@ -7,23 +7,30 @@ printer.
 
 from __future__ import annotations
 
+import re
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from matplotlib.colors import to_hex, to_rgb
 
 
 class Style(NamedTuple):
-    """How the events of a name look: a colour, and a hatching as matplotlib writes it."""
+    """How the bars and the line of a name look: a hatching is written as matplotlib does.
+
+    The edge is a darker colour if none is given; a line has its colour and form.
+    """
 
     colour: str
-    hatch: str
+    hatch: str = ""
+    edge: str = ""
+    line: str = "-"  # "-", "--" or ":"
+    marker: str = ""
 
-    def face(self, linewidth: float) -> dict[str, Any]:
+    def face(self) -> dict[str, Any]:
         """Return the look of a patch or bar, as matplotlib's arguments."""
-        look = {"facecolor": self.colour, "edgecolor": darker(self.colour), "hatch": self.hatch}
-        return {**look, "linewidth": linewidth}
+        look = {"facecolor": self.colour, "edgecolor": self.edge or darker(self.colour), "hatch": self.hatch}
+        return {**look, "linestyle": self.line, "linewidth": 0.5 if self.line == "-" else 1.1}
 
 
 PALETTE = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#0072B2", "#D55E00", "#999999")
@@ -101,34 +108,7 @@ _IN_A_PAGE = {
 }
 THEMES = {theme: {name: pair[i] for name, pair in _IN_A_PAGE.items()} for i, theme in enumerate(("light", "dark"))}
 
-# --- where the numbers of a series come from: see sources -----------------------------------------
-
-GUESS, PREDICTED, MEASURED, PUBLISHED = "your guess", "predicted", "measured", "published"
-
-
-class SeriesStyle(NamedTuple):
-    """How a series looks: bars have fill, hatch and an edge; its line has the edge's form."""
-
-    fill: str
-    hatch: str
-    edge: str
-    line: str = "-"  # "-", "--" or ":"
-    marker: str = ""
-
-    def face(self) -> dict[str, Any]:
-        """Return the look of a bar, as matplotlib's arguments."""
-        look = {"facecolor": self.fill, "edgecolor": self.edge, "hatch": self.hatch, "linestyle": self.line}
-        return {**look, "linewidth": 0.5 if self.line == "-" else 1.1}
-
-
-SOURCES: dict[str, SeriesStyle] = {
-    GUESS: SeriesStyle("#C9CFD4", "..", "#555B61", ":", "*"),
-    PREDICTED: SeriesStyle("#FFFFFF", "", "#222222", "--"),
-    MEASURED: SeriesStyle(_BLUE, "", _BLUE, "-", "o"),
-    PUBLISHED: SeriesStyle("#5BBFA0", "///", "#00694C", "-", "D"),
-}
-
-_LIGHTEST = 0.6  # how far the last stage of a rank goes towards white
+_LIGHTEST = 0.6  # how far the last stage of a rank, or series of a source, goes towards white
 
 
 def style_of(name: str) -> Style:
@@ -149,10 +129,10 @@ def styles_of(names: Collection[str]) -> dict[str, Style]:
     order = [*STYLES, *sorted(set(names) - set(STYLES))]
     styles: dict[str, Style] = {}
     for name in (name for name in order if name in names):
-        colour, hatch = style_of(name)
+        colour, hatch, *_ = style_of(name)
         first = HATCHES.index(hatch)
         turned = HATCHES[first:] + HATCHES[:first]
-        hatch = next((other for other in turned if (colour, other) not in styles.values()), hatch)
+        hatch = next((other for other in turned if Style(colour, other) not in styles.values()), hatch)
         styles[name] = Style(colour, hatch)
     return styles
 
@@ -168,12 +148,105 @@ def darker(colour: str, share: float = 0.4) -> str:
     return mixed(colour, "black", share)
 
 
-def shade(colour: str, chunk: int, n_chunks: int) -> str:
-    """Return the colour for the ``chunk``-th of a rank's ``n_chunks`` stages: ever lighter."""
-    return mixed(colour, "white", _LIGHTEST * chunk / (n_chunks - 1)) if chunk else colour
+def shade(colour: str, i: int, n: int) -> str:
+    """Return the colour for the ``i``-th of ``n`` stages of a rank, or series: ever lighter."""
+    return mixed(colour, "white", _LIGHTEST * i / (n - 1)) if i else colour
 
 
 def text_colour(colour: str) -> str:
     """Return black or white, whichever reads better on this colour."""
     red, green, blue = to_rgb(colour)
     return "white" if 0.3 * red + 0.59 * green + 0.11 * blue < 0.45 else "black"
+
+
+# --- series: where their numbers come from --------------------------------------------------------
+
+GUESS, PREDICTED, MEASURED, PUBLISHED = "your guess", "predicted", "measured", "published"
+
+# What the reader guessed is grey and dotted; what was predicted is empty and dashed; what was
+# measured is solid blue; what others published is green.
+SOURCES: dict[str, Style] = {
+    GUESS: Style("#C9CFD4", "..", "#555B61", ":", "*"),
+    PREDICTED: Style("#FFFFFF", "", "#222222", "--"),
+    MEASURED: Style(_BLUE, "", _BLUE, "-", "o"),
+    PUBLISHED: Style("#5BBFA0", "///", "#00694C", "-", "D"),
+}
+_WORDS = {
+    GUESS: r"(your )?guess(ed)?\b",
+    PREDICTED: r"(predicted|prediction|formula|ideal|simulated|fitted|theory)\b",
+    MEASURED: r"(measured|counted|observed|this machine)\b",
+    PUBLISHED: r"(published|reported|(\d+ )?(\w+ )?reports?)\b",
+}
+_ALIKE = Style("#AFBAC4")  # grey and plain, for bars that are not told apart
+_MARKERS = ("o", "s", "^", "v", "P", "X")
+# A thin line needs a dark colour, and green is what others published.
+_LINE_COLOURS = ("#0072B2", "#D55E00", "#B0558C", "#E69F00", "#56B4E9", "#6B4E16")
+
+
+def source_of(name: str) -> str | None:
+    """Return which of SOURCES a series of this name is, or None.
+
+    Its name begins with a word of the source, ``"measured, 1 Gbit/s"``, or has one after a comma or
+    in brackets at its end: ``"ring, predicted"``, ``"BERT (reported)"``.
+    """
+    return _split(name)[1]
+
+
+def _split(name: str) -> tuple[str, str | None]:
+    """Return what a name says before its source, and that: ``"ring", PREDICTED``.
+
+    A name that begins with its source says nothing before it.
+    """
+    end = re.search(r"(?:, |: | ?\()([^,:()]+)\)?$", name)
+    for what, part in [("", name), *([(name[: end.start()], end[1])] if end else [])]:
+        for source, words in _WORDS.items():
+            if re.match(words, part.strip().lower()):
+                return what, source
+    return name, None
+
+
+def bar_styles(names: Sequence[str]) -> dict[str, Style]:
+    """Return how the bars of each series look: an event's as in a timeline, others by their source.
+
+    Several of one source share its colour, and differ by lightness and hatching. Of names without
+    a source each has a colour of its own; a single one is grey.
+    """
+    sources = {name: None if name in STYLES else source_of(name) for name in names}
+    others = [name for name, source in sources.items() if source is None and name not in STYLES]
+    styles: dict[str, Style] = {}
+    for name, source in sources.items():
+        alike = [other for other in names if sources[other] == source]
+        if name in STYLES:
+            styles[name] = STYLES[name]
+        elif source is None:
+            i = others.index(name)
+            styles[name] = Style(PALETTE[i % len(PALETTE)], HATCHES[i % len(HATCHES)]) if len(names) > 1 else _ALIKE
+        else:
+            styles[name] = SOURCES[source]
+            if i := alike.index(name):
+                hatches = [hatch for hatch in HATCHES[1:] if hatch != styles[name].hatch]
+                colour = shade(styles[name].colour, i, len(alike))
+                styles[name] = styles[name]._replace(colour=colour, hatch=hatches[(i - 1) % len(hatches)])
+    return styles
+
+
+def line_styles(names: Iterable[str], source: str = MEASURED) -> dict[str, Style]:
+    """Return how the line of each series looks; only what was measured or published has markers.
+
+    A name that is all source has the colour of the source: ``"predicted"``. One that says what and
+    then where from, ``"ring, predicted"``, has the colour of what: that of ``"ring"``. ``source``
+    is that of names that do not say it.
+    """
+    split = {name: _split(name) for name in names}
+    whats = list(dict.fromkeys(what for what, _ in split.values()))
+    colours = _LINE_COLOURS[1:] if "" in whats else _LINE_COLOURS  # the first is that of what was measured
+    whats = [what for what in whats if what]
+    styles = {}
+    for name, (what, found) in split.items():
+        look = SOURCES[found or source]
+        alike = whats if what else [other for other, each in split.items() if each == (what, found)]
+        i = alike.index(what or name)
+        edge = colours[i % len(colours)] if what else shade(look.edge, i, len(alike))
+        marker = _MARKERS[i % len(_MARKERS)] if what or i else look.marker
+        styles[name] = look._replace(edge=edge, marker=look.marker and marker)
+    return styles

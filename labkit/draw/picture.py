@@ -20,16 +20,14 @@ from weakref import WeakKeyDictionary
 
 import matplotlib
 import matplotlib.pyplot as plt
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.collections import PathCollection
-from matplotlib.container import BarContainer, ErrorbarContainer
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from labkit.base.files import lab_folder, write_atomically
 from labkit.draw.palette import FRAME, INK
+from labkit.draw.small_svg import small_svg
 
 PAGE_IN = 9.0  # as wide is a page, inches
 _HOUSE_STYLE: dict[str, Any] = {
@@ -53,6 +51,7 @@ _HOUSE_STYLE: dict[str, Any] = {
 _DPI = 150
 _DPI_SHOWN = 100  # a picture has half as many dots again as it takes on the page, for sharp screens
 _attached: WeakKeyDictionary[Axes, pd.DataFrame] = WeakKeyDictionary()
+_columns: WeakKeyDictionary[Axes, dict[str, str]] = WeakKeyDictionary()
 
 
 @contextlib.contextmanager
@@ -85,18 +84,19 @@ def put_legend_right(ax: Axes, entries: Mapping[str, Any] | None = None, **look:
     ax.legend(list(entries.values()), list(entries), **place, **look)
 
 
-def attach(ax: Axes, table: pd.DataFrame, after: pd.DataFrame | None = None) -> None:
-    """Remember the table that was drawn on these axes; :func:`save` writes it as CSV.
+def attach(ax: Axes, table: pd.DataFrame, **columns: str | None) -> None:
+    """Remember the table that is drawn on these axes; :func:`save` writes it as CSV.
 
-    It comes after those that were attached before, or ``after`` another table.
+    It comes after those that were attached before. ``columns`` say what is drawn as ``x``, ``y``
+    and ``series``.
     """
-    before = _attached.get(ax) if after is None else after
-    _attached[ax] = table if before is None or before.empty else pd.concat([before, table], ignore_index=True)
+    _attached[ax] = pd.concat([_attached[ax], table], ignore_index=True) if ax in _attached else table
+    _columns[ax] = _columns.get(ax, {}) | {role: name for role, name in columns.items() if name}
 
 
-def drawn_table(ax: Axes) -> pd.DataFrame:
-    """Return what these axes show: the attached table, else the lines, bars and points on them."""
-    return _attached[ax] if ax in _attached else _data_of_artists(ax)
+def drawn_columns(ax: Axes) -> dict[str, str]:
+    """Return which columns of the attached table are drawn as ``x``, ``y`` and ``series``."""
+    return _columns.get(ax, {})
 
 
 @dataclass(frozen=True, repr=False)
@@ -140,10 +140,10 @@ def show(figure: Figure | Axes, *, alt: str) -> Picture:
 def save(figure: Figure | Axes, name: str, *, alt: str) -> Picture:
     """Write ``name`` as .png, .svg, .csv and .alt.txt into the folder of figures, and show it.
 
-    The CSV holds the table that a function of :mod:`labkit.draw` drew; of any other figure, its
-    lines, bars and points. The folder is ``LABKIT_FIGURES``, else ``figures`` of the lab that the
-    working directory is in, else ``./figures``. ``alt`` tells what the picture shows to who cannot
-    see it. A file appears whole or not at all.
+    The CSV holds the table that a function of :mod:`labkit.draw` drew; of a figure that you drew
+    yourself, the one that you gave to :func:`attach`. The folder is ``LABKIT_FIGURES``, else
+    ``figures`` of the lab that the working directory is in, else ``./figures``. ``alt`` tells what
+    the picture shows to readers who cannot see it. A file appears whole or not at all.
 
     Raises ValueError for a name that is no plain file name, no alt text, or a figure with no data
     in it.
@@ -202,10 +202,7 @@ def render(figure: Figure, form: str, alt: str) -> bytes:
             facecolor="white",
             metadata={**unwanted, "Description": alt},
         )
-    return buffer.getvalue()
-
-
-# --- the data of a figure -------------------------------------------------------------------------
+    return buffer.getvalue() if form == "png" else small_svg(buffer.getvalue())
 
 
 def drawn_data(figure: Figure) -> pd.DataFrame:
@@ -213,63 +210,12 @@ def drawn_data(figure: Figure) -> pd.DataFrame:
 
     Raises ValueError if there is no data in it.
     """
-    tables = [drawn_table(ax) for ax in figure.axes]
-    tables = [table for table in tables if not table.empty]
+    tables = [_attached[ax] for ax in figure.axes if ax in _attached]
     if not tables:
-        raise ValueError("save: the figure shows no data (no timeline, bars, lines or points were found in it)")
+        raise ValueError(
+            "save: no table says what the figure shows; draw it with labkit.draw, or call "
+            "labkit.draw.attach(axes, table) before"
+        )
     if len(tables) == 1:
         return tables[0]
     return pd.concat([table.assign(panel=i) for i, table in enumerate(tables)], ignore_index=True)
-
-
-def _data_of_artists(ax: Axes) -> pd.DataFrame:
-    """Return lines, bars and points of axes that were drawn by hand.
-
-    Columns: series, x, y, and y_error if any has one.
-    """
-    names = _names_of_ticks(ax)
-    rows: list[dict[str, Any]] = []
-    parts_of_error_bars: set[Any] = set()
-    for container in ax.containers:
-        label = container.get_label()
-        if isinstance(container, BarContainer):
-            errors = _error_bars(container.errorbar, len(container))
-            points = [(bar.get_x() + bar.get_width() / 2, bar.get_height()) for bar in container]
-        elif isinstance(container, ErrorbarContainer) and container[0] is not None:
-            points = list(zip(*map(np.asarray, container[0].get_data()), strict=True))
-            errors = _error_bars(container, len(points))
-            parts_of_error_bars |= {container[0]}
-        else:
-            continue
-        rows += [_point(label, x, y, names, error) for (x, y), error in zip(points, errors, strict=True)]
-        if errorbar := getattr(container, "errorbar", container):
-            parts_of_error_bars |= {line for line in errorbar[1]} if isinstance(errorbar, ErrorbarContainer) else set()
-    for line in ax.lines:
-        if line not in parts_of_error_bars and line.get_transform() == ax.transData:
-            rows += [
-                _point(line.get_label(), x, y, names) for x, y in zip(*map(np.asarray, line.get_data()), strict=True)
-            ]
-    for points_drawn in ax.collections:
-        if isinstance(points_drawn, PathCollection):
-            rows += [_point(points_drawn.get_label(), x, y, names) for x, y in np.asarray(points_drawn.get_offsets())]
-    return pd.DataFrame(rows)
-
-
-def _point(series: object, x: Any, y: Any, names: dict[float, str], error: float | None = None) -> dict[str, Any]:
-    shown = "" if str(series).startswith("_") else str(series)  # matplotlib's own names begin with an underscore
-    point = {"series": shown, "x": names.get(x, x), "y": y}
-    return point if error is None else {**point, "y_error": error}
-
-
-def _error_bars(container: ErrorbarContainer | None, n: int) -> list[float | None]:
-    """Return half the length of each vertical error bar."""
-    if container is None or not container.has_yerr:
-        return [None] * n
-    segments = container[2][-1].get_segments()  # the vertical ones come last
-    return [float(segment[1, 1] - segment[0, 1]) / 2 for segment in segments]
-
-
-def _names_of_ticks(ax: Axes) -> dict[float, str]:
-    """Return tick positions that carry a word, not a number, such as the names under bars."""
-    labels = {position: label.get_text() for position, label in zip(ax.get_xticks(), ax.get_xticklabels(), strict=True)}
-    return {position: text for position, text in labels.items() if re.search(r"[A-Za-z]", text)}

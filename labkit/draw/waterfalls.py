@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
 from labkit.base.formats import emulated
-from labkit.draw.charts import _check_columns, _finish, _label_groups
-from labkit.draw.palette import INK, MEASURED, SOURCES, styles_of
-from labkit.draw.picture import attach, house_style, new_axes, put_legend_right
+from labkit.draw.charts import chart, check_columns, label_bars, label_groups
+from labkit.draw.palette import INK, MEASURED, SOURCES, darker, styles_of
+from labkit.draw.picture import attach, house_style, put_legend_right
 
 _WIDTH = 0.72
 TOGETHER = "together"
@@ -46,7 +44,7 @@ def waterfall(
 
     Raises ValueError for a missing column, an empty table, or a value that is no finite number.
     """
-    _check_columns(table, "waterfall(table)", [label], [value, *(error or ())])
+    check_columns(table, "waterfall(table)", [label], [value, *(error or ())])
     if not np.isfinite(total):
         raise ValueError(f"waterfall(table): total is {total}, expected a finite number, the predicted duration")
     changes = scale * table[value].to_numpy(dtype=float)
@@ -54,12 +52,10 @@ def waterfall(
     if error:
         drawn["low"], drawn["high"] = ([*(scale * table[name]), drawn["to"].iloc[-1]] for name in error)
     said = f"predicted {scale * total:.4g}, measured {scale * total + changes.sum():.4g} {unit}"
-    with house_style():
-        ax = ax or new_axes(1.6 + 1.15 * len(drawn), 3.4)
+    below = emulated(table, note=". ".join(filter(None, [said, note])))
+    with chart(ax, 1.6 + 1.15 * len(drawn), 3.4, y=f"{unit}, beyond the prediction", note=below) as ax:
         _draw_way(ax, drawn)
-        _label_groups(ax, drawn["part"].tolist())
-        _finish(ax, "", f"{unit}, beyond the prediction", emulated(table, note=". ".join(filter(None, [said, note]))))
-        ax.set_axisbelow(True)
+        label_groups(ax, drawn["part"].tolist())
     attach(ax, drawn)
     return ax
 
@@ -81,11 +77,11 @@ def _draw_way(ax: Axes, drawn: pd.DataFrame) -> None:
     room = 0.02 * (high - low)
     for x, bar in enumerate(drawn.to_dict("records")):
         start, end = bar["from"], bar["to"]
-        look: dict[str, Any] = SOURCES[MEASURED].face() if x == last else styles[bar["part"]].face(0.6)
-        ax.bar(x, end - start, bottom=start, width=_WIDTH, zorder=2, **look)
+        style = SOURCES[MEASURED] if x == last else styles[bar["part"]]
+        ax.bar(x, end - start, bottom=start, width=_WIDTH, zorder=2, **style.face())
         top = max(start, end)
         if start == end:
-            ax.plot([x - _WIDTH / 2, x + _WIDTH / 2], [end, end], color=look["edgecolor"], linewidth=1.2)
+            ax.plot([x - _WIDTH / 2, x + _WIDTH / 2], [end, end], color=darker(style.colour), linewidth=1.2)
         if x < last:
             ax.plot([x + _WIDTH / 2, x + 1 - _WIDTH / 2], [end, end], color="#8A9299", linewidth=0.9, zorder=1.5)
             if "low" in bar:
@@ -128,7 +124,7 @@ def stacks(
     Raises ValueError for a missing column, an empty table, a value that is missing or negative, or
     two rows for one part of a bar.
     """
-    _check_columns(table, "stacks(table)", [group, part], [value])
+    check_columns(table, "stacks(table)", [group, part], [value])
     if (table[value] < 0).any():
         raise ValueError(f"stacks(table): {value} has negative entries, which cannot stand on top of each other")
     if table.duplicated([group, part]).any():
@@ -136,14 +132,12 @@ def stacks(
     groups, parts = list(table[group].unique()), [str(name) for name in table[part].unique()]
     heights = table.assign(**{part: table[part].astype(str)}).pivot(index=part, columns=group, values=value)
     heights = heights.loc[parts, groups].fillna(0.0)
-    with house_style():
-        ax = ax or new_axes(3.6 + 0.95 * len(groups), 3.6)
+    with chart(ax, 3.6 + 0.95 * len(groups), y=label or value, note=emulated(table, note=note)) as ax:
         _draw_stacks(ax, heights.to_numpy(dtype=float), parts)
-        _label_groups(ax, groups)
-        _finish(ax, "", label or value, emulated(table, note=note))
-        ax.set_axisbelow(True)
-        if len(parts) > 1:  # in the order in which they stand
-            handles, names = ax.get_legend_handles_labels()
+        label_groups(ax, groups)
+    if len(parts) > 1:  # in the order in which they stand
+        handles, names = ax.get_legend_handles_labels()
+        with house_style():
             put_legend_right(ax, dict(zip(names[::-1], handles[::-1], strict=True)))
     attach(ax, table[[group, part, value]])
     return ax
@@ -153,13 +147,10 @@ def _draw_stacks(ax: Axes, heights: np.ndarray, parts: list[str]) -> None:
     """Draw ``heights``, a row per part and a column per bar, with a number where there is room."""
     styles, base, tallest = styles_of(parts), np.zeros(heights.shape[1]), heights.sum(axis=0).max()
     for name, row in zip(parts, heights, strict=True):
-        ax.bar(range(len(row)), row, bottom=base, width=_WIDTH, label=name, zorder=2, **styles[name].face(0.6))
-        look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8, "color": INK, "zorder": 3}
-        behind = {"facecolor": "white", "edgecolor": "none", "pad": 1.2}  # or a hatching runs through the number
-        for x, (height, low) in enumerate(zip(row, base, strict=True)):
-            if height > 0.07 * tallest:
-                ax.text(x, low + height / 2, f"{height:.3g}", bbox=behind, **look)
+        look = styles[name].face()
+        bars = ax.bar(range(len(row)), row, bottom=base, width=_WIDTH, label=name, zorder=2, **look)
+        numbers = [f"{height:.3g}" if height > 0.07 * tallest else "" for height in row]
+        label_bars(ax, bars, numbers, 8.0, label_type="center")
         base = base + row
-    for x, total in enumerate(base):
-        _write_over(ax, x, total + 0.015 * tallest, f"{total:.3g}")
+    label_bars(ax, bars, [f"{total:.3g}" for total in base], 8.5)
     ax.set_ylim(0, 1.1 * tallest or 1)

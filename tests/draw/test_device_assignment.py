@@ -1,6 +1,7 @@
 """labkit.draw.rank_devices: each rank beside the devices it drives, and the same in words."""
 
 import pytest
+from matplotlib.text import Annotation
 
 from labkit.draw import describe_rank_devices, rank_devices
 from labkit.parallel.devices import device_ids
@@ -11,7 +12,7 @@ def shown(figure):
     found = {}
     for node, ax in enumerate(figure.axes):
         rows, columns = ([label.get_text() for label in axis.get_ticklabels()] for axis in (ax.yaxis, ax.xaxis))
-        cells = [(text.get_text(), text.get_position()) for text in ax.texts if text.get_path_effects()]
+        cells = [(text.get_text(), text.get_position()) for text in ax.texts if not isinstance(text, Annotation)]
         found |= {(node, rows[int(y)], columns[int(x)]): label for label, (x, y) in cells}
     return found
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from drawn_tables import ALT, RESULTS, SWEEP, two_ranks
 
-from labkit.draw import overlay, save, schedule_table, schedules, show, timeline
+from labkit.draw import attach, overlay, save, schedule_table, schedules, show, timeline
 from labkit.draw.charts import bars, curve
 from labkit.draw.picture import drawn_data, figure_of
 from labkit.schedule import gpipe, zero_bubble_v
@@ -75,31 +75,19 @@ def test_the_same_data_give_the_same_bytes_whatever_the_readers_style(figures):
     assert [name for name, content in first.items() if (figures / name).read_bytes() != content] == []
 
 
-def test_a_figure_drawn_by_hand_exports_its_lines_bars_and_points(figures):
-    figure, (left, right) = plt.subplots(1, 2)
-    left.plot([1, 2], [3.0, 4.0], label="line")
-    left.errorbar([1, 2], [5.0, 6.0], yerr=[0.5, 0.25], label="with errors")
-    left.axhline(1.0)  # a guide, no data
-    right.bar(["gloo", "nccl"], [7.0, 8.0], label="bars")
-    right.scatter([0.5], [9.0], label="point")
-    save(figure, "by_hand", alt=ALT)
-    rows = pd.read_csv(figures / "by_hand.csv")[["panel", "series", "x", "y", "y_error"]].astype({"x": str})
-    found = {tuple(row) for row in rows.fillna(-1).itertuples(index=False)}
-    assert found == {
-        (0, "line", "1", 3.0, -1),
-        (0, "line", "2", 4.0, -1),
-        (0, "with errors", "1", 5.0, 0.5),
-        (0, "with errors", "2", 6.0, 0.25),
-        (1, "bars", "gloo", 7.0, -1),
-        (1, "bars", "nccl", 8.0, -1),
-        (1, "point", "0.5", 9.0, -1),
-    }
+def test_a_figure_drawn_by_hand_is_saved_with_the_table_attached_to_its_axes(figures):
+    ax = plt.subplots()[1]
+    ax.plot([1, 2], [3.0, 4.0])
+    table = pd.DataFrame({"ranks": [1, 2], "ms": [3.0, 4.0]})
+    attach(ax, table)
+    save(ax, "by_hand", alt=ALT)
+    pd.testing.assert_frame_equal(pd.read_csv(figures / "by_hand.csv"), table)
 
 
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda ax: save(plt.figure(), "empty", alt=ALT), ValueError, "shows no data"),
+        (lambda ax: save(plt.figure(), "empty", alt=ALT), ValueError, "no table says what the figure shows"),
         *[
             (lambda ax, name=name: save(ax, name, alt=ALT), ValueError, "expected letters, digits")
             for name in ("", "a/b", "a.png", ".hidden", "two ranks", None)
