@@ -338,10 +338,11 @@ class LinkGroup(dist.ProcessGroup):
         self._times.shutdown()
 
     def send(self, tensors: list[torch.Tensor], to: int, tag: int) -> LinkWork:
+        called = _now()
         self._settle_known()
         payload = as_bytes(*tensors)
         duration = self._transmission_ns(payload)
-        arrival = _outgoing.reserve(_now(), duration) + duration + _ns(self._link.latency_s)
+        arrival = _outgoing.reserve(called, duration) + duration + _ns(self._link.latency_s)
         message = torch.cat([torch.tensor([arrival]).view(torch.uint8), payload])
         return LinkWork(self._data.send([message], to, tag), lambda _: arrival)
 

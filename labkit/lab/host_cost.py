@@ -26,8 +26,8 @@ def host_cost_s(link: Link, emulated: bool = False, calls: int = 30, times: int 
     is the one that the ranks are on: emulated, or fitted to this machine's by calls that came
     alone. It is never below 0.
     """
-    options = {"link": link} if emulated else {}
-    row_s = repeats(launch(_rows_of_calls, calls, times, threads=1, **options).events).median().item()
+    run = launch(_rows_of_calls, calls, times, threads=1, link=link if emulated else None)
+    row_s = repeats(run.events).median().item()
     call_s = ring_all_reduce_s(4 * _FLOATS, 2, link.latency_s, link.bytes_per_s)
     return fit_host_s([calls], [row_s], [calls * call_s])
 
