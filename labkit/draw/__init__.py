@@ -12,7 +12,7 @@ cells              grids of cells as panels; cell_figure: those in print, beside
 device_assignment  which rank drives which devices
 charts             bars next to each other, and measured points with a predicted curve
 marks              the reader's guess in a picture, and lines at values to compare with
-waterfalls         from a predicted duration to the measured one, and stacked bars
+waterfalls         what lies between a predicted duration and the measured one; stacked bars
 palette            every colour and hatching, of events and of guessed, predicted, measured numbers
 picture            a figure as PNG, SVG, CSV and alt text
 small_svg          the same SVG in a fifth of the bytes

@@ -17,7 +17,7 @@ from matplotlib.ticker import LogFormatter
 from labkit.base.formats import emulated
 from labkit.base.texts import listed
 from labkit.draw.marks import lines_at, mark_guess
-from labkit.draw.palette import GRID, INK, MEASURED, SOURCES, bar_styles, darker, line_styles, source_of, text_colour
+from labkit.draw.palette import GRID, INK, MEASURED, SOURCES, bar_styles, darker, line_styles, source_of
 from labkit.draw.picture import attach, house_style, new_axes, put_legend_right
 
 __all__ = ["bars", "by_source", "curve", "curves", "lines_at", "mark_guess", "one_legend", "panels"]
@@ -54,6 +54,7 @@ def bars(
 ) -> Axes:
     """Draw a table of one row per bar: a cluster per ``group``, in it a bar per ``series``.
 
+    A cluster stands over its group's name, also where it lacks some of the series.
     ``group``, ``series``, ``value`` and ``error`` name columns. A bar is ``value`` high. ``error``
     is half the length of the error bar, in the unit of the value; or two columns, the ends of an
     interval around it. ``label`` says what the value is and in which unit. With ``log`` the axis is
@@ -72,13 +73,15 @@ def bars(
     groups = list(table[group].unique())
     names = [""] if series is None else [str(name) for name in table[series].unique()]
     styles = bar_styles(names)
-    width = 0.8 / len(names)
+    keyed = table.groupby(group)[series].agg(lambda own: [*map(str, own)]) if series else None
+    there = {entry: [name for name in names if keyed is None or name in keyed[entry]] for entry in groups}
+    width = 0.8 / max(map(len, there.values()))
     with chart(
         ax, 2.2 + 0.75 * len(groups) * (len(names) + 1), y=label or value, note=emulated(table, note=note)
     ) as ax:
-        for i, name in enumerate(names):
+        for name in names:
             rows = table if series is None else table[table[series].astype(str) == name]
-            x = [groups.index(entry) + (i - (len(names) - 1) / 2) * width for entry in rows[group]]
+            x = [groups.index(entry) + _place_in_cluster(there[entry], name) * width for entry in rows[group]]
             ends = _ends(rows, value, errors, "bars(table)")
             look = styles[name].face()
             drawn = ax.bar(x, rows[value], 0.92 * width, yerr=ends, label=name, error_kw=_ERROR_BARS, **look)
@@ -107,13 +110,10 @@ def chart(
             put_legend_right(ax)
 
 
-def label_bars(
-    ax: Axes, bars: BarContainer, labels: Sequence[str], points: float, ground: str = "white", **place: Any
-) -> None:
-    """Write a label over each bar, on a ground that hides lines and hatchings."""
-    behind = {"facecolor": ground, "edgecolor": "none", "pad": 0.8}
-    ink = INK if ground == "white" else text_colour(ground)
-    ax.bar_label(bars, labels, padding=3, fontsize=points, color=ink, bbox=behind, **place)
+def label_bars(ax: Axes, bars: BarContainer, labels: Sequence[str], points: float, **place: Any) -> None:
+    """Write a label over each bar, on white, or a line or a hatching would run through it."""
+    behind = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
+    ax.bar_label(bars, labels, padding=3, fontsize=points, color=INK, bbox=behind, **place)
 
 
 def label_groups(ax: Axes, groups: Sequence[Any]) -> None:
@@ -127,6 +127,11 @@ def label_groups(ax: Axes, groups: Sequence[Any]) -> None:
 def _characters_across(ax: Axes) -> int:
     """Return how many characters fit next to each other under the axes."""
     return int(_CHARACTERS_PER_IN * ax.bbox.width / ax.get_figure().dpi)  # type: ignore[union-attr]
+
+
+def _place_in_cluster(names: list[str], name: str) -> float:
+    """Return how many bars right of a cluster's middle the bar of this name stands."""
+    return names.index(name) - (len(names) - 1) / 2
 
 
 def by_source(

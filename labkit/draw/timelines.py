@@ -86,20 +86,20 @@ def overlay(
     ends = {source: float(table["end_s"].max()) for source, table in tables.items()}
     axis = time_axis(max(ends.values()), time_label)
     marks = [Mark(end, f"{source} ends at\n{axis(end)}", source == "predicted") for source, end in ends.items()]
-    ax = _draw(replace(panel, marks=marks), ax, axis, emulated(ideal, measured, note=note))
+    ax = _draw(replace(panel, marks=marks), ax, axis, emulated(ideal, measured, note=note), least_in=2.8)
     tagged = [table.assign(source=source)[["source", *EVENT_COLUMNS]] for source, table in tables.items()]
     attach(ax, pd.concat(tagged, ignore_index=True))
     return ax
 
 
-def _draw(panel: Panel, ax: Axes | None, time: TimeAxis, note: str) -> Axes:
+def _draw(panel: Panel, ax: Axes | None, time: TimeAxis, note: str, least_in: float = 1.7) -> Axes:
     look, ranks = Look.of([panel], time), list(panel.ranks.values())
     left, right = min(0.0, panel.bars["left"].min()), panel.bars["right"].max()
     with house_style():
         if ax is None:
             most = _MOST_TIMELINE_IN if len(ranks) <= _MANY_RANKS else _MANY_RANKS_IN
             height = min(0.9 + 0.27 * panel.height, most) + 0.15 * note.count("\n")
-            ax = new_axes(PAGE_IN, max(height, 1.7))
+            ax = new_axes(PAGE_IN, max(height, least_in))
         paint(ax, panel, look, (left, left + 1.01 * ((right - left) or 1e-6)), margin=GAP / 2)
         ax.grid(axis="x", color=GRID, linewidth=0.6)
         for top, bottom in ranks[1::2]:

@@ -1,4 +1,4 @@
-"""Draw what a duration is made of: a waterfall from predicted to measured, and stacked bars."""
+"""Draw what a duration is made of: a waterfall of differences from predicted, and stacked bars."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from matplotlib.axes import Axes
 
 from labkit.base.formats import emulated
 from labkit.draw.charts import chart, check_columns, label_bars, label_groups
-from labkit.draw.palette import MEASURED, PREDICTED, SOURCES, darker, styles_of
+from labkit.draw.palette import INK, MEASURED, SOURCES, darker, styles_of
 from labkit.draw.picture import attach, house_style, put_legend_right
 
 _WIDTH = 0.72
-_SMALL = 0.35  # of the height: parts together smaller than this are drawn larger, on an axis cut off below
+TOGETHER = "together"
 
 
 # --- a waterfall ----------------------------------------------------------------------------------
@@ -24,75 +24,80 @@ def waterfall(
     label: str,
     total: float,
     value: str,
+    error: tuple[str, str] | None = None,
     unit: str = "s",
     scale: float = 1.0,
     note: str = "",
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw the way from a predicted duration to the measured one: a floating bar for every part.
+    """Draw what lies between a predicted duration and the measured one: a floating bar a part.
 
         waterfall(table, label="part", total=table.predicted_s.sum(), value="difference_s",
                   unit="ms a step", scale=1000)
 
-    ``total`` is where it begins, the predicted duration. ``label`` and ``value`` name columns: what
-    a part is called, and by how much it is longer than predicted. Each bar begins where the one
-    before ended, and goes down where a part is shorter. The last bar is what was measured: the
-    total and all values together. Total and values are multiplied by ``scale``, and ``unit`` says
-    what comes of it. Colours are those of the parts' names: see :func:`style_of`. Where the parts
-    are small beside the total, the axis begins above 0, which is written under it.
+    ``label`` and ``value`` name columns: what a part is called, and by how much it is longer than
+    predicted; ``error`` two more, the ends of an interval around that. Each bar begins where the
+    one before ended, the first at 0, and goes down where a part is shorter. The last bar is all
+    parts together. ``total``, the predicted duration, stands under the picture with the measured
+    one. All of them are multiplied by ``scale``, and ``unit`` says what comes of it. Colours are
+    those of the parts' names: see :func:`style_of`.
 
     Raises ValueError for a missing column, an empty table, or a value that is no finite number.
     """
-    check_columns(table, "waterfall(table)", [label], [value])
+    check_columns(table, "waterfall(table)", [label], [value, *(error or ())])
     if not np.isfinite(total):
         raise ValueError(f"waterfall(table): total is {total}, expected a finite number, the predicted duration")
-    drawn = _way(table[label].astype(str).tolist(), scale * total, scale * table[value].to_numpy(dtype=float))
-    floor = _floor(drawn)
-    cut = f"The axis begins at {floor:g}, not at 0" if floor else ""
-    below = emulated(table, note=". ".join(filter(None, [note, cut])))
-    with chart(ax, 1.6 + 1.15 * len(drawn), 3.4, y=unit, note=below) as ax:
-        _draw_way(ax, drawn, floor)
+    changes = scale * table[value].to_numpy(dtype=float)
+    drawn = _way(table[label].astype(str).tolist(), changes)
+    if error:
+        drawn["low"], drawn["high"] = ([*(scale * table[name]), drawn["to"].iloc[-1]] for name in error)
+    said = f"predicted {scale * total:.4g}, measured {scale * total + changes.sum():.4g} {unit}"
+    below = emulated(table, note=". ".join(filter(None, [said, note])))
+    with chart(ax, 1.6 + 1.15 * len(drawn), 3.4, y=f"{unit}, beyond the prediction", note=below) as ax:
+        _draw_way(ax, drawn)
         label_groups(ax, drawn["part"].tolist())
     attach(ax, drawn)
     return ax
 
 
-def _way(parts: list[str], total: float, changes: np.ndarray) -> pd.DataFrame:
+def _way(parts: list[str], changes: np.ndarray) -> pd.DataFrame:
     """Return the bars: a part, from where to where, and the number on it."""
-    ends = total + np.concatenate([[0.0], np.cumsum(changes)])
-    columns = {
-        "part": [PREDICTED, *parts, MEASURED],
-        "from": [0.0, *ends[:-1], 0.0],
-        "to": [*ends, ends[-1]],
-        "change": [total, *changes, ends[-1]],
-    }
-    return pd.DataFrame(columns)
+    ends = np.concatenate([[0.0], np.cumsum(changes)])
+    columns = {"part": [*parts, TOGETHER], "from": [*ends[:-1], 0.0], "to": [*ends[1:], ends[-1]]}
+    return pd.DataFrame(columns | {"change": [*changes, ends[-1]]})
 
 
-def _floor(drawn: pd.DataFrame) -> float:
-    """Return where the axis begins: at 0, or higher where all that changes is a small part."""
-    low, high = drawn["to"].min(), drawn["to"].max()
-    if not 0 < high - low < _SMALL * high:
-        return 0.0
-    step = 10.0 ** np.floor(np.log10(high - low))
-    return max(0.0, float(step * np.floor((low - 1.2 * (high - low)) / step)))
-
-
-def _draw_way(ax: Axes, drawn: pd.DataFrame, floor: float) -> None:
+def _draw_way(ax: Axes, drawn: pd.DataFrame) -> None:
     """Draw bars, a thin line from each to the next, and over each its number."""
-    parts, last = drawn["part"].tolist(), len(drawn) - 1
-    styles = {**styles_of(parts[1:-1]), **SOURCES}
-    for x, (part, start, end, change) in enumerate(drawn.itertuples(index=False)):
-        whole = x in (0, last)
-        low, high = sorted([floor if whole else start, end])
-        bar = ax.bar(x, high - low, bottom=low, width=_WIDTH, zorder=2, **styles[part].face())
-        if low == high:
-            ax.plot([x - _WIDTH / 2, x + _WIDTH / 2], [end, end], color=darker(styles[part].colour), linewidth=1.2)
+    last, styles = len(drawn) - 1, styles_of(drawn["part"].tolist()[:-1])
+    low, high = min(0.0, drawn["to"].min()), max(0.0, drawn["to"].max())
+    if "low" in drawn:
+        base = drawn["to"] - drawn["change"]  # an interval is one of the change
+        low, high = min(low, (base + drawn["low"])[:-1].min()), max(high, (base + drawn["high"])[:-1].max())
+    room = 0.02 * (high - low)
+    for x, bar in enumerate(drawn.to_dict("records")):
+        start, end = bar["from"], bar["to"]
+        style = SOURCES[MEASURED] if x == last else styles[bar["part"]]
+        ax.bar(x, end - start, bottom=start, width=_WIDTH, zorder=2, **style.face())
+        top = max(start, end)
+        if start == end:
+            ax.plot([x - _WIDTH / 2, x + _WIDTH / 2], [end, end], color=darker(style.colour), linewidth=1.2)
         if x < last:
             ax.plot([x + _WIDTH / 2, x + 1 - _WIDTH / 2], [end, end], color="#8A9299", linewidth=0.9, zorder=1.5)
-        label_bars(ax, bar, [f"{change:.4g}" if whole else f"{change:+.3g}".replace("-", "−")], 8.5)
-    ax.set_ylim(floor, floor + 1.12 * (drawn["to"].max() - floor))
+            if "low" in bar:
+                ends = [[bar["change"] - bar["low"]], [bar["high"] - bar["change"]]]
+                ax.errorbar(x, end, yerr=ends, color=INK, capsize=3, linewidth=1, zorder=3)
+                top = max(top, start + bar["high"])
+        _write_over(ax, x, top + room, f"{bar['change']:+.3g}".replace("-", "−"))
+    ax.axhline(0, color=INK, linewidth=0.8, zorder=2.5)
+    ax.set_ylim(low - 3 * room if low < 0 else 0, high + 6 * room or 1)
     ax.set_xlim(-0.6, last + 0.6)
+
+
+def _write_over(ax: Axes, x: float, y: float, text: str) -> None:
+    """Write a number over a bar, on white, or a line through it would hide it."""
+    behind = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
+    ax.text(x, y, text, ha="center", va="bottom", fontsize=8.5, bbox=behind, zorder=4)
 
 
 # --- stacked bars ---------------------------------------------------------------------------------
@@ -145,7 +150,7 @@ def _draw_stacks(ax: Axes, heights: np.ndarray, parts: list[str]) -> None:
         look = styles[name].face()
         bars = ax.bar(range(len(row)), row, bottom=base, width=_WIDTH, label=name, zorder=2, **look)
         numbers = [f"{height:.3g}" if height > 0.07 * tallest else "" for height in row]
-        label_bars(ax, bars, numbers, 8.0, styles[name].colour, label_type="center")
+        label_bars(ax, bars, numbers, 8.0, label_type="center")
         base = base + row
     label_bars(ax, bars, [f"{total:.3g}" for total in base], 8.5)
     ax.set_ylim(0, 1.1 * tallest or 1)

@@ -25,7 +25,7 @@ from labkit.simulate.measures import (
     steps_of,
 )
 from labkit.simulate.simulator import simulate
-from labkit.simulate.step import explain_step, hidden_and_exposed, largest_difference
+from labkit.simulate.step import explain_step, explain_turns, hidden_and_exposed, largest_difference
 
 __all__ = [
     "Idle",
@@ -36,6 +36,7 @@ __all__ = [
     "explain_gap",
     "explain_idle",
     "explain_step",
+    "explain_turns",
     "hidden_and_exposed",
     "largest_difference",
     "makespan",

@@ -58,6 +58,18 @@ def explain_step(predicted: pd.DataFrame, measured: pd.DataFrame, steps: Iterabl
     return measured_like(measured, table)
 
 
+def explain_turns(explained: Iterable[pd.DataFrame]) -> pd.DataFrame:
+    """Return the mean of several turns' :func:`explain_step`, and the ends of their differences.
+
+    Columns: those of explain_step, and low and high, the least and the greatest difference_s.
+    """
+    tables = list(explained)
+    of_part = pd.concat(tables).groupby("part", sort=False)
+    table = of_part[["predicted_s", "measured_s", "difference_s"]].mean()
+    ends = {"low": of_part["difference_s"].min(), "high": of_part["difference_s"].max()}
+    return measured_like(tables[0], table.assign(**ends).reset_index())
+
+
 def largest_difference(table: pd.DataFrame) -> str:
     """Say which part of :func:`explain_step`'s table explains most of the difference, as a fact.
 

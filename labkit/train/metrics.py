@@ -229,5 +229,16 @@ def history(results: Sequence[RankResult]) -> pd.DataFrame:
     return table
 
 
+def epochs_to(history: pd.DataFrame, validation_loss: float) -> float:
+    """Return after how many epochs a run of :func:`history` first had that loss; infinity if never.
+
+    Between two epochs the loss counts as falling evenly.
+    """
+    import numpy as np  # here, since every rank imports this module
+
+    least = history["validation_loss"].to_numpy(dtype=float)
+    return float(np.interp(-validation_loss, -np.minimum.accumulate(least), history["epochs"], right=np.inf))
+
+
 def _with_std(spread: dict[str, Any], form: str) -> str:
     return f"{spread['mean']:{form}}" + (f" ± {spread['std']:{form}}" if spread["std"] is not None else "")

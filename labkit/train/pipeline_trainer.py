@@ -22,7 +22,7 @@ from labkit.schedule import Schedule
 from labkit.trace import span
 from labkit.train import modes, translation
 from labkit.train.metrics import EpochMetrics
-from labkit.train.trainer import Batch, Trainer, world
+from labkit.train.trainer import RAMP_STEPS, Batch, Trainer, world
 from labkit.train.translation import NO_LOSS, PAD_ID
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ class PipelineTrainer(Trainer):
         learning_rate: float,
         total_steps: int,
         keep_gradients: bool = False,
+        ramp_steps: int = RAMP_STEPS,
     ):
         rank, rank_of = world().rank, _ranks_of_stages(schedule)
         stages = enumerate(models.stages(gpt2, schedule.n_stages))
@@ -66,6 +67,7 @@ class PipelineTrainer(Trainer):
             learning_rate,
             total_steps,
             keep_gradients=keep_gradients,
+            ramp_steps=ramp_steps,
         )
         self.n_parameters = models.parameter_count(gpt2)
         self.counts_samples = schedule.n_stages - 1 in self.local_stages

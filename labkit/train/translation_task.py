@@ -19,7 +19,7 @@ from labkit.train import metrics, modes, pipeline_trainer, translation
 from labkit.train.metrics import RankResult
 from labkit.train.pipeline_trainer import PipelineTrainer
 from labkit.train.rank_start import Start, read_on_rank_0
-from labkit.train.trainer import Trainer, targets_per_step, world
+from labkit.train.trainer import RAMP_STEPS, Trainer, targets_per_step, world
 from labkit.train.training_task import TrainingTask, check_options, check_output, option
 from labkit.train.translation import Corpus
 
@@ -45,7 +45,8 @@ class TranslateConfig:
     - ``source``, ``limit``, ``limit_eval``, ``max_length``, ``vocab_size``: as
       :func:`labkit.train.translation.load_corpus` takes them.
     - ``size``: as :func:`labkit.models.gpt2` takes it, with ``n_layer`` blocks instead of its own.
-    - ``learning_rate``: the highest; None stands for one that suits the size.
+    - ``learning_rate``: the highest; None stands for one that suits the size. ``ramp_steps``: the
+      steps in which it rises.
     - ``warmup_epochs``, ``warmup_steps``: as :mod:`labkit.train.metrics` says.
     - ``bleu=False`` leaves out the translations; ``save_gradients`` keeps those of the first batch.
 
@@ -63,6 +64,7 @@ class TranslateConfig:
     epochs: int = option(5, "times through the training pairs", "--epochs", "--n-epochs")
     batch_size: int = option(64, "pairs in a step, of all ranks together")
     learning_rate: float | None = option(None, "the highest; None: what suits the size", "--learning-rate", "--lr")
+    ramp_steps: int = option(RAMP_STEPS, "first steps, in which the learning rate rises to it")
     seed: int = option(0, "of the model's first weights", least=0, most=2**32 - 1)
     warmup_epochs: int = option(1, "first epochs that the averages leave out", least=0)
     warmup_steps: int = option(3, "first steps left out where no epoch can be", least=0)
@@ -131,7 +133,7 @@ def _trainer(config: TranslateConfig, corpus: Corpus, total_steps: int) -> Train
     rate = config.learning_rate or LEARNING_RATES.get(config.size, 3e-4)
     if config.mode in modes.SCHEDULED:
         schedule = modes.schedule_for_mode(config.mode, world().size, config.n_micro, config.stages_per_rank)
-        return PipelineTrainer(model, schedule, rate, total_steps, config.save_gradients)
+        return PipelineTrainer(model, schedule, rate, total_steps, config.save_gradients, config.ramp_steps)
     devices, piped = None, config.mode == modes.PIPELINE_PARALLEL
     if config.mode in modes.ONE_PROCESS:
         devices = training_devices(launch.device(), config.n_devices)
@@ -139,8 +141,9 @@ def _trainer(config: TranslateConfig, corpus: Corpus, total_steps: int) -> Train
     if piped:
         rows = min(config.batch_size, len(corpus.train))
         pipe.prepare_pipeline_parallel(model, split_size=-(-rows // config.n_micro))
-    loss, keep = translation.target_loss, config.save_gradients
-    return Trainer(model, loss, rate, total_steps, keep_gradients=keep, devices=devices, spans=not piped)
+    keep, ramp = config.save_gradients, config.ramp_steps
+    loss, spans = translation.target_loss, not piped
+    return Trainer(model, loss, rate, total_steps, keep_gradients=keep, devices=devices, spans=spans, ramp_steps=ramp)
 
 
 def load(config: TranslateConfig) -> Corpus:

@@ -24,6 +24,12 @@ def test_bars_stand_as_high_as_their_values_and_each_series_has_a_legend_entry()
     assert [tuple(segment[:, 1]) for segment in segments] == [(11.5, 12.5), (14.0, 16.0)]
 
 
+def test_a_cluster_stands_over_its_name_also_where_it_lacks_some_of_the_series():
+    ax = by_source({"published": {"BERT": 0.3, "here": 0.1}, "measured": {"here": 0.2}}, label="saved")
+    middles = sorted(bar.get_x() + bar.get_width() / 2 for bar in ax.patches)
+    assert middles[0] == pytest.approx(0.0) and sum(middles[1:]) / 2 == pytest.approx(1.0)
+
+
 def test_a_curve_has_measured_points_in_order_and_a_dashed_prediction():
     ax = curve(SWEEP, x="batch", y="time_s", predicted="model_s", log="xy")
     measured, predicted = ax.lines

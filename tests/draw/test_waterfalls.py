@@ -1,4 +1,4 @@
-"""labkit.draw.waterfalls: bars float from predicted to measured, and stacks add up."""
+"""labkit.draw.waterfalls: bars float from what was predicted, and stacks add up."""
 
 import math
 
@@ -12,7 +12,6 @@ from labkit.draw.picture import drawn_data
 PARTS = pd.DataFrame(
     {"part": ["compute", "waiting", "communication", "host"], "difference_s": [0.03, 0.05, -0.02, 0.0]}
 )
-SMALL = PARTS.assign(difference_s=[0.003, 0.005, -0.002, 0.0])
 STACKED = pd.DataFrame(
     [("buckets", "backward", 80.0), ("buckets", "exposed communication", 60.0), ("overlap", "backward", 85.0)],
     columns=["run", "part", "ms"],
@@ -55,23 +54,23 @@ def test_a_table_that_cannot_be_drawn_is_refused_by_name(draw, message):
 # --- a waterfall ----------------------------------------------------------------------------------
 
 
-def test_each_bar_begins_where_the_one_before_ended_and_the_last_is_the_sum():
-    ax = fall(PARTS)
-    assert spans_of(ax) == [(0, 100), (100, 130), (130, 180), (160, 180), (160, 160), (0, 160)]
+def test_each_bar_begins_where_the_one_before_ended_the_first_at_0_and_the_last_is_the_sum():
+    ax = fall(PARTS, note="two ranks")
+    assert spans_of(ax) == [(0, 30), (30, 80), (60, 80), (60, 60), (0, 60)]
     names = [label.get_text() for label in ax.get_xticklabels()]
-    assert names == ["predicted", "compute", "waiting", "communication", "host", "measured"]
-    assert [text.get_text() for text in ax.texts] == ["100", "+30", "+50", "−20", "+0", "160"]
+    assert names == ["compute", "waiting", "communication", "host", "together"]
+    assert [text.get_text() for text in ax.texts] == ["+30", "+50", "−20", "+0", "+60"]
     data = drawn_data(ax.get_figure())
-    assert data["part"].tolist() == names and data["to"].tolist() == pytest.approx([100, 130, 180, 160, 160, 160])
-    assert ax.get_ylabel() == "ms" and ax.get_ylim()[0] == 0 and "not at 0" not in ax.get_xlabel()
+    assert data["part"].tolist() == names and data["to"].tolist() == pytest.approx([30, 80, 60, 60, 60])
+    assert ax.get_ylim()[0] == 0 and "beyond the prediction" in ax.get_ylabel()
+    assert ax.get_xlabel() == "predicted 100, measured 160 ms. two ranks"
 
 
-def test_small_parts_are_drawn_large_and_the_picture_says_that_its_axis_does_not_begin_at_0():
-    ax = fall(SMALL, note="two ranks")
-    floor, top = ax.get_ylim()
-    assert 0 < floor < 100 and top > 108
-    assert spans_of(ax) == [(floor, 100), (100, 103), (103, 108), (106, 108), (106, 106), (floor, 106)]
-    assert f"The axis begins at {floor:g}, not at 0" in ax.get_xlabel() and "two ranks" in ax.get_xlabel()
+def test_a_step_shorter_than_predicted_goes_below_0_and_intervals_are_seen_whole():
+    table = PARTS.assign(difference_s=-PARTS["difference_s"], low=-0.06, high=0.03)
+    ax = fall(table, error=("low", "high"))
+    assert spans_of(ax)[-1] == (-60, 0) and ax.get_ylim()[0] < -90
+    assert len([line for line in ax.containers if type(line).__name__ == "ErrorbarContainer"]) == len(PARTS)
 
 
 def test_a_part_has_the_colour_of_its_name_and_what_was_emulated_stands_below():
@@ -79,7 +78,7 @@ def test_a_part_has_the_colour_of_its_name_and_what_was_emulated_stands_below():
     table.attrs["emulated"] = "emulated link: slow"
     ax = fall(table)
     bars = sorted(ax.patches, key=lambda bar: bar.get_x())
-    for bar, name in zip(bars[1:-1], PARTS["part"], strict=True):
+    for bar, name in zip(bars[:-1], PARTS["part"], strict=True):
         assert (to_hex(bar.get_facecolor()).upper(), bar.get_hatch() or "") == style_of(name)[:2]
     assert "emulated link: slow" in ax.get_xlabel()
     looks = {(bar.get_facecolor(), bar.get_hatch()) for bar in bars}

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.cost import ddp_step
-from labkit.simulate import explain_step, hidden_and_exposed, largest_difference
+from labkit.simulate import explain_step, explain_turns, hidden_and_exposed, largest_difference
 from labkit.trace import event_table
 
 # --- each instant is in one part ------------------------------------------------------------------
@@ -154,6 +154,13 @@ def test_the_largest_difference_is_told_with_its_part_as_a_fact_of_the_run(diffe
 # --- what hides -----------------------------------------------------------------------------------
 
 NAMES = ["compute", "hidden communication", "exposed communication"]
+
+
+def test_turns_have_the_mean_difference_of_each_part_and_its_ends():
+    told = [pd.DataFrame({"part": ["host", "waiting"], "difference_s": each}) for each in ([1.0, -2.0], [4.0, 2.0])]
+    turns = explain_turns(table.assign(predicted_s=1.0, measured_s=1.0) for table in told).set_index("part")
+    assert turns.loc["host", ["difference_s", "low", "high"]].tolist() == [2.5, 1.0, 4.0]
+    assert turns.loc["waiting", ["difference_s", "low", "high"]].tolist() == [0.0, -2.0, 2.0]
 
 
 def drawn(rank=0, number=0, start=0.0, sent=((2.0, 4.0), (3.5, 7.0)), sent_step=None):

@@ -4,6 +4,7 @@ spread over epochs."""
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -120,3 +121,8 @@ def test_the_history_adds_up_steps_and_the_mean_seconds_of_ranks_warm_up_include
     assert history.training_loss.tolist() == [3.0, 1.5, 1.0]
     with pytest.raises(ValueError, match=r"results of ranks \[1\], expected one of each rank"):
         metrics.history(RUN[1:])
+
+
+@pytest.mark.parametrize(("loss", "epochs"), [(4.0, 1.0), (3.0, 1.5), (2.0, 2.0), (1.0, math.inf)])
+def test_a_loss_is_reached_between_two_epochs_or_never(loss: float, epochs: float) -> None:
+    assert metrics.epochs_to(metrics.history(RUN), loss) == epochs
