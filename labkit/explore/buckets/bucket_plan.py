@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from labkit.cost.ddp import check_buckets
 from labkit.explore.buckets.gradients import MIB
@@ -35,24 +34,12 @@ def make_buckets(
     one_bucket = [list(reversed(range(len(sizes_bytes))))]
     if rule != ASSIGN:
         return BucketPlan(one_bucket if rule == ONE_BUCKET else [[i] for i in one_bucket[0]])
-    code = getattr(dp.assign_buckets, "__code__", None)
     try:
-        return BucketPlan(_assigned(dp.assign_buckets, code, tuple(sizes_bytes), cap_mb, first_cap_mb))
+        buckets = dp.assign_buckets(list(sizes_bytes), cap_mb * MIB, first_cap_mb and first_cap_mb * MIB)
+        check_buckets(buckets, len(sizes_bytes))
     except TodoError as todo:
         return BucketPlan(one_bucket, f"{todo}: until then all gradients are in one bucket")
     except Exception as error:
         wrong = f"assign_buckets (dp.6) is not right yet: {sentence_of(error)}."
         return BucketPlan(one_bucket, f"{wrong} Until then there is one bucket.")
-
-
-@functools.lru_cache(maxsize=256)
-def _assigned(
-    assign: Callable[..., Any], code: Any, sizes_bytes: tuple[int, ...], cap_mb: float, first_cap_mb: float | None
-) -> list[list[int]]:
-    """Return the buckets of the reader's rule: anew once its ``code`` has been edited.
-
-    Raises what it raises, and ValueError where they are no partition of the parameters.
-    """
-    buckets: list[list[int]] = assign(list(sizes_bytes), cap_mb * MIB, first_cap_mb and first_cap_mb * MIB)
-    check_buckets(buckets, len(sizes_bytes))
-    return buckets
+    return BucketPlan(buckets)
