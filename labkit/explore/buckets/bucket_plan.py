@@ -10,7 +10,7 @@ from labkit.explore.buckets.gradients import MIB
 from labkit.explore.explorer import sentence_of
 
 ASSIGN, ONE_BUCKET, ONE_EACH = "by size (dp.6)", "one bucket", "one per parameter"
-RULES = (ASSIGN, ONE_BUCKET, ONE_EACH)
+RULES = {ASSIGN: 25.0, ONE_BUCKET: 1e6, ONE_EACH: 1e-6}  # and a capacity in MiB that gives such buckets
 
 
 class BucketPlan(NamedTuple):
@@ -21,7 +21,7 @@ class BucketPlan(NamedTuple):
 
 
 def make_buckets(
-    sizes_bytes: Sequence[int], rule: str = ASSIGN, cap_mb: float = 25.0, first_cap_mb: float | None = None
+    sizes_bytes: Sequence[int], rule: str = ASSIGN, cap_mb: float = RULES[ASSIGN], first_cap_mb: float | None = None
 ) -> BucketPlan:
     """Return buckets by a rule of RULES; ASSIGN is the reader's :func:`labkit.dp.assign_buckets`.
 
