@@ -3,6 +3,7 @@ and both."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -13,7 +14,6 @@ from labkit.draw.cells import Cell, cell_panel
 from labkit.draw.panel import Panel
 from labkit.explore.grids.rings import digits, in_units
 from labkit.explore.rank_run import run_on_ranks
-from labkit.todo import TodoError
 
 KINDS = {"weights": WEIGHT_BYTES, "gradients": GRADIENT_BYTES, "optimizer state": ADAM_BYTES}
 N_STAGES, MOST_RANKS = 2, 4
@@ -106,22 +106,13 @@ def stage_parameters(size: Size, tied: bool) -> list[int]:
 def kept_in_ranks() -> list[Kept]:
     """Return what real ranks kept of a small model after one step in each setting.
 
-    Pipelines are run by the reader's own ScheduledPipeline (pipe.5). Raises NotImplementedError
-    while that is to do, and what :func:`labkit.launch.launch` raises.
+    Pipelines are run by the reader's own ScheduledPipeline. Raises TodoError while pipe.5 is to do,
+    and what :func:`labkit.launch.launch` raises.
     """
     from labkit.explore.grids.placement_rank import weigh
 
-    stages = [setting.stages for setting in SETTINGS]
-    try:
-        seen = run_on_ranks(weigh, stages, world_size=MOST_RANKS, tasks=["pipe.5"], backend="gloo").values
-    except TodoError as error:
-        raise NotImplementedError(f"{error}. Once written, it trains a small model here") from None
-    return [
-        Kept(number, rank, *weight)
-        for number in range(len(SETTINGS))
-        for rank in range(MOST_RANKS)
-        for weight in seen[rank][number]
-    ]
+    seen = run_on_ranks(weigh, world_size=MOST_RANKS, tasks=["pipe.5"], backend="gloo").values
+    return sorted(itertools.chain(*seen), key=lambda each: each[:2])
 
 
 def agree(kept: Sequence[Kept]) -> bool:
