@@ -13,8 +13,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from labkit import dp, models
-from labkit.explore.buckets.gradients import NARROWER
 from labkit.trace import barrier, span
+
+NARROWER = 8  # all widths of what is trained are divided by this: about 1/64 of the bytes
 
 # --- four models, whole or with all widths divided, and something to train the narrow ones on -----
 
@@ -84,18 +85,24 @@ def _loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 # --- steps ----------------------------------------------------------------------------------------
 
 
-def train(name: str, caps_mb: tuple[float, float] | None, rounds: int) -> list[list[int]]:
+class Trained(NamedTuple):
+    """What was trained: the bytes of each parameter, and the parameters of each bucket."""
+
+    sizes_bytes: list[int]
+    buckets: list[list[int]]
+
+
+def train(name: str, caps_mb: tuple[float, float] | None, rounds: int) -> Trained:
     """Train ``rounds`` steps without synchronisation; with ``caps_mb``, each second one with it.
 
     That is the reader's own BucketedDataParallel, with capacities in MiB for the first bucket and
     the others. Spans: ``backward`` and ``wait`` with their step, a mark ``ready`` for each
     gradient, whose ``bucket`` is the number of the parameter, and each bucket's ``all_reduce``.
-    Returns the parameters of each bucket.
     """
     training = TRAININGS[name]
     torch.manual_seed(dist.get_rank())
-    x, buckets = training.inputs(), list[list[int]]()
-    ways: list[tuple[nn.Module, Callable[[], None]]] = [(_marked(training.build(NARROWER)), lambda: None)]
+    x, buckets, plain = training.inputs(), list[list[int]](), _marked(training.build(NARROWER))
+    ways: list[tuple[nn.Module, Callable[[], None]]] = [(plain, lambda: None)]
     if caps_mb is not None:
         model = _marked(training.build(NARROWER))
         numbers = {name: i for i, (name, _) in enumerate(model.named_parameters())}
@@ -111,7 +118,7 @@ def train(name: str, caps_mb: tuple[float, float] | None, rounds: int) -> list[l
         with span("wait", step=step):
             agree()
         model.zero_grad()
-    return buckets
+    return Trained([parameter.nbytes for parameter in plain.parameters()], buckets)
 
 
 def _marked(model: nn.Module) -> nn.Module:

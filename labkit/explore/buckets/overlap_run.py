@@ -17,7 +17,7 @@ import pandas as pd
 
 from labkit.base import formats, machine
 from labkit.cost import Link
-from labkit.explore.buckets.gradients import NARROWER, Gradients, predicted_gradients
+from labkit.explore.buckets.gradients import Gradients, predicted_gradients
 from labkit.explore.buckets.reducer import Buckets, Reduction, Span, predict
 from labkit.explore.rank_run import run_on_ranks
 
@@ -76,13 +76,15 @@ def run_overlap(
     Raises TodoError while dp.6 or dp.7 is to do, before any rank starts; ValueError for one rank,
     which sends nothing; and what launch raises.
     """
+    from labkit.explore.buckets.overlap_rank import NARROWER
     from labkit.launch import LinkTooFast
 
     if world_size < 2:
         raise ValueError("one rank sends nothing, so there is nothing to run: take two or more")
-    narrow, whole = predicted_gradients(model, narrow=True), predicted_gradients(model)
-    n_ranks = min(world_size, max(2, machine.cores()))
-    shrink, scale_s = narrow.n_bytes / whole.n_bytes, _alone_s(model, n_ranks) / backward_s
+    whole, n_ranks = predicted_gradients(model), min(world_size, max(2, machine.cores()))
+    sizes_bytes, alone_s = _alone(model, n_ranks)
+    narrow = replace(whole, model=f"{whole.model}, widths ÷ {NARROWER}", sizes_bytes=sizes_bytes)
+    shrink, scale_s = narrow.n_bytes / whole.n_bytes, alone_s / backward_s
     own_link = stand_in(link, world_size, n_ranks, shrink, scale_s)
     caps_mb = (shrink * (first_cap_mb or cap_mb), shrink * cap_mb)
     try:
@@ -90,7 +92,7 @@ def run_overlap(
         emulated = f"emulated, as slow in proportion as {link} is for the whole model"
     except LinkTooFast:
         run, emulated = _train(model, caps_mb, n_ranks), "faster than gloo is here, so nothing was emulated"
-    buckets: Buckets = run.values[0]
+    buckets: Buckets = run.values[0].buckets
     alone, together = (_passes(run.events, narrow, buckets, way) for way in (0, 1))
     of_each = zip(*(one.gradients.ready_s for one in alone), strict=True)
     unsynchronised = replace(alone[0].gradients, ready_s=[statistics.median(times) for times in of_each])
@@ -126,11 +128,13 @@ def _train(model: str, caps_mb: tuple[float, float] | None, n_ranks: int, link: 
 
 
 @functools.cache
-def _alone_s(model: str, n_ranks: int) -> float:
-    """Measure how long backward takes on ranks that do not synchronise."""
-    events = _train(model, None, n_ranks).events
+def _alone(model: str, n_ranks: int) -> tuple[list[int], float]:
+    """Return the narrow model's bytes, and how long backward takes on ranks that do not
+    synchronise."""
+    run = _train(model, None, n_ranks)
+    events = run.events
     spans = events[(events["name"] == "backward") & (events["step"] >= WARM_UP).fillna(False)]
-    return float((spans["end_s"] - spans["start_s"]).median())
+    return run.values[0].sizes_bytes, float((spans["end_s"] - spans["start_s"]).median())
 
 
 # --- what was measured ----------------------------------------------------------------------------
