@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import bisect
 import functools
+import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -24,27 +25,23 @@ _LEAST_ROW, _MOST_WAITING = 0.5, 3.0  # of a bucket that waits, and of all of th
 
 def blocks_panel(reduction: Reduction) -> Panel:
     """Return the parameters as blocks as long as their bytes, and under them their buckets."""
-    order = _order_of_sending(reduction)
+    order, explain = _order_of_sending(reduction), functools.partial(block_sentence, reduction)
     names, sizes = reduction.gradients.names, reduction.gradients.sizes_bytes
     ends = np.cumsum([sizes[i] for i in order], dtype=float).tolist()
     bucket_ends = np.cumsum(reduction.bucket_bytes, dtype=float).tolist()
     bars = [
-        _bar(end - sizes[i], end, _TOP, reduction.bucket_of[i], label=_short(names[i]))
+        _bar(end - sizes[i], end, _TOP, reduction.bucket_of[i], label=".".join(names[i].split(".")[-2:]))
         for i, end in zip(order, ends, strict=True)
     ]
-    spans = enumerate(zip(reduction.bucket_bytes, bucket_ends, strict=True))
-    bars += [_bar(end - n_bytes, end, 1 + _TOP, k) for k, (n_bytes, end) in spans]
-
-    def explain(bar: int) -> str:
-        return block_sentence(reduction, bar)
-
+    starts = [0.0, *bucket_ends]
+    bars += [_bar(start, end, 1 + _TOP, k) for k, (start, end) in enumerate(itertools.pairwise(starts))]
     return Panel(
-        _table(bars),
+        pd.DataFrame(bars, columns=list(BAR_COLUMNS)),
         height=2.0,
         rows=[Label(0.5, "parameters"), Label(1.5, "buckets")],
         title=reduction.gradients.model,
         facts=f"{len(names)} parameters, {reduction.gradients.n_bytes / MIB:.4g} MiB, {_buckets(len(reduction.buckets))}",
-        clocks=np.array([0.0, *bucket_ends]),
+        clocks=np.array(starts),
         moments=np.array([0.0, *ends]),
         explain=explain,
         narrate=lambda x: explain(min(bisect.bisect_right(ends, x), len(order) - 1)),
@@ -54,48 +51,24 @@ def blocks_panel(reduction: Reduction) -> Panel:
 def pass_panel(reduction: Reduction, time: TimeAxis, title: str) -> Panel:
     """Return backward, full buckets that wait, and all_reduces, as rows over time.
 
-    Bars are first the gradients, as they are ready, then the wait if there is one, then buckets
-    that wait, and in the end the all_reduces. Steps by event are the Reducer's; by clock they go
-    from bucket to bucket.
+    Steps by event are the Reducer's; by clock they go from bucket to bucket.
     """
-    one, (bars, needs, sentences) = reduction, (list[tuple[object, ...]](), list[int](), list[Callable[[], str]]())
-
-    def add(bar: tuple[object, ...], needed: int, sentence: Callable[..., str], *about: Any) -> None:
-        bars.append(bar)
-        needs.append(needed)
-        sentences.append(functools.partial(sentence, one, *about, time))
-
-    for number, i in enumerate(one.order):
-        add(_bar(*one.computing[i], _TOP, one.bucket_of[i]), number - 1, _gradient_sentence, i)
-    waits = [k for k, span in enumerate(one.all_reduces) if span.start_s > one.full_s[k]]
-    last = len(one.order) + bool(one.exposed_s) + len(waits) + len(one.buckets) - 1
-    if one.exposed_s:
-        add(_bar(one.backward_s, one.end_s, _TOP, 0, name="wait", label="exposed"), last, _exposed_sentence)
-    filled_by = [max(map(one.order.index, bucket)) for bucket in one.buckets]  # by which bar
-    spans = [(one.full_s[k], one.all_reduces[k].start_s) for k in waits]
-    rows, n_rows = stack(*np.array(spans).T) if spans else ([], 1)
-    waiting = min(max(1.0, _LEAST_ROW * n_rows), _MOST_WAITING)
-    for k, span, row in zip(waits, spans, rows, strict=True):
-        top = 1 + waiting / n_rows * (row + _TOP)
-        add(_bar(*span, top, k, waiting / n_rows * _HEIGHT, name="queued"), filled_by[k], _waiting_sentence, k)
-    for k, span in enumerate(one.all_reduces):
-        busy = k and one.all_reduces[k - 1].end_s >= one.full_s[k]
-        add(_bar(*span, 1 + waiting + _TOP, k), len(bars) - 1 if busy else filled_by[k], _bucket_sentence, k)
-    critical = [last if one.exposed_s else len(one.order) - 1]
-    while (needed := needs[critical[-1]]) >= 0:
+    one, (bars, waiting) = reduction, _pass_bars(reduction, time)
+    critical = [len(bars) - 1 if one.exposed_s else len(one.order) - 1]
+    while (needed := bars[critical[-1]].needs) >= 0:
         critical.append(needed)
     return Panel(
-        _table(bars),
+        pd.DataFrame([each.bar for each in bars], columns=list(BAR_COLUMNS)),
         height=2.0 + waiting,
         rows=[Label(0.5, "backward"), Label(1.0 + waiting / 2, "bucket waits"), Label(1.5 + waiting, "all_reduce")],
         title=title,
         facts=summary(one, time),
         marks=[Mark(one.backward_s, f"{title}: backward is over", not one.measured)],
-        needs=np.array(needs, dtype="int32"),
+        needs=np.array([each.needs for each in bars], dtype="int32"),
         critical=np.array(critical[::-1], dtype="int32"),
         clocks=np.unique([*one.full_s, *(span.end_s for span in one.all_reduces)]),
         moments=np.unique([0.0, *(moment.time_s for moment in one.moments)]),
-        explain=lambda bar: sentences[bar](),
+        explain=lambda bar: bars[bar].sentence(),
         narrate=lambda x: _narrate(one, x, time),
     )
 
@@ -132,8 +105,44 @@ def _bar(
     return left, right, top, height, name or BUCKET_NAMES[bucket % len(BUCKET_NAMES)], 0, label or str(bucket)
 
 
-def _table(bars: list[tuple[object, ...]]) -> pd.DataFrame:
-    return pd.DataFrame(dict(zip(BAR_COLUMNS, map(list, zip(*bars, strict=True)), strict=True)))
+class _PassBar(NamedTuple):
+    """A bar of a pass: the bar that it starts after, -1 for the first, and what it is in words."""
+
+    bar: tuple[object, ...]
+    needs: int
+    sentence: Callable[[], str]
+
+
+def _pass_bars(one: Reduction, time: TimeAxis) -> tuple[list[_PassBar], float]:
+    """Return the bars of a pass, and in how many rows full buckets wait.
+
+    First come the gradients, as they are ready, then the wait if there is one, then buckets that
+    wait, and in the end the all_reduces.
+    """
+
+    def said(sentence: Callable[..., str], *about: int) -> Callable[[], str]:
+        return functools.partial(sentence, one, *about, time)
+
+    bars = [
+        _PassBar(_bar(*one.computing[i], _TOP, one.bucket_of[i]), number - 1, said(_gradient_sentence, i))
+        for number, i in enumerate(one.order)
+    ]
+    waits = {k: (full_s, span.start_s) for k, full_s, span in one.sent() if span.start_s > full_s}
+    if one.exposed_s:
+        wait = _bar(one.backward_s, one.end_s, _TOP, 0, name="wait", label="exposed")
+        bars.append(_PassBar(wait, len(bars) + len(waits) + len(one.buckets), said(_exposed_sentence)))
+    filled_by = [max(map(one.order.index, bucket)) for bucket in one.buckets]  # by which bar
+    rows, n_rows = stack(*np.array([*waits.values()]).T) if waits else ([], 1)
+    waiting = min(max(1.0, _LEAST_ROW * n_rows), _MOST_WAITING)
+    for row, (k, span) in zip(rows, waits.items(), strict=True):
+        top, height = 1 + waiting / n_rows * (row + _TOP), waiting / n_rows * _HEIGHT
+        bars.append(_PassBar(_bar(*span, top, k, height, name="queued"), filled_by[k], said(_waiting_sentence, k)))
+    free_s = -1.0
+    for k, full_s, span in one.sent():
+        needs = len(bars) - 1 if free_s >= full_s else filled_by[k]
+        bars.append(_PassBar(_bar(*span, 1 + waiting + _TOP, k), needs, said(_bucket_sentence, k)))
+        free_s = span.end_s
+    return bars, waiting
 
 
 # --- in words -------------------------------------------------------------------------------------
@@ -183,8 +192,7 @@ def _narrate(one: Reduction, x: float, time: TimeAxis) -> str:
     ready = zip(one.gradients.ready_s, one.gradients.sizes_bytes, strict=True)
     ready_bytes = sum(n_bytes for ready_s, n_bytes in ready if ready_s <= until)
     in_flight = [k for k, (start_s, end_s) in enumerate(one.all_reduces) if start_s <= until < end_s]
-    full = zip(one.full_s, one.all_reduces, strict=True)
-    waiting = [str(k) for k, (full_s, span) in enumerate(full) if full_s <= until < span.start_s]
+    waiting = [str(k) for k, full_s, span in one.sent() if full_s <= until < span.start_s]
     n_done = sum(span.end_s <= until for span in one.all_reduces)
     flying = f"in flight: bucket {in_flight[0]}" if in_flight else "nothing in flight"
     flying += f", waiting: {', '.join(waiting)}" if waiting else ""
@@ -198,8 +206,3 @@ def _size(n_bytes: float) -> str:
 
 def _buckets(n: int) -> str:
     return "1 bucket" if n == 1 else f"{n} buckets"
-
-
-def _short(name: str) -> str:
-    """Return the end of a parameter's name, such as ``c_attn.weight``."""
-    return ".".join(name.split(".")[-2:])

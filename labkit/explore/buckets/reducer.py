@@ -10,7 +10,7 @@ The same class holds a measured pass. Nothing is drawn and nothing is sent here.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import starmap
 from typing import NamedTuple
@@ -97,6 +97,10 @@ class Reduction:
         ends_s = [self.gradients.ready_s[i] for i in self.order]
         return {i: Span(*span) for i, span in zip(self.order, zip([0.0, *ends_s], ends_s, strict=False), strict=True)}
 
+    def sent(self) -> Iterator[tuple[int, float, Span]]:
+        """Yield each bucket's number, when it was full, and when it was on its way."""
+        return zip(range(len(self.buckets)), self.full_s, self.all_reduces, strict=True)
+
     # --- in words ---
 
     @functools.cached_property
@@ -111,9 +115,9 @@ class Reduction:
             over = " Backward is over." if n_ready == n else ""
             text = f"{ready} {self._filled_text(k, held_bytes[k])}{over}"
             hooks.append(Moment(self.gradients.ready_s[i], text))
-        for k, (start_s, end_s) in enumerate(self.all_reduces):
-            if start_s > self.full_s[k]:
-                late = _ms(start_s - self.full_s[k])
+        for k, full_s, (start_s, end_s) in self.sent():
+            if start_s > full_s:
+                late = _ms(start_s - full_s)
                 starts.append(Moment(start_s, f"all_reduce {k} starts, {late} after bucket {k} was full."))
             (ends if end_s > start_s else starts).append(Moment(end_s, self._done_text(k)))
         # At one time what ends comes first, then what is ready, then what starts.
