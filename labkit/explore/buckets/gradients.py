@@ -65,7 +65,8 @@ def predicted_gradients(name: str = "gpt2") -> Gradients:
     """
     check_model(name)
     model = _all_models()[name]
-    return Gradients(model["title"], *zip(*model["parameters"], strict=True), model["source"])
+    names, sizes_bytes, ready_s = zip(*model["parameters"], strict=True)
+    return Gradients(model["title"], names, sizes_bytes, ready_s, model["source"])
 
 
 @functools.cache

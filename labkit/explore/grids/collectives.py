@@ -35,7 +35,7 @@ def seen_collectives(world_size: int = 4) -> dict[str, Panel]:
     from labkit.explore.grids.collectives_rank import observe_collectives
 
     check_ranks(world_size, MOST_RANKS)
-    seen = run_on_ranks(observe_collectives, world_size=world_size).values
+    seen = run_on_ranks(observe_collectives, [*SEVEN], world_size=world_size).values
     return {name: _panel(name, [rank[name] for rank in seen]) for name in SEVEN}
 
 

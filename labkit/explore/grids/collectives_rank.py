@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 import torch.distributed as dist
 
-from labkit.explore.grids.collectives import SEVEN
 from labkit.explore.grids.tagged_tensor import tagged_tensor
 from labkit.launch import device
 
 
-def observe_collectives() -> dict[str, np.ndarray]:
+def observe_collectives(names: Sequence[str]) -> dict[str, np.ndarray]:
     """Return for each collective what this rank gives and what it gets, as [2, chunk, …]."""
     rank, n = dist.get_rank(), dist.get_world_size()
     whole, root = tagged_tensor(rank, n).to(device()), rank == 0
@@ -19,11 +20,11 @@ def observe_collectives() -> dict[str, np.ndarray]:
     part = nothing.clone()
     part[rank] = whole[rank]  # what a rank has that has a part only
 
-    gave = dict.fromkeys(SEVEN, whole) | {"gather": part, "all_gather": part}
+    gave = dict.fromkeys(names, whole) | {"gather": part, "all_gather": part}
     if not root:
         gave |= {"broadcast": nothing, "scatter": nothing}
     in_place = ("broadcast", "reduce", "all_reduce")
-    got = {name: (whole if name in in_place else nothing).clone() for name in SEVEN}
+    got = {name: (whole if name in in_place else nothing).clone() for name in names}
 
     dist.broadcast(got["broadcast"], src=0)
     dist.scatter(got["scatter"][rank], list(whole) if root else None, src=0)
@@ -35,4 +36,4 @@ def observe_collectives() -> dict[str, np.ndarray]:
 
     if not root:
         got["reduce"] = nothing
-    return {name: torch.stack([gave[name], got[name]]).cpu().numpy() for name in SEVEN}
+    return {name: torch.stack([gave[name], got[name]]).cpu().numpy() for name in names}

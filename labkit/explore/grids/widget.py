@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ from labkit.explore.grids.placement_map import SETTINGS, kept_of_size
 from labkit.explore.grids.ring_panel import MOST_NAMED, ring_panel, step_titles, verdict
 from labkit.explore.grids.ring_recording import YOURS, RingError, record_ring
 from labkit.explore.grids.rings import ALGORITHMS, MOST_RANKS, RingTrace, in_units, simulate_ring
+from labkit.explore.rank_run import run_on_ranks
 from labkit.explore.static_fallback import StaticForm
 from labkit.explore.timeline import Timeline
 
@@ -266,9 +268,21 @@ def placement_view(recorded: Sequence[placement.Kept] | None, model: str) -> Gri
     return GridView([panel], alt, table, figure, options={"model": options})
 
 
+def kept_in_ranks() -> list[placement.Kept]:
+    """Return what real ranks kept of a small model after one step in each setting.
+
+    Pipelines are run by the reader's own ScheduledPipeline. Raises TodoError while pipe.5 is to do,
+    and what :func:`labkit.launch.launch` raises.
+    """
+    from labkit.explore.grids.placement_rank import weigh
+
+    seen = run_on_ranks(weigh, world_size=placement.MOST_RANKS, tasks=["pipe.5"], backend="gloo").values
+    return sorted(itertools.chain(*seen), key=lambda each: each[:2])
+
+
 def _train(explorer: GridExplorer) -> str:
     """Train a small model for a step in each setting, show what the ranks kept, and say so."""
-    kept = placement.kept_in_ranks()
+    kept = kept_in_ranks()
     explorer.show_recorded(kept, "model", SMALL)
     same = "the same weights" if placement.agree(kept) else "different weights: point at a cell to see where"
     return f"Four real ranks took a step in each setting. After it, ranks with the same stage have {same}."
