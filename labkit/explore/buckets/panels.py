@@ -132,7 +132,7 @@ def _pass_bars(one: Reduction, time: TimeAxis) -> tuple[list[_PassBar], float]:
         wait = _bar(one.backward_s, one.end_s, _TOP, 0, name="wait", label="exposed")
         bars.append(_PassBar(wait, len(bars) + len(waits) + len(one.buckets), said(_exposed_sentence)))
     filled_by = [max(map(one.order.index, bucket)) for bucket in one.buckets]  # by which bar
-    rows, n_rows = stack(*np.array([*waits.values()]).T) if waits else ([], 1)
+    rows, n_rows = stack(*np.array([*waits.values()]).T) if waits else (np.zeros(0, dtype=int), 1)
     waiting = min(max(1.0, _LEAST_ROW * n_rows), _MOST_WAITING)
     for row, (k, span) in zip(rows, waits.items(), strict=True):
         top, height = 1 + waiting / n_rows * (row + _TOP), waiting / n_rows * _HEIGHT

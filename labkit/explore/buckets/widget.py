@@ -182,9 +182,9 @@ class BucketExplorer(Explorer):
         """Run these buckets on real ranks, show what was measured, and return a sentence on it."""
         if self.model.value == _OWN:
             raise ValueError("a run trains one of the lab's own models: choose one above")
-        caps = (RULES[self.rule.value], None) if self.rule.value != ASSIGN else (self.cap_mb.value, self._first_cap_mb)
-        ranks, backward_s = self.world_size.value, self.backward_ms.value / 1000
-        self.measured = run = run_overlap(self.model.value, *caps, ranks, self.link, backward_s)
+        rule, ranks, backward_s = self.rule.value, self.world_size.value, self.backward_ms.value / 1000
+        cap_mb, first_cap_mb = (self.cap_mb.value, self._first_cap_mb) if rule == ASSIGN else (RULES[rule], None)
+        self.measured = run = run_overlap(self.model.value, cap_mb, first_cap_mb, ranks, self.link, backward_s)
         self._show({"predicted": run.predicted, "measured": run.measured}, run.note)
         return run.sentence()
 
