@@ -2,9 +2,8 @@
 
     python data/make_gradients.py [FILE]   (FILE: by default labkit/explore/buckets/gradients.json)
 
-Four models, each whole, and narrow, with every width an eighth, for a laptop. Names and sizes are
-those of the real classes, which are built without memory for their weights. Times are by count of
-FLOPs on an **assumed** GPU: no machine of ours.
+Names and sizes are those of the real classes, which are built without memory for their weights.
+Times are by count of FLOPs on an **assumed** GPU: no machine of ours.
 
 A matrix of n_in × n_out takes 2 · n_in · n_out FLOPs a row forward, and as much again for each of
 its two gradients: of the input and of the weight. Sums, for biases, norms and embeddings, count
@@ -23,7 +22,6 @@ import torch
 from torch import nn
 
 from labkit.explore.buckets import overlap_rank
-from labkit.explore.buckets.gradients import NARROWER
 
 FILE = Path(__file__).parents[1] / "labkit" / "explore" / "buckets" / "gradients.json"
 FLOAT_BYTES = 4  # gradients are float32, as the lab trains
@@ -31,23 +29,19 @@ ASSUMED_FLOPS_PER_S = 50e12  # of a data-centre GPU while it computes
 
 
 class Counted(NamedTuple):
-    """A model of :mod:`labkit.explore.buckets.overlap_rank`: the batch, and the shape of a sample.
-
-    ``narrow_sample`` is what goes into the narrow model.
-    """
+    """How a model of ``overlap_rank`` is counted: its batch, and the shape of a sample."""
 
     title: str
     samples: int
     batch: str
     sample: tuple[int, ...]
-    narrow_sample: tuple[int, ...]
 
 
 MODELS = {
-    "gpt2": Counted("GPT-2 small", 8, "8 sequences of 1,024 tokens", (1024,), (64,)),
-    "bert": Counted("BERT base", 64, "64 texts of 128 tokens", (128,), (64,)),
-    "convnet": Counted("ConvNet (AlexNet)", 128, "128 images", (3, 224, 224), (3, 112, 112)),
-    "mlp": Counted("MLP", 4096, "4,096 rows", (784,), (98,)),
+    "gpt2": Counted("GPT-2 small", 8, "8 sequences of 1,024 tokens", (1024,)),
+    "bert": Counted("BERT base", 64, "64 texts of 128 tokens", (128,)),
+    "convnet": Counted("ConvNet (AlexNet)", 128, "128 images", (3, 224, 224)),
+    "mlp": Counted("MLP", 4096, "4,096 rows", (784,)),
 }
 
 
@@ -98,13 +92,12 @@ def flops_of(layer: nn.Module, parameter: nn.Parameter, rows: int, needs_input_g
     return (2 if needs_input_grad else 1) * 2 * rows * parameter.numel()
 
 
-def gradients_of(name: str, narrow: bool) -> list[tuple[str, int, float]]:
+def gradients_of(name: str) -> list[tuple[str, int, float]]:
     """Return name, bytes and the time from backward's start of each gradient, by parameter."""
     counted = MODELS[name]
-    sample = counted.narrow_sample if narrow else counted.sample
     with torch.device("meta"):
-        model = overlap_rank.TRAININGS[name].build(NARROWER if narrow else 1)
-        x = torch.zeros(1, *sample, dtype=torch.long if name in ("gpt2", "bert") else torch.float32)
+        model = overlap_rank.TRAININGS[name].build(1)
+        x = torch.zeros(1, *counted.sample, dtype=torch.long if name in ("gpt2", "bert") else torch.float32)
     found, flops = [], 0
     for piece in reversed(list(pieces(model, x))):
         flops += piece.flops
@@ -118,8 +111,7 @@ def as_json() -> str:
     """Return all models, a line for each parameter."""
     models = []
     for name, counted in MODELS.items():
-        both = zip(gradients_of(name, narrow=False), gradients_of(name, narrow=True), strict=True)
-        lines = ",\n".join(json.dumps([*whole, *narrow[1:]]) for whole, narrow in both)
+        lines = ",\n".join(map(json.dumps, gradients_of(name)))
         source = f"by FLOPs, {counted.batch} at {ASSUMED_FLOPS_PER_S / 1e12:g} TFLOP/s"
         head = f'"title": {json.dumps(counted.title)}, "source": {json.dumps(source)}'
         models.append(f'"{name}": {{{head}, "parameters": [\n{lines}\n]}}')

@@ -302,7 +302,7 @@ def _exchange(outgoing: torch.Tensor, incoming: torch.Tensor) -> None:
 
 # --- buckets: many small messages become a few large ones -----------------------------------------
 
-DEFAULT_CAP_MB, FIRST_CAP_MB = 25.0, 1.0  # torch's
+DEFAULT_CAPS_MB = 1.0, 25.0  # of the first bucket and of the others, as torch's
 
 
 def assign_buckets(
@@ -363,9 +363,9 @@ class BucketedDataParallel(torch.nn.Module):
 
     - ``module``: the model. Its parameters and buffers are taken from rank 0, the buffers again in
       each forward pass while training.
-    - ``bucket_cap_mb``: a bucket closes once it has so many MiB. None stands for 25, and for 1 in
-      the first bucket, as in torch's. ``buckets`` lists each :class:`Bucket`, in the order of
-      sending.
+    - ``bucket_cap_mb``: a bucket closes once it has so many MiB. Of two numbers, one is for the
+      first bucket and one for the others; None stands for 1 and 25, as in torch's. ``buckets``
+      lists each :class:`Bucket`, in the order of sending.
     - ``comm_hook``: takes a buffer of gradients, 1-D, starts replacing it by its sum over all
       ranks, and returns a torch.futures.Future that is done when the sum is there. None stands for
       an all_reduce.
@@ -381,7 +381,12 @@ class BucketedDataParallel(torch.nn.Module):
     arXiv 2006.15704.
     """
 
-    def __init__(self, module: torch.nn.Module, bucket_cap_mb: float | None = None, comm_hook: CommHook | None = None):
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        bucket_cap_mb: float | tuple[float, float] | None = None,
+        comm_hook: CommHook | None = None,
+    ):
         super().__init__()
         self.buckets = _make_buckets(module, bucket_cap_mb)
         check_same_model(module, self.buckets)
@@ -514,14 +519,18 @@ def _tell(ready: weakref.WeakMethod[Any], lock: threading.Lock, bucket: Bucket, 
             method(bucket, position)
 
 
-def _make_buckets(module: torch.nn.Module, cap_mb: float | None) -> list[Bucket]:
+def _make_buckets(module: torch.nn.Module, cap_mb: float | tuple[float, float] | None) -> list[Bucket]:
     """Return buckets for the parameters that learn, in the order in which backward completes them.
 
     A message has one dtype and lies on one device, so parameters of each kind have buckets of their
     own.
     """
-    if cap_mb is not None:
-        _check_capacity("bucket_cap_mb", cap_mb)
+    # By default the first bucket is small, so that a message leaves early. One capacity holds for
+    # all.
+    caps_mb = DEFAULT_CAPS_MB if cap_mb is None else cap_mb if isinstance(cap_mb, tuple) else (cap_mb, cap_mb)
+    for each in caps_mb:
+        _check_capacity("bucket_cap_mb", each)
+    first_cap, cap = (each * MIB for each in caps_mb)
     named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
     if not named:
         raise ValueError(
@@ -530,9 +539,6 @@ def _make_buckets(module: torch.nn.Module, cap_mb: float | None) -> list[Bucket]
     kinds: dict[Any, list[int]] = {}
     for number, (_, parameter) in enumerate(named):
         kinds.setdefault((parameter.dtype, parameter.device), []).append(number)
-    # By default the first bucket is small, so that a message leaves early. A given capacity holds
-    # for all.
-    cap, first_cap = (DEFAULT_CAP_MB * MIB, FIRST_CAP_MB * MIB) if cap_mb is None else (cap_mb * MIB, None)
     groups = [
         [numbers[i] for i in bucket]
         for numbers in kinds.values()

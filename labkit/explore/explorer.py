@@ -13,6 +13,7 @@ import pandas as pd
 from labkit.base.measurement_html import as_html
 from labkit.explore.static_fallback import StaticFallback, StaticForm
 from labkit.explore.timeline import Timeline
+from labkit.todo import TodoError
 
 
 class Explorer(StaticFallback, ipywidgets.VBox):
@@ -53,6 +54,8 @@ class Explorer(StaticFallback, ipywidgets.VBox):
 
 def sentence_of(error: BaseException) -> str:
     """Return an error as one line for a reader, without its traceback."""
+    if isinstance(error, TodoError):
+        return f"{error}. Real ranks run your own code: fill in {error.task} first."
     first = next((line for line in str(error).splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 

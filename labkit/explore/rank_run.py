@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def run_on_ranks(
-    function: Callable[..., Any], *args: Any, world_size: int, tasks: Sequence[str], **options: Any
+    function: Callable[..., Any], *args: Any, world_size: int, tasks: Sequence[str] = (), **options: Any
 ) -> Run:
     """Run ``function(*args)`` on ``world_size`` ranks, each with one thread.
 

@@ -9,7 +9,7 @@ In a notebook:
 
 from __future__ import annotations
 
-import bisect
+import itertools
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from labkit.pipe import Pipe
 
 PLACES = ("queued", "forward", "result waits")  # of a task, one after the other, by their events
-_ROWS = ("in the queue", "computing", "result waits")
+_ROWS, _ROWS_A_STAGE = ("in the queue", "computing", "result waits"), 3.3  # with a gap between stages
+_NOTHING_YET = "Nothing has been put into a queue yet."
 
 
 def record_queue(pipe: Pipe, x: torch.Tensor, warm_up: int = 2) -> pd.DataFrame:
@@ -53,34 +54,34 @@ def record_queue(pipe: Pipe, x: torch.Tensor, warm_up: int = 2) -> pd.DataFrame:
 class _Task(NamedTuple):
     """A task's way: put by the caller, taken by the worker, done, its result fetched."""
 
-    clock: int
     stage: int
     micro_batch: int
-    put_s: float
-    taken_s: float
-    done_s: float
-    fetched_s: float
+    times_s: tuple[float, float, float, float]
+
+    @property
+    def clock(self) -> int:
+        return self.stage + self.micro_batch
+
+    @property
+    def durations_ms(self) -> list[float]:
+        """How long it queued, was computed, and its result waited."""
+        return [1000 * (end_s - start_s) for start_s, end_s in itertools.pairwise(self.times_s)]
 
 
 def _tasks(events: pd.DataFrame) -> list[_Task]:
     """Return the tasks of recorded queues, in the order in which they were put."""
-    keys = ["stage", "micro_batch"]
-    columns = {"queued": ("put_s", "taken_s"), "result waits": ("done_s", "fetched_s")}
-    halves = []
-    for name, (first, last) in columns.items():
-        half = events[events["name"] == name].sort_values("start_s", kind="stable")
-        half = half.assign(turn=half.groupby(keys).cumcount())  # of passes recorded one after the other
-        halves.append(half.rename(columns={"start_s": first, "end_s": last})[[*keys, "turn", first, last]])
-    if halves[0].empty:
+    keys = ["stage", "micro_batch", "start_s"]
+    queued, waiting = (events[events["name"] == name].sort_values(keys).to_dict("records") for name in PLACES[::2])
+    if not queued:
         raise ValueError(
             "no task of a queue was recorded: record a Pipe with labkit.explore.record_queue, or under "
             "labkit.parallel.worker.watch_queues()"
         )
-    both = halves[0].merge(halves[1], on=[*keys, "turn"], how="inner").sort_values("put_s", kind="stable")
-    return [
-        _Task(stage + micro_batch, stage, micro_batch, *times)
-        for stage, micro_batch, _, *times in zip(*(both[name].tolist() for name in both), strict=True)
+    tasks = [
+        _Task(task["stage"], task["micro_batch"], (task["start_s"], task["end_s"], result["start_s"], result["end_s"]))
+        for task, result in zip(queued, waiting, strict=True)
     ]
+    return sorted(tasks, key=lambda task: task.times_s)
 
 
 def queue_table(events: pd.DataFrame) -> pd.DataFrame:
@@ -88,47 +89,38 @@ def queue_table(events: pd.DataFrame) -> pd.DataFrame:
 
     Raises ValueError for a table without recorded queues.
     """
-    rows = [
-        (
-            *task[:3],
-            1000 * (task.taken_s - task.put_s),
-            1000 * (task.done_s - task.taken_s),
-            1000 * (task.fetched_s - task.done_s),
-        )
-        for task in _tasks(events)
-    ]
+    rows = [(task.clock, task.stage, task.micro_batch, *task.durations_ms) for task in _tasks(events)]
     columns = ["clock", "stage", "micro_batch", "queued, ms", "computing, ms", "result waits, ms"]
     table = MeasuredTable(rows, columns=columns)
     table.attrs = dict(events.attrs)
     return table
 
 
-def queue_panel(events: pd.DataFrame, title: str = "Worker threads and their queues") -> Panel:
+def queue_panel(events: pd.DataFrame) -> Panel:
     """Return a panel with three rows a stage: in the queue, computing, result that waits.
 
     The number in a bar is its micro-batch. Raises ValueError as :func:`queue_table`.
     """
     tasks = _tasks(events)
     n_stages = 1 + max(task.stage for task in tasks)
-    bars, needs = [], []
-    for task in tasks:
-        times = task[3:]
-        for row, name in enumerate(PLACES):
-            top = 3.3 * task.stage + row + 0.07
-            bars.append((times[row], times[row + 1], top, 0.86, name, 0, str(task.micro_batch)))
-            needs.append(len(bars) - 2 if row else -1)
-    steps = sorted((step for task in tasks for step in _told(task)), key=lambda step: step[0])
-    clocks = [tasks[i].put_s for i in range(len(tasks)) if not i or tasks[i].clock != tasks[i - 1].clock]
+    bars = [
+        (*times, _ROWS_A_STAGE * task.stage + row + 0.07, 0.86, PLACES[row], 0, str(task.micro_batch))
+        for task in tasks
+        for row, times in enumerate(itertools.pairwise(task.times_s))
+    ]
+    numbers = np.arange(len(bars), dtype="int32")
+    steps = sorted((step for task in tasks for step in _steps(task)), key=lambda step: step[0])
+    clocks = [next(together).times_s[0] for _, together in itertools.groupby(tasks, lambda task: task.clock)]
     return Panel(
         pd.DataFrame(bars, columns=list(BAR_COLUMNS)),
-        height=3.3 * n_stages - 0.3,
+        height=_ROWS_A_STAGE * n_stages - 0.3,
         rows=_labels(n_stages),
-        title=title,
-        needs=np.array(needs, dtype="int32"),
+        title="Worker threads and their queues",
+        needs=np.where(numbers % 3, numbers - 1, -1),
         clocks=np.array(clocks),
-        moments=np.array(sorted({time for time, _ in steps})),
-        explain=lambda i: _explained(tasks[i // 3], i % 3, tasks),
-        narrate=lambda x: _narrated(steps, x),
+        moments=np.unique([time for time, _ in steps]),
+        explain=lambda i: _explanation(tasks[i // 3], i % 3, tasks),
+        narrate=lambda x: next((text for time, text in reversed(steps) if time <= x), _NOTHING_YET),
     )
 
 
@@ -153,41 +145,37 @@ def queue_timeline(events: pd.DataFrame) -> Timeline:
 def _labels(n_stages: int) -> list[Label]:
     labels = []
     for stage in range(n_stages):
-        labels.append(Label(3.3 * stage + 1.5, f"stage {stage}"))
-        labels += [Label(3.3 * stage + row + 0.5, text, small=True) for row, text in enumerate(_ROWS)]
+        top = _ROWS_A_STAGE * stage
+        labels.append(Label(top + 1.5, f"stage {stage}"))
+        labels += [Label(top + row + 0.5, text, small=True) for row, text in enumerate(_ROWS)]
     return labels
 
 
 # --- in words -------------------------------------------------------------------------------------
 
 
-def _told(task: _Task) -> list[tuple[float, str]]:
+def _steps(task: _Task) -> list[tuple[float, str]]:
     i, j = task.micro_batch, task.stage
-    return [
-        (task.put_s, f"Task in: micro-batch {i} is put into the queue of stage {j}, in clock {task.clock}."),
-        (task.taken_s, f"The worker thread of stage {j} takes micro-batch {i} and computes it."),
-        (task.done_s, f"Stage {j} is done with micro-batch {i}: the result waits, the worker looks into its queue."),
-        (task.fetched_s, f"Result out: the caller fetches micro-batch {i} from stage {j}."),
-    ]
+    texts = (
+        f"Task in: micro-batch {i} is put into the queue of stage {j}, in clock {task.clock}.",
+        f"The worker thread of stage {j} takes micro-batch {i} and computes it.",
+        f"Stage {j} is done with micro-batch {i}: the result waits, the worker looks into its queue.",
+        f"Result out: the caller fetches micro-batch {i} from stage {j}.",
+    )
+    return list(zip(task.times_s, texts, strict=True))
 
 
-def _narrated(steps: list[tuple[float, str]], x: float) -> str:
-    at = bisect.bisect_right([time for time, _ in steps], x)
-    return steps[at - 1][1] if at else "Nothing has been put into a queue yet."
-
-
-def _explained(task: _Task, place: int, tasks: list[_Task]) -> str:
-    times = task[3:]
-    took = f"{1000 * (times[place + 1] - times[place]):.4g} ms"
+def _explanation(task: _Task, place: int, tasks: list[_Task]) -> str:
+    took = f"{task.durations_ms[place]:.4g} ms"
     who = f"Micro-batch {task.micro_batch} on stage {task.stage}, clock {task.clock}"
     if place == 0:
         return f"{who}: {took} in the queue, from put until the worker thread woke up and took it."
     if place == 1:
         return f"{who}: {took} of computing in the worker thread."
-    slowest = max((other for other in tasks if other.clock == task.clock), key=lambda other: other.done_s)
-    if slowest is task:
+    done_s, slowest = max((other.times_s[2], other.stage) for other in tasks if other.clock == task.clock)
+    if slowest == task.stage:
         return f"{who}: the result waited {took}. It was the last one of its clock, so the caller woke up for it."
     return (
         f"{who}: the result waited {took}, as compute fetches no result before all tasks of the clock are done: stage "
-        f"{slowest.stage} took until {1000 * slowest.done_s:.4g} ms."
+        f"{slowest} took until {1000 * done_s:.4g} ms."
     )

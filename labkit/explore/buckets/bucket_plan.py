@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from labkit.cost.ddp import check_buckets
 from labkit.explore.buckets.gradients import MIB
 from labkit.explore.explorer import sentence_of
 
 ASSIGN, ONE_BUCKET, ONE_EACH = "by size (dp.6)", "one bucket", "one per parameter"
-RULES = (ASSIGN, ONE_BUCKET, ONE_EACH)
+RULES = {ASSIGN: 25.0, ONE_BUCKET: 1e6, ONE_EACH: 1e-6}  # and a capacity in MiB that gives such buckets
 
 
 class BucketPlan(NamedTuple):
@@ -22,7 +21,7 @@ class BucketPlan(NamedTuple):
 
 
 def make_buckets(
-    sizes_bytes: Sequence[int], rule: str = ASSIGN, cap_mb: float = 25.0, first_cap_mb: float | None = None
+    sizes_bytes: Sequence[int], rule: str = ASSIGN, cap_mb: float = RULES[ASSIGN], first_cap_mb: float | None = None
 ) -> BucketPlan:
     """Return buckets by a rule of RULES; ASSIGN is the reader's :func:`labkit.dp.assign_buckets`.
 
@@ -35,24 +34,12 @@ def make_buckets(
     one_bucket = [list(reversed(range(len(sizes_bytes))))]
     if rule != ASSIGN:
         return BucketPlan(one_bucket if rule == ONE_BUCKET else [[i] for i in one_bucket[0]])
-    code = getattr(dp.assign_buckets, "__code__", None)
     try:
-        return BucketPlan(_assigned(dp.assign_buckets, code, tuple(sizes_bytes), cap_mb, first_cap_mb))
+        buckets = dp.assign_buckets(list(sizes_bytes), cap_mb * MIB, first_cap_mb and first_cap_mb * MIB)
+        check_buckets(buckets, len(sizes_bytes))
     except TodoError as todo:
         return BucketPlan(one_bucket, f"{todo}: until then all gradients are in one bucket")
     except Exception as error:
         wrong = f"assign_buckets (dp.6) is not right yet: {sentence_of(error)}."
         return BucketPlan(one_bucket, f"{wrong} Until then there is one bucket.")
-
-
-@functools.lru_cache(maxsize=256)
-def _assigned(
-    assign: Callable[..., Any], code: Any, sizes_bytes: tuple[int, ...], cap_mb: float, first_cap_mb: float | None
-) -> list[list[int]]:
-    """Return the buckets of the reader's rule: anew once its ``code`` has been edited.
-
-    Raises what it raises, and ValueError where they are no partition of the parameters.
-    """
-    buckets: list[list[int]] = assign(list(sizes_bytes), cap_mb * MIB, first_cap_mb and first_cap_mb * MIB)
-    check_buckets(buckets, len(sizes_bytes))
-    return buckets
+    return BucketPlan(buckets)

@@ -1,8 +1,7 @@
 """Say how large a model's gradients are, and when the backward pass makes them.
 
-Four models, each whole, and narrow for a laptop, with every width an eighth: the same parameters by
-name and order, about 1/64 of the bytes. Their numbers stand in ``gradients.json``, which
-``data/make_gradients.py`` writes: times are by count of FLOPs on an assumed GPU.
+The numbers of four models stand in ``gradients.json``, which ``data/make_gradients.py`` writes:
+times are by count of FLOPs on an assumed GPU.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from typing import Any
 
 MIB = 2**20
 MODELS = ("gpt2", "bert", "convnet", "mlp")
-NARROWER = 8  # the narrow model's widths are so many times narrower
 
 
 @dataclass(frozen=True)
@@ -60,18 +58,15 @@ def check_model(name: str) -> None:
         raise ValueError(f"model is {name!r}, expected one of {', '.join(MODELS)}")
 
 
-def predicted_gradients(name: str = "gpt2", narrow: bool = False) -> Gradients:
+def predicted_gradients(name: str = "gpt2") -> Gradients:
     """Return the gradients of a model of MODELS, their times by the FLOPs before each.
 
     A batch of another size stretches all times alike (:meth:`Gradients.lasting`).
     """
     check_model(name)
     model = _all_models()[name]
-    names, sizes, ready_s, narrow_sizes, narrow_ready_s = zip(*model["parameters"], strict=True)
-    if narrow:
-        title = f"{model['title']}, widths ÷ {NARROWER}"
-        return Gradients(title, names, narrow_sizes, narrow_ready_s, model["source"])
-    return Gradients(model["title"], names, sizes, ready_s, model["source"])
+    names, sizes_bytes, ready_s = zip(*model["parameters"], strict=True)
+    return Gradients(model["title"], names, sizes_bytes, ready_s, model["source"])
 
 
 @functools.cache

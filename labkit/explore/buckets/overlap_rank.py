@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -13,8 +13,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from labkit import dp, models
-from labkit.explore.buckets.gradients import NARROWER
 from labkit.trace import barrier, span
+
+NARROWER = 8  # all widths of what is trained are divided by this: about 1/64 of the bytes
 
 # --- four models, whole or with all widths divided, and something to train the narrow ones on -----
 
@@ -60,81 +61,73 @@ def mlp(narrower: int = 1) -> nn.Sequential:
 
 
 class Training(NamedTuple):
-    """How a narrow model is trained: who builds it, what goes in, and its loss."""
+    """How a narrow model is trained: who builds it, and a batch of what goes in."""
 
     build: Callable[[int], nn.Module]
     inputs: Callable[[], torch.Tensor]
-    loss: Callable[[nn.Module, torch.Tensor], torch.Tensor]
-
-
-def _token_loss(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
-    return cross_entropy(model(tokens).logits.mT, tokens)
-
-
-def _class_loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    y = model(x)
-    return cross_entropy(getattr(y, "logits", y), torch.zeros(len(x), dtype=torch.long))
 
 
 TRAININGS = {
-    "gpt2": Training(gpt2, lambda: torch.randint(50257 // NARROWER, (12, 64)), _token_loss),
-    "bert": Training(bert, lambda: torch.randint(30522 // NARROWER, (16, 64)), _class_loss),
-    "convnet": Training(convnet, lambda: torch.randn(128, 3, 112, 112), _class_loss),
-    "mlp": Training(mlp, lambda: torch.randn(2048, 784 // NARROWER), _class_loss),
+    "gpt2": Training(gpt2, lambda: torch.randint(50257 // NARROWER, (12, 64))),
+    "bert": Training(bert, lambda: torch.randint(30522 // NARROWER, (16, 64))),
+    "convnet": Training(convnet, lambda: torch.randn(128, 3, 112, 112)),
+    "mlp": Training(mlp, lambda: torch.randn(2048, 784 // NARROWER)),
 }
+
+
+def _loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Return the loss of a model that is to repeat its tokens, or to call each sample class 0."""
+    y = model(x)
+    y = getattr(y, "logits", y)
+    return cross_entropy(y.mT, x) if y.dim() == 3 else cross_entropy(y, torch.zeros(len(x), dtype=torch.long))
 
 
 # --- steps ----------------------------------------------------------------------------------------
 
 
-def train(name: str, caps_mb: tuple[float, float] | None, rounds: int) -> list[list[int]]:
+class Trained(NamedTuple):
+    """What was trained: the bytes of each parameter, and the parameters of each bucket."""
+
+    sizes_bytes: list[int]
+    buckets: list[list[int]]
+
+
+def train(name: str, caps_mb: tuple[float, float] | None, rounds: int) -> Trained:
     """Train ``rounds`` steps without synchronisation; with ``caps_mb``, each second one with it.
 
     That is the reader's own BucketedDataParallel, with capacities in MiB for the first bucket and
     the others. Spans: ``backward`` and ``wait`` with their step, a mark ``ready`` for each
     gradient, whose ``bucket`` is the number of the parameter, and each bucket's ``all_reduce``.
-    Returns the parameters of each bucket.
     """
     training = TRAININGS[name]
     torch.manual_seed(dist.get_rank())
-    x, mark = training.inputs(), _Mark()
-    ways: list[tuple[nn.Module, Callable[[], None]]] = [(mark.watched(training.build(NARROWER)), lambda: None)]
-    buckets: list[list[int]] = []
+    x, buckets, plain = training.inputs(), list[list[int]](), _marked(training.build(NARROWER))
+    ways: list[tuple[nn.Module, Callable[[], None]]] = [(plain, lambda: None)]
     if caps_mb is not None:
-        model = mark.watched(training.build(NARROWER))
+        model = _marked(training.build(NARROWER))
         numbers = {name: i for i, (name, _) in enumerate(model.named_parameters())}
-        ddp = _bucketed(model, *caps_mb)
+        ddp = dp.BucketedDataParallel(model, caps_mb)
         buckets = [[numbers[name] for name in bucket.names] for bucket in ddp.buckets]
         ways.append((ddp, ddp.finish_gradient_synchronization))
     for step in range(rounds * len(ways)):
         model, agree = ways[step % len(ways)]
-        mark.step = step
         barrier()
-        loss = training.loss(model, x)
+        loss = _loss(model, x)
         with span("backward", step=step):
             loss.backward()
         with span("wait", step=step):
             agree()
         model.zero_grad()
-    return buckets
+    return Trained([parameter.nbytes for parameter in plain.parameters()], buckets)
 
 
-class _Mark:
-    """Leaves a mark in the recording whenever a gradient is ready."""
-
-    step = 0
-
-    def watched(self, model: nn.Module) -> nn.Module:
-        for i, parameter in enumerate(model.parameters()):
-            parameter.register_post_accumulate_grad_hook(functools.partial(self._ready, i))
-        return model
-
-    def _ready(self, i: int, _: Any) -> None:
-        with span("ready", step=self.step, bucket=i):
-            pass
+def _marked(model: nn.Module) -> nn.Module:
+    """Return the model, of which each gradient that is ready leaves a mark in the recording."""
+    for i, parameter in enumerate(model.parameters()):
+        parameter.register_post_accumulate_grad_hook(functools.partial(_mark, i))
+    return model
 
 
-def _bucketed(model: nn.Module, first_cap_mb: float, cap_mb: float) -> dp.BucketedDataParallel:
-    """Return the reader's own, whose defaults alone have another capacity for the first bucket."""
-    dp.FIRST_CAP_MB, dp.DEFAULT_CAP_MB = first_cap_mb, cap_mb  # in this process, which does nothing else
-    return dp.BucketedDataParallel(model)
+def _mark(i: int, _: torch.Tensor) -> None:
+    with span("ready", bucket=i):
+        pass

@@ -11,15 +11,18 @@ import functools
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from labkit.base import formats, machine
 from labkit.cost import Link
-from labkit.explore.buckets.gradients import NARROWER, Gradients, predicted_gradients
+from labkit.explore.buckets.gradients import Gradients, predicted_gradients
 from labkit.explore.buckets.reducer import Buckets, Reduction, Span, predict
 from labkit.explore.rank_run import run_on_ranks
+
+if TYPE_CHECKING:
+    from labkit.launch import Run
 
 ROUNDS, WARM_UP = 6, 2
 TIMEOUT_S = 60.0
@@ -73,15 +76,23 @@ def run_overlap(
     Raises TodoError while dp.6 or dp.7 is to do, before any rank starts; ValueError for one rank,
     which sends nothing; and what launch raises.
     """
+    from labkit.explore.buckets.overlap_rank import NARROWER
+    from labkit.launch import LinkTooFast
+
     if world_size < 2:
         raise ValueError("one rank sends nothing, so there is nothing to run: take two or more")
-    narrow, whole = predicted_gradients(model, narrow=True), predicted_gradients(model)
-    n_ranks = min(world_size, max(2, machine.cores()))
-    shrink, scale_s = narrow.n_bytes / whole.n_bytes, _alone_s(model, n_ranks) / backward_s
+    whole, n_ranks = predicted_gradients(model), min(world_size, max(2, machine.cores()))
+    sizes_bytes, alone_s = _alone(model, n_ranks)
+    narrow = replace(whole, model=f"{whole.model}, widths ÷ {NARROWER}", sizes_bytes=sizes_bytes)
+    shrink, scale_s = narrow.n_bytes / whole.n_bytes, alone_s / backward_s
     own_link = stand_in(link, world_size, n_ranks, shrink, scale_s)
     caps_mb = (shrink * (first_cap_mb or cap_mb), shrink * cap_mb)
-    run, emulated = _train(model, caps_mb, n_ranks, link, own_link)
-    buckets: Buckets = run.values[0]
+    try:
+        run = _train(model, caps_mb, n_ranks, link=own_link)
+        emulated = f"emulated, as slow in proportion as {link} is for the whole model"
+    except LinkTooFast:
+        run, emulated = _train(model, caps_mb, n_ranks), "faster than gloo is here, so nothing was emulated"
+    buckets: Buckets = run.values[0].buckets
     alone, together = (_passes(run.events, narrow, buckets, way) for way in (0, 1))
     of_each = zip(*(one.gradients.ready_s for one in alone), strict=True)
     unsynchronised = replace(alone[0].gradients, ready_s=[statistics.median(times) for times in of_each])
@@ -107,29 +118,23 @@ def stand_in(link: Link, world_size: int, n_ranks: int, shrink: float, scale_s: 
 
 # --- on the ranks ---------------------------------------------------------------------------------
 
-_OPTIONS: dict[str, Any] = {"tasks": ["dp.6", "dp.7"], "timeout_s": TIMEOUT_S}
+
+def _train(model: str, caps_mb: tuple[float, float] | None, n_ranks: int, link: Link | None = None) -> Run:
+    from labkit.explore.buckets import overlap_rank
+
+    options: dict[str, Any] = {"link": link} if link else {"backend": "gloo"}
+    options |= {"world_size": n_ranks, "tasks": ["dp.6", "dp.7"], "timeout_s": TIMEOUT_S}
+    return run_on_ranks(overlap_rank.train, model, caps_mb, ROUNDS, **options)
 
 
 @functools.cache
-def _alone_s(model: str, n_ranks: int) -> float:
-    """Measure how long backward takes on ranks that do not synchronise."""
-    from labkit.explore.buckets import overlap_rank
-
-    run = run_on_ranks(overlap_rank.train, model, None, ROUNDS, world_size=n_ranks, backend="gloo", **_OPTIONS)
-    spans = run.events[(run.events["name"] == "backward") & (run.events["step"] >= WARM_UP).fillna(False)]
-    return float((spans["end_s"] - spans["start_s"]).median())
-
-
-def _train(model: str, caps_mb: tuple[float, float], n_ranks: int, link: Link, own_link: Link) -> tuple[Any, str]:
-    """Return a run on ``own_link`` and what it is, or on gloo as it is where that is slower."""
-    from labkit.explore.buckets import overlap_rank
-    from labkit.launch import LinkTooFast
-
-    train = functools.partial(run_on_ranks, overlap_rank.train, model, caps_mb, ROUNDS, world_size=n_ranks, **_OPTIONS)
-    try:
-        return train(link=own_link), f"emulated, as slow in proportion as {link} is for the whole model"
-    except LinkTooFast:
-        return train(backend="gloo"), "faster than gloo is here, so nothing was emulated"
+def _alone(model: str, n_ranks: int) -> tuple[list[int], float]:
+    """Return the narrow model's bytes, and how long backward takes on ranks that do not
+    synchronise."""
+    run = _train(model, None, n_ranks)
+    events = run.events
+    spans = events[(events["name"] == "backward") & (events["step"] >= WARM_UP).fillna(False)]
+    return run.values[0].sizes_bytes, float((spans["end_s"] - spans["start_s"]).median())
 
 
 # --- what was measured ----------------------------------------------------------------------------
@@ -137,17 +142,16 @@ def _train(model: str, caps_mb: tuple[float, float], n_ranks: int, link: Link, o
 
 def _passes(events: pd.DataFrame, narrow: Gradients, buckets: Buckets, way: int) -> list[Reduction]:
     """Return rank 0's steps of one of the two ways, but for those that warm up."""
-    own = events[events["rank"] == 0]
-    sent = own[own["name"] == "all_reduce"].sort_values("bucket", kind="stable")
+    own = events[events["rank"] == 0].sort_values("bucket", kind="stable")
+    computed, waited, readied, sent = (own[own["name"] == name] for name in ("backward", "wait", "ready", "all_reduce"))
     passes = []
     for step in range(2 * WARM_UP + way, 2 * ROUNDS, 2):
-        spans = own[(own["step"] == step).fillna(False).to_numpy(dtype=bool)]
-        backward, wait = (spans[spans["name"] == name].iloc[0] for name in ("backward", "wait"))
+        backward, wait = (spans[spans["step"] == step].iloc[0] for spans in (computed, waited))
         start, end = backward["start_s"], wait["end_s"]
-        ready = spans[spans["name"] == "ready"].set_index("bucket")["start_s"] - start
+        marks, within = (spans[spans["start_s"].between(start, end)] for spans in (readied, sent))
+        ready = marks.set_index("bucket")["start_s"] - start
         over = backward["end_s"] - start  # a parameter that was not used is done when backward is
         ready_s = [float(ready.get(i, over)) for i in range(len(narrow.names))]
-        within = sent[sent["start_s"].between(start, end)]
         times = zip(within["start_s"] - start, within["end_s"] - start, strict=True)
         gradients = replace(narrow, ready_s=ready_s, source="measured by hooks")
         passes.append(Reduction(gradients, buckets, _one_by_one(times), end - start, measured=True))

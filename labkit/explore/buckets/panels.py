@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import bisect
+import functools
+import itertools
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -21,27 +25,23 @@ _LEAST_ROW, _MOST_WAITING = 0.5, 3.0  # of a bucket that waits, and of all of th
 
 def blocks_panel(reduction: Reduction) -> Panel:
     """Return the parameters as blocks as long as their bytes, and under them their buckets."""
-    order = _order_of_sending(reduction)
+    order, explain = _order_of_sending(reduction), functools.partial(block_sentence, reduction)
     names, sizes = reduction.gradients.names, reduction.gradients.sizes_bytes
     ends = np.cumsum([sizes[i] for i in order], dtype=float).tolist()
     bucket_ends = np.cumsum(reduction.bucket_bytes, dtype=float).tolist()
     bars = [
-        _bar(end - sizes[i], end, _TOP, reduction.bucket_of[i], label=_short(names[i]))
+        _bar(end - sizes[i], end, _TOP, reduction.bucket_of[i], label=".".join(names[i].split(".")[-2:]))
         for i, end in zip(order, ends, strict=True)
     ]
-    spans = enumerate(zip(reduction.bucket_bytes, bucket_ends, strict=True))
-    bars += [_bar(end - n_bytes, end, 1 + _TOP, k) for k, (n_bytes, end) in spans]
-
-    def explain(bar: int) -> str:
-        return block_sentence(reduction, bar)
-
+    starts = [0.0, *bucket_ends]
+    bars += [_bar(start, end, 1 + _TOP, k) for k, (start, end) in enumerate(itertools.pairwise(starts))]
     return Panel(
-        _table(bars),
+        pd.DataFrame(bars, columns=list(BAR_COLUMNS)),
         height=2.0,
         rows=[Label(0.5, "parameters"), Label(1.5, "buckets")],
         title=reduction.gradients.model,
         facts=f"{len(names)} parameters, {reduction.gradients.n_bytes / MIB:.4g} MiB, {_buckets(len(reduction.buckets))}",
-        clocks=np.array([0.0, *bucket_ends]),
+        clocks=np.array(starts),
         moments=np.array([0.0, *ends]),
         explain=explain,
         narrate=lambda x: explain(min(bisect.bisect_right(ends, x), len(order) - 1)),
@@ -53,21 +53,23 @@ def pass_panel(reduction: Reduction, time: TimeAxis, title: str) -> Panel:
 
     Steps by event are the Reducer's; by clock they go from bucket to bucket.
     """
-    drawn = _PassBars(reduction, time)
-    waiting = drawn.waiting_height
+    one, (bars, waiting) = reduction, _pass_bars(reduction, time)
+    critical = [len(bars) - 1 if one.exposed_s else len(one.order) - 1]
+    while (needed := bars[critical[-1]].needs) >= 0:
+        critical.append(needed)
     return Panel(
-        _table([drawn.bar(*key) for key in drawn.keys]),
+        pd.DataFrame([each.bar for each in bars], columns=list(BAR_COLUMNS)),
         height=2.0 + waiting,
         rows=[Label(0.5, "backward"), Label(1.0 + waiting / 2, "bucket waits"), Label(1.5 + waiting, "all_reduce")],
         title=title,
-        facts=summary(reduction, time),
-        marks=[Mark(reduction.backward_s, f"{title}: backward is over", not reduction.measured)],
-        needs=np.array([drawn.needed(bar) for bar in range(len(drawn.keys))], dtype="int32"),
-        critical=drawn.critical(),
-        clocks=np.unique([*reduction.full_s, *(span.end_s for span in reduction.all_reduces)]),
-        moments=np.unique([0.0, *(moment.time_s for moment in reduction.moments)]),
-        explain=lambda bar: drawn.sentence(*drawn.keys[bar]),
-        narrate=drawn.narrate,
+        facts=summary(one, time),
+        marks=[Mark(one.backward_s, f"{title}: backward is over", not one.measured)],
+        needs=np.array([each.needs for each in bars], dtype="int32"),
+        critical=np.array(critical[::-1], dtype="int32"),
+        clocks=np.unique([*one.full_s, *(span.end_s for span in one.all_reduces)]),
+        moments=np.unique([0.0, *(moment.time_s for moment in one.moments)]),
+        explain=lambda bar: bars[bar].sentence(),
+        narrate=lambda x: _narrate(one, x, time),
     )
 
 
@@ -103,93 +105,44 @@ def _bar(
     return left, right, top, height, name or BUCKET_NAMES[bucket % len(BUCKET_NAMES)], 0, label or str(bucket)
 
 
-def _table(bars: list[tuple[object, ...]]) -> pd.DataFrame:
-    return pd.DataFrame(dict(zip(BAR_COLUMNS, map(list, zip(*bars, strict=True)), strict=True)))
+class _PassBar(NamedTuple):
+    """A bar of a pass: the bar that it starts after, -1 for the first, and what it is in words."""
+
+    bar: tuple[object, ...]
+    needs: int
+    sentence: Callable[[], str]
 
 
-class _PassBars:
-    """The bars of a pass: each has a key, its kind and the number of its parameter or bucket.
+def _pass_bars(one: Reduction, time: TimeAxis) -> tuple[list[_PassBar], float]:
+    """Return the bars of a pass, and in how many rows full buckets wait.
 
     First come the gradients, as they are ready, then the wait if there is one, then buckets that
     wait, and in the end the all_reduces.
     """
 
-    def __init__(self, reduction: Reduction, time: TimeAxis):
-        self.reduction, self.time = reduction, time
-        waits = {
-            k: (full_s, span.start_s)
-            for k, (full_s, span) in enumerate(zip(reduction.full_s, reduction.all_reduces, strict=True))
-            if span.start_s > full_s
-        }
-        self.keys = [("gradient", i) for i in reduction.order]
-        self.keys += [("exposed", 0)] if reduction.exposed_s else []
-        self.keys += [("queued", k) for k in waits]
-        self.keys += [("all_reduce", k) for k in range(len(reduction.buckets))]
-        self.number = {key: bar for bar, key in enumerate(self.keys)}
-        rows, n_rows = stack(*np.array(list(waits.values())).T) if waits else (np.zeros(0, dtype=int), 1)
-        self.row_of = dict(zip(waits, rows.tolist(), strict=True))
-        self.waiting_height = min(max(1.0, _LEAST_ROW * n_rows), _MOST_WAITING)
-        self.row_height = self.waiting_height / n_rows
+    def said(sentence: Callable[..., str], *about: int) -> Callable[[], str]:
+        return functools.partial(sentence, one, *about, time)
 
-    def bar(self, kind: str, number: int) -> tuple[object, ...]:
-        one = self.reduction
-        if kind == "gradient":
-            return _bar(*one.computing[number], _TOP, one.bucket_of[number])
-        if kind == "exposed":
-            return _bar(one.backward_s, one.end_s, _TOP, 0, name="wait", label="exposed")
-        span = one.all_reduces[number]
-        if kind == "all_reduce":
-            return _bar(*span, 1 + self.waiting_height + _TOP, number)
-        top, height = 1 + self.row_height * (self.row_of[number] + _TOP), self.row_height * _HEIGHT
-        return _bar(one.full_s[number], span.start_s, top, number, height, name="queued")
-
-    def needed(self, bar: int) -> int:
-        """Return the bar that a bar starts after, -1 for the first."""
-        (kind, k), one = self.keys[bar], self.reduction
-        if kind == "gradient":
-            return bar - 1
-        if kind == "exposed":
-            return len(self.keys) - 1
-        if kind == "all_reduce" and k and one.all_reduces[k - 1].end_s >= one.full_s[k]:
-            return bar - 1
-        return max(self.number["gradient", i] for i in one.buckets[k])
-
-    def critical(self) -> np.ndarray:
-        """Return the bars that decide when all gradients are means, from the first to the last."""
-        one = self.reduction
-        path = [len(self.keys) - 1 if one.exposed_s else len(one.order) - 1]
-        while (bar := self.needed(path[-1])) >= 0:
-            path.append(bar)
-        return np.array(path[::-1], dtype="int32")
-
-    # --- in words ---
-
-    def sentence(self, kind: str, number: int) -> str:
-        one, time = self.reduction, self.time
-        if kind == "gradient":
-            return _gradient_sentence(one, number, time)
-        if kind == "exposed":
-            return (
-                f"Exposed communication: {time(one.exposed_s)}, from the end of backward at {time(one.backward_s)} until all "
-                "gradients are means. What leaves last has nothing left to hide behind."
-            )
-        if kind == "queued":
-            full_s, start_s = one.full_s[number], one.all_reduces[number].start_s
-            return f"Bucket {number} is full at {time(full_s)} and waits {time(start_s - full_s)} for the link, or its turn."
-        return _bucket_sentence(one, number, time)
-
-    def narrate(self, x: float) -> str:
-        """Return what the Reducer does at ``x``, or did last, and how far it is."""
-        one = self.reduction
-        moments, now = one.until(x + 1e-12)
-        if not moments:
-            return f"{self.time(x)}: backward begins at the last layer. No gradient is ready."
-        texts = " ".join(moment.text for moment in moments)
-        flying = f"in flight: bucket {now.in_flight[0]}" if now.in_flight else "nothing in flight"
-        waiting = f", waiting: {', '.join(map(str, now.waiting))}" if now.waiting else ""
-        ready = f"{now.ready_bytes / MIB:.4g} of {one.gradients.n_bytes / MIB:.4g} MiB ready"
-        done = f"{len(now.done)} of {_buckets(len(one.buckets))} done"
-        return f"{self.time(x)}: {texts} ({ready}; {flying}{waiting}; {done})"
+    bars = [
+        _PassBar(_bar(*one.computing[i], _TOP, one.bucket_of[i]), number - 1, said(_gradient_sentence, i))
+        for number, i in enumerate(one.order)
+    ]
+    waits = {k: (full_s, span.start_s) for k, full_s, span in one.sent() if span.start_s > full_s}
+    if one.exposed_s:
+        wait = _bar(one.backward_s, one.end_s, _TOP, 0, name="wait", label="exposed")
+        bars.append(_PassBar(wait, len(bars) + len(waits) + len(one.buckets), said(_exposed_sentence)))
+    filled_by = [max(map(one.order.index, bucket)) for bucket in one.buckets]  # by which bar
+    rows, n_rows = stack(*np.array([*waits.values()]).T) if waits else (np.zeros(0, dtype=int), 1)
+    waiting = min(max(1.0, _LEAST_ROW * n_rows), _MOST_WAITING)
+    for row, (k, span) in zip(rows, waits.items(), strict=True):
+        top, height = 1 + waiting / n_rows * (row + _TOP), waiting / n_rows * _HEIGHT
+        bars.append(_PassBar(_bar(*span, top, k, height, name="queued"), filled_by[k], said(_waiting_sentence, k)))
+    free_s = -1.0
+    for k, full_s, span in one.sent():
+        needs = len(bars) - 1 if free_s >= full_s else filled_by[k]
+        bars.append(_PassBar(_bar(*span, 1 + waiting + _TOP, k), needs, said(_bucket_sentence, k)))
+        free_s = span.end_s
+    return bars, waiting
 
 
 # --- in words -------------------------------------------------------------------------------------
@@ -217,14 +170,39 @@ def _bucket_sentence(one: Reduction, k: int, time: TimeAxis | None = None) -> st
     return f"{text}\nIts all_reduce starts at {time(start)}, {why}, and takes {time(end - start)}.{exposed}"
 
 
+def _exposed_sentence(one: Reduction, time: TimeAxis) -> str:
+    return (
+        f"Exposed communication: {time(one.exposed_s)}, from the end of backward at {time(one.backward_s)} until all "
+        "gradients are means. What leaves last has nothing left to hide behind."
+    )
+
+
+def _waiting_sentence(one: Reduction, k: int, time: TimeAxis) -> str:
+    full_s, start_s = one.full_s[k], one.all_reduces[k].start_s
+    return f"Bucket {k} is full at {time(full_s)} and waits {time(start_s - full_s)} for the link, or its turn."
+
+
+def _narrate(one: Reduction, x: float, time: TimeAxis) -> str:
+    """Return what the Reducer does at ``x``, or did last, and how far it is."""
+    until = x + 1e-12
+    moments = [moment for moment in one.moments if moment.time_s <= until]
+    if not moments:
+        return f"{time(x)}: backward begins at the last layer. No gradient is ready."
+    texts = " ".join(moment.text for moment in moments if moment.time_s == moments[-1].time_s)
+    ready = zip(one.gradients.ready_s, one.gradients.sizes_bytes, strict=True)
+    ready_bytes = sum(n_bytes for ready_s, n_bytes in ready if ready_s <= until)
+    in_flight = [k for k, (start_s, end_s) in enumerate(one.all_reduces) if start_s <= until < end_s]
+    waiting = [str(k) for k, full_s, span in one.sent() if full_s <= until < span.start_s]
+    n_done = sum(span.end_s <= until for span in one.all_reduces)
+    flying = f"in flight: bucket {in_flight[0]}" if in_flight else "nothing in flight"
+    flying += f", waiting: {', '.join(waiting)}" if waiting else ""
+    bytes_ready = f"{ready_bytes / MIB:.4g} of {one.gradients.n_bytes / MIB:.4g} MiB ready"
+    return f"{time(x)}: {texts} ({bytes_ready}; {flying}; {n_done} of {_buckets(len(one.buckets))} done)"
+
+
 def _size(n_bytes: float) -> str:
     return f"{n_bytes / MIB:.4g} MiB" if n_bytes >= MIB / 100 else f"{n_bytes / 1024:.4g} KiB"
 
 
 def _buckets(n: int) -> str:
     return "1 bucket" if n == 1 else f"{n} buckets"
-
-
-def _short(name: str) -> str:
-    """Return the end of a parameter's name, such as ``c_attn.weight``."""
-    return ".".join(name.split(".")[-2:])

@@ -9,14 +9,14 @@ The same class holds a measured pass. Nothing is drawn and nothing is sent here.
 
 from __future__ import annotations
 
-import bisect
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from typing import NamedTuple
 
 from labkit.cost import Link
-from labkit.cost.ddp import all_reduce_times, check_buckets
+from labkit.cost.ddp import all_reduce_times
 from labkit.explore.buckets.gradients import MIB, Gradients
 
 Buckets = Sequence[Sequence[int]]  # of parameter indices, in the order of sending
@@ -34,18 +34,6 @@ class Moment(NamedTuple):
 
     time_s: float
     text: str
-
-
-class PassState(NamedTuple):
-    """How far a pass is at some time: the bytes that are ready, and buckets by their number.
-
-    Those that wait are full, and wait for the link or an earlier bucket.
-    """
-
-    ready_bytes: int
-    in_flight: list[int]
-    waiting: list[int]
-    done: list[int]
 
 
 @dataclass(frozen=True)
@@ -109,17 +97,9 @@ class Reduction:
         ends_s = [self.gradients.ready_s[i] for i in self.order]
         return {i: Span(*span) for i, span in zip(self.order, zip([0.0, *ends_s], ends_s, strict=False), strict=True)}
 
-    def at(self, time_s: float) -> PassState:
-        """Return what is ready, on its way, waiting and done at ``time_s``."""
-        ready = zip(self.gradients.ready_s, self.gradients.sizes_bytes, strict=True)
-        begun = [k for k, span in enumerate(self.all_reduces) if span.start_s <= time_s]
-        done = [k for k in begun if self.all_reduces[k].end_s <= time_s]
-        return PassState(
-            sum(n_bytes for ready_s, n_bytes in ready if ready_s <= time_s),
-            [k for k in begun if k not in done],
-            [k for k, full_s in enumerate(self.full_s) if full_s <= time_s and k not in begun],
-            done,
-        )
+    def sent(self) -> Iterator[tuple[int, float, Span]]:
+        """Yield each bucket's number, when it was full, and when it was on its way."""
+        return zip(range(len(self.buckets)), self.full_s, self.all_reduces, strict=True)
 
     # --- in words ---
 
@@ -127,30 +107,21 @@ class Reduction:
     def moments(self) -> list[Moment]:
         """Return what the Reducer does, in order: hook, ready, bucket full, all_reduce, done."""
         ends, hooks, starts = list[Moment](), list[Moment](), list[Moment]()
-        held_bytes = [0] * len(self.buckets)
+        held_bytes, n = [0] * len(self.buckets), len(self.order)
         for n_ready, i in enumerate(self.order, start=1):
             k = self.bucket_of[i]
             held_bytes[k] += self.gradients.sizes_bytes[i]
-            text = f"{self._ready_text(n_ready, i)} {self._filled_text(k, held_bytes[k])}"
-            text += " Backward is over." if n_ready == len(self.order) else ""
+            ready = f"The hook of {self.gradients.names[i]} fires: its gradient is ready, {n_ready} of {n}."
+            over = " Backward is over." if n_ready == n else ""
+            text = f"{ready} {self._filled_text(k, held_bytes[k])}{over}"
             hooks.append(Moment(self.gradients.ready_s[i], text))
-        for k, (start_s, end_s) in enumerate(self.all_reduces):
-            if start_s > self.full_s[k]:
-                starts.append(Moment(start_s, self._sent_text(k)))
+        for k, full_s, (start_s, end_s) in self.sent():
+            if start_s > full_s:
+                late = _ms(start_s - full_s)
+                starts.append(Moment(start_s, f"all_reduce {k} starts, {late} after bucket {k} was full."))
             (ends if end_s > start_s else starts).append(Moment(end_s, self._done_text(k)))
         # At one time what ends comes first, then what is ready, then what starts.
         return sorted([*ends, *hooks, *starts], key=lambda moment: moment.time_s)
-
-    def until(self, time_s: float) -> tuple[list[Moment], PassState]:
-        """Return the last moments up to ``time_s``, all of one time, and how far the pass is."""
-        times_s = [moment.time_s for moment in self.moments]
-        after = bisect.bisect_right(times_s, time_s)
-        first = bisect.bisect_left(times_s, times_s[after - 1]) if after else 0
-        return self.moments[first:after], self.at(time_s)
-
-    def _ready_text(self, n_ready: int, i: int) -> str:
-        name, n = self.gradients.names[i], len(self.order)
-        return f"The hook of {name} fires: its gradient is ready, {n_ready} of {n}."
 
     def _filled_text(self, k: int, held_bytes: int) -> str:
         if held_bytes < self.bucket_bytes[k]:
@@ -164,9 +135,6 @@ class Reduction:
             return f"{text} it waits, as the link is busy with bucket {k - 1}."
         return f"{text} it is handed over."
 
-    def _sent_text(self, k: int) -> str:
-        return f"all_reduce {k} starts, {_ms(self.all_reduces[k].start_s - self.full_s[k])} after bucket {k} was full."
-
     def _done_text(self, k: int) -> str:
         n = len(self.buckets[k])
         means = "1 gradient is a mean" if n == 1 else f"{n} gradients are means"
@@ -179,14 +147,9 @@ class Reduction:
 
 
 def predict(gradients: Gradients, buckets: Buckets, world_size: int, link: Link) -> Reduction:
-    """Return the pass as :func:`labkit.cost.ddp_timeline` has it: one channel, in bucket order.
-
-    Raises ValueError and TypeError for buckets that are no partition of the parameters, as that
-    does.
-    """
-    check_buckets(buckets, len(gradients.names))
-    all_reduces = _all_reduces(gradients, buckets, world_size, link)
-    return Reduction(gradients, buckets, all_reduces, max(gradients.backward_s, all_reduces[-1].end_s))
+    """Return the pass as :func:`labkit.cost.ddp_timeline` has it: one channel, in bucket order."""
+    times = all_reduce_times(_full_s(gradients, buckets), _bucket_bytes(gradients, buckets), world_size, link)
+    return Reduction(gradients, buckets, list(starmap(Span, times)), max(gradients.backward_s, times[-1][1]))
 
 
 def best_cap(gradients: Gradients, plans: Mapping[float, Buckets], world_size: int, link: Link) -> float:
@@ -194,16 +157,8 @@ def best_cap(gradients: Gradients, plans: Mapping[float, Buckets], world_size: i
 
     ``plans`` has the buckets of each capacity.
     """
-
-    def end_s(cap: float) -> float:
-        return round(max(gradients.backward_s, _all_reduces(gradients, plans[cap], world_size, link)[-1].end_s), 12)
-
-    return min(sorted(plans, reverse=True), key=end_s)
-
-
-def _all_reduces(gradients: Gradients, buckets: Buckets, world_size: int, link: Link) -> list[Span]:
-    full_s, sizes = _full_s(gradients, buckets), _bucket_bytes(gradients, buckets)
-    return [Span(*times) for times in all_reduce_times(full_s, sizes, world_size, link)]
+    ends_s = {cap: round(predict(gradients, plan, world_size, link).end_s, 12) for cap, plan in plans.items()}
+    return max(cap for cap, end_s in ends_s.items() if end_s == min(ends_s.values()))
 
 
 def _full_s(gradients: Gradients, buckets: Buckets) -> list[float]:

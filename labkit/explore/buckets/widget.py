@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Any
 
 import ipywidgets
@@ -13,7 +13,7 @@ from labkit.base.checks import check_number, check_world_size
 from labkit.cost import Link
 from labkit.draw.layout import TimeAxis, time_axis
 from labkit.draw.painter import panel_figure
-from labkit.explore.buckets.bucket_plan import ASSIGN, ONE_BUCKET, ONE_EACH, RULES, make_buckets
+from labkit.explore.buckets.bucket_plan import ASSIGN, RULES, make_buckets
 from labkit.explore.buckets.gradients import MIB, MODELS, Gradients, check_model, predicted_gradients
 from labkit.explore.buckets.overlap_run import OverlapRun, run_overlap
 from labkit.explore.buckets.panels import SIZE_AXIS, block_sentence, blocks_panel, pass_panel, summary
@@ -27,7 +27,6 @@ MOST_RANKS = 64
 DEFAULT_LINK = Link(20e-6, 12.5e9)  # 100 Gbit/s
 _OWN = "own"  # the reader's model
 _AS_OTHERS = 0.0  # MiB: the first bucket is as large as the others
-_TINY_MB, _HUGE_MB = 1e-6, 1e6  # capacities that put each parameter, or all of them, into a bucket
 
 
 def bucket_explorer(
@@ -82,9 +81,18 @@ class BucketExplorer(Explorer):
         self.measured: OverlapRun | None = None
         self._models = {name: predicted_gradients(name) for name in MODELS}
         if isinstance(model, Gradients):
-            self._models[_OWN] = model
-        name = _OWN if isinstance(model, Gradients) else model
-        self._make_controls(name, cap_mb, first_cap_mb or _AS_OTHERS, world_size, link, backward_s)
+            self._models[_OWN], model = model, _OWN
+        most, backwards_ms = max(MOST_RANKS, world_size), [1000 * each.backward_s for each in self._models.values()]
+        backward_ms = 1000 * (backward_s or self._models[model].backward_s)
+        names = [(each.model, name) for name, each in self._models.items()]
+        self.model = ipywidgets.Dropdown(options=names, value=model, description="model", **_LOOK)
+        self.rule = ipywidgets.Dropdown(options=list(RULES), description="buckets", **_LOOK)
+        self.cap_mb = _slider("bucket size", _size, cap_mb, *CAPS_MB)
+        self.first_cap_mb = _slider("first bucket", _size, first_cap_mb or _AS_OTHERS, _AS_OTHERS, *CAPS_MB)
+        self.latency_us = _log_slider("latency", "µs", (0, 4), 1e6 * link.latency_s)
+        self.bandwidth_gb_s = _log_slider("bandwidth", "GB/s", (-2, 3), link.bytes_per_s / 1e9)
+        self.world_size = ipywidgets.IntSlider(world_size, 1, most, description="world size", **_LOOK)
+        self.backward_ms = _log_slider("backward", "ms", (0, 4), backward_ms, *backwards_ms)
         controls = [self.rule, self.cap_mb, self.first_cap_mb, self.latency_us, self.bandwidth_gb_s]
         controls += [self.world_size, self.backward_ms]
         self.blocks, self.numbers, timeline = Timeline(), ipywidgets.HTML(), Timeline()
@@ -98,21 +106,6 @@ class BucketExplorer(Explorer):
         for control in controls:
             control.observe(self.guarded(self.refresh), "value")
         self.guarded(self.refresh)()
-
-    def _make_controls(
-        self, model: str, cap_mb: float, first_cap_mb: float, world_size: int, link: Link, backward_s: float | None
-    ) -> None:
-        self.model = _dropdown("model", [(each.model, name) for name, each in self._models.items()], model)
-        steps_ms = [1000 * each.backward_s for each in self._models.values()]
-        backward_ms = 1000 * (backward_s or self._models[model].backward_s)
-        self.backward_ms = _log_slider("backward", backward_ms, (0, 4), "ms", steps_ms)
-        self.rule = _dropdown("buckets", RULES, ASSIGN)
-        self.cap_mb = _sizes("bucket size", {*CAPS_MB, cap_mb}, cap_mb)
-        self.first_cap_mb = _sizes("first bucket", {_AS_OTHERS, *CAPS_MB, first_cap_mb}, first_cap_mb)
-        self.latency_us = _log_slider("latency", 1e6 * link.latency_s, (0, 4), "µs")
-        self.bandwidth_gb_s = _log_slider("bandwidth", link.bytes_per_s / 1e9, (-2, 3), "GB/s")
-        most = max(MOST_RANKS, world_size)
-        self.world_size = ipywidgets.IntSlider(world_size, 1, most, description="world size", **_LOOK)
 
     # --- what the controls say --------------------------------------------------------------------
 
@@ -145,31 +138,30 @@ class BucketExplorer(Explorer):
         by_size = self.rule.value == ASSIGN and not plan.note
         self.cap_mb.disabled = self.first_cap_mb.disabled = not by_size
         note = f"When gradients are ready: {gradients.source.partition(' at ')[0]}; link: {self.link}"
-        numbers = self._show({"predicted": self.reduction}, note)
+        self._show({"predicted": self.reduction}, note)
         if by_size:
+            numbers = self._numbers()
             numbers.loc["best bucket size on the slider"] = f"{self._best():g} MiB"
-        self.numbers.value = table_html(numbers, index=True)
+            self.numbers.value = table_html(numbers, index=True)
         self.say(plan.note or self.timeline.scene["alt"])
 
-    def _show(self, passes: dict[str, Reduction], note: str) -> pd.DataFrame:
-        """Show passes with the same buckets one under the other, and return their numbers."""
-        self._passes, self._note = passes, note
+    def _show(self, passes: dict[str, Reduction], note: str) -> None:
+        """Show passes with the same buckets one under the other, and their numbers."""
+        (first, *_), self._passes = passes.values(), passes
         self._axis = axis = time_axis(max(one.end_s for one in passes.values()))
-        (first, *_) = passes.values()
-        self._panels = [pass_panel(one, axis, source) for source, one in passes.items()]
+        panels = [pass_panel(one, axis, source) for source, one in passes.items()]
         alt = " ".join(f"Gradients and all_reduces, {source}: {summary(one, axis)}." for source, one in passes.items())
         self.blocks.show([blocks_panel(first)], time=SIZE_AXIS, alt=_alt_of_blocks(first))
-        self.timeline.show(self._panels, time=axis, alt=alt, note=note)
-        return self._numbers()
+        self.timeline.show(panels, time=axis, alt=alt, note=note)
+        self.numbers.value = table_html(self._numbers(), index=True)
 
     def _numbers(self) -> pd.DataFrame:
         return pd.DataFrame({source: _numbers_of(one, self._axis) for source, one in self._passes.items()})
 
     def _say_block(self, block: int) -> None:
         """Say when the gradient of a block was ready, or a bucket was sent."""
-        self.say(
-            "; ".join(f"{source}: {block_sentence(one, block, self._axis)}" for source, one in self._passes.items())
-        )
+        said = [f"{source}: {block_sentence(one, block, self._axis)}" for source, one in self._passes.items()]
+        self.say("; ".join(said))
 
     def _best(self) -> float:
         """Return the bucket size of the slider with the shortest pass."""
@@ -178,12 +170,11 @@ class BucketExplorer(Explorer):
         return best_cap(gradients, plans, self.world_size.value, self.link)
 
     def static_form(self) -> StaticForm:
-        (first, *_) = self._passes.values()
-        figure = panel_figure(
-            [(blocks_panel(first), SIZE_AXIS), *((panel, self._axis) for panel in self._panels)], self._note
-        )
+        (first, *_), axis, scene = self._passes.values(), self._axis, self.timeline.scene
+        panels = [(pass_panel(one, axis, source), axis) for source, one in self._passes.items()]
+        figure = panel_figure([(blocks_panel(first), SIZE_AXIS), *panels], scene["note"])
         table = self.measured.table() if self.measured and "measured" in self._passes else self._numbers()
-        return StaticForm(figure, self.timeline.scene["alt"], table)
+        return StaticForm(figure, scene["alt"], table)
 
     # --- the measured run -------------------------------------------------------------------------
 
@@ -191,43 +182,38 @@ class BucketExplorer(Explorer):
         """Run these buckets on real ranks, show what was measured, and return a sentence on it."""
         if self.model.value == _OWN:
             raise ValueError("a run trains one of the lab's own models: choose one above")
-        caps = {ASSIGN: (self.cap_mb.value, self._first_cap_mb), ONE_BUCKET: (_HUGE_MB, None)}
-        caps[ONE_EACH] = (_TINY_MB, None)
-        ranks, backward_s = self.world_size.value, self.backward_ms.value / 1000
-        self.measured = run = run_overlap(self.model.value, *caps[self.rule.value], ranks, self.link, backward_s)
-        numbers = self._show({"predicted": run.predicted, "measured": run.measured}, run.note)
-        self.numbers.value = table_html(numbers, index=True)
+        rule, ranks, backward_s = self.rule.value, self.world_size.value, self.backward_ms.value / 1000
+        cap_mb, first_cap_mb = (self.cap_mb.value, self._first_cap_mb) if rule == ASSIGN else (RULES[rule], None)
+        self.measured = run = run_overlap(self.model.value, cap_mb, first_cap_mb, ranks, self.link, backward_s)
+        self._show({"predicted": run.predicted, "measured": run.measured}, run.note)
         return run.sentence()
 
 
 _LOOK: dict[str, Any] = {"style": {"description_width": "90px"}, "layout": {"width": "auto"}}
-
-
-def _dropdown(description: str, options: Any, value: Any) -> ipywidgets.Dropdown:
-    return ipywidgets.Dropdown(options=options, value=value, description=description, **_LOOK)
-
-
-def _sizes(description: str, caps: set[float], value: float) -> ipywidgets.SelectionSlider:
-    options = [(f"{cap:g} MiB" if cap else "as the others", cap) for cap in sorted(caps)]
-    return ipywidgets.SelectionSlider(options=options, value=value, description=description, **_LOOK)
-
-
 _STEPS = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)  # of each power of ten
 
 
-def _log_slider(
-    description: str, value: float, powers: tuple[int, int], unit: str, others: Iterable[float] = ()
-) -> ipywidgets.SelectionSlider:
-    """Return a slider over powers of ten, with ``value`` and ``others`` among its steps.
+def _slider(description: str, text: Callable[[float], str], *values: float) -> ipywidgets.SelectionSlider:
+    """Return a slider over ``values``, of which the first is chosen; ``text`` says each."""
+    options = [(text(value), value) for value in sorted({*values})]
+    return ipywidgets.SelectionSlider(options=options, value=values[0], description=description, **_LOOK)
+
+
+def _size(cap_mb: float) -> str:
+    return f"{cap_mb:g} MiB" if cap_mb else "as the others"
+
+
+def _log_slider(description: str, unit: str, powers: tuple[int, int], *values: float) -> ipywidgets.SelectionSlider:
+    """Return a slider over powers of ten and ``values``, of which the first is chosen.
 
     ipywidgets has one of its own, which moves what it is given to the nearest step.
     """
-    grid = {step * 10.0**power for power in range(*powers) for step in _STEPS} | {10.0 ** powers[1]}
-    options = [
-        (f"{each:,.0f} {unit}" if each >= 1000 else f"{each:.3g} {unit}", each)
-        for each in sorted(grid | {value, *others})
-    ]
-    return ipywidgets.SelectionSlider(options=options, value=value, description=description, **_LOOK)
+    grid = [step * 10.0**power for power in range(*powers) for step in _STEPS]
+
+    def text(value: float) -> str:
+        return f"{value:,.0f} {unit}" if value >= 1000 else f"{value:.3g} {unit}"
+
+    return _slider(description, text, *values, *grid, 10.0 ** powers[1])
 
 
 def _numbers_of(one: Reduction, axis: TimeAxis) -> dict[str, str]:

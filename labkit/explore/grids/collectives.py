@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from labkit.base.texts import listed
@@ -11,7 +9,7 @@ from labkit.draw.cells import Cell, cell_panel
 from labkit.draw.panel import Panel
 from labkit.explore.grids.ring_panel import chunk_word, ranks_in
 from labkit.explore.grids.rings import check_ranks
-from labkit.explore.grids.tagged_tensor import parts_in, tagged_tensor
+from labkit.explore.grids.tagged_tensor import parts_in
 from labkit.explore.rank_run import run_on_ranks
 
 MOST_RANKS = 8
@@ -34,41 +32,11 @@ def seen_collectives(world_size: int = 4) -> dict[str, Panel]:
     Raises TypeError or ValueError for fewer than 2 or more than 8 ranks, and what
     :func:`labkit.launch.launch` raises.
     """
+    from labkit.explore.grids.collectives_rank import observe_collectives
+
     check_ranks(world_size, MOST_RANKS)
-    seen = run_on_ranks(_observe, world_size=world_size, tasks=[]).values
+    seen = run_on_ranks(observe_collectives, [*SEVEN], world_size=world_size).values
     return {name: _panel(name, [rank[name] for rank in seen]) for name in SEVEN}
-
-
-def _observe() -> dict[str, Any]:
-    """Return for each collective what this rank gives and what it gets, as [2, chunk, …]."""
-    import torch
-    import torch.distributed as dist
-
-    from labkit.launch import device
-
-    rank, n = dist.get_rank(), dist.get_world_size()
-    whole, root = tagged_tensor(rank, n).to(device()), rank == 0
-    nothing = torch.zeros_like(whole)
-    part = nothing.clone()
-    part[rank] = whole[rank]  # what a rank has that has a part only
-
-    gave = dict.fromkeys(SEVEN, whole) | {"gather": part, "all_gather": part}
-    if not root:
-        gave |= {"broadcast": nothing, "scatter": nothing}
-    in_place = ("broadcast", "reduce", "all_reduce")
-    got = {name: (whole if name in in_place else nothing).clone() for name in SEVEN}
-
-    dist.broadcast(got["broadcast"], src=0)
-    dist.scatter(got["scatter"][rank], list(whole) if root else None, src=0)
-    dist.gather(whole[rank], list(got["gather"]) if root else None, dst=0)
-    dist.all_gather(list(got["all_gather"]), whole[rank])
-    dist.reduce(got["reduce"], dst=0)
-    dist.reduce_scatter(got["reduce_scatter"][rank], list(whole))
-    dist.all_reduce(got["all_reduce"])
-
-    if not root:
-        got["reduce"] = nothing
-    return {name: torch.stack([gave[name], got[name]]).cpu().numpy() for name in SEVEN}
 
 
 def _panel(name: str, seen: list[np.ndarray]) -> Panel:

@@ -12,8 +12,6 @@ from labkit.cost.memory import ADAM_BYTES, GIB, GPT3_SIZES, GRADIENT_BYTES, VOCA
 from labkit.draw.cells import Cell, cell_panel
 from labkit.draw.panel import Panel
 from labkit.explore.grids.rings import digits, in_units
-from labkit.explore.rank_run import run_on_ranks
-from labkit.todo import TodoError
 
 KINDS = {"weights": WEIGHT_BYTES, "gradients": GRADIENT_BYTES, "optimizer state": ADAM_BYTES}
 N_STAGES, MOST_RANKS = 2, 4
@@ -101,27 +99,6 @@ def stage_parameters(size: Size, tied: bool) -> list[int]:
     norm, copy = 2 * size.width, 0 if tied else VOCABULARY * size.width
     first = parameters(size.layers // N_STAGES, size.width) - norm
     return [first, parameters(size.layers, size.width) - first + copy]
-
-
-def kept_in_ranks() -> list[Kept]:
-    """Return what real ranks kept of a small model after one step in each setting.
-
-    Pipelines are run by the reader's own ScheduledPipeline (pipe.5). Raises NotImplementedError
-    while that is to do, and what :func:`labkit.launch.launch` raises.
-    """
-    from labkit.explore.grids.placement_rank import weigh
-
-    stages = [setting.stages for setting in SETTINGS]
-    try:
-        seen = run_on_ranks(weigh, stages, world_size=MOST_RANKS, tasks=["pipe.5"], backend="gloo").values
-    except TodoError as error:
-        raise NotImplementedError(f"{error}. Once written, it trains a small model here") from None
-    return [
-        Kept(number, rank, *weight)
-        for number in range(len(SETTINGS))
-        for rank in range(MOST_RANKS)
-        for weight in seen[rank][number]
-    ]
 
 
 def agree(kept: Sequence[Kept]) -> bool:

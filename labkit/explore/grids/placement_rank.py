@@ -12,23 +12,24 @@ from torch import nn
 from torch.distributed.algorithms.model_averaging.utils import average_parameters
 from torch.nn.functional import mse_loss
 
+from labkit.explore.grids.placement_map import SETTINGS, Kept
 from labkit.pipe import ScheduledPipeline
 from labkit.schedule import gpipe
 
 WIDTH, ROWS = 256, 8
-Weight = tuple[int, str, int, int, str]  # stage, what it is, parameters, bytes, digest
 
 
-def weigh(settings: Sequence[Sequence[Sequence[int]]]) -> list[list[Weight]]:
-    """Return what this rank keeps after a step in each setting: nothing where it takes no part.
+def weigh() -> list[Kept]:
+    """Return what this rank keeps after a step in each setting: nothing where it takes no part."""
+    return [kept for number, setting in enumerate(SETTINGS) for kept in _one_setting(number, setting.stages)]
 
-    ``settings[i][rank]`` are the stages of a rank. Those of one pipeline have neighbouring numbers;
-    ranks with the same stages see different samples, and average their gradients.
+
+def _one_setting(number: int, stages: Sequence[tuple[int, ...]]) -> list[Kept]:
+    """Return what this rank keeps after a step in a setting.
+
+    ``stages[rank]`` are those of a rank. Those of one pipeline have neighbouring numbers; ranks
+    with the same stages see different samples, and average their gradients.
     """
-    return [_one_setting([tuple(own) for own in stages]) for stages in settings]
-
-
-def _one_setting(stages: Sequence[tuple[int, ...]]) -> list[Weight]:
     rank, ranks, length = dist.get_rank(), range(len(stages)), len(set(stages))
     pipelines = [list(ranks[first : first + length]) for first in ranks[::length]]
     replicas = [[each for each in ranks if stages[each] == own] for own in sorted(set(stages))]
@@ -47,7 +48,10 @@ def _one_setting(stages: Sequence[tuple[int, ...]]) -> list[Weight]:
         average_parameters(gradients, own_replicas)
     optimizer.step()
     return [
-        weight for number, part in zip(stages[rank], parts, strict=True) for weight in _weights(number, part, optimizer)
+        Kept(number, rank, stage, name, count, sum(tensor.nbytes for tensor in tensors), _digest(tensors))
+        for stage, part in zip(stages[rank], parts, strict=True)
+        for count in [sum(parameter.numel() for parameter in part.parameters())]
+        for name, tensors in _tensors(part, optimizer).items()
     ]
 
 
@@ -56,15 +60,14 @@ def _stage(number: int) -> nn.Module:
     return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH))
 
 
-def _weights(stage: int, part: nn.Module, optimizer: torch.optim.Optimizer) -> list[Weight]:
+def _tensors(part: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, list[Any]]:
     parameters = list(part.parameters())
-    kinds: dict[str, list[Any]] = {
+    return {
         "weights": parameters,
         "gradients": [parameter.grad for parameter in parameters],
         "optimizer state": [tensor for parameter in parameters for tensor in optimizer.state[parameter].values()],
     }
-    count, weights = sum(parameter.numel() for parameter in parameters), []
-    for name, tensors in kinds.items():
-        digest = hashlib.sha256(b"".join(tensor.detach().numpy().tobytes() for tensor in tensors)).hexdigest()
-        weights.append((stage, name, count, sum(tensor.nbytes for tensor in tensors), digest))
-    return weights
+
+
+def _digest(tensors: Sequence[torch.Tensor]) -> str:
+    return hashlib.sha256(b"".join(tensor.detach().numpy().tobytes() for tensor in tensors)).hexdigest()

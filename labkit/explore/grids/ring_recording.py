@@ -7,13 +7,17 @@ whatever passes by, and whatever a rank holds, tells which parts have been added
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from graphlib import TopologicalSorter
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from labkit.explore.grids.rings import RingTrace, check_ranks, messages_of, moved_before
-from labkit.explore.grids.tagged_tensor import parts_in, tagged_tensor
+from labkit.explore.grids.tagged_tensor import parts_in
 from labkit.explore.rank_run import run_on_ranks
+
+if TYPE_CHECKING:
+    from labkit.explore.grids.ring_rank import Call, RankLog
 
 TIMEOUT_S = 20.0
 YOURS = "yours"
@@ -23,72 +27,24 @@ class RingError(RuntimeError):
     """The reader's ring cannot be shown, for the reason that the message gives."""
 
 
-class _Call(NamedTuple):
-    """A call as a rank saw it: of which kind, with which peer, after the end of which earlier ones.
-
-    ``held`` is the rank's tensor before it, and ``message`` what it sends, if it sends.
-    """
-
-    name: str
-    n_bytes: int
-    peer: int | None
-    after: list[int]
-    held: np.ndarray
-    message: np.ndarray | None
-
-
-class _Log(NamedTuple):
-    """What one rank did: its calls, and its tensor in the end."""
-
-    calls: list[_Call]
-    final: np.ndarray
-
-
 def record_ring(world_size: int = 4, ring: Callable[[Any], object] | None = None) -> RingTrace:
     """Return what ``labkit.dp.ring_all_reduce`` does, or ``ring``, as seen in so many real ranks.
 
-    Raises RingError where dp.5 is still to do, raises or does not end; TypeError or ValueError for
-    a number of ranks that cannot be shown.
+    Raises RingError where that raises or does not end; TodoError while dp.5 is to do; TypeError or
+    ValueError for a number of ranks that cannot be shown.
     """
     check_ranks(world_size)
     from labkit.check.failure import WAITS_FOR_RANKS, Source, stopped_by
+    from labkit.explore.grids.ring_rank import log_ring
     from labkit.launch import LaunchTimeout, RankError
-    from labkit.todo import TodoError, task_file
+    from labkit.todo import task_file
 
-    tasks = ["dp.5"] if ring is None else []
+    options: dict[str, Any] = {"world_size": world_size, "backend": "gloo", "timeout_s": TIMEOUT_S}
     try:
-        run = run_on_ranks(_observe, ring, world_size=world_size, tasks=tasks, backend="gloo", timeout_s=TIMEOUT_S)
-    except TodoError as error:
-        raise RingError(f"{error}. Once it is written, its steps can be recorded here") from None
+        return trace_from_logs(run_on_ranks(log_ring, ring, tasks=[] if ring else ["dp.5"], **options).values)
     except (RankError, LaunchTimeout) as error:
         source = Source(task_file("dp.5"), ["_exchange"])
         raise RingError(f"ring_all_reduce: {stopped_by(error, source, WAITS_FOR_RANKS)}") from None
-    return trace_from_logs(run.values)
-
-
-def _observe(ring: Callable[[Any], object] | None) -> _Log:
-    """Run the ring in this rank on a tensor that says whose its parts are, and log its calls."""
-    import torch.distributed as dist
-
-    from labkit.check.calls import recorded
-
-    if ring is None:
-        from labkit import dp
-
-        ring = dp.ring_all_reduce
-    held = tagged_tensor(dist.get_rank(), dist.get_world_size())
-    begun: list[Any] = []
-    calls: list[_Call] = []
-
-    def look(call: Any, tensors: Any) -> None:
-        message = tensors[0].detach().flatten().float().numpy().copy() if call.name == "send" else None
-        ended = [number for number, earlier in enumerate(begun) if earlier.waits]
-        calls.append(_Call(call.name, call.bytes, call.peer, ended, held.numpy().copy(), message))
-        begun.append(call)
-
-    with recorded(look):
-        ring(held.view(-1))
-    return _Log(calls, held.numpy().copy())
 
 
 # --- from what the ranks saw to steps -------------------------------------------------------------
@@ -97,7 +53,7 @@ _End = tuple[int, int]  # of a message: a rank, and the number of its call
 _Message = tuple[_End, _End]  # sent, received
 
 
-def trace_from_logs(logs: Sequence[_Log]) -> RingTrace:
+def trace_from_logs(logs: Sequence[RankLog]) -> RingTrace:
     """Return what the ranks saw, in steps.
 
     A message is in the first step in which it can be: after all whose end its sender or its
@@ -118,15 +74,18 @@ def trace_from_logs(logs: Sequence[_Log]) -> RingTrace:
         held = next((call.held for i, call in calls if step_of.get((rank, i), -1) >= step), logs[rank].final)
         states[step, rank] = [parts_in(chunk, held[chunk]) for chunk in range(n)]
     sends = [logs[rank].calls[i] for (rank, i), _ in messages]
-    ends = [(step, source, target) for ((source, _), (target, _)), step in zip(messages, steps, strict=True)]
-    rows = [(*end, chunk) for end, send in zip(ends, sends, strict=True) for chunk in _chunks(send, n)]
-    _, sources, targets = zip(*ends, strict=True)
+    sources, targets = ([end[side][0] for end in messages] for side in (0, 1))
+    rows = [
+        (step, source, target, chunk)
+        for step, source, target, send in zip(steps, sources, targets, sends, strict=True)
+        for chunk in _chunks(send, n)
+    ]
     tensors = [send.n_bytes / (4 * n**3) for send in sends]
     out, into = (moved_before(steps, ranks, tensors, states.shape[:2]) for ranks in (sources, targets))
     return RingTrace(YOURS, n, states, messages_of(rows), out, into)
 
 
-def _messages(logs: Sequence[_Log]) -> list[_Message]:
+def _messages(logs: Sequence[RankLog]) -> list[_Message]:
     """Return the messages: the k-th from a rank to another is the k-th that this one takes."""
 
     def calls(rank: int, name: str, peer: int) -> list[_End]:
@@ -139,22 +98,20 @@ def _messages(logs: Sequence[_Log]) -> list[_Message]:
     ]
 
 
-def _steps(messages: Sequence[_Message], logs: Sequence[_Log]) -> list[int]:
+def _steps(messages: Sequence[_Message], logs: Sequence[RankLog]) -> list[int]:
     """Return the step of each message, from 0 on."""
-    number = {call: i for i, message in enumerate(messages) for call in message}
+    number = {end: i for i, message in enumerate(messages) for end in message}
     causes = [
         {number[rank, ended] for rank, i in message for ended in logs[rank].calls[i].after if (rank, ended) in number}
         for message in messages
     ]
     steps = [0] * len(messages)
-    for _ in messages:  # a longer chain of messages there cannot be
-        before, steps = steps, [max((steps[cause] + 1 for cause in earlier), default=0) for earlier in causes]
-        if steps == before:
-            break
+    for i in TopologicalSorter(dict(enumerate(causes))).static_order():
+        steps[i] = max((steps[cause] + 1 for cause in causes[i]), default=0)
     return steps
 
 
-def _chunks(call: _Call, n: int) -> list[int]:
+def _chunks(call: Call, n: int) -> list[int]:
     """Return which chunks a call sends, found by what is in them; none for other sizes."""
     if call.message is None or call.message.size % n**2:
         return []

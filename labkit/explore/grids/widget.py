@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 import ipywidgets
 import pandas as pd
 from ipywidgets import Dropdown, IntSlider, ToggleButtons, Widget
+from matplotlib.figure import Figure
 
 from labkit.base.texts import listed
 from labkit.cost.memory import GPT3_SIZES
@@ -22,22 +24,25 @@ from labkit.explore.grids.placement_map import SETTINGS, kept_of_size
 from labkit.explore.grids.ring_panel import MOST_NAMED, ring_panel, step_titles, verdict
 from labkit.explore.grids.ring_recording import YOURS, RingError, record_ring
 from labkit.explore.grids.rings import ALGORITHMS, MOST_RANKS, RingTrace, in_units, simulate_ring
+from labkit.explore.rank_run import run_on_ranks
 from labkit.explore.static_fallback import StaticForm
 from labkit.explore.timeline import Timeline
 
 
 class GridView(NamedTuple):
-    """What an explorer of grids shows: panels with their alt text and note, a table, a static form.
+    """What an explorer of grids shows: panels with their alt text and note, and a table.
 
-    ``options`` are what can be chosen now in some of the controls.
+    ``figure()`` is what stands for it in print, with an alt text of its own if ``printed_alt`` is
+    one. ``options`` are what can be chosen now in some of the controls.
     """
 
     panels: Sequence[Panel]
     alt: str
     table: pd.DataFrame
-    static_form: Callable[[], StaticForm]
+    figure: Callable[[], Figure]
     note: str = ""
     options: Mapping[str, list[Any]] = {}
+    printed_alt: str = ""
 
 
 class GridExplorer(Explorer):
@@ -95,7 +100,8 @@ class GridExplorer(Explorer):
 
     def static_form(self) -> StaticForm:
         """Return what stands for it in print: the steps as small pictures, and the table."""
-        return self.shown.static_form()
+        shown = self.shown
+        return StaticForm(shown.figure(), shown.printed_alt or shown.alt, shown.table)
 
 
 # --- the ring -------------------------------------------------------------------------------------
@@ -143,19 +149,17 @@ def ring_view(recorded: RingTrace | None, ranks: int, size: int, way: str, besid
     )
     note = _NOTE if ranks <= MOST_NAMED else _NOTE_OF_MANY
 
-    def static_form() -> StaticForm:
-        across, *most = next(printed for n, printed in _PRINTED.items() if ranks <= n)
-        places: list[GridStep | None] = []
-        for trace, panel, n_printed in zip(chosen, panels, most, strict=False):
-            places += [None] * (-len(places) % across)
-            titles = step_titles(trace)
-            first, *others = _steps_to_print(trace.n_steps, n_printed)
-            places.append(GridStep(panel, first, f"{trace.name}: {titles[first]}"))
-            places += [GridStep(panel, step, titles[step]) for step in others]
-        chunks = [str(chunk) for chunk in range(ranks)]
-        return StaticForm(cell_figure(places, chunks, corner="chunk", across=across, note=note), alt, table)
-
-    return GridView(panels, alt, table, static_form, note, {"way": [*traces], "beside": [NOTHING, *traces]})
+    across, *most = next(printed for n, printed in _PRINTED.items() if ranks <= n)
+    places = list[GridStep | None]()
+    for trace, panel, n_printed in zip(chosen, panels, most, strict=False):
+        places += [None] * (-len(places) % across)
+        titles = step_titles(trace)
+        first, *others = _steps_to_print(trace.n_steps, n_printed)
+        places.append(GridStep(panel, first, f"{trace.name}: {titles[first]}"))
+        places += [GridStep(panel, step, titles[step]) for step in others]
+    chunks = list(map(str, range(ranks)))
+    figure = partial(cell_figure, places, chunks, corner="chunk", across=across, note=note)
+    return GridView(panels, alt, table, figure, note, {"way": [*traces], "beside": [NOTHING, *traces]})
 
 
 def _bytes_table(traces: Iterable[RingTrace], size: int) -> pd.DataFrame:
@@ -210,18 +214,19 @@ def collectives_explorer(world_size: int = 4) -> GridExplorer:
     panels = seen_collectives(world_size)
     table = pd.DataFrame({"collective": list(SEVEN), "what it does": list(SEVEN.values())})
 
-    def static_form() -> StaticForm:
-        places: list[GridStep | None] = []
-        for name, panel in panels.items():
-            places += [GridStep(panel, 0, name), GridStep(panel, 1, "→ after", first=world_size + 1)]
-        chunks = [str(chunk) for chunk in range(world_size)]
-        across, cell_in = 6 if world_size <= 5 else 4, 0.28 if world_size > 3 else 0.4  # room for the longest name
-        figure = cell_figure(places, chunks, corner="chunk", across=across, cell_in=cell_in, note=_NUMBERS)
-        return StaticForm(figure, f"Seven collectives on {world_size} ranks, before and after: {listed(SEVEN)}.", table)
+    places = [
+        place
+        for name, panel in panels.items()
+        for place in (GridStep(panel, 0, name), GridStep(panel, 1, "→ after", first=world_size + 1))
+    ]
+    chunks = list(map(str, range(world_size)))
+    across, cell_in = 6 if world_size <= 5 else 4, 0.28 if world_size > 3 else 0.4  # room for the longest name
+    figure = partial(cell_figure, places, chunks, corner="chunk", across=across, cell_in=cell_in, note=_NUMBERS)
+    printed_alt = f"Seven collectives on {world_size} ranks, before and after: {listed(SEVEN)}."
 
     def view(_: None, collective: str) -> GridView:
         alt = f"{collective}, before and after. {SEVEN[collective]}"
-        return GridView([panels[collective]], alt, table, static_form, _NUMBERS)
+        return GridView([panels[collective]], alt, table, figure, _NUMBERS, printed_alt=printed_alt)
 
     buttons = ToggleButtons(options=list(SEVEN), description="collective")
     return GridExplorer(view, {"collective": buttons}, with_table=False)
@@ -256,21 +261,28 @@ def placement_view(recorded: Sequence[placement.Kept] | None, model: str) -> Gri
     settings = [setting.name for setting in SETTINGS]
     alt = f"Which rank keeps which part of {title}, in bytes: {listed(settings)}. Only stages make it less."
 
-    def static_form() -> StaticForm:
-        steps = [GridStep(panel, step, name) for step, name in enumerate(settings)]
-        columns, note = ["\n".join(words) for words in placement.COLUMNS], f"{panel.title}: {panel.facts}."
-        return StaticForm(cell_figure(steps, columns, across=2, cell_in=0.62, note=note), alt, table)
-
+    steps = [GridStep(panel, step, name) for step, name in enumerate(settings)]
+    columns, note = ["\n".join(words) for words in placement.COLUMNS], f"{panel.title}: {panel.facts}."
+    figure = partial(cell_figure, steps, columns, across=2, cell_in=0.62, note=note)
     options = [size.name for size in GPT3_SIZES] + [SMALL] * bool(recorded)
-    return GridView([panel], alt, table, static_form, options={"model": options})
+    return GridView([panel], alt, table, figure, options={"model": options})
+
+
+def kept_in_ranks() -> list[placement.Kept]:
+    """Return what real ranks kept of a small model after one step in each setting.
+
+    Pipelines are run by the reader's own ScheduledPipeline. Raises TodoError while pipe.5 is to do,
+    and what :func:`labkit.launch.launch` raises.
+    """
+    from labkit.explore.grids.placement_rank import weigh
+
+    seen = run_on_ranks(weigh, world_size=placement.MOST_RANKS, tasks=["pipe.5"], backend="gloo").values
+    return sorted(itertools.chain(*seen), key=lambda each: each[:2])
 
 
 def _train(explorer: GridExplorer) -> str:
     """Train a small model for a step in each setting, show what the ranks kept, and say so."""
-    try:
-        kept = placement.kept_in_ranks()
-    except NotImplementedError as error:
-        return str(error)
+    kept = kept_in_ranks()
     explorer.show_recorded(kept, "model", SMALL)
     same = "the same weights" if placement.agree(kept) else "different weights: point at a cell to see where"
     return f"Four real ranks took a step in each setting. After it, ranks with the same stage have {same}."

@@ -27,7 +27,6 @@ from labkit.explore.static_fallback import StaticForm
 from labkit.explore.timeline import Timeline
 from labkit.schedule import Schedule, find_dependencies
 from labkit.simulate.replay import Replay, replay_events
-from labkit.todo import TodoError
 
 UNITS = "time (units)"
 
@@ -152,10 +151,7 @@ class ScheduleExplorer(Explorer):
 
     def _run(self) -> str:
         """Do what the button does, and return what is to be said then."""
-        try:
-            runs = self.run()
-        except TodoError as error:
-            return f"{error}. Real ranks run a schedule with your own ScheduledPipeline: fill in {error.task} first."
+        runs = self.run()
         if self.runs is not runs:
             return "The controls have moved while it ran, so the run is not shown: run again."
         return self._notes()

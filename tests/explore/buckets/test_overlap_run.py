@@ -28,7 +28,7 @@ def test_on_the_stand_in_a_small_model_takes_the_whole_ones_time_in_proportion(w
 @pytest.mark.parametrize(("cap_mb", "first_cap_mb"), [(25, 1), (1e6, None), (1e-6, None)], ids=["dp.6", "one", "each"])
 def test_a_run_has_the_readers_buckets_and_each_leaves_once_it_is_full_and_in_order(cap_mb, first_cap_mb):
     run = run_overlap("mlp", cap_mb, first_cap_mb, 2, Link(20e-6, 10e9), backward_s=0.01)
-    small = predicted_gradients("mlp", narrow=True)
+    small = run.measured.gradients
     shrink = small.n_bytes / predicted_gradients("mlp").n_bytes
     expected = make_buckets(
         small.sizes_bytes, cap_mb=shrink * cap_mb, first_cap_mb=first_cap_mb and shrink * first_cap_mb

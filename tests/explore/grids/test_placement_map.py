@@ -9,11 +9,11 @@ from labkit.explore.grids.placement_map import (
     KINDS,
     SETTINGS,
     agree,
-    kept_in_ranks,
     kept_of_size,
     placement_panel,
     placement_table,
 )
+from labkit.explore.grids.widget import kept_in_ranks
 
 SIZES = {size.name: size for size in memory.GPT3_SIZES}
 

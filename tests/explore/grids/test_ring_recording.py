@@ -102,5 +102,5 @@ def test_what_cannot_be_shown_is_said_in_a_sentence(ring, reason):
 def test_an_unfilled_task_starts_no_rank(monkeypatch):
     monkeypatch.setattr(todo, "missing", lambda name: f"TODO {name}: labkit/dp.py, line 42")
     monkeypatch.setattr("labkit.launch.launch", None)
-    with pytest.raises(RingError, match=r"TODO dp.5: labkit/dp.py, line 42. Once it is written"):
+    with pytest.raises(todo.TodoError, match=r"TODO dp.5: labkit/dp.py, line 42"):
         record_ring(4)
