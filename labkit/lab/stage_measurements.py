@@ -38,7 +38,7 @@ def time_cuts(
     cuts: Sequence[Sequence[nn.Module]],
     modules: nn.Sequential,
     micro_batches: Sequence[torch.Tensor],
-    rounds: int = 7,
+    rounds: int = 11,
 ) -> None:
     """Let ``cuts`` of one model take turns; before each round its single modules are timed again.
 
