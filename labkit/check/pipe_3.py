@@ -15,6 +15,7 @@ from labkit.check.harness import Finding, TaskClaims
 
 MEET_S = 5.0  # tasks that run at the same time meet by then, on a busy machine too; only others wait for so long
 SLOW_S = 0.3  # how long a slow stage goes on, unless compute comes back before
+RECORDED = ("forward", "queued", "result waits")  # of a task: its call, and its waits before and after
 AT_ONCE = [(1, 1), (0, 2), (2, 0)]  # the third clock of forward, in no special order
 
 
@@ -61,14 +62,16 @@ class Case(NamedTuple):
         """Return the micro-batches after compute and what was recorded, or output and gradients."""
         import torch
 
+        from labkit.parallel.worker import watch_queues
         from labkit.trace import Recorder
 
         if self.schedule:
             batches, recorder = list(x.split(1)), Recorder()
             recorder.start()
-            with torch.no_grad():
+            with torch.no_grad(), watch_queues():
                 model.compute(batches, list(self.schedule))
-            spans = sorted(row[3:5] for row in recorder.finish() if row[1] == "forward")
+            rows = recorder.finish()
+            spans = {name: sorted([row[3:5] for row in rows if row[1] == name], key=str) for name in RECORDED}
             kept = any(getattr(batch, "requires_grad", False) for batch in batches)
             return {"batches": list(map(_described, batches)), "kept": kept, "spans": spans}
         y = model(x.requires_grad_())
@@ -162,9 +165,11 @@ def results_take_their_places(case: Case, seen: Any) -> Finding:
 @TASK.claim(CLOCKS, after=[compute_does_its_schedule])
 def tasks_have_their_numbers(case: Case, seen: Any) -> Finding:
     """A task is recorded as what it is: stage j, micro-batch i."""
-    found, expected = list(map(tuple, seen["spans"])), sorted((j, i) for i, j in case.schedule or ())
-    why = "Timelines are drawn of what is recorded: give run_stage both numbers"
-    return found != expected and f"it was recorded as (stage, micro_batch) {found}, expected {expected}. {why}"
+    expected = sorted((j, i) for i, j in case.schedule or ())
+    why = "Timelines are drawn of what is recorded: give run_stage both numbers, by their names"
+    for name in RECORDED:
+        if (found := list(map(tuple, seen["spans"][name]))) != expected:
+            return f"its span {name!r} was recorded as (stage, micro_batch) {found}, expected {expected}. {why}"
 
 
 @TASK.claim(BATCHES, after=[results_take_their_places])

@@ -35,9 +35,9 @@ from labkit.course.glossary import link_terms, unlinked
 from labkit.guesses.store import KEPT
 
 MOST_CODE_CELLS = 25  # of a notebook's thread
-MOST_FURTHER_CELLS = 15  # of what follows the heading "Going further"
+MOST_FURTHER_CELLS = 10  # of what follows the heading "Going further"
 MEDIAN_LINES = 6
-MOST_LINES = 20
+MOST_LINES = 12
 CELL_TIMEOUT_S = 300
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 TAKEN_OUT = "nbval-ignore-output"  # the tag of a cell whose outputs the student edition leaves out

@@ -125,12 +125,16 @@ def queue_panel(events: pd.DataFrame) -> Panel:
 
 
 def queue_timeline(events: pd.DataFrame) -> Timeline:
-    """Return recorded queues as a picture to step through. Raises ValueError as queue_table."""
+    """Return recorded queues as a picture to step through. Raises ValueError as queue_table.
+
+    Where there is no widget, its table has a row a stage: what its tasks waited in all.
+    """
     from labkit.draw.painter import panel_figure
     from labkit.explore.static_fallback import StaticForm
     from labkit.explore.timeline import Timeline
 
     panel, table = queue_panel(events), queue_table(events)
+    waited = table.groupby("stage")[["queued, ms", "computing, ms", "result waits, ms"]].sum()
     axis, note = time_axis(float(panel.bars["right"].max())), emulated(events)
     n_stages, n_micro = table["stage"].nunique(), table["micro_batch"].nunique()
     alt = (
@@ -138,7 +142,7 @@ def queue_timeline(events: pd.DataFrame) -> Timeline:
         "once all of its clock are done."
     )
     timeline = Timeline.of([panel], alt=alt, time=axis, note=note)
-    timeline.static_form = lambda: StaticForm(panel_figure([(panel, axis)], note), alt, table)
+    timeline.static_form = lambda: StaticForm(panel_figure([(panel, axis)], note), alt, waited)
     return timeline
 
 

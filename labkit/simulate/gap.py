@@ -24,13 +24,15 @@ def explain_gap(ideal: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
     one step changes the makespan. The steps go cause by cause, and within a cause stage by stage:
 
     ===============  ===============================================================================
-    imbalance_s      the stage's ops take as long as when nothing disturbs them: as its fastest
-                     forward, its fastest …
+    imbalance_s      the stage's ops take as long as is typical of them: its forwards as long as
+                     their median, its backwards …
     communication_s  what the stage's ops get from other ranks takes as long to arrive as it did
     overhead_s       between two ops of the stage's rank passes as much time as it did
-    core_s           the stage's ops take as long as they did: beyond the fastest, they waited for a
-                     core (or a clock)
+    core_s           the stage's ops take as long as they did: beyond their median, they waited for
+                     a core (or a clock)
     ===============  ===============================================================================
+
+    The median is taken on both sides, so noise that leaves it alone is no imbalance.
 
     **The order matters.** A second that is lost twice, because a slow stage hides a slow hop, is
     counted once, with the cause that comes first; and what makes a stage faster, or fills time that
@@ -63,7 +65,7 @@ def _differences(ideal: Replay, happened: Replay) -> np.ndarray:
     was, became = attribute_delays(ideal), attribute_delays(happened)
     now = {"duration_s": ideal.duration_s, "transfer_s": was.transfer_s, "overhead_s": was.overhead_s}
     steps = (
-        ("duration_s", ideal.duration_s + _undisturbed(happened) - _undisturbed(ideal)),
+        ("duration_s", ideal.duration_s + _typical(happened) - _typical(ideal)),
         ("transfer_s", became.transfer_s),
         ("overhead_s", became.overhead_s),
         ("duration_s", happened.duration_s),
@@ -79,10 +81,10 @@ def _differences(ideal: Replay, happened: Replay) -> np.ndarray:
     return cells
 
 
-def _undisturbed(run: Replay) -> np.ndarray:
-    """Return for each op how long the fastest of its stage and kind took, in seconds."""
+def _typical(run: Replay) -> np.ndarray:
+    """Return for each op the median seconds of those of its stage and kind."""
     kinds = pd.Series([(op.stage, op.kind) for op in run.dependencies.ops])
-    return pd.Series(run.duration_s).groupby(kinds).transform("min").to_numpy()
+    return pd.Series(run.duration_s).groupby(kinds).transform("median").to_numpy()
 
 
 def _makespan(run: Replay, duration_s: np.ndarray, transfer_s: np.ndarray, overhead_s: np.ndarray) -> float:

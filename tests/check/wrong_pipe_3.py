@@ -43,6 +43,10 @@ WRONG = {
             "(stage, micro_batch) [(1, 1), (2, 0)]",
             (TASK, TASK.replace("stage=j, micro_batch=i", "stage=i, micro_batch=j")),
         ),
+        "numbers by position": (
+            "'queued' was recorded as (stage, micro_batch) [(None, None)]",
+            (TASK, TASK.replace("stage=j, micro_batch=i", "j, i")),
+        ),
     },
     None: {
         "closes itself": ("(8, 1) with split_size=2: it raised", (OUTPUT, f"self.close() or {OUTPUT}")),
@@ -78,7 +82,6 @@ WRONG = {
 }
 RIGHT = {
     "handed out from the last to the first": [
-        (TASK, "Task(lambda i=i, j=j: run_stage(self.partitions[j], batches[i], self.devices[j], j, i))"),
         (PUT, ""),
         (WAIT, LATER),
     ],

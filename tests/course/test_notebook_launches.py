@@ -24,7 +24,7 @@ COMPARED_WITH_NOTHING = {
     "01_shards": {"own_shard", "steps", "accuracy"},  # three ranks, and positions in a list
     "02_collectives": {"hold"},  # three ranks, and what each holds
     "05_gradient_sync": {"five_steps", "digits_quietly"},  # four ranks with each other; another model
-    "08_clock_cycles": {"time_stage"},  # what recomputing costs one rank
+    "08_clock_cycles": {"time_recomputation"},  # what recomputing costs one rank
     "09_pipe": {"do_twice", "watch_queues"},  # threads of one rank, on the CPU
 }
 

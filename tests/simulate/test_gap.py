@@ -121,9 +121,27 @@ def test_the_first_op_of_a_rank_waited_for_its_input_however_long_the_pauses_are
 
 
 def test_a_disturbed_op_that_nobody_waits_for_is_no_loss():
-    schedule = one_f_one_b(3, 2)
+    schedule = one_f_one_b(3, 3)
     times = play(schedule, lambda op: at_stage(UNIT, op) + 0.5 * (op == Op("F", 0, 1)))
     assert losses(explain_gap(simulate(schedule), table_of(schedule, times))) == {}
+
+
+@every_schedule
+@settings(deadline=None, max_examples=20)
+@given(random=st.randoms(use_true_random=False), slower=st.sampled_from([1.0, 1.5]))
+def test_noise_around_the_median_is_no_imbalance_and_hides_none(schedule, random, slower):
+    """Each stage's ops come in pairs, one faster and one slower than the median by as much."""
+    n_pairs, noise = schedule.n_micro // 2, {}
+    for stage, kind in sorted({(op.stage, op.kind) for op in ops_of(schedule)}):
+        drawn = [random.uniform(0.0, 0.3) for _ in range(n_pairs)]
+        for i, add in enumerate(random.sample([sign * each for each in drawn for sign in (-1, 1)], 2 * n_pairs)):
+            noise[Op(kind, stage, i)] = add
+    exact = {op: slower * at_stage(UNIT, op) for op in noise}
+    noisy = play(schedule, lambda op: exact[op] + noise[op])
+    quiet = explain_gap(simulate(schedule), table_of(schedule, play(schedule, exact.get)))
+    gap = explain_gap(simulate(schedule), table_of(schedule, noisy))
+    assert gap["imbalance_s"].tolist() == pytest.approx(quiet["imbalance_s"].tolist(), abs=1e-9)
+    assert (gap["imbalance_s"].sum() > 0) == (slower > 1)
 
 
 @every_schedule

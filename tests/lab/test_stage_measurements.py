@@ -1,0 +1,63 @@
+"""What is timed in turns in ranks is recorded under the names and numbers that notebooks read."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from torch import nn
+
+from labkit.lab.stage_measurements import kept_mb, take_turns, time_cuts, time_micro_batches, time_recomputation
+from labkit.launch import launch
+
+
+def test_autograd_keeps_what_backward_multiplies_by_each_storage_once_and_no_weight():
+    x, layer = torch.ones(1000, 100, requires_grad=True), nn.Linear(100, 100)
+    assert kept_mb(layer, x, layer.parameters()) == pytest.approx(0.4)  # x itself, 100,000 numbers of 4 bytes
+    assert kept_mb(lambda x: layer(x) * layer(x), x, layer.parameters()) == pytest.approx(1.2)  # x, and both factors
+    assert kept_mb(lambda x: x + 1, x, []) == 0
+
+
+def test_recomputing_keeps_the_input_alone_and_runs_the_stage_once_more_inside_backward():
+    stage = nn.Sequential(*(nn.Linear(50, 50) for _ in range(4)))
+    run = launch(time_recomputation, stage, torch.randn(200, 50), rounds=2, world_size=1)
+    assert run.values[0] == pytest.approx({"kept": 4 * 0.04, "recomputed": 0.04})
+    found, of_stage = Counter(run.events["name"]), "stage in {}, {}".format
+    assert found[of_stage("forward", "kept")] == found[of_stage("forward", "recomputed")] == 2
+    assert found[of_stage("backward", "recomputed")] == 2 and not found[of_stage("backward", "kept")]
+
+
+def note_call(stage, micro_batches, step):
+    print(step, len(stage), len(micro_batches), flush=True)
+
+
+def test_cuts_take_turns_and_single_modules_are_timed_before_each_round(capsys):
+    modules = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)))
+    cuts = [(modules[:at], modules[at:]) for at in (1, 2)]
+    run = launch(time_cuts, note_call, cuts, modules, [torch.ones(2, 4)] * 2, rounds=2)
+    spans = run.events[run.events["name"] == "module"]
+    assert Counter(spans["stage"]) == dict.fromkeys(range(3), 2 * 2 * 2)  # ranks, rounds, micro-batches
+    calls = Counter(line.split("]")[-1].strip() for line in capsys.readouterr().out.splitlines())
+    assert sum(calls.values()) == 2 * 4
+
+
+def two_ways():
+    return {"alone": lambda batch: batch, "both": lambda batch: 2 * batch}
+
+
+def test_only_the_way_that_all_take_part_in_runs_on_other_ranks():
+    run = launch(take_turns, two_ways, 3, together="both", rounds=2)
+    assert run.values == [{"alone": 3, "both": 6}, {"both": 6}]
+    assert Counter(zip(run.events["rank"], run.events["name"], strict=True)) == {
+        (0, "alone"): 2,
+        (0, "both"): 2,
+        (1, "both"): 2,
+    }
+
+
+def test_numbers_of_micro_batches_take_turns_by_step():
+    settings = {"n_layer": 2, "vocab_size": 64}
+    run = launch(time_micro_batches, settings, [(1, 4, 8), (2, 4, 8)], rounds=2)
+    forwards = run.events[run.events["name"] == "forward"]
+    assert forwards.groupby("step")["micro_batch"].nunique().tolist() == [1, 2, 1, 2]
