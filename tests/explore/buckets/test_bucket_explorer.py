@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from unittest import mock
 
 import pytest
@@ -125,12 +123,3 @@ def test_a_run_lays_the_measured_pass_under_the_predicted_one_until_a_slider_mov
     assert repr(kept).splitlines()[-1].startswith("[~ MLP with all widths ÷ 8")  # differs from machine to machine
     explorer.cap_mb.value = 100
     assert titles(explorer) == ["predicted"]
-
-
-# --- in print, and in a rank ----------------------------------------------------------------------
-
-
-def test_a_rank_that_trains_for_the_explorer_loads_no_widgets_and_draws_nothing():
-    code = "import sys; import labkit.explore.buckets.overlap_rank; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"ipywidgets", "anywidget", "matplotlib"} & set(done.stdout.split())

@@ -126,16 +126,6 @@ def test_a_wrong_answer_to_dp_6_gives_one_bucket_and_says_what_is_wrong():
     assert plan.note.startswith("assign_buckets (dp.6) is not right yet: ValueError: ") and "in no bucket" in plan.note
 
 
-def test_an_edited_rule_is_asked_again_though_the_function_is_the_same(monkeypatch):
-    def rule(sizes, cap, first):
-        return [[2, 1, 0]]
-
-    monkeypatch.setattr("labkit.dp.assign_buckets", rule)
-    assert make_buckets([4, 4, 4]).buckets == [[2, 1, 0]]
-    rule.__code__ = (lambda sizes, cap, first: [[2], [1], [0]]).__code__  # as %autoreload does
-    assert make_buckets([4, 4, 4]).buckets == [[2], [1], [0]]
-
-
 def test_rules_that_need_no_answer():
     assert make_buckets([4, 4, 4], ONE_BUCKET).buckets == [[2, 1, 0]]
     assert make_buckets([4, 4, 4], ONE_EACH).buckets == [[2], [1], [0]]
