@@ -90,7 +90,7 @@ STYLES: dict[str, Style] = {
     "more than the least": Style(_ORANGE, "xxx"),
     "weights": Style("#A9D3EC", ""),
     "gradients": Style(_ORANGE, "\\\\\\"),
-    "optimizer state": Style("#C4CAD0", "..."),
+    "optimizer state": Style("#C4CAD0", "---"),
     "master": Style(_GREEN, ""),
 }
 

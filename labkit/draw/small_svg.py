@@ -90,6 +90,6 @@ def _joined(children: Iterable[Element]) -> Iterator[Element]:
     for look, alike in itertools.groupby(children, lambda child: (child.tag, {**child.attrib, "d": ""})):
         first, *others = alike
         if look[0] == _PATH and others:
-            first.attrib["d"] += "".join(path.attrib["d"] for path in others)
+            first.attrib["d"] = "".join(path.attrib.get("d", "") for path in (first, *others))  # one may be of nothing
             others = []
         yield from (first, *others)

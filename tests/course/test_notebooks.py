@@ -326,9 +326,9 @@ WRONG = {
     "no autoreload": (lambda n: change(n, AUTORELOAD, source="%load_ext autoreload"), LACKS),
     "autoreload later": (lambda n: n.cells.append(n.cells.pop(1)), LACKS),
     "too many cells": (lambda n: add_cells(n, 20), "26 code cells, at most 25"),
-    "too many cells further on": (lambda n: add_further(n, 16), '16 code cells under "Going further", at most 15'),
+    "too many cells further on": (lambda n: add_further(n, 11), '11 code cells under "Going further", at most 10'),
     "another heading": (lambda n: add_further(n, 20, "### Going further"), "26 code cells, at most 25"),
-    "a long cell": (lambda n: add_cells(n, 1, "\n".join(["pass"] * 21)), "code cell 7: 21 lines, at most 20"),
+    "a long cell": (lambda n: add_cells(n, 1, "\n".join(["pass"] * 13)), "code cell 7: 13 lines, at most 12"),
     "long cells": (lambda n: add_cells(n, 8, "\n".join(["pass"] * 7)), "median code cell has 7 lines"),
     "no alt text": (lambda n: show(n, "iVBORw0KGgo=", "image/png", "picture"), "without alt text"),
     "blank alt text": (lambda n: n.cells[5].outputs[0].metadata["image/png"].update(alt=" "), "without alt text"),
@@ -359,7 +359,7 @@ def test_a_wrong_notebook_is_rejected_with_its_fault(spoil, breach):
 
 def more_cells(notebook):
     add_cells(notebook, 19)
-    add_further(notebook, 15)
+    add_further(notebook, 10)
 
 
 GOOD = {

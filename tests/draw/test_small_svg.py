@@ -43,3 +43,13 @@ def test_coordinates_stay_where_they_were_by_a_tenth_of_a_point():
     for old, new in zip(before, after, strict=True):
         x0, y0, x1, _, _, y1 = [round(float(number), 1) for number in re.findall(r"[\d.]+", old)[:6]]
         assert new == f"M{x0:g} {y0:g}H{x1:g}V{y1:g}H{x0:g}z"
+
+
+def test_a_curve_of_which_nothing_is_in_the_picture_goes_without_an_error():
+    figure, ax = plt.subplots()
+    ax.plot([1, 2], [5, 5], marker="o")
+    ax.vlines([1, 2], 4, 6)
+    ax.set_ylim(0, 1)
+    file = io.BytesIO()
+    figure.savefig(file, format="svg")
+    assert small_svg(file.getvalue())
