@@ -41,6 +41,7 @@ RUN_ALL = """async () => {
     await commands.execute("notebook:run-all-cells");
 }"""
 CHANGE_THEME = 'theme => window.jupyterapp.commands.execute("apputils:change-theme", { theme })'
+SAVE = "() => window.jupyterapp.commands.execute('docmanager:save')"
 RESTART = "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()"
 
 
@@ -58,6 +59,11 @@ def chromium(**options: object) -> Iterator[BrowserContext]:
 def run_all(page: Page) -> None:
     """Run all cells of the notebook that is open, in the kernel that it has."""
     page.evaluate(RUN_ALL)
+
+
+def save(page: Page) -> None:
+    """Save the notebook that is open."""
+    page.evaluate(SAVE)
 
 
 def restart_kernel(page: Page) -> None:
@@ -104,14 +110,20 @@ class Lab:
         kernel = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
         nbformat.write(new_notebook(cells=cells, metadata={"kernelspec": kernel}), self.folder / f"{name}.ipynb")
         write_settings(self.folder, theme)
+        with self.opened(name, script) as page:
+            run_all(page)
+            yield page
+
+    @contextlib.contextmanager
+    def opened(self, name: str, script: Path | None = None, quiet: bool = True) -> Iterator[Page]:
+        """Open a notebook that is there, and give its page. End its kernel at last."""
         page = self.browser.new_page()
         if script:
             page.add_init_script(path=script)
         try:
-            with quiet_console(page):
+            with quiet_console(page) if quiet else contextlib.nullcontext():
                 page.goto(f"{self.url}/lab/tree/{name}.ipynb?token={self.token}&reset", wait_until="domcontentloaded")
                 page.wait_for_selector(".jp-NotebookPanel .jp-CodeCell", timeout=60_000)
-                run_all(page)
                 yield page
         finally:
             page.close()
