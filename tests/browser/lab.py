@@ -42,6 +42,7 @@ RUN_ALL = """async () => {
 }"""
 CHANGE_THEME = 'theme => window.jupyterapp.commands.execute("apputils:change-theme", { theme })'
 SAVE = "() => window.jupyterapp.commands.execute('docmanager:save')"
+RUN = "code => void window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.requestExecute({ code })"
 RESTART = "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()"
 
 
@@ -59,6 +60,11 @@ def chromium(**options: object) -> Iterator[BrowserContext]:
 def run_all(page: Page) -> None:
     """Run all cells of the notebook that is open, in the kernel that it has."""
     page.evaluate(RUN_ALL)
+
+
+def run_in_kernel(page: Page, code: str) -> None:
+    """Have the kernel of the notebook run ``code``, and do not wait for its end."""
+    page.evaluate(RUN, code)
 
 
 def save(page: Page) -> None:
