@@ -14,8 +14,9 @@ from matplotlib.figure import Figure
 from labkit.base.notebook import static
 from labkit.draw.picture import show
 
-# Of the widget and the fallback after it, one is seen. JupyterLab's class on a widget's own output
-# says that its model is gone; while it lives, the class is on what is in that output.
+# Of a widget and the fallback after it, one is seen. In JupyterLab the class jupyter-widgets on an
+# output itself says that the widget's model is gone; a living one has it further in. The class
+# output_container is VS Code's.
 _ONE_OF_TWO = """<style>
 :is(.jp-OutputArea-child, .output_container):has(.labkit-timeline, > .lm-Panel:not(.jupyter-widgets))
   + :has(.labkit-static),
