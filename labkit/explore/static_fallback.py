@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,6 +13,15 @@ from matplotlib.figure import Figure
 
 from labkit.base.notebook import static
 from labkit.draw.picture import show
+
+# Of a widget and the fallback after it, one is seen. In JupyterLab the class jupyter-widgets on an
+# output itself says that the widget's model is gone; a living one has it further in. The class
+# output_container is VS Code's.
+_ONE_OF_TWO = """<style>
+:is(.jp-OutputArea-child, .output_container):has(.labkit-timeline, > .lm-Panel:not(.jupyter-widgets))
+  + :has(.labkit-static),
+.jp-OutputArea-child:has(> .jupyter-widgets):has(+ * .labkit-static) { display: none; }
+</style>"""
 
 
 class StaticForm(NamedTuple):
@@ -25,8 +35,9 @@ class StaticForm(NamedTuple):
 class StaticFallback:
     """A widget with a ``static_form()``: picture and table for where there is no widget.
 
-    Kept outputs (LABKIT_STATIC=1) are these two alone. Otherwise they go along with the widget, for
-    GitHub, for print, and for a notebook that is opened without its kernel.
+    Kept outputs (LABKIT_STATIC=1) are these two alone. Otherwise they come after the widget as an
+    output of their own, which is seen where the widget is not: on GitHub, in print, and in a
+    notebook that is opened without its kernel.
     """
 
     static_form: Callable[[], StaticForm]
@@ -40,6 +51,11 @@ class StaticFallback:
                 display(picture, form.table)
                 return
             data, metadata = picture._repr_mimebundle_()
+            source, alt = f"data:image/png;base64,{data['image/png']}", html.escape(form.alt)
+            image = f'<img src="{source}" alt="{alt}" width="{picture.size[0]}">'
+            table = form.table._repr_html_()  # type: ignore[operator]
+            data["text/html"] = f'{_ONE_OF_TWO}<div class="labkit-static">{image}{table}</div>'
             data["text/plain"] = f"{form.alt}\n{form.table}"
         view: Any = {"version_major": 2, "version_minor": 0, "model_id": self.model_id}
-        display(data | {"application/vnd.jupyter.widget-view+json": view}, metadata=metadata, raw=True)
+        display({"application/vnd.jupyter.widget-view+json": view}, raw=True)
+        display(data, metadata=metadata, raw=True)

@@ -41,6 +41,8 @@ RUN_ALL = """async () => {
     await commands.execute("notebook:run-all-cells");
 }"""
 CHANGE_THEME = 'theme => window.jupyterapp.commands.execute("apputils:change-theme", { theme })'
+SAVE = "() => window.jupyterapp.commands.execute('docmanager:save')"
+RUN = "code => void window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.requestExecute({ code })"
 RESTART = "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()"
 
 
@@ -58,6 +60,16 @@ def chromium(**options: object) -> Iterator[BrowserContext]:
 def run_all(page: Page) -> None:
     """Run all cells of the notebook that is open, in the kernel that it has."""
     page.evaluate(RUN_ALL)
+
+
+def run_in_kernel(page: Page, code: str) -> None:
+    """Have the kernel of the notebook run ``code``, and do not wait for its end."""
+    page.evaluate(RUN, code)
+
+
+def save(page: Page) -> None:
+    """Save the notebook that is open."""
+    page.evaluate(SAVE)
 
 
 def restart_kernel(page: Page) -> None:
@@ -104,14 +116,20 @@ class Lab:
         kernel = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
         nbformat.write(new_notebook(cells=cells, metadata={"kernelspec": kernel}), self.folder / f"{name}.ipynb")
         write_settings(self.folder, theme)
+        with self.opened(name, script) as page:
+            run_all(page)
+            yield page
+
+    @contextlib.contextmanager
+    def opened(self, name: str, script: Path | None = None, quiet: bool = True) -> Iterator[Page]:
+        """Open a notebook that is there, and give its page. End its kernel at last."""
         page = self.browser.new_page()
         if script:
             page.add_init_script(path=script)
         try:
-            with quiet_console(page):
+            with quiet_console(page) if quiet else contextlib.nullcontext():
                 page.goto(f"{self.url}/lab/tree/{name}.ipynb?token={self.token}&reset", wait_until="domcontentloaded")
                 page.wait_for_selector(".jp-NotebookPanel .jp-CodeCell", timeout=60_000)
-                run_all(page)
                 yield page
         finally:
             page.close()

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import re
 
+import nbformat
 import pytest
-from lab import change_theme, quiet_console, restart_kernel, run_all
+from lab import change_theme, quiet_console, restart_kernel, run_all, run_in_kernel, save
 from playwright.sync_api import Page, expect
 
 RUN_S = 120  # real ranks may have to import torch first
@@ -219,3 +220,48 @@ def test_a_kernel_that_restarts_is_said_and_a_slider_moved_then_is_no_error(expl
     page.get_by_role("slider", name="micro-batches").press("ArrowRight")
     opened(page, EXPLORERS["schedule"])
     expect(narration(page)).to_contain_text("makespan 9")
+
+
+def test_while_the_kernel_is_busy_the_picture_says_so_and_dims_and_follows_when_it_is_free(explore, tmp_path):
+    page, go = explore("schedule"), tmp_path / "go"
+    run_in_kernel(page, f"import pathlib, time\nwhile not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)")
+    stage = page.locator(".lk-stage")
+    page.get_by_role("button", name="A step on").click()
+    expect(narration(page)).to_have_text("The kernel is busy; this follows when it is free.")
+    expect(stage).not_to_have_attribute("aria-busy", "true")  # the picture is the right one
+    page.get_by_role("slider", name="micro-batches").press("ArrowRight")
+    expect(stage).to_have_attribute("aria-busy", "true")
+    expect(page.locator(".lk-stage canvas")).to_have_css("opacity", "0.4")
+    go.touch()
+    expect(narration(page)).to_contain_text("makespan 12")
+    expect(stage).to_have_attribute("aria-busy", "false")
+
+
+# --- a notebook that was saved --------------------------------------------------------------------
+
+
+def seen(page: Page, what: str):
+    return page.locator(f".jp-OutputArea {what}").locator("visible=true")
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_reopened_without_its_kernel_a_notebook_shows_pictures_and_tables_and_no_error(lab, trusted):
+    cells = [f"from labkit.explore import *\n{EXPLORERS[name]}" for name in ("schedule", "ring")]
+    with lab.notebook(cells, name="kept") as page:
+        expect(page.locator(".labkit-timeline[data-drawn]")).to_have_count(2)
+        expect(page.locator(".labkit-static")).to_have_count(2)
+        assert not seen(page, ".labkit-static").count()
+        save(page)
+    if not trusted:
+        change_by_hand(lab.folder / "kept.ipynb")
+    with lab.opened("kept", quiet=False) as page:  # ipywidgets tells the console that its models are gone
+        expect(seen(page, "img[alt]")).to_have_count(2)
+        expect(seen(page, "table")).to_have_count(2)
+        expect(seen(page, ":text('Error displaying widget')")).to_have_count(0)
+
+
+def change_by_hand(path) -> None:
+    """Change a notebook outside of JupyterLab, which then no longer trusts its HTML."""
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells[0].source += "  # changed"
+    nbformat.write(notebook, path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from html import escape
+
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
@@ -78,12 +80,14 @@ def test_kept_outputs_are_a_picture_with_its_alt_text_and_a_table_and_no_widget(
     assert isinstance(table, pd.DataFrame) and len(table)
 
 
-def test_with_the_widget_go_the_same_picture_and_table_for_where_there_is_no_kernel(explorer, displayed):
-    (((kept, _), _),) = displayed("1")
-    (((data,), options),) = displayed("0")
-    assert set(data) == {"application/vnd.jupyter.widget-view+json", "image/png", "text/plain"}
-    assert data["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.model_id
+def test_after_the_widget_come_the_same_picture_and_table_for_where_there_is_no_kernel(explorer, displayed):
+    (((kept, table), _),) = displayed("1")
+    (((widget,), _), ((data,), options)) = displayed("0")
+    assert set(widget) == {"application/vnd.jupyter.widget-view+json"}
+    assert widget["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.model_id
+    assert set(data) == {"image/png", "text/html", "text/plain"}
     assert options["metadata"]["image/png"]["alt"] == kept.alt and data["text/plain"].startswith(kept.alt)
+    assert f'alt="{escape(kept.alt)}"' in data["text/html"] and data["text/html"].count("<tr") > len(table)
 
 
 def test_every_bar_and_every_step_is_explained_and_the_bars_stand_in_a_table(explorer):

@@ -21,7 +21,9 @@ MISTAKES = [
     ("playback", "Math.min(this.step + direction, last)", "this.step + direction"),
     ("playback", "position <= at", "position < at"),  # another kind of step goes one back
     ("answers", "if (version !== this.version) return;", ""),  # late answers about the last picture
-    ("answers", "this.asked.delete(key);", ""),  # a kernel silent once is never asked again
+    ("kernel", "number <= this.done ||", ""),  # busy although it has answered
+    ("kernel", "Math.max(this.done, number)", "number"),
+    ("kernel", "this.isLost || number", "number"),  # busy although it has gone
     ("bars", "if (this.left[i] > x1) break;", "if (this.right[i] > x1) break;"),
     ("bars", "this.appear[i] <= step && step < this.vanish[i]", "this.appear[i] <= step"),
     ("bars", "if (this.right[i] < x0) continue;", "if (this.right[i] < x0) break;"),  # after a short bar none is seen

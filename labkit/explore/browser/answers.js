@@ -1,13 +1,9 @@
 // What a bar is, and what happens at a step: Python is asked, or a file knows it.
 
-const PATIENCE_MS = 4000;
-export const NO_KERNEL = "The kernel does not answer. If it was restarted, run this cell again.";
-
 export class Answers {
   // send(message) asks the kernel.
-  constructor(send, patienceMs = PATIENCE_MS) {
+  constructor(send) {
     this.send = send;
-    this.patienceMs = patienceMs;
     this.version = 0;
     this.asked = new Map();
   }
@@ -16,7 +12,6 @@ export class Answers {
   // stays without an answer.
   startOver(version) {
     this.version = version;
-    for (const { timer } of this.asked.values()) clearTimeout(timer);
     this.asked.clear();
   }
 
@@ -26,10 +21,6 @@ export class Answers {
     if (!this.asked.has(key)) {
       const question = {};
       question.answer = new Promise((resolve) => { question.resolve = resolve; });
-      question.timer = setTimeout(() => {
-        this.asked.delete(key);
-        question.resolve(NO_KERNEL);
-      }, this.patienceMs);
       this.asked.set(key, question);
       this.send({ ask: kind, panel, index, version: this.version });
     }
@@ -39,9 +30,12 @@ export class Answers {
   // An answer has arrived; one to a question about an earlier picture is dropped.
   receive({ answer, panel, index, version, text }) {
     if (version !== this.version) return;
-    const question = this.asked.get(`${answer} ${panel} ${index}`);
-    clearTimeout(question?.timer);
-    question?.resolve(text);
+    this.asked.get(`${answer} ${panel} ${index}`)?.resolve(text);
+  }
+
+  // No answer will come any more: whoever waits for one gets this text.
+  giveUp(text) {
+    for (const { resolve } of this.asked.values()) resolve(text);
   }
 }
 

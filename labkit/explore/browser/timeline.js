@@ -1,6 +1,7 @@
 // The Timeline: a canvas with its controls, its keys and its words. All that it says and draws is
 // decided in Python.
 
+import { BUSY } from "./kernel.js";
 import { layOut, placeOf } from "./layout.js";
 import { buildPage, KEYS } from "./page.js";
 import { Painter, swatch } from "./painter.js";
@@ -141,7 +142,19 @@ export class TimelineView {
   }
 
   say(text) {
-    this.narration.textContent = text;
+    this.said = this.narration.textContent = text;
+  }
+
+  // The kernel is busy: say so, and dim the picture if another is to come.
+  wait(isStale) {
+    this.narration.textContent = BUSY;
+    if (isStale) this.stage.ariaBusy = true;
+  }
+
+  // It is free again, and all that came of it is here.
+  follow() {
+    this.stage.ariaBusy = false;
+    if (this.narration.textContent === BUSY) this.narration.textContent = this.said; // once: it is read aloud
   }
 
   // --- pointer ----------------------------------------------------------------------------------

@@ -1,0 +1,67 @@
+// Messages to a kernel that is free, busy or gone.
+import assert from "node:assert/strict";
+import { mock, test } from "node:test";
+import { KernelMessages } from "../../labkit/explore/browser/kernel.js";
+
+const LONG_MS = 60_000;
+
+// A kernel that finishes what it is told to; heard has what was told of it, in order.
+function connected(t) {
+  mock.timers.enable({ apis: ["setTimeout"] });
+  t.after(() => mock.timers.reset());
+  const heard = [];
+  const statuses = [];
+  const transmit = (message, { iopub }) => {
+    if (message === "to a dead kernel") throw new Error("Kernel is dead");
+    statuses.push((execution_state) => iopub.status({ content: { execution_state } }));
+  };
+  const hears = Object.fromEntries(["busy", "free", "lost"].map((what) => [what, (message) => heard.push([what, message])]));
+  return { messages: new KernelMessages(transmit, hears), heard, statuses };
+}
+
+test("of a message that is answered in a moment nobody hears that the kernel is busy", (t) => {
+  const { messages, heard, statuses } = connected(t);
+  messages.send("a");
+  statuses[0]("busy"); // at work on it
+  assert.deepEqual(heard, []);
+  statuses[0]("idle");
+  mock.timers.tick(LONG_MS);
+  assert.deepEqual(heard, [["free", undefined]]);
+});
+
+test("while messages wait the kernel is busy, and free only after the last of them", (t) => {
+  const { messages, heard, statuses } = connected(t);
+  messages.send("a");
+  messages.send("b");
+  mock.timers.tick(LONG_MS);
+  statuses[0]("idle");
+  assert.deepEqual(heard, [["busy", "a"], ["busy", "b"]]);
+  statuses[1]("idle");
+  assert.deepEqual(heard.at(-1), ["free", undefined]);
+});
+
+test("a kernel that answers out of order is not busy for ever", (t) => {
+  const { messages, heard, statuses } = connected(t);
+  messages.send("a");
+  messages.send("b");
+  statuses[1]("idle");
+  statuses[0]("idle");
+  mock.timers.tick(LONG_MS);
+  assert.ok(heard.every(([what]) => what === "free"));
+});
+
+test("a kernel that has gone is lost, not busy, and says so of each message", (t) => {
+  const { messages, heard } = connected(t);
+  messages.send("a");
+  messages.lose();
+  messages.send("b");
+  mock.timers.tick(LONG_MS);
+  assert.deepEqual(heard, [["lost", undefined], ["lost", undefined]]);
+});
+
+test("a message that cannot be sent says that the kernel is lost", (t) => {
+  const { messages, heard } = connected(t);
+  messages.send("to a dead kernel");
+  mock.timers.tick(LONG_MS);
+  assert.deepEqual(heard, [["lost", undefined]]);
+});
