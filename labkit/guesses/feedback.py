@@ -9,6 +9,7 @@ from itertools import combinations, pairwise
 from typing import Any, NamedTuple
 
 from labkit.guesses.question import Question
+from labkit.stats import Interval
 
 # As near is close: a guess to the answer, or to a wrong model that it may have come from.
 CLOSE_FACTOR = 1.25  # by factors
@@ -53,12 +54,13 @@ class Quantity(NamedTuple):
 def on_number(
     question: Question,
     guess: float | None,
-    answer: float,
+    found: float | Interval,
     as_if: Mapping[str, Quantity],
     terms: Mapping[str, Quantity],
 ) -> Feedback:
-    """Compare a guessed number, None for "I don't know", with the answer.
+    """Compare a guessed number, None for "I don't know", with the answer that was ``found``.
 
+    Of an interval, the median is the answer; what lies inside, guess or model, is not told from it.
     ``as_if`` has wrong models, by a clause such as ``"if messages were free"``: what the answer
     would be. ``terms`` is what the answer is made of, by name, in its unit. The feedback names the
     wrong model, or the term to leave out, that the guess is near to, and clearly nearer than to any
@@ -66,12 +68,16 @@ def on_number(
     would give.
     """
     unit = question.unit
+    answer, low, high = found if isinstance(found, Interval) else (found, math.nan, math.nan)
     explanation = _largest_part(terms, answer, unit) if terms else _of_models(as_if, unit)
+    it_is = f"It is {found.text(unit) if isinstance(found, Interval) else amount(answer, unit)}"
     if guess is None:
-        return Feedback(f"It is {amount(answer, unit)}. {explanation}")
-    head = f"It is {amount(answer, unit)}: {_off(question, guess, answer)}."
+        return Feedback(f"{it_is}. {explanation}")
+    if low <= guess <= high:
+        return Feedback(f"{it_is}: this run cannot tell your guess from that. {explanation}")
+    head = f"{it_is}: {_off(question, guess, answer)}."
     without = {name: part._replace(value=answer - part.value) for name, part in terms.items() if part.value}
-    models = {**as_if, **without}
+    models = {name: model for name, model in {**as_if, **without}.items() if not low <= model.value <= high}
     nearest = _origin(question, guess, answer, models)
     if not nearest:
         return Feedback(f"{head} {explanation}")

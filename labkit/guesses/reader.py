@@ -12,6 +12,7 @@ from labkit.base.notebook import display, static
 from labkit.guesses import feedback, store
 from labkit.guesses.feedback import Feedback, Quantity
 from labkit.guesses.question import Question
+from labkit.stats import Interval
 
 
 class Card(Lines):
@@ -96,7 +97,8 @@ class Guess:
     ) -> None:
         """Show how far off the guess is and which term it forgot; from now on it is final.
 
-        For a number, ``as_if`` holds wrong models by a clause, ``{"if messages were free": 0.1}``,
+        The answer of a number may be an Interval; a guess inside it is not told from it.
+        ``as_if`` holds wrong models by a clause, ``{"if messages were free": 0.1}``,
         and ``terms`` the parts of the answer, ``{"the latency of 52 messages": 5.2}``; at least one
         of them is needed. Either may name the term that such a guess forgets, for the calibration:
         ``{"if messages were free": (0.1, "latency")}``, one of "latency", "host", "overlap" and
@@ -107,6 +109,7 @@ class Guess:
         Raises ValueError where nothing could be said but right or wrong, and for another term.
         """
         text, left_out, term = self._compare(answer, as_if or {}, terms or {})
+        answer = answer.median if isinstance(answer, Interval) else answer
         chance = self.question.chance(self.value, answer)
         self._keep(answer=_plain(answer), left_out=left_out, term=term, chance=chance and round(chance, 4))
         display(Card(f"You said: {self.in_words()}. {fact(text, width=0) if measured else text}"))
@@ -117,7 +120,8 @@ class Guess:
             if not as_if and not terms:
                 raise ValueError(f"guess {question.name}: feedback needs as_if or terms, to name what a guess forgot")
             models, parts = ({name: Quantity.of(each) for name, each in given.items()} for given in (as_if, terms))
-            return feedback.on_number(question, self.value, float(answer), models, parts)
+            found = answer if isinstance(answer, Interval) else float(answer)
+            return feedback.on_number(question, self.value, found, models, parts)
         expected = set(answer) if question.ordered else set(as_if) | {answer}
         if expected != set(question.choices):
             raise ValueError(

@@ -8,6 +8,7 @@ import pytest
 from labkit.guesses import feedback
 from labkit.guesses.feedback import Feedback, Quantity
 from labkit.guesses.question import Question
+from labkit.stats import Interval
 
 FRACTION = Question("hidden", "Which fraction hides?", 0, 1)
 TIME = Question("step", "How long?", 0.01, 1000.0, "ms")
@@ -57,6 +58,34 @@ NUMBERS = {  # guess, answer, wrong models, terms: what is said, and what was le
     "right": (FRACTION, 0.5, 0.5, NOTHING, {}, "just what you said. It would be 0 if nothing", ""),
     "a fraction too low": (FRACTION, 0.1, 0.72, NOTHING, {}, "0.62 too low. Your guess is near 0,", *NOTHING),
     "a guess of nothing": (FRACTION, 0.0, 0.72, NOTHING, {}, "is what it would be if nothing overlapped", *NOTHING),
+    "inside the interval": (
+        TIME,
+        4.0,
+        Interval(5.3, 3.1, 9.0),
+        MODELS,
+        {},
+        "5.3 (3.1 to 9.0) ms: this run cannot tell your",
+        "",
+    ),
+    "outside the interval": (
+        TIME,
+        0.12,
+        Interval(5.3, 3.1, 9.0),
+        MODELS,
+        {},
+        "(3.1 to 9.0) ms: 44 times too low. Your gu",
+        FREE,
+    ),
+    "near a model that the interval holds": (TIME, 38.0, Interval(5.3, 3.1, 41.0), MODELS, {}, "cannot tell", ""),
+    "beyond a model that the interval holds": (
+        TIME,
+        42.0,
+        Interval(5.3, 3.1, 41.0),
+        MODELS,
+        {},
+        "too high. It would",
+        "",
+    ),
     "no idea": (TIME, None, 5.3, MODELS, TERMS, f"It is 5.3 ms. The largest part is {LATENCY}", ""),
     "no idea, no terms": (FRACTION, None, 0.72, NOTHING, {}, "It would be 0 if nothing overlapped.", ""),
 }
