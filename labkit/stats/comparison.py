@@ -33,6 +33,10 @@ class Interval(NamedTuple):
         median, low, high = (f"{value:.{digits}f}" for value in self)
         return f"{median} ({low} to {high}){unit and ' ' + unit}"
 
+    def side_of(self, value: float) -> str:
+        """Return where a value, such as a prediction, lies."""
+        return "below the interval" if value < self.low else "above the interval" if value > self.high else "inside"
+
 
 def _decimals(median: float, low: float, high: float) -> int:
     """Return how many decimals show two digits of the width, but at most four of the median."""

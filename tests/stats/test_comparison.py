@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from labkit.stats import interval, verdict
+from labkit.stats import Interval, interval, verdict
 
 
 def test_the_interval_goes_between_the_order_statistics_of_the_textbook():
@@ -30,6 +30,11 @@ def test_the_interval_covers_the_median_in_95_of_100_samples_and_the_next_smalle
 def test_one_wild_value_moves_neither_median_nor_interval():
     values = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9]
     assert interval([*values[:-1], 1e9]) == interval(values)
+
+
+def test_a_value_is_said_to_lie_inside_an_interval_with_its_ends_or_on_one_side():
+    sides = [Interval(2.0, 1.0, 3.0).side_of(value) for value in (0.9, 1.0, 3.0, 3.1)]
+    assert sides == ["below the interval", "inside", "inside", "above the interval"]
 
 
 @pytest.mark.parametrize(
