@@ -306,7 +306,7 @@ def test_without_its_cells_a_report_has_the_questions(tmp_path):
     cells = [new_markdown_cell(text, metadata={"tags": [tag]}) for tag, text in texts.items()]
     path = tmp_path / "05_a.ipynb"
     path.write_text(notebook(new_code_cell("1", metadata={"tags": ["report"]}), *cells))
-    with pytest.raises(report.ReportError, match="was not run"):
+    with pytest.raises(report.ReportError, match="has not been run"):
         report.read_report(path)
     assert [cell.source for cell in report.read_report(path, texts_alone=True).cells[1:]] == ["Why?", "So."]
 
