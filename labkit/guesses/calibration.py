@@ -69,7 +69,9 @@ def said_of_calibration(table: pd.DataFrame) -> str:
     if times:
         numbers = counts.guesses.sum(), times, counts.guesses.iloc[-1]
         total, times, other = (measured(number, width=2) for number in numbers)
-        lines.append(f"Left out by {total} guesses; most often {fact(most, 38)}, by {times}; {OTHER}, by {other}.")
+        lines.append(
+            f"{total} guesses left something out: {other} {OTHER}; of the terms, most often {fact(most, 38)}: {times}."
+        )
     return "\n".join([*lines, trend(table)])
 
 
