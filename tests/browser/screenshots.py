@@ -68,7 +68,7 @@ def photograph(lab: Lab, name: str) -> None:
         for theme in ("light", "dark"):
             change_theme(page, theme)
             settle(page)
-            output = page.locator(".jp-OutputArea-output").last
+            output = page.locator(".jp-OutputArea-output:visible").last
             output.screenshot(path=FOLDER / f"{name}-{theme}.png")
 
 
