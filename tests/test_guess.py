@@ -223,7 +223,10 @@ def test_calibration_counts_choices_and_what_is_left_out():
     choice.feedback("x", as_if={"y": "No."})
     said = said_of_calibration(calibration())
     assert "Choices and orders: 1, right: [~  1]" in said
-    assert "[~  3] guesses left something out: " in said and "of the terms, most often [~ messages and their latency" in said
+    assert (
+        "[~  3] guesses left something out: " in said
+        and "of the terms, most often [~ messages and their latency" in said
+    )
     counts = terms_left_out(calibration()).set_index("term").guesses
     assert counts["messages and their latency"] == 3 and counts.sum() == 3
 
