@@ -15,7 +15,7 @@ PATIENCE_MS = 60_000  # more than anything here takes
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_a_slider_moved_by_key_changes_the_numbers_and_a_run_is_laid_under_the_prediction(lab, theme):
     with lab.notebook(CELLS, theme=theme) as page:
-        numbers = page.locator(".jp-OutputArea table").filter(has_text="exposed communication")
+        numbers = page.locator("table.labkit-metrics").filter(has_text="exposed communication")
         expect(numbers).to_contain_text("hidden", timeout=PATIENCE_MS)
         before = numbers.inner_text()
         page.get_by_role("slider", name="bucket size").press("ArrowRight")
