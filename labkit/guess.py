@@ -15,11 +15,11 @@ from collections.abc import Sequence
 
 from labkit import todo
 from labkit.base.notebook import display, in_notebook, static
-from labkit.guesses.calibration import calibration, draw_calibration, said_of_calibration, terms_left_out
+from labkit.guesses.calibration import all_guesses, calibration, draw_calibration, said_of_calibration, terms_left_out
 from labkit.guesses.question import Question
 from labkit.guesses.reader import Card, Guess
 
-__all__ = ["Guess", "calibration", "draw_calibration", "guess", "said_of_calibration", "terms_left_out"]
+__all__ = ["Guess", "all_guesses", "calibration", "draw_calibration", "guess", "said_of_calibration", "terms_left_out"]
 
 
 def guess(

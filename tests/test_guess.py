@@ -13,7 +13,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 from labkit import todo
-from labkit.guess import Guess, calibration, draw_calibration, guess, said_of_calibration, terms_left_out
+from labkit.guess import Guess, all_guesses, calibration, draw_calibration, guess, said_of_calibration, terms_left_out
 from labkit.guesses import store
 from labkit.guesses.form import Form
 from labkit.guesses.question import Question
@@ -140,7 +140,15 @@ def test_who_stores_the_page_keeps_its_answers(kept_page, hidden, monkeypatch):
     monkeypatch.setenv(store.KEPT, "1")
     hidden.feedback(0.7234, as_if={"if nothing overlapped": 0.0})
     kept = json.loads(kept_page.read_text())["hidden"]
-    facts = {"notebook": "04_overlap", "guess": 0.5, "answer": 0.7234, "left_out": "", "term": "", "chance": 0.4468}
+    facts = {
+        "notebook": "04_overlap",
+        "guess": 0.5,
+        "answer": 0.7234,
+        "measured": True,
+        "left_out": "",
+        "term": "",
+        "chance": 0.4468,
+    }
     assert kept == facts
 
 
@@ -203,8 +211,19 @@ def test_calibration_says_how_far_off_and_what_has_no_factor():
     assert table.factor.isna().tolist() == [False] * 4 + [True] * 2
     assert table.chance.round(3).tolist()[-1] == 0.6  # 0, 1 and 2 are as near as 2
     said = said_of_calibration(table)
-    assert "Numbers: 4, typically" in said and "Choices and orders: 0" in said
+    assert "Numbers: 5, typically" in said and "as guess or answer is 0: 1." in said and "Choices and orders: 0" in said
     assert "That takes 12 numbers" in said
+
+
+def test_what_was_not_measured_stands_exactly_in_the_table_and_what_was_is_marked():
+    answered(a=(1.0, 10.0))
+    exact = Guess(Question("exact", "How many?", 0, 10))
+    exact.give(2)
+    exact.feedback(4, as_if={"if half": 2}, measured=False)
+    table = all_guesses(calibration()).set_index("question")
+    assert table.loc["exact", ["answer", "factor", "left out"]].tolist() == ["4", "0.5", "if half"]
+    marked = str(table.loc[["a"]]).splitlines()[-1]
+    assert marked.count("[~ ") == 4  # answer, factor, chance, left out
 
 
 @pytest.mark.parametrize(
@@ -238,4 +257,5 @@ def test_calibration_draws_each_number_with_its_factor_and_says_to_come_back_wit
     ax = draw_calibration(calibration())
     stars = next(line for line in ax.lines if line.get_label() == "your guess")
     assert stars.get_xdata().tolist() == pytest.approx([0.1, 0.01])  # the second is beyond the edge
+    assert [text.get_text() for text in ax.texts] == ["1/1,000,000"]
     assert "come back" in said_of_calibration(calibration())

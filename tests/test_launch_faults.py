@@ -57,8 +57,12 @@ OWN_FILES = os.path.dirname(labkit.__file__) + os.sep
 
 def rank_processes(notebook: psutil.Process | None = None) -> list[psutil.Process]:
     """Every rank that a process has started, and what the ranks have started: all that is neither
-    in its own session nor in a server's. By default of this process, its kernels left out."""
+    in its own session nor in a server's. By default of this process, its kernels left out, and
+    those of a JupyterLab that browser tests have opened in the same worker."""
     kernels = set() if notebook else {process for kernel in Kernel.opened for process in kernel.family()}
+    for child in [] if notebook else psutil.Process().children():
+        if "jupyterlab" in child.cmdline():
+            kernels.update(child.children(recursive=True))
     notebook = notebook or psutil.Process()
     others = {os.getsid(notebook.pid), *(child.pid for child in notebook.children())}
     found = []

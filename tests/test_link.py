@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -575,6 +576,20 @@ def test_a_rank_on_a_link_wakes_when_the_link_is_done_not_up_to_50_us_later(rank
         return ctypes.CDLL(None).prctl(pr_get_timerslack)
 
     assert ranks().run(timer_slack_ns).values == [1, 1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="SCHED_BATCH is Linux's")
+def test_on_a_link_gloos_threads_push_no_other_thread_off_its_core_and_the_ranks_own_may(ranks):
+    def names_in_batch() -> tuple[int, set[str]]:
+        tasks = [
+            task
+            for task in Path("/proc/self/task").iterdir()
+            if os.sched_getscheduler(int(task.name)) == os.SCHED_BATCH
+        ]
+        return os.sched_getscheduler(0), {(task / "comm").read_text().strip() for task in tasks}
+
+    usual = os.sched_getscheduler(0)
+    assert ranks().run(names_in_batch).values == [(usual, {"gloo_tcp_loop", "pt_gloo_runloop"})] * 2
 
 
 def test_what_the_emulation_costs_a_rank_is_none_of_the_links_time(ranks):

@@ -41,6 +41,11 @@ def style_measurements(page: str) -> str:
     return _BRACKETS.sub(lambda found: f"{_TAGS[found[1]]}{found[2]}</span>", page)
 
 
+def without_marks(text: str) -> str:
+    """Return text without the brackets of its measurements, for where it is read aloud."""
+    return _BRACKETS.sub(r"\2", text)
+
+
 class Lines:
     """Lines that a cell shows: as text what ``str`` gives, in HTML with measurements in a style.
 

@@ -143,7 +143,7 @@ def ddp_step(
     =========  ============  ===================================================================
     compute    forward
     compute    backward      with the calls in it, where buckets overlap
-    compute    wait          from the end of backward until all gradients are means: the exposed
+    compute    wait          from the end of backward until all gradients are averaged: the exposed
                              communication, and without overlap its calls
     compute    optimizer
     host       hand over     ``host_s`` for each bucket: the call

@@ -152,16 +152,19 @@ def ring_all_reduce_s(n_bytes: float, world_size: int, latency_s: float, bytes_p
 def parameter_server_s(n_bytes: float, world_size: int, latency_s: float, bytes_per_s: float) -> float:
     """Return the seconds to average ``n_bytes`` of gradients at one of the ranks.
 
-    That is 2 (N−1) (latency + bytes / bandwidth).
+    That is 2 latency + 2 (N−1) bytes / bandwidth.
 
-    All gradients come in through that rank's port, one after the other, and the mean goes out to
-    the others in the same way. That is a gather of N whole tensors and a scatter of N. Errors are
-    those of :func:`collective_s`.
+    All gradients come in through that rank's port, and the mean goes out to the others in the same
+    way: one after the other, but the ranks send at once, so their latencies overlap. A gather of
+    :func:`collective_s` counts a latency for each message. 0 for one rank. Errors are those of
+    :func:`collective_s`.
     """
     link = Link(latency_s, bytes_per_s)
     check_bytes("n_bytes", n_bytes)
     check_world_size(world_size)
-    return 2 * (world_size - 1) * link.message_s(n_bytes)
+    if world_size == 1:
+        return 0.0
+    return 2 * link.message_s((world_size - 1) * n_bytes)
 
 
 def ring_broadcast_s(n_bytes: float, world_size: int, n_chunks: int, latency_s: float, bytes_per_s: float) -> float:

@@ -28,6 +28,7 @@ _LINE_IN = 0.19
 _WITH_ARROWS = 0.74  # how much of its width a cell's colour takes where arrows run beside it
 _LETTERS_PT = (5.0, 9.0)  # the least and the largest letters in a cell
 _NOTE_CHARACTERS = 125
+_TITLE_LETTER_IN = 0.07
 
 
 class GridStep(NamedTuple):
@@ -82,7 +83,7 @@ def cell_figure(
     panels = [grid.shown(len(columns), width) for grid in grids]
     look = Look.of(panels, TimeAxis("", "", 1), _LETTERS_PT)
     handles = _legend(panels, look)
-    n_lines, notes = legend_lines(handles, PAGE_IN - 0.2), textwrap.wrap(note, _NOTE_CHARACTERS)
+    n_lines, notes = legend_lines(handles, PAGE_IN - 0.6), textwrap.wrap(note, _NOTE_CHARACTERS)
     below_in = _LINE_IN * (n_lines + len(notes)) + 0.1
     same_rows = all(panel.rows == panels[0].rows for panel in panels)
     with house_style():
@@ -90,7 +91,8 @@ def cell_figure(
         left = min(ax.get_position().x0 for ax in axes)
         for grid, panel, ax in zip(grids, panels, axes, strict=True):
             paint(ax, panel, look, (0, len(columns)))
-            _label(ax, grid.title, columns, corner, ax.get_position().x0 == left or not same_rows)
+            title = _title(grid, ax.get_position().width * PAGE_IN + _BESIDE_IN)
+            _label(ax, title, columns, corner, ax.get_position().x0 == left or not same_rows)
             _draw_arrows(ax, grid, width)
             attach(ax, panel.bars[["rank", "column", "name", "label", "sentence"]].assign(grid=grid.title))
         put_figure_legend(figure, handles, (0.1, below_in - 0.05), n_lines)
@@ -114,7 +116,9 @@ def _new_figure(
         most = int(room / (labels_in + _BESIDE_IN + len(columns) * cell_in))
         across = math.ceil(len(places) / math.ceil(len(places) / max(1, most)))
     cell_in = max(min(cell_in, (room / across - labels_in - _BESIDE_IN) / len(columns)), _LEAST_CELL_IN)
-    row_in, above_in = min(cell_in, _CELL_IN), _ABOVE_IN + 0.14 * max(name.count("\n") for name in columns)
+    titles = [_title(grid, len(columns) * cell_in + _BESIDE_IN) for grid in places if grid]
+    more_lines = sum(max(text.count("\n") for text in texts) for texts in (columns, titles))
+    row_in, above_in = min(cell_in, _CELL_IN), _ABOVE_IN + 0.14 * more_lines
     line_in = above_in + max(len(grid.panel.rows) for grid in places if grid) * row_in + _BELOW_IN
     total = math.ceil(len(places) / across) * line_in + below_in
     figure, axes = plt.figure(figsize=(PAGE_IN, total)), []
@@ -126,6 +130,11 @@ def _new_figure(
             bottom = total - line * line_in - above_in - height
             axes.append(figure.add_axes((left / PAGE_IN, bottom / total, width / PAGE_IN, height / total)))
     return figure, axes
+
+
+def _title(grid: GridStep, width_in: float) -> str:
+    """Return its title in lines that are no wider than that."""
+    return textwrap.fill(grid.title, round(width_in / _TITLE_LETTER_IN), break_long_words=False)
 
 
 def _label(ax: Axes, title: str, columns: Sequence[str], corner: str, name_rows: bool) -> None:

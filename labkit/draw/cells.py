@@ -67,22 +67,24 @@ def cell_panel(
     ``steps`` are the titles of the steps from 0 on, such as "before", and ``narrate(step)`` says in
     a sentence what stands there and what happens next. ``more`` are other fields of the panel.
     """
-    bars, last = pd.DataFrame(cells, columns=Cell._fields), len(steps) - 1
-    bars = bars.assign(left=bars["column"] + INSET, right=bars["column"] + 1 - INSET)
-    bars = bars.assign(top=bars["rank"] + INSET, height=1 - 2 * INSET)
-    bars["vanish"] = np.where(bars["vanish"] > last, FOREVER, bars["vanish"])
+    by_field = [list(each) for each in zip(*cells, strict=True)] or [[] for _ in Cell._fields]
+    rank, column, appear, until, name, chunk, label, sentences = by_field
+    left, right, last = np.add(column, INSET), np.add(column, 1) - INSET, len(steps) - 1
+    vanish = np.where(np.array(until) > last, FOREVER, until)
+    places = {"left": left, "right": right, "top": np.add(rank, INSET), "height": 1 - 2 * INSET}
+    looks = {"name": name, "chunk": chunk, "label": label, "appear": appear, "vanish": vanish}
 
     def narrate_at(x: float) -> str:
         step = min(max(int(x), 0), last)
         return f"{steps[step]}: {narrate(step)}"
 
     return Panel(
-        bars=bars[["left", "right", "top", "height", "name", "chunk", "label", "appear", "vanish"]],
+        bars=pd.DataFrame(places | looks),  # in one go: it follows every move of a slider
         height=float(len(rows)),
         rows=[Label(number + 0.5, name) for number, name in enumerate(rows)],
         columns=[Label(at + 0.5, name) for at, name in columns.items()],
         clocks=np.arange(len(steps), dtype=float),
-        explain=bars["sentence"].tolist().__getitem__,
+        explain=sentences.__getitem__,
         narrate=narrate_at,
         **more,
     )

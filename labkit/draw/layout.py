@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from labkit.draw.panel import BAR_COLUMNS, Label, Panel
+from labkit.draw.panel import BAR_COLUMNS, Label, Panel, TimeAxis
 from labkit.simulate import measures
 from labkit.trace import EVENT_COLUMNS, LANES
 
@@ -40,18 +39,6 @@ def from_zero(events: pd.DataFrame) -> pd.DataFrame:
     """Return the same table with its first span at 0."""
     start = events["start_s"].min()
     return events.assign(start_s=events["start_s"] - start, end_s=events["end_s"] - start)
-
-
-@dataclass(frozen=True)
-class TimeAxis:
-    """How a picture writes time: the label of the axis, the unit, how many of it make a second."""
-
-    label: str
-    unit: str
-    per_second: float
-
-    def __call__(self, seconds: float) -> str:
-        return f"{seconds * self.per_second:.4g} {self.unit}".strip()
 
 
 def time_axis(extent_s: float, time_label: str = "", origin: float = 0.0) -> TimeAxis:

@@ -77,18 +77,21 @@ def paint(
         ax.axvline(mark.x * per_second, color=palette.INK, label=mark.text, **look_of_mark)
 
 
-def panel_figure(parts: Sequence[tuple[Panel, TimeAxis]], note: str = "") -> Figure:
-    """Return a figure of panels one under the other, each on its own axis, with a ``note`` below.
+def panel_figure(panels: Sequence[Panel], axis: TimeAxis, note: str = "") -> Figure:
+    """Return a figure of panels one under the other, with a ``note`` below.
+
+    A panel lies on its own axis, or without one on ``axis``.
 
     What is drawn can be saved as CSV (:func:`labkit.draw.save`): the bars of all panels.
     """
-    heights, named = [panel.height * _ROW_IN + _AROUND_IN for panel, _ in parts], set[str]()
+    heights, named = [panel.height * _ROW_IN + _AROUND_IN for panel in panels], set[str]()
     with house_style():
         form: dict[str, Any] = {"figsize": (PAGE_IN, sum(heights)), "height_ratios": heights}
-        figure, grid = plt.subplots(len(parts), 1, layout="constrained", squeeze=False, **form)
-        for ax, (panel, time) in zip(grid[:, 0], parts, strict=True):
-            look = Look.of([panel for panel, _ in parts], time)
-            end = max(_end(other) for other, its_time in parts if its_time == time)
+        figure, grid = plt.subplots(len(panels), 1, layout="constrained", squeeze=False, **form)
+        for ax, panel in zip(grid[:, 0], panels, strict=True):
+            time = panel.axis or axis
+            look = Look.of(panels, time)
+            end = max(_end(other) for other in panels if other.axis == panel.axis)
             paint(ax, panel, look, (min([0.0, *panel.bars["left"]]), 1.01 * end))
             ax.set_xlabel(time.label)
             ax.set_title("   ".join(filter(None, [panel.title, panel.facts])), fontsize=8.5, loc="left")

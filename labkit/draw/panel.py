@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 BAR_COLUMNS = ("left", "right", "top", "height", "name", "chunk", "label")
+LINK_COLUMNS = ("source", "target", "appear", "vanish", "label")
 
 
 class Label(NamedTuple):
@@ -32,6 +33,18 @@ class Mark(NamedTuple):
     dashed: bool = False
 
 
+@dataclass(frozen=True)
+class TimeAxis:
+    """How a picture writes time: the label of the axis, the unit, how many of it make a second."""
+
+    label: str
+    unit: str
+    per_second: float
+
+    def __call__(self, seconds: float) -> str:
+        return f"{seconds * self.per_second:.4g} {self.unit}".strip()
+
+
 def _nothing(_: float) -> str:
     return ""
 
@@ -43,10 +56,12 @@ class Panel:
     ``bars`` has a row per bar and the columns of BAR_COLUMNS: from ``left`` to ``right`` on the
     axis (seconds, or columns), ``top`` and ``height`` in rows from the top of the panel; ``name``
     chooses its colour and hatching (:func:`labkit.draw.style_of`), ``chunk`` how much lighter it
-    is; ``label`` is written into it. Three columns more may be there: ``appear`` and ``vanish``,
-    the steps from which on and before which a bar is seen (grids that change from step to step),
-    and ``ghost``, true for a bar that is only offered (it is drawn as an outline).
+    is; ``label`` is written into it. More columns may be there: ``appear`` and ``vanish``, the
+    steps from which on and before which a bar is seen (grids that change from step to step);
+    ``ghost``, true for a bar that is only offered (it is drawn as an outline); and ``same``, one
+    number for bars that light up together in all panels of a picture, -1 for none.
 
+    ``axis`` is the panel's own, under it; without one it lies on that of the picture.
     ``height`` is that of the panel in rows. ``columns`` are labels above the bars; a panel that
     has them has no time axis. ``needs[i]`` is the bar whose output bar i takes, -1 without one.
     ``critical`` are the numbers of the bars on the critical path. ``strips`` says how much is
@@ -56,12 +71,18 @@ class Panel:
     side by side. ``ranks`` says of each rank from where to where its bars are, in rows.
 
     ``links`` are arrows of a grid: ``source`` and ``target`` are numbers of bars, seen from
-    step ``appear`` until before ``vanish``, with a ``label``. ``peaks`` stand to the right of the
-    rows.
+    step ``appear`` until before ``vanish``, with a ``label``. On the way to that step a copy of the
+    source moves to the target; where ``appear`` is the same step it moves and there is no arrow.
+    ``peaks`` stand to the right of the rows.
 
-    ``clocks`` and ``moments`` are where stepping by clock and by event stops, in ascending order.
+    ``chosen`` is the bar that keys begin at, where Python says which.
+
+    ``clocks`` and ``moments`` are where stepping by clock and by event stops, in ascending order;
+    ``clock`` is the word for the first.
     ``explain(i)`` says in a few sentences what bar i is and why it is where it is; ``narrate(x)``
-    says in one line what happens at ``x``. Both are asked only when a reader wants to know.
+    says in one line what happens at ``x``. ``explain_more`` explains what is no bar, by kind:
+    ``"idle"`` the gap before bar i in its row, or that after the row's last bar, i + the number of
+    bars; ``"kept"`` piece i of ``strips``. All are asked only when a reader wants to know.
     """
 
     bars: pd.DataFrame
@@ -69,6 +90,7 @@ class Panel:
     rows: Sequence[Label] = ()
     title: str = ""
     facts: str = ""
+    axis: TimeAxis | None = None
     columns: Sequence[Label] = ()
     marks: Sequence[Mark] = ()
     needs: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype="int32"))
@@ -79,7 +101,10 @@ class Panel:
     ranks: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     links: pd.DataFrame | None = None
     peaks: Sequence[Label] = ()
+    chosen: int | None = None
     clocks: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    clock: str = "clock"
     moments: np.ndarray = field(default_factory=lambda: np.zeros(0))
     explain: Callable[[int], str] = _nothing
     narrate: Callable[[float], str] = _nothing
+    explain_more: Mapping[str, Callable[[int], str]] = field(default_factory=dict)

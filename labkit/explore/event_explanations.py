@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -40,13 +40,13 @@ class ReplayedRun(IdleReasons):
     def lines(self, number: int) -> list[str]:
         """Return what op ``number`` is, what it needs, who waits for it, and why it is late."""
         op, rank = self._op(number), self.replay.dependencies.rank[number]
-        took = self.as_text(float(self.replay.duration_s[number]))
+        took = _with_unit(self.as_text(float(self.replay.duration_s[number])))
         stage = f", stage {op.stage}" if self.row == RANK else ""  # else its row says it
         takers = [self._named(taker, rank) for taker in self.takers.get(number, [])]
         waits = f"{_listed(takers)} {'waits' if len(takers) == 1 else 'wait'} for it."
         return [
             f"{op}: {_PASSES[op.kind]} of micro-batch {op.micro_batch}{stage}",
-            f"{self.row.capitalize()} {rank}, {self._begins(number)} to {self._ends(number)}: {took}.",
+            f"{self.row.capitalize()} {rank}, {self._begins(number)} to {self._ends(number)}: takes {took}.",
             self._input(number),
             waits if takers else "Nothing waits for it.",
             self._lateness(number),
@@ -56,17 +56,52 @@ class ReplayedRun(IdleReasons):
         dependencies = self.replay.dependencies
         if (needed := dependencies.input_op[number]) is None:
             return "It needs nothing but the batch."
-        what = _OUTPUTS.get(self._op(needed).kind + self._op(number).kind, "the gradient of")
-        return f"It needs {what} {self._named(needed, dependencies.rank[number])}, which ended at {self._ends(needed)}."
+        named = self._named(needed, dependencies.rank[number])
+        return f"It needs {self._what(needed, number)} {named}, which ended at {self._ends(needed)}."
+
+    def _what(self, needed: int, taker: int) -> str:
+        return _OUTPUTS.get(self._op(needed).kind + self._op(taker).kind, "the gradient of")
 
     def _lateness(self, number: int) -> str:
         rank, previous = self.replay.dependencies.rank[number], self.replay.dependencies.previous_op[number]
         free = 0.0 if previous is None else float(self.replay.end_s[previous])
         idle = float(self.replay.start_s[number]) - free
-        if idle <= 1e-9 * self.replay.makespan_s:
+        if idle <= self._rounding:
             return f"It began as soon as {self.row} {rank} was free."
         why = self.at(rank, self.replay.origin_s + free + idle / 2)
-        return f"{self.row.capitalize()} {rank} was idle for {self.as_text(idle)} before it: {why}."
+        return f"{self.row.capitalize()} {rank} was idle for {_with_unit(self.as_text(idle))} before it: {why}."
+
+    def idle_line(self, rank: int, left: float, right: float) -> str:
+        """Return what ``rank`` waits for between two times of the table, and what runs there."""
+        left, middle = left - self.replay.origin_s, (left + right) / 2 - self.replay.origin_s
+        code, op, _ = self._state(rank, middle)
+        (chain, hops_s, overhead_s), needed = self._waiting(op, left), self.waited_for[op]
+        if code in ("busy", "done") or needed is None or not (chain or hops_s):
+            last = int(self.replay.end_s.argmax())
+            ends = f" The step ends at {self._ends(last)}, with {self._named(last, rank)}." if code == "done" else ""
+            return _sentence(self._explain(rank, middle).sentence) + ends
+        runs = [f"{self._named(one, rank)} until {self._ends(one)}" for one in chain]
+        if len(runs) > _MOST_NAMED:
+            runs[2:-3] = [f"{len(runs) - 5} more ops"]
+        waits = f"To begin {self._op(op)} it waits for {self._what(needed, op)} {self._op(needed)}"
+        waits += ": " if runs else f", which is under way until {self._begins(op)}"
+        parts = {"Hops take": hops_s, "Overhead takes": overhead_s}
+        lost = (f" {name} {self.as_text(time)} of that." for name, time in parts.items() if time > self._rounding)
+        return f"{waits}{', then '.join(runs)}.{''.join(lost if runs else ())}"
+
+    def _waiting(self, op: int, since_s: float) -> tuple[list[int], float, float]:
+        """Return what ends after ``since_s`` and before ``op`` can begin, and hops and overhead."""
+        start_s, end_s, rank = self.replay.start_s, self.replay.end_s, self.replay.dependencies.rank
+        chain, lost_s, later = list[int](), {True: 0.0, False: 0.0}, op
+        while start_s[later] > since_s:
+            if (needed := self.waited_for[later]) is None:
+                lost_s[False] += start_s[later] - since_s
+                break
+            lost_s[rank[needed] != rank[later]] += start_s[later] - max(since_s, end_s[needed])
+            if end_s[needed] > since_s:
+                chain.insert(0, needed)
+            later = needed
+        return chain, lost_s[True], lost_s[False]
 
     def against(self, ideal: Replay, number: int) -> str:
         """Return how far op ``number`` is from what was predicted."""
@@ -88,6 +123,10 @@ class ReplayedRun(IdleReasons):
             if why.code != "busy":
                 idle[words.get(why.code, f"idle, waiting for {why.waits_for}")].append(str(rank))
         return [f"{self.row}{'s' * (len(who) > 1)} {_listed(who)} {why}" for why, who in idle.items()]
+
+    @property
+    def _rounding(self) -> float:
+        return 1e-9 * self.replay.makespan_s
 
     def _named(self, number: int, rank: int) -> str:
         home = self.replay.dependencies.rank[number]
@@ -137,8 +176,11 @@ class EventExplainer:
             return np.zeros(0, dtype="int32")
         return (first + run.replay.row[critical_ops(run.replay, run.waited_for)]).astype("int32")
 
+    def _table_of(self, bar: int) -> int:
+        return int(np.searchsorted(self.firsts, bar, side="right")) - 1
+
     def explain(self, bar: int) -> str:
-        number = int(np.searchsorted(self.firsts, bar, side="right")) - 1
+        number = self._table_of(bar)
         row, run = bar - int(self.firsts[number]), self.runs[number]
         found = np.flatnonzero(run.replay.row == row).tolist() if run else []
         if not run or not found:
@@ -149,6 +191,61 @@ class EventExplainer:
                 lines.append(run.against(ideal.replay, found[0]))
         if self.names[number]:
             lines[0] += f", {self.names[number]}"
+        return "\n".join(lines)
+
+    def explain_idle(self, bars: pd.DataFrame, gap: int) -> str:
+        """Return why a rank is idle in a gap: see ``explain_more`` of a Panel."""
+        after, bar = divmod(gap, len(bars))
+        left, right, top = (bars[name].to_numpy() for name in ("left", "right", "top"))
+        row, number = top == top[bar], self._table_of(bar)
+        start, end = right[row & (left < left[bar])].max(initial=left.min()), left[bar]
+        if after:
+            start, end = right[row].max() if left[bar] == left[row].max() else np.inf, right.max()
+        near = 2e-9 * (right.max() - left.min())
+        if end - start <= near:
+            return ""
+        table, run = self.tables[number], self.runs[number]
+        span = table.iloc[bar - int(self.firsts[number])]
+        overlaps = (table["start_s"] < end - near) & (table["end_s"] > start + near)
+        meanwhile = table[(table["rank"] == span["rank"]) & overlaps]
+        if (meanwhile["lane"] == span["lane"]).any():
+            return ""
+        lane = f", lane {span['lane']}," if table["lane"].nunique() > 1 else ""
+        where = f"{self.row.capitalize()} {span['rank']}{lane}"
+        times = f"for {self.time(end - start)}, from {self.time(start)} to {self.time(end)}"
+        lines = [f"{where} is idle {times}{', ' * bool(self.names[number])}{self.names[number]}"]
+        if run and span["lane"] == "compute":
+            lines.append(run.idle_line(span["rank"], start, end))
+        others = [f"{_short(each)} in lane {each.lane}" for each in meanwhile.itertuples()]
+        if others:
+            lines.append(f"Meanwhile it has {_listed(others)}.")
+        elif len(lines) == 1:
+            lines.append("The table does not say why: nothing else is recorded there meanwhile.")
+        return "\n".join(lines)
+
+    def explain_kept(self, pieces: pd.DataFrame, cap: float | None, number: int) -> str:
+        """Return whose activations a rank keeps in piece ``number`` of the strips."""
+        piece, table = pieces.iloc[number], self.tables[-1]
+        start, end, count = float(piece["start_s"]), float(piece["end_s"]), float(piece["micro_batches"])
+        until, counts = start + 1e-9 * float(table["end_s"].max()), Counter[tuple[int, int]]()
+        columns = (table[name].tolist() for name in ("rank", "name", "stage", "micro_batch", "start_s", "end_s"))
+        for rank, name, stage, micro_batch, start_s, end_s in zip(*columns, strict=True):
+            if rank == piece["rank"] and name in EVENT_KINDS:
+                begins = name == "forward" and start_s <= until
+                counts[stage, micro_batch] += begins - (name in ("backward", "weight_grad") and end_s <= until)
+        kept = [str(Op("F", *key)) for key, kept_now in counts.items() if kept_now > 0]
+        what = f"the activations of {count:g} micro-batch{'es' * (count != 1)}" if kept else "no activations"
+        times = f"for {self.time(end - start)}, from {self.time(start)} to {self.time(end)}"
+        lines = [f"{self.row.capitalize()} {piece['rank']:g} keeps {what} {times}"]
+        if kept:
+            whose = "its backward pass has" if len(kept) == 1 else "their backward passes have"
+            lines.append(f"Kept for {_listed(kept)}: {whose} not ended.")
+        if kept and piece["of"] > 1:
+            lines.append(f"That of one of its {piece['of']:g} stages counts as 1/{piece['of']:g}.")
+        if count == pieces[pieces["rank"] == piece["rank"]]["micro_batches"].max():
+            lines.append("This is the most that it keeps.")
+        if cap and count > cap:
+            lines.append(f"The cap is {cap:g}.")
         return "\n".join(lines)
 
     def narrate(self, x: float) -> str:
@@ -169,9 +266,18 @@ class EventExplainer:
         labels = [f"{name.replace('_', '-')} {span[name]}" for name in names if pd.notna(span[name])]
         size = [f"{span['bytes'] / 2**20:.3g} MiB"] if pd.notna(span["bytes"]) else []
         start, end = float(span["start_s"]), float(span["end_s"])
-        times = f"{self.time(start)} to {self.time(end)}: {self.time(end - start)}"
+        times = f"{self.time(start)} to {self.time(end)}: takes {_with_unit(self.time(end - start))}"
         where = f"{self.row.capitalize()} {span['rank']}, lane {span['lane']}, {times}."
         return [", ".join([words_of(span["name"]), *labels, *size]), where]
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _with_unit(time: str) -> str:
+    """Return how long something takes as it is said: of a simulation, in units."""
+    return time if " " in time else f"{time} unit{'s' * (time != '1')}"
 
 
 def _short(row: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -12,12 +13,13 @@ from labkit.draw.layout import Part, TimeAxis, from_zero, lay_out, prepare, row_
 from labkit.draw.memory_strips import pieces_of, strips_of
 from labkit.draw.panel import Label, Mark, Panel
 from labkit.explore.event_explanations import EventExplainer, ReplayedRun, replayed_run
-from labkit.schedule import Schedule
+from labkit.schedule import EVENT_KINDS, Schedule
 from labkit.simulate.replay import Replay
 
 _HEIGHTS = {"": 1.0, "predicted": 0.6, "measured": 1.0}  # of rows
 _STRIP = 0.5  # rows, under each rank
 _MOST_CLOCKS = 5000
+_MOST_MICRO_BATCHES, _FIRST_BUCKET = 2**14, 2**30
 
 
 def events_panel(
@@ -52,9 +54,14 @@ def events_panel(
     runs = runs or [replayed_run(table, schedule, name, time, row) for name, table in tables.items()]
     explainer = EventExplainer(tables, runs, time, row)
     happened = list(tables.values())[-1]
-    strips, peaks = _strips(happened, replay, panel, cap, most_kept) if memory else (None, [])
+    more, strips, peaks = {"idle": partial(explainer.explain_idle, panel.bars)}, None, list[Label]()
+    if memory:
+        pieces = pieces_of(happened, float(happened["end_s"].max()), replay)
+        strips, peaks = _strips(pieces, panel, cap, most_kept)
+        more["kept"] = partial(explainer.explain_kept, pieces, cap)
     return dataclasses.replace(
         panel,
+        bars=panel.bars.assign(same=np.concatenate([_same(table) for table in tables.values()])),
         title=title,
         facts=facts,
         marks=_marks(tables) if ideal is not None else [],
@@ -66,11 +73,20 @@ def events_panel(
         moments=np.unique(panel.bars[["left", "right"]].to_numpy()),
         explain=explainer.explain,
         narrate=explainer.narrate,
+        explain_more=more,
     )
 
 
 def _marks(tables: Mapping[str, pd.DataFrame]) -> list[Mark]:
     return [Mark(float(table["end_s"].max()), f"{name} ends", name == "predicted") for name, table in tables.items()]
+
+
+def _same(events: pd.DataFrame) -> np.ndarray:
+    """Return a number of each op and bucket, else -1: halves of a backward pass are one op."""
+    number = {name: events[name].to_numpy(dtype=float, na_value=-1) for name in ("stage", "micro_batch", "bucket")}
+    is_op = events["name"].isin(EVENT_KINDS) & (number["stage"] >= 0) & (number["micro_batch"] >= 0)
+    of_op = 2 * (_MOST_MICRO_BATCHES * number["stage"] + number["micro_batch"]) + (events["name"] != "forward")
+    return np.select([is_op, number["bucket"] >= 0], [of_op, _FIRST_BUCKET + number["bucket"]], -1)
 
 
 def _clocks(events: pd.DataFrame) -> np.ndarray:
@@ -88,10 +104,9 @@ def _clocks(events: pd.DataFrame) -> np.ndarray:
 
 
 def _strips(
-    events: pd.DataFrame, replay: Replay | None, panel: Panel, cap: float | None, most_kept: float | None
+    pieces: pd.DataFrame, panel: Panel, cap: float | None, most_kept: float | None
 ) -> tuple[pd.DataFrame, list[Label]]:
     """Return what each rank keeps as a strip under it, and its peak to stand beside it."""
-    pieces = pieces_of(events, float(events["end_s"].max()), replay)
     rank, kept = (pieces[name].to_numpy() for name in ("rank", "micro_batches"))
     most = max(float(kept.max()), cap or 0.0, most_kept or 0.0)
     peaks = {number: kept[rank == number].max() for number in np.unique(rank).tolist()}

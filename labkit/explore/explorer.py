@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,6 +12,8 @@ import pandas as pd
 from labkit.base.measurement_html import as_html
 from labkit.explore.static_fallback import StaticFallback, StaticForm
 from labkit.explore.timeline import Timeline
+from labkit.ranks.cell_output import is_stopped, on_progress
+from labkit.ranks.messages import Progress
 from labkit.todo import TodoError
 
 
@@ -26,6 +27,7 @@ class Explorer(StaticFallback, ipywidgets.VBox):
 
     def __init__(self, rows: Sequence[ipywidgets.Widget], timeline: Timeline):
         super().__init__(children=list(rows))
+        self.add_class("labkit-explorer")
         self.timeline = timeline
         timeline.static_form = self.static_form
 
@@ -84,8 +86,10 @@ def _cell(value: Any) -> str:
 class RunButtons(ipywidgets.HBox):
     """Run something in a thread: the notebook stays free meanwhile, and the run can be stopped.
 
-    JupyterLab hands a widget's messages to a thread of their own, so an interrupt of the kernel
-    would not reach what they do. Here ``stop`` interrupts the run as an interrupt does a cell's.
+    A bar says what runs in the ranks, and how far the slowest of them is
+    (:func:`labkit.launch.progress`).
+
+    ``stop`` ends the ranks within half a second, or a launch that comes next.
 
     ``action()`` does it, and returns the sentence to ``say`` when it is over. One run at a time:
     a second start while one is under way only says so.
@@ -94,9 +98,12 @@ class RunButtons(ipywidgets.HBox):
     def __init__(self, label: str, action: Callable[[], str], say: Callable[[str], None]):
         self.start = ipywidgets.Button(description=label, icon="play", button_style="primary")
         self.stop = ipywidgets.Button(description="Stop", icon="stop", disabled=True)
-        super().__init__(children=[self.start, self.stop])
+        self.bar = ipywidgets.IntProgress(style={"description_width": "initial"})
+        self.bar.layout.width, self.bar.layout.display = "420px", "none"
+        super().__init__(children=[self.start, self.stop, self.bar])
+        self.layout.flex_flow = "row wrap"
         self._action, self._say = action, say
-        self._one_at_a_time = threading.Lock()
+        self._one_at_a_time, self._stop_asked = threading.Lock(), threading.Event()
         self._thread: threading.Thread | None = None
         self.start.on_click(lambda _: self.begin())
         self.stop.on_click(lambda _: self.interrupt())
@@ -106,31 +113,38 @@ class RunButtons(ipywidgets.HBox):
         if not self._one_at_a_time.acquire(blocking=False):
             self._say("A run is under way already: wait for it, or stop it.")
             return
+        self._stop_asked.clear()
         self.start.disabled, self.stop.disabled = True, False
+        self._show_progress(Progress("Starting ranks", 0, None))
+        self.bar.layout.display = ""
         self._say("Running on real ranks …")
         self._thread = threading.Thread(target=self._run, name=self.start.description, daemon=True)
         self._thread.start()
 
     def interrupt(self) -> None:
-        """Stop the run, if there is one: as an interrupt stops a cell."""
-        thread = self._thread
-        if thread is not None and thread.is_alive() and thread.ident is not None:
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                ctypes.c_ulong(thread.ident), ctypes.py_object(KeyboardInterrupt)
-            )
+        """Stop the run, if there is one."""
+        self.stop.disabled = True
+        self._stop_asked.set()
 
     def wait(self) -> None:
         """Wait for the end of the run."""
         if self._thread is not None:
             self._thread.join()
 
+    def _show_progress(self, progress: Progress) -> None:
+        desc, done, total = progress
+        self.bar.max, self.bar.value = total or 1, done if total else 0
+        self.bar.description = f"{desc}: {done} of {total}" if total else f"{desc} …"
+
     def _run(self) -> None:
+        on_progress.set(self._show_progress)  # in this thread, as the next
+        is_stopped.set(self._stop_asked.is_set)
         try:
             said = self._action()
         except KeyboardInterrupt:
             said = "Stopped: its ranks have ended."
         except Exception as error:
             said = sentence_of(error)
-        self.start.disabled, self.stop.disabled = False, True
+        self.start.disabled, self.stop.disabled, self.bar.layout.display = False, True, "none"
         self._one_at_a_time.release()
         self._say(said)

@@ -6,11 +6,14 @@ import base64
 import html
 import json
 import re
+import zlib
+from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from labkit.draw.palette import THEMES
+from labkit.draw.palette import THEMES, css_colours
 
 BROWSER = Path(__file__).parent / "browser"
 _IMPORT = re.compile(r'^import .* from "\./(\w+)\.js";\n', re.MULTILINE)
@@ -37,15 +40,27 @@ h1 {{ font: 600 18px system-ui, sans-serif; }}
 <h1>{title}</h1>
 <div id="timeline"><p>{alt}</p></div>
 </main>
-<script type="application/json" id="scene">{scene}</script>
 <script type="module">
-{module}
-const {{ scene, written }} = JSON.parse(document.getElementById("scene").textContent);
-openFile(document.getElementById("timeline"), scene, written);
+const packed = Uint8Array.from(atob("{packed}"), (letter) => letter.charCodeAt(0));
+const unpacked = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+const textContent = await new Response(unpacked).text();
+document.body.append(Object.assign(document.createElement("script"), {{ type: "module", textContent }}));
 </script>
 </body>
 </html>
 """
+
+
+class Slider(NamedTuple):
+    """A slider of a file: its name, what it says at each place, and where it is at first.
+
+    ``show(timeline, place)`` shows in a Timeline what is to be seen at a place.
+    """
+
+    name: str
+    values: list[str]
+    at: int
+    show: Callable[[Any, int], None]
 
 
 @cache
@@ -73,21 +88,38 @@ def _in_its_own_scope(text: str) -> str:
 
 def style() -> str:
     """Return the style sheet, with the colours of both themes."""
-    colours = {theme: " ".join(f"--lk-{name}: {each};" for name, each in THEMES[theme].items()) for theme in THEMES}
-    themes = f'.labkit-timeline {{ {colours["light"]} }}\n.labkit-timeline[data-theme="dark"] {{ {colours["dark"]} }}\n'
+    light, dark = map(css_colours, ("light", "dark"))
+    themes = f'.labkit-timeline {{ {light} }}\n.labkit-timeline[data-theme="dark"] {{ {dark} }}\n'
     return themes + (BROWSER / "timeline.css").read_text(encoding="utf-8")
 
 
-def standalone_html(scene: dict[str, Any], written: dict[str, Any], title: str) -> str:
-    """Return the file: a scene as :mod:`labkit.explore.scene_message` makes it, with all answers.
+def standalone_html(
+    scenes: Sequence[dict[str, Any]],
+    written: Sequence[dict[str, Any]],
+    title: str,
+    slider: Slider | None = None,
+    library: dict[str, Any] | None = None,
+) -> str:
+    """Return the file: scenes as :mod:`labkit.explore.scene_message` makes them, with all answers.
 
-    ``written`` has them by kind, panel and index. Bytes become text in base64.
+    With a ``slider`` a reader chooses one of the scenes, with a ``library`` what the page draws.
+    ``written`` has the answers of each, by kind, panel and index; in the file those of all scenes
+    to a question stand together, which packs well. Bytes become text in base64.
     """
-    said = {"scene": scene, "written": written}
-    content = json.dumps(said, separators=(",", ":"), default=_base64).replace("<", "\\u003c")
-    code = module().replace("export default { render };", "").replace("</script", "<\\/script")
-    words = {"title": html.escape(title), "alt": html.escape(scene["alt"])}
-    return _PAGE.format(**THEMES, **words, css=style(), scene=content, module=code)
+    answers = {kind: _together([each[kind] for each in written]) for kind in written[0]}
+    numbered = [scene | {"version": k} for k, scene in enumerate(scenes)]
+    content = {"scenes": numbered, "written": answers, "slider": slider and slider[:3], "library": library}
+    shown = json.dumps(content, separators=(",", ":"), default=_base64)
+    code = module().replace("export default { render };", "")
+    script = f'{code}openFile(document.getElementById("timeline"), {shown});'
+    words = {"title": html.escape(title), "alt": html.escape(scenes[slider.at if slider else 0]["alt"])}
+    return _PAGE.format(**THEMES, **words, css=style(), packed=_base64(zlib.compress(script.encode(), 9)))
+
+
+def _together(answers: Sequence[list[list[str]]]) -> list[list[list[str]]]:
+    """Return answers by scene, panel and index as answers by panel, index and scene."""
+    panels = zip_longest(*answers, fillvalue=[])
+    return [[list(texts) for texts in zip_longest(*panel, fillvalue="")] for panel in panels]
 
 
 def _base64(content: bytes) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 from IPython.display import display
@@ -12,16 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from labkit.base.notebook import static
+from labkit.base.widget_output import instead_of_widget, widget_view
 from labkit.draw.picture import show
-
-# Of a widget and the fallback after it, one is seen. In JupyterLab the class jupyter-widgets on an
-# output itself says that the widget's model is gone; a living one has it further in. The class
-# output_container is VS Code's.
-_ONE_OF_TWO = """<style>
-:is(.jp-OutputArea-child, .output_container):has(.labkit-timeline, > .lm-Panel:not(.jupyter-widgets))
-  + :has(.labkit-static),
-.jp-OutputArea-child:has(> .jupyter-widgets):has(+ * .labkit-static) { display: none; }
-</style>"""
 
 
 class StaticForm(NamedTuple):
@@ -54,8 +46,7 @@ class StaticFallback:
             source, alt = f"data:image/png;base64,{data['image/png']}", html.escape(form.alt)
             image = f'<img src="{source}" alt="{alt}" width="{picture.size[0]}">'
             table = form.table._repr_html_()  # type: ignore[operator]
-            data["text/html"] = f'{_ONE_OF_TWO}<div class="labkit-static">{image}{table}</div>'
+            data["text/html"] = instead_of_widget(image + table)
             data["text/plain"] = f"{form.alt}\n{form.table}"
-        view: Any = {"version_major": 2, "version_minor": 0, "model_id": self.model_id}
-        display({"application/vnd.jupyter.widget-view+json": view}, raw=True)
+        display(widget_view(self.model_id), raw=True)
         display(data, metadata=metadata, raw=True)

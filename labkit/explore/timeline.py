@@ -37,7 +37,8 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
     """An event table to point at, to step through and to zoom into.
 
     ``said`` is its line of narration, which a screen reader reads aloud. ``static_form()`` returns
-    what stands for it where there is no browser.
+    what stands for it where there is no browser. Its file has the ``slider()``, if that is one, or
+    controls that choose from the ``library()``.
 
     ``events`` is what ``simulate(...)`` or a run gives. With a ``schedule``, or where the table is
     one step of a pipeline, each op says what it needs, what waits for it and why it is late. With
@@ -53,8 +54,9 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
     _esm, _css = standalone_html.module(), standalone_html.style()
     scene: traitlets.Dict = traitlets.Dict().tag(sync=True)
     own_keys: traitlets.List = traitlets.List().tag(sync=True)
+    sliders: traitlets.Dict = traitlets.Dict().tag(sync=True)  # by key: models of those that the page follows itself
     said = traitlets.Unicode().tag(sync=True)
-    bare = traitlets.Bool(False).tag(sync=True)  # without controls, beside a Timeline that has them
+    draggable = traitlets.Bool(False).tag(sync=True)  # whether bars are, along the axis: see on_drop
 
     def __init__(
         self,
@@ -69,11 +71,14 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
         self._panels: list[Panel] = []
         self._table: pd.DataFrame | None = None
         self._picked: list[Pick] = []
+        self._dropped: list[Callable[[int, int, float], None]] = []
         self._pressed: list[Callable[[str], None]] = []
         self._heard: Counter[str] = Counter()  # keys, by view
         self._early: dict[tuple[str, int], str] = {}  # those that came before the ones pressed before them
         self._version = 0
         self.static_form: Callable[[], StaticForm] = self._no_static_form
+        self.slider: Callable[[], standalone_html.Slider | None] = lambda: None
+        self.library: Callable[[], dict[str, Any] | None] = lambda: None
         self.on_msg(self._receive)
         if events is None:
             return
@@ -83,8 +88,9 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
         shown = [from_zero(table) for table in tables] if ideal is not None else tables
         axis = time_axis(max(float(table["end_s"].max()) for table in shown), time_label)
         panel = events_panel(events, schedule, ideal, time=axis, title=title)
-        self.show([panel], time=axis, alt=_alt(events, ideal, axis), note=emulated(*tables))
-        self._table = pd.concat(tables, ignore_index=True)
+        table = pd.concat(tables, ignore_index=True)
+        about: dict[str, Any] = {"note": emulated(*tables), "table": table, "title": title}
+        self.show([panel], time=axis, alt=_alt(events, ideal, axis), **about)
         self.static_form = lambda: _static_form(events, ideal, time_label, self.scene["alt"])
 
     def __repr__(self) -> str:
@@ -93,17 +99,31 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
     # --- what is shown ----------------------------------------------------------------------------
 
     def show(
-        self, panels: Sequence[Panel], *, alt: str, time: TimeAxis | None = None, note: str = "", said: str = ""
+        self,
+        panels: Sequence[Panel],
+        *,
+        alt: str,
+        time: TimeAxis | None = None,
+        said: str = "",
+        table: pd.DataFrame | None = None,
+        title: str = "",
+        pipeline: dict[str, Any] | None = None,
+        **others: Any,
     ) -> None:
         """Show ``panels`` one under the other, on one axis: of ``time``, or without it of columns.
 
-        ``alt`` says what is to be seen, ``note`` stands under the picture, ``said`` in its line of
-        narration. Where the axis is as long as before, the reader's zoom stays.
+        ``alt`` says what is to be seen, ``said`` stands in the picture's line of narration,
+        ``table`` in place of the bars, ``title`` over a file of it, and among ``others`` a ``note``
+        under it. Where the axis is as long as before, the reader's zoom stays. A grid goes to the
+        page with what is said at each step, and opens at the step ``opens_at``. A ``pipeline`` the
+        page can draw with other times.
         """
-        self._panels, self._table = list(panels), None
+        self._panels, self._table = list(panels), table
         self._version += 1
+        steps = [] if time else [self._narration(x) for x in self._stops("clock")]
+        scene = scene_of(panels, time=time, alt=alt, steps=steps, version=self._version, **others)
         with self.hold_sync():  # picture and words arrive together
-            self.scene = scene_of(panels, time=time, alt=alt, note=note, version=self._version)
+            self.scene = scene | {"title": title, "pipeline": pipeline}
             self.said = said
 
     @classmethod
@@ -118,6 +138,11 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
     def on_pick(self, callback: Pick) -> None:
         """Call ``callback(panel, bar)`` when a reader clicks a bar, or presses Enter on it."""
         self._picked.append(callback)
+
+    def on_drop(self, callback: Callable[[int, int, float], None]) -> None:
+        """Let bars be dragged; ``callback(panel, bar, x)``: where the middle of one is dropped."""
+        self.draggable = True
+        self._dropped.append(callback)
 
     def on_key(self, callback: Callable[[str], None]) -> None:
         """Call ``callback(key)`` for ``own_keys``, pairs such as ("f", "place a forward")."""
@@ -134,6 +159,9 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
             kind, panel, index = message["ask"], message["panel"], message["index"]
             text = self._answer(kind, panel, index)
             self.send({"answer": kind, "panel": panel, "index": index, "version": self._version, "text": text})
+        elif "drop" in message:
+            for dropped in self._dropped:
+                dropped(message["panel"], message["drop"], message["x"])
         elif "pick" in message:
             for callback in self._picked:
                 callback(message["panel"], message["pick"])
@@ -151,6 +179,8 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
             return self._panels[panel].explain(index)
         if kind == "table":
             return self._html_table()
+        if kind in self._panels[panel].explain_more:
+            return self._panels[panel].explain_more[kind](index)
         return self._narration(self._stops(kind)[index])
 
     def _stops(self, kind: str) -> list[float]:
@@ -158,9 +188,8 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
         return sorted(set().union(*(stops.tolist() for stops in every)))
 
     def _narration(self, x: float) -> str:
-        said = [(panel.title, panel.narrate(x)) for panel in self._panels]
-        several = len(self._panels) > 1
-        return " ".join(f"{title}: {text}" if several and title else text for title, text in said if text)
+        said = [(panel.title, text) for panel in self._panels if (text := panel.narrate(x))]
+        return " ".join(f"{title}: {text}" if len(said) > 1 and title else text for title, text in said)
 
     def _html_table(self) -> str:
         table = self._table if self._table is not None else pd.concat([panel.bars for panel in self._panels])
@@ -173,14 +202,32 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
 
     def to_html(self, title: str = "") -> str:
         """Return the picture as one HTML file that plays and explains without a kernel."""
+        slider = self.slider()
+        shown = self._panels[0].title if slider else self.scene["alt"].removesuffix(".")  # an alt text follows a slider
+        title = title or self.scene["title"] or shown or "labkit timeline"
+        if slider is None:
+            return standalone_html.standalone_html([self.scene], [self._written()], title, library=self.library())
+        other, pictures = Timeline(), []
+        for k in range(len(slider.values)):
+            with other.hold_sync():
+                slider.show(other, k)
+            pictures.append((other.scene, other._written()))
+        other.close()
+        scenes, written = zip(*pictures, strict=True)
+        return standalone_html.standalone_html(scenes, written, title, slider)
+
+    def _written(self) -> dict[str, list[list[str]]]:
+        """Return all answers, by kind, panel and index."""
         is_small = sum(len(panel.bars) for panel in self._panels) <= standalone_html.MOST_EXPLAINED
         explained = self._panels if is_small else []
         written = {"bar": [[panel.explain(bar) for bar in range(len(panel.bars))] for panel in explained]}
+        for kind, count in (("idle", lambda panel: 2 * len(panel.bars)), ("kept", lambda panel: len(panel.strips))):
+            found = [(panel.explain_more.get(kind), panel) for panel in explained]
+            written[kind] = [[*map(explain, range(count(panel)))] if explain else [] for explain, panel in found]
         for kind in ("clock", "moment"):
             stops = self._stops(kind)[: standalone_html.MOST_NARRATED]
             written[kind] = [[self._narration(x) for x in stops]]
-        written["table"] = [[self._html_table()]]
-        return standalone_html.standalone_html(self.scene, written, title or self._panels[0].title or "labkit timeline")
+        return written | {"table": [[self._html_table()]]}
 
     def save(self, name: str, *, alt: str = "") -> Picture:
         """Write ``name`` as .png, .svg, .csv, .alt.txt and .html into the folder of figures.

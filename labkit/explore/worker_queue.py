@@ -142,7 +142,7 @@ def queue_timeline(events: pd.DataFrame) -> Timeline:
         "once all of its clock are done."
     )
     timeline = Timeline.of([panel], alt=alt, time=axis, note=note)
-    timeline.static_form = lambda: StaticForm(panel_figure([(panel, axis)], note), alt, waited)
+    timeline.static_form = lambda: StaticForm(panel_figure([panel], axis, note), alt, waited)
     return timeline
 
 

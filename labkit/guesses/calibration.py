@@ -25,7 +25,7 @@ from labkit.stats.comparison import LEAST_REPEATS
 FAR = 100.0  # a guess that is further off is drawn at the edge
 OTHER = "something else"
 ANSWER_WIDTH, LEFT_OUT_WIDTH = 52, 72  # as text, so that a table is as wide whatever was answered
-_COLUMNS = ["notebook", "question", "guess", "answer", "factor", "times off", "chance", "left out"]
+_COLUMNS = ["notebook", "question", "guess", "answer", "factor", "times off", "chance", "left out", "measured"]
 
 
 def calibration() -> MeasuredTable:
@@ -35,7 +35,8 @@ def calibration() -> MeasuredTable:
     that is; both are NaN for choices, orders, "I don't know", and where either number is 0.
     ``chance`` is the probability that a random number in the question's range comes at least as
     near to the answer; NaN for anything but numbers with a range. ``left out`` is the wrong model
-    or the term that the guess may have come from, or "".
+    or the term that the guess may have come from, or "". ``measured`` tells an answer of this
+    machine from one that is the same everywhere.
     """
     shipped = store.read(store.shipped_file())
     rows = [
@@ -43,11 +44,12 @@ def calibration() -> MeasuredTable:
             "notebook": shipped.get(name, {}).get("notebook", ""),
             "question": name,
             "guess": _in_words(facts["guess"]),
-            "answer": fact(_in_words(facts["answer"]), ANSWER_WIDTH),
+            "answer": _in_words(facts["answer"]),
             "factor": (factor := _factor(facts["guess"], facts["answer"])),
             "times off": max(factor, 1 / factor),
             "chance": facts.get("chance"),
-            "left out": fact(facts.get("left_out", ""), LEFT_OUT_WIDTH),
+            "left out": facts.get("left_out", ""),
+            "measured": facts.get("measured", True),
         }
         for name, facts in store.load().items()
         if {"guess", "answer"} <= facts.keys()
@@ -55,17 +57,34 @@ def calibration() -> MeasuredTable:
     return MeasuredTable(rows, columns=_COLUMNS).astype({"chance": float})
 
 
+def all_guesses(table: pd.DataFrame) -> MeasuredTable:
+    """Return :func:`calibration`'s table to read: what was measured is marked, all else exact."""
+    shown = table.drop(columns=["times off", "measured"]).astype({"factor": object, "chance": object})
+    for column in ("factor", "chance"):
+        shown[column] = shown[column].where(table[column].notna(), "")
+        exact = ~table["measured"] & table[column].notna()
+        shown.loc[exact, column] = table.loc[exact, column].map("{:.3g}".format)
+    for column, width in {"answer": ANSWER_WIDTH, "left out": LEFT_OUT_WIDTH}.items():
+        shown[column] = shown[column].where(~table["measured"], [fact(said, width) for said in shown[column]])
+    return MeasuredTable(shown)
+
+
 def said_of_calibration(table: pd.DataFrame) -> str:
     """Return a few lines: how far off, what was left out most often, and getting better or not."""
     times_off = table["times off"].dropna()
     if len(times_off) < 4:
         return f"{len(table)} answers so far: come back when you have four numbers."
-    lines = [f"Numbers: {len(times_off)}, typically {measured(times_off.median(), 'times off')}."]
+    n_factors, zeros = len(times_off), len(table.chance.dropna().index.difference(times_off.index))
+    lines = [f"Numbers: {n_factors + zeros}, typically {measured(times_off.median(), 'times off')}."]
+    if zeros:
+        lines[0] += f" Without a factor, as guess or answer is 0: {zeros}."
     choices = table[table.factor.isna() & table.chance.isna() & (table.guess != "I don't know")]
-    right = sum(choices.guess.map(lambda guess: fact(guess, ANSWER_WIDTH)) == choices.answer)
+    right = sum(choices.guess == choices.answer)
     lines.append(f"Choices and orders: {len(choices)}, right: {measured(right, width=2)}.")
     counts = terms_left_out(table)
-    most, times = counts[:-1].sort_values("guesses", ascending=False, kind="stable").iloc[0]
+    terms = counts[:-1]
+    times = terms.guesses.max()
+    most = "; ".join(terms.term[terms.guesses == times])
     if times:
         numbers = counts.guesses.sum(), times, counts.guesses.iloc[-1]
         total, times, other = (measured(number, width=2) for number in numbers)
@@ -122,6 +141,12 @@ def draw_calibration(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
         ax.set_xscale("log")
         ax.set_xlim(0.7 / FAR, 1.4 * FAR)
         ax.set_xticks([0.01, 0.1, 0.5, 1, 2, 10, 100], labels=["1/100", "1/10", "1/2", "1", "2", "10", "100"])
+        for place, factor in zip(places, numbers.factor, strict=True):
+            if not 1 / FAR <= factor <= FAR:  # its star is at the edge, so say where it would be
+                far = f"{factor:,.0f}" if factor > 1 else f"1/{1 / factor:,.0f}"
+                look: dict[str, Any] = {"ha": "right" if factor > 1 else "left", "va": "center", "fontsize": 8}
+                look["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
+                ax.text((FAR if factor > 1 else 1 / FAR) * (0.8 if factor > 1 else 1.25), place, far, **look)
         names = numbers.notebook.str.partition("_")[0] + " · " + numbers.question
         ax.set_yticks(places, labels=names)
         ax.invert_yaxis()

@@ -8,6 +8,10 @@ function element(tag, attributes = {}, ...children) {
   return made;
 }
 
+function button(text, onclick, ...rest) {
+  return element("button", { type: "button", textContent: text, onclick }, ...rest);
+}
+
 // What stands in backticks is code.
 function prose(text) {
   return text.split("`").map((part, i) => (i % 2 ? element("code", { textContent: part }) : part));
@@ -48,8 +52,8 @@ function numberField(question, onReady) {
     field.append(String(question.low), slider, String(question.high));
   }
   box.addEventListener("input", changed);
-  field.append(box, question.unit);
-  return { field, guess, enter: box };
+  field.append(element("span", { className: "labkit-guess-number" }, box, question.unit));
+  return { field, guess };
 }
 
 function choiceField(question, onReady) {
@@ -70,15 +74,12 @@ function orderField(question, onReady) {
     field.replaceChildren(
       ...question.choices.map((choice) => {
         const place = order.indexOf(choice);
-        const button = element("button", { disabled: place >= 0 }, place < 0 ? "" : `${place + 1}. `, ...prose(choice));
-        button.onclick = () => {
-          order = [...order, choice];
-          draw();
-        };
-        return button;
+        const next = button(place < 0 ? "" : `${place + 1}. `, () => ((order = [...order, choice]), draw()), ...prose(choice));
+        next.disabled = place >= 0;
+        return next;
       }),
     );
-    if (order.length) field.append(element("button", { textContent: "start over", className: "labkit-quiet", onclick: () => ((order = []), draw()) }));
+    if (order.length) field.append(button("start over", () => ((order = []), draw())));
     onReady(guess());
   };
   const guess = () => (order.length === question.choices.length ? order : undefined);
@@ -103,22 +104,23 @@ function render({ model, el }) {
     const { given, said, final, fault } = model.get("state");
     const parts = [element("div", { className: "labkit-guess-question" }, ...prose(question.text))];
     if (given && !changing) {
-      const line = element("div", { className: "labkit-guess-said" }, "Your guess: ", element("b", {}, ...prose(said)));
+      const line = element("div", {}, "Your guess: ", element("b", {}, ...prose(said)));
       if (final) line.append(" (final: you have seen the answer)");
-      else line.append(" ", element("button", { textContent: "change", className: "labkit-quiet", onclick: () => ((changing = true), show()) }));
+      else line.append(" ", button("change", () => ((changing = true), show())), element("div", { textContent: "Now run the next cells." }));
       parts.push(line);
-      if (!final) parts.push(element("div", { className: "labkit-guess-next", textContent: "Now run the next cells." }));
     } else {
       const give = element("button", { textContent: "That is my guess", disabled: true, className: "labkit-give" });
       const make = question.ordered ? orderField : question.choices.length ? choiceField : numberField;
-      const { field, guess, enter } = make(question, (value) => (give.disabled = value === undefined || Number.isNaN(value)));
-      give.onclick = () => send(guess());
-      enter?.addEventListener("keydown", (event) => event.key === "Enter" && !event.shiftKey && !give.disabled && send(guess()));
-      const unknown = element("button", { textContent: "I don't know", className: "labkit-quiet", onclick: () => send(null) });
-      if (question.ordered) parts.push(element("div", { className: "labkit-guess-next", textContent: "Click them in order, the smallest first." }));
-      parts.push(element("div", { className: "labkit-guess-row" }, field, give, unknown));
+      const { field, guess } = make(question, (value) => (give.disabled = value === undefined || Number.isNaN(value)));
+      const row = element("form", { className: "labkit-guess-row", noValidate: true }, field, give, button("I don't know", () => send(null)));
+      row.onsubmit = (event) => { // also by Enter, in any field
+        event.preventDefault();
+        send(guess());
+      };
+      if (question.ordered) parts.push(element("div", { textContent: "Click them in order, the smallest first." }));
+      parts.push(row);
     }
-    if (fault) parts.push(element("div", { className: "labkit-guess-fault", textContent: fault, role: "alert" }));
+    if (fault) parts.push(element("div", { className: "labkit-guess-fault", role: "alert" }, ...prose(fault)));
     root.replaceChildren(...parts);
   };
   model.on("change:state", show);

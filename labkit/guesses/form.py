@@ -8,27 +8,34 @@ from typing import Any
 
 import anywidget
 import traitlets
+from IPython.display import DisplayHandle, display
 
-from labkit.guesses.reader import Guess
+from labkit.base.widget_output import instead_of_widget, widget_view
+from labkit.draw.palette import css_colours
+from labkit.guesses.reader import Card, Guess
 
 _HERE = Path(__file__).parent
+_DARK = '[data-jp-theme-light="false"] .labkit-guess'
+_COLOURS = f".labkit-guess {{ {css_colours('light')} }}\n{_DARK} {{ {css_colours('dark')} }}\n"
 
 
 class Form(anywidget.AnyWidget):
     """What the browser shows of a guess: ``question`` is what is asked, ``state`` how it stands.
 
     The browser sets ``sent``: a number that grows, and the guess (null is "I don't know"). What
-    the question does not take comes back as the state's ``fault``.
+    the question does not take comes back as the state's ``fault``. After it comes a card with
+    question and guess, for where there is no form: in a notebook opened without its kernel.
     """
 
     _esm = _HERE / "form.js"
-    _css = _HERE / "form.css"
+    _css = _COLOURS + (_HERE / "form.css").read_text(encoding="utf-8")
     question = traitlets.Dict().tag(sync=True)
     state = traitlets.Dict().tag(sync=True)
     sent: Any = traitlets.List().tag(sync=True)
 
     def __init__(self, guess: Guess):
         self._guess = guess
+        self._card: DisplayHandle | None = None
         question = guess.question
         kind = {"whole": question.whole, "logarithmic": question.logarithmic}
         expected = "" if question.choices else question.expected()
@@ -37,7 +44,15 @@ class Form(anywidget.AnyWidget):
         self._tell()
 
     def __repr__(self) -> str:
-        return f"{self._guess!r}\n(In a notebook without forms: give it with .give(…))"
+        how_to = "" if self._guess.given else " (run this cell, or give it with .give(…))"
+        return f"{self._guess!r}{how_to}"
+
+    def _ipython_display_(self) -> None:
+        display(widget_view(self.model_id), raw=True)
+        self._card = display(self._as_card(), raw=True, display_id=True)
+
+    def _as_card(self) -> dict[str, str]:
+        return {"text/plain": repr(self), "text/html": instead_of_widget(Card(repr(self))._repr_html_())}
 
     @traitlets.observe("sent")
     def _take(self, change: dict[str, Any]) -> None:
@@ -49,3 +64,5 @@ class Form(anywidget.AnyWidget):
     def _tell(self, fault: str = "") -> None:
         guess = self._guess
         self.state = {"given": guess.given, "said": guess.in_words(), "final": guess.final, "fault": fault}
+        if self._card:
+            self._card.update(self._as_card(), raw=True)

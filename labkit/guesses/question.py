@@ -12,6 +12,10 @@ from typing import Any
 from labkit.base.checks import is_whole
 
 LOGARITHMIC = 30  # from this ratio of high to low on a slider goes by factors
+_UNITS: list[dict[str, float]] = [  # that are taken for each other
+    {"µs": 1e-6, "ms": 1e-3, "s": 1.0, "minutes": 60.0, "hours": 3600.0, "days": 86400.0},
+    {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30},
+]
 
 
 @dataclass(frozen=True)
@@ -103,10 +107,23 @@ class Question:
         if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
             raise ValueError(expected)
         number = float(value)
-        low, high = (number if bound is None else bound for bound in (self.low, self.high))
-        if not low <= number <= high or (self.whole and number != int(number)):
+        if not self._is_within(number):
+            raise ValueError(expected + self._in_another_unit(number))
+        if self.whole and number != int(number):
             raise ValueError(expected)
         return int(number) if self.whole else number
+
+    def _is_within(self, number: float) -> bool:
+        low, high = (number if bound is None else bound for bound in (self.low, self.high))
+        return low <= number <= high
+
+    def _in_another_unit(self, number: float) -> str:
+        """Return in which unit a number would be possible, as a question, or ""."""
+        sizes = next((sizes for sizes in _UNITS if self.unit in sizes), {})
+        for unit, size in sizes.items():
+            if self._is_within(converted := number * size / sizes[self.unit]):
+                return f". Do you mean {number:g} {unit}? That is {converted:g} {self.unit}"
+        return ""
 
     def expected(self) -> str:
         """Return in words which number is expected: ``a whole number from 1 to 30``."""

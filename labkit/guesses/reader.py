@@ -111,7 +111,8 @@ class Guess:
         text, left_out, term = self._compare(answer, as_if or {}, terms or {})
         answer = answer.median if isinstance(answer, Interval) else answer
         chance = self.question.chance(self.value, answer)
-        self._keep(answer=_plain(answer), left_out=left_out, term=term, chance=chance and round(chance, 4))
+        chance = chance and round(chance, 4)
+        self._keep(answer=_plain(answer), measured=measured, left_out=left_out, term=term, chance=chance)
         display(Card(f"You said: {self.in_words()}. {fact(text, width=0) if measured else text}"))
 
     def _compare(self, answer: Any, as_if: Mapping[str, Any], terms: Mapping[str, Any]) -> Feedback:

@@ -7,13 +7,16 @@ How long an all_reduce takes there is the ring's formula, by construction (see
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from statistics import median
 from typing import Any
+
+import pandas as pd
 
 from labkit.base.formats import MeasuredTable
 from labkit.launch import Run, workers
 from labkit.parallel.emulated_step import EmulatedStep
 from labkit.simulate import explain_step, hidden_and_exposed
-from labkit.stats import interval, turns
+from labkit.stats import interval
 
 BY_CONSTRUCTION = "an all_reduce takes what the ring's formula says, by construction"
 
@@ -32,11 +35,11 @@ def emulated_scaling(
     during backward, all others after it; in ways in ``shared`` the ranks share the batch of one, in
     all others each brings its own. The first of the ``rounds`` warms up.
 
-    Columns: way, ranks; step_s, a median; predicted_s; compute_s, hidden_s and exposed_s, medians
-    of how a step divides (see :func:`labkit.simulate.hidden_and_exposed`); waiting_s, for a slower
-    rank, a mean; late, how many all_reduces took longer than the formula says; speed, low, high and
-    predicted: how many times as fast as one rank, its interval, and what was predicted. What was
-    emulated stands under the table.
+    Columns: way, ranks; step_s; predicted_s; compute_s, hidden_s and exposed_s, how a step divides
+    (see :func:`labkit.simulate.hidden_and_exposed`); waiting_s, for a slower rank; late, how many
+    all_reduces took longer than the formula says; speed, low, high and predicted: how many times as
+    fast as one rank, its interval, and what was predicted. What is measured of a step is its mean
+    over ranks, and of that the median over steps. What was emulated stands under the table.
     """
     rows, emulated = [], ""
     for n in next(iter(steps.values())):
@@ -58,10 +61,9 @@ def emulated_scaling(
 def _facts(run: Run, step: EmulatedStep, n: int, overlap: bool) -> dict[str, Any]:
     """Return a row of :func:`emulated_scaling`, of what was measured and predicted."""
     predicted = step.predict(n, overlap)
-    step_s = interval(turns(run.events, ["step"])["step"])
-    shares = hidden_and_exposed(run.events).iloc[1:].median()
-    later = range(1, int(run.events["step"].max()) + 1)
-    parts = explain_step(predicted, run.events, steps=later).set_index("part")["measured_s"]
+    divided = hidden_and_exposed(run.events).iloc[1:].set_index("step")
+    step_s, shares = interval(divided.sum(axis=1)), divided.median()
+    waits_s = [_waiting_s(explain_step(predicted, run.events, steps=[number])) for number in divided.index]
     return {
         "step_s": step_s.median,
         "low_s": step_s.low,
@@ -70,6 +72,10 @@ def _facts(run: Run, step: EmulatedStep, n: int, overlap: bool) -> dict[str, Any
         "compute_s": shares["compute"],
         "hidden_s": shares["hidden communication"],
         "exposed_s": shares["exposed communication"],
-        "waiting_s": parts["waiting"],
+        "waiting_s": median(waits_s),
         "late": max(run.values),
     }
+
+
+def _waiting_s(explained: pd.DataFrame) -> float:
+    return float(explained.set_index("part")["measured_s"]["waiting"])

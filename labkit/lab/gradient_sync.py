@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -71,6 +71,19 @@ def all_reduce_step(compute_s: Sequence[float], link: Link, host_s: float, sizes
     return step.replace({"lane": {"host": "comm"}})
 
 
+def terms_to_read(terms: Mapping[str, pd.DataFrame], by_formula: Collection[str]) -> MeasuredTable:
+    """Return :func:`labkit.cost.way_terms` of several links, in ms, as one table to read.
+
+    On a link that is given, one of ``by_formula``, latency and bytes are exact. So is what hides
+    where nothing is sent during backward.
+    """
+    table = pd.concat(terms).astype(object)
+    given = table.index.isin(list(by_formula), level=0)
+    for column, exact in {"latency": given, "bytes": given, "hidden": ~table.index.isin(["ddp"], level=1)}.items():
+        table.loc[exact, column] = table.loc[exact, column].map("{:.4g}".format)
+    return MeasuredTable(table)
+
+
 def losses_and_accuracy(found: Mapping[str, GlueResult]) -> MeasuredTable:
     """Return the first losses and the accuracy after each epoch, and below the published ones."""
     rows = {
@@ -87,6 +100,7 @@ def losses_and_accuracy(found: Mapping[str, GlueResult]) -> MeasuredTable:
 def against_prediction(predicted_ratio: float, found: Verdict) -> str:
     """Say whether a verdict goes with the predicted ratio of the two ways' times, or against it."""
     if found.word == "within noise":
-        return "hidden by the noise"
+        inside = found.interval.side_of(1 / predicted_ratio) == "inside"
+        return "hidden by the noise" if inside else "outside the measured interval"
     expected = "slower" if predicted_ratio > 1 else "faster"
     return "as measured" if found.word == expected else "the measurement says the opposite"

@@ -1,8 +1,9 @@
 """Measure the host cost: what one call of a collective costs its rank beyond the link's α and β.
 
-On an emulated link it is many times what it is on this machine's own transport: 14 and 31 times on
-two quiet cores. Why is not settled. A likely part: a rank sleeps there until the link is done, so
-in every call its thread and gloo's have to be woken.
+Most of it is threads that wait for a core. On gloo a call passes through three threads of each
+rank, and the event loop spins while another of them holds a lock that it needs (pytorch/gloo,
+``Pair::handleEvents``): on two cores a call of 0.2 ms may take 3 ms, a time slice of Linux. On an
+emulated link :mod:`labkit.link` has gloo's threads give way.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
+from labkit.base.formats import fact
 from labkit.cost import Link, fit_host_s, ring_all_reduce_s
 from labkit.launch import device, launch
 from labkit.stats import repeats
@@ -30,6 +32,11 @@ def host_cost_s(link: Link, emulated: bool = False, calls: int = 30, times: int 
     row_s = repeats(run.events).median().item()
     call_s = ring_all_reduce_s(4 * _FLOATS, 2, link.latency_s, link.bytes_per_s)
     return fit_host_s([calls], [row_s], [calls * call_s])
+
+
+def host_cost_text(seconds: float) -> str:
+    """Return a host cost as it stands in a sentence; of 0, what that means."""
+    return fact(f"{1e6 * seconds:.3g} µs" if seconds else "0: calls in a row took no longer than α and β", width=46)
 
 
 def _rows_of_calls(calls: int, times: int) -> None:

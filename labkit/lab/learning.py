@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from labkit.launch import launch
+from labkit.launch import workers
 from labkit.train import TranslateConfig, metrics, translate
 from labkit.train.metrics import RankResult
 from labkit.train.translation import Corpus
@@ -19,10 +19,8 @@ def learn(configs: Mapping[str, TranslateConfig], corpus: Corpus, seeds: int = 2
 
     The processes know nothing of each other, and share the machine: their seconds say little.
     """
-    runs = {
-        name: launch(_of_seed, config, corpus, world_size=seeds, init=False, threads=1).values
-        for name, config in configs.items()
-    }
+    with workers(seeds, init=False, threads=1) as processes:
+        runs = {name: processes.run(_of_seed, config, corpus).values for name, config in configs.items()}
     return {name: [metrics.history([result]) for result in results] for name, results in runs.items()}
 
 

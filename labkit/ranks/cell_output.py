@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 from labkit.base.notebook import static
 from labkit.ranks.messages import Progress
+
+# Where it is set, it is told how far the slowest rank has come, in place of a bar in the cell.
+on_progress: ContextVar[Callable[[Progress], None] | None] = ContextVar("on_progress", default=None)
+# A run ends as by an interrupt once this says so. (An interrupt reaches the main thread only.)
+is_stopped: ContextVar[Callable[[], bool]] = ContextVar("is_stopped", default=lambda: False)
 
 
 def _is_closed(stream: Any) -> bool:
@@ -64,15 +70,19 @@ class CellDisplay:
 
     def progress(self, rank: int, progress: Progress) -> None:
         """Move the bar of a loop to where its slowest rank is."""
+        desc, done, total = progress
+        self._counts[desc][rank] = done
+        slowest = min(self._counts[desc].values())
+        if show_progress := on_progress.get():
+            show_progress(Progress(desc, slowest, total))
+            return
         if self._held or _is_closed(sys.stdout) or _is_closed(sys.stderr):
             return
-        desc, done, total = progress
         if desc not in self._bars:
             from tqdm.auto import tqdm
 
             self._bars[desc] = tqdm(desc=desc, total=total)
-        self._counts[desc][rank] = done
-        self._bars[desc].n = min(self._counts[desc].values())
+        self._bars[desc].n = slowest
         self._bars[desc].refresh()
 
     def __enter__(self) -> CellDisplay:

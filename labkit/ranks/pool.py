@@ -14,7 +14,7 @@ from typing import NamedTuple
 from labkit.base.interrupts import uninterrupted
 from labkit.base.texts import listed
 from labkit.ranks import messages, servers
-from labkit.ranks.cell_output import CellDisplay, show
+from labkit.ranks.cell_output import CellDisplay, is_stopped, show
 from labkit.ranks.errors import NCCL_ADVICE, LaunchTimeout, RankError, check_loopback, explain_os_error, how_it_ended
 from labkit.ranks.hang import FRESH_S, QUIET_S, Hang, find_hang
 from labkit.ranks.messages import Done, Failed
@@ -140,6 +140,8 @@ class Ranks:
         """
         failed, left_s = False, 1.0
         while self._unanswered() and left_s > 0:
+            if is_stopped.get()():
+                raise KeyboardInterrupt
             left_s = deadline - time.monotonic()
             for key, _ in self._selector.select(min(max(left_s, 0.0), WAKE_S)):
                 hear, handle = key.data

@@ -48,11 +48,12 @@ RESTART = "() => window.jupyterapp.shell.currentWidget.sessionContext.session.ke
 
 @contextlib.contextmanager
 def chromium(**options: object) -> Iterator[BrowserContext]:
-    """Run a headless browser, whose pages share one cache."""
+    """Run a headless browser, whose pages share one cache. In them nothing moves."""
+    options = {"viewport": SEEN, "reduced_motion": "reduce"} | options
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
         try:
-            yield browser.new_context(viewport=SEEN, **options)
+            yield browser.new_context(**options)
         finally:
             browser.close()
 

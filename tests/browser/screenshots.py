@@ -63,7 +63,7 @@ def photograph(lab: Lab, name: str) -> None:
         if name == "measured_run":
             page.get_by_role("button", name="Run it").click()
             page.wait_for_function(
-                "document.querySelector('.lk-narration').textContent.startsWith('Ran on')", timeout=60_000
+                "document.querySelector('.lk-narration').textContent.includes('Ran on')", timeout=60_000
             )
         for theme in ("light", "dark"):
             change_theme(page, theme)

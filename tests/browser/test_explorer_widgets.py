@@ -112,14 +112,22 @@ def test_a_state_that_does_not_parse_is_said_and_the_explorer_lives_on(explore):
     state.fill("1f1b n=2 m=4")
     state.press("Enter")
     expect(narration(page)).to_contain_text("makespan 15")
+    page.get_by_role("button", name="slow link").click()
+    expect(state).to_have_value("gpipe n=4 m=8 F=1 B=2 hop=1 vs 1f1b")
+    page.get_by_role("button", name="Copy state").click()  # or says what to copy, where a browser forbids it
+    expect(narration(page)).to_contain_text('schedule_explorer("gpipe n=4 m=8 F=1 B=2 hop=1 vs 1f1b")')
 
 
 def test_a_schedule_is_run_on_two_real_ranks_and_laid_over_what_it_should_have_been(explore):
     page = explore("schedule")
     page.get_by_role("button", name="Run it").click()
     expect(narration(page)).to_contain_text("Running on real ranks")
-    expect(page.get_by_role("button", name="Stop")).to_be_enabled()
-    expect(narration(page)).not_to_contain_text("Running", timeout=1000 * RUN_S)
+    expect(seen(page, ".widget-hprogress")).to_contain_text("Starting ranks")
+    page.get_by_role("button", name="Stop").click()
+    expect(narration(page)).to_have_text("Stopped: its ranks have ended.", timeout=1000 * RUN_S)
+    expect(seen(page, ".widget-hprogress")).to_have_count(0)
+    page.get_by_role("button", name="Run it").click()
+    expect(narration(page)).to_contain_text("1F1B, compared with GPipe: ", timeout=1000 * RUN_S)
     expect(page.get_by_role("button", name="Run it")).to_be_enabled()
     rows = page.evaluate("document.querySelector('.labkit-timeline').timeline.scene.panels[0].rows.map(row => row[1])")
     assert {"rank 0", "rank 1"} <= set(rows) and len(rows) > 2, rows  # what was predicted, and what was measured
@@ -135,7 +143,40 @@ def test_a_two_by_two_puzzle_is_built_by_keyboard_to_par(explore):
     expect(narration(page)).to_contain_text("Finished in 9: that is par")
     expect(page.get_by_role("button", name="Run it")).to_be_enabled()
     page.keyboard.press("u")
-    expect(page.get_by_role("button", name="Run it")).to_be_disabled()
+    expect(page.get_by_role("button", name="Run it")).to_be_hidden()
+
+
+def test_a_bar_of_the_puzzle_is_dragged_to_its_place_and_one_that_cannot_go_there_says_why(explore):
+    page = explore("puzzle")
+    page.get_by_role("button", name="Hint").click()
+    expect(narration(page)).to_contain_text("Place 0F0 next")
+    assert middle_of(narration(page))[1] - middle_of(page.get_by_role("button", name="Hint"))[1] < 100
+    page.locator(".lk-stage").focus()
+    for key in "f1fb0bf1fb0b":
+        page.keyboard.press(key)
+    expect(narration(page)).to_contain_text("Finished in 12: par is 9")
+    drag_bar(page, "0B0", to=0.1)
+    expect(narration(page)).to_contain_text("No: 0B0 cannot go before 0F0")
+    drag_bar(page, "0F1", to=1.5)
+    expect(narration(page)).to_contain_text("Finished in 9: that is par, 1 hint.")
+
+
+def drag_bar(page: Page, label: str, to: float) -> None:
+    """Drag a bar by its middle to a time."""
+    x, y, goal = page.evaluate(
+        """([label, to]) => {
+            const { scene, layout, viewport, stage } = document.querySelector('.labkit-timeline').timeline;
+            const { bars } = scene.panels[0], bar = bars.labels.indexOf(label), { left, top } = stage.getBoundingClientRect();
+            const x = (time) => left + layout.gutter + viewport.toPixel(time, layout.plot);
+            const row = bars.top[bar] + bars.height[bar] / 2;
+            return [x((bars.left[bar] + bars.right[bar]) / 2), top + layout.panels[0].rowsTop + row * layout.row, x(to)];
+        }""",
+        [label, to],
+    )
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(goal, y, steps=4)
+    page.mouse.up()
 
 
 def test_a_click_on_a_button_places_an_op_and_undo_takes_it_back(explore):
@@ -153,6 +194,9 @@ def test_an_op_that_was_clicked_in_the_picture_is_told_although_the_picture_is_n
     page.keyboard.press("Enter")
     expect(narration(page)).to_contain_text("0F0 on rank 0 from 0 to 1")
     expect(page.locator(".lk-card").first).to_contain_text("0F0")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(page.locator(".lk-card").first).to_contain_text("1F0: the forward of stage 1 for micro-batch 0, on rank 1")
 
 
 def test_after_a_button_the_puzzle_s_keys_still_work_and_are_not_jupyterlab_s(explore):
@@ -180,26 +224,86 @@ def test_the_puzzle_s_keys_are_those_of_its_level(explore):
     expect(narration(page)).to_contain_text("No: 0I0 needs the gradient of 1I0")
 
 
-def test_a_ring_is_stepped_through_and_says_who_sends_what(explore):
+KEEP_STEPS = """painted = document.querySelector(".labkit-timeline").timeline.painter;
+painted.steps = [];
+Object.defineProperty(painted, "step", { set(step) { painted.steps.push(step); }, get: () => painted.steps.at(-1) });"""
+
+
+def test_a_ring_steps_says_who_sends_what_and_moves_its_chunks_while_the_kernel_is_busy(explore, tmp_path):
     page = explore("ring")
-    first = picture(page)
-    page.get_by_role("button", name="A step on").first.click()
-    expect(page.locator(".labkit-timeline").first).to_have_attribute("data-step", "1")
-    expect(narration(page)).to_contain_text("rank")
-    assert picture(page) != first
-    page.get_by_role("button", name="A step back").first.click()
-    expect(page.locator(".labkit-timeline").first).to_have_attribute("data-step", "0")
+    keep_busy(page, until=tmp_path / "go")
+    stage, root, first = page.locator(".lk-stage"), page.locator(".labkit-timeline"), picture(page)
+    expect(narration(page)).to_contain_text("ring: before step 1 of 4")
+    top = stage.bounding_box()["y"]
+    page.evaluate(KEEP_STEPS)
+    page.get_by_role("button", name="A step on").click()
+    expect(root).to_have_attribute("data-step", "1")
+    expect(narration(page)).to_contain_text("ring: after step 1 of 4: reduce-scatter")
+    assert picture(page) != first and stage.bounding_box()["y"] == top
+    assert set(page.evaluate("painted.steps")) == {1}
+    page.emulate_media(reduced_motion="no-preference")
+    page.get_by_role("button", name="A step back").click()
+    page.wait_for_function("painted.steps.at(-1) === 0")
+    assert page.evaluate("painted.steps").count(1) > 1, "it starts where it was"
+    page.emulate_media(reduced_motion="reduce")
+    stage.press("+")
+    page.get_by_role("button", name="A step back").click()
+    expect(narration(page)).to_contain_text("ring: before step 1 of 4")
+    assert picture(page) == first
+    (tmp_path / "go").touch()
+
+
+def test_of_a_collective_is_shown_what_each_rank_has_after_it_and_its_sentence(explore):
+    page = explore("collectives")
+    for name in ("broadcast", "all_reduce"):
+        page.get_by_role("button", name=name).click()
+        expect(narration(page)).to_contain_text(f"After {name}: ")
+    page.get_by_role("button", name="A step back").click()
+    expect(narration(page)).to_contain_text("Before all_reduce: ")
+    page.get_by_role("button", name="Show the keys").click()
+    expect(page.locator(".lk-keys")).to_contain_text("a step on, a step back")
+    expect(page.locator(".lk-keys")).not_to_contain_text("zoom")  # a grid has no axis
+
+
+def test_a_block_that_is_gone_to_lights_its_bucket_and_down_leads_to_its_all_reduce(explore):
+    page = explore("bucket")
+    page.locator(".lk-stage").press("Home")
+    page.wait_for_function("document.querySelector('.labkit-timeline').timeline.painter.lit === 0")
+    for said in ("parameter 17 of 18", "Bucket 0: ", "is ready at", "Its all_reduce starts"):
+        expect(page.locator(".lk-card")).to_contain_text(said)
+        page.keyboard.press("ArrowDown")
 
 
 def test_dragging_the_bucket_size_changes_the_buckets(explore):
     page = explore("bucket")
     before = picture(page)
     slider = page.get_by_role("slider", name="bucket size")
+    expect(slider).to_have_attribute("aria-valuetext", "25 MiB")  # and not 9, its place among the sizes
     for _ in range(4):
         slider.press("ArrowLeft")
+    expect(slider).to_have_attribute("aria-valuetext", "5 MiB")
+    expect(page.get_by_role("textbox", name="world size, to type")).to_have_text("8")
     page.wait_for_function(
         "before => document.querySelector('.labkit-timeline canvas').toDataURL() !== before", arg=before
     )
+
+
+STICKS_OUT = """() => [...document.querySelectorAll(".labkit-explorer .jupyter-widgets:not(.widget-html)")]
+    .filter((each) => each.getBoundingClientRect().right > each.closest(".labkit-explorer").getBoundingClientRect().right)
+    .map((each) => each.textContent)"""
+
+
+@pytest.mark.parametrize("name", ["schedule", "bucket", "ring"])
+def test_on_a_narrow_page_no_control_is_cut_and_wide_tables_scroll(explore, name):
+    import axe
+
+    page = explore(name)
+    wide = page.viewport_size
+    page.set_viewport_size({"width": 420, "height": 900})
+    page.wait_for_function("document.querySelector('.labkit-timeline').timeline.layout.width < 420")
+    assert page.evaluate(STICKS_OUT) == []
+    axe.check(page, ".jp-OutputArea-output")  # what scrolls does so by keyboard too
+    page.set_viewport_size(wide)
 
 
 @pytest.mark.parametrize("name", EXPLORERS)
@@ -224,17 +328,59 @@ def test_a_kernel_that_restarts_is_said_and_a_slider_moved_then_is_no_error(expl
 
 def test_while_the_kernel_is_busy_the_picture_says_so_and_dims_and_follows_when_it_is_free(explore, tmp_path):
     page, go = explore("schedule"), tmp_path / "go"
-    run_in_kernel(page, f"import pathlib, time\nwhile not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)")
+    keep_busy(page, until=go)
     stage = page.locator(".lk-stage")
     page.get_by_role("button", name="A step on").click()
     expect(narration(page)).to_have_text("The kernel is busy; this follows when it is free.")
     expect(stage).not_to_have_attribute("aria-busy", "true")  # the picture is the right one
     page.get_by_role("slider", name="micro-batches").press("ArrowRight")
     expect(stage).to_have_attribute("aria-busy", "true")
-    expect(page.locator(".lk-stage canvas")).to_have_css("opacity", "0.4")
+    expect(page.locator(".lk-stage canvas")).to_have_css("opacity", "0.7")
     go.touch()
     expect(narration(page)).to_contain_text("makespan 12")
     expect(stage).to_have_attribute("aria-busy", "false")
+
+
+def keep_busy(page: Page, until) -> None:
+    """Have the kernel do nothing else until there is such a file."""
+    run_in_kernel(page, f"import pathlib, time\nwhile not pathlib.Path({str(until)!r}).exists(): time.sleep(0.01)")
+
+
+def test_while_a_time_is_dragged_the_picture_follows_at_once_and_the_kernel_s_words_when_it_is_free(explore, tmp_path):
+    page, go = explore("schedule"), tmp_path / "go"
+    keep_busy(page, go)
+    version, table = page.locator(".labkit-timeline").get_attribute("data-version"), page.locator(".labkit-metrics")
+    page.evaluate(
+        """() => {
+            const root = document.querySelector(".labkit-timeline");
+            const note = () => window.ends.add(root.timeline.scene.extent[1]);
+            window.ends = new Set();
+            new MutationObserver(note).observe(root, { attributes: true, attributeFilter: ["data-drawn"] });
+        }"""
+    )
+    handle = page.get_by_role("slider", name="F", exact=True)
+    x, y = middle_of(handle)
+    page.mouse.move(x, y)
+    page.mouse.down()
+    for step in range(20):
+        page.mouse.move(x + 4 * step, y)
+        page.evaluate("new Promise(requestAnimationFrame)")
+    ends, forward = page.evaluate("[...window.ends]"), float(handle.get_attribute("aria-valuenow"))
+    assert len(ends) >= 12 and forward > 2
+    assert ends[-1] == pytest.approx(3 * (forward + 2))  # (m + n − 1)(F + B)
+    facts = page.evaluate(
+        "document.querySelector('.labkit-timeline').timeline.scene.panels.map((panel) => panel.facts)"
+    )
+    assert facts[0] == f"makespan {ends[-1]:.4g}, bubble 33.3 %"
+    page.mouse.up()
+    expect(page.locator(".lk-stage")).to_have_attribute("data-ahead", "")
+    expect(table).to_have_css("opacity", "0.7")
+    expect(page.locator(".lk-stage canvas")).to_have_css("opacity", "1")
+    assert page.locator(".labkit-timeline").get_attribute("data-version") == version
+    go.touch()
+    expect(table).to_contain_text(f"{ends[-1]:.4g}")
+    expect(page.locator(".lk-stage")).not_to_have_attribute("data-ahead", "")
+    expect(narration(page)).to_have_text(f"1F1B: makespan {ends[-1]:.4g}; GPipe: makespan {ends[-1]:.4g}.")
 
 
 # --- a notebook that was saved --------------------------------------------------------------------

@@ -7,14 +7,14 @@ import json
 
 import axe
 import pytest
-from lab import run_all
+from lab import run_all, save
 from playwright.sync_api import Page, expect
 
 CELLS = [
     "from labkit.guess import guess",
     "hidden = guess('hidden', 'Which fraction of the communication hides?', low=0, high=1)",
     "slow = guess('slow', 'How long does a step take?', low=1.0, high=1000.0, unit='ms')",
-    "which = guess('which', 'Which sends less?', choices=['ring', 'parameter server'])",
+    "which = guess('which', 'Which sends less?', choices=['`ring`', 'parameter server'])",
     "order = guess('order', 'Which ends first?', choices=['GPipe', '1F1B', 'ZB-H1'], ordered=True)",
     "%%needs guess.hidden\nhidden.feedback(0.72, as_if={'if nothing overlapped': 0.0})",
 ]
@@ -42,11 +42,15 @@ def test_a_reader_gives_guesses_of_every_kind(lab):
         fraction.get_by_role("spinbutton").fill("0.5")
         fraction.get_by_role("spinbutton").press("Enter")
         expect(fraction).to_contain_text("Your guess: 0.5")
+        slow = form(page, "How long").get_by_role("spinbutton")
+        slow.fill("0.05")
+        slow.press("Enter")
+        expect(form(page, "How long").get_by_role("alert")).to_contain_text("Do you mean 0.05 s? That is 50 ms")
         form(page, "How long").get_by_role("button", name="I don't know").click()
         expect(form(page, "How long")).to_contain_text("Your guess: I don't know")
         form(page, "sends less").get_by_label("ring").check()
-        form(page, "sends less").get_by_role("button", name="That is my guess").click()
-        expect(form(page, "sends less")).to_contain_text("Your guess: ring")
+        page.keyboard.press("Enter")
+        expect(form(page, "sends less")).to_contain_text("Your guess: ring")  # and not `ring`
         for name in ("1F1B", "ZB-H1", "GPipe"):
             form(page, "ends first").get_by_role("button", name=name).click()
         form(page, "ends first").get_by_role("button", name="That is my guess").click()
@@ -56,8 +60,15 @@ def test_a_reader_gives_guesses_of_every_kind(lab):
         assert {name: facts["guess"] for name, facts in kept.items()} == {
             "hidden": 0.5,
             "slow": None,
-            "which": "ring",
+            "which": "`ring`",
             "order": ["1F1B", "ZB-H1", "GPipe"],
         }
         run_all(page)
         page.get_by_text("It is 0.72").wait_for()
+        expect(form(page, "Which fraction")).to_contain_text("final")
+        expect(form(page, "Which fraction").get_by_role("button")).to_have_count(0)
+        expect(page.get_by_text("Your guess: 0.5").locator("visible=true")).to_have_count(1)  # not its card as well
+        save(page)
+    with lab.opened("guesses", quiet=False) as page:  # ipywidgets tells the console that its models are gone
+        expect(page.get_by_text("Your guess: 0.5").locator("visible=true")).to_have_count(1)
+        expect(page.get_by_text("Error displaying widget").locator("visible=true")).to_have_count(0)

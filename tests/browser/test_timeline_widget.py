@@ -3,15 +3,17 @@ kept, and left without its kernel."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 
 import pytest
 from lab import change_theme, quiet_console, restart_kernel, run_all
 from playwright.sync_api import Page, expect
+from to_do import task
 
-from labkit.explore import Timeline
-from labkit.schedule import one_f_one_b
-from labkit.simulate import simulate
+from labkit.explore import Timeline, bucket_explorer, schedule_explorer
+from labkit.schedule import one_f_one_b, zero_bubble_h1
+from labkit.simulate import bubble_fraction, makespan, simulate
 
 CELL = """
 from labkit.explore import Timeline
@@ -83,7 +85,10 @@ def test_pointing_at_an_op_says_what_it_is_when_it_ran_what_it_needs_and_why_it_
     expect(card(page)).to_contain_text("needs the activation of 0F0 on rank 0")
     expect(card(page)).to_contain_text("idle for 1.5 s")
     page.mouse.move(*pixel_of(page, 0.7, rank=1))  # rank 1 is idle there
-    expect(card(page)).to_contain_text("Point at a bar")
+    expect(card(page)).to_contain_text("Rank 1 is idle for 1.5 s")
+    expect(card(page)).to_contain_text("To begin 1F0 it waits for the activation of 0F0: 0F0 on rank 0 until 1 s.")
+    page.mouse.move(5, 5)
+    expect(card(page)).to_contain_text("Point at a bar or an idle gap")
 
 
 def test_a_click_pins_an_op_and_escape_lets_it_go(page):
@@ -100,11 +105,15 @@ def test_a_click_pins_an_op_and_escape_lets_it_go(page):
 def test_by_keyboard_alone_a_reader_goes_from_op_to_op_and_hears_of_each(page):
     page.locator(".lk-stage").focus()
     assert card(page).get_attribute("role") == "status"
-    for key, op in [("End", "1B1"), ("Home", "0F0"), ("ArrowRight", "0F1"), ("ArrowDown", "1F0"), ("ArrowLeft", "1F0")]:
+    ops = {"End": "1B1: ", "Home": "0F0: ", "ArrowRight": "0F1: ", "ArrowDown": "1F0: ", "ArrowLeft": "Rank 1 is idle"}
+    for key, begins in ops.items():
         page.keyboard.press(key)
-        expect(card(page)).to_contain_text(f"{op}: ")
+        expect(card(page)).to_contain_text(begins)
     page.keyboard.press("Enter")
     expect(card(page)).to_have_class(re.compile("lk-pinned"))
+    for _ in ("forward", "backward", "the table", "the first after it"):
+        page.keyboard.press("Tab")
+    expect(page.get_by_role("button", name="Save the picture as SVG")).to_be_focused()
 
 
 def test_keys_in_the_picture_are_not_jupyterlab_s_as_well(page):
@@ -172,6 +181,41 @@ def test_zooming_and_panning_show_a_part_of_the_axis_and_all_shows_all(page):
     assert in_sight(page) == whole
 
 
+def test_dragging_the_axis_goes_to_that_time_and_dragging_with_shift_measures(page):
+    def drag(start, end):
+        page.mouse.move(*start)
+        page.mouse.down()
+        page.mouse.move((start[0] + end[0]) / 2, end[1])
+        page.mouse.move(*end)
+        page.mouse.up()
+
+    whole = in_sight(page)
+    axis_y = "(({ canvas, layout }) => canvas.getBoundingClientRect().y + layout.axisTop + 8)($0)"
+    (x0, y), (x1, _) = pixel_of(page, 0.5, 0), pixel_of(page, 4.7, 0)
+    below = page.evaluate(axis_y.replace("$0", "document.querySelector('.labkit-timeline').timeline"))
+    drag((x0, below), (x1, below))
+    expect(narration(page)).to_contain_text("4 s: 1B0 on rank 1 goes on")
+    page.keyboard.down("Shift")
+    drag((x0, y), (x1, y))
+    page.keyboard.up("Shift")
+    expect(narration(page)).to_have_text("from 0.5 to 4.7: 4.2 s")
+    assert in_sight(page) == whole
+
+
+def test_an_entry_of_the_legend_dims_the_others_by_mouse_and_by_keyboard(page):
+    entry = page.locator(".lk-legend").get_by_role("button", name="backward")
+    dims = "document.querySelector('.labkit-timeline').timeline.litStyles.size"
+    entry.hover()
+    assert page.evaluate(dims) == 1
+    page.mouse.move(5, 5)
+    assert page.evaluate(dims) == 0
+    entry.focus()
+    page.keyboard.press("Enter")
+    expect(entry).to_have_attribute("aria-pressed", "true")
+    page.locator(".lk-stage").focus()
+    assert page.evaluate(dims) == 1
+
+
 def test_the_picture_follows_jupyterlab_s_theme_to_and_fro(page):
     ink = "document.querySelector('.labkit-timeline').timeline.painter.theme.ink"
     words = "getComputedStyle(document.querySelector('.labkit-timeline')).color"
@@ -236,9 +280,9 @@ def file(tmp_path_factory):
     return path
 
 
-@pytest.fixture
-def opened(lab, file):
-    """The exported file in a browser that has no network."""
+@contextlib.contextmanager
+def opened_file(lab, file):
+    """Open a file in a browser that has no network."""
     page = lab.browser.new_page()
     page.route(re.compile("^(?!file:)"), lambda route: route.abort())  # whatever it asks for is an error
     with quiet_console(page):
@@ -248,11 +292,19 @@ def opened(lab, file):
     page.close()
 
 
+@pytest.fixture
+def opened(lab, file):
+    with opened_file(lab, file) as page:
+        yield page
+
+
 def test_the_exported_file_explains_its_ops_without_a_kernel(opened):
     expect(opened).to_have_title("1F1B <2 & 2>")
     opened.mouse.move(*pixel_of(opened, 2.0, rank=1))
     expect(card(opened)).to_contain_text("1F0")
     expect(card(opened)).to_contain_text("needs the activation of 0F0 on rank 0")
+    opened.mouse.move(*pixel_of(opened, 0.7, rank=1))
+    expect(card(opened)).to_contain_text("To begin 1F0 it waits for")
 
 
 def test_the_exported_file_plays_and_says_what_happens(opened):
@@ -265,10 +317,52 @@ def test_the_exported_file_plays_and_says_what_happens(opened):
     expect(opened.locator(".lk-rows tbody tr")).to_have_count(8)
 
 
+@task("dp.6")
+def test_the_exported_file_of_buckets_has_their_slider_and_words_that_follow_it(lab, tmp_path):
+    path = tmp_path / "buckets.html"
+    path.write_text(bucket_explorer("mlp").timeline.to_html(), encoding="utf-8")
+    with opened_file(lab, path) as page:
+        slider, table = page.get_by_role("slider", name="bucket size"), page.locator(".lk-rows tbody tr")
+        page.get_by_text("The same as a table").click()
+        expect(slider).to_have_attribute("aria-valuetext", "25 MiB")
+        expect(table).to_have_count(5)
+        slider.press("End")
+        expect(slider).to_have_attribute("aria-valuetext", "500 MiB")
+        expect(table).to_have_count(2)
+        page.locator(".lk-stage").press("End")
+        expect(card(page)).to_contain_text("Bucket 1: ")
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_finds_no_grave_fault_in_the_exported_file(opened, theme):
     import axe
 
     opened.emulate_media(color_scheme=theme)
     expect(opened.locator(".labkit-timeline")).to_have_attribute("data-theme", theme)
+    axe.check(opened, "html")
+
+
+def test_an_exported_schedule_explorer_keeps_its_controls(opened, tmp_path):
+    import axe
+
+    file = tmp_path / "explorer.html"
+    file.write_text(schedule_explorer("1f1b n=2 m=4 F=1 B=2").timeline.to_html(), encoding="utf-8")
+    opened.goto(file.as_uri())
+    expect(opened).to_have_title("2 ranks and 4 micro-batches: 1F1B, makespan 15, bubble 20.0 %")
+    opened.get_by_role("combobox", name="schedule").select_option("ZB-H1")
+    opened.get_by_role("slider", name="ranks").press("ArrowRight")
+    opened.get_by_role("slider", name="F", exact=True).fill("2")
+    events = simulate(zero_bubble_h1(3, 4), forward=2.0)
+    facts = f"makespan {makespan(events):g}, bubble {100 * bubble_fraction(events):.1f} %"
+    expect(opened).to_have_title(f"3 ranks and 4 micro-batches: ZB-H1, {facts}")
+    expect(opened.get_by_role("heading")).to_have_text(f"3 ranks and 4 micro-batches: ZB-H1, {facts}")
+    count = opened.evaluate("document.querySelector('.labkit-timeline').timeline.scene.panels[0].bars.count")
+    assert count == len(events)
+    opened.locator(".lk-stage").focus()
+    opened.keyboard.press("End")
+    expect(card(opened)).to_contain_text("2W3: weight gradient of micro-batch 3")
+    opened.get_by_role("combobox", name="compare with").select_option("interleaved 1F1B, 2 chunks")
+    opened.get_by_role("slider", name="micro-batches").fill("11")  # as in the notebook: the nearest that it takes
+    shared = "12 micro-batches: interleaved 1F1B on 3 ranks cannot share out 11 evenly"
+    expect(narration(opened)).to_contain_text(shared)
     axe.check(opened, "html")

@@ -16,6 +16,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from labkit import cli
 from labkit.base.formats import as_html
+from labkit.base.widget_output import instead_of_widget
 from labkit.course import chromium
 from labkit.course.report import UNANSWERED
 from labkit.course.student import is_student_edition
@@ -250,12 +251,13 @@ def test_cells_that_wait_for_tasks_and_guesses_are_told_once_each(lab, capsys):
     assert f"wait for you: {WAITS}; {todo}; TODO dp.4: x." in capsys.readouterr().out
 
 
-def test_of_a_guess_the_question_is_shown_and_of_any_other_widget_that_it_moves(lab):
+def test_a_guess_is_shown_and_of_any_other_widget_that_it_moves(lab):
     widget = {"application/vnd.jupyter.widget-view+json": {}}
-    form = new_output("display_data", data={"text/plain": "How many?\nYour guess: no guess yet\n(…)", **widget})
+    card = {"text/plain": "How many?\nYour guess: 6", "text/html": instead_of_widget("How many?<br>Your guess: 6")}
+    form = [new_output("display_data", data=data) for data in (widget, card)]
     other = new_output("display_data", data={"text/plain": "Explorer()", **widget})
-    page = report_of(lab, [code("guess()", form), code("explore()", other)])
-    assert "Code cell 1 How many? Code cell 2 What moves cannot be printed" in page.text
+    page = report_of(lab, [code("guess()", *form), code("explore()", other)])
+    assert "Code cell 1 How many? Your guess: 6 Code cell 2 What moves cannot be printed" in page.text
 
 
 def test_runs_of_the_notebooks_task_show_the_command_that_they_kept(lab, tmp_path):

@@ -28,7 +28,7 @@ def panel(*ends: float, title: str = "", **more: Any) -> Panel:
 
 
 def test_rows_labels_marks_and_titles_are_drawn():
-    (ax,) = panel_figure([(panel(1.0, 3.0, title="Two bars"), AXIS)], note="as measured").axes
+    (ax,) = panel_figure([panel(1.0, 3.0, title="Two bars")], AXIS, note="as measured").axes
     assert {text.get_text() for text in ax.texts} == {"bar 0", "bar 1"}
     assert [label.get_text() for label in ax.get_yticklabels()] == ["a group"]
     assert [label.get_text() for label in ax.get_yticklabels(minor=True)] == ["a row"]
@@ -40,7 +40,7 @@ def test_what_is_kept_over_the_cap_is_red_and_what_is_only_offered_an_outline():
     strips = pd.DataFrame(pieces, columns=["left", "right", "top", "bottom", "share", "over"])
     drawn = panel(1.0, 2.0, strips=strips, peaks=[Label(1.25, "2 of 1")])
     drawn = replace(drawn, bars=drawn.bars.assign(ghost=[False, True]))
-    (ax,) = panel_figure([(drawn, AXIS)]).axes
+    (ax,) = panel_figure([drawn], AXIS).axes
     faces = {each.get_zorder(): each.get_facecolor() for each in ax.collections}
     assert to_hex(faces[1.5][0]) == KEPT and to_hex(faces[1.6][0]).upper() == TOO_MUCH
     assert [len(each.get_facecolor()) for each in ax.collections if each.get_zorder() == 2] == [1, 0]
@@ -48,12 +48,12 @@ def test_what_is_kept_over_the_cap_is_red_and_what_is_only_offered_an_outline():
 
 
 def test_panels_on_one_axis_have_one_scale_and_another_axis_has_its_own():
-    axes = panel_figure([(panel(1.0), AXIS), (panel(5.0), AXIS), (panel(0.01), time_axis(0.01))]).axes
+    axes = panel_figure([panel(1.0), panel(5.0), replace(panel(0.01), axis=time_axis(0.01))], AXIS).axes
     assert [ax.get_xlim()[1] for ax in axes] == pytest.approx([5.05, 5.05, 10.1])
 
 
 def test_what_is_named_above_is_not_named_again_and_the_bars_of_all_panels_are_the_data():
-    figure = panel_figure([(panel(1.0, title="one"), AXIS), (panel(2.0, 3.0, title="two"), AXIS)])
+    figure = panel_figure([panel(1.0, title="one"), panel(2.0, 3.0, title="two")], AXIS)
     named = [[text.get_text() for text in ax.get_legend().get_texts()] for ax in figure.axes]
     assert named == [["backward", "the first ends"], ["forward", "the first ends"]]
     data = drawn_data(figure)

@@ -1,7 +1,7 @@
 """labkit.draw.palette: guessed, predicted, measured and published look the same in every picture,
 and differ for every eye."""
 
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pandas as pd
@@ -18,8 +18,11 @@ from labkit.draw.palette import (
     SOURCES,
     STYLES,
     bar_styles,
+    in_theme,
     line_styles,
+    shade,
     source_of,
+    text_colour,
 )
 
 NAMES = {
@@ -41,6 +44,22 @@ def test_the_sources_differ_for_every_eye_and_without_colour_by_hatch_or_edge(vi
     for (one, a), (other, b) in combinations(SOURCES.items(), 2):
         assert np.linalg.norm(lab(a.colour, vision) - lab(b.colour, vision)) > 10, (one, other)
         assert abs(lab(a.colour, vision)[0] - lab(b.colour, vision)[0]) > 15 or (a.hatch, a.line) != (b.hatch, b.line)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_letters_on_a_bar_are_read_and_in_a_dark_page_nothing_glares(theme):
+    for style, chunk in product(STYLES.values(), range(4)):
+        ground = shade(in_theme(style.colour, theme), chunk, 4)
+        of_white = 1.05 / (luminance(ground) + 0.05)
+        assert (of_white if text_colour(ground) == "white" else 21 / of_white) >= 4.5, ground
+    pale = in_theme(STYLES["own part"].colour, theme)
+    assert (luminance(pale) < 0.25) == (theme == "dark")
+    assert in_theme(STYLES["forward"].colour, theme) == STYLES["forward"].colour
+
+
+def luminance(colour):
+    """Return the luminance of a colour, 0 to 1: Y of CIE."""
+    return ((lab(colour, "normal")[0] + 16) / 116) ** 3
 
 
 def test_series_of_one_source_share_its_colour_and_differ_among_themselves():

@@ -49,11 +49,13 @@ test("when no answer will come any more, whoever waits is told, and what was ans
 });
 
 test("in a file the answers are there", async () => {
-  const answers = new WrittenAnswers({ bar: [["1F0", "1F1"]] });
+  const answers = new WrittenAnswers({ bar: [[["1F0", "of another picture"], ["1F1", "2F1"]]] });
   assert.equal(await answers.ask("bar", 0, 1), "1F1");
+  answers.startOver(1);
+  assert.equal(await answers.ask("bar", 0, 1), "2F1");
 });
 
 test("in a file what is not there is empty, not an error", async () => {
-  const answers = new WrittenAnswers({ bar: [["1F0"]] });
+  const answers = new WrittenAnswers({ bar: [[["1F0"]]] });
   assert.deepEqual(await Promise.all([answers.ask("bar", 0, 9), answers.ask("bar", 3, 0), answers.ask("table", 0, 0)]), ["", "", ""]);
 });

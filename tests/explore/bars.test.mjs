@@ -2,7 +2,7 @@
 // searches looks at every bar.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Bars, waiters } from "../../labkit/explore/browser/bars.js";
+import { Bars, spotsOf, waiters } from "../../labkit/explore/browser/bars.js";
 
 // rows: for each row from the top a list of [left, right], or [left, right, appear, vanish].
 function barsOf(rows) {
@@ -88,6 +88,14 @@ test("up and down go to the bar closest in time", () => {
   assert.equal(bars.next(1, "up", 0), 1); // no row above
 });
 
+test("down goes to the next row that has a bar that is the same, if one has", () => {
+  const bars = barsOf([[[0, 1], [4, 5]], [[4, 5]], [[1, 2], [6, 7]]]);
+  bars.same = Int32Array.of(0, 1, 1, 0, 1);
+  assert.deepEqual([0, 1, 2].map((i) => bars.next(i, "down", 0)), [3, 2, 4]);
+  bars.same[0] = 7;
+  assert.equal(bars.next(0, "down", 0), 2);
+});
+
 test("arrows pass over bars that are not there at this step, and over rows that are empty then", () => {
   const bars = barsOf([[[0, 1], [2, 3, 5, 9], [4, 5]], [[0, 1, 5, 9]], [[0, 1]]]);
   assert.equal(bars.next(0, "right", 0), 2);
@@ -105,6 +113,25 @@ test("Home and End are the first bar of the first row and the last of the last",
 test("of 65,536 bars a window meets the few that are in it", () => {
   const bars = barsOf(Array.from({ length: 64 }, () => Array.from({ length: 1024 }, (_, k) => [k, k + 1])));
   assert.equal(inSight(bars, 500.2, 509.8).length, 64 * 10);
+});
+
+test("between bars are gaps, which have the number of the bar after them, and after the last one that bar's", () => {
+  const bars = barsOf([[[4, 5], [1, 2], [1.2, 1.5]], [[0, 4 - 1e-10], [4, 9]]]);
+  const { left, right, asked } = spotsOf({ bars, explains: "idle" });
+  assert.deepEqual(asked.slice(bars.count), [["idle", 1], ["idle", 0], ["idle", bars.count]]);
+  assert.deepEqual([...left].slice(bars.count), [0, 2, 5]);
+  assert.deepEqual([...right].slice(bars.count), [1, 4, 9]);
+});
+
+test("arrows go from bar to gap to bar, and down to the memory strip below", () => {
+  const bars = barsOf([[[0, 1], [3, 4]], [], [[0, 4]]]);
+  const strips = { left: [0, 3, 4], right: [3, 4, 4], top: [0.9, 0.9, 0.9], bottom: [1.4, 1.4, 1.4] };
+  const spots = spotsOf({ bars, strips, explains: "idle kept" });
+  assert.deepEqual([spots.next(0, "right", 0), spots.next(3, "right", 0)], [3, 1]);
+  assert.equal(spots.next(0, "right", 0, 2.5), 1); // over a gap that is too narrow
+  assert.deepEqual(spots.asked[spots.next(3, "down", 0)], ["kept", 0]);
+  assert.equal(spots.count, 6); // a piece without length is none
+  assert.equal(spotsOf({ bars, strips }), bars);
 });
 
 test("who waits for a bar is the inverse of what each bar needs", () => {

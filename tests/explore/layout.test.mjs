@@ -1,14 +1,17 @@
 // Where things stand in the picture.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { layOut, placeOf } from "../../labkit/explore/browser/layout.js";
+import { layOut as layOutOf, placeOf } from "../../labkit/explore/browser/layout.js";
 
-function sceneOf(heights, { axis = "time (s)", word = "rank 0", columns = [] } = {}) {
+const widthOf = (text, { size = 12 } = {}) => 0.56 * size * text.length;
+const layOut = (scene, width) => layOutOf(scene, width, widthOf);
+
+function sceneOf(heights, { axis = "time (s)", word = "rank 0", columns = [], facts = "" } = {}) {
   const panels = heights.map((height) => ({
-    height, columns, title: "1F1B", facts: "", peaks: [],
+    height, columns, title: "1F1B", facts, peaks: [],
     rows: Array.from({ length: height }, (_, k) => [k + 0.5, word, false]),
   }));
-  return { axis, panels };
+  return { axis, panels, extent: [0, 4] };
 }
 
 test("panels stand under one another and the axis below all of them", () => {
@@ -19,6 +22,13 @@ test("panels stand under one another and the axis below all of them", () => {
     assert.ok(Math.abs(panel.bottom - panel.rowsTop - [4, 2, 8][k] * layout.row) < 1e-9);
   });
   assert.ok(layout.axisTop >= layout.panels.at(-1).bottom && layout.height > layout.axisTop);
+});
+
+test("a panel's own axis is under it and above the next panel", () => {
+  const scene = sceneOf([2, 4]);
+  scene.panels[0].axis = { label: "MiB" };
+  const [own, other] = layOut(scene, 1000).panels;
+  assert.ok(own.bottom + 2 + 30 < other.top);
 });
 
 test("many ranks get lower rows, so that the picture fits a screen, and never none", () => {
@@ -39,6 +49,26 @@ test("longer words beside the rows take more room", () => {
   assert.ok(layOut(sceneOf([4], { word: "parameter server" }), 1000).gutter > layOut(sceneOf([4]), 1000).gutter);
 });
 
+test("facts that have no room beside the title stand below it, in lines no longer than the picture", () => {
+  const scene = sceneOf([4], { facts: "6 steps, the busiest rank sends 1.5 tensors" });
+  const [wide, narrow] = [layOut(scene, 1000), layOut(scene, 300)];
+  assert.equal(wide.panels[0].facts.lines.length, 1);
+  const [besideTitle, ...lines] = narrow.panels[0].facts.lines;
+  assert.equal(besideTitle, "");
+  assert.equal(lines.join(" "), scene.panels[0].facts);
+  for (const line of lines) assert.ok(narrow.gutter + widthOf(line) <= 300, line);
+  assert.ok(narrow.panels[0].rowsTop >= wide.panels[0].rowsTop + 12 * lines.length);
+});
+
+test("names of columns break into lines and shrink until neighbours stay apart", () => {
+  const columns = [0, 1, 2, 3].map((k) => [k + 0.5, `stage ${k} gradients`]);
+  const { plot, panels: [{ names }] } = layOut(sceneOf([4], { axis: null, columns }), 260);
+  for (const [, lines] of names.texts) {
+    assert.ok(lines.length > 1);
+    for (const line of lines) assert.ok(widthOf(line, names) <= plot / 4, `${line} in ${plot / 4}`);
+  }
+});
+
 test("a point in a row is in that row and at that pixel of the plot", () => {
   const layout = layOut(sceneOf([4, 2]), 1000);
   const y = layout.panels[1].rowsTop + 1.5 * layout.row;
@@ -57,6 +87,6 @@ test("a point on a label, on the axis or between panels is in none", () => {
 });
 
 test("a picture without panels or rows has a height", () => {
-  assert.ok(layOut({ axis: "time", panels: [] }, 500).height > 0);
+  assert.ok(layOut({ axis: "time", panels: [], extent: [0, 1] }, 500).height > 0);
   assert.ok(layOut(sceneOf([0]), 500).height > 0);
 });

@@ -32,6 +32,31 @@ test("back from the first step is the whole picture, back from that is the last 
   assert.equal(playback.position, 4);
 });
 
+test("a grid rests at one of its steps: back from its first it stays there", () => {
+  const grid = new Playback({ clock: [0, 1, 2], moment: [] }, "clock", 2);
+  assert.deepEqual([-1, -1, -1, 1].map((direction) => (grid.move(direction), grid.position)), [1, 0, 0, 1]);
+  grid.stop();
+  assert.equal(grid.position, 2);
+});
+
+test("a step takes a quarter of a second, from when it is first drawn, and does so once", () => {
+  const playback = new Playback(stops);
+  walk(playback, 1);
+  assert.equal(playback.placeAt(0), 0, "from nowhere there is no way");
+  walk(playback, 1);
+  assert.deepEqual([900, 1025, 1150, 1025].map((now) => playback.placeAt(now)), [0, 1, 2, 2]);
+  playback.move(-1);
+  assert.deepEqual([2000, 2125].map((now) => playback.placeAt(now)), [2, 1]);
+  playback.stop();
+  assert.equal(playback.placeAt(2130), null);
+});
+
+test("a step is over before the next one that plays begins", () => {
+  const many = new Playback({ clock: Array.from({ length: 600 }, (_, k) => k), moment: [] });
+  walk(many, 2);
+  assert.deepEqual([0, many.intervalMs].map((now) => many.placeAt(now)), [0, 1]);
+});
+
 test("changing from clocks to events stays where it is", () => {
   const playback = new Playback(stops);
   walk(playback, 2);
@@ -41,6 +66,11 @@ test("changing from clocks to events stays where it is", () => {
   assert.equal(playback.position, 3);
   playback.switchTo("clock");
   assert.equal(playback.position, 2); // the clock in which 3 lies
+});
+
+test("at a place on the axis is the last step up to it", () => {
+  const playback = new Playback(stops);
+  assert.deepEqual([3.9, 4, 99, -1].map((place) => (playback.goTo(place), playback.position)), [2, 4, 4, 0]);
 });
 
 test("before the first event there is none to go back to: the first is taken", () => {

@@ -32,6 +32,12 @@ test("panels on one axis stop where any of them does, each place once, in order"
   assert.deepEqual(stops.moment, [1]);
 });
 
+test("a grid comes with what is said at each step, a picture on an axis with nothing", () => {
+  const [grid, onAxis] = ["before\nafter", ""].map((steps) => readScene({ panels: [], steps }).steps);
+  assert.deepEqual(grid, ["before", "after"]);
+  assert.deepEqual(onAxis, []);
+});
+
 test("a bar has its label, also where one is empty", () => {
   const { panels } = readScene({ panels: [panel({ left: [0, 1, 2], labels: "0\n\n2" })] });
   assert.deepEqual(panels[0].bars.labels, ["0", "", "2"]);

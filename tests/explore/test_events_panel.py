@@ -46,7 +46,7 @@ def test_an_op_says_what_it_is_what_it_needs_who_waits_and_why_it_is_late():
     events, panel = panel_of(schedule)
     text = panel.explain(bar_of(panel, events, "0B0"))
     assert text.splitlines()[0] == "0B0: backward pass of micro-batch 0, stage 0"
-    assert "Rank 0, 10 s to 12 s: 2 s." in text
+    assert "Rank 0, 10 s to 12 s: takes 2 s." in text
     assert "the gradient of 1B0 on rank 1, which ended at 10 s" in text
     assert "Nothing waits for it." in text
     assert "Rank 0 was idle for 6 s before it" in text
@@ -59,6 +59,33 @@ def test_an_op_that_is_not_late_says_so():
     assert "It began as soon as rank 0 was free." in panel.explain(bar_of(panel, events, "0F1"))
     assert "1F0 on rank 1 waits for it." in panel.explain(bar_of(panel, events, "0F0"))
     assert "needs nothing but the batch" in panel.explain(bar_of(panel, events, "0F0"))
+
+
+def test_an_idle_gap_says_what_its_rank_waits_for_and_what_runs_there_meanwhile():
+    schedule = one_f_one_b(3, 4)
+    events, panel = panel_of(schedule, hop=0.5)
+    assert panel.explain_more["idle"](bar_of(panel, events, "0B0")) == (
+        "Rank 0 is idle for 6 s, from 3 s to 9 s\nTo begin 0B0 it waits for the gradient of 1B0: "
+        "2F0 on rank 2 until 4 s, then 2B0 on rank 2 until 6 s, then 1B0 on rank 1 until 8.5 s. Hops take 1 s of that."
+    )
+    after = len(panel.bars) + bar_of(panel, events, "2B3")
+    assert panel.explain_more["idle"](after).endswith("2B3, ended at 17 s. The step ends at 22 s, with 0B3 on rank 0.")
+
+
+@pytest.mark.parametrize("schedule", [gpipe(9, 2), one_f_one_b(4, 8), interleaved(2, 4, 2), zero_bubble_h1(3, 5)])
+def test_gaps_are_where_a_rank_is_idle_and_it_waits_for_what_explain_idle_names(schedule):
+    events, panel = panel_of(schedule, forward=1.3, hop=0.2)
+    for rank, ops in enumerate(schedule.ops):
+        free = 0.0
+        for op in ops:
+            bar = bar_of(panel, events, str(op))
+            start, end = panel.bars.loc[bar, ["left", "right"]]
+            text = panel.explain_more["idle"](bar)
+            assert bool(text) == (start > free + 1e-6)
+            if text:
+                waits_for = explain_idle(schedule, events, rank, (free + start) / 2).waits_for
+                assert f"To begin {op} it waits for" in text and f" {waits_for}" in text
+            free = end
 
 
 def test_the_critical_bars_are_those_of_critical_path():
@@ -101,8 +128,20 @@ def test_a_table_that_is_no_pipeline_is_shown_with_what_it_says_of_itself():
     rows = [(rank, "comm", "all_reduce", None, None, None, 2, 26214400, 0.5, 0.9) for rank in range(2)]
     panel = events_panel(event_table(rows), time=SECONDS)
     assert panel.needs.tolist() == [-1, -1] and not len(panel.critical)
-    assert panel.explain(1) == "all reduce, bucket 2, 25 MiB\nRank 1, lane comm, 0.5 s to 0.9 s: 0.4 s."
+    assert panel.explain(1) == "all reduce, bucket 2, 25 MiB\nRank 1, lane comm, 0.5 s to 0.9 s: takes 0.4 s."
     assert panel.narrate(0.5) == "0.5 s: all reduce 2 on rank 0 and all reduce 2 on rank 1 begin."
+
+
+def test_a_gap_in_a_table_that_is_no_pipeline_says_what_runs_meanwhile_or_that_it_does_not_know():
+    spans = [("compute", "backward", 0.0, 1.0), ("compute", "optimizer", 1.5, 2.0), ("comm", "all_reduce", 0.5, 1.4)]
+    rows = [(rank, lane, name, 0, None, None, None, None, *times) for rank in (0, 1) for lane, name, *times in spans]
+    panel = events_panel(event_table(rows[:-1]), time=SECONDS)  # rank 1 has recorded no all_reduce
+    found = [panel.explain_more["idle"](bar) for bar in panel.bars.index[panel.bars["name"] == "optimizer"]]
+    assert found == [
+        "Rank 0, lane compute, is idle for 0.5 s, from 1 s to 1.5 s\nMeanwhile it has all reduce in lane comm.",
+        "Rank 1, lane compute, is idle for 0.5 s, from 1 s to 1.5 s\n"
+        "The table does not say why: nothing else is recorded there meanwhile.",
+    ]
 
 
 def test_memory_is_drawn_under_each_rank_and_marked_where_it_is_over_the_cap():
@@ -111,6 +150,21 @@ def test_memory_is_drawn_under_each_rank_and_marked_where_it_is_over_the_cap():
     assert [label.text for label in panel.peaks] == ["4", "4"]
     over = panel.strips[panel.strips["over"] == 1]
     assert over["share"].min() == 0.75 and panel.strips[panel.strips["over"] == 0]["share"].max() == 0.5
+    said = [panel.explain_more["kept"](piece) for piece in range(len(panel.strips))]
+    assert said[1] == (
+        "Rank 0 keeps the activations of 2 micro-batches for 1 s, from 1 s to 2 s\n"
+        "Kept for 0F0 and 0F1: their backward passes have not ended."
+    )
+    assert [("The cap is 2." in text) for text in said] == panel.strips["over"].astype(bool).tolist()
+    assert sum("most that it keeps" in text for text in said) == 2
+
+
+def test_an_op_has_one_number_in_all_panels_and_both_halves_of_its_backward_pass_have_that_of_the_whole():
+    one, other = (panel_of(schedule)[1].bars for schedule in (one_f_one_b(3, 4), zero_bubble_h1(3, 4)))
+    assert sorted(other["same"].unique()) == sorted(one["same"]) and (one["same"] >= 0).all()
+    assert sorted(other["same"].value_counts().unique()) == [1, 2]
+    both = pd.concat([one, other]).groupby("same")
+    assert (both["top"].nunique() == 1).all() and (both["label"].nunique() == 1).all()
 
 
 # --- bad input ------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 
 from labkit.explore.explorer import Explorer, RunButtons, sentence_of, table_html
 from labkit.explore.timeline import Timeline
-from labkit.launch import launch
+from labkit.launch import launch, progress
 from labkit.schedule import gpipe
 from labkit.simulate import simulate
 
@@ -53,18 +53,23 @@ def test_a_second_start_meanwhile_runs_nothing(said):
     assert runs == [1, 1]
 
 
-def test_stop_ends_the_ranks_of_a_run(said, tmp_path):
+def test_a_bar_says_what_runs_and_stop_ends_its_ranks(said, tmp_path):
     def report_and_sleep():
-        (tmp_path / str(os.getpid())).touch()
-        time.sleep(60)
+        for _ in progress(range(3), desc="Naps"):
+            (tmp_path / str(os.getpid())).touch()
+            time.sleep(60)
 
     run = RunButtons("Run it", lambda: str(launch(report_and_sleep, world_size=2, backend="gloo")), said.append)
     run.begin()
-    while len(ranks := list(tmp_path.iterdir())) < 2:
+    assert run.bar.description == "Starting ranks …" and run.bar.layout.display == ""
+    while len(ranks := list(tmp_path.iterdir())) < 2 or run.bar.max == 1:
         time.sleep(0.01)
+    assert run.bar.description == "Naps: 0 of 3"
     run.stop.click()
+    run.stop.click()  # which does no more than the first one
     run.wait()
     assert said[-1] == "Stopped: its ranks have ended."
+    assert run.bar.layout.display == "none" and not run.start.disabled
     alive = [process for process in psutil.process_iter() if process.pid in {int(rank.name) for rank in ranks}]
     assert psutil.wait_procs(alive, timeout=10)[1] == []
     assert launch(lambda: 7, world_size=2, backend="gloo").values == [7, 7]

@@ -10,7 +10,7 @@ import pytest
 from labkit import todo
 from labkit.cost import Link
 from labkit.explore.buckets.overlap_run import run_overlap
-from labkit.explore.schedules.measure import run_schedule
+from labkit.explore.schedules.measure import TimedSchedule, run_schedules
 from labkit.schedule import gpipe
 
 
@@ -19,7 +19,8 @@ def run_buckets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("run", "task"), [(lambda: run_schedule(gpipe(2, 2)), "pipe.5"), (run_buckets, "dp.6"), (run_buckets, "dp.7")]
+    ("run", "task"),
+    [(lambda: run_schedules(TimedSchedule(gpipe(2, 2))), "pipe.5"), (run_buckets, "dp.6"), (run_buckets, "dp.7")],
 )
 def test_a_task_that_is_to_do_is_named_before_any_rank_starts(run, task, monkeypatch):
     monkeypatch.setattr(todo, "missing", lambda name: f"TODO {name}: labkit/it.py, line 7" if name == task else None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import matplotlib.pyplot as plt
 import pytest
 import torch
 from to_do import task
@@ -83,4 +82,3 @@ def test_a_recorded_queue_is_a_timeline_with_a_picture_and_a_table_in_print(even
         own = tasks[tasks["stage"] == stage]
         assert waited_ms.tolist() == pytest.approx([own[name].sum() for name in form.table])
     assert len(form.table) == 2
-    plt.close("all")

@@ -15,7 +15,7 @@ from stage_steps import gradients_in
 
 from labkit import models, pipe
 from labkit.cost import fit_link
-from labkit.explore.schedules.measure import run_schedule
+from labkit.explore.schedules.measure import TimedSchedule, run_schedules
 from labkit.launch import device, launch
 from labkit.parallel.stage import Stage
 from labkit.schedule import Op, Schedule, gpipe, one_f_one_b
@@ -201,7 +201,7 @@ def test_what_notebook_10_solves_for_costs_more_than_nothing(rig, measured):
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_what_run_it_does_in_the_explorers_takes_about_as_long_as_was_predicted(n, rig, measured, m=8):
-    run = run_schedule(one_f_one_b(n, m), emulated=False)
+    (run,) = run_schedules(TimedSchedule(one_f_one_b(n, m)), emulated=False)
     assert len(run.measured) == 2 * n * m and list(run.measured.columns) == list(run.ideal.columns)
     ratio = makespan(run.measured) / makespan(run.ideal)
     measured(f"Run it, {n} {'rank' if n == 1 else 'ranks'}: measured ÷ predicted makespan", ratio, "×")

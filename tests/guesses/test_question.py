@@ -42,6 +42,17 @@ def test_a_guess_that_does_not_fit_is_refused_with_what_is_expected(options, val
         Question("hidden", "How many?", **options).accept(value)
 
 
+IN_ANOTHER_UNIT = [((1.0, 1000.0, "ms"), 0.05, "50 ms"), ((0.01, 25.0, "MiB"), 2**20, "1 MiB")]
+
+
+@pytest.mark.parametrize(("asked", "value", "meant"), IN_ANOTHER_UNIT)
+def test_a_guess_out_of_range_is_asked_for_its_unit(asked, value, meant):
+    with pytest.raises(ValueError, match=f"Do you mean .* That is {meant}"):
+        Question("hidden", "How much?", *asked).accept(value)
+    with pytest.raises(ValueError, match=r"expected (?!.*Do you mean)"):
+        Question("hidden", "How much?", *asked).accept(-1)
+
+
 FITS = [(FRACTION, 1, 1.0), (COUNT, 30.0, 30), ({}, -7, -7.0), (CHOICE, "1F1B", "1F1B")]
 FITS += [(ORDER, ["ZB-H1", "GPipe", "1F1B"], ("ZB-H1", "GPipe", "1F1B"))]
 

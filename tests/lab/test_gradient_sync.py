@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from labkit.cost import Link
+from labkit.cost.ddp import way_terms
 from labkit.lab import gradient_sync
 from labkit.stats import verdict
 
@@ -31,13 +32,21 @@ def test_a_step_with_an_all_reduce_for_each_parameter_has_its_calls_on_the_link(
     assert set(step["lane"]) == {"compute", "comm"}
 
 
+def test_terms_that_follow_from_a_given_link_stand_exactly_and_measured_ones_are_marked():
+    calls = {"gather_scatter": 0.0, "all_reduce": 0.0, "ddp": 0.0}
+    found = way_terms([1.0, 2.0, 3.0], [100, 300], [[1, 0]], 2, Link(0.5, 100.0), calls)
+    shown = str(gradient_sync.terms_to_read({"given": found, "fitted": found}, ["given"])).splitlines()[1:]
+    assert [row.count("[~ ") for row in shown] == [3, 3, 4, 5, 5, 6]  # of six numbers
+
+
 @pytest.mark.parametrize(
     ("ratio", "a_s", "says"),
     [
         (2.0, 3.0, "as measured"),
         (2.0, 0.5, "the measurement says the opposite"),
         (0.5, 0.5, "as measured"),
-        (2.0, 1.0, "hidden by the noise"),
+        (1.0, 1.0, "hidden by the noise"),
+        (2.0, 1.0, "outside the measured interval"),
     ],
 )
 def test_a_prediction_that_the_measurement_contradicts_is_said_to_be_contradicted(ratio, a_s, says):

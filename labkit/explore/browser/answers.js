@@ -39,15 +39,18 @@ export class Answers {
   }
 }
 
-// In a file: the answers are there, by kind, panel and index.
+// In a file: the answers are there, by kind, panel and index, and then by picture.
 export class WrittenAnswers {
   constructor(written) {
     this.written = written;
+    this.version = 0;
   }
 
-  startOver() {}
+  startOver(version) {
+    this.version = version;
+  }
 
   async ask(kind, panel, index) {
-    return this.written[kind]?.[panel]?.[index] ?? "";
+    return this.written[kind]?.[panel]?.[index]?.[this.version] ?? "";
   }
 }

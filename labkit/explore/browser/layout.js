@@ -5,33 +5,69 @@ const LEAST_ROW = 5;
 const MOST_ROWS = 600; // height of all rows together
 const GRID_ROW = 34;
 const TITLE = 24;
+export const TITLE_LOOK = { size: 13, weight: "600" };
 const COLUMN = 20;
 const GAP = 10; // between panels
 const AXIS = 40;
-const LETTER = 6.7; // about the width of a letter
+export const LINE = 15; // from a line of text to the next
+const BESIDE = 16; // between a title and the facts beside it
+const NAME = { size: 11 }; // how a column's name is written, if there is room
+const LEAST_SIZE = 7;
 
 // Return the place of every panel of a scene, and of the axis, in a picture so wide.
-export function layOut(scene, width) {
-  const widest = (labels, least = 0) => LETTER * Math.max(least, ...labels.map(([, text]) => text.length));
+// widthOf(text, look) is that of a text, as Painter has it.
+export function layOut(scene, width, widthOf) {
+  const widest = (labels, size = 12) => Math.max(0, ...labels.map(([, text]) => widthOf(text, { size })));
   const labels = scene.panels.flatMap((panel) => panel.rows);
-  const gutter = 16 + widest(labels.filter(([, , small]) => !small), 4) + 0.95 * widest(labels.filter(([, , small]) => small));
+  const gutter = 16 + widest(labels.filter(([, , small]) => !small)) + widest(labels.filter(([, , small]) => small));
   const right = 14 + widest(scene.panels.flatMap((panel) => panel.peaks));
   const isGrid = !scene.axis;
   const rows = scene.panels.reduce((sum, panel) => sum + panel.height, 0);
   const row = Math.max(LEAST_ROW, Math.min(isGrid ? GRID_ROW : ROW, MOST_ROWS / Math.max(1, rows)));
+  const plot = Math.max(60, width - gutter - right);
   let y = 0;
   const panels = scene.panels.map((panel) => {
     const top = y;
     y += panel.title || panel.facts ? TITLE : 6;
-    y += panel.columns.length ? COLUMN : 0;
+    const facts = placeFacts(panel, plot, width - gutter, widthOf);
+    y += LINE * (facts.lines.length - 1);
+    const names = nameColumns(panel.columns, plot / (scene.extent[1] - scene.extent[0]), widthOf);
+    y += panel.columns.length ? COLUMN + LINE * (names.most - 1) : 0;
     const rowsTop = y;
     y += panel.height * row;
     const bottom = y;
+    y += panel.axis ? AXIS : 0;
     y += GAP;
-    return { top, rowsTop, bottom };
+    return { top, rowsTop, bottom, facts, names };
   });
-  const plot = Math.max(60, width - gutter - right);
   return { width, gutter, plot, row, panels, axisTop: y - GAP + 2, height: y - GAP + (isGrid ? 8 : AXIS) };
+}
+
+// Return the facts in lines, and where they begin: at the right of the title, or below it.
+function placeFacts({ title, facts }, plot, room, widthOf) {
+  const left = plot - widthOf(facts);
+  const isBeside = !facts || widthOf(title, TITLE_LOOK) + BESIDE <= left;
+  return isBeside ? { lines: [facts], left } : { lines: ["", ...wrap(facts, room, widthOf)], left: 0 };
+}
+
+// Return the names of columns in lines, in letters so small that neighbours stay apart.
+function nameColumns(columns, unit, widthOf) {
+  const apart = Math.min(...columns.slice(1).map(([at], k) => at - columns[k][0])) * unit - 4;
+  const texts = columns.map(([at, text]) => [at, wrap(text, apart, (line) => widthOf(line, NAME))]);
+  const widest = Math.max(...texts.flatMap(([, lines]) => lines.map((line) => widthOf(line, NAME))));
+  const size = Math.max(LEAST_SIZE, NAME.size * Math.min(1, apart / widest));
+  return { texts, size, most: Math.max(...texts.map(([, lines]) => lines.length)) };
+}
+
+// Return a text in lines at most so wide, if no word is wider.
+function wrap(text, width, widthOf) {
+  const lines = [];
+  for (const word of text.split(" ")) {
+    const longer = lines.length ? `${lines.at(-1)} ${word}` : word;
+    if (lines.length && widthOf(longer) <= width) lines[lines.length - 1] = longer;
+    else lines.push(word);
+  }
+  return lines;
 }
 
 // Return {panel, x, row} of a point of the picture, x in pixels of the plot; null outside of panels.

@@ -1,13 +1,16 @@
 // The page around the canvas: its controls, its keys and its words.
 
+// A key, what it does, and the buttons without which it does nothing.
 export const KEYS = [
-  ["arrows", "go from bar to bar"],
+  ["arrows", "go from bar to bar, and to what lies between"],
   ["Enter", "pin the bar, or let it go; Esc lets go"],
-  ["space", "play and pause"],
-  [". and ,", "a step on, a step back"],
-  ["+ −", "zoom in, zoom out; also the wheel with Ctrl"],
-  ["0", "see all"],
-  ["Shift ← →", "move along the axis; also drag"],
+  ["space", "play and pause", "stepping"],
+  [". and ,", "a step on, a step back", "stepping"],
+  ["+ −", "zoom in, zoom out; also the wheel with Ctrl", "zooming"],
+  ["0", "see all", "zooming"],
+  ["Shift ← →", "move along the axis; also drag the picture", "zooming"],
+  ["drag the axis", "go to that time", "stepping"],
+  ["Shift + drag", "measure a time", "zooming"],
   ["Home End", "the first bar, the last bar"],
 ];
 
@@ -16,7 +19,7 @@ const button = (action, text, label, state = "") =>
   `<button type="button" data-action="${action}" title="${label}" aria-label="${label}" ${state}>${text}</button>`;
 const saver = (form) => button(form, form, `Save the picture as ${form}`);
 const PAGE = `
-  <div data-part="toolbar" class="lk-toolbar" role="toolbar" aria-label="Play, zoom and save">
+  <div data-part="toolbar" class="lk-toolbar" role="toolbar" aria-label="Play and zoom">
     <span data-part="stepping" class="lk-group">
       ${button(" ", "▶", "Play")} ${button(",", "‹ step", "A step back")} ${button(".", "step ›", "A step on")}
       <select data-part="mode" aria-label="Step by">
@@ -27,23 +30,25 @@ const PAGE = `
       ${button("-", "−", "Zoom out")} ${button("+", "+", "Zoom in")} ${button("0", "all", "See all of the time axis")}
     </span>
     <span data-part="highlighting" class="lk-group">
-      ${button("critical", "critical path", "Show the ops that set the makespan", 'aria-pressed="false"')}
+      ${button("critical", "critical path", "Show the bars that decide when it ends", 'aria-pressed="false"')}
     </span>
-    <span data-part="saving" class="lk-group">${saver("SVG")} ${saver("PNG")} ${saver("HTML")}</span>
     <span class="lk-group">${button("keys", "keys", "Show the keys", 'aria-expanded="false"')}</span>
   </div>
   <dl data-part="keys" class="lk-keys" hidden></dl>
   <p data-part="narration" class="lk-narration" role="status"></p>
-  <div data-part="stage" class="lk-stage" tabindex="0" role="application" aria-roledescription="picture of bars">
+  <div data-part="stage" class="lk-stage" tabindex="0" role="application">
     <canvas data-part="canvas" aria-hidden="true"></canvas>
   </div>
   <div data-part="card" class="lk-card" role="status"></div>
   <div data-part="legend" class="lk-legend"></div>
   <p data-part="note" class="lk-note"></p>
-  <details data-part="table" class="lk-table">
-    <summary>The same as a table</summary>
-    <div data-part="rows" class="lk-rows" tabindex="0" role="region" aria-label="Table of the picture"></div>
-  </details>`;
+  <div class="lk-below">
+    <details data-part="table" class="lk-table">
+      <summary>The same as a table</summary>
+      <div data-part="rows" class="lk-rows" tabindex="0" role="region" aria-label="Table of the picture"></div>
+    </details>
+    <span data-part="saving" class="lk-group">${saver("SVG")} ${saver("PNG")} ${saver("HTML")}</span>
+  </div>`;
 
 // Fill the root with the page. Returns its parts by name.
 export function buildPage(root) {

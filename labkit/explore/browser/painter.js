@@ -1,14 +1,16 @@
 // Draw a scene on a canvas: what is in sight of it, and nothing else.
 
 import { hatchings } from "./hatching.js";
+import { LINE, TITLE_LOOK } from "./layout.js";
 import { ticks } from "./viewport.js";
 
 const FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif";
 const PATTERN_FROM = 7; // px: in a narrower bar no hatching can be seen
 const EDGE_FROM = 3; // px: a narrower bar has no edge
 const TICK = 90; // px between two ticks, at least
-const ARROW = { ink: "#1f2328", ground: "#ffffff" }; // it lies on bars and cells, which are light in either theme
+const ARROW = { light: { ink: "#1f2328", ground: "#ffffff" }, dark: { ink: "#ffffff", ground: "#1f2328" } };
 const BESIDE = 0.78; // where in a cell of a grid its arrows begin and end: beside its label
+const SENT = 0.3; // of the width of a cell, what is on its way to another
 const LETTER = 0.62; // of the size of the letters
 // How strongly a bar is painted: as it is, and while stepping or beside the critical path.
 const FULL = { colour: 1, hatch: 0.75 };
@@ -21,17 +23,27 @@ export class Painter {
     this.pen = canvas.getContext("2d");
   }
 
-  // picture: {scene, layout, viewport, theme, playhead, step, hovered, pinned, focus, showCritical}.
-  // The playhead is a place on the axis, the step that of a grid.
+  // picture: {scene, layout, viewport, theme, playhead, step, hovered, pinned, focus, showCritical,
+  // litStyles, ruler, dragged}. The playhead is a place on the axis, the step that of a grid, or a number between
+  // two of them. The ruler is from where to where a reader measures, with what it says. The bar that is
+  // dragged is `by` so much beside its place on the axis.
   paint(picture) {
     Object.assign(this, picture);
     this.resize(this.layout);
+    const marks = [this.hovered, this.pinned, this.focus].filter(Boolean);
+    const sameOf = ({ panel, bar }) => this.scene.panels[panel].bars.same?.[bar] ?? -1;
+    // Ops get an outline, as those around them matter; of others the rest is dimmed.
+    this.sames = new Set(marks.filter(({ panel }) => this.scene.panels[panel].of_ops).map(sameOf));
+    this.lit = marks.length && !this.scene.panels[marks[0].panel].of_ops ? sameOf(marks[0]) : -1;
     this.scene.panels.forEach((panel, number) => {
-      const chosen = [this.hovered, this.pinned, this.focus].filter((mark) => mark?.panel === number);
-      this.paintPanel({ ...panel, ...this.layout.panels[number], chosen });
+      const chosen = marks.filter((mark) => mark.panel === number);
+      const dragged = this.dragged?.panel === number ? this.dragged : null;
+      this.paintPanel({ ...panel, ...this.layout.panels[number], chosen, dragged });
     });
-    if (this.scene.axis) this.paintAxis();
+    this.scale = this.viewport;
+    if (this.scene.axis) this.paintAxis(this.scene.axis, this.layout.axisTop);
     if (this.playhead !== null) this.paintPlayhead();
+    if (this.ruler) this.paintRuler(this.ruler);
   }
 
   resize({ width, height }) {
@@ -50,6 +62,7 @@ export class Painter {
   // panel: one of the scene, with its place in the layout and the bars that are pointed at.
   paintPanel(panel) {
     const { layout, pen } = this;
+    this.scale = panel.viewport ?? this.viewport;
     this.paintWords(panel);
     pen.save();
     pen.beginPath();
@@ -61,10 +74,17 @@ export class Painter {
     for (const [x, , dashed] of panel.marks) this.paintMark(x, dashed, panel);
     this.paintLinks(panel);
     pen.restore();
+    if (panel.axis) this.paintAxis(panel.axis, panel.bottom + 2);
   }
 
   x(value) {
-    return this.layout.gutter + this.viewport.toPixel(value, this.layout.plot);
+    return this.layout.gutter + this.scale.toPixel(value, this.layout.plot);
+  }
+
+  // Return how wide `write` would write a text.
+  widthOf(text, { size = 12, weight = "normal" } = {}) {
+    this.pen.font = `${weight} ${size}px ${FONT}`;
+    return this.pen.measureText(text).width;
   }
 
   write(text, x, y, { size = 12, colour = this.theme.ink, align = "left", weight = "normal", halo = "" } = {}) {
@@ -81,12 +101,15 @@ export class Painter {
   }
 
   // What stands around the bars: title, facts, names of columns and rows, peaks.
-  paintWords({ title, facts, columns, rows, peaks, top, rowsTop }) {
+  paintWords({ title, facts, names, rows, peaks, top, rowsTop }) {
     const { gutter, plot, row } = this.layout;
     const muted = { colour: this.theme.muted, size: 11 };
-    this.write(title, gutter, top + 12, { size: 13, weight: "600" });
-    this.write(facts, gutter + plot, top + 12, { ...muted, size: 12, align: "right" });
-    for (const [at, text] of columns) this.write(text, this.x(at), rowsTop - 10, { ...muted, align: "center" });
+    this.write(title, gutter, top + 12, TITLE_LOOK);
+    facts.lines.forEach((line, k) => this.write(line, gutter + facts.left, top + 12 + LINE * k, { ...muted, size: 12 }));
+    for (const [at, lines] of names.texts) {
+      const first = rowsTop - 10 - LINE * (lines.length - 1);
+      lines.forEach((line, k) => this.write(line, this.x(at), first + LINE * k, { ...muted, size: names.size, align: "center" }));
+    }
     for (const [at, text] of peaks) this.write(text, gutter + plot + 6, rowsTop + at * row, muted);
     let last = -Infinity;
     for (const [at, text, small] of rows) {
@@ -122,36 +145,45 @@ export class Painter {
   }
 
   paintBars(panel) {
-    const { viewport, layout, theme, pen } = this;
-    const [from, until] = viewport.range;
-    panel.bars.eachInSight(from, until, viewport.span / layout.plot, (i) => {
+    const { scale, layout, theme, pen } = this;
+    const [from, until] = scale.range;
+    panel.bars.eachInSight(from, until, scale.span / layout.plot, (i) => {
       if (panel.bars.isThere(i, this.step)) this.paintBar(panel, i);
     });
-    pen.lineWidth = 2.4;
-    for (const mark of panel.chosen) {
-      const [left, top, width, height] = this.box(panel, mark.bar);
-      pen.strokeStyle = mark === this.focus ? theme.focus : theme.ink;
-      pen.strokeRect(left - 0.5, top - 0.5, width + 1, height + 1);
+    if (panel.dragged) this.paintBar(panel, panel.dragged.bar); // over the others
+    for (const same of this.sames) {
+      if (same !== -1) for (const i of panel.sames.get(same) ?? []) this.outline(panel, i, theme.ink);
     }
+    for (const mark of panel.chosen) this.outline(panel, mark.bar, mark === this.focus ? theme.focus : theme.ink);
+  }
+
+  outline(panel, i, colour) {
+    const [left, top, width, height] = this.box({ ...panel, bars: panel.spots ?? panel.bars }, i);
+    this.pen.lineWidth = 2.4;
+    this.pen.strokeStyle = colour;
+    this.pen.strokeRect(left - 0.5, top - 0.5, width + 1, height + 1);
   }
 
   // Return left, top, width and height of a bar, in pixels.
-  box({ bars, rowsTop }, i) {
-    const left = this.x(bars.left[i]);
-    const width = Math.max(0.7, this.x(bars.right[i]) - left);
+  box({ bars, rowsTop, dragged }, i) {
+    const by = dragged?.bar === i ? dragged.by : 0;
+    const left = this.x(bars.left[i] + by);
+    const width = Math.max(0.7, this.x(bars.right[i] + by) - left);
     return [left, rowsTop + bars.top[i] * this.layout.row, width, bars.height[i] * this.layout.row];
   }
 
-  paintBar(panel, i) {
-    const { bars, critical } = panel;
-    const { pen, playhead } = this;
-    const box = this.box(panel, i);
+  paintBar(panel, i, box = this.box(panel, i), text = panel.bars.labels[i]) {
+    const { bars, critical, axis } = panel;
+    const { pen, lit } = this;
     const [left, top, width, height] = box;
-    const { fills, hatch } = this.scene.styles[bars.style[i]];
+    const { fills: ofThemes, hatch, name } = this.scene.styles[bars.style[i]];
+    const fills = ofThemes[this.theme.name];
     const fill = fills[Math.min(bars.chunk[i], fills.length - 1)];
     if (bars.ghost?.[i]) return this.paintGhost(bars.labels[i], box, fills[0]);
-    const until = playhead ?? Infinity;
-    const isDim = bars.left[i] > until || (this.showCritical && critical.size > 0 && !critical.has(i));
+    const until = (axis ? null : this.playhead) ?? Infinity;
+    const isLeftOut = (these, one) => these.size > 0 && !these.has(one);
+    const isOther = (this.showCritical && isLeftOut(critical, i)) || (lit >= 0 && bars.same?.[i] !== lit);
+    const isDim = isOther || isLeftOut(this.litStyles, name) || bars.left[i] > until;
     const done = Math.min(1, (until - bars.left[i]) / (bars.right[i] - bars.left[i] || 1));
     const seen = width >= PATTERN_FROM ? hatch : "";
     if (isDim) this.fillBox(box, fill, seen, DIM);
@@ -165,8 +197,8 @@ export class Painter {
       pen.lineWidth = 0.8;
       pen.strokeRect(left + 0.4, top + 0.4, width - 0.8, height - 0.8);
     }
-    this.label(bars.labels[i], box, fill);
     pen.globalAlpha = 1;
+    this.label(text, box, isDim ? { ink: this.theme.ink } : fill);
   }
 
   // Fill a box with a colour and a hatching, each as strongly as `strength` says.
@@ -223,18 +255,32 @@ export class Painter {
   }
 
   // Arrows: of the bar that is pointed at, from what it needs and to what waits for it; in a grid,
-  // those of the step.
+  // those of the step, or between two steps what is on its way.
   paintLinks(panel) {
     const { needs, waiters, links, chosen } = panel;
     if (chosen.length && needs.length) {
-      const i = chosen[0].bar;
-      if (needs[i] >= 0) this.arrow(panel, needs[i], i);
-      for (const waiter of waiters.get(i) ?? []) this.arrow(panel, i, waiter);
+      const [kind, i] = panel.spots?.asked?.[chosen[0].bar] ?? ["bar", chosen[0].bar]; // of a gap, the bar after it
+      if (kind !== "kept" && needs[i] >= 0) this.arrow(panel, needs[i], i);
+      for (const waiter of (kind === "bar" && waiters.get(i)) || []) this.arrow(panel, i, waiter);
     }
     links?.labels.forEach((text, k) => {
       const isThere = links.appear[k] <= this.step && this.step < links.vanish[k];
-      if (isThere) this.arrow(panel, links.source[k], links.target[k], text);
+      const isUnderWay = links.vanish[k] - 1 < this.step && this.step < links.vanish[k];
+      if (isUnderWay) this.paintOnItsWay(panel, links.source[k], links.target[k]);
+      else if (isThere) this.arrow(panel, links.source[k], links.target[k], text);
     });
+  }
+
+  // Between two cells what one sends to the other, without a label: of a sum perhaps only a part is sent.
+  paintOnItsWay(panel, from, to) {
+    const { pen } = this;
+    const [start, end] = [from, to].map((i) => this.box(panel, i));
+    const [left, top, width, height] = start.map((each, k) => each + (this.step % 1) * (end[k] - each));
+    const box = [left + (BESIDE - SENT / 2) * width, top + 0.15 * height, SENT * width, 0.7 * height];
+    this.paintBar(panel, from, box, "");
+    pen.strokeStyle = ARROW[this.theme.name].ink;
+    pen.lineWidth = 1.5;
+    pen.strokeRect(...box);
   }
 
   // From bar to bar on a time axis, from the right end to the left; in a grid, from cell to cell.
@@ -250,7 +296,8 @@ export class Painter {
     const rise = across ? 0 : 0.9 * this.layout.row; // within a row, over what lies between
     const middle = [(start[0] + end[0]) / 2 + bend, (start[1] + end[1]) / 2 - rise];
     pen.lineCap = "round";
-    for (const [colour, width] of [[ARROW.ground, 5], [ARROW.ink, 2]]) {
+    const { ink, ground } = ARROW[this.theme.name];
+    for (const [colour, width] of [[ground, 5], [ink, 2]]) {
       pen.strokeStyle = pen.fillStyle = colour;
       pen.lineWidth = width;
       pen.beginPath();
@@ -260,7 +307,7 @@ export class Painter {
       this.head(middle, end, 8 + width);
     }
     const [x, y] = [0, 1].map((k) => (start[k] + 2 * middle[k] + end[k]) / 4); // halfway along the curve
-    this.write(text, x + 6, y, { size: 11, colour: ARROW.ink, halo: ARROW.ground });
+    this.write(text, x + 6, y, { size: 11, colour: ink, halo: ground });
   }
 
   head([x0, y0], [x1, y1], size) {
@@ -271,11 +318,10 @@ export class Painter {
     this.pen.fill();
   }
 
-  paintAxis() {
-    const { pen, scene, theme } = this;
-    const { gutter, plot, axisTop } = this.layout;
-    const { per_second: perSecond, label } = scene.axis;
-    const [low, high] = this.viewport.range.map((x) => x * perSecond);
+  paintAxis({ per_second: perSecond, label }, axisTop) {
+    const { pen, theme } = this;
+    const { width, gutter, plot } = this.layout;
+    const [low, high] = this.scale.range.map((x) => x * perSecond);
     const muted = { align: "center", size: 11, colour: theme.muted };
     pen.strokeStyle = theme.muted;
     pen.lineWidth = 1;
@@ -289,18 +335,37 @@ export class Painter {
       this.write(String(tick), x, axisTop + 13, muted);
     }
     pen.stroke();
-    this.write(label, gutter + plot / 2, axisTop + 29, { ...muted, size: 11.5 });
+    const look = { ...muted, size: 11.5 };
+    const middle = Math.min(gutter + plot / 2, width - this.widthOf(label, look) / 2);
+    this.write(label, middle, axisTop + 29, look);
+  }
+
+  // A band over all panels, and how long it is beside the axis.
+  paintRuler({ from, until, text }) {
+    const { pen, layout: { panels: [{ rowsTop: top }], axisTop, gutter, plot } } = this;
+    const [left, right] = [this.x(from), this.x(until)];
+    pen.globalAlpha = 0.2;
+    pen.fillStyle = this.theme.focus;
+    pen.fillRect(left, top - 4, right - left, axisTop - top + 6);
+    pen.globalAlpha = 1;
+    for (const x of [left, right]) pen.fillRect(x - 1, top - 4, 2, axisTop - top + 6);
+    const half = 0.5 * LETTER * 12 * text.length;
+    const middle = Math.max(gutter + half, Math.min(gutter + plot - half, (left + right) / 2));
+    pen.fillStyle = this.theme.ground;
+    pen.fillRect(middle - half, axisTop + 6, 2 * half, 15);
+    this.write(text, middle, axisTop + 13, { align: "center", weight: "600" });
   }
 
   paintPlayhead() {
-    const top = this.layout.panels[0].rowsTop;
+    const top = this.layout.panels.find((_, k) => !this.scene.panels[k].axis).rowsTop;
     this.pen.fillStyle = this.theme.focus;
     this.pen.fillRect(this.x(this.playhead) - 1, top - 4, 2, this.layout.axisTop - top + 6);
   }
 }
 
 // Return a small canvas that looks as bars of a style do, for a legend.
-export function swatch({ fills: [fill], hatch }) {
+export function swatch({ fills, hatch }, theme) {
+  const [fill] = fills[theme];
   const canvas = document.createElement("canvas");
   Object.assign(canvas, { className: "lk-swatch", width: 44, height: 28, ariaHidden: "true" });
   const pen = canvas.getContext("2d");

@@ -1,16 +1,18 @@
 // Where stepping stops: by clock or by event, forwards, back, and playing. Pure.
 
+const MOVE_MS = 250; // from a step to the next
 const LONGEST_MS = 700; // between two steps while playing
 const SHORTEST_MS = 40;
 const WHOLE_MS = 30000; // a long schedule plays within about this
 
 export class Playback {
   // stops: {clock: positions, moment: positions}, in ascending order; mode: which of them it goes by.
-  // At `rest` there is no position, -1, where all of the picture is shown; or it is the first step.
+  // At `rest` there is no position, -1, where all of the picture is shown; or it is a step of a grid.
   constructor(stops, mode = "clock", rest = -1) {
     this.stops = stops;
     this.mode = stops[mode].length ? mode : stops.clock.length ? "clock" : "moment";
     this.step = this.rest = rest;
+    this.left = null; // the position that the picture is still moving away from
   }
 
   get positions() {
@@ -33,20 +35,39 @@ export class Playback {
     return Math.max(SHORTEST_MS, Math.min(LONGEST_MS, WHOLE_MS / Math.max(1, this.positions.length)));
   }
 
-  // One step on, 1, or back, -1: from the first to where it is off, and from there to the last.
+  // One step on, 1, or back, -1: from the first to where it is off, if there is such a place, and
+  // from there to the last.
   move(direction) {
     const last = this.positions.length - 1;
-    this.step = direction < 0 && !this.isOn ? last : Math.min(this.step + direction, last);
+    const next = Math.min(this.step + direction, last);
+    [this.left, this.began] = [this.position, null];
+    this.step = direction < 0 && !this.isOn ? last : Math.max(next, Math.min(this.rest, 0));
+  }
+
+  // Return where the picture is in the frame at this time in ms: for a moment on its way to the position.
+  placeAt(now) {
+    this.began ??= now;
+    const { left, position } = this;
+    const share = (now - this.began) / Math.min(MOVE_MS, this.intervalMs);
+    if (left === null || position === null || share >= 1) this.left = null;
+    return this.left === null ? position : left + share * (position - left);
   }
 
   stop() {
     this.step = this.rest;
+    this.left = null;
+  }
+
+  // Go to the last step up to this place, or the first of all.
+  goTo(place) {
+    this.left = null;
+    this.step = Math.max(0, this.positions.findLastIndex((position) => position <= place));
   }
 
   // Step by the other kind of stop, from the same place.
   switchTo(mode) {
     const at = this.position;
     this.mode = mode;
-    if (at !== null) this.step = Math.max(0, this.positions.findLastIndex((position) => position <= at));
+    if (at !== null) this.goTo(at);
   }
 }

@@ -1,18 +1,24 @@
 // Read the scene that Python has sent: bytes become typed arrays. Pure.
 
-import { Bars, waiters } from "./bars.js";
+import { Bars, grouped, waiters } from "./bars.js";
+import { pictureOf } from "./pipeline.js";
+import { Viewport } from "./viewport.js";
 
 const KINDS = { f8: Float64Array, f4: Float32Array, i4: Int32Array, u1: Uint8Array };
 
-export function readScene(sent) {
-  const scene = read(sent);
+// With a pipeline, its picture: Python has not sent that.
+export function readScene(sent, pipeline = null) {
+  const scene = pipeline ? pictureOf(read(sent), pipeline) : read(sent);
   for (const panel of scene.panels) {
     panel.bars = new Bars(panel.bars, panel.labels.split("\n"));
+    if (panel.axis) panel.viewport = new Viewport(panel.extent);
     panel.waiters = waiters(panel.needs);
+    panel.sames = grouped(panel.bars.same ?? []);
     panel.critical = new Set(panel.critical);
     if (panel.links) panel.links = { ...panel.links.columns, labels: panel.links.labels.split("\n") };
   }
-  return { ...scene, stops: { clock: union(scene.panels, "clocks"), moment: union(scene.panels, "moments") } };
+  const steps = scene.steps ? scene.steps.split("\n") : [];
+  return { ...scene, steps, stops: { clock: union(scene.panels, "clocks"), moment: union(scene.panels, "moments") } };
 }
 
 // Return a copy of what was sent, with the numbers of its columns. A list that begins with a word is one.

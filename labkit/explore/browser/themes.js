@@ -1,11 +1,12 @@
 // Light or dark, and the colours around the bars: those of labkit.draw.palette.THEMES, by way of the
-// style sheet. The bars bring their own.
+// style sheet. The bars bring their own, for either.
 
-const NAMES = ["ink", "muted", "focus", "idle", "kept", "alarm"];
+const NAMES = ["ground", "ink", "muted", "focus", "idle", "kept", "alarm"];
 
 export function coloursOf(root) {
   const style = getComputedStyle(root);
-  return Object.fromEntries(NAMES.map((name) => [name, style.getPropertyValue(`--lk-${name}`).trim()]));
+  const colours = NAMES.map((name) => [name, style.getPropertyValue(`--lk-${name}`).trim()]);
+  return { name: root.dataset.theme, ...Object.fromEntries(colours) };
 }
 
 // Return "light" or "dark": JupyterLab says which on its body; elsewhere it is the reader's choice.

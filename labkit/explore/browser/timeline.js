@@ -1,9 +1,11 @@
 // The Timeline: a canvas with its controls, its keys and its words. All that it says and draws is
 // decided in Python.
 
+import { spotsOf } from "./bars.js";
 import { BUSY } from "./kernel.js";
 import { layOut, placeOf } from "./layout.js";
 import { buildPage, KEYS } from "./page.js";
+import { PictureAnswers } from "./pipeline_words.js";
 import { Painter, swatch } from "./painter.js";
 import { Playback } from "./playback.js";
 import { readScene } from "./scene.js";
@@ -13,16 +15,18 @@ import { Viewport } from "./viewport.js";
 const SLACK = 3; // px beside a bar that still hit it
 const ZOOM = 1.4;
 const MOST_FRAMES_WITHOUT = 120; // so often a picture without room is tried again
-const HINT = "Point at a bar, or press an arrow key in the picture, and read here what it is.";
+const STILL = matchMedia("(prefers-reduced-motion: reduce)");
 
 export class TimelineView {
-  // host: where it lives. host.get(name) gives the scene, the line that is said, Python's own keys,
-  // and whether it is bare; host.answers answers; host.send(message), if it is there, tells Python.
+  // host: where it lives. host.get(name) gives the scene, the line that is said, Python's own keys and
+  // whether bars can be dragged; host.answers answers; host.send(message), if it is there, tells Python.
   constructor(root, host) {
     this.root = root;
     root.timeline = this; // for the browser's console, and for tests: $0.timeline.viewport.range
     this.host = host;
-    this.hovered = this.pinned = this.focus = null;
+    this.hovered = this.pinned = this.focus = this.dragged = null;
+    this.lit = null; // the style that the legend is pointed at
+    this.shown = new Set(); // those that were chosen there, by name
     this.drawn = this.framesWithout = 0;
     this.pressed = 0; // keys that Python has been told of
     this.name = Math.random().toString(36).slice(2); // tells several views of one picture apart
@@ -44,21 +48,25 @@ export class TimelineView {
 
   // --- what is shown ----------------------------------------------------------------------------
 
-  show(sent) {
-    const scene = readScene(sent);
+  // With a pipeline, its picture in place of the one that was sent.
+  show(sent, pipeline = null) {
+    const scene = readScene(sent, pipeline);
     this.scene = scene;
+    this.answers = pipeline ? new PictureAnswers(scene) : this.host.answers;
     this.pause();
     this.host.answers.startOver(scene.version);
     this.viewport ??= new Viewport(scene.extent);
     this.viewport.follow(scene.extent);
-    const startsAtFirst = !scene.axis && scene.stops.clock.length > 1;
-    this.playback = new Playback(scene.stops, this.playback?.mode, startsAtFirst ? 0 : -1);
-    this.hovered = this.pinned = null;
+    this.playback = new Playback(scene.stops, this.playback?.mode, scene.opens_at);
+    this.hovered = this.pinned = this.dragged = null;
     if (!(this.focus?.bar < scene.panels[this.focus?.panel]?.bars.count)) this.focus = null;
+    scene.panels.forEach(({ chosen }, panel) => { if (chosen != null) this.focus = { panel, bar: chosen }; });
     this.stage.setAttribute("aria-label", scene.alt);
+    this.stage.setAttribute("aria-roledescription", `picture of ${this.noun}s`);
     this.note.textContent = scene.note;
     this.note.hidden = !scene.note;
-    this.say(this.host.get("said"));
+    this.stage.toggleAttribute("data-ahead", Boolean(pipeline)); // of Python
+    this.say(pipeline ? scene.said : this.host.get("said"));
     this.fitControls();
     this.fillLegend();
     this.fillTable();
@@ -68,20 +76,23 @@ export class TimelineView {
 
   // Draw once before the next frame, however often this is called until then.
   draw() {
-    this.waiting ??= requestAnimationFrame(() => {
+    this.waiting ??= requestAnimationFrame((now) => {
       this.waiting = null;
       const width = Math.floor(this.stage.clientWidth);
       if (!width && this.framesWithout++ < MOST_FRAMES_WITHOUT) this.draw();
       if (!width) return; // folded away, or for a frame or two while JupyterLab changes its theme
       this.framesWithout = 0;
-      const { scene, viewport, playback, step, hovered, pinned, showCritical } = this;
+      const { scene, viewport, playback, hovered, pinned, showCritical } = this;
       this.theme ??= coloursOf(this.root);
-      this.layout = layOut(scene, width);
+      this.layout = layOut(scene, width, (text, look) => this.painter.widthOf(text, look));
       const focus = document.activeElement === this.stage ? this.focus : null;
-      const playhead = scene.axis ? playback.position : null;
-      const { layout, theme } = this;
-      this.painter.paint({ scene, layout, viewport, theme, playhead, step, hovered, pinned, focus, showCritical });
+      const place = STILL.matches ? playback.position : playback.placeAt(now);
+      const [playhead, step] = scene.axis ? [place, this.step] : [null, place ?? this.step];
+      const { layout, theme, litStyles, ruler, dragged } = this;
+      const looks = { hovered, pinned, focus, showCritical, litStyles, ruler, dragged };
+      this.painter.paint({ scene, layout, viewport, theme, playhead, step, ...looks });
       Object.assign(this.root.dataset, { drawn: ++this.drawn, version: scene.version, step: playback.step });
+      if (place !== playback.position) this.draw();
       this.host.onDrawn?.();
     });
   }
@@ -89,6 +100,7 @@ export class TimelineView {
   followTheme() {
     this.root.dataset.theme = themeNow();
     this.theme = null;
+    if (this.scene) this.fillLegend();
     this.draw();
   }
 
@@ -97,52 +109,81 @@ export class TimelineView {
     return this.playback.position ?? this.scene.stops.clock.at(-1) ?? 0;
   }
 
+  get noun() {
+    return this.scene.axis ? "bar" : "cell";
+  }
+
   fitControls() {
-    const { stops, axis, panels } = this.scene;
-    const bare = Boolean(this.host.get("bare"));
-    this.toolbar.hidden = this.narration.hidden = bare;
+    const { stops, axis, panels, clock } = this.scene;
     this.stepping.hidden = !(stops.clock.length || stops.moment.length);
     this.mode.hidden = !(stops.clock.length && stops.moment.length);
+    this.mode.options[0].textContent = `by ${clock}`;
     this.mode.value = this.playback.mode;
     this.zooming.hidden = !axis;
     this.highlighting.hidden = !panels.some((panel) => panel.critical.size);
     this.saving.hidden = !this.host.send;
-    const keys = [...KEYS.filter(([key]) => !this.hasKey(key)), ...this.host.get("own_keys")]; // of two, Python's
-    this.keys.replaceChildren(...keys.flatMap(([key, what]) => [element("dt", key), element("dd", what)]));
+    const lives = ([key, , buttons]) => !this.hasKey(key) && !this[buttons]?.hidden;
+    const keys = [...KEYS.filter(lives), ...this.host.get("own_keys")]; // of two, Python's
+    const inWords = (what) => what.replaceAll("bar", this.noun);
+    this.keys.replaceChildren(...keys.flatMap(([key, what]) => [element("dt", key), element("dd", inWords(what))]));
   }
 
+  // Each style of bars is a button: with it pressed, or pointed at, the other bars are dimmed.
   fillLegend() {
     const { panels, styles } = this.scene;
+    this.shown = new Set(styles.map(({ name }) => name).filter((name) => this.shown.has(name)));
     const marks = new Map(panels.flatMap((panel) => panel.marks.map(([, text, dashed]) => [text, dashed])));
-    const entries = [
-      ...styles.map((style) => [swatch(style), style.words]),
+    const signs = [
       ...(panels.some((panel) => panel.strips) ? [[element("span", "", "lk-swatch lk-kept"), "activations kept"]] : []),
       ...[...marks].map(([text, dashed]) => [element("span", "", dashed ? "lk-line lk-dashed" : "lk-line"), text]),
     ];
-    this.legend.replaceChildren(...entries.map(([sign, text]) => {
-      const entry = element("span", text, "lk-entry");
-      entry.prepend(sign);
-      return entry;
-    }));
+    const entry = (tag, sign, text) => {
+      const made = element(tag, text, "lk-entry");
+      made.prepend(sign);
+      return made;
+    };
+    this.legend.replaceChildren(...styles.map((style) => {
+      const button = entry("button", swatch(style, this.root.dataset.theme), style.words);
+      button.title = button.ariaLabel = `Show ${style.words} alone`; // the puzzle has a button "forward" of its own
+      Object.assign(button, { type: "button", ariaPressed: this.shown.has(style.name) });
+      const light = (name) => { this.lit = name; this.draw(); };
+      button.onmouseenter = button.onfocus = () => light(style.name);
+      button.onmouseleave = button.onblur = () => light(null);
+      button.onclick = () => {
+        if (!this.shown.delete(style.name)) this.shown.add(style.name);
+        button.ariaPressed = this.shown.has(style.name);
+        this.draw();
+      };
+      return button;
+    }), ...signs.map(([sign, text]) => entry("span", sign, text)));
+  }
+
+  // The names of the styles that are not dimmed; none where all are as they are.
+  get litStyles() {
+    return this.lit ? new Set([this.lit]) : this.shown;
   }
 
   async fillTable() {
     // pandas has escaped what cells hold
-    this.rows.innerHTML = this.table.open ? await this.host.answers.ask("table", 0, 0) : "";
+    this.rows.innerHTML = this.table.open ? await this.answers.ask("table", 0, 0) : "";
   }
 
   // Say under the picture what a bar is and why it is where it is.
   async explain(mark) {
     this.wanted = mark;
-    const [first, ...rest] = mark ? (await this.host.answers.ask("bar", mark.panel, mark.bar)).split("\n") : [];
+    const [kind, index] = (mark && this.spots(mark.panel).asked?.[mark.bar]) ?? ["bar", mark?.bar];
+    const [first, ...rest] = mark ? (await this.answers.ask(kind, mark.panel, index)).split("\n") : [];
     if (mark !== this.wanted) return; // by now another bar is pointed at
     this.card.classList.toggle("lk-pinned", Boolean(mark) && same(mark, this.pinned));
-    const words = mark ? [element("strong", first), element("p", rest.join(" "))] : [element("p", HINT, "lk-hint")];
+    const what = this.scene.panels.some((panel) => panel.explains) ? "bar or an idle gap" : this.noun;
+    const hint = `Point at a ${what}, or press an arrow key in the picture, and read here what it is.`;
+    const words = first ? [element("strong", first), element("p", rest.join(" "))] : [element("p", hint, "lk-hint")];
     this.card.replaceChildren(...words);
   }
 
+  // Say a text, or else what a grid shows.
   say(text) {
-    this.said = this.narration.textContent = text;
+    this.said = this.narration.textContent = text || (this.scene.steps[this.playback.step] ?? "");
   }
 
   // The kernel is busy: say so, and dim the picture if another is to come.
@@ -160,18 +201,40 @@ export class TimelineView {
   // --- pointer ----------------------------------------------------------------------------------
 
   listen() {
-    let grip = null; // where the pointer went down, and whether it has moved since
+    let grip = null; // where the pointer went down, whether it has moved since, and what that does
     const at = (event) => this.markAt(event.offsetX, event.offsetY);
+    const timeAt = ({ offsetX }) => this.viewport.fromPixel(offsetX - this.layout.gutter, this.layout.plot);
+    const drags = {
+      pan: (event) => this.viewport.pan((grip.x - event.clientX) / this.layout.plot),
+      scrub: (event) => this.goTo(timeAt(event)),
+      measure: (event) => this.measure(grip.from, timeAt(event)),
+      bar: (event) => {
+        const isThere = grip.version === this.scene.version;
+        if (isThere) this.dragged = { ...grip.mark, by: timeAt(event) - grip.from };
+      },
+    };
+    const take = (event) => {
+      const isOnAxis = this.scene.axis && event.offsetY > this.layout.axisTop && this.playback.positions.length > 0;
+      const mark = this.host.get("draggable") && this.isBar(at(event)) ? at(event) : null;
+      const drag = event.shiftKey ? "measure" : isOnAxis ? "scrub" : mark ? "bar" : "pan";
+      grip = { x: event.clientX, moved: false, from: timeAt(event), drag, mark, version: this.scene.version };
+      this.ruler = null;
+      if (drag === "measure" || drag === "scrub") this.hover(null);
+      if (drag === "scrub") this.goTo(grip.from);
+      this.draw();
+    };
     const move = (event) => {
       if (!grip) return this.hover(at(event));
       if (!this.scene.axis || Math.abs(event.clientX - grip.x) <= (grip.moved ? 0 : SLACK)) return;
       if (!grip.moved) this.stage.setPointerCapture(event.pointerId);
-      this.viewport.pan((grip.x - event.clientX) / this.layout.plot);
-      grip = { x: event.clientX, moved: true };
+      drags[grip.drag](event);
+      grip = { ...grip, x: event.clientX, moved: true };
       this.draw();
     };
     const release = (event) => {
-      if (grip && !grip.moved) this.choose(at(event));
+      if (grip && !grip.moved && grip.drag !== "scrub") this.choose(at(event));
+      if (grip?.moved && this.ruler) this.say(this.ruler.text);
+      if (this.dragged) this.drop(this.dragged);
       grip = null;
     };
     const turnWheel = (event) => {
@@ -184,10 +247,10 @@ export class TimelineView {
       this.draw();
     };
     const listeners = {
-      pointerdown: (event) => { grip = { x: event.clientX, moved: false }; },
+      pointerdown: take,
       pointermove: move,
       pointerup: release,
-      pointercancel: () => { grip = null; },
+      pointercancel: () => { grip = this.dragged = null; },
       pointerleave: () => this.hover(null),
       keydown: (event) => this.press(event),
       focus: () => this.draw(),
@@ -195,7 +258,7 @@ export class TimelineView {
     };
     for (const [name, listener] of Object.entries(listeners)) this.stage.addEventListener(name, listener);
     this.stage.addEventListener("wheel", turnWheel, { passive: false });
-    this.toolbar.addEventListener("click", ({ target }) => this.act(target.closest("button")?.dataset.action));
+    this.root.addEventListener("click", ({ target }) => this.act(target.closest("button")?.dataset.action));
     this.mode.addEventListener("change", () => {
       this.pause();
       this.playback.switchTo(this.mode.value);
@@ -204,13 +267,40 @@ export class TimelineView {
     this.table.addEventListener("toggle", () => this.fillTable());
   }
 
+  // Return what is at a point of the picture, {panel, bar}: a bar, or another spot of the panel.
   markAt(x, y) {
-    const place = this.layout && placeOf(this.layout, x, y);
+    const edge = this.layout && this.layout.gutter + this.layout.plot;
+    const place = this.layout && placeOf(this.layout, Math.min(x, edge), y);
     if (!place) return null;
-    const slack = (SLACK / this.layout.plot) * this.viewport.span;
-    const value = this.viewport.fromPixel(place.x, this.layout.plot);
-    const bar = this.scene.panels[place.panel].bars.at(value, place.row, slack, this.step);
-    return bar < 0 ? null : { panel: place.panel, bar };
+    const { panel, row } = place;
+    const value = this.viewportOf(panel).fromPixel(place.x, this.layout.plot);
+    const slack = this.axisLength(SLACK, panel);
+    let bar = x > edge + SLACK ? this.peakAt(panel, row) : this.scene.panels[panel].bars.at(value, row, slack, this.step);
+    if (bar < 0 && x <= edge) bar = this.spots(panel).at(value, row, 0, this.step);
+    return bar < 0 ? null : { panel, bar };
+  }
+
+  // Return where most is kept of the memory strip in this row, -1 without one: its number stands beside it.
+  peakAt(number, y) {
+    const [{ rows, asked }, { strips }] = [this.spots(number), this.scene.panels[number]];
+    const row = rows.find(({ top, height, order }) => top <= y && y <= top + height && asked?.[order[0]][0] === "kept");
+    const share = (i) => strips.share[asked[i][1]];
+    return row ? row.order.reduce((most, i) => (share(i) > share(most) ? i : most)) : -1;
+  }
+
+  spots(number) {
+    const panel = this.scene.panels[number];
+    return (panel.spots ??= spotsOf(panel)); // only once somebody points: sliders make many pictures
+  }
+
+  // How long so many pixels are on the axis.
+  axisLength(pixels, panel) {
+    return (pixels / this.layout.plot) * this.viewportOf(panel).span;
+  }
+
+  // A panel with an axis of its own moves by itself.
+  viewportOf(panel) {
+    return this.scene.panels[panel]?.viewport ?? this.viewport;
   }
 
   hover(mark) {
@@ -225,7 +315,21 @@ export class TimelineView {
     this.stage.focus({ preventScroll: true });
     if (mark) this.focus = mark;
     this.pin(mark && !same(mark, this.pinned) ? mark : null);
-    if (mark) this.host.send?.({ pick: mark.bar, panel: mark.panel, version: this.scene.version });
+    if (this.isBar(mark)) this.host.send?.({ pick: mark.bar, panel: mark.panel, version: this.scene.version });
+  }
+
+  // Tell Python where the middle of a bar is that was dragged; the next picture shows what it did.
+  drop({ panel, bar, by }) {
+    this.dragged = null;
+    this.focus = { panel, bar };
+    this.stage.focus({ preventScroll: true });
+    const { left, right } = this.scene.panels[panel].bars;
+    this.host.send({ drop: bar, panel, x: (left[bar] + right[bar]) / 2 + by, version: this.scene.version });
+    this.draw();
+  }
+
+  isBar(mark) {
+    return mark?.bar < this.scene.panels[mark?.panel]?.bars.count;
   }
 
   pin(mark) {
@@ -268,14 +372,14 @@ export class TimelineView {
       Home: () => this.go("first"),
       End: () => this.go("last"),
       Enter: () => this.focus && this.choose(this.focus),
-      Escape: () => { this.pin(null); this.stop(); },
+      Escape: () => { this.ruler = null; this.pin(null); this.stop(); },
       " ": () => this.playOrPause(),
       ".": () => this.moveStep(1),
       ",": () => this.moveStep(-1),
       "+": () => this.zoom(ZOOM),
       "=": () => this.zoom(ZOOM),
       "-": () => this.zoom(1 / ZOOM),
-      0: () => this.viewport.fit(),
+      0: () => [this.viewport, ...this.scene.panels.map((_, k) => this.viewportOf(k))].forEach((each) => each.fit()),
       ShiftArrowLeft: () => this.viewport.pan(-0.25),
       ShiftArrowRight: () => this.viewport.pan(0.25),
       SVG: save("svg"),
@@ -304,21 +408,35 @@ export class TimelineView {
     else if (direction === "first" || !this.focus) mark = edge(0, false);
     else {
       const beyond = panel + { up: -1, down: 1 }[direction];
-      mark = { panel, bar: panels[panel].bars.next(bar, direction, this.step) };
+      const least = this.axisLength(SLACK); // narrower gaps are not seen
+      mark = { panel, bar: this.spots(panel).next(bar, direction, this.step, least) };
       if (mark.bar === bar && panels[beyond]) mark = edge(beyond, direction === "up");
     }
     if (mark.bar < 0) return;
     this.focus = mark;
-    const { left, right } = panels[mark.panel].bars;
-    this.viewport.reveal(left[mark.bar], right[mark.bar]);
+    const { left, right } = this.spots(mark.panel);
+    this.viewportOf(mark.panel).reveal(left[mark.bar], right[mark.bar]);
     this.explain(mark);
   }
 
-  // Zoom around the bar that was gone to or pinned, or else the middle.
+  // Zoom around the bar that was gone to or pinned, or else the middle. All of a grid stays in sight.
   zoom(factor) {
+    if (!this.scene.axis) return;
     const mark = this.focus ?? this.pinned;
-    const { left, right } = this.scene.panels[mark?.panel]?.bars ?? {};
-    this.viewport.zoom(factor, mark ? (left[mark.bar] + right[mark.bar]) / 2 : this.viewport.middle);
+    const { left, right } = mark ? this.spots(mark.panel) : {};
+    const viewport = this.viewportOf(mark?.panel);
+    viewport.zoom(factor, mark ? (left[mark.bar] + right[mark.bar]) / 2 : viewport.middle);
+  }
+
+  // Measure from one place on the axis to another; where a bar begins or ends nearby, from or to there.
+  measure(...range) {
+    const { axis: { unit, per_second: perSecond }, stops } = this.scene;
+    const [from, until] = range.sort((a, b) => a - b).map((x) => {
+      const near = stops.moment.reduce((a, b) => (Math.abs(b - x) < Math.abs(a - x) ? b : a), Infinity);
+      return Math.abs(near - x) <= this.axisLength(2 * SLACK) ? near : x;
+    });
+    const [first, last, length] = [from, until, until - from].map((x) => Number((x * perSecond).toPrecision(4)));
+    this.ruler = { from, until, text: `from ${first} to ${last}: ${length} ${unit}`.trim() };
   }
 
   // --- playing ----------------------------------------------------------------------------------
@@ -354,15 +472,28 @@ export class TimelineView {
     this.goOn(direction);
   }
 
-  // Go a step on or back, and say in one line what happens there, in all panels.
-  async goOn(direction) {
+  // Go a step on or back.
+  goOn(direction) {
     this.playback.move(direction);
-    const { isOn, isAtEnd, position, mode, step } = this.playback;
+    const { isOn, isAtEnd, position } = this.playback;
     if (!isOn) return this.stop();
     if (isAtEnd) this.pause();
     if (this.scene.axis) this.viewport.reveal(position, position);
+    this.narrate();
+  }
+
+  // Go to the last step before a place on the axis.
+  goTo(x) {
+    this.pause();
+    this.playback.goTo(x);
+    this.narrate();
+  }
+
+  // Show a step, and say in one line what happens there, in all panels.
+  async narrate() {
+    const { mode, step } = this.playback;
     this.draw();
-    const text = await this.host.answers.ask(mode, 0, step);
+    const text = this.scene.steps[step] ?? (await this.answers.ask(mode, 0, step));
     if (step === this.playback.step) this.say(text);
   }
 }

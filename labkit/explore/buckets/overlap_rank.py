@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from labkit import dp, models
+from labkit.launch import progress
 from labkit.trace import barrier, span
 
 NARROWER = 8  # all widths of what is trained are divided by this: about 1/64 of the bytes
@@ -109,7 +110,8 @@ def train(name: str, caps_mb: tuple[float, float] | None, rounds: int) -> Traine
         ddp = dp.BucketedDataParallel(model, caps_mb)
         buckets = [[numbers[name] for name in bucket.names] for bucket in ddp.buckets]
         ways.append((ddp, ddp.finish_gradient_synchronization))
-    for step in range(rounds * len(ways)):
+    how = "without and with buckets, in turns" if caps_mb else "without synchronisation"
+    for step in progress(range(rounds * len(ways)), desc=f"Steps {how}"):
         model, agree = ways[step % len(ways)]
         barrier()
         loss = _loss(model, x)

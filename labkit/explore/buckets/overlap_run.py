@@ -43,7 +43,7 @@ class OverlapRun:
         for source, one in (("predicted", self.predicted), ("measured", self.measured)):
             times = [one.backward_s, one.communication_s, one.exposed_s, one.end_s]
             rows[f"{source}, ms"] = [1000 * time for time in times]
-        index = ["backward", "communication", "exposed communication", "until all gradients are means"]
+        index = ["backward", "communication", "exposed communication", "until all gradients are averaged"]
         table = formats.MeasuredTable(rows, index=index)
         table.attrs["emulated"] = formats.fact(self.note)
         return table
@@ -55,7 +55,7 @@ class OverlapRun:
         backward = _difference(own.backward_s - ideal.backward_s, "longer", "less")
         exposed = _difference(own.exposed_s - ideal.exposed_s, "more", "less")
         return (
-            f"Measured on {self.world_size} ranks: all gradients are means {late} than predicted. Backward took {backward}, "
+            f"Measured on {self.world_size} ranks: all gradients are averaged {late} than predicted. Backward took {backward}, "
             f"and {exposed} of communication was exposed."
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import functools
 import itertools
 from collections.abc import Callable
@@ -11,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from labkit.draw.layout import TimeAxis, stack
-from labkit.draw.panel import BAR_COLUMNS, Label, Mark, Panel
+from labkit.draw.layout import stack
+from labkit.draw.panel import BAR_COLUMNS, Label, Mark, Panel, TimeAxis
 from labkit.explore.buckets.gradients import MIB
 from labkit.explore.buckets.reducer import Reduction
 
@@ -21,11 +20,12 @@ SIZE_AXIS = TimeAxis("MiB of gradients, in the order of sending", "MiB", 1 / MIB
 BUCKET_NAMES = tuple(f"buckets {k}, {k + 4}, {k + 8} …" for k in range(4))
 _HEIGHT, _TOP = 0.86, 0.07
 _LEAST_ROW, _MOST_WAITING = 0.5, 3.0  # of a bucket that waits, and of all of them, in rows
+_SEEN = 1 / 500  # of a pass: a shorter wait is not drawn
 
 
 def blocks_panel(reduction: Reduction) -> Panel:
     """Return the parameters as blocks as long as their bytes, and under them their buckets."""
-    order, explain = _order_of_sending(reduction), functools.partial(block_sentence, reduction)
+    order = [i for bucket in reduction.buckets for i in bucket]
     names, sizes = reduction.gradients.names, reduction.gradients.sizes_bytes
     ends = np.cumsum([sizes[i] for i in order], dtype=float).tolist()
     bucket_ends = np.cumsum(reduction.bucket_bytes, dtype=float).tolist()
@@ -35,37 +35,39 @@ def blocks_panel(reduction: Reduction) -> Panel:
     ]
     starts = [0.0, *bucket_ends]
     bars += [_bar(start, end, 1 + _TOP, k) for k, (start, end) in enumerate(itertools.pairwise(starts))]
+    said = [functools.partial(_gradient_sentence, reduction, i) for i in order]
+    said += [functools.partial(_bucket_sentence, reduction, k) for k in range(len(reduction.buckets))]
     return Panel(
-        pd.DataFrame(bars, columns=list(BAR_COLUMNS)),
+        pd.DataFrame(bars, columns=[*BAR_COLUMNS, "same"]),
         height=2.0,
+        axis=SIZE_AXIS,
         rows=[Label(0.5, "parameters"), Label(1.5, "buckets")],
         title=reduction.gradients.model,
         facts=f"{len(names)} parameters, {reduction.gradients.n_bytes / MIB:.4g} MiB, {_buckets(len(reduction.buckets))}",
-        clocks=np.array(starts),
-        moments=np.array([0.0, *ends]),
-        explain=explain,
-        narrate=lambda x: explain(min(bisect.bisect_right(ends, x), len(order) - 1)),
+        explain=lambda bar: said[bar](),
     )
 
 
 def pass_panel(reduction: Reduction, time: TimeAxis, title: str) -> Panel:
     """Return backward, full buckets that wait, and all_reduces, as rows over time.
 
-    Steps by event are the Reducer's; by clock they go from bucket to bucket.
+    Steps by event are the Reducer's; the others go from bucket to bucket.
     """
     one, (bars, waiting) = reduction, _pass_bars(reduction, time)
+    between = [Label(1.0 + waiting / 2, "queued")] if waiting else []
     critical = [len(bars) - 1 if one.exposed_s else len(one.order) - 1]
     while (needed := bars[critical[-1]].needs) >= 0:
         critical.append(needed)
     return Panel(
-        pd.DataFrame([each.bar for each in bars], columns=list(BAR_COLUMNS)),
+        pd.DataFrame([each.bar for each in bars], columns=[*BAR_COLUMNS, "same"]),
         height=2.0 + waiting,
-        rows=[Label(0.5, "backward"), Label(1.0 + waiting / 2, "bucket waits"), Label(1.5 + waiting, "all_reduce")],
+        rows=[Label(0.5, "backward"), *between, Label(1.5 + waiting, "all_reduce")],
         title=title,
         facts=summary(one, time),
         marks=[Mark(one.backward_s, f"{title}: backward is over", not one.measured)],
         needs=np.array([each.needs for each in bars], dtype="int32"),
         critical=np.array(critical[::-1], dtype="int32"),
+        clock="bucket",
         clocks=np.unique([*one.full_s, *(span.end_s for span in one.all_reduces)]),
         moments=np.unique([0.0, *(moment.time_s for moment in one.moments)]),
         explain=lambda bar: bars[bar].sentence(),
@@ -77,22 +79,18 @@ def summary(reduction: Reduction, time: TimeAxis) -> str:
     """Return how long the parts of a pass take, in a line."""
     hidden = reduction.hidden_share
     share = "" if hidden is None else f", {100 * hidden:.0f} % hidden"
-    return (
-        f"backward {time(reduction.backward_s)}, communication {time(reduction.communication_s)}, of it exposed "
-        f"{time(reduction.exposed_s)}{share}"
-    )
+    backward, sent, exposed = map(time, (reduction.backward_s, reduction.communication_s, reduction.exposed_s))
+    return f"backward {backward}, communication {sent}{share}, {exposed} not hidden"
 
 
-def block_sentence(reduction: Reduction, bar: int, time: TimeAxis | None = None) -> str:
-    """Return what a bar of blocks_panel is; with a ``time`` also when it was ready or sent."""
-    order = _order_of_sending(reduction)
-    if bar < len(order):
-        return _gradient_sentence(reduction, order[bar], time)
-    return _bucket_sentence(reduction, bar - len(order), time)
-
-
-def _order_of_sending(reduction: Reduction) -> list[int]:
-    return [i for bucket in reduction.buckets for i in bucket]
+def bucket_table(reduction: Reduction, time: TimeAxis, title: str) -> pd.DataFrame:
+    """Return a row per bucket: what is in it, when it is full, and when it is on its way."""
+    one, columns = reduction, ["", "bucket", "gradients", "size", "full", "all_reduce starts", "ends"]
+    rows = [
+        (title, k, len(one.buckets[k]), _size(one.bucket_bytes[k]), *map(time, (full_s, *span)))
+        for k, full_s, span in one.sent()
+    ]
+    return pd.DataFrame(rows, columns=columns)
 
 
 # --- bars -----------------------------------------------------------------------------------------
@@ -102,7 +100,8 @@ def _bar(
     left: float, right: float, top: float, bucket: int, height: float = _HEIGHT, name: str = "", label: str = ""
 ) -> tuple[object, ...]:
     """Return a bar coloured by its bucket or ``name``, with the bucket's number or ``label``."""
-    return left, right, top, height, name or BUCKET_NAMES[bucket % len(BUCKET_NAMES)], 0, label or str(bucket)
+    colour = name or BUCKET_NAMES[bucket % len(BUCKET_NAMES)]
+    return left, right, top, height, colour, 0, label or str(bucket), bucket
 
 
 class _PassBar(NamedTuple):
@@ -114,7 +113,7 @@ class _PassBar(NamedTuple):
 
 
 def _pass_bars(one: Reduction, time: TimeAxis) -> tuple[list[_PassBar], float]:
-    """Return the bars of a pass, and in how many rows full buckets wait.
+    """Return the bars of a pass, and how high the row is in which full buckets wait.
 
     First come the gradients, as they are ready, then the wait if there is one, then buckets that
     wait, and in the end the all_reduces.
@@ -127,13 +126,13 @@ def _pass_bars(one: Reduction, time: TimeAxis) -> tuple[list[_PassBar], float]:
         _PassBar(_bar(*one.computing[i], _TOP, one.bucket_of[i]), number - 1, said(_gradient_sentence, i))
         for number, i in enumerate(one.order)
     ]
-    waits = {k: (full_s, span.start_s) for k, full_s, span in one.sent() if span.start_s > full_s}
+    waits = {k: (full_s, span.start_s) for k, full_s, span in one.sent() if span.start_s - full_s > _SEEN * one.end_s}
     if one.exposed_s:
-        wait = _bar(one.backward_s, one.end_s, _TOP, 0, name="wait", label="exposed")
+        wait = _bar(one.backward_s, one.end_s, _TOP, -1, name="wait", label="exposed")
         bars.append(_PassBar(wait, len(bars) + len(waits) + len(one.buckets), said(_exposed_sentence)))
     filled_by = [max(map(one.order.index, bucket)) for bucket in one.buckets]  # by which bar
-    rows, n_rows = stack(*np.array([*waits.values()]).T) if waits else (np.zeros(0, dtype=int), 1)
-    waiting = min(max(1.0, _LEAST_ROW * n_rows), _MOST_WAITING)
+    rows, n_rows = stack(*np.array([*waits.values()]).T) if waits else (np.zeros(0, dtype=int), 0)
+    waiting = min(max(1.0, _LEAST_ROW * n_rows), _MOST_WAITING) if waits else 0.0
     for row, (k, span) in zip(rows, waits.items(), strict=True):
         top, height = 1 + waiting / n_rows * (row + _TOP), waiting / n_rows * _HEIGHT
         bars.append(_PassBar(_bar(*span, top, k, height, name="queued"), filled_by[k], said(_waiting_sentence, k)))
@@ -173,7 +172,7 @@ def _bucket_sentence(one: Reduction, k: int, time: TimeAxis | None = None) -> st
 def _exposed_sentence(one: Reduction, time: TimeAxis) -> str:
     return (
         f"Exposed communication: {time(one.exposed_s)}, from the end of backward at {time(one.backward_s)} until all "
-        "gradients are means. What leaves last has nothing left to hide behind."
+        "gradients are averaged. What leaves last has nothing left to hide behind."
     )
 
 

@@ -40,7 +40,7 @@ class Moment(NamedTuple):
 class Reduction:
     """One backward pass, and the all_reduces of its buckets meanwhile and after it.
 
-    ``all_reduces`` says when each bucket was on its way, ``end_s`` when all gradients are means.
+    ``all_reduces`` says when each bucket was on its way, ``end_s`` when all gradients are averaged.
     ``measured`` says that this did happen.
     """
 
@@ -137,8 +137,8 @@ class Reduction:
 
     def _done_text(self, k: int) -> str:
         n = len(self.buckets[k])
-        means = "1 gradient is a mean" if n == 1 else f"{n} gradients are means"
-        text = f"all_reduce {k} is done: {means} over all ranks."
+        averaged = "1 gradient is" if n == 1 else f"{n} gradients are"
+        text = f"all_reduce {k} is done: {averaged} averaged over all ranks."
         if k < len(self.buckets) - 1:
             return text
         if not self.exposed_s:
@@ -152,12 +152,9 @@ def predict(gradients: Gradients, buckets: Buckets, world_size: int, link: Link)
     return Reduction(gradients, buckets, list(starmap(Span, times)), max(gradients.backward_s, times[-1][1]))
 
 
-def best_cap(gradients: Gradients, plans: Mapping[float, Buckets], world_size: int, link: Link) -> float:
-    """Return the capacity whose buckets give the shortest pass; of equals the largest.
-
-    ``plans`` has the buckets of each capacity.
-    """
-    ends_s = {cap: round(predict(gradients, plan, world_size, link).end_s, 12) for cap, plan in plans.items()}
+def best_cap(passes: Mapping[float, Reduction]) -> float:
+    """Return the capacity with the shortest pass; of equals the largest."""
+    ends_s = {cap: round(one.end_s, 12) for cap, one in passes.items()}
     return max(cap for cap, end_s in ends_s.items() if end_s == min(ends_s.values()))
 
 

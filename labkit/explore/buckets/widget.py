@@ -1,4 +1,4 @@
-"""Let a reader drag buckets: parameters as blocks, the Reducer over time, and a run beside it."""
+"""Let a reader try buckets: parameters as blocks, the Reducer over time, and a run beside it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ import pandas as pd
 
 from labkit.base.checks import check_number, check_world_size
 from labkit.cost import Link
-from labkit.draw.layout import TimeAxis, time_axis
+from labkit.draw.layout import time_axis
 from labkit.draw.painter import panel_figure
+from labkit.draw.panel import Panel, TimeAxis
 from labkit.explore.buckets.bucket_plan import ASSIGN, RULES, make_buckets
 from labkit.explore.buckets.gradients import MIB, MODELS, Gradients, check_model, predicted_gradients
 from labkit.explore.buckets.overlap_run import OverlapRun, run_overlap
-from labkit.explore.buckets.panels import SIZE_AXIS, block_sentence, blocks_panel, pass_panel, summary
+from labkit.explore.buckets.panels import blocks_panel, bucket_table, pass_panel, summary
 from labkit.explore.buckets.reducer import Reduction, best_cap, predict
 from labkit.explore.explorer import Explorer, RunButtons, table_html
+from labkit.explore.standalone_html import Slider
 from labkit.explore.static_fallback import StaticForm
 from labkit.explore.timeline import Timeline
 
@@ -66,7 +68,7 @@ def bucket_explorer(
 
 
 class BucketExplorer(Explorer):
-    """What :func:`bucket_explorer` returns: sliders, blocks, a Timeline, numbers and a run."""
+    """What :func:`bucket_explorer` returns: sliders, a Timeline, numbers and a run."""
 
     def __init__(
         self,
@@ -95,13 +97,12 @@ class BucketExplorer(Explorer):
         self.backward_ms = _log_slider("backward", "ms", (0, 4), backward_ms, *backwards_ms)
         controls = [self.rule, self.cap_mb, self.first_cap_mb, self.latency_us, self.bandwidth_gb_s]
         controls += [self.world_size, self.backward_ms]
-        self.blocks, self.numbers, timeline = Timeline(), ipywidgets.HTML(), Timeline()
+        self.scaled, self.numbers, timeline = ipywidgets.HTML(), ipywidgets.HTML(), Timeline()
         self.run = RunButtons("Run it", self._run, self.say)
-        columns = ipywidgets.Layout(grid_template_columns="repeat(auto-fit, minmax(330px, 1fr))")
+        columns = ipywidgets.Layout(grid_template_columns="repeat(auto-fit, minmax(min(330px, 100%), 1fr))")
         grid = ipywidgets.GridBox([self.model, *controls], layout=columns)
-        super().__init__([grid, self.blocks, timeline, self.numbers, self.run], timeline)
-        self.blocks.bare, self.blocks.static_form = True, self.static_form
-        self.blocks.on_pick(lambda _, bar: self._say_block(bar))
+        super().__init__([grid, self.scaled, timeline, self.numbers, self.run], timeline)
+        timeline.slider = self._slider_of_file
         self.model.observe(self.guarded(self._model_changed), "value")
         for control in controls:
             control.observe(self.guarded(self.refresh), "value")
@@ -132,47 +133,50 @@ class BucketExplorer(Explorer):
 
     def refresh(self) -> None:
         """Predict the pass that the controls describe, and show it."""
-        gradients = self.gradients
-        plan = make_buckets(gradients.sizes_bytes, self.rule.value, self.cap_mb.value, self._first_cap_mb)
-        self.reduction = predict(gradients, plan.buckets, self.world_size.value, self.link)
-        by_size = self.rule.value == ASSIGN and not plan.note
+        self.reduction, fault = self._predict(self.cap_mb.value)
+        by_size = self.rule.value == ASSIGN and not fault
         self.cap_mb.disabled = self.first_cap_mb.disabled = not by_size
-        note = f"When gradients are ready: {gradients.source.partition(' at ')[0]}; link: {self.link}"
+        note = f"When gradients are ready: {self.gradients.source.partition(' at ')[0]}; link: {self.link}"
         self._show({"predicted": self.reduction}, note)
         if by_size:
             numbers = self._numbers()
-            numbers.loc["best bucket size on the slider"] = f"{self._best():g} MiB"
+            passes = {cap: self._predict(cap)[0] for _, cap in self.cap_mb.options}
+            numbers.loc["best bucket size on the slider"] = f"{best_cap(passes):g} MiB"
             self.numbers.value = table_html(numbers, index=True)
-        self.say(plan.note or self.timeline.scene["alt"])
+        self.say(fault or self.timeline.scene["alt"])
 
-    def _show(self, passes: dict[str, Reduction], note: str) -> None:
-        """Show passes with the same buckets one under the other, and their numbers."""
-        (first, *_), self._passes = passes.values(), passes
-        self._axis = axis = time_axis(max(one.end_s for one in passes.values()))
-        panels = [pass_panel(one, axis, source) for source, one in passes.items()]
-        alt = " ".join(f"Gradients and all_reduces, {source}: {summary(one, axis)}." for source, one in passes.items())
-        self.blocks.show([blocks_panel(first)], time=SIZE_AXIS, alt=_alt_of_blocks(first))
-        self.timeline.show(panels, time=axis, alt=alt, note=note)
+    def _predict(self, cap_mb: float) -> tuple[Reduction, str]:
+        """Return the pass with buckets of this size, and what is wrong with them, if anything."""
+        plan = make_buckets(self.gradients.sizes_bytes, self.rule.value, cap_mb, self._first_cap_mb)
+        return predict(self.gradients, plan.buckets, self.world_size.value, self.link), plan.note
+
+    def _slider_of_file(self) -> Slider | None:
+        """Return the slider of bucket sizes for a file, which has no kernel; None for a run."""
+        if self.cap_mb.disabled or "measured" in self._passes:
+            return None
+        texts, caps = zip(*self.cap_mb.options, strict=True)
+        note = self.timeline.scene["note"]
+
+        def show(timeline: Timeline, place: int) -> None:
+            _show_passes(timeline, {"predicted": self._predict(caps[place])[0]}, note)
+
+        return Slider(self.cap_mb.description, list(texts), self.cap_mb.index, show)
+
+    def _show(self, passes: dict[str, Reduction], note: str, scaled: str = "") -> None:
+        """Show passes with the same buckets one under the other, and their numbers.
+
+        ``scaled`` says how they differ from what the controls say.
+        """
+        self._passes, self._axis = passes, _show_passes(self.timeline, passes, note)
+        self.scaled.value = f'<div class="labkit-metrics">{scaled}</div>' if scaled else ""
         self.numbers.value = table_html(self._numbers(), index=True)
 
     def _numbers(self) -> pd.DataFrame:
         return pd.DataFrame({source: _numbers_of(one, self._axis) for source, one in self._passes.items()})
 
-    def _say_block(self, block: int) -> None:
-        """Say when the gradient of a block was ready, or a bucket was sent."""
-        said = [f"{source}: {block_sentence(one, block, self._axis)}" for source, one in self._passes.items()]
-        self.say("; ".join(said))
-
-    def _best(self) -> float:
-        """Return the bucket size of the slider with the shortest pass."""
-        gradients, caps = self.reduction.gradients, [cap for _, cap in self.cap_mb.options]
-        plans = {cap: make_buckets(gradients.sizes_bytes, ASSIGN, cap, self._first_cap_mb).buckets for cap in caps}
-        return best_cap(gradients, plans, self.world_size.value, self.link)
-
     def static_form(self) -> StaticForm:
-        (first, *_), axis, scene = self._passes.values(), self._axis, self.timeline.scene
-        panels = [(pass_panel(one, axis, source), axis) for source, one in self._passes.items()]
-        figure = panel_figure([(blocks_panel(first), SIZE_AXIS), *panels], scene["note"])
+        scene = self.timeline.scene
+        figure = panel_figure(*_panels(self._passes), scene["note"])
         table = self.measured.table() if self.measured and "measured" in self._passes else self._numbers()
         return StaticForm(figure, scene["alt"], table)
 
@@ -185,8 +189,29 @@ class BucketExplorer(Explorer):
         rule, ranks, backward_s = self.rule.value, self.world_size.value, self.backward_ms.value / 1000
         cap_mb, first_cap_mb = (self.cap_mb.value, self._first_cap_mb) if rule == ASSIGN else (RULES[rule], None)
         self.measured = run = run_overlap(self.model.value, cap_mb, first_cap_mb, ranks, self.link, backward_s)
-        self._show({"predicted": run.predicted, "measured": run.measured}, run.note)
+        times = run.predicted.backward_s / backward_s
+        n_bytes = self.gradients.n_bytes / run.predicted.gradients.n_bytes
+        scaled = (
+            f"These are the model's own. The run below is of the model, scaled: all times × {times:.3g}, all bytes "
+            f"÷ {n_bytes:.3g}, {run.world_size} ranks."
+        )
+        self._show({"predicted": run.predicted, "measured": run.measured}, run.note, scaled)
         return run.sentence()
+
+
+def _panels(passes: dict[str, Reduction]) -> tuple[list[Panel], TimeAxis]:
+    """Return the blocks, and under them the passes, with the axis of these."""
+    (first, *_), axis = passes.values(), time_axis(max(one.end_s for one in passes.values()))
+    return [blocks_panel(first), *(pass_panel(one, axis, name) for name, one in passes.items())], axis
+
+
+def _show_passes(timeline: Timeline, passes: dict[str, Reduction], note: str) -> TimeAxis:
+    """Show blocks and passes in a Timeline; return the axis of the passes."""
+    panels, axis = _panels(passes)
+    table = pd.concat([bucket_table(one, axis, name) for name, one in passes.items()])
+    alt = " ".join(f"Gradients and all_reduces, {name}: {summary(one, axis)}." for name, one in passes.items())
+    timeline.show(panels, time=axis, alt=alt, note=note, table=table)
+    return axis
 
 
 _LOOK: dict[str, Any] = {"style": {"description_width": "90px"}, "layout": {"width": "auto"}}
@@ -225,13 +250,5 @@ def _numbers_of(one: Reduction, axis: TimeAxis) -> dict[str, str]:
         "communication": axis(one.communication_s),
         "exposed communication": axis(one.exposed_s),
         "hidden": "nothing is sent" if hidden is None else f"{100 * hidden:.0f} %",
-        "until all gradients are means": axis(one.end_s),
+        "until all gradients are averaged": axis(one.end_s),
     }
-
-
-def _alt_of_blocks(one: Reduction) -> str:
-    gradients = one.gradients
-    return (
-        f"The {len(gradients.names)} parameters of {gradients.model} as blocks as long as their bytes, "
-        f"{gradients.n_bytes / MIB:.4g} MiB, in {len(one.buckets)} buckets."
-    )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 
 from labkit.base.texts import listed
 from labkit.draw.cells import Cell, cell_panel
-from labkit.draw.panel import Panel
+from labkit.draw.panel import LINK_COLUMNS, Panel
 from labkit.explore.grids.ring_panel import chunk_word, ranks_in
 from labkit.explore.grids.rings import check_ranks
 from labkit.explore.grids.tagged_tensor import parts_in
@@ -27,7 +28,8 @@ SEVEN = {
 def seen_collectives(world_size: int = 4) -> dict[str, Panel]:
     """Return a panel for each of seven collectives, by name: what so many real ranks had and got.
 
-    Rank 0 is the root. The first step shows what they had, and the second what they got beside it.
+    Rank 0 is the root. The first step shows what they had, and the second what they got beside it:
+    each chunk comes from those ranks whose number it has.
 
     Raises TypeError or ValueError for fewer than 2 or more than 8 ranks, and what
     :func:`labkit.launch.launch` raises.
@@ -41,16 +43,22 @@ def seen_collectives(world_size: int = 4) -> dict[str, Panel]:
 
 def _panel(name: str, seen: list[np.ndarray]) -> Panel:
     """Return the panel of a collective from what each rank gave and got."""
-    n, cells, columns = len(seen), [], {}
+    n, cells, columns, moves = len(seen), list[Cell](), {}, []
+    had: dict[tuple[int, int], int] = {}  # the numbers of the cells before, by rank and chunk
     for step, when, first in ((0, "before", 0), (1, "after", n + 1)):
         for rank, chunk in np.ndindex(n, n):
             columns[first + chunk] = f"{chunk_word(2 * n + 1)}{chunk} {when}"
             if parts := parts_in(chunk, seen[rank][step, chunk]):
                 look, label, words = _look(parts, n)
                 sentence = f"Rank {rank}, chunk {chunk}, {when}: {words}."
+                if step == 0:
+                    had[rank, chunk] = len(cells)
+                elif isinstance(parts, int):
+                    moves += [(had[source, chunk], len(cells), step, step, "") for source in ranks_in(parts)]
                 cells.append(Cell(rank, first + chunk, step, 2, look, 0, label, sentence))
     facts, rows = f"what {n} real ranks had and got", [f"rank {rank}" for rank in range(n)]
-    return cell_panel(cells, rows, columns, ["before", "after"], lambda _: SEVEN[name], title=name, facts=facts)
+    links, steps = pd.DataFrame(moves, columns=LINK_COLUMNS), [f"Before {name}", f"After {name}"]
+    return cell_panel(cells, rows, columns, steps, lambda _: SEVEN[name], title=name, facts=facts, links=links)
 
 
 def _look(parts: int | str, n: int) -> tuple[str, str, str]:

@@ -8,14 +8,15 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from labkit.cost.memory import ADAM_BYTES, GIB, GPT3_SIZES, GRADIENT_BYTES, VOCABULARY, WEIGHT_BYTES, Size, parameters
-from labkit.draw.cells import Cell, cell_panel
-from labkit.draw.panel import Panel
+from labkit.cost import memory
+from labkit.cost.memory import GIB, VOCABULARY, Size, parameters
+from labkit.draw.cells import INSET
+from labkit.draw.layout import GAP
+from labkit.draw.panel import BAR_COLUMNS, Label, Mark, Panel, TimeAxis
 from labkit.explore.grids.rings import digits, in_units
 
-KINDS = {"weights": WEIGHT_BYTES, "gradients": GRADIENT_BYTES, "optimizer state": ADAM_BYTES}
+KINDS = {"weights": memory.WEIGHT_BYTES, "gradients": memory.GRADIENT_BYTES, "optimizer state": memory.ADAM_BYTES}
 N_STAGES, MOST_RANKS = 2, 4
-COLUMNS = [(f"stage {stage}", kind) for stage in range(N_STAGES) for kind in ("weights", "gradients", "Adam")]
 
 
 class Setting(NamedTuple):
@@ -75,7 +76,7 @@ def kept_of_size(model: str = "1.3B") -> list[Kept]:
 
     Raises ValueError for an unknown size.
     """
-    sizes = {size.name: size for size in GPT3_SIZES}
+    sizes = {size.name: size for size in memory.GPT3_SIZES}
     if model not in sizes:
         raise ValueError(f"model is {model!r}, expected one of {', '.join(sizes)}")
     kept = []
@@ -110,22 +111,41 @@ def agree(kept: Sequence[Kept]) -> bool:
 # --- as panel and table ---------------------------------------------------------------------------
 
 
-def placement_panel(kept: Sequence[Kept], title: str, facts: str = "") -> Panel:
-    """Return a panel whose steps are the four settings; the number in a cell is its bytes."""
+def size_axis(kept: Sequence[Kept]) -> TimeAxis:
+    """Return the axis of placement_panel: in GiB, or in KiB for a small model."""
     unit, power = ("GiB", 3) if max(each.n_bytes for each in kept) >= GIB / 100 else ("KiB", 1)
-    cells = []
-    for each in kept:
-        column, step = each.stage * len(KINDS) + list(KINDS).index(each.name), each.setting
-        label, sentence = digits(each.n_bytes / 1024**power), _sentence(each, kept)
-        cells.append(Cell(each.rank, column, step, step + 1, each.name, 0, label, sentence))
-    return cell_panel(
-        cells,
-        [f"rank {rank}" for rank in range(MOST_RANKS)],
-        {column: " ".join(words) for column, words in enumerate(COLUMNS)},
-        [setting.name for setting in SETTINGS],
-        lambda step: SETTINGS[step].sentence,
-        title=f"{title}, {unit} a rank",
+    return TimeAxis(f"{unit} in a rank", unit, 1024.0**-power)
+
+
+def placement_panel(kept: Sequence[Kept], title: str, facts: str = "", device: str = "") -> Panel:
+    """Return the settings under one another, a row a rank: a bar is as long as its bytes.
+
+    ``device`` is one of :data:`labkit.cost.memory.GPUS`: a line marks how much memory it has.
+    """
+    axis, order = size_axis(kept), list(KINDS)
+    table = pd.DataFrame(kept).assign(kind=[order.index(each.name) for each in kept])
+    table = table.sort_values(["setting", "rank", "kind", "stage"])
+    one_rank = table.groupby(["setting", "rank"])
+    table["top"] = one_rank.ngroup() + GAP * table["setting"]
+    table["right"] = one_rank["n_bytes"].cumsum()
+    bars = table.assign(left=table["right"] - table["n_bytes"], top=table["top"] + INSET, height=1 - 2 * INSET)
+    bars = bars.assign(chunk=table["stage"], same=table["stage"] * len(order) + table["kind"])
+    bars["label"] = [digits(n_bytes * axis.per_second) for n_bytes in table["n_bytes"]]
+    ranks = one_rank[["top", "right"]].max().reset_index()
+    middles = ranks.groupby("setting")["top"].mean() + 0.5
+    rows = [Label(middle, setting.name) for middle, setting in zip(middles, SETTINGS, strict=True)]
+    beside = list(zip(ranks["rank"], ranks["top"] + 0.5, ranks["right"], strict=True))
+    rows += [Label(at, f"rank {rank}", small=True) for rank, at, _ in beside]
+    gib = memory.GPUS[device].memory_gib if device else 0
+    return Panel(
+        bars[[*BAR_COLUMNS, "same"]].reset_index(drop=True),
+        height=ranks["top"].max() + 1,
+        rows=rows,
+        title=title,
         facts=facts,
+        marks=[Mark(gib * GIB, f"memory of a {device}, {gib:g} GiB")] if device else [],
+        peaks=[Label(at, in_units(n_bytes)) for _, at, n_bytes in beside],
+        explain=lambda bar: _sentence(kept[table.index[bar]], kept),
     )
 
 
@@ -143,9 +163,10 @@ def placement_table(kept: Sequence[Kept]) -> pd.DataFrame:
 
 
 def _sentence(one: Kept, kept: Sequence[Kept]) -> str:
+    setting = SETTINGS[one.setting]
     text = (
-        f"Rank {one.rank}, stage {one.stage}: {in_units(one.n_bytes)} of {one.name}, "
-        f"{one.n_bytes / one.parameters:.3g} bytes for each of {one.parameters:,} parameters."
+        f"{setting.name.capitalize()}, rank {one.rank}, stage {one.stage}: {in_units(one.n_bytes)} of {one.name}, "
+        f"{one.n_bytes / one.parameters:.3g} bytes for each of {one.parameters:,} parameters.\n{setting.sentence}"
     )
     others = [each for each in kept if each.part == one.part and each.rank != one.rank]
     if not others:

@@ -13,6 +13,7 @@ from torch.distributed.algorithms.model_averaging.utils import average_parameter
 from torch.nn.functional import mse_loss
 
 from labkit.explore.grids.placement_map import SETTINGS, Kept
+from labkit.launch import progress
 from labkit.pipe import ScheduledPipeline
 from labkit.schedule import gpipe
 
@@ -21,7 +22,8 @@ WIDTH, ROWS = 256, 8
 
 def weigh() -> list[Kept]:
     """Return what this rank keeps after a step in each setting: nothing where it takes no part."""
-    return [kept for number, setting in enumerate(SETTINGS) for kept in _one_setting(number, setting.stages)]
+    settings = progress(list(enumerate(SETTINGS)), desc="A step in each setting")
+    return [kept for number, setting in settings for kept in _one_setting(number, setting.stages)]
 
 
 def _one_setting(number: int, stages: Sequence[tuple[int, ...]]) -> list[Kept]:

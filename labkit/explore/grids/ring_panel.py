@@ -7,7 +7,7 @@ import pandas as pd
 
 from labkit.base.texts import listed
 from labkit.draw.cells import Cell, Look, cell_panel, cells_of
-from labkit.draw.panel import Panel
+from labkit.draw.panel import LINK_COLUMNS, Panel
 from labkit.explore.grids.rings import ALGORITHMS, RingTrace, in_units, least_tensors, simulate_ring
 
 MOST_NAMED = 4  # with more ranks a cell has their number instead of their names
@@ -19,17 +19,16 @@ def ring_panel(trace: RingTrace, n_bytes: float) -> Panel:
 
     Beside the chunks stands how many bytes each rank has sent so far, of a tensor of ``n_bytes``.
     """
-    cells, n = ring_cells(trace), trace.n
+    cells, n, n_steps = ring_cells(trace), trace.n, trace.n_steps
     beside = [cell._replace(column=n + APART) for cell in _sent_cells(trace, n_bytes)]
     return cell_panel(
         [*cells, *beside],
         [f"rank {rank}" for rank in range(n)],
         {chunk: f"{chunk_word(n)}{chunk}" for chunk in range(n)} | {n + APART: "sent"},
-        step_titles(trace),
+        [f"before step 1 of {n_steps}", *(f"after step {step} of {n_steps}" for step in range(1, n_steps + 1))],
         lambda step: _narrate(trace, step),
         title=trace.name,
-        facts=f"{trace.n_steps} steps, the busiest rank sends {trace.busiest:.3g} tensors "
-        f"(least: {least_tensors(n):.3g})",
+        facts=f"{n_steps} steps, the busiest rank sends {trace.busiest:.3g} tensors (least: {least_tensors(n):.3g})",
         links=_links(trace, cells),
     )
 
@@ -83,7 +82,8 @@ def _sent_cells(trace: RingTrace, n_bytes: float) -> list[Cell]:
 def _links(trace: RingTrace, cells: list[Cell]) -> pd.DataFrame:
     """Return what is sent as arrows between bars.
 
-    Where a rank sends all its chunks to another, an arrow from the last of them stands for all.
+    Where a rank sends all its chunks to another, an arrow from the last of them stands for all:
+    the others move, but have none.
     """
     bars = {
         (step, cell.rank, cell.column): bar
@@ -93,11 +93,12 @@ def _links(trace: RingTrace, cells: list[Cell]) -> pd.DataFrame:
     rows = []
     for (step, source, target), chunks in trace.messages.items():
         whole = len(set(chunks)) == trace.n
-        for chunk in [trace.n - 1] if whole else chunks:
+        for chunk in chunks:
             ends = [bars.get((step, rank, chunk)) for rank in (source, target)]
             if None not in ends:
-                rows.append((*ends, step, step + 1, "all" if whole else ""))
-    return pd.DataFrame(rows, columns=["source", "target", "appear", "vanish", "label"])
+                has_arrow = not whole or chunk == trace.n - 1
+                rows.append((*ends, step if has_arrow else step + 1, step + 1, "all" if whole else ""))
+    return pd.DataFrame(rows, columns=LINK_COLUMNS)
 
 
 # --- in words -------------------------------------------------------------------------------------
@@ -112,13 +113,12 @@ def _narrate(trace: RingTrace, step: int) -> str:
     """Return what happens next, in one sentence."""
     if step == trace.n_steps:
         if trace.n_whole_sums == trace.n**2:
-            return f"every rank has the whole sum of every chunk, {trace.n_steps} steps after the start."
+            return "every rank has the whole sum of every chunk."
         return f"{trace.n_whole_sums} of {trace.n**2} cells are the whole sum, and nothing more is sent."
     phase = ""
     if algorithm := ALGORITHMS.get(trace.name):
         phase = (algorithm.first_half if 2 * step < trace.n_steps else algorithm.second_half) + ". "
-    text = f"{phase}Next, {_who_sends(trace, step)}."
-    return text[0].upper() + text[1:]
+    return f"{phase}Next, {_who_sends(trace, step)}."
 
 
 def _who_sends(trace: RingTrace, step: int) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -65,7 +66,7 @@ class AllReduceAlgorithm(NamedTuple):
 _PASSED_ON = "all add up every tensor that comes by, and pass it on"
 ALGORITHMS = {
     "ring": AllReduceAlgorithm(
-        ring, "reduce-scatter: who gets a chunk adds it to its own", "all-gather: whole sums go round"
+        ring, "reduce-scatter, each rank adds the chunk it gets to its own", "all-gather, whole sums go round"
     ),
     "parameter server": AllReduceAlgorithm(
         parameter_server, "rank 0 adds up what it gets", "rank 0 sends the sum back"
@@ -105,6 +106,7 @@ class RingTrace(NamedTuple):
         return self.bytes_sent[-1].max()
 
 
+@cache
 def simulate_ring(name: str, n: int) -> RingTrace:
     """Return what happens when ``n`` ranks add up a tensor by the algorithm of that name."""
     rows = ALGORITHMS[name].sends(n)

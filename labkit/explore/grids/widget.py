@@ -13,9 +13,10 @@ from ipywidgets import Dropdown, IntSlider, ToggleButtons, Widget
 from matplotlib.figure import Figure
 
 from labkit.base.texts import listed
-from labkit.cost.memory import GPT3_SIZES
+from labkit.cost.memory import GPT3_SIZES, GPUS
 from labkit.draw.cell_figure import GridStep, cell_figure
-from labkit.draw.panel import Panel
+from labkit.draw.painter import panel_figure
+from labkit.draw.panel import Panel, TimeAxis
 from labkit.explore.explorer import Explorer, RunButtons, table_html
 from labkit.explore.grids import placement_map as placement
 from labkit.explore.grids import rings
@@ -33,7 +34,8 @@ class GridView(NamedTuple):
     """What an explorer of grids shows: panels with their alt text and note, and a table.
 
     ``figure()`` is what stands for it in print, with an alt text of its own if ``printed_alt`` is
-    one. ``options`` are what can be chosen now in some of the controls.
+    one. ``options`` are what can be chosen now in some of the controls. It ``opens_at`` a step.
+    Panels lie on an axis of ``time``, or without it on columns.
     """
 
     panels: Sequence[Panel]
@@ -43,6 +45,8 @@ class GridView(NamedTuple):
     note: str = ""
     options: Mapping[str, list[Any]] = {}
     printed_alt: str = ""
+    opens_at: int = 0
+    time: TimeAxis | None = None
 
 
 class GridExplorer(Explorer):
@@ -85,8 +89,9 @@ class GridExplorer(Explorer):
                 value = control.value if control.value in options else options[0]
                 control.options = options  # which chooses the first of them
                 control.value = value
-        self.shown, self.metrics.value = shown, table_html(shown.table)
-        self.timeline.show(shown.panels, alt=shown.alt, note=shown.note)
+        self.shown = shown
+        self.timeline.show(shown.panels, time=shown.time, alt=shown.alt, note=shown.note, opens_at=shown.opens_at)
+        self.metrics.value = table_html(shown.table)
 
     def show_recorded(self, recorded: Any, control: str, value: str) -> None:
         """Show what real ranks did, by choosing it in a control."""
@@ -220,13 +225,13 @@ def collectives_explorer(world_size: int = 4) -> GridExplorer:
         for place in (GridStep(panel, 0, name), GridStep(panel, 1, "→ after", first=world_size + 1))
     ]
     chunks = list(map(str, range(world_size)))
-    across, cell_in = 6 if world_size <= 5 else 4, 0.28 if world_size > 3 else 0.4  # room for the longest name
+    across, cell_in = 6 if world_size <= 5 else 4, 0.28 if world_size > 3 else 0.5  # room for the longest name
     figure = partial(cell_figure, places, chunks, corner="chunk", across=across, cell_in=cell_in, note=_NUMBERS)
     printed_alt = f"Seven collectives on {world_size} ranks, before and after: {listed(SEVEN)}."
 
     def view(_: None, collective: str) -> GridView:
         alt = f"{collective}, before and after. {SEVEN[collective]}"
-        return GridView([panels[collective]], alt, table, figure, _NUMBERS, printed_alt=printed_alt)
+        return GridView([panels[collective]], alt, table, figure, _NUMBERS, printed_alt=printed_alt, opens_at=1)
 
     buttons = ToggleButtons(options=list(SEVEN), description="collective")
     return GridExplorer(view, {"collective": buttons}, with_table=False)
@@ -241,31 +246,33 @@ def placement_explorer(model: str = "1.3B") -> GridExplorer:
     """Return an explorer of where weights, gradients and optimizer state live, in four settings.
 
     ``model`` is a size of GPT-3. **Train a small one** takes a step in each setting in four real
-    ranks, and shows what they kept. From Python: ``explorer.model.value = "13B"``, and
-    ``explorer.record()`` to train. Raises ValueError for an unknown size.
+    ranks, and shows what they kept. From Python: ``explorer.model.value = "13B"``,
+    ``explorer.device.value = "H100"``, and ``explorer.record()`` to train. Raises ValueError for an
+    unknown size.
     """
     kept_of_size(model)
     sizes = Dropdown(options=[size.name for size in GPT3_SIZES], value=model, description="GPT-3")
-    return GridExplorer(placement_view, {"model": sizes}, run=("Train a small one", _train))
+    devices = [(f"{name}, {gpu.memory_gib:g} GiB", name) for name, gpu in GPUS.items()]
+    device = Dropdown(options=devices, description="device")
+    return GridExplorer(placement_view, {"model": sizes, "device": device}, run=("Train a small one", _train))
 
 
-def placement_view(recorded: Sequence[placement.Kept] | None, model: str) -> GridView:
-    """Return the four settings of a model, a step each, and their bytes."""
+def placement_view(recorded: Sequence[placement.Kept] | None, model: str, device: str) -> GridView:
+    """Return the four settings of a model under one another, and their bytes."""
     if recorded and model == SMALL:
-        kept, title, facts = recorded, SMALL, "32-bit numbers, as seen in four real ranks"
+        kept, title, device, facts = recorded, SMALL, "", "32-bit numbers, as seen in four real ranks; lighter: stage 1"
     else:
         kept, title = kept_of_size(model), f"GPT-3 {model}"
-        facts = "weights and gradients in 16 bits, Adam's state in 32"
-    panel, table = placement.placement_panel(kept, title, facts), placement.placement_table(kept)
+        facts = "weights and gradients in 16 bits, Adam's state in 32; lighter: stage 1"
+    panel, table = placement.placement_panel(kept, title, facts, device), placement.placement_table(kept)
     table[table.columns[2:]] = table[table.columns[2:]].map(in_units)
     settings = [setting.name for setting in SETTINGS]
     alt = f"Which rank keeps which part of {title}, in bytes: {listed(settings)}. Only stages make it less."
 
-    steps = [GridStep(panel, step, name) for step, name in enumerate(settings)]
-    columns, note = ["\n".join(words) for words in placement.COLUMNS], f"{panel.title}: {panel.facts}."
-    figure = partial(cell_figure, steps, columns, across=2, cell_in=0.62, note=note)
+    axis = placement.size_axis(kept)
     options = [size.name for size in GPT3_SIZES] + [SMALL] * bool(recorded)
-    return GridView([panel], alt, table, figure, options={"model": options})
+    figure = partial(panel_figure, [panel], axis)
+    return GridView([panel], alt, table, figure, options={"model": options}, time=axis)
 
 
 def kept_in_ranks() -> list[placement.Kept]:
@@ -284,5 +291,5 @@ def _train(explorer: GridExplorer) -> str:
     """Train a small model for a step in each setting, show what the ranks kept, and say so."""
     kept = kept_in_ranks()
     explorer.show_recorded(kept, "model", SMALL)
-    same = "the same weights" if placement.agree(kept) else "different weights: point at a cell to see where"
+    same = "the same weights" if placement.agree(kept) else "different weights: point at a bar to see where"
     return f"Four real ranks took a step in each setting. After it, ranks with the same stage have {same}."

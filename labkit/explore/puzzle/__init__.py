@@ -6,8 +6,9 @@ levels       what each level asks, teaches and needs for par; which of the paper
 completion   a best way to finish a board
 hints        what to do next, and why; whether par is lost
 game         what a reader does, by key or button, and what is answered; undo and redo
+results      the best result of each level, kept in a file
 picture      a board as panel, words, table, and as a figure
 widget       the same in a notebook: schedule_puzzle
 
-All but the last two are pure: moves in, boards and sentences out.
+All but the last three are pure: moves in, boards and sentences out.
 """

@@ -5,7 +5,6 @@ A board never changes: a move gives a new one, or raises a Refusal. Nothing here
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -69,60 +68,19 @@ class Board:
             raise Refusal(why)
         return after
 
-    def remove(self, op: Op) -> Board:
-        """Take ``op`` off the board, which other ops that are placed must not need."""
-        if taker := next((then for then in self.rules.outputs[op] if then in self.placed), None):
-            raise Refusal(f"{taker} needs {op}: remove {taker} first, or undo")
-        after = self._reorder(op, (other for other in self._order_of(op) if other != op))
-        if crowded := after._crowded(op):
-            raise Refusal(f"{crowded[0]} has room only because {op} frees it: remove {crowded[0]} first")
-        return after
-
-    def swap(self, op: Op, direction: int) -> Board:
-        """Exchange ``op`` with the one before it on its rank (-1) or the one after it (1)."""
+    def move(self, op: Op, place: int) -> Board:
+        """Move ``op``, which is there, to a place in the order of its rank, counted from 0."""
         order = list(self._order_of(op))
-        at = order.index(op)
-        if not 0 <= at + direction < len(order):
-            which, rank = "first" if direction < 0 else "last", self.rules.rank_of(op)
-            raise Refusal(f"{op} is the {which} op of rank {rank} already")
-        other = order[at + direction]
-        order[at], order[at + direction] = other, op
+        earlier = place < order.index(op)
+        if not 0 <= place < len(order):
+            raise Refusal(f"{op} is the {'first' if earlier else 'last'} op of rank {self.rules.rank_of(op)} already")
+        other = order[place]
+        order.remove(op)
+        order.insert(place, op)
         after = self._reorder(op, order)
         if why := after._why_not(op):
-            raise Refusal(f"{op} cannot go {'before' if direction < 0 else 'after'} {other}: {why}")
+            raise Refusal(f"{op} cannot go {'before' if earlier else 'after'} {other}: {why}")
         return after
-
-    def place_micro_batch(self) -> Board:
-        """Place the next micro-batch whole, as early as it delays nothing that is there.
-
-        Its forwards are as late as they delay nothing either, as their activations are kept. It
-        takes a micro-batch that is there whole to begin with.
-        """
-        ops, n_micro = self.rules.ops, self.rules.n_micro
-        counts = Counter(op.micro_batch for op in self.placed)
-        if len(ops) // n_micro not in counts.values():
-            raise Refusal("no micro-batch is there whole yet: place all ops of one first")
-        if len(counts) == n_micro:
-            raise Refusal("every micro-batch has ops on the board: there is none left to place whole")
-        new = min(set(range(n_micro)) - set(counts))
-        board, new_ops = self, [op for op in ops if op.micro_batch == new]
-        for op in new_ops:
-            board = board.place(op)._without_delay(op)[0]
-        for op in reversed([op for op in new_ops if op.kind == "F"]):
-            board = board._without_delay(op)[-1]
-        return board
-
-    def _without_delay(self, op: Op) -> list[Board]:
-        """Return the board with ``op`` at each place on its rank where it delays no other op."""
-        others, bars = [other for other in self._order_of(op) if other != op], self.bars
-        places = range(len(others) + 1)
-        boards = [self._reorder(op, [*others[:at], op, *others[at:]]) for at in places]
-        there = self.placed - {op}
-        return [
-            board
-            for board in boards
-            if not board._why_not(op) and all(board.bars[other].start_s <= bars[other].start_s for other in there)
-        ]
 
     def _order_of(self, op: Op) -> tuple[Op, ...]:
         return self.orders[self.rules.rank_of(op)]
@@ -143,17 +101,13 @@ class Board:
         return self._no_room(moved)
 
     def _no_room(self, moved: Op) -> str:
-        crowded = self._crowded(moved)
-        return no_room(*crowded, self.rules, self.placed) if crowded else ""
-
-    def _crowded(self, moved: Op) -> tuple[Op, list[Op]] | None:
-        """Return the first forward on the rank of an op that has no room, with those kept then."""
+        """Return why the first forward on the rank of an op that has no room has none, or ""."""
         rank, before = self.rules.rank_of(moved), list[Op]()
         for op, kept in self.kept(rank).items():
             if len(kept) > self.rules.cap(rank):
-                return op, before
+                return no_room(op, before, self.rules, self.placed)
             before = kept
-        return None
+        return ""
 
     def is_full(self, rank: int) -> bool:
         """Return whether ``rank`` keeps all the activations that it may."""

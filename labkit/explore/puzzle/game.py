@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 
 from labkit.base.texts import listed
 from labkit.explore.puzzle.board import Bar, Board
 from labkit.explore.puzzle.completion import candidates
-from labkit.explore.puzzle.hints import ASSISTANCE, hint, way
+from labkit.explore.puzzle.hints import ASSISTANCE, Hint, hint, way
 from labkit.explore.puzzle.levels import LEVELS, MEANINGS, YOURS, level
+from labkit.explore.puzzle.results import Result
 from labkit.explore.puzzle.rules import OF_KIND, Refusal
 from labkit.schedule import Op
 
@@ -20,7 +22,7 @@ class Game:
     A rank runs its ops in the order in which they are placed, as in a Schedule: an op goes after
     the last one of its rank, and later may change places with its neighbours.
 
-    ``assistance`` is how much is shown unasked, 0 to 3 (see :data:`hints.ASSISTANCE`), ``rank``
+    ``assistance`` is how much is shown unasked, 0 to 2 (see :data:`hints.ASSISTANCE`), ``rank``
     where keys place ops, and ``chosen`` the op that was picked, if any. ``before`` are the boards
     that undo goes back to and ``undone`` those that redo brings back, each the nearest one last.
     """
@@ -33,7 +35,8 @@ class Game:
         self.assistance = 1
         self.rank = 0
         self.chosen: Op | None = None
-        self._hinted: tuple[Board, Op] | None = None
+        self._told: tuple[Board, Op] | None = None  # what the latest hint said to do, and where
+        self._hinted: dict[Board, set[Board]] = defaultdict(set)  # by the empty board that they began with
 
     # --- what may be done -------------------------------------------------------------------------
 
@@ -41,15 +44,12 @@ class Game:
         """Return the keys that mean something in this level, each with what it does."""
         rules = self.board.rules
         names = [OF_KIND[kind] for kind in rules.kinds]
-        op = "the chosen op, or the last one of the rank"
-        whole = [("s", "place the next micro-batch whole, as early as it delays nothing")]
         return [
             (" ".join(map(str, range(rules.n_ranks))), "choose a rank"),
             ("j k", "choose the next rank, the one before"),
             (" ".join(rules.kinds.lower()), f"place the next {', '.join(names)} of that rank"),
-            ("[ ]", f"{op}, earlier or later in its rank's order"),
-            ("x", f"remove {op}"),
-            *(whole if rules.n_micro > 1 else []),
+            ("[ ]", "the chosen op, or the last one of the rank, earlier or later in its rank's order"),
+            ("c", "clear the board"),
             ("u r", "undo, redo"),
             ("h", "a hint; again: do it"),
             *([("n", "the next level")] if self.number < len(LEVELS) else []),
@@ -64,7 +64,7 @@ class Game:
         board = self.board
         if self.assistance == 0:
             offers = {}
-        elif self.assistance == 3:
+        elif self.assistance == 2:
             offers = way(board, self.level)
         else:
             offers = {op: board.bars[op] for op in candidates(board)}
@@ -81,18 +81,14 @@ class Game:
             "j": lambda: self.choose_rank((self.rank + 1) % self.board.rules.n_ranks),
             "k": lambda: self.choose_rank((self.rank - 1) % self.board.rules.n_ranks),
             **{kind.lower(): partial(self.place_next, kind) for kind in OF_KIND},
-            "s": self.place_micro_batch,
             "u": self.undo,
             "r": self.redo,
-            "x": self.remove,
+            "c": self.clear,
             "h": self.hint,
             "[": lambda: self.swap(-1),
             "]": lambda: self.swap(1),
         }
-        try:
-            return actions[key]() if key in actions else f"{key} means nothing here."
-        except Refusal as why:
-            return f"No: {why}."
+        return _answer(actions[key]) if key in actions else f"{key} means nothing here."
 
     def choose_rank(self, rank: int) -> str:
         n_ranks = self.board.rules.n_ranks
@@ -123,37 +119,32 @@ class Game:
             raise Refusal(f"every {OF_KIND[kind]} of rank {self.rank} is placed")
         return self.place(next((op for op in self._ready() if op.kind == kind), left[0]))
 
-    def place_micro_batch(self) -> str:
-        before = self.board.placed
-        self._go_on(self.board.place_micro_batch())
-        new = min(self.board.placed - before).micro_batch
-        return self._with_advice(f"Micro-batch {new} is placed whole, as early as it delays nothing.")
-
-    def remove(self) -> str:
-        """Remove the op that is chosen, or else the last one of the rank."""
-        op = self._chosen("remove")
-        self._go_on(self.board.remove(op))
-        return self._with_advice(f"{op} is removed.")
-
     def swap(self, direction: int) -> str:
         """Let the op that is chosen, or else the last one, change places with one of its rank."""
-        op = self._chosen("move")
-        self._go_on(self.board.swap(op, direction), op)
-        order, beside = self.board.orders[self.rank], "before" if direction < 0 else "after"
-        other, start_s = order[order.index(op) - direction], self.board.bars[op].start_s
-        now = f"{op} now runs {beside} {other}, from {start_s:g} on"
-        return self._with_advice(f"{now}; every op is as early as this order lets it be.")
+        if not (order := self.board.orders[self.rank]):
+            raise Refusal(f"rank {self.rank} has no op to move")
+        op = self.chosen if self.chosen in order else order[-1]
+        return self._move(op, order.index(op) + direction)
+
+    def drop(self, op: Op, time_s: float) -> str:
+        """Move an op to where the middle of its bar was dragged; place one that is only offered."""
+        is_offered, chosen = op not in self.board.placed, self.pick(op)
+        order, bars = self.board.orders[self.rank], self.board.bars
+        place = sum(sum(bars[other]) / 2 < time_s for other in order if other != op)
+        if is_offered or order[place] == op:
+            return chosen
+        return _answer(partial(self._move, op, place))
 
     def pick(self, op: Op) -> str:
-        """Place an op that is offered, or choose one that is there, to remove or move it."""
+        """Place an op that is offered, or choose one that is there, to move it."""
         home = self.board.rules.homes
         if op in self.board.placed:
             self.rank, self.chosen = home[op.stage], op
-            return f"{op} is chosen: x removes it, [ and ] move it in its rank's order."
+            return f"{op} is chosen: drag it, or press [ or ], to change its place in its rank's order."
         try:
             self.board.place(op)
             here = [other for other in self.offers() if home[other.stage] == home[op.stage]]
-            if self.assistance == 3 and op in here[1:]:
+            if self.assistance == 2 and op in here[1:]:
                 raise Refusal(f"on this way rank {home[op.stage]} runs {here[0]} before {op}")
             return self.place(op)
         except Refusal as why:
@@ -171,20 +162,19 @@ class Game:
 
     def hint(self) -> str:
         """Say what to do next; asked again, or where the whole way is shown, do it."""
-        if self._hinted and self._hinted[0] is self.board:
-            return self.place(self._hinted[1])
-        told = hint(self.board, self.level, self.before)
+        if self._told and self._told[0] is self.board:
+            return self.place(self._told[1])
+        told = self._hint()
         if told.op is None:
             return str(told)
-        if self.assistance == 3:
+        if self.assistance == 2:
             return self.place(told.op, told.why)
-        self._hinted = (self.board, told.op)
+        self._told = (self.board, told.op)
         return f"{told} Ask again (h), and it is done."
 
     def assist(self, assistance: int) -> str:
         self.assistance = assistance
-        shown = ASSISTANCE[min(1, assistance) : assistance + 1]
-        return self._with_advice(f"Shown: {', '.join(shown)}.")
+        return self._with_advice(f"Shown: {ASSISTANCE[assistance]}.")
 
     def _ready(self) -> list[Op]:
         """Return what may be placed on the rank that is chosen, the earliest first."""
@@ -192,13 +182,14 @@ class Game:
         here = [op for op in candidates(board) if board.rules.rank_of(op) == self.rank]
         return sorted(here, key=lambda op: (board.bars[op].start_s, op.micro_batch))
 
-    def _chosen(self, to_do: str) -> Op:
-        """Return the op that is chosen, or else the last one of the rank."""
-        if self.chosen in self.board.placed:
-            return self.chosen
-        if not (order := self.board.orders[self.rank]):
-            raise Refusal(f"rank {self.rank} has no op to {to_do}")
-        return order[-1]
+    def _move(self, op: Op, place: int) -> str:
+        """Move ``op``, which is on the rank that is chosen, to another place in its order."""
+        earlier = place < self.board.orders[self.rank].index(op)
+        self._go_on(self.board.move(op, place), op)
+        other = self.board.orders[self.rank][place + 1 if earlier else place - 1]
+        start_s = self.board.bars[op].start_s
+        now = f"{op} now runs {'before' if earlier else 'after'} {other}, from {start_s:g} on"
+        return self._with_advice(f"{now}; every op is as early as this order lets it be.")
 
     def _go_on(self, after: Board, chosen: Op | None = None) -> None:
         self.before.append(self.board)
@@ -210,10 +201,31 @@ class Game:
         if not boards:
             raise Refusal(f"there is nothing to {do}")
         back.append(self.board)
-        self.board, self.chosen = boards.pop(), None
+        self.board, self.chosen, self._told = boards.pop(), None, None
         return self._with_advice(f"{done}: {_difference(back[-1], self.board)}.")
 
+    # --- hints, counted ---------------------------------------------------------------------------
+
+    @property
+    def hints(self) -> int:
+        """On how many boards a hint was given since the board was last empty."""
+        return len(self._boards_hinted())
+
+    def _boards_hinted(self) -> set[Board]:
+        empty = next(board for board in (self.board, *reversed(self.before)) if not board.placed)
+        return self._hinted[empty]
+
+    def _hint(self) -> Hint:
+        if not self.at_par:
+            self._boards_hinted().add(self.board)
+        return hint(self.board, self.level, self.before)
+
     # --- what is said -----------------------------------------------------------------------------
+
+    @property
+    def result(self) -> Result:
+        """The result of a board that is finished."""
+        return Result(self.level.result_s(self.board), self.hints)
 
     @property
     def at_par(self) -> bool:
@@ -227,9 +239,9 @@ class Game:
         ranks, result_s = range(board.rules.n_ranks), this.result_s(board)
         took = f"{result_s:g}" if this.goal == "makespan" else f"at most {result_s:g} on a rank"
         if self.at_par:
-            finished = f"✓ Finished in {took}: that is par."
+            finished = f"✓ Finished in {took}: that is {self.result.in_words(this.par_s)}."
         else:
-            advice = "Undo, and try another order; a hint says how far to go back."
+            advice = "Drag an op to another place, or undo; a hint says how far to go back."
             finished = f"Finished in {took}: par is {this.par_s:g}. {advice}"
         bubble = f"{100 * board.bubble:.0f} %"
         if this.goal == "makespan":
@@ -250,10 +262,15 @@ class Game:
         """Return ``said`` with what the reader wants to be told unasked."""
         if verdict := self.verdict():
             return verdict if self.at_par else f"{said} {verdict}"
-        if self.assistance < 2:
-            return said
-        told = hint(self.board, self.level, self.before)
-        return f"{said} {told if self.assistance == 2 else told.about_par}".strip()
+        return said if self.assistance < 2 else f"{said} {self._hint().about_par}".strip()
+
+
+def _answer(action: Callable[[], str]) -> str:
+    """Return what an action answers, or why it is refused."""
+    try:
+        return action()
+    except Refusal as why:
+        return f"No: {why}."
 
 
 def _difference(before: Board, after: Board) -> str:
@@ -261,8 +278,7 @@ def _difference(before: Board, after: Board) -> str:
     changed = [op for op in after.rules.ops if op in before.placed ^ after.placed]
     if changed:
         where = "off the board" if changed[0] in before.placed else "on the board"
-        several = f"{len(changed)} ops are {where}, {changed[0]} to {changed[-1]}"
-        return f"{changed[0]} is {where}" if len(changed) == 1 else several
+        return f"{changed[0]} {f'to {changed[-1]} are' if changed[1:] else 'is'} {where}"
     moved = [op for op in after.placed if after.bars[op] != before.bars[op]]
     if len(moved) == 1:
         return f"{moved[0]} is at {after.bars[moved[0]].start_s:g}"

@@ -10,7 +10,7 @@ from labkit.explore.puzzle.completion import complete
 from labkit.explore.puzzle.levels import Level
 from labkit.schedule import Op
 
-ASSISTANCE = ("none", "what may be placed", "and what to place next", "and the whole way")
+ASSISTANCE = ("nothing", "what may be placed", "the whole way")
 
 
 class Hint(NamedTuple):

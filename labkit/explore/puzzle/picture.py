@@ -14,6 +14,7 @@ from labkit.draw.painter import panel_figure
 from labkit.draw.panel import BAR_COLUMNS, Label, Mark, Panel
 from labkit.explore.puzzle.board import Bar, Board
 from labkit.explore.puzzle.game import Game
+from labkit.explore.puzzle.results import counted_hints
 from labkit.explore.puzzle.rules import OF_KIND
 from labkit.explore.static_fallback import StaticForm
 from labkit.schedule import EVENT_NAMES, Op
@@ -52,21 +53,20 @@ def board_panel(game: Game) -> Panel:
         marks=par,
         needs=np.array([ops.index(op) if op in bars else -1 for op in inputs], dtype="int32"),
         strips=_strips(board, max([board.makespan_s, *(mark.x for mark in par)])),
+        chosen=ops.index(game.chosen) if game.chosen in bars else None,
         peaks=[_peak(board, rank) for rank in ranks if board.orders[rank]],
-        clocks=np.arange(0.0, board.makespan_s + 1.0) if board.placed else np.zeros(0),
-        moments=np.unique([board.bars[op] for op in board.placed]),
         explain=lambda number: explain(board, ops[number], bars[ops[number]]),
-        narrate=lambda time_s: narrate(board, time_s),
     )
 
 
 def facts(game: Game) -> str:
     """Return how far the board is, in a line."""
-    board, par = game.board, f"{game.level.par_s:g}"
+    board, this = game.board, game.level
     if not board.finished:
-        return f"{len(board.placed)} of {len(board.rules.ops)} ops · par {par}"
-    result = f"{game.level.result_s(board):g} · par {par}"
-    reached = f"✓ par reached: {par}" if game.at_par else result
+        hints = f" · {counted_hints(game.hints)}" if game.hints else ""
+        return f"{len(board.placed)} of {len(board.rules.ops)} ops · par {this.par_s:g}{hints}"
+    result_s, _ = result = game.result
+    reached = f"✓ {result.in_words(this.par_s)}" if game.at_par else f"{result_s:g} · par {this.par_s:g}"
     return f"{reached} · bubble {100 * board.bubble:.0f} %"
 
 
@@ -85,7 +85,7 @@ def alt_text(game: Game) -> str:
 
 def static_form(game: Game) -> StaticForm:
     """Return picture, words and table for where there is no widget; outlines are offered ops."""
-    figure = panel_figure([(board_panel(game), axis())])
+    figure = panel_figure([board_panel(game)], axis())
     figure.axes[0].xaxis.set_major_locator(MaxNLocator(integer=True))
     return StaticForm(figure, alt_text(game), table(game).set_index("rank"))
 
@@ -126,17 +126,6 @@ def explain(board: Board, op: Op, bar: Bar) -> str:
     if op.kind == rules.freeing_kind:
         words += ["Its end frees the activation."]
     return f"{what}, {where}{to_place}.\n{' '.join(words)}"
-
-
-def narrate(board: Board, time_s: float) -> str:
-    """Say in a line what each rank does at a time."""
-    doing = [f"rank {rank} idles" for rank in range(board.rules.n_ranks)]
-    for op in board.placed:
-        start_s, end_s = board.bars[op]
-        if start_s <= time_s < end_s:
-            rank = board.rules.rank_of(op)
-            doing[rank] = f"rank {rank} {'begins' if start_s == time_s else 'runs'} {op}"
-    return f"At {time_s:g}: {', '.join(doing)}."
 
 
 # --- bars -----------------------------------------------------------------------------------------

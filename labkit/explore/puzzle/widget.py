@@ -3,44 +3,46 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import ipywidgets
 
+from labkit.base.formats import emulated
+from labkit.draw import overlay
+from labkit.draw.layout import time_axis
+from labkit.explore.events_panel import events_panel
 from labkit.explore.explorer import Explorer, RunButtons, table_html
 from labkit.explore.puzzle.board import Board
 from labkit.explore.puzzle.game import Game
 from labkit.explore.puzzle.hints import ASSISTANCE
-from labkit.explore.puzzle.levels import LEVELS
+from labkit.explore.puzzle.levels import LEVELS, level
 from labkit.explore.puzzle.picture import alt_text, axis, board_panel, shown, static_form, table
+from labkit.explore.puzzle.results import Result, best_results, keep
 from labkit.explore.puzzle.rules import OF_KIND, Rules
-from labkit.explore.schedules.measure import run_schedule
+from labkit.explore.schedules.measure import ScheduleRun, run_schedules
 from labkit.explore.schedules.tables import gap_as_html
 from labkit.explore.static_fallback import StaticForm
 from labkit.explore.timeline import Timeline
-from labkit.schedule import EVENT_NAMES, Op, Schedule
+from labkit.schedule import EVENT_NAMES, Schedule
 
-_CHOSEN = "the op that is chosen, or the last one"
-_SWAP = f"Let {_CHOSEN}, change places with the one"
-_BUTTONS = {  # by key
-    "u": ("Undo", "Take the last move back"),
-    "r": ("Redo", "Make it again"),
-    "x": ("Remove", f"Remove {_CHOSEN} of the rank"),
-    "[": ("Earlier", f"{_SWAP} before it on its rank"),
-    "]": ("Later", f"{_SWAP} after it on its rank"),
-    "s": ("Micro-batch", "Place the next one whole, as early as it delays nothing"),
-    "h": ("Hint", "What to do next, and why; again: do it"),
+_BUTTONS = {  # by key; each with the first level that has it
+    "u": ("Undo", "Take the last move back", 1),
+    "r": ("Redo", "Make it again", 2),
+    "c": ("Clear", "Empty the board", 2),
+    "h": ("Hint", "What to do next, and why; again: do it", 1),
 }
+_SHOW_FROM, _TOOLBAR_FROM = 3, 4  # the first levels with these
 
 
 def schedule_puzzle(level: int = 1) -> SchedulePuzzle:
     """Return a puzzle: build the schedule of ``level``, 1 to 12, op by op.
 
-    Click an outlined op to place it, or use buttons, or keys in the picture: "keys" lists them. A
-    move that cannot be is refused with the reason. ``puzzle.schedule`` is the schedule once
-    it is finished, ``puzzle.csv`` what is placed so far.
+    Click an outlined op to place it and drag it to change the order, or use buttons, or keys in
+    the picture: "keys" lists them. A move that cannot be is refused with the reason. Hints are
+    counted, and the best result of each level is kept. ``puzzle.schedule`` is the schedule once it
+    is finished, ``puzzle.csv`` what is placed so far.
 
     Raises TypeError for a level that is no number, ValueError for one that does not exist.
     """
@@ -56,27 +58,28 @@ class SchedulePuzzle(Explorer):
     def __init__(self, level: int = 1):
         self._games = {level: Game(level)}
         self.game = self._games[level]
+        self.run: ScheduleRun | None = None  # shown over the board until the next move
+        self.choice = ipywidgets.Dropdown(description="Level", style={"description_width": "auto"}, **_narrow())
         self.text = ipywidgets.HTML()
-        narrow: Any = {"button_width": "70px"}
-        self.rank = ipywidgets.ToggleButtons(style=narrow, layout=ipywidgets.Layout(width="auto"))
+        self.rank = ipywidgets.ToggleButtons(style={"button_width": "70px"}, **_narrow())
         self.kinds = {
-            kind: self._button(name, f"Place the next {name} ({kind}) of the rank", kind.lower())
+            kind: self._button(name, f"Place the next {name} of the rank", kind.lower())
             for kind, name in OF_KIND.items()
         }
-        self.done = ipywidgets.HTML(layout=ipywidgets.Layout(min_height="36px"))  # so that nothing moves at par
-        self.buttons = {key: self._button(name, f"{tooltip} ({key})", key) for key, (name, tooltip) in _BUTTONS.items()}
-        self.clear = self._button("Clear", "Empty the board", self._clear)
+        self.buttons = {key: self._button(name, tooltip, key) for key, (name, tooltip, _) in _BUTTONS.items()}
         options = [(shown, assistance) for assistance, shown in enumerate(ASSISTANCE)]
         self.assistance = ipywidgets.Dropdown(description="Show", options=options)
-        self.previous = self._button("Previous level", "", lambda: self.go_to(self.game.number - 1))
-        self.next = self._button("Next level", "", lambda: self.go_to(self.game.number + 1))
+        self.lesson = ipywidgets.HTML(layout=ipywidgets.Layout(min_height="36px"))  # so that nothing moves at par
+        self.next = self._button("Next level", "Go on", "n")
         self.runs = RunButtons("Run it", self._run_it, self.say)
-        self.run_shown = ipywidgets.VBox()
         self.table = ipywidgets.HTML()
         timeline = Timeline()
         super().__init__(self._rows(timeline), timeline)
         timeline.on_pick(lambda _, bar: self.guarded(partial(self._pick, bar))())
+        timeline.on_drop(lambda _, bar, time_s: self.guarded(partial(self._pick, bar, time_s))())
         timeline.on_key(lambda key: self.guarded(partial(self.press, key))())
+        self._choose_level = self.guarded(lambda: self.go_to(self.choice.value))
+        self.choice.observe(self._choose_level, "value")
         self.rank.observe(self.guarded(self._choose_rank), "value")
         self.assistance.observe(self.guarded(self._assist), "value")
         self._open()
@@ -108,10 +111,6 @@ class SchedulePuzzle(Explorer):
         else:
             self._after(self.game.press(key))
 
-    def place(self, op: Op) -> None:
-        """Place ``op`` after the last one of its rank, or choose it if it is there, as a click."""
-        self._after(self.game.pick(op))
-
     def go_to(self, number: int) -> None:
         """Go to another level; each keeps its board and how much it shows unasked.
 
@@ -123,7 +122,8 @@ class SchedulePuzzle(Explorer):
         self._open()
 
     def static_form(self) -> StaticForm:
-        return static_form(self.game)
+        form = static_form(self.game)
+        return form._replace(figure=overlay(self.run.ideal, self.run.measured)) if self.run else form
 
     # --- what is shown ----------------------------------------------------------------------------
 
@@ -135,40 +135,53 @@ class SchedulePuzzle(Explorer):
         chosen = game.rank
         self.rank.options = [(f"rank {rank}", rank) for rank in range(rules.n_ranks)]
         game.rank = chosen  # not the first one, which the new options choose
-        for kind, button in self.kinds.items():
-            button.layout.display = "" if kind in rules.kinds else "none"
-        self.buttons["s"].layout.display = "" if rules.n_micro > 1 else "none"
         self.assistance.value = game.assistance
-        self.previous.disabled, self.next.disabled = game.number == 1, game.number == len(LEVELS)
-        self.run_shown.children = []
-        self._after(f"{_CLICK if game.assistance else _UNAIDED} {_ORDER}")
+        needed = {button: kind in rules.kinds for kind, button in self.kinds.items()}
+        needed |= {self.buttons[key]: game.number >= first for key, (_, _, first) in _BUTTONS.items()}
+        needed[self.assistance] = game.number >= _SHOW_FROM
+        for control, is_needed in needed.items():
+            control.layout.display = "" if is_needed else "none"
+        (self.remove_class if game.number >= _TOOLBAR_FROM else self.add_class)("labkit-few-controls")
+        self._show_levels()
+        self._after(f"Level {game.number}: {game.level.title}.")
+
+    def _show_levels(self) -> None:
+        """Show which levels there are, each with the best result so far."""
+        best = best_results()
+        self.choice.unobserve(self._choose_level, "value")  # new options choose the first one
+        self.choice.options = [(_label(number, best.get(number)), number) for number in range(1, len(LEVELS) + 1)]
+        self.choice.value = self.game.number
+        self.choice.observe(self._choose_level, "value")
 
     def _after(self, said: str) -> None:
         """Show the board after a move, and say how it went."""
-        game = self.game
+        game, finished = self.game, self.game.board.finished
+        self.run = None
         self.timeline.show([board_panel(game)], alt=alt_text(game), time=axis(), said=said)
         self.rank.value = game.rank
         self.buttons["u"].disabled = not game.before
         self.buttons["r"].disabled = not game.undone
-        self.runs.start.disabled = not game.board.finished
         self.table.value = table_html(table(game))
-        self.done.value = _what_was_learned(game) if game.at_par else ""
+        self.lesson.value = _lesson(game)
+        self.next.layout.visibility = "visible" if game.at_par and game.number < len(LEVELS) else "hidden"
+        self.runs.layout.visibility = "visible" if finished or self.runs.start.disabled else "hidden"
+        if finished:
+            keep(game.number, game.result)
+            self._show_levels()
 
     # --- what a reader does -----------------------------------------------------------------------
 
-    def _button(self, name: str, tooltip: str, action: str | Callable[[], None]) -> ipywidgets.Button:
-        """Return a button that does ``action``: what a key does, or a function."""
-        auto = ipywidgets.Layout(width="auto")
-        button = ipywidgets.Button(description=name, tooltip=tooltip, layout=auto)
-        act = partial(self.press, action) if isinstance(action, str) else action
-        button.on_click(self.guarded(act))
+    def _button(self, name: str, tooltip: str, key: str) -> ipywidgets.Button:
+        """Return a button that does what a key does."""
+        button = ipywidgets.Button(description=name, tooltip=f"{tooltip} ({key})", **_narrow())
+        button.on_click(self.guarded(partial(self.press, key)))
         return button
 
-    def _pick(self, bar: int) -> None:
-        self.place(list(shown(self.game))[bar])
-
-    def _clear(self) -> None:
-        self._after(self.game.clear())
+    def _pick(self, bar: int, dropped_s: float | None = None) -> None:
+        """Take a click on a bar, or its drop at a time; those of a run are no ops of the board."""
+        if not self.run:
+            op = list(shown(self.game))[bar]
+            self._after(self.game.pick(op) if dropped_s is None else self.game.drop(op, dropped_s))
 
     def _choose_rank(self) -> None:
         if self.rank.value is not None and self.rank.value != self.game.rank:
@@ -179,41 +192,54 @@ class SchedulePuzzle(Explorer):
             self._after(self.game.assist(self.assistance.value))
 
     def _run_it(self) -> str:
-        """Run the schedule on real ranks, and show the run over what it should be."""
-        self.run_shown.children = []
-        run = run_schedule(*self.board.rules.timed._replace(schedule=self.schedule))
-        title = f"Level {self.game.number}, on real ranks"
-        measured = Timeline(run.measured, run.schedule, run.ideal, title=title)
-        self.run_shown.children = [measured, ipywidgets.HTML(gap_as_html("This run", run.gap))]
-        return f"{run.note} The run lies under what was predicted, below."
+        """Run the schedule on real ranks; show it under what it should be, until the next move."""
+        board = self.board
+        (run,) = run_schedules(board.rules.timed._replace(schedule=self.schedule))
+        if self.board is not board:
+            return "The board has changed while it ran, so the run is not shown: run again."
+        self.run, title = run, f"Level {self.game.number}, on real ranks"
+        axis = time_axis(float(max(run.ideal["end_s"].max(), run.measured["end_s"].max())))
+        panel = events_panel(run.measured, run.schedule, run.ideal, time=axis, title=title)
+        alt = f"{alt_text(self.game)} A run on real ranks lies under it."
+        said = f"{run.note} The run lies under what was predicted; the next move goes back to the board."
+        self.timeline.show([panel], time=axis, alt=alt, note=emulated(run.measured), said=said)
+        self.table.value = gap_as_html("This run", run.gap)
+        return said
 
     # --- the page ---------------------------------------------------------------------------------
 
     def _rows(self, timeline: Timeline) -> Sequence[ipywidgets.Widget]:
+        wrapped = ipywidgets.Layout(flex_flow="row wrap")
+        controls = [self.rank, *self.kinds.values(), *self.buttons.values(), self.assistance]
         return [
+            self.choice,
             self.text,
+            ipywidgets.HBox(controls, layout=wrapped),  # above the line that answers them
             timeline,
-            self.done,
-            ipywidgets.HBox([self.rank, *self.kinds.values()], layout=_wrapped()),
-            ipywidgets.HBox([*self.buttons.values(), self.clear], layout=_wrapped()),
-            ipywidgets.HBox([self.assistance, self.previous, self.next], layout=_wrapped()),
-            self.runs,
+            self.lesson,
+            ipywidgets.HBox([self.runs, self.next], layout=wrapped),
             self.table,
-            self.run_shown,
         ]
 
 
-def _wrapped() -> ipywidgets.Layout:
-    return ipywidgets.Layout(flex_flow="row wrap")
+def _narrow() -> Any:
+    return {"layout": ipywidgets.Layout(width="max-content", max_width="100%")}
 
 
-_ORDER = "An op goes after the last one of its rank; Earlier and Later change a rank's order."
-_CLICK = "Click an outlined op to place it, or use the buttons below; keys work in the picture."
-_UNAIDED = "Choose a rank below and place its next op, or use keys in the picture."
+_MOVES = (
+    "Click an outlined op to place it, or choose a rank and press forward or backward; keys do the same. "
+    "An op goes after the last one of its rank: drag it to change the order."
+)
 _GOALS = {
     "makespan": "End as early as you can",
     "span": "Let each rank be done as soon as you can after its own first op",
 }
+
+
+def _label(number: int, best: Result | None) -> str:
+    """Return what the choice of a level says of it."""
+    this = level(number)
+    return f"{number} of {len(LEVELS)}: {this.title}" + (f" · best: {best.in_words(this.par_s)}" if best else "")
 
 
 def _level_text(game: Game) -> str:
@@ -222,16 +248,14 @@ def _level_text(game: Game) -> str:
     par = "par, the least that any order needs," if game.number == 1 else "par"
     goal = f"{_rules_in_words(this.rules)} {_GOALS[this.goal]}: {par} is {this.par_s:g}."
     style = '<p style="margin: 3px 0; line-height: 1.4">'
-    paragraphs = "".join(f"{style}{html.escape(line)}</p>" for line in (this.asks, goal))
-    title = html.escape(f"Level {game.number} of {len(LEVELS)}: {this.title}")
-    return f'<h4 style="margin: 0 0 4px">{title}</h4>{paragraphs}'
+    return "".join(f"{style}{html.escape(line)}</p>" for line in (this.asks, goal))
 
 
-def _what_was_learned(game: Game) -> str:
-    """Return the line that stays while the board is at par, as HTML."""
-    on = " Go on with n in the picture, or with Next level." if game.number < len(LEVELS) else ""
-    learned = f"✓ Par reached. What this level teaches: {game.level.teaches}{on}"
-    return f'<p style="margin: 0; line-height: 1.4; font-weight: 600">{html.escape(learned)}</p>'
+def _lesson(game: Game) -> str:
+    """Return, as HTML, what the level teaches once the board is at par; until then how to move."""
+    learned = f"✓ Par reached. What this level teaches: {game.level.teaches}"
+    said, weight = (learned, 600) if game.at_par else (_MOVES, 400)
+    return f'<p style="margin: 0; line-height: 1.4; font-weight: {weight}">{html.escape(said)}</p>'
 
 
 def _rules_in_words(rules: Rules) -> str:

@@ -24,7 +24,10 @@ class ScheduleControls(widgets.HBox):
         self.other, self.other_chunks = _menu("compare with", ("—", "")), _slider("v", "its chunks")
         self.sliders = {key: _slider(key) for key in ("n", "m", "F", "I", "W", "hop", "cap")}
         n_ranks, n_micro, *costs = self.sliders.values()
+        self.capped = widgets.Checkbox(description="memory cap", layout=_layout(), **LOOK)
+        self.sliders["cap"].value = 4.0  # what the box begins with
         schedules = (self.schedule, self.chunks, self.other, self.other_chunks, n_ranks, n_micro)
+        costs.insert(-1, self.capped)
         super().__init__([widgets.VBox(schedules), widgets.VBox(costs)])
         self._quiet = False
         self._changed: Callable[[], Any] = lambda: None
@@ -44,7 +47,7 @@ class ScheduleControls(widgets.HBox):
         for key, times in shown.times.items():
             name = FIELDS[key].name
             said[name] = for_ranks(times, said["n_ranks"]) if said[name] == _plain(times[0]) else (said[name],)
-        said["cap"] = said["cap"] or None
+        said["cap"] = said["cap"] if self.capped.value else None
         other = _choice(self.other, self.other_chunks) if self.other.value else None
         return State(_choice(self.schedule, self.chunks), other, **said)
 
@@ -55,7 +58,8 @@ class ScheduleControls(widgets.HBox):
             self.schedule.value, self.chunks.value = state.choice
             self.other.value, self.other_chunks.value = state.other or ("", self.other_chunks.value)
             times = {key: times[0] for key, times in state.times.items()}
-            numbers = {"n": state.n_ranks, "m": state.n_micro, **times, "hop": state.hop, "cap": state.cap or 0.0}
+            self.capped.value, cap = state.cap is not None, state.cap or self.sliders["cap"].value
+            numbers = {"n": state.n_ranks, "m": state.n_micro, **times, "hop": state.hop, "cap": cap}
             for key, slider in self.sliders.items():
                 slider.min, slider.max = min(slider.min, numbers[key]), max(slider.max, numbers[key])
                 slider.value = numbers[key]
@@ -69,9 +73,16 @@ class ScheduleControls(widgets.HBox):
             self._changed()
 
     def _arrange(self) -> None:
-        """Let the controls be moved that count."""
-        self.chunks.disabled = self.schedule.value != "interleaved"
-        self.other_chunks.disabled = self.other.value != "interleaved"
+        """Show the controls that count."""
+        _show(self.chunks, self.schedule.value == "interleaved")
+        _show(self.other_chunks, self.other.value == "interleaved")
+        _show(self.sliders["cap"], self.capped.value)
+        for key in "IW":
+            _show(self.sliders[key], {self.schedule.value, self.other.value} - {"forward", ""} != set())
+
+
+def _show(control: widgets.Widget, counts: bool) -> None:
+    control.layout.display = "" if counts else "none"
 
 
 def _choice(menu: widgets.Dropdown, chunks: widgets.IntSlider) -> Choice:

@@ -1,4 +1,4 @@
-"""Run a schedule on real ranks, and lay what was measured beside what should have happened."""
+"""Run schedules on real ranks, and lay what was measured beside what should have happened."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from labkit.simulate import explain_gap, makespan, simulate
 Times = float | Sequence[float]
 
 OP_S = 0.010  # a forward pass of a stage is to take about so long: messages take tenths of a ms
-STEP_S = 1.0  # and a step no longer than this; there are two of them
+STEP_S = 0.5  # and a step no longer than this
+ROUNDS, WARM_UP = 10, 1  # an interval of nine steps leaves out the shortest and the longest
 _LINK_BYTES_PER_S = 10e6  # less than gloo moves on any machine, and much for stages that sleep: they send 4 bytes
 
 
@@ -50,8 +51,9 @@ class TimedSchedule(NamedTuple):
 class ScheduleRun:
     """A run of ``schedule`` beside its ideal: two event tables in seconds, both from 0 on.
 
-    ``gap`` says where the difference went (:func:`labkit.simulate.explain_gap`). ``unit_s`` is how
-    many seconds stood for a unit of the reader's time. ``note`` says what was emulated.
+    ``measured`` is the step of median length, and ``steps_s`` has the lengths of all. ``gap`` says
+    where the difference went (:func:`labkit.simulate.explain_gap`). ``unit_s`` is how many seconds
+    stood for a unit of the reader's time. ``note`` says what was emulated.
     """
 
     schedule: Schedule
@@ -60,40 +62,39 @@ class ScheduleRun:
     gap: pd.DataFrame
     unit_s: float
     note: str
+    steps_s: list[float]
 
 
-def run_schedule(
-    schedule: Schedule,
-    forward: Times = 1.0,
-    backward: Times = 2.0,
-    input_grad: Times = 1.0,
-    weight_grad: Times = 1.0,
-    hop: float = 0.0,
-    *,
-    unit_s: float | None = None,
-    emulated: bool | None = None,
-) -> ScheduleRun:
-    """Run ``schedule`` on real ranks: a warm-up step, and one that is measured.
+def run_schedules(
+    *timed: TimedSchedule, unit_s: float | None = None, emulated: bool | None = None
+) -> list[ScheduleRun]:
+    """Run schedules on the same real ranks: their steps take turns, after a warm-up step of each.
 
-    Times are as for simulate, in any unit; ``unit_s`` seconds stand for one of it, by default so
-    many that a forward pass takes about OP_S, and a step at most STEP_S. Each rank timed through
-    its ops with the reader's own ScheduledPipeline. Stages multiply matrices where every rank has
-    a core, and the times are those of a matrix product: the input's and the weight's gradient take
-    as long as the forward pass. Otherwise they sleep, also where there is a hop, which is the
-    latency of an emulated link: it wants small messages. ``emulated`` says which, if given.
+    They have the same number of ranks and the same hop. Times are in any unit; ``unit_s`` seconds
+    stand for one of it, by default so many that a forward pass takes about OP_S, and a step at most
+    STEP_S. Each rank goes through its ops with the reader's own ScheduledPipeline. Stages multiply
+    matrices where every rank has a core, and all times are those of a matrix product: the input's
+    and the weight's gradient take as long as the forward pass. Otherwise they sleep, also where
+    there is a hop, which is the latency of an emulated link: it wants small messages. ``emulated``
+    says which, if given.
 
     Raises TodoError while task pipe.5 is to do, before any rank starts; what simulate and launch
     raise; and ValueError where what ran is not the schedule.
     """
-    timed = TimedSchedule(schedule, forward, backward, input_grad, weight_grad, hop)
-    timed.simulate()  # raises for what cannot run, in the reader's unit
-    unit_s = seconds_per_unit(timed) if unit_s is None else unit_s
-    timed = timed.scaled(unit_s)
-    ideal = timed.simulate()
+    for each in timed:
+        each.simulate()  # raises for what cannot run, in the reader's unit
+    unit_s = seconds_per_unit(*timed) if unit_s is None else unit_s
+    scaled = [each.scaled(unit_s) for each in timed]
     if emulated is None:
-        emulated = hop > 0 or schedule.n_ranks > machine.cores() or not _are_products(timed)
-    measured = _measure(timed, emulated)
-    return ScheduleRun(schedule, ideal, measured, explain_gap(ideal, measured), unit_s, _note(timed, unit_s, emulated))
+        too_many = scaled[0].schedule.n_ranks > machine.cores()
+        emulated = too_many or any(each.hop > 0 or not _are_products(each) for each in scaled)
+    runs = []
+    for each, steps in zip(scaled, _measure(scaled, emulated), strict=True):
+        ideal, measured = each.simulate(), sorted(steps, key=makespan)[len(steps) // 2]
+        gap, steps_s = explain_gap(ideal, measured), [makespan(step) for step in steps]
+        note = _note(each, unit_s, emulated)
+        runs.append(ScheduleRun(each.schedule, ideal, measured, gap, unit_s, note, steps_s))
+    return runs
 
 
 def seconds_per_unit(*timed: TimedSchedule) -> float:
@@ -102,20 +103,28 @@ def seconds_per_unit(*timed: TimedSchedule) -> float:
     return min(OP_S / forward, *(STEP_S / makespan(each.simulate()) for each in timed))
 
 
-def _measure(timed: TimedSchedule, emulated: bool) -> pd.DataFrame:
-    """Run ``timed``, whose times are seconds; return the ops of the second step, from 0 on."""
+def _measure(timed: Sequence[TimedSchedule], emulated: bool) -> list[list[pd.DataFrame]]:
+    """Run schedules whose times are seconds; return for each the ops of its steps, from 0 on."""
     from labkit.cost import Link
     from labkit.explore.schedules import pipeline_rank
 
-    options: dict[str, Any] = {"world_size": timed.schedule.n_ranks, "tasks": ["pipe.5"], "timeout_s": 30.0}
-    if timed.hop:
-        options["link"] = Link(timed.hop, _LINK_BYTES_PER_S)
+    schedules, n = [each.schedule for each in timed], len(timed)
+    options: dict[str, Any] = {"world_size": schedules[0].n_ranks, "tasks": ["pipe.5"], "timeout_s": 90.0}
+    if timed[0].hop:
+        options["link"] = Link(timed[0].hop, _LINK_BYTES_PER_S)
     if emulated:
-        run = run_on_ranks(pipeline_rank.emulated_steps, timed.schedule, _seconds(timed), **options, backend="gloo")
+        seconds = [_seconds(each) for each in timed]
+        run = run_on_ranks(pipeline_rank.emulated_steps, schedules, seconds, ROUNDS, **options, backend="gloo")
     else:
-        run = run_on_ranks(pipeline_rank.real_steps, timed.schedule, timed.per_stage("forward"), **options)
-    chosen = (run.events["lane"] == "compute") & (run.events["step"] == 1)
-    ops = run.events[chosen.fillna(False).to_numpy(dtype=bool)].reset_index(drop=True)
+        forward_s = [each.per_stage("forward") for each in timed]
+        run = run_on_ranks(pipeline_rank.real_steps, schedules, forward_s, ROUNDS, **options)
+    return [[_ops_of(run.events, step) for step in range(n * WARM_UP + i, n * ROUNDS, n)] for i in range(n)]
+
+
+def _ops_of(events: pd.DataFrame, step: int) -> pd.DataFrame:
+    """Return the ops of a step, from 0 on."""
+    chosen = (events["lane"] == "compute") & (events["step"] == step)
+    ops = events[chosen.fillna(False).to_numpy(dtype=bool)].reset_index(drop=True)
     start = ops["start_s"].min()
     return ops.assign(start_s=ops["start_s"] - start, end_s=ops["end_s"] - start)
 
@@ -146,4 +155,6 @@ def _note(timed: TimedSchedule, unit_s: float, emulated: bool) -> str:
     hop = f", a hop {1000 * timed.hop:.3g} ms of emulated latency" if timed.hop else ""
     split = any(op.kind == "W" for op in timed.schedule.ops[0])
     on_stage_0 = " Stage 0 has nobody to send a gradient to, so all of its backward pass is in W." if split else ""
-    return f"Ran on {ranks} {how} ({cores} cores here); a unit of time was {1000 * unit_s:.3g} ms{hop}.{on_stage_0}"
+    shown = f"Of {ROUNDS - WARM_UP} steps the one of median length is shown."
+    unit = f"a unit of time was {1000 * unit_s:.3g} ms{hop}"
+    return f"Ran on {ranks} {how} ({cores} cores here); {unit}. {shown}{on_stage_0}"

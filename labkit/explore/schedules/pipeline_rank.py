@@ -1,17 +1,18 @@
-"""Do the steps of a schedule in a rank, with stages that sleep or that multiply matrices."""
+"""Do the steps of schedules in a rank, with stages that sleep or that multiply matrices."""
 
 from __future__ import annotations
 
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.functional import mse_loss
 
-from labkit.launch import device
+from labkit.launch import device, progress
 from labkit.parallel.emulated import EmulatedStage
 from labkit.pipe import ScheduledPipeline
 from labkit.schedule import Schedule
@@ -22,22 +23,23 @@ WIDTH, ROWS = 256, 128  # of the matrices, and of a micro-batch
 TIMED_LAYERS, TIMES = 20, 5
 
 
-def emulated_steps(schedule: Schedule, seconds: Sequence[tuple[float, float, float]]) -> None:
-    """Do a warm-up step and one more with stages that sleep.
+def emulated_steps(schedules: Sequence[Schedule], seconds: Sequence[Sequence[Any]], rounds: int) -> None:
+    """Do ``rounds`` steps of each schedule, in turns, with stages that sleep.
 
-    ``seconds`` has for each stage how long forward, input gradient and weight gradient take.
+    ``seconds`` has for each stage of each schedule how long forward, input gradient and weight
+    gradient take.
     """
-    _two_steps(schedule, lambda stage: EmulatedStage(*seconds[stage]), torch.zeros(schedule.n_micro, 1))
+    _take_turns(schedules, seconds, rounds, lambda times: EmulatedStage(*times), torch.zeros(1, 1))
 
 
-def real_steps(schedule: Schedule, forward_s: Sequence[float]) -> None:
-    """Do a warm-up step and one more with stages that multiply matrices.
+def real_steps(schedules: Sequence[Schedule], forward_s: Sequence[Sequence[float]], rounds: int) -> None:
+    """Do ``rounds`` steps of each schedule, in turns, with stages that multiply matrices.
 
     Each has so many layers that its forward pass takes about as long as ``forward_s`` says.
     """
     layer_s = _layer_s()
-    x = torch.ones(schedule.n_micro * ROWS, WIDTH)
-    _two_steps(schedule, lambda stage: _layers(max(1, round(forward_s[stage] / layer_s))), x)
+    x = torch.ones(ROWS, WIDTH)
+    _take_turns(schedules, forward_s, rounds, lambda stage_s: _layers(max(1, round(stage_s / layer_s))), x)
 
 
 def _layer_s() -> float:
@@ -66,9 +68,22 @@ def _layers(n_layers: int) -> nn.Module:
     return nn.Sequential(*layers).to(device())
 
 
-def _two_steps(schedule: Schedule, make_stage: Callable[[int], nn.Module], x: torch.Tensor) -> None:
-    own_stages = sorted({op.stage for op in schedule.ops[dist.get_rank()]})
-    pipeline = ScheduledPipeline([make_stage(stage) for stage in own_stages], schedule, mse_loss)
-    for _ in range(2):
+def _take_turns(
+    schedules: Sequence[Schedule],
+    times: Sequence[Sequence[Any]],
+    rounds: int,
+    make_stage: Callable[[Any], nn.Module],
+    micro_batch: torch.Tensor,
+) -> None:
+    """Do step s of the schedule number s % n, of n: what slows the machine down slows all alike."""
+    pipelines = []
+    for schedule, of_stage in zip(schedules, times, strict=True):
+        own_stages = sorted({op.stage for op in schedule.ops[dist.get_rank()]})
+        pipelines.append(ScheduledPipeline([make_stage(of_stage[i]) for i in own_stages], schedule, mse_loss))
+    names = " and ".join(schedule.name for schedule in schedules)
+    for step in progress(range(rounds * len(pipelines)), desc=f"Steps of {names}"):
+        pipeline = pipelines[step % len(pipelines)]
+        x = micro_batch.repeat(pipeline.schedule.n_micro, 1)
+        pipeline.next_step = step
         barrier()
         pipeline.step(x, torch.zeros_like(x))

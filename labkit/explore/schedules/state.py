@@ -33,6 +33,11 @@ SCHEDULES: dict[str, tuple[str, Callable[..., Schedule]]] = {  # by name in the 
     "zb-h2": ("ZB-H2", zero_bubble_h2),
     "zb-v": ("ZB-V", zero_bubble_v),
 }
+PRESETS = {  # by what their buttons say
+    "GPipe vs 1F1B": "gpipe n=4 m=8 F=1 B=2 vs 1f1b",
+    "memory cap 4": "1f1b n=4 m=8 F=1 B=2 vs zb-h2 cap=4",
+    "slow link": "gpipe n=4 m=8 F=1 B=2 hop=1 vs 1f1b",
+}
 Times = tuple[float, ...]  # one for all ranks, or one for each
 _COUNT = re.compile(r"[0-9]{1,9}")
 _NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
@@ -79,7 +84,7 @@ _FIELDS = (
     Field("I", "input_grad", "I: input gradient", "times", 0.001, 1000),
     Field("W", "weight_grad", "W: weight gradient", "times", 0.001, 1000),
     Field("hop", "hop", "hop", "number", 0, 1000, (0.0, 4.0, 0.1)),
-    Field("cap", "cap", "cap (0: none)", "number", 0.001, 1000, (0.0, 64.0, 0.5)),
+    Field("cap", "cap", "cap", "number", 0.001, 1000, (0.5, 64.0, 0.5)),
 )
 FIELDS = {field.key: field for field in _FIELDS}
 _BY_KEY = {key.casefold(): field for key, field in FIELDS.items()}

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
 from labkit.base.formats import MeasuredTable
+from labkit.base.measurement_html import without_marks
 from labkit.draw.layout import TimeAxis
 from labkit.explore.explorer import table_html
+from labkit.explore.schedules.measure import ScheduleRun
 from labkit.explore.schedules.values import Metrics
 from labkit.simulate.gap import CAUSES
+from labkit.stats import interval, verdict
 
 
 def facts(metrics: Metrics, time: TimeAxis) -> str:
@@ -19,19 +22,25 @@ def facts(metrics: Metrics, time: TimeAxis) -> str:
     return f"makespan {time(metrics.makespan_s)}, bubble {_percent(metrics.bubbles.fraction)}"
 
 
-def metrics(runs: Mapping[str, Metrics], time: TimeAxis, cap: float | None) -> pd.DataFrame:
-    """Return the metrics of several runs as text, a column for each, against the memory ``cap``."""
-    return pd.DataFrame({name: _column(found, time, cap) for name, found in runs.items()})
+def metrics(runs: Mapping[str, Metrics], time: TimeAxis, cap: float | None, every_bubble: bool = False) -> pd.DataFrame:
+    """Return the metrics of several runs as text, a column for each, against the memory ``cap``.
+
+    With ``every_bubble`` also what else papers call the bubble.
+    """
+    return pd.DataFrame({name: _column(found, time, cap, every_bubble) for name, found in runs.items()})
 
 
-def _column(found: Metrics, time: TimeAxis, cap: float | None) -> dict[str, str]:
+def _column(found: Metrics, time: TimeAxis, cap: float | None, every_bubble: bool) -> dict[str, str]:
+    other_bubbles = {
+        "bubble: idle ÷ ideal (Megatron)": _percent(found.bubbles.of_ideal),
+        "bubble: idle time of a rank (Megatron)": time(found.bubbles.idle_s),
+        "bubble: idle between first and last op (zero bubble)": _percent(found.bubbles.inside),
+    }
     over = "" if cap is None else f", over the cap of {cap:g}" if found.peak > cap else f", within the cap of {cap:g}"
     return {
         "makespan": time(found.makespan_s),
-        "bubble 1: idle ÷ (ranks × makespan)": _percent(found.bubbles.fraction),
-        "bubble 2: idle ÷ ideal (Megatron)": _percent(found.bubbles.of_ideal),
-        "bubble 3: idle time of a rank": time(found.bubbles.idle_s),
-        "bubble 4: between first and last op (zero bubble)": _percent(found.bubbles.inside),
+        "bubble: idle ÷ (ranks × makespan)": _percent(found.bubbles.fraction),
+        **(other_bubbles if every_bubble else {}),
         "peak activations, in micro-batches": f"{found.peak:g} on rank {found.peak_rank}{over}",
         "critical path": f"{found.critical_ops} ops, computing {_percent(found.critical_share)} of the time",
     }
@@ -39,6 +48,23 @@ def _column(found: Metrics, time: TimeAxis, cap: float | None) -> dict[str, str]
 
 def _percent(share: float) -> str:
     return f"{100 * share + 0.0:.1f} %"
+
+
+# --- repeated steps -------------------------------------------------------------------------------
+
+
+def steps_interval(run: ScheduleRun) -> str:
+    """Return the median makespan of all steps of a run, with its interval."""
+    return interval(1000 * seconds for seconds in run.steps_s).text("ms")
+
+
+def comparison(runs: Sequence[ScheduleRun]) -> str:
+    """Say which of two runs was faster, or that it is noise; of one, how long its steps took."""
+    if len(runs) == 1:
+        (run,) = runs
+        return f"{run.schedule.name}: {steps_interval(run)} (median of {len(run.steps_s)} steps and its 95 % interval)"
+    (one, one_s), (other, other_s) = ((run.schedule.name, run.steps_s) for run in runs)
+    return without_marks(verdict(one, one_s, other, other_s).text)
 
 
 # --- where the time went --------------------------------------------------------------------------

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 import ipywidgets
@@ -20,8 +22,9 @@ from labkit.explore.events_panel import events_panel
 from labkit.explore.explorer import Explorer, RunButtons, table_html
 from labkit.explore.schedules import tables
 from labkit.explore.schedules.controls import LOOK, ScheduleControls
-from labkit.explore.schedules.measure import ScheduleRun, TimedSchedule, run_schedule, seconds_per_unit
-from labkit.explore.schedules.state import State, parse
+from labkit.explore.schedules.measure import ScheduleRun, TimedSchedule, run_schedules
+from labkit.explore.schedules.orders import pipeline_message, schedule_library
+from labkit.explore.schedules.state import PRESETS, State, parse
 from labkit.explore.schedules.values import Metrics, metrics_of, n_micro_of, timed_schedule
 from labkit.explore.static_fallback import StaticForm
 from labkit.explore.timeline import Timeline
@@ -69,13 +72,27 @@ class ScheduleExplorer(Explorer):
     def __init__(self, state: State):
         self.controls, self.table, timeline = ScheduleControls(state), ipywidgets.HTML(), Timeline()
         self.text = ipywidgets.Text(str(state), description="state", continuous_update=False, **LOOK)
-        self.text.layout.width = "auto"
+        self.text.layout.flex = "1 1 auto"
+        self.presets = {
+            name: _button(name, text, partial(setattr, self.text, "value", text)) for name, text in PRESETS.items()
+        }
+        self.copy = _button("Copy state", "Copy the call that shows this again", self._copy)
+        self.every_bubble = ipywidgets.ToggleButton(description="other definitions of the bubble", layout=_auto())
         self.runner = RunButtons("Run it", self._run, self.say)
         self.state, self.runs = state, list[ScheduleRun]()
         self._showing = threading.RLock()  # the kernel's thread, that of its widgets, that of a run
-        super().__init__([self.controls, self.text, self.runner, timeline, self.table], timeline)
+        presets = ipywidgets.HBox([*self.presets.values()], layout=ipywidgets.Layout(flex_flow="row wrap"))
+        text = ipywidgets.HBox([self.text, self.copy])
+        super().__init__([presets, self.controls, text, self.runner, timeline, self.table, self.every_bubble], timeline)
         self.controls.on_change(self.guarded(self._read_controls))
         self.text.observe(self.guarded(self._read_text), "value")
+        self.every_bubble.observe(self.guarded(self._show_table), "value")
+        times = {key: self.controls.sliders[key] for key in ("F", "I", "W", "hop")}
+        for slider in times.values():
+            slider.continuous_update = False  # while it is dragged the page draws
+            slider.add_class(f"labkit-{slider.model_id}")
+        timeline.sliders = {key: slider.model_id for key, slider in times.items()}
+        timeline.library = lambda: None if self.runs else schedule_library(self.state)
         self._predict()
 
     # --- what should happen -----------------------------------------------------------------------
@@ -88,6 +105,9 @@ class ScheduleExplorer(Explorer):
         if state != self.state:
             self.controls.set(state)
         self._show_state(state)
+
+    def _copy(self) -> None:
+        self.timeline.send({"copy": f'schedule_explorer("{self.state}")'})
 
     def _show_state(self, state: State) -> None:
         with self._showing:
@@ -103,17 +123,28 @@ class ScheduleExplorer(Explorer):
             self.predicted = {timed.schedule.name: PredictedSchedule.of(timed) for timed in each_timed}
             axis = time_axis(max(each.metrics.makespan_s for each in self.predicted.values()), UNITS)
             panels = [self._panel(name, each, axis) for name, each in self.predicted.items()]
-            self.timeline.show(panels, time=axis, alt=self._alt(), said=self._sentence())
-            self.table.value = table_html(self._metrics_table(), index=True)
+            pipeline = pipeline_message(self.state, (each.schedule for each in self.predicted.values()))
+            words: dict[str, Any] = {"alt": self._alt(), "said": self._sentence(), "title": self._title(panels)}
+            self.timeline.show(panels, time=axis, pipeline=pipeline, **words)
+            self._metrics, self._axis = {name: each.metrics for name, each in self.predicted.items()}, axis
+            self._show_table()
 
     def _panel(self, name: str, each: PredictedSchedule, axis: TimeAxis) -> Panel:
         facts, most_kept = tables.facts(each.metrics, axis), max(one.metrics.peak for one in self.predicted.values())
         about: dict[str, Any] = {"title": name, "facts": facts, "memory": True, "cap": self.state.cap}
         return events_panel(each.events, each.schedule, time=axis, most_kept=most_kept, replay=each.replay, **about)
 
-    def _metrics_table(self) -> pd.DataFrame:
-        found = {name: each.metrics for name, each in self.predicted.items()}
-        return tables.metrics(found, time_axis(1.0, UNITS), self.state.cap)
+    def _metrics_table(self, every_bubble: bool = False) -> pd.DataFrame:
+        table = tables.metrics(self._metrics, self._axis, self.state.cap, every_bubble)
+        if self.runs:
+            intervals = [text for run in self.runs for text in ("", tables.steps_interval(run))]
+            table.loc["makespan of all steps: median (95 % interval)"] = intervals
+        return table
+
+    def _show_table(self) -> None:
+        with self._showing:
+            gaps = "".join(tables.gap_as_html(run.schedule.name, run.gap) for run in self.runs)
+            self.table.value = table_html(self._metrics_table(self.every_bubble.value), index=True) + gaps
 
     def _sentence(self) -> str:
         """Return how long each takes, and what is not as it was asked for."""
@@ -129,20 +160,25 @@ class ScheduleExplorer(Explorer):
 
     def _alt(self) -> str:
         ends = [f"{name} ends at {each.metrics.makespan_s:g}" for name, each in self.predicted.items()]
+        return f"Timeline of {self._size()}: {', '.join(ends)}."
+
+    def _title(self, panels: Iterable[Panel], source: str = "") -> str:
+        return f"{self._size()}{source}: {'; '.join(f'{panel.title}, {panel.facts}' for panel in panels)}"
+
+    def _size(self) -> str:
         n, m = self.state.n_ranks, n_micro_of(self.state)
-        return f"Timeline of {n} rank{'s' * (n > 1)} and {m} micro-batch{'es' * (m > 1)}: {', '.join(ends)}."
+        return f"{n} rank{'s' * (n > 1)} and {m} micro-batch{'es' * (m > 1)}"
 
     # --- what does happen -------------------------------------------------------------------------
 
     def run(self) -> list[ScheduleRun]:
         """Run what is shown on real ranks, lay it under what should happen, and return it.
 
-        Raises as :func:`labkit.explore.schedules.measure.run_schedule`.
+        Two schedules take turns on the same ranks. Raises as
+        :func:`labkit.explore.schedules.measure.run_schedules`.
         """
         state = self.state
-        timed = [timed_schedule(state, choice) for choice in state.choices]
-        unit_s = seconds_per_unit(*timed)
-        runs = [run_schedule(*each, unit_s=unit_s) for each in timed]
+        runs = run_schedules(*(timed_schedule(state, choice) for choice in state.choices))
         with self._showing:
             if state == self.state:
                 self.runs = runs
@@ -157,14 +193,14 @@ class ScheduleExplorer(Explorer):
         return self._notes()
 
     def _notes(self) -> str:
-        """Return the notes of all runs, each sentence once."""
+        """Say how the runs compare, and what their notes say, each sentence once."""
         sentences = (sentence for run in self.runs for sentence in re.split(r"(?<=\.) ", run.note))
-        return " ".join(dict.fromkeys(sentences))
+        return " ".join([f"{tables.comparison(self.runs)}.", *dict.fromkeys(sentences)])
 
     def _show_runs(self) -> None:
         """Show what happened under what should have."""
         cap, ends_s = self.state.cap, [table["end_s"].max() for run in self.runs for table in (run.ideal, run.measured)]
-        axis, found, panels, gaps = time_axis(float(max(ends_s))), dict[str, Metrics](), list[Panel](), ""
+        axis, found, panels = time_axis(float(max(ends_s))), dict[str, Metrics](), list[Panel]()
         for run in self.runs:
             name = run.schedule.name
             for source, table in (("predicted", run.ideal), ("measured", run.measured)):
@@ -172,10 +208,11 @@ class ScheduleExplorer(Explorer):
             facts = tables.facts(found[f"{name}, measured"], axis)
             about: dict[str, Any] = {"time": axis, "title": name, "facts": facts, "memory": True, "cap": cap}
             panels.append(events_panel(run.measured, run.schedule, run.ideal, **about))
-            gaps += tables.gap_as_html(name, run.gap)
         alt, note = f"{self._alt()} Measured runs lie under it.", emulated(*(run.measured for run in self.runs))
-        self.timeline.show(panels, time=axis, alt=alt, note=note, said=self._notes())
-        self.table.value = table_html(tables.metrics(found, axis, cap), index=True) + gaps
+        title = self._title(panels, ", predicted and measured")
+        self.timeline.show(panels, time=axis, alt=alt, note=note, said=self._notes(), title=title)
+        self._metrics, self._axis = found, axis
+        self._show_table()
 
     # --- in print ---------------------------------------------------------------------------------
 
@@ -192,3 +229,13 @@ class ScheduleExplorer(Explorer):
             draw.overlay(run.ideal, run.measured, ax=ax)
             ax.set_title(run.schedule.name, loc="left", fontweight="bold")
         return StaticForm(figure, self._alt(), tables.gaps({run.schedule.name: run.gap for run in self.runs}))
+
+
+def _button(name: str, tooltip: str, action: Callable[[], None]) -> ipywidgets.Button:
+    button = ipywidgets.Button(description=name, tooltip=tooltip, layout=_auto())
+    button.on_click(lambda _: action())
+    return button
+
+
+def _auto() -> ipywidgets.Layout:
+    return ipywidgets.Layout(width="auto", align_self="flex-start")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from unittest import mock
 
 import pytest
+from html_files import script_of
 from to_do import task
 
 from labkit.cost import ETHERNET_1G, Link, ring_all_reduce_s
@@ -106,6 +107,31 @@ def test_a_wrong_dp_6_is_said_and_the_explorer_lives_on():
     assert len(explorer.reduction.buckets) == 148
 
 
+# --- the file -------------------------------------------------------------------------------------
+
+
+@task("dp.6")
+def test_its_file_has_the_picture_of_each_bucket_size_and_is_small():
+    explorer = bucket_explorer()
+    page = explorer.timeline.to_html()
+    assert len(page) < 150_000
+    _, content = script_of(page)
+    name, sizes, at = content["slider"]
+    assert (name, sizes[at]) == ("bucket size", "25 MiB")
+    assert content["scenes"][at]["alt"] == explorer.timeline.scene["alt"]
+    explorer.cap_mb.value = 100
+    other = sizes.index("100 MiB")
+    assert content["scenes"][other]["alt"] == explorer.timeline.scene["alt"]
+    last = len(explorer.timeline._panels[1].bars) - 1
+    assert content["written"]["bar"][1][last][other] == explorer.timeline._answer("bar", 1, last)
+
+
+def test_where_no_size_is_chosen_its_file_has_no_slider():
+    explorer = bucket_explorer("mlp")
+    explorer.rule.value = ONE_BUCKET
+    assert script_of(explorer.timeline.to_html())[1]["slider"] is None
+
+
 # --- the run --------------------------------------------------------------------------------------
 
 
@@ -114,12 +140,13 @@ def test_a_run_lays_the_measured_pass_under_the_predicted_one_until_a_slider_mov
     explorer = bucket_explorer("mlp", world_size=2, link=LINK)
     explorer.run.begin()
     explorer.run.wait()
-    assert explorer.timeline.said.startswith("Measured on 2 ranks: all gradients are means ")
-    assert titles(explorer) == ["predicted", "measured"]
+    assert explorer.timeline.said.startswith("Measured on 2 ranks: all gradients are averaged ")
+    assert titles(explorer) == ["MLP, widths ÷ 8", "predicted", "measured"]
+    assert "The run below is of the model, scaled: all times × " in explorer.scaled.value
     assert "MLP with all widths ÷ 8" in explorer.timeline.scene["note"]
     assert explorer.measured.measured.measured
     kept = explorer.static_form().table
     assert list(kept.columns) == ["predicted, ms", "measured, ms"]
     assert repr(kept).splitlines()[-1].startswith("[~ MLP with all widths ÷ 8")  # differs from machine to machine
     explorer.cap_mb.value = 100
-    assert titles(explorer) == ["predicted"]
+    assert titles(explorer) == ["MLP", "predicted"] and not explorer.scaled.value

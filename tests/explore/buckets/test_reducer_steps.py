@@ -64,11 +64,11 @@ def test_the_reducer_step_by_step():
             "The hook of a fires: its gradient is ready, 3 of 3. Bucket 1 is full with 4.00 MiB: it waits, as the link is "
             "busy with bucket 0. Backward is over.",
         ),
-        (4.5, "all_reduce 0 is done: 2 gradients are means over all ranks."),
+        (4.5, "all_reduce 0 is done: 2 gradients are averaged over all ranks."),
         (4.5, "all_reduce 1 starts, 1500 ms after bucket 1 was full."),
         (
             7.5,
-            "all_reduce 1 is done: 1 gradient is a mean over all ranks. It is the last one: 4500 ms of communication were "
+            "all_reduce 1 is done: 1 gradient is averaged over all ranks. It is the last one: 4500 ms of communication were "
             "exposed after backward.",
         ),
     ]
@@ -135,6 +135,6 @@ def test_rules_that_need_no_answer():
 def test_the_best_capacity_is_that_of_the_shortest_pass():
     gradients = predicted_gradients("gpt2")
     plans = {cap: make_buckets(gradients.sizes_bytes, cap_mb=cap).buckets for cap in (0.1, 1, 5, 25, 100, 500)}
-    totals = {cap: predict(gradients, buckets, 8, LINK).end_s for cap, buckets in plans.items()}
-    assert reducer.best_cap(gradients, plans, 8, LINK) == min(totals, key=totals.__getitem__)
-    assert reducer.best_cap(gradients, plans, 1, LINK) == 500  # all equal: the fewest messages
+    on_8, on_1 = ({cap: predict(gradients, plan, n, LINK) for cap, plan in plans.items()} for n in (8, 1))
+    assert reducer.best_cap(on_8) == min(on_8, key=lambda cap: on_8[cap].end_s)
+    assert reducer.best_cap(on_1) == 500  # all equal: the fewest messages

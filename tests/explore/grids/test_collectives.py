@@ -30,3 +30,10 @@ def test_real_ranks_have_before_and_after_what_the_standard_draws():
     seen = seen_collectives(3)
     assert list(seen) == list(SEVEN)
     assert {name: (as_drawn(panel, 0), as_drawn(panel, 1)) for name, panel in seen.items()} == DRAWN
+    for panel in seen.values():
+        sent = {chunk: set() for chunk in panel.bars.index[panel.bars["appear"] == 1]}
+        for source, chunk in panel.links[["source", "target"]].to_numpy():
+            sent[chunk].add(panel.bars["label"][source])
+        for chunk, ranks in sent.items():
+            label = panel.bars["label"][chunk]
+            assert ranks == ({"0", "1", "2"} if label == "Σ" else {label}), "it comes from where it says"

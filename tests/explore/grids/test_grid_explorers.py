@@ -1,6 +1,7 @@
 """labkit.explore.grids.widget: the explorers of grids, used from Python."""
 
-import matplotlib.pyplot as plt
+import itertools
+
 import pytest
 from to_do import task
 
@@ -12,12 +13,6 @@ from labkit.explore.grids.rings import simulate_ring
 from labkit.todo import TodoError
 
 
-@pytest.fixture(autouse=True)
-def _close_figures():
-    yield
-    plt.close("all")
-
-
 def titles(explorer):
     return [panel["title"] for panel in explorer.timeline.scene["panels"]]
 
@@ -26,7 +21,11 @@ def printed(explorer):
     """Return titles and left ends of the small pictures that stand for an explorer in print."""
     form = explorer.static_form()
     assert form.table.equals(explorer.table()) and form.figure.get_figheight() < 16
-    titles = [text.get_text() for ax in form.figure.axes for text in ax.texts if text.get_weight() == "bold"]
+    texts = [text for ax in form.figure.axes for text in ax.texts if text.get_weight() == "bold"]
+    form.figure.draw_without_rendering()
+    places = [text.get_window_extent() for text in texts]
+    assert not any(place.overlaps(other) for place, other in itertools.combinations(places, 2)), "one over another"
+    titles = [" ".join(text.get_text().split()) for text in texts]
     return titles, [ax.get_position().x0 for ax in form.figure.axes]
 
 
@@ -40,6 +39,9 @@ def ring():
 
 def test_each_control_changes_the_picture_and_its_numbers(ring):
     assert titles(ring) == ["ring", "parameter server"] and "4 ranks by 4 chunks" in ring.timeline.scene["alt"]
+    steps = ring.timeline.scene["steps"].split("\n")
+    assert len(steps) == 7 and steps[0].startswith("ring: before step 1 of 6: reduce-scatter")
+    assert "parameter server: after step 3 of 6: " in steps[3] and ring.timeline.scene["opens_at"] == 0
     table = ring.table().set_index("way")
     assert list(table.index) == ["ring", "parameter server", "naive ring"]
     assert table.loc["ring"].tolist() == [6, "1.5 MiB", "1.5 MiB", "6 MiB", "1 ×"]
@@ -54,7 +56,7 @@ def test_each_control_changes_the_picture_and_its_numbers(ring):
     assert "112 KiB" in ring.metrics.value  # 2 · 7/8 · 64
 
 
-@pytest.mark.parametrize("n", [2, 5, 8, pytest.param(16, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n", [2, 3, 5, 8, pytest.param(16, marks=pytest.mark.slow)])
 def test_on_paper_each_way_goes_from_a_start_to_the_end_and_begins_a_line(n):
     titles, lefts = printed(ring_explorer(n))
     (server,) = [number for number, title in enumerate(titles) if title.startswith("parameter server: ")]
@@ -85,6 +87,8 @@ def test_of_each_collective_after_stands_beside_before_and_on_paper_are_all_seve
     (panel,) = explorer.timeline._panels
     bars = sorted(zip(panel.bars["left"] // 1, panel.bars["label"], panel.bars["appear"], strict=True))
     assert bars == [(0, "0", 0), (1, "1", 0), (3, "0", 1), (3, "0", 1), (4, "1", 1), (4, "1", 1)]
+    assert explorer.timeline.scene["opens_at"] == 1
+    assert explorer.timeline.scene["steps"].split("\n")[1] == f"After all_gather: {SEVEN['all_gather']}"
     names = ["chunk 0 before", "chunk 1 before", "chunk 0 after", "chunk 1 after"]
     assert [label.text for label in panel.columns] == names
     assert printed(explorer)[0] == [title for name in SEVEN for title in (name, "→ after")]
@@ -94,7 +98,15 @@ def test_of_each_collective_after_stands_beside_before_and_on_paper_are_all_seve
 def test_a_small_model_is_trained_beside_the_sizes_of_gpt3():
     explorer = placement_explorer("1.3B")
     assert "GPT-3 1.3B" in explorer.timeline.scene["alt"]
-    assert printed(explorer)[0] == ["one process", "data parallel", "pipeline", "both, 2 × 2"]
+    (ax,) = explorer.static_form().figure.axes
+    assert [label.get_text() for label in ax.get_yticklabels()] == [
+        "one process",
+        "data parallel",
+        "pipeline",
+        "both, 2 × 2",
+    ]
+    explorer.device.value = "H100"
+    assert explorer.timeline.scene["panels"][0]["marks"][0][0] == 80 * 2**30
     explorer.run.begin()
     explorer.run.wait()
     assert explorer.timeline.said.endswith("ranks with the same stage have the same weights.")

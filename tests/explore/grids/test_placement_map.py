@@ -4,7 +4,6 @@ import pytest
 from to_do import task
 
 from labkit.cost import memory
-from labkit.draw.cell_figure import GridStep
 from labkit.explore.grids.placement_map import (
     KINDS,
     SETTINGS,
@@ -32,20 +31,28 @@ def test_data_parallel_saves_nothing_and_a_pipeline_half_but_for_its_copy_of_the
     assert both["fullest rank"] == pipeline["fullest rank"] and both["all ranks"] == 2 * pipeline["all ranks"]
 
 
-def test_the_panel_has_each_stage_where_its_ranks_are_with_its_gib():
+def test_a_bar_is_as_long_as_its_bytes_and_a_line_shows_whose_device_is_too_small():
     kept = kept_of_size("1.3B")
-    panel, table = placement_panel(kept, "GPT-3 1.3B"), placement_table(kept)
-    for step, setting in enumerate(SETTINGS):
-        cells = GridStep(panel, step, "").shown(6).bars
-        assert set(zip(cells["rank"], cells["column"] // 3, strict=True)) == {
-            (rank, stage) for rank, stages in enumerate(setting.stages) for stage in stages
-        }
-        assert cells["name"].tolist() == [*KINDS] * (len(cells) // 3)
-        assert sum(map(float, cells["label"])) * memory.GIB == pytest.approx(table["all ranks"][step], 0.01)
-    weights, gradients, state = cells["sentence"][:3]
-    assert "Rank 2 has its own until they are averaged" in gradients
-    assert weights.endswith("Rank 2 has the same.") and state.endswith("Rank 2 has the same.")
-    assert "No other rank has them." in panel.explain(0)
+    panel, table = placement_panel(kept, "GPT-3 1.3B", device="T4"), placement_table(kept)
+    bars = panel.bars.assign(row=panel.bars["top"], n_bytes=panel.bars["right"] - panel.bars["left"])
+    assert sorted(bars["n_bytes"]) == pytest.approx(sorted(each.n_bytes for each in kept))
+    ends = bars.groupby("row")["right"].max().tolist()
+    n_ranks = [len(setting.stages) for setting in SETTINGS]
+    fullest = [max(ends[sum(n_ranks[:k]) :][:n]) for k, n in enumerate(n_ranks)]
+    assert fullest == pytest.approx(table["fullest rank"].tolist())
+    (line,) = panel.marks
+    assert [most > line.x for most in fullest] == [True, True, False, False] and "T4, 16 GiB" in line.text
+
+
+def test_bars_of_one_part_light_up_together_and_say_who_else_has_them():
+    panel = placement_panel(kept_of_size("1.3B"), "GPT-3 1.3B")
+    of_one = panel.bars[panel.bars["same"] == panel.bars["same"][0]]
+    assert set(of_one["name"]) == {"weights"} and len(of_one) == 1 + 2 + 1 + 2
+    said = [panel.explain(bar) for bar in of_one.index]
+    assert [words.rpartition(". ")[2] for words in said[:2]] == ["No other rank has them.", "Rank 1 has the same."]
+    assert said[-1].startswith("Both, 2 × 2, rank 2, stage 0: 1.33 GiB of weights, 2 bytes for each of")
+    (gradients,) = [panel.explain(bar) for bar in panel.bars.index[-2:-1]]
+    assert gradients.endswith("Rank 1 has its own until they are averaged, and then the same.")
 
 
 # --- in real ranks --------------------------------------------------------------------------------

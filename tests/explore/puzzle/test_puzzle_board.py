@@ -40,17 +40,6 @@ def test_with_a_split_backward_only_w_makes_room():
 @pytest.mark.parametrize(
     ("ops", "op", "sentence"),
     [
-        ("0F0 1F0", "0F0", "1F0 needs 0F0: remove 1F0 first, or undo"),
-        ("0F0 1F0 1B0 0B0 0F1", "0B0", "0F1 has room only because 0B0 frees it: remove 0F1 first"),
-    ],
-)
-def test_an_op_that_is_needed_there_is_not_removed(ops, op, sentence):
-    assert refused(built(ONE_EACH, ops).remove, Op.parse(op)) == sentence
-
-
-@pytest.mark.parametrize(
-    ("ops", "op", "sentence"),
-    [
         ("0F0 1F0", "0F0", "0F0 is the first op of rank 0 already"),
         (
             "0F0 1F0 1B0",
@@ -61,11 +50,12 @@ def test_an_op_that_is_needed_there_is_not_removed(ops, op, sentence):
     ],
 )
 def test_an_order_that_cannot_be_is_refused_and_says_why(ops, op, sentence):
-    assert refused(built(ONE_EACH, ops).swap, Op.parse(op), -1) == sentence
+    board, op = built(ONE_EACH, ops), Op.parse(op)
+    assert refused(board.move, op, board.orders[op.stage].index(op) - 1) == sentence
 
 
 def test_an_order_in_which_ranks_would_wait_for_each_other_is_refused_as_a_deadlock():
-    sentence = refused(built(TWO_BY_TWO, "0F0 0F1 1F0 1F1 1B0 0B0").swap, Op("B", 0, 0), -1)
+    sentence = refused(built(TWO_BY_TWO, "0F0 0F1 1F0 1F1 1B0 0B0").move, Op("B", 0, 0), 1)
     assert "0B0 on rank 0 waits for 1B0, which rank 1 runs later; 1F1 on rank 1" in sentence
 
 
@@ -101,30 +91,6 @@ def test_the_times_of_an_op_that_is_not_placed_are_those_it_would_have():
 
 
 def test_ops_that_change_places_are_timed_anew_with_all_that_follows():
-    board = built(TWO_BY_TWO, "0F0 1F0 1B0 0B0 0F1 1F1 1B1 0B1").swap(Op("F", 0, 1), -1)
+    board = built(TWO_BY_TWO, "0F0 1F0 1B0 0B0 0F1 1F1 1B1 0B1").move(Op("F", 0, 1), 1)
     assert board.makespan_s == 9.0 and board.bars[Op("F", 0, 1)].start_s == 1.0
-    assert board.swap(Op("F", 0, 1), 1).makespan_s == 12.0
-
-
-# --- a whole micro-batch --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("ops", "sentence"),
-    [
-        ("0F0 1F0 1B0", "no micro-batch is there whole yet"),
-        ("0F0 1F0 1B0 0B0 0F1", "it keeps that of 0F1 until 0B1 has ended"),
-        ("0F0 1F0 1B0 0B0 0F1 1F1 1B1 0B1 0F2", "there is none left to place whole"),
-    ],
-)
-def test_a_micro_batch_is_placed_whole_only_after_one_that_is_and_where_there_is_room(ops, sentence):
-    assert sentence in refused(built(Rules(TimedSchedule(gpipe(2, 3)), caps=[1, 1]), ops).place_micro_batch)
-
-
-def test_micro_batches_placed_whole_delay_nothing_and_are_1f1b_on_four_ranks():
-    board = built(Rules(TimedSchedule(gpipe(4, 8))), "0F0 1F0 2F0 3F0 3B0 2B0 1B0 0B0")
-    while not board.finished:
-        after = board.place_micro_batch()
-        assert all(after.bars[op] == board.bars[op] for op in board.placed if op.kind == "B")
-        board = after
-    assert board.to_schedule() == one_f_one_b(4, 8)
+    assert board.move(Op("F", 0, 1), 2).makespan_s == 12.0

@@ -1,12 +1,15 @@
 """Running a schedule on real ranks: the same ops as the ideal, on one clock, and what was not real
 is said."""
 
+import statistics
+from unittest import mock
+
 import pytest
 from to_do import task
 
 from labkit import launch
 from labkit.explore.schedules import measure
-from labkit.explore.schedules.measure import TimedSchedule, run_schedule, seconds_per_unit
+from labkit.explore.schedules.measure import TimedSchedule, run_schedules, seconds_per_unit
 from labkit.schedule import (
     ScheduleError,
     forward_only,
@@ -37,7 +40,7 @@ def check_run(run):
 @task("pipe.5")
 @pytest.mark.parametrize("schedule", [one_f_one_b(3, 3), zero_bubble_v(2, 3), gpipe(1, 2)])
 def test_what_ran_is_the_schedule_with_stages_that_sleep(schedule):
-    run = run_schedule(schedule, unit_s=0.001, emulated=True)
+    (run,) = run_schedules(TimedSchedule(schedule), unit_s=0.001, emulated=True)
     check_run(run)
     ranks = "1 rank" if schedule.n_ranks == 1 else f"{schedule.n_ranks} ranks"
     assert run.note.startswith(f"Ran on {ranks} that slept instead of computing (")
@@ -50,16 +53,30 @@ def test_what_ran_is_the_schedule_with_stages_that_sleep(schedule):
 @pytest.mark.parametrize("make", [one_f_one_b, zero_bubble_h1])
 def test_what_ran_is_the_schedule_with_stages_that_multiply_matrices(make, monkeypatch):
     monkeypatch.setattr(measure.machine, "cores", lambda: 2)
-    run = run_schedule(make(2, 3), unit_s=0.001)
+    (run,) = run_schedules(TimedSchedule(make(2, 3)), unit_s=0.001)
     check_run(run)
     assert run.note.startswith("Ran on 2 ranks that multiplied matrices (2 cores here)")
     assert "emulated" not in run.measured.attrs
 
 
 @task("pipe.5")
+def test_two_schedules_take_turns_on_the_same_ranks_with_the_same_kind_of_stages(monkeypatch):
+    monkeypatch.setattr(measure.machine, "cores", lambda: 2)
+    launches = mock.Mock(side_effect=measure.run_on_ranks)
+    monkeypatch.setattr(measure, "run_on_ranks", launches)
+    plain, split = (TimedSchedule(make(2, 3), weight_grad=0.5) for make in (one_f_one_b, zero_bubble_v))
+    runs = run_schedules(plain, split, unit_s=0.001)
+    for run in runs:
+        check_run(run)
+        assert "slept instead of computing" in run.note  # for one of them that no matrix product takes
+        assert len(run.steps_s) == 9 and statistics.median(run.steps_s) == makespan(run.measured)
+    assert launches.call_count == 1
+
+
+@task("pipe.5")
 def test_a_sleeping_op_takes_no_less_than_its_time_and_a_hop_no_less_than_its_latency():
     times = {"forward": [1, 2], "backward": 3, "hop": 4}
-    run = run_schedule(one_f_one_b(2, 2), **times, unit_s=0.002, emulated=True)
+    (run,) = run_schedules(TimedSchedule(one_f_one_b(2, 2), **times), unit_s=0.002, emulated=True)
     check_run(run)
     replay = replay_events(run.schedule, run.measured)
     ops, remote = replay.dependencies.ops, replay.dependencies.remote_input
@@ -76,9 +93,9 @@ def test_what_cannot_run_is_refused_before_any_rank_starts(monkeypatch):
     monkeypatch.setattr(launch, "launch", lambda *_, **__: pytest.fail("ranks were started"))
     schedule = gpipe(2, 2)
     with pytest.raises(ScheduleError, match="does not come before it"):
-        run_schedule(type(schedule)([ops[::-1] for ops in schedule.ops]))
+        run_schedules(TimedSchedule(type(schedule)([ops[::-1] for ops in schedule.ops])))
     with pytest.raises(ValueError, match="forward is -1, expected"):
-        run_schedule(schedule, forward=-1, unit_s=0.01)
+        run_schedules(TimedSchedule(schedule, forward=-1), unit_s=0.01)
 
 
 # --- how long, and what with ----------------------------------------------------------------------
@@ -108,9 +125,9 @@ def test_stages_compute_only_where_the_times_are_those_of_matrix_products():
 def test_stages_sleep_where_ranks_outnumber_cores(cores, n, sleep, monkeypatch):
     given = []
     monkeypatch.setattr(measure.machine, "cores", lambda: cores)
-    monkeypatch.setattr(measure, "_measure", lambda timed, emulated: given.append(emulated) or timed.simulate())
-    run_schedule(gpipe(n, 2))
-    run_schedule(gpipe(n, 2), hop=1)  # which is a link's, and wants small messages
+    monkeypatch.setattr(measure, "_measure", lambda timed, emulated: given.append(emulated) or [[timed[0].simulate()]])
+    run_schedules(TimedSchedule(gpipe(n, 2)))
+    run_schedules(TimedSchedule(gpipe(n, 2), hop=1))  # which is a link's, and wants small messages
     assert given == [sleep, True]
 
 

@@ -10,10 +10,9 @@ from to_do import task
 from labkit.draw.layout import time_axis
 from labkit.explore import schedule_explorer
 from labkit.explore.events_panel import events_panel
-from labkit.explore.schedules import measure
 from labkit.explore.schedules import widget as schedules
 from labkit.explore.schedules.measure import ScheduleRun
-from labkit.simulate import explain_gap
+from labkit.simulate import explain_gap, makespan
 from labkit.todo import TodoError
 
 
@@ -107,10 +106,47 @@ def test_where_interleaving_cannot_share_out_the_micro_batches_the_nearest_numbe
 
 
 def test_memory_over_the_cap_is_said_and_stands_in_the_table(explorer):
-    explorer.controls.other.value, explorer.controls.sliders["cap"].value = "gpipe", 4
+    explorer.controls.other.value, explorer.controls.capped.value = "gpipe", True
     assert explorer.timeline.said.endswith("GPipe keeps 8, over the cap of 4.")
     assert "4 on rank 0, within the cap of 4" in explorer.table.value
     assert "8 on rank 0, over the cap of 4" in explorer.table.value
+    explorer.controls.capped.value = False
+    assert explorer.state.cap is None and "the cap" not in explorer.table.value
+
+
+def test_controls_that_do_not_count_are_hidden(explorer):
+    def shown():
+        controls = explorer.controls
+        some = {"chunks": controls.chunks, "its chunks": controls.other_chunks}
+        some |= {key: controls.sliders[key] for key in ("W", "cap")}
+        return [name for name, control in some.items() if control.layout.display != "none"]
+
+    assert shown() == ["W"]
+    explorer.text.value = "interleaved vs zb-v cap=4"
+    assert shown() == ["chunks", "W", "cap"]
+    explorer.text.value = "forward vs interleaved"
+    assert shown() == ["its chunks", "W"]
+    explorer.controls.other.value = ""
+    assert shown() == []
+
+
+@pytest.mark.parametrize("name", schedules.PRESETS)
+def test_a_preset_draws_once_and_copy_state_gives_the_call_that_shows_it_again(explorer, name, monkeypatch):
+    sent, version = [], explorer.timeline.scene["version"]
+    monkeypatch.setattr(explorer.timeline, "send", sent.append)
+    explorer.presets[name].click()
+    assert explorer.timeline.scene["version"] == version + 1 and len(titles(explorer)) == 2
+    explorer.copy.click()
+    again = eval(sent[0]["copy"], {"schedule_explorer": schedule_explorer})
+    assert again.state == explorer.state and again.table.value == explorer.table.value
+
+
+def test_one_bubble_stands_in_the_table_as_in_the_title_and_the_others_when_they_are_asked_for(explorer):
+    explorer.text.value = "zb-h2"
+    assert explorer.timeline.scene["panels"][0]["facts"].endswith("bubble 11.1 %")
+    assert explorer.table.value.count("bubble") == 1 and "11.1 %" in explorer.table.value
+    explorer.every_bubble.value = True
+    assert explorer.table.value.count(">bubble") == 4 and "0.0 %" in explorer.table.value
 
 
 def test_bars_explain_themselves_as_in_a_timeline_of_the_same_table(explorer):
@@ -125,13 +161,20 @@ def test_bars_explain_themselves_as_in_a_timeline_of_the_same_table(explorer):
 # --- running it -----------------------------------------------------------------------------------
 
 
-def fake_run(schedule, *times, unit_s, **_):
-    """A run in which every op takes a tenth longer than it should."""
-    ideal = measure.TimedSchedule(schedule, *times).scaled(unit_s).simulate()
-    measured = ideal.assign(start_s=1.1 * ideal["start_s"], end_s=1.1 * ideal["end_s"])
-    measured.attrs["emulated"] = "emulated compute: stages sleep"
-    note = f"Ran on {schedule.n_ranks} ranks. It took 1.5 s."
-    return ScheduleRun(schedule, ideal, measured, explain_gap(ideal, measured), unit_s, note)
+def fake_run(*timed):
+    """Runs in which every op takes a tenth longer than it should; of two, now one is faster, now
+    the other."""
+
+    def run(each):
+        ideal = each.scaled(0.01).simulate()
+        measured = ideal.assign(start_s=1.1 * ideal["start_s"], end_s=1.1 * ideal["end_s"])
+        measured.attrs["emulated"] = "emulated compute: stages sleep"
+        later_s = range(-4, 5) if each is timed[0] else range(4, -5, -1)
+        steps_s = [makespan(measured) + i / 1e4 for i in later_s]
+        note = f"Ran on {each.schedule.n_ranks} ranks. It took 1.5 s."
+        return ScheduleRun(each.schedule, ideal, measured, explain_gap(ideal, measured), 0.01, note, steps_s)
+
+    return [run(each) for each in timed]
 
 
 def press(explorer):
@@ -140,12 +183,14 @@ def press(explorer):
 
 
 def test_a_run_lies_under_what_should_happen_with_the_gap_and_goes_when_a_control_moves(explorer, monkeypatch):
-    monkeypatch.setattr(schedules, "run_schedule", fake_run)
+    monkeypatch.setattr(schedules, "run_schedules", fake_run)
     explorer.controls.other.value = "gpipe"
     press(explorer)
-    assert explorer.timeline.said == "Ran on 4 ranks. It took 1.5 s."  # what holds for both runs once
+    verdict, notes = explorer.timeline.said.split(" (median of 9 pairs and its 95 % interval). ")
+    assert verdict == "1F1B, compared with GPipe: within noise, 1.0000 (0.9983 to 1.0017) times as fast"
+    assert notes == "Ran on 4 ranks. It took 1.5 s."  # what holds for both runs once
+    assert "363.0 (362.7 to 363.3) ms" in explorer.table.value
     assert [run.schedule.name for run in explorer.runs] == ["1F1B", "GPipe"]
-    assert explorer.runs[0].unit_s == explorer.runs[1].unit_s  # or they could not be compared
     assert [len(panel.bars) for panel in explorer.timeline._panels] == [128, 128]
     assert "330 ms" in explorer.table.value and "363 ms" in explorer.table.value
     assert "1F1B: measured − predicted is 33.0 ms: imbalance 33.0, communication 0.0" in explorer.table.value
@@ -155,7 +200,9 @@ def test_a_run_lies_under_what_should_happen_with_the_gap_and_goes_when_a_contro
 
 
 def test_a_task_that_is_to_do_is_said_with_what_it_is_for(explorer, monkeypatch):
-    monkeypatch.setattr(schedules, "run_schedule", mock.Mock(side_effect=TodoError("pipe.5", "labkit/pipe.py, line 9")))
+    monkeypatch.setattr(
+        schedules, "run_schedules", mock.Mock(side_effect=TodoError("pipe.5", "labkit/pipe.py, line 9"))
+    )
     press(explorer)
     assert explorer.timeline.said.startswith("TODO pipe.5: labkit/pipe.py, line 9. Real ranks run")
     assert explorer.runs == [] and not explorer.runner.start.disabled
@@ -166,7 +213,7 @@ def test_a_run_that_ends_after_a_control_has_moved_is_not_shown_for_what_it_is_n
         explorer.controls.sliders["m"].value = 3
         return fake_run(*arguments, **options)
 
-    monkeypatch.setattr(schedules, "run_schedule", moves)
+    monkeypatch.setattr(schedules, "run_schedules", moves)
     press(explorer)
     assert explorer.runs == [] and len(explorer.timeline._panels[0].bars) == 24
     assert explorer.timeline.said.startswith("The controls have moved while it ran")
@@ -174,7 +221,7 @@ def test_a_run_that_ends_after_a_control_has_moved_is_not_shown_for_what_it_is_n
 
 def test_a_run_stays_when_the_browser_says_what_a_slider_has_said_already(explorer, monkeypatch):
     """It does so as it draws the sliders, with values that differ in their last bits."""
-    monkeypatch.setattr(schedules, "run_schedule", fake_run)
+    monkeypatch.setattr(schedules, "run_schedules", fake_run)
     explorer.run()
     explorer.controls.sliders["F"].value = 1.0000000000000002
     assert len(explorer.runs) == 1 and "predicted" in explorer.table.value
@@ -184,7 +231,8 @@ def test_a_run_stays_when_the_browser_says_what_a_slider_has_said_already(explor
 def test_the_button_runs_it_on_real_ranks(explorer):
     explorer.text.value = "1f1b n=2 m=2 vs zb-v"
     press(explorer)
-    assert explorer.timeline.said.startswith("Ran on 2 ranks that ")
+    assert explorer.timeline.said.startswith("1F1B, compared with ZB-V: ")
+    assert "Ran on 2 ranks that " in explorer.timeline.said
     for run in explorer.runs:
         assert run.schedule.n_ranks == 2 and run.gap["total_s"].notna().all()
 
@@ -193,7 +241,7 @@ def test_the_button_runs_it_on_real_ranks(explorer):
 
 
 def test_in_print_there_are_schedules_with_metrics_and_after_a_run_the_overlay_with_the_gap(explorer, monkeypatch):
-    monkeypatch.setattr(schedules, "run_schedule", fake_run)
+    monkeypatch.setattr(schedules, "run_schedules", fake_run)
     explorer.controls.other.value = "zb-h1"
     form = explorer.static_form()
     assert form.alt == "Timeline of 4 ranks and 8 micro-batches: 1F1B ends at 33, ZB-H1 ends at 27."

@@ -1,0 +1,10 @@
+"""Every figure is closed after its test."""
+
+import matplotlib.pyplot as plt
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _close_figures():
+    yield
+    plt.close("all")
