@@ -52,23 +52,21 @@ from labkit.trace import gpu_time, span
 # The promise is 2 s, on a machine that is free. A test host may be busy; a launch that does wait
 # for its ranks waits for minutes.
 RANK_GONE_S = 10.0
+EARLIER = set[psutil.Process]()
 OWN_FILES = os.path.dirname(labkit.__file__) + os.sep
 
 
 def rank_processes(notebook: psutil.Process | None = None) -> list[psutil.Process]:
     """Every rank that a process has started, and what the ranks have started: all that is neither
-    in its own session nor in a server's. By default of this process, its kernels left out, and
-    those of a JupyterLab that browser tests have opened in the same worker."""
-    kernels = set() if notebook else {process for kernel in Kernel.opened for process in kernel.family()}
-    for child in [] if notebook else psutil.Process().children():
-        if "jupyterlab" in child.cmdline():
-            kernels.update(child.children(recursive=True))
+    in its own session nor in a server's. By default of this process, its kernels left out, and what
+    was there before this file's tests, such as the kernels of a browser test's JupyterLab."""
+    others = set() if notebook else {process for kernel in Kernel.opened for process in kernel.family()} | EARLIER
     notebook = notebook or psutil.Process()
-    others = {os.getsid(notebook.pid), *(child.pid for child in notebook.children())}
+    sessions = {os.getsid(notebook.pid), *(child.pid for child in notebook.children())}
     found = []
     for process in notebook.children(recursive=True):
         with contextlib.suppress(ProcessLookupError):  # it has just ended
-            if process not in kernels and os.getsid(process.pid) not in others:
+            if process not in others and os.getsid(process.pid) not in sessions:
                 found.append(process)
     return found
 
@@ -84,6 +82,7 @@ def processes(*pids: int) -> list[psutil.Process]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _packages_are_imported():
+    EARLIER.update(rank_processes())
     launch(all_reduce_works, world_size=1)  # the very first waits for imports
 
 
