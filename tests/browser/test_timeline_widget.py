@@ -361,6 +361,8 @@ def test_an_exported_schedule_explorer_keeps_its_controls(opened, tmp_path):
     opened.locator(".lk-stage").focus()
     opened.keyboard.press("End")
     expect(card(opened)).to_contain_text("2W3: weight gradient of micro-batch 3")
+    opened.mouse.move(*pixel_of(opened, 0.5, rank=2))
+    expect(card(opened)).to_contain_text("Rank 2 is idle for 4, from 0 to 4To begin 2F0 it waits for 1F0 on rank 1")
     opened.get_by_role("combobox", name="compare with").select_option("interleaved 1F1B, 2 chunks")
     opened.get_by_role("slider", name="micro-batches").fill("11")  # as in the notebook: the nearest that it takes
     shared = "12 micro-batches: interleaved 1F1B on 3 ranks cannot share out 11 evenly"

@@ -5,6 +5,7 @@ const NEAR = 1e-9;
 
 export const short = (value) => String(Number(value.toPrecision(4)));
 const nameOf = ({ kind, stage, microBatch }) => `${stage}${kind}${microBatch}`;
+const lasting = (from, until) => `for ${short(until - from)}, from ${short(from)} to ${short(until)}`;
 const plural = (count, word, ending) => `${count} ${word}${count === 1 ? "" : ending}`;
 
 export function factsOf({ n, makespan, idle }) {
@@ -21,6 +22,8 @@ export function wordsOf(runs, { n, m }) {
   return { alt: `${plural(n, "rank", "s")} and ${count}: ${facts}`, said: `${parts.join("; ")}.` };
 }
 
+const EXPLAIN = { bar: explainBar, idle: explainIdle, kept: explainKept };
+
 // Answers about the picture itself, instead of Python's.
 export class PictureAnswers {
   constructor(scene) {
@@ -29,7 +32,7 @@ export class PictureAnswers {
 
   async ask(kind, panel, index) {
     const { panels, stops } = this.scene;
-    if (kind === "bar") return explain(panels[panel].run, index);
+    if (kind in EXPLAIN) return EXPLAIN[kind](panels[panel].run, index);
     if (kind === "table") return `<table>${panels.map(({ run }) => rowsOf(run)).join("")}</table>`;
     const x = stops[kind][index];
     return `${short(x)}: ${panels.map(({ run }) => `${run.title}: ${begin(run, x)}`).join("; ")}.`;
@@ -37,7 +40,7 @@ export class PictureAnswers {
 }
 
 // Return what op i is, when it runs, what it needs and how long its rank was idle before.
-function explain({ ops, start, end, input }, i) {
+function explainBar({ ops, start, end, input }, i) {
   const { kind, stage, microBatch, rank } = ops[i];
   const needed = ops[input[i]];
   const idle = start[i] - (ops[i - 1]?.rank === rank ? end[i - 1] : 0);
@@ -47,6 +50,26 @@ function explain({ ops, start, end, input }, i) {
     needed ? `It needs ${nameOf(needed)} on rank ${needed.rank}, which ended at ${short(end[input[i]])}.` : "It needs nothing but the batch.",
     idle > NEAR * end[i] ? `Rank ${rank} was idle for ${short(idle)} before it.` : `It began as soon as rank ${rank} was free.`,
   ].join("\n");
+}
+
+// Return how long a rank is idle before an op, or after its last: that one's number, counted on.
+function explainIdle({ ops, start, end, input, makespan }, gap) {
+  const i = gap % ops.length;
+  const { rank } = ops[i];
+  const isDone = gap >= ops.length;
+  const free = ops[i - 1]?.rank === rank ? end[i - 1] : 0;
+  const head = `Rank ${rank} is idle ${lasting(...(isDone ? [end[i], makespan] : [free, start[i]]))}`;
+  if (isDone) return `${head}\nIts ops are done.`;
+  const needed = input[i];
+  const hop = start[i] > end[needed] ? ` The hop from there takes ${short(start[i] - end[needed])}.` : "";
+  return `${head}\nTo begin ${nameOf(ops[i])} it waits for ${nameOf(ops[needed])} on rank ${ops[needed].rank}, which ends at ${short(end[needed])}.${hop}`;
+}
+
+// Return how much a rank keeps in a piece of its memory strip.
+function explainKept({ kept }, piece) {
+  const { rank, left, right, count } = kept[piece];
+  const what = count ? `the activations of ${plural(Number(count.toPrecision(6)), "micro-batch", "es")}` : "no activations";
+  return `Rank ${rank} keeps ${what} ${lasting(left, right)}`;
 }
 
 function begin({ ops, start }, x) {

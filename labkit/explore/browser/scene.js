@@ -6,9 +6,12 @@ import { Viewport } from "./viewport.js";
 
 const KINDS = { f8: Float64Array, f4: Float32Array, i4: Int32Array, u1: Uint8Array };
 
+const lastRead = { sent: null, scene: null }; // while a slider is dragged it is the same one
+
 // With a pipeline, its picture: Python has not sent that.
 export function readScene(sent, pipeline = null) {
-  const scene = pipeline ? pictureOf(read(sent), pipeline) : read(sent);
+  if (pipeline && lastRead.sent !== sent) Object.assign(lastRead, { sent, scene: read(sent) });
+  const scene = pipeline ? pictureOf(lastRead.scene, pipeline) : read(sent);
   for (const panel of scene.panels) {
     panel.bars = new Bars(panel.bars, panel.labels.split("\n"));
     if (panel.axis) panel.viewport = new Viewport(panel.extent);

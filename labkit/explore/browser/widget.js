@@ -109,8 +109,9 @@ export function openFile(root, { scenes, written, slider, library }) {
     state.said = scenes[at].alt;
     view.show(scenes[at]);
   }));
-  if (library) root.prepend(pipelineControls(library.orders, scenes[0].pipeline, (pipeline) => {
-    view.show({ ...scenes[0], shades: library.shades }, pipeline);
+  const drawn = { ...scenes[0], shades: library?.shades };
+  if (library) root.prepend(pipelineControls(library.orders, drawn.pipeline, (pipeline) => {
+    view.show(drawn, pipeline);
     document.title = document.querySelector("h1").textContent = view.scene.alt;
   }));
 }

@@ -47,6 +47,17 @@ return given.map(({ before, after, said }) => ({
 }));
 """
 
+ANSWERS = """
+import { spotsOf } from "BROWSER/bars.js";
+import { readScene } from "BROWSER/scene.js";
+import { movedTo } from "BROWSER/pipeline.js";
+import { PictureAnswers } from "BROWSER/pipeline_words.js";
+const scene = readScene(given.before, movedTo(given.before.pipeline, given.said));
+const answers = new PictureAnswers(scene);
+return Promise.all(scene.panels.map((panel, number) => Promise.all(spotsOf(panel).asked
+  .filter(([kind]) => kind !== "bar").map(async ([kind, i]) => [kind, i, await answers.ask(kind, number, i)]))));
+"""
+
 
 def in_node(source: str, given: object, browser: Path = BROWSER) -> list:
     """Return what a function of JavaScript makes of what is ``given``."""
@@ -56,8 +67,8 @@ def in_node(source: str, given: object, browser: Path = BROWSER) -> list:
     )
     module = (
         f'import {{ readFileSync }} from "node:fs";\n{imports.replace("BROWSER", str(browser))}\n'
-        f"const answer = (given) => {{{body}}};\n"
-        'process.stdout.write(JSON.stringify(answer(JSON.parse(readFileSync(0, "utf8")))));'
+        f"const answer = async (given) => {{{body}}};\n"
+        'process.stdout.write(JSON.stringify(await answer(JSON.parse(readFileSync(0, "utf8")))));'
     )
     text = json.dumps(given, default=lambda content: base64.b64encode(content).decode())
     command = [str(NODE), "--input-type=module", "-e", module]
@@ -131,16 +142,39 @@ def flattened(value):
 # --- pictures -------------------------------------------------------------------------------------
 
 
+def moved(text, **values):
+    """Return an explorer whose sliders were moved, and what the page knew: the picture before."""
+    explorer = schedule_explorer(text)
+    before, sliders = explorer.timeline.scene, explorer.controls.sliders
+    for key, value in values.items():
+        sliders[key].value = value
+    return explorer, {"before": before, "said": {key: sliders[key].value for key in ("F", "I", "W", "hop")}}
+
+
 def test_what_a_slider_draws_without_python_is_what_python_draws():
     given = []
     for name in SCHEDULES:
-        explorer = schedule_explorer(f"{name} n=4 m=8 F=1,2,2,3 I=1 W=1 vs gpipe cap=2")
-        before = explorer.timeline.scene
-        for key, value in (("W", 1.7), ("hop", 0.3)):
-            explorer.controls.sliders[key].value = value
-        said = {key: slider.value for key, slider in explorer.controls.sliders.items() if key in ("F", "I", "W", "hop")}
-        given.append({"before": before, "after": explorer.timeline.scene, "said": said})
+        explorer, state = moved(f"{name} n=4 m=8 F=1,2,2,3 I=1 W=1 vs gpipe cap=2", W=1.7, hop=0.3)
+        given.append(state | {"after": explorer.timeline.scene})
     for state, found in zip(given, in_node(PICTURES, given), strict=True):
         for made, sent in zip(found["made"], found["sent"], strict=True):
             for part in sent:
                 assert flat(made[part]) == pytest.approx(flat(sent[part]), abs=1e-6), (part, state["before"]["alt"])
+
+
+@pytest.mark.parametrize("name", ["gpipe", "interleaved", "zb-v"])
+def test_idle_gaps_and_strips_of_a_page_without_python_say_what_python_says(name):
+    explorer, given = moved(f"{name} n=4 m=8 F=1 B=2 vs 1f1b", W=1.5, hop=0.25)
+    for number, answers in enumerate(in_node(ANSWERS, given)):
+        panel, ops = (
+            explorer.timeline._panels[number],
+            find_dependencies([*explorer.predicted.values()][number].schedule).ops,
+        )
+        texts = {kind: [text.splitlines() for of, _, text in answers if of == kind] for kind in ("idle", "kept")}
+        gaps = [index for kind, index, _ in answers if kind == "idle"]
+        pieces = np.flatnonzero(panel.strips["right"] > panel.strips["left"])
+        for kind, indices in (("idle", gaps), ("kept", pieces)):
+            expected = [panel.explain_more[kind](index).splitlines() for index in indices]
+            assert [head for head, *_ in texts[kind]] == [head for head, *_ in expected]
+        for index, (_, why) in zip(gaps, texts["idle"], strict=True):
+            assert why.startswith(f"To begin {ops[index]} " if index < len(ops) else "Its ops are done.")
