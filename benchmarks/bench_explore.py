@@ -6,8 +6,9 @@ Two notebooks are open, with a kernel each: one with schedule_explorer(), one in
 redraws the same two schedules through ipywidgets' interact. A slider of each is moved by one, a
 few times in turns; the time is that from the key to the frame with the new picture. Then the slider
 is dragged: after the last value may come the picture under way and the last one, which has to be
-that of the last value. Then a schedule of 65,536 ops is opened and dragged along its time axis;
-what counts is the longest time between two frames.
+that of the last value. Then the slider of an op's time, which the page follows without Python, is
+moved in every frame: how many pictures come a second. Then a schedule of 65,536 ops is opened and
+dragged along its time axis; what counts is the longest time between two frames.
 
 Exits with 1 where that is more than is wanted. Needs chromium.
 """
@@ -29,7 +30,10 @@ sys.path.append(str(HERE.parent / "tests" / "browser"))
 from lab import CHROMIUM, Lab, jupyter_lab  # noqa: E402
 from playwright.sync_api import Page  # noqa: E402
 
+from labkit.explore import schedule_explorer  # noqa: E402
+
 MOST_MS = {(4, 8): 60.0, (8, 64): 200.0}  # by ranks and micro-batches, from a slider's move to the picture
+LEAST_PICTURES_PER_S = {(8, 64): 30.0, (16, 64): 0.0}  # while a time is dragged
 LEAST_RATIO = 4.0
 MOST_BEHIND = 2
 MOST_GAP_MS = 250.0
@@ -61,6 +65,18 @@ events = simulate(schedule)
 display(HTML("<i id=began></i>"))
 Timeline(events, schedule)
 """
+
+DRAG_A_TIME = """async () => {
+  const view = document.querySelector(".labkit-timeline");
+  const slider = document.querySelector("input[name=F]");
+  const [before, began] = [Number(view.dataset.drawn), performance.now()];
+  for (let k = 0; performance.now() - began < 4000; k++) {
+    slider.value = 1 + (k % 30) / 10;
+    slider.dispatchEvent(new Event("input", { bubbles: true }));
+    await new Promise(requestAnimationFrame);
+  }
+  return (1000 * (Number(view.dataset.drawn) - before)) / (performance.now() - began);
+}"""
 
 
 def redrawn(lab: Lab, n_ranks: int, n_micro: int, moves: int) -> dict[str, Any]:
@@ -127,6 +143,18 @@ def shows_its_value(page: Page) -> bool:
     return after_drag == page.evaluate("bench.pixels()")
 
 
+def pictures_per_s(lab: Lab, n_ranks: int, n_micro: int) -> float:
+    """Return how many pictures of two schedules a file draws while a time is dragged."""
+    file = lab.folder / "explorer.html"
+    file.write_text(schedule_explorer(f"1f1b n={n_ranks} m={n_micro} vs zb-h1").timeline.to_html(), encoding="utf-8")
+    page = lab.browser.new_page()
+    page.goto(file.as_uri())
+    page.wait_for_selector(".labkit-timeline[data-drawn]")
+    found = [page.evaluate(DRAG_A_TIME) for _ in range(4)][1:]  # one to warm up
+    page.close()
+    return statistics.median(found)
+
+
 def panned(lab: Lab) -> dict[str, float]:
     """Return what opening a schedule of 65,536 ops took, and dragging it while zoomed in."""
     cell = OPENED.format(n_ranks=N_RANKS, n_micro=N_MICRO)
@@ -148,7 +176,9 @@ def panned(lab: Lab) -> dict[str, float]:
         return found
 
 
-def faults(sizes: dict[tuple[int, int], dict[str, Any]], opened: dict[str, float]) -> list[str]:
+def faults(
+    sizes: dict[tuple[int, int], dict[str, Any]], in_page: dict[tuple[int, int], float], opened: dict[str, float]
+) -> list[str]:
     """Return what is not as it is wanted, a line each."""
     found = []
     for (n_ranks, n_micro), most_ms in MOST_MS.items():
@@ -161,13 +191,18 @@ def faults(sizes: dict[tuple[int, int], dict[str, Any]], opened: dict[str, float
             found.append(f"{size}: the last picture of a drag is not that of its last value")
         if got["dragged"]["ours"]["behind"] > MOST_BEHIND:
             found.append(f"{size}: {got['dragged']['ours']['behind']} pictures came after the last value of a drag")
+    for (n_ranks, n_micro), least in LEAST_PICTURES_PER_S.items():
+        if (drawn := in_page[n_ranks, n_micro]) < least:
+            found.append(f"{n_ranks} × {n_micro}: {drawn:.0f} pictures a second in the page, wanted at least {least:g}")
     longest = max(value for name, value in opened.items() if name.startswith("longest"))
     if longest > MOST_GAP_MS:
         found.append(f"{longest:.0f} ms between two frames of a dragged schedule, wanted at most {MOST_GAP_MS:g}")
     return found
 
 
-def report(sizes: dict[tuple[int, int], dict[str, Any]], opened: dict[str, float]) -> None:
+def report(
+    sizes: dict[tuple[int, int], dict[str, Any]], in_page: dict[tuple[int, int], float], opened: dict[str, float]
+) -> None:
     for (n_ranks, n_micro), got in sizes.items():
         print(f"{n_ranks} ranks × {n_micro} micro-batches, two schedules; from a slider's move to the new picture")
         print(f"  labkit.explore              {got['ours_ms']:8.0f} ms")
@@ -180,6 +215,10 @@ def report(sizes: dict[tuple[int, int], dict[str, Any]], opened: dict[str, float
                 f"{drag['behind']} after the last value, within {drag['behind_ms']:.0f} ms"
             )
         print(f"  the last picture is that of the last value: {'yes' if got['last_is_last'] else 'NO'}")
+    for (n_ranks, n_micro), drawn in in_page.items():
+        print(
+            f"{n_ranks} ranks × {n_micro} micro-batches, two schedules, a time dragged: {drawn:.0f} pictures a second"
+        )
     print(f"1F1B, {N_RANKS} ranks, {N_MICRO} micro-batches, {2 * N_RANKS * N_MICRO} ops")
     for name, value in opened.items():
         print(f"  {name.replace('_ms', ', ms').replace('_', ' '):<40} {value:8.0f}")
@@ -195,12 +234,21 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory() as folder, jupyter_lab(Path(folder)) as lab:
         sizes = {size: redrawn(lab, *size, options.moves) for size in MOST_MS}
+        in_page = {size: pictures_per_s(lab, *size) for size in LEAST_PICTURES_PER_S}
         opened = panned(lab)
     if options.json:
-        print(json.dumps({"sizes": {f"{n} x {m}": got for (n, m), got in sizes.items()}, "opened": opened}))
+        print(
+            json.dumps(
+                {
+                    "sizes": {f"{n} x {m}": got for (n, m), got in sizes.items()},
+                    "pictures_per_s": [*in_page.values()],
+                    "opened": opened,
+                }
+            )
+        )
     else:
-        report(sizes, opened)
-    missed = faults(sizes, opened)
+        report(sizes, in_page, opened)
+    missed = faults(sizes, in_page, opened)
     print(*missed, sep="\n", end="\n" if missed else "", file=sys.stderr)
     return 1 if missed else 0
 
