@@ -71,6 +71,16 @@ def rank_processes(notebook: psutil.Process | None = None) -> list[psutil.Proces
     return found
 
 
+def living(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Those that have not ended: one of the launch before may not be reaped yet."""
+    found = []
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
 def processes(*pids: int) -> list[psutil.Process]:
     """Those of the processes with these ids that have not ended yet."""
     found = []
@@ -713,7 +723,7 @@ class Kernel:
 
     def wait_for_ranks(self, count: int) -> list[psutil.Process]:
         deadline, kernel = time.monotonic() + 100, psutil.Process(self.manager.provisioner.pid)
-        while len(found := rank_processes(kernel)) < count and time.monotonic() < deadline:
+        while len(found := living(rank_processes(kernel))) != count and time.monotonic() < deadline:
             time.sleep(0.02)
         assert len(found) == count
         return found
