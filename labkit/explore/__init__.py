@@ -15,7 +15,8 @@ standalone_html      the same as a file that needs no kernel
 explorer             the frame of all explorers; rank_run: how they run something on real ranks
 static_fallback      picture and table where there is no browser
 
-Python decides, JavaScript draws: nothing is worked out in the browser that the engine knows.
+Python decides, JavaScript draws. One thing is worked out twice: while a time is dragged, and in a
+file, the page has to know when ops run (browser/earliest_times.js, held equal to simulate).
 """
 
 from __future__ import annotations

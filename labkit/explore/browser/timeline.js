@@ -1,5 +1,5 @@
-// The Timeline: a canvas with its controls, its keys and its words. All that it says and draws is
-// decided in Python.
+// The Timeline: a canvas with its controls, its keys and its words. What it says and draws is
+// decided in Python, or in pipeline.js while Python cannot be waited for.
 
 import { spotsOf } from "./bars.js";
 import { BUSY } from "./kernel.js";
