@@ -106,8 +106,8 @@ def test_what_comes_first_is_not_judged_again_until_its_file_changes(answer, mon
 
 
 STARTS_SLOWLY = """
-from labkit.ranks import servers
-servers.PRELOAD[:] = ["sleeps", "torch", "torch.distributed"]
+from labkit.ranks import server_handle
+server_handle.PACKAGES[:] = ["sleeps", "torch", "torch.distributed"]
 from labkit.check import check, observer
 observer.TIMEOUT_S = 4.0
 print(check("pipe.2").passed)
