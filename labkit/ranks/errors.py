@@ -1,4 +1,4 @@
-"""What a reader sees of ranks that failed, or that did not finish in time."""
+"""Show a reader ranks that failed, or that did not finish in time."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ class LaunchTimeout(RuntimeError):
             "A collective that not every rank joins waits for ever; below is where each rank was."
         )
         never = f"no rank had begun within timeout_s={timeout_s:g} s, which counts from the call"
-        super().__init__(f"the ranks wait for ever and were ended. {hang.cause}" if hang else late if began else never)
+        super().__init__(
+            f"deadlock: no rank can go on; all were ended. {hang.cause}" if hang else late if began else never
+        )
         self.stacks, self.hang = stacks, hang
         if hang:
             self.add_note("\n".join(["", *(f"rank {rank} {line}" for rank, line in hang.lines.items())]))

@@ -222,12 +222,12 @@ def _signal(pid: int, number: int) -> None:
 
 
 def _report(control: socket.socket, number: int) -> None:
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # nobody wants to know any more
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the notebook has released it
         control.sendall(STATUS.pack(number))
 
 
 def _is_closed(control: socket.socket) -> bool:
-    """Return whether nobody waits for the rank any more, so that it need not begin."""
+    """Return whether the notebook has released the rank already, so that it need not begin."""
     try:
         control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)  # a signal to end it, or nothing: closed
     except BlockingIOError:

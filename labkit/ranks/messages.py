@@ -120,11 +120,6 @@ class RankState(NamedTuple):
     begun: Sequence[Begun]
     unknown: str
 
-    def whole(self) -> RankState:
-        """Return the same as it was before it was sent as plain tuples."""
-        begun = [Begun(*each)._replace(place=Place(*each[7])) for each in self.begun]
-        return self._replace(place=Place(*self.place), begun=begun)
-
 
 Message = Progress | Done | Failed | RankState
 _CLASSES = {cls.__name__: cls for cls in (Progress, Done, Failed, RankState, Begun, Place)}
@@ -193,7 +188,7 @@ def loads_plain(data: Buffer) -> Any:
 def _loads(data: Buffer, classes: Mapping[str, type]) -> Any:
     try:
         return _PlainUnpickler(data, classes).load()
-    except Exception as error:  # unpickling what is no pickle raises nearly anything
+    except Exception as error:  # bytes that are not a pickle raise nearly anything
         raise NotPlain(str(error)) from None
 
 

@@ -247,7 +247,7 @@ class RankPool:
     # --- the end ----------------------------------------------------------------------------------
 
     def __del__(self) -> None:
-        # Nobody has closed them, and now nobody can. (When Python ends, their server ends them.)
+        # They were not closed, and no longer can be. (When Python ends, their server ends them.)
         if self.handles and self._owner == os.getpid() and not sys.is_finalizing():
             self.close(kill=True)
 
@@ -264,7 +264,7 @@ class RankPool:
                     handle.signal(signal.SIGKILL)
                 messages.hang_up(handle.connection)
             if kill or wait:
-                # One that has not begun never will: its server finds that nobody waits for it.
+                # One that has not begun never will: its server finds that it is released.
                 running = [handle for handle in handles if handle.poll() is None and handle.pid is not None]
                 for handle in _still_running(running):
                     handle.signal(signal.SIGKILL)

@@ -137,7 +137,7 @@ class RankHandle:
         return None
 
     def note_end(self) -> None:
-        """Take the last that it has sent; if that is no answer, it has died."""
+        """Take the last that it has sent; unless that is an answer, it has died."""
         assert self.exit_status is not None
         with contextlib.suppress(EOFError):
             while self.answer is None:

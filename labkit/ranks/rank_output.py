@@ -14,7 +14,7 @@ LAST_CHARACTERS = 2_000  # and so much of each
 # torch 2.9's gloo prints this for every process group.
 _GLOO_CONNECTS = rb"\[Gloo\] Rank \d+ is connected to \d+ peer ranks\..*"
 # NCCL makes a communicator for each pair of ranks that send to each other, as a pipeline wants. And
-# if nobody has told it a barrier's GPU, it takes the one that launch gave the rank.
+# without being told a barrier's GPU, it takes the one that launch gave the rank.
 _NCCL_CHOOSES = (
     rb".*\[W.* ProcessGroupNCCL\.cpp:\d+\] .*"
     rb"(An unbatched P2P op \(send/recv\) .* In lazy initialization mode, .*|Guessing device ID based on global rank\..*)"
@@ -32,7 +32,7 @@ def _is_chatter(line: bytes) -> bool:
 class RankOutput:
     """The reading end of the pipe that a rank prints into: a selector may wait for it.
 
-    ``last_lines`` are the last that it printed. ``closed``: nobody can print into it any more.
+    ``last_lines`` are the last that it printed. ``closed``: no process can print into it any more.
     """
 
     def __init__(self, pipe: int):
