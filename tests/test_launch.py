@@ -238,6 +238,25 @@ def test_a_variable_that_packages_read_when_imported_reaches_the_ranks_too(monke
     server.stop()
 
 
+def test_a_rank_waits_for_the_servers_first_package_and_the_others_are_imported_once_there_are_no_ranks(
+    monkeypatch, tmp_path
+):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("first_package", "second_package"):
+        (tmp_path / f"{name}.py").touch()
+    server = server_handle.ServerHandle(["first_package", "second_package"], fork=True)
+    monkeypatch.setattr(server_handle, "forks", server)
+
+    def imported():
+        return [name in sys.modules for name in ("first_package", "second_package")]
+
+    found = [launch(imported, world_size=1, init=False).values[0]]
+    while found[-1] == [True, False]:  # until the server has seen that the rank before has ended
+        found.append(launch(imported, world_size=1, init=False).values[0])
+    assert found[0] == [True, False] and found[-1] == [True, True]
+    server.stop()
+
+
 def test_a_rank_begins_without_any_module_that_the_student_edits_or_that_imports_one():
     def of_the_lab():
         return [name for name in sys.modules if name.split(".")[0] == "labkit"]
