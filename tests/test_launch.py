@@ -238,22 +238,21 @@ def test_a_variable_that_packages_read_when_imported_reaches_the_ranks_too(monke
     server.stop()
 
 
-def test_a_rank_waits_for_the_servers_first_package_and_the_others_are_imported_once_there_are_no_ranks(
-    monkeypatch, tmp_path
-):
+def test_the_first_launch_waits_for_the_servers_first_package_and_the_others_are_there_soon(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(tmp_path))
-    for name in ("first_package", "second_package"):
-        (tmp_path / f"{name}.py").touch()
+    waits = f"import os, time\nwhile not os.path.exists({str(tmp_path / 'asked')!r}):\n    time.sleep(0.01)\n"
+    (tmp_path / "first_package.py").write_text(waits)
+    (tmp_path / "second_package.py").touch()
     server = server_handle.ServerHandle(["first_package", "second_package"], fork=True)
+    start_rank = server.start_rank
+    monkeypatch.setattr(server, "start_rank", lambda fds: (start_rank(fds), (tmp_path / "asked").touch())[0])
     monkeypatch.setattr(server_handle, "forks", server)
 
     def imported():
         return [name in sys.modules for name in ("first_package", "second_package")]
 
-    found = [launch(imported, world_size=1, init=False).values[0]]
-    while found[-1] == [True, False]:  # until the server has seen that the rank before has ended
-        found.append(launch(imported, world_size=1, init=False).values[0])
-    assert found[0] == [True, False] and found[-1] == [True, True]
+    found = [launch(imported, world_size=1, init=False).values[0] for _ in range(2)]
+    assert found == [[True, False], [True, True]]
     server.stop()
 
 

@@ -2,10 +2,10 @@
 
 Importing third-party packages takes seconds; forking a process that has them takes milliseconds.
 The server imports the lab's own modules that every rank needs, and the first package, before it
-starts any rank; it imports the others while it has no ranks. It imports nothing of the student's.
-A rank finds the lab as it is on disk: if a file has changed, the rank imports the lab anew. The
-server is not the notebook: CUDA may be in use there, and `__main__` is not imported again, so
-scripts need no guard.
+starts any rank. It imports the others one by one while no rank is in use, or before a launch that
+follows. It imports nothing of the student's. A rank finds the lab as it is on disk: if a file has
+changed, the rank imports the lab anew. The server is not the notebook: CUDA may be in use there,
+and `__main__` is not imported again, so scripts need no guard.
 
 The server looks after its ranks until the last of them has ended, whatever becomes of the
 notebook. It has a session of its own, so it outlives the notebook's process group. For each rank it
@@ -91,20 +91,20 @@ class _ForkServer:
         signal.set_wakeup_fd(self.awake)
         self.selector.register(self.wake_up, selectors.EVENT_READ, self._reap_children)
         self.selector.register(self.requests, selectors.EVENT_READ, self._handle_request)
-        self._import_next_package()
         while self.serving or self.controls or self.orphans:
-            may_import = bool(self.packages) and self.serving and not self.controls
-            events = self.selector.select(0 if may_import else self._time_left_s())
+            events = self.selector.select(0 if self._may_import() else self._time_left_s())
             for key, _ in events:
                 key.data()
-            if may_import and not events:
+            if self._may_import() and not events:
                 self._import_next_package()
             self._kill_overdue()
 
+    def _may_import(self) -> bool:
+        """Return whether there is a package to import, and no rank in use would wait for that."""
+        return bool(self.packages) and self.serving and self.controls.keys() <= self.released.keys()
+
     def _import_next_package(self) -> None:
         """Import a package. If that opens the GPU, tell the notebook, and serve no more."""
-        if not self.packages:
-            return
         name = self.packages.pop(0)
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
@@ -117,14 +117,18 @@ class _ForkServer:
             self._stop_serving()
 
     def _stop_serving(self) -> None:
-        self.serving = False
-        self.selector.unregister(self.requests)
-        self.requests.close()
+        if self.serving:
+            self.serving = False
+            self.selector.unregister(self.requests)
+            self.requests.close()
 
     # --- ranks ------------------------------------------------------------------------------------
 
     def _handle_request(self) -> None:
-        if not (fds := socket.recv_fds(self.requests, 1, MAX_DESCRIPTORS)[1]):
+        if self._may_import():  # first torch; the others at the latest with the launches that follow
+            self._import_next_package()
+        fds = socket.recv_fds(self.requests, 1, MAX_DESCRIPTORS)[1] if self.serving else []
+        if not fds:
             self._stop_serving()
             return
         control, fds = socket.socket(fileno=fds[0]), fds[1:]

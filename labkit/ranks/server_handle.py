@@ -17,7 +17,7 @@ from labkit.ranks import fork_server, messages
 from labkit.ranks.rank_config import check_folders
 from labkit.ranks.rank_process import STACKS_SIGNAL
 
-# torch first: a rank can start once the server has it. The others may follow later.
+# torch first: ranks can start once the server has it. The others follow.
 PACKAGES = ["torch", "torch.distributed", "cloudpickle", "numpy", "pandas", "transformers.models.gpt2.modeling_gpt2"]
 
 # What the packages read only once, while they are imported: if one of these changes, so must the
