@@ -17,6 +17,7 @@ What these share:
 
     plan               what is decided before any rank starts
     rank_config        where a rank stands, and what it takes over from the notebook
+    imported_lab       has the lab changed on disk since the server imported it
     messages           what the notebook and a rank send each other, and how
     pickling           how functions and values travel
     collective_count   did a function leave all ranks at the same collective

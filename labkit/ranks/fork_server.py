@@ -36,11 +36,11 @@ import time
 import traceback
 from collections.abc import Callable
 from multiprocessing import resource_tracker
-from typing import NamedTuple
 
 import psutil
 
 from labkit.ranks import messages
+from labkit.ranks.imported_lab import ImportedLab, forget_lab
 
 # On a control: a process id, or -errno if there can be no process; then an exit status, negative
 # for a signal.
@@ -302,9 +302,7 @@ def become_rank(fds: list[int], lab: ImportedLab | None = None) -> int:
     with contextlib.suppress(OSError):
         os.chdir(directory)
     if not lab.is_current():
-        for name in [name for name in sys.modules if name.partition(".")[0] == "labkit"]:
-            del sys.modules[name]
-        importlib.invalidate_caches()
+        forget_lab()
     status: int = importlib.import_module("labkit.ranks.rank_process").run(config, connection, *fds[1:])
     return status
 
@@ -321,39 +319,3 @@ def _leave_process(last: Callable[[], int]) -> None:
         sys.stderr.flush()
     finally:
         os._exit(status)
-
-
-class ImportedLab(NamedTuple):
-    """The lab as a process has imported it: from where, and its files as they were then."""
-
-    origin: str | None
-    stamps: dict[str, tuple[int, int]]  # by path
-
-    @classmethod
-    def now(cls, started_ns: int) -> ImportedLab:
-        """Return the lab of this process; a file that changed after ``started_ns`` has changed."""
-        files = [module.__file__ for name, module in sys.modules.items() if name.partition(".")[0] == "labkit"]
-        stamps = {file: stamp(file) for file in files if file}
-        for file, (changed_ns, _) in stamps.items():
-            if changed_ns >= started_ns:  # perhaps not what was imported
-                stamps[file] = (0, 0)
-        return cls(sys.modules["labkit"].__file__, stamps)
-
-    def is_current(self) -> bool:
-        """Return whether this process would import the same from ``sys.path``."""
-        specs = (finder.find_spec("labkit", None) for finder in sys.meta_path if hasattr(finder, "find_spec"))
-        found = next(filter(None, specs), None)
-        origin = found.origin if found else None
-        return origin == self.origin and all(stamp(file) == was for file, was in self.stamps.items())
-
-
-def stamp(path: str) -> tuple[int, int]:
-    """Return what changes when a file is changed: its time of modification and its size.
-
-    Zeros if it is not there.
-    """
-    try:
-        status = os.stat(path)
-    except OSError:
-        return 0, 0
-    return status.st_mtime_ns, status.st_size

@@ -32,9 +32,20 @@ class LaunchPlan:
     check_collectives: bool = False
 
     def config(self, rank: int, port: int) -> RankConfig:
-        where = (rank, self.world_size, self.backend, self.devices[rank])
-        variables = self.variables[rank] | ({"TORCH_DISTRIBUTED_DEBUG": "DETAIL"} if self.check_collectives else {})
-        return RankConfig(*where, self.timeout_s, self.threads, self.init, port, variables, self.link)
+        """Return what a rank is told; ``port`` is that of the store where the ranks meet."""
+        checks = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"} if self.check_collectives else {}
+        return RankConfig(
+            rank=rank,
+            world_size=self.world_size,
+            backend=self.backend,
+            device=self.devices[rank],
+            timeout_s=self.timeout_s,
+            threads=self.threads,
+            init=self.init,
+            master_port=port,
+            variables=self.variables[rank] | checks,
+            link=self.link,
+        )
 
     @property
     def emulated(self) -> str:
