@@ -15,7 +15,8 @@ the control, or dies, the rank gets a moment to end by itself.
 
 Server and ranks adopt orphans. So whatever a rank has started stays below it while it runs, in
 whatever session, and becomes a child of the server when the rank ends. The server then ends it as
-well. (Only Linux has such adoption. Elsewhere the rank's own session is ended.)
+well. (Only Linux has such adoption. Elsewhere the rank's own session is ended.) If the server is
+killed, its ranks end with it, and the notebook ends what is left in their sessions.
 """
 
 from __future__ import annotations
