@@ -352,7 +352,7 @@ def test_what_is_said_is_the_cause_a_line_for_each_rank_and_the_stacks():
         launch(on_this_rank, rank_2_leaves_one_out, world_size=3, backend="gloo")
     one, other = (line for rank, line in marked(rank_2_leaves_one_out) if rank in (0, 2))
     assert str(raised.value) == (
-        "the ranks wait for ever and were ended. collective 2: "
+        "deadlock: no rank can go on; all were ended. collective 2: "
         f"ranks 0 and 1 are in all_reduce of 1000 float32 (test_hangs.py, line {one}); "
         f"rank 2 is in broadcast of 10 float32, root 0 (test_hangs.py, line {other}). "
         f"The `if` in line {one - 1} was not the same on all ranks"

@@ -1,4 +1,4 @@
-"""Serve every room, and import nothing of labkit.
+"""Serve every package, and import nothing of labkit.
 
 checks            check an argument: numbers, counts, seconds, bytes
 files             the lab's folders; write a file whole or not at all

@@ -119,7 +119,7 @@ class FailureWatch:
         now_ns = time.perf_counter_ns()
         if rank not in self._seen or self._seen[rank][0] != told:
             self._seen[rank] = told, now_ns
-        state, at_ns = cast(RankState, decode(told)).whole(), self._seen[rank][1]
+        state, at_ns = cast(RankState, decode(told)), self._seen[rank][1]
         return state._replace(since_ns=at_ns - (state.at_ns - state.since_ns), at_ns=at_ns)
 
     def _end(self, how: str) -> None:
