@@ -26,7 +26,7 @@ from labkit.cost import Link
 from labkit.launch import LaunchTimeout, RankError, launch, workers
 from labkit.ranks.hang import find_hang
 from labkit.ranks.messages import Begun, Place, RankState
-from labkit.ranks.rank_state import RankWatch
+from labkit.ranks.work_log import WorkLog
 
 SLOW_LINK = Link(latency_s=0.01, bytes_per_s=1e6)
 
@@ -534,8 +534,8 @@ def test_ranks_that_were_started_by_hand_end_with_the_same_words(hours, tmp_path
 LINE = Place(__file__, 1)
 
 
-def state(*begun, since=0.0, at=5.0, function="all_reduce", in_call=True, wait="", goes_on=False):
-    return RankState(1, in_call, int(since * 1e9), int(at * 1e9), LINE, function, -1, wait, goes_on, begun, "")
+def state(*begun, since=0.0, at=5.0, function="all_reduce", in_call=True, wait="work", can_progress=False):
+    return RankState(1, in_call, int(since * 1e9), int(at * 1e9), LINE, function, -1, wait, can_progress, begun, "")
 
 
 def on_gpu(*begun):
@@ -552,7 +552,7 @@ def collective(number, name="all_reduce", size=3, done=False):
         "different operations": ([state(collective(1)), state(collective(1, "broadcast"))], True),
         "different sizes": ([state(collective(1)), state(collective(1, size=4))], True),
         "the same one": ([state(collective(1)), state(collective(1))], False),
-        "one has not come to it, and sleeps": ([state(collective(1)), state(function="", goes_on=True)], False),
+        "one has not come to it, and sleeps": ([state(collective(1)), state(function="", can_progress=True)], False),
         "one has said nothing": ([state(collective(1)), None], False),
         "one is through, and gone": ([state(collective(1)), state(collective(1, done=True), in_call=False)], False),
         "one has gone without it": ([state(collective(1)), state(in_call=False)], True),

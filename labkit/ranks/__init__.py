@@ -10,8 +10,9 @@ rank           being one: run what is sent
 rank_config    where a rank stands, and what it takes over from the notebook
 messages       what the notebook and a rank send each other, and how
 pickling       how functions and values travel
-collective_count   did a function leave all ranks at the same collective
-rank_state     what a rank that stands still waits for; hang: whether that can come
+work_log       what a rank has begun: collectives and messages
+rank_state     a rank that stands still; thread_wait: what it waits for; hang: whether that can come
+frames         which lines of a stack are the reader's own
 errors, cell_output   what the reader sees
 
 Every rank imports this file, so it imports nothing.

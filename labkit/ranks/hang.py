@@ -47,7 +47,7 @@ def find_hang(states: Mapping[int, RankState | None], quiet_s: float) -> Hang | 
     until_ns = min(known[rank].at_ns for rank in waiting)
     together_s = (until_ns - max(state.since_ns for state in known.values())) * 1e-9
     ranks = _Ranks(known)
-    if together_s < quiet_s or any(ranks.goes_on(rank) for rank in waiting):
+    if together_s < quiet_s or any(ranks.can_progress(rank) for rank in waiting):
         return None
     return Hang(ranks.cause(sorted(waiting)), {rank: ranks.line(rank) for rank in known})
 
@@ -63,19 +63,24 @@ class _Ranks:
             for each in [*state.begun, *self.blocked_by[rank]]:
                 if each.peer is None:
                     self.collectives.setdefault((rank, each.group), {})[each.number] = each
-        self._live = {rank for rank, state in states.items() if self._is_free(rank, state)}
-        while more := {r for r in set(states) - self._live if any(self._may_meet(r, b) for b in self.blocked_by[r])}:
-            self._live |= more
+        self._live: set[int] = set()
+        found = {rank for rank in states if self._is_free(rank)}
+        while found:  # those who may go on let others go on
+            self._live |= found
+            found = {rank for rank in set(states) - self._live if self._may_be_freed(rank)}
 
-    def goes_on(self, rank: int) -> bool:
+    def can_progress(self, rank: int) -> bool:
         return rank in self._live
 
-    def _is_free(self, rank: int, state: RankState) -> bool:
-        """Return whether a rank goes on whatever the others do."""
-        if not state.in_call:
-            return False
-        waits_for_lock = state.wait == "lock" or (state.wait == "call" and _is_lock(state.place))
-        return state.goes_on or (not self.blocked_by[rank] and not waits_for_lock)
+    def _is_free(self, rank: int) -> bool:
+        """Return whether a rank may go on whatever the others do."""
+        state = self.states[rank]
+        waits_for_nothing_known = state.in_call and state.wait != "thread" and not self.blocked_by[rank]
+        return state.can_progress or waits_for_nothing_known
+
+    def _may_be_freed(self, rank: int) -> bool:
+        """Return whether something that a rank waits for may meet what the others do."""
+        return any(self._may_meet(rank, each) for each in self.blocked_by[rank])
 
     def _blocked_by(self, state: RankState) -> list[Begun]:
         """Return what a rank waits for: all that is not done, or the last if it is in torch.
@@ -216,12 +221,6 @@ def _agree(one: Begun, other: Begun) -> bool:
 
 def _sizes(begun: Begun) -> list[int]:
     return [math.prod(shape) for shape in begun.shapes]
-
-
-def _is_lock(place: Place) -> bool:
-    """Return whether the call at a place takes a lock, or from a queue."""
-    line = linecache.getline(place.file, place.line).strip()
-    return place.call().endswith((".acquire()", ".get()")) or line.startswith("with ")
 
 
 def _source(place: Place) -> str:

@@ -116,7 +116,7 @@ class RankHandle:
             return message
         if isinstance(message, RankState):
             with contextlib.suppress(TypeError):  # made up by the code in this rank
-                self.state = message.whole() if message.calls == self.calls else None
+                self.state = message.rebuilt() if message.calls == self.calls else None
             return None
         self.answer = message._replace(value=value) if isinstance(message, Done) else message
         return None
