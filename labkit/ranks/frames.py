@@ -16,7 +16,7 @@ _STUDENT_FILES = (os.path.join(_LABKIT, "dp.py"), os.path.join(_LABKIT, "pipe.py
 
 
 def library_folders() -> set[str]:
-    """Return where this Python keeps its own modules and what is installed; Fedora has lib64, too."""
+    """Return the folders of Python's own modules (Fedora's are in lib64, too) and of packages."""
     ours = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     return {*ours, *site.getsitepackages(), site.getusersitepackages(), _LABKIT}
 
@@ -45,7 +45,7 @@ def readers_frame(frame: FrameType | None) -> FrameType | None:
 
 
 def place_of(frame: FrameType | None) -> Place:
-    """Return the line that a frame is at, and the columns of the call in it, if it is on one line."""
+    """Return the line that a frame is at, and the columns of the call there if they are in it."""
     if frame is None:
         return NOWHERE
     first, last, left, right = list(frame.f_code.co_positions())[frame.f_lasti // 2]

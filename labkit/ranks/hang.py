@@ -64,23 +64,21 @@ class _Ranks:
                 if each.peer is None:
                     self.collectives.setdefault((rank, each.group), {})[each.number] = each
         self._live: set[int] = set()
-        found = {rank for rank in states if self._is_free(rank)}
-        while found:  # those who may go on let others go on
-            self._live |= found
-            found = {rank for rank in set(states) - self._live if self._may_be_freed(rank)}
+        while True:  # a rank that can go on may free others
+            freed = {rank for rank in states if rank not in self._live and self._is_free(rank)}
+            if not freed:
+                break
+            self._live |= freed
 
     def can_progress(self, rank: int) -> bool:
         return rank in self._live
 
     def _is_free(self, rank: int) -> bool:
-        """Return whether a rank may go on whatever the others do."""
+        """Return whether a rank can go on by itself, or because what it waits for may meet."""
         state = self.states[rank]
         waits_for_nothing_known = state.in_call and state.wait != "thread" and not self.blocked_by[rank]
-        return state.can_progress or waits_for_nothing_known
-
-    def _may_be_freed(self, rank: int) -> bool:
-        """Return whether something that a rank waits for may meet what the others do."""
-        return any(self._may_meet(rank, each) for each in self.blocked_by[rank])
+        meets = any(self._may_meet(rank, each) for each in self.blocked_by[rank])
+        return state.can_progress or waits_for_nothing_known or meets
 
     def _blocked_by(self, state: RankState) -> list[Begun]:
         """Return what a rank waits for: all that is not done, or the last if it is in torch.

@@ -155,7 +155,9 @@ class Ranks:
     def _at_work(self) -> str:
         """Return which ranks were not waiting when the time was up."""
         earliest_ns = time.perf_counter_ns() - int(FRESH_S * 1e9)
-        waiting = [m for m in self._unanswered() if m.state and m.state.at_ns > earliest_ns and not m.state.can_progress]
+        waiting = [
+            m for m in self._unanswered() if m.state and m.state.at_ns > earliest_ns and not m.state.can_progress
+        ]
         ranks = [str(handle.rank) for handle in self._unanswered() if handle not in waiting]
         unknown = [
             f"Their collectives are not known: {m.state.unknown}." for m in waiting if m.state and m.state.unknown

@@ -2,7 +2,8 @@
 
 A thread looks at the rank every LOOK_S. As long as the rank computes or gets on, it says nothing.
 Once nothing has changed between two looks, it sends a :class:`RankState`: where the rank is, what
-it waits for (:mod:`labkit.ranks.thread_wait`), and what it has begun (:mod:`labkit.ranks.work_log`).
+it waits for (:mod:`labkit.ranks.thread_wait`), and what it has begun
+(:mod:`labkit.ranks.work_log`).
 """
 
 from __future__ import annotations
@@ -128,6 +129,6 @@ def _root(frame: FrameType) -> int:
 
 
 def _may_be_interrupted() -> bool:
-    """Return whether a signal may have Python call a function, which may end any wait for a thread."""
+    """Return whether a signal may have Python call a function, which can end such a wait."""
     handlers = {signal.getsignal(each) for each in signal.valid_signals()} - {signal.default_int_handler}
     return any(map(callable, handlers))

@@ -94,7 +94,7 @@ def _is_in_lock(frame: FrameType) -> bool:
 
 
 def _names_lock(name: str, frame: FrameType) -> bool:
-    """Return whether a dotted name begins with one of a lock or queue, such as ``self.lock.acquire``.
+    """Return whether a dotted name, such as ``self.lock.acquire``, begins with a lock or queue's.
 
     No code of the reader's is executed to find out.
     """

@@ -35,7 +35,7 @@ _COALESCING = {"_start_coalescing", "_end_coalescing"}
 
 @dataclass(slots=True)
 class _Messages:
-    """The messages of one kind, with one peer and tag: how many were begun, and the last of them."""
+    """The messages of one kind, with one peer and tag: how many there were, and the last."""
 
     number: int = 0
     ranks: Sequence[int] = ()
@@ -69,7 +69,7 @@ class WorkLog:
         self._started: dict[type, int] = {}  # what a start of coalescing counted, until a message is among it
 
     def begin(self, group: Any) -> None:
-        """Log from now on what happens in ``group``, the default one, and in others of its class."""
+        """Log from now on what begins in ``group``, the default one, and in others of its class."""
         self.watch(type(group))
         self._forget()
         for device in group._device_types:
@@ -122,7 +122,11 @@ class WorkLog:
             self._n_messages += 1
             messages = self._messages.get(key) or self._messages.setdefault(key, _Messages(ranks=_ranks_of(group)))
             messages.number += 1
-            messages.shape, messages.dtype, messages.is_on_gpu = tensor.shape, tensor.dtype, tensor.device.type == "cuda"
+            messages.shape, messages.dtype, messages.is_on_gpu = (
+                tensor.shape,
+                tensor.dtype,
+                tensor.device.type == "cuda",
+            )
             messages.place, messages.at_ns = place, time.time_ns()
             messages.drop_completed()
             if group is dist.GroupMember.WORLD and tensor.device.type in self._backends:
@@ -132,14 +136,16 @@ class WorkLog:
 
     def _noting_coalescing(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(group: Any, device: Any, *args: Any, **options: Any) -> Any:
-            if group is not dist.GroupMember.WORLD or device.type not in self._backends:
+            world: Any = dist.GroupMember.WORLD
+            if group is not world or device.type not in self._backends:
                 return method(group, device, *args, **options)
-            kind, before = self._backends[device.type][0], _n_begun(group._get_backend(device))
+            kind, backend = self._backends[device.type][0], group._get_backend(device)
+            before = _n_begun(backend)
             result = method(group, device, *args, **options)
             with self._lock:
                 self._started.pop(kind, None)
                 if name == "_start_coalescing":
-                    self._started[kind] = _n_begun(group._get_backend(device)) - before
+                    self._started[kind] = _n_begun(backend) - before
             return result
 
         return call
