@@ -142,6 +142,7 @@ def how_it_ended(status: int, last_lines: Sequence[str] = ()) -> tuple[str, str]
 
 MOST_OF_A_MESSAGE = 10_000  # characters of an exception's text that are shown
 _ROOM = os.path.dirname(__file__) + os.sep
+_WORK_LOG = _ROOM + "work_log.py"  # between a call and torch's own method
 _MULTIPROCESSING = os.path.dirname(multiprocessing.__file__) + os.sep
 _ESCAPED = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")  # what is not ASCII, in a dump
 
@@ -178,6 +179,12 @@ def _skip_own_frames(tb: TracebackType | None) -> TracebackType | None:
     inner = tb
     while inner is not None and inner.tb_frame.f_code.co_filename.startswith(_ROOM):
         inner = inner.tb_next
+    each = inner
+    while each is not None and each.tb_next is not None:
+        if each.tb_next.tb_frame.f_code.co_filename == _WORK_LOG:
+            each.tb_next = each.tb_next.tb_next
+        else:
+            each = each.tb_next
     return inner
 
 
@@ -199,6 +206,8 @@ def _readable_stack(thread: str) -> str:
     heading, frames = [], []
     for line in thread.splitlines():
         file, _, rest = line.strip().removeprefix('File "').partition('", line ')
+        if file == _WORK_LOG:
+            continue
         if file.startswith(_ROOM):  # below it stand only frames of the lab
             break
         if not rest:

@@ -24,7 +24,7 @@ from typing import Any
 
 from labkit.ranks.frames import is_readers, outwards, place_of
 
-WORK_LOG_FILE = os.path.join(os.path.dirname(__file__), "work_log.py")
+_WORK_LOG = os.path.join(os.path.dirname(__file__), "work_log.py")
 _RANKS = ("distributed/", "nn/parallel/distributed.py", "autograd/")  # files of torch that wait for ranks
 _DISKS = ("distributed/checkpoint/", "multiprocessing/", "utils/", "hub.py", "serialization.py")  # for files
 _READS = (".item()", ".tolist()", ".cpu()", ".numpy()")  # of a tensor, which wait for its GPU
@@ -55,8 +55,9 @@ def what_it_waits_for(frame: FrameType | None, native_id: int | None) -> str:
 
 def waits_for_work(frame: FrameType) -> bool:
     """Return whether a thread is in code that waits for other ranks, for as long as it takes."""
-    if frame.f_code.co_filename == WORK_LOG_FILE:
-        return not any(frame.f_locals["args"]) if frame.f_code.co_name == "wait" else frame.f_code.co_name == "call"
+    if frame.f_code.co_filename == _WORK_LOG:
+        limits = [*frame.f_locals.get("args", ()), *frame.f_locals.get("options", {}).values()]
+        return frame.f_code.co_name == "call" or (frame.f_code.co_name == "wait" and not any(limits))
     files = list(_files_of_torch(frame))
     return bool(files) and not files[0].startswith(_DISKS) and any(file.startswith(_RANKS) for file in files)
 

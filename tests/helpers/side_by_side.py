@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import pytest
-import torch.distributed as dist
 
 from labkit.cost import Link
 from labkit.launch import Run, launch
 from labkit.ranks import pool
 
-N_LAUNCHES = 10  # at a time
+N_LAUNCHES = 12  # at a time
 QUIET_S = 0.5  # so long ranks must have stood still here before they are said to wait for ever
 
 
@@ -23,19 +23,21 @@ class Case(NamedTuple):
     fn: Callable[[int], Any]
     world_size: int = 2
     link: Link | None = None
+    init: bool = True
 
     def __str__(self) -> str:
         return self.fn.__name__ + " on a link" * (self.link is not None)
 
 
 def on_this_rank(fn: Callable[[int], Any]) -> Any:
-    return fn(dist.get_rank())
+    return fn(int(os.environ["RANK"]))
 
 
 def outcome(case: Case) -> Run | Exception:
     """Return what launching a case gives, or raises."""
     try:
-        return launch(on_this_rank, case.fn, world_size=case.world_size, backend="gloo", link=case.link, timeout_s=60)
+        options = case._asdict()
+        return launch(on_this_rank, options.pop("fn"), **options, backend="gloo", timeout_s=60)
     except Exception as error:
         return error
 

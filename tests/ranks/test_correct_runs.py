@@ -36,7 +36,7 @@ from labkit.cost import Link
 from labkit.launch import Run
 from labkit.ranks import thread_wait
 
-SECONDS = 4
+SECONDS = 3
 
 
 def x(n=3):
@@ -85,7 +85,7 @@ def posts_a_receive_before_it(wait):
 
 
 def begins_a_collective_before_it(wait):
-    """Return a run in which rank 0 begins a collective, which rank 1 joins after rank 0's message."""
+    """Return a run in which rank 0 begins a collective that rank 1 joins after its message."""
 
     def run(rank):
         if rank == 0:
@@ -322,11 +322,13 @@ WAITS = [
     each
     for each in list(globals().values())
     if inspect.isfunction(each) and each.__module__ == __name__ and not inspect.signature(each).parameters
-    if each.__name__ != "slow_pipe" and each.__name__ != "slow_file"
+    if each not in (slow_pipe, slow_file)
 ]
 
 
 def and_then_a_barrier(wait):
+    """Return a run in which rank 1 is in a barrier while rank 0 waits."""
+
     def run(rank):
         if rank == 0:
             wait()
@@ -437,6 +439,12 @@ def ended(request):
     return outcomes(selected(request))
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+QUICK = ("reads_a_file", "a_pool_of_threads_runs_it", "posts_a_receive_and_runs_a_process", "has_a_slow_hook")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(each, marks=[] if str(each) in QUICK else pytest.mark.slow, id=str(each)) for each in CASES],
+)
 def test_a_correct_run_is_not_ended(case, ended):
     assert isinstance(ended[case], Run), "".join([str(ended[case]), *getattr(ended[case], "__notes__", [])])
