@@ -1,9 +1,9 @@
-"""Find out whether ranks that stand still can go on; if not, say why, and who is to blame.
+"""Find out whether ranks that stand still can go on; if not, say why, and which is to blame.
 
 Pure: what each rank has said of itself (:class:`labkit.ranks.messages.RankState`) goes in, and
-sentences come out. A rank can go on if it computes or sleeps, or if one of the collectives and
-messages that it has begun will meet: all that belong to it have begun the same, or can go on and
-may still do so. If no rank can, all of them wait for ever.
+sentences come out. A rank can go on if one of its threads waits for nothing, or if one of the
+collectives and messages that it waits for may meet: all that belong to it have begun the same, or
+can go on and may still do so. If no rank can, all of them wait for ever.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from labkit.base.texts import listed
-from labkit.ranks.messages import Begun, Place, RankState
+from labkit.ranks.messages import ANY, Begun, Place, RankState
 
 QUIET_S = 2.0  # so long ranks must have stood still together before they are said to wait for ever
 FRESH_S = 1.5  # what a rank has said of itself longer ago may not hold any more
-ANY = -1  # the peer of a receive from anybody
 DEFAULT_GROUP, OTHER = "0", ""  # as torch names it; of what is in no group's count
 _SIZED_BY_RANK = {"all_to_all", "alltoall", "barrier", "all_to_all_base"}  # shapes need not agree
 _DTYPES = {"float": "float32", "double": "float64", "half": "float16", "long": "int64", "int": "int32"}  # of C++
@@ -85,7 +84,7 @@ class _Ranks:
 
         A GPU takes the collectives of a group one after the other, so it waits in the first.
         """
-        pending = [each for each in state.begun if not each.done] if state.in_call else []
+        pending = [each for each in state.begun if not each.done]
         if state.wait == "gpu" and pending:
             return [each for each in pending if each.peer is not None or each.number == _first(pending, each.group)]
         if not state.in_call or not state.function:
@@ -95,6 +94,8 @@ class _Ranks:
         return [max(pending, key=lambda each: each.at_ns)._replace(root=state.root)]
 
     def _may_meet(self, rank: int, begun: Begun) -> bool:
+        if not begun.ranks:  # of a group that torch no longer knows
+            return True
         if begun.peer is None:
             return all(self._joins(other, begun) for other in begun.ranks if other != rank)
         if begun.peer == ANY:
@@ -119,7 +120,7 @@ class _Ranks:
         """Return whether ``other`` has begun as many messages to ``rank`` as it takes, or may."""
         if other in self._live or other not in self.states:
             return True
-        if rank not in begun.ranks:  # of a group that nobody knows
+        if rank not in begun.ranks:  # it is not in this group
             return True
         me = list(begun.ranks).index(rank)
         counts = [
@@ -161,7 +162,7 @@ class _Ranks:
         return f"nothing will end the wait of {listed(places)} for a lock, a queue or a thread"
 
     def _disagreement(self, begun: Begun, others: Mapping[int, Begun | None]) -> str:
-        """Return who is in which collective, where they should be in the same; most are right."""
+        """Return which ranks are in which collective, if not all in the same; most are right."""
         groups: dict[tuple[str, Place], list[int]] = {}
         for rank, other in others.items():
             if other is not None:
@@ -177,7 +178,7 @@ class _Ranks:
         return text
 
     def _absence(self, begun: Begun, there: Sequence[int], absent: Sequence[int]) -> str:
-        """Return who has left out a collective that the others wait in."""
+        """Return which ranks have left out a collective that the others wait in."""
         wait = f"{_ranks(there)} wait{'s' * (len(there) == 1)} in {_of(begun)} ({_where(begun.place)})"
         returned = [rank for rank in absent if not self.states[rank].in_call]
         reasons = (
@@ -188,7 +189,7 @@ class _Ranks:
         return f"{_count(begun)}{wait}, and {listed(reasons)}" + (f". {why}" if why else "")
 
     def _silence(self, messages: Sequence[tuple[Begun, int]]) -> str:
-        """Return who waits for a message that nobody sends, or takes."""
+        """Return which ranks wait for a message that no rank sends, or takes."""
         names = sorted({begun.name.partition("_")[0] for begun, _ in messages})
         waiting = listed([f"rank {rank} is in {_named(begun)} ({_where(begun.place)})" for begun, rank in messages])
         gone = [f"rank {rank} has returned" for rank, state in self.states.items() if not state.in_call]

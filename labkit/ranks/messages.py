@@ -79,13 +79,14 @@ class Place(NamedTuple):
 
 
 NOWHERE = Place("", 0)
+ANY = -1  # the peer of a receive from any rank
 
 
 class Begun(NamedTuple):
     """A collective or message that a rank has begun: the ``number``-th of its group.
 
-    ``ranks`` are those of its group. A message has a ``peer``, by its number in the group, -1 for
-    any, and a ``tag``; its number is how many there were of this kind, to or from this peer. It is
+    ``ranks`` are those of its group. A message has a ``peer``, by its number in the group or ANY,
+    and a ``tag``; its number is how many there were of this kind, to or from this peer. It is
     ``done`` while nothing waits for it.
     ``root`` is the rank that a collective goes to or comes from, -1 where it is not known.
     """

@@ -60,8 +60,6 @@ class RankWatch:
         since_ns, cpu_s = 0, 0.0
         while not self.stopped:
             time.sleep(LOOK_S)
-            if self.log is not None:
-                self.log.drop_completed()
             mark, used_s = self._mark(), time.process_time() - time.thread_time()
             still = mark == before and (used_s - cpu_s < BUSY_S or _waits().get(self._main) == "gpu")
             before, cpu_s = mark, used_s

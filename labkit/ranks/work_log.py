@@ -18,17 +18,16 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from labkit.ranks.frames import is_readers, readers_frame
-from labkit.ranks.messages import NOWHERE, Begun, Place
+from labkit.ranks.messages import ANY, NOWHERE, Begun, Place
 
 MAX_COLLECTIVES = 40  # that a rank tells, the last
-ANY = -1  # the peer of a receive from any rank
 _MESSAGES = {"send", "recv", "recv_anysource"}
 _COALESCING = {"_start_coalescing", "_end_coalescing"}
 
@@ -37,19 +36,16 @@ _COALESCING = {"_start_coalescing", "_end_coalescing"}
 class _Messages:
     """The messages of one kind, with one peer and tag: how many there were, and the last."""
 
+    group: str
+    peer: int
+    ranks: Sequence[int]
     number: int = 0
-    ranks: Sequence[int] = ()
     shape: Sequence[int] = ()
     dtype: Any = None
     place: Place = NOWHERE
     at_ns: int = 0
     is_on_gpu: bool = False
     waits: int = 0  # threads that are in wait() of one of them
-    gpu_waits: list[Any] = field(default_factory=list)  # works whose wait() has left the waiting to the GPU
-
-    def drop_completed(self) -> None:
-        """Let go of the works that the GPU has done."""
-        self.gpu_waits = [work for work in self.gpu_waits if not _is_completed(work)]
 
 
 class WorkLog:
@@ -63,6 +59,8 @@ class WorkLog:
     def _forget(self) -> None:
         self._n_messages = 0
         self._messages: dict[tuple[str, str, int, int], _Messages] = {}  # by group, kind, peer, tag
+        # A GPU takes messages with a peer in order, so the last of those it waits for will do.
+        self._gpu_waits: dict[tuple[str, int], tuple[_Messages, Any]] = {}
         self._of_work: weakref.WeakKeyDictionary[Any, _Messages] = weakref.WeakKeyDictionary()
         self._backends: dict[str, tuple[type, bool]] = {}  # of the default group, by kind of device
         self._uncounted: Counter[type] = Counter()  # by kind of backend: torch hands out a new object each time
@@ -77,7 +75,7 @@ class WorkLog:
             self._backends[device.type] = type(backend), backend.supports_coalescing
 
     def watch(self, kind: type) -> None:
-        """Log the messages of process groups of this class, and whether somebody waits for them."""
+        """Log the messages of process groups of this class, and which of them are waited for."""
         if self._is_new(kind):
             for name in vars(kind).keys() & _MESSAGES:
                 setattr(kind, name, self._noting_message(name, getattr(kind, name)))
@@ -87,7 +85,7 @@ class WorkLog:
         self._watch_waits(torch._C.Future)
 
     def _watch_waits(self, kind: type) -> None:
-        """Note who is in ``wait()`` of works of this class."""
+        """Note which works of this class are waited for."""
         for each in kind.__mro__:
             if self._is_new(each) and "wait" in vars(each):
                 each.wait = self._noting_wait(each.wait)  # type: ignore[attr-defined]
@@ -117,18 +115,16 @@ class WorkLog:
         """Note a message that is about to begin, in the caller's caller."""
         found = readers_frame(sys._getframe(2))
         place = Place(found.f_code.co_filename, found.f_lineno) if found else NOWHERE
-        key = (getattr(group, "group_name", ""), name, peer, tag)
+        group_name = getattr(group, "group_name", "")
+        key = (group_name, name, peer, tag)
         with self._lock:
             self._n_messages += 1
-            messages = self._messages.get(key) or self._messages.setdefault(key, _Messages(ranks=_ranks_of(group)))
+            if (messages := self._messages.get(key)) is None:
+                messages = self._messages[key] = _Messages(group_name, peer, _ranks_of(group))
             messages.number += 1
-            messages.shape, messages.dtype, messages.is_on_gpu = (
-                tensor.shape,
-                tensor.dtype,
-                tensor.device.type == "cuda",
-            )
+            messages.shape, messages.dtype = tensor.shape, tensor.dtype
+            messages.is_on_gpu = tensor.device.type == "cuda"
             messages.place, messages.at_ns = place, time.time_ns()
-            messages.drop_completed()
             if group is dist.GroupMember.WORLD and tensor.device.type in self._backends:
                 backend, coalesces = self._backends[tensor.device.type]
                 self._uncounted[backend] += self._started.pop(backend, 0) if coalesces else 1
@@ -162,8 +158,8 @@ class WorkLog:
             finally:
                 with self._lock:
                     messages.waits -= 1
-                    if messages.is_on_gpu:
-                        messages.gpu_waits.append(work)
+                    if messages.is_on_gpu:  # wait() has left the waiting to the GPU
+                        self._gpu_waits[messages.group, messages.peer] = messages, work
 
         return wait
 
@@ -176,9 +172,13 @@ class WorkLog:
         One for which nothing waits counts as done, as it keeps nothing from going on.
         """
         begun, unknown = _recorded_collectives()
+        for pair, (_, work) in list(self._gpu_waits.items()):
+            if _is_completed(work):
+                self._gpu_waits.pop(pair, None)
+        on_gpu = [messages for messages, _ in self._gpu_waits.values()]
         for (group, name, peer, tag), last in list(self._messages.items()):
             shape, dtype = tuple(last.shape), str(last.dtype).removeprefix("torch.")
-            done = not (last.waits or last.gpu_waits)
+            done = not (last.waits or any(last is each for each in on_gpu))
             what = (name, (shape,), (dtype,), done, last.place, peer, tag, last.at_ns)
             begun.append(Begun(group, tuple(last.ranks), last.number, *what))
         return begun, unknown
@@ -198,14 +198,7 @@ class WorkLog:
 
     def n_begun(self) -> int:
         """Return how much has been begun in all groups: what grows as this rank gets on."""
-        groups = list(dist.distributed_c10d._world.pg_map)
-        return self._n_messages + sum(map(_n_begun_in, groups))
-
-    def drop_completed(self) -> None:
-        """Let go of the works that the GPU has done."""
-        with self._lock:
-            for each in self._messages.values():
-                each.drop_completed()
+        return self._n_messages + sum(map(_n_begun_in, _names_of_groups()))
 
 
 WORK_LOG = WorkLog()  # one for this process, as torch's classes are wrapped for good
@@ -220,6 +213,11 @@ def _is_completed(work: Any) -> bool:
 
 def _n_begun(backend: Any) -> int:
     return backend._get_sequence_number_for_group()
+
+
+def _names_of_groups() -> dict[Any, str]:
+    """Return the groups of torch, with their names; none where torch keeps them elsewhere."""
+    return dict(getattr(getattr(dist.distributed_c10d, "_world", None), "pg_names", {}))
 
 
 def _n_begun_in(group: Any) -> int:
@@ -247,7 +245,7 @@ def _recorded_collectives() -> tuple[list[Begun], str]:
     try:
         entries = pickle.loads(dump(True, True))["entries"]
         # The name of a group that has begun nothing was another one's in what is recorded.
-        groups = [each for each in dist.distributed_c10d._world.pg_names.items() if _n_begun_in(each[0])]
+        groups = [(group, name) for group, name in _names_of_groups().items() if _n_begun_in(group)]
         names = {str(name): tuple(_ranks_of(group)) for group, name in groups}
         last = {each["process_group"][0]: each["pg_id"] for each in entries}  # one after the other had the name
         ours = [each for each in entries if each["process_group"][0] in names and not each["is_p2p"]]

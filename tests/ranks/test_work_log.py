@@ -152,7 +152,6 @@ def log(monkeypatch):
 
 
 def waited_for(log):
-    log.drop_completed()
     return [(each.peer, each.number) for each in log.begun()[0] if not each.done]
 
 
@@ -166,16 +165,20 @@ def test_a_message_is_waited_for_once_wait_is_called_and_not_before(log):
     assert waited_for(log) == []
 
 
-def test_of_work_that_the_gpu_has_done_nothing_is_kept(log):
+def test_of_all_that_a_gpu_sends_to_a_rank_one_work_is_kept_and_none_once_it_is_completed(log):
     log, group = log
-    work = group.send(ON_GPU, 1, 0)
-    work.wait()
-    gone = weakref.ref(work)
-    work.completed = True
-    del work
-    log.drop_completed()
+    works = [group.send(ON_GPU, 1, tag) for tag in range(5)]
+    for work in works:
+        work.wait()
+    last, kept = works[-1], weakref.WeakSet(works)
+    del works, work
     gc.collect()
-    assert gone() is None
+    assert [*kept] == [last]
+    last.completed = True
+    assert waited_for(log) == []
+    del last
+    gc.collect()
+    assert not kept
 
 
 def test_a_class_of_groups_is_wrapped_once(log):
