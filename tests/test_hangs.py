@@ -18,7 +18,7 @@ import threading
 import pytest
 import torch
 import torch.distributed as dist
-from side_by_side import Case, on_this_rank, outcome, outcomes, selected
+from side_by_side import Case, on_this_rank, outcomes, selected
 from torch import nn
 from train_commands import free_port
 
@@ -361,10 +361,6 @@ def marked(fn):
     return [(int(rank), first + n) for n, line in enumerate(lines) for rank in re.findall(r"# rank (\d)", line)]
 
 
-def hang_of(fn):
-    return hang_in(outcome(Case(fn, world_size=3 if fn in ON_THREE else 2)))
-
-
 def hang_in(ended):
     assert isinstance(ended, LaunchTimeout) and ended.hang is not None, ended
     return ended.hang
@@ -404,8 +400,9 @@ def test_what_is_said_is_the_cause_a_line_for_each_rank_and_the_stacks():
     assert "dist.broadcast(x(10), 0)" in "".join(stacks)
 
 
-def test_what_another_group_did_before_is_not_counted():
-    assert hang_of(after_another_group).cause.startswith("collective 2: rank 1 waits in all_reduce of 3 float32")
+@pytest.mark.parametrize("case", [Case(after_another_group)], ids=str)
+def test_what_another_group_did_before_is_not_counted(case, ended):
+    assert hang_in(ended[case]).cause.startswith("collective 2: rank 1 waits in all_reduce of 3 float32")
 
 
 def test_after_a_hang_warm_ranks_are_started_anew():
@@ -444,8 +441,9 @@ def reads_what_never_comes(rank):
         assert OnGpu.item() and work
 
 
-def test_a_rank_that_uses_a_core_to_wait_for_its_gpu_is_named_with_what_its_gpu_is_in():
-    hang = hang_of(reads_what_never_comes)
+@pytest.mark.parametrize("case", [Case(reads_what_never_comes)], ids=str)
+def test_a_rank_that_uses_a_core_to_wait_for_its_gpu_is_named_with_what_its_gpu_is_in(case, ended):
+    hang = hang_in(ended[case])
     check_named(hang, reads_what_never_comes)
     assert hang.cause.startswith("collective 1: rank 0 waits in all_reduce of 7 float32")
     assert hang.lines[0].endswith("its GPU does not come back from there")
@@ -459,8 +457,9 @@ def a_group_in_which_one_has_begun_nothing(rank):
         dist.broadcast(x(9), 0)  # rank 1
 
 
-def test_a_group_in_which_a_rank_has_begun_nothing_has_nothing_of_the_one_before():
-    assert "all_reduce" not in hang_of(a_group_in_which_one_has_begun_nothing).cause
+@pytest.mark.parametrize("case", [Case(a_group_in_which_one_has_begun_nothing)], ids=str)
+def test_a_group_in_which_a_rank_has_begun_nothing_has_nothing_of_the_one_before(case, ended):
+    assert "all_reduce" not in hang_in(ended[case]).cause
 
 
 def test_where_the_recorder_is_off_it_is_said_that_collectives_are_not_known():

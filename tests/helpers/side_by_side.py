@@ -44,7 +44,7 @@ def outcome(case: Case) -> Run | Exception:
 
 def outcomes(cases: Iterable[Case]) -> dict[Case, Run | Exception]:
     """Launch every case. Ranks that stand still are given less time than usual to move on."""
-    cases = list(cases)
+    cases = list(dict.fromkeys(cases))
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(N_LAUNCHES) as launches:
         patch.setattr(pool, "QUIET_S", QUIET_S)
         return dict(zip(cases, launches.map(outcome, cases), strict=True))
