@@ -6,7 +6,7 @@ import functools
 import os
 import site
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from types import FrameType
 
 from labkit.ranks.messages import NOWHERE, Place
@@ -15,21 +15,18 @@ _LABKIT = os.path.dirname(os.path.dirname(__file__))
 _STUDENT_FILES = (os.path.join(_LABKIT, "dp.py"), os.path.join(_LABKIT, "pipe.py"))
 
 
-def library_folders() -> set[str]:
+@functools.cache
+def library_folders() -> tuple[str, ...]:
     """Return the folders of Python's own modules (Fedora's are in lib64, too) and of packages."""
     ours = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return {*ours, *site.getsitepackages(), site.getusersitepackages(), _LABKIT}
-
-
-def is_in(file: str, folders: Iterable[str]) -> bool:
-    """Return whether a file is in one of these folders, or in a folder of theirs."""
-    return file.startswith(tuple(os.path.join(folder, "") for folder in folders))
+    ours |= {*site.getsitepackages(), site.getusersitepackages(), _LABKIT}
+    return tuple(os.path.join(folder, "") for folder in ours)
 
 
 @functools.cache
 def is_readers(file: str) -> bool:
     """Return whether a file is the reader's own: of the lab's, the student files are."""
-    return file in _STUDENT_FILES or not (file.startswith("<frozen") or is_in(file, library_folders()))
+    return file in _STUDENT_FILES or not file.startswith(("<frozen", *library_folders()))
 
 
 def outwards(frame: FrameType | None) -> Iterator[FrameType]:
