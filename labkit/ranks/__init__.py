@@ -20,8 +20,10 @@ What these share:
     imported_lab       has the lab changed on disk since the server imported it
     messages           what the notebook and a rank send each other, and how
     pickling           how functions and values travel
-    collective_count   did a function leave all ranks at the same collective
-    rank_state, hang   what a rank that stands still waits for; whether that can come
+    work_log           what a rank has begun: collectives and messages
+    rank_state         where a rank is that stands still
+    thread_wait, hang  what it waits for; whether that can come
+    frames             which lines of a stack are the reader's own
     errors             what the reader sees of a failure
     rank_output, cell_output   what ranks print: reading it, showing it
 

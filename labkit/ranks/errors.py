@@ -114,6 +114,7 @@ def how_it_ended(status: int) -> tuple[str, str]:
 
 MAX_MESSAGE_CHARACTERS = 10_000  # characters of an exception's text that are shown
 _PACKAGE = os.path.dirname(__file__) + os.sep
+_WORK_LOG = _PACKAGE + "work_log.py"  # between a call and torch's own method
 _MULTIPROCESSING = os.path.dirname(multiprocessing.__file__) + os.sep
 _ESCAPED = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")  # what is not ASCII, in a dump
 
@@ -150,6 +151,12 @@ def _skip_own_frames(tb: TracebackType | None) -> TracebackType | None:
     inner = tb
     while inner is not None and inner.tb_frame.f_code.co_filename.startswith(_PACKAGE):
         inner = inner.tb_next
+    each = inner
+    while each is not None and each.tb_next is not None:
+        if each.tb_next.tb_frame.f_code.co_filename == _WORK_LOG:
+            each.tb_next = each.tb_next.tb_next
+        else:
+            each = each.tb_next
     return inner
 
 
@@ -171,6 +178,8 @@ def _readable_stack(thread: str) -> str:
     heading, frames = [], []
     for line in thread.splitlines():
         file, _, rest = line.strip().removeprefix('File "').partition('", line ')
+        if file == _WORK_LOG:
+            continue
         if file.startswith(_PACKAGE):  # below it stand only frames of the lab
             break
         if not rest:

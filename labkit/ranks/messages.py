@@ -73,13 +73,15 @@ class Place(NamedTuple):
 
 
 NOWHERE = Place("", 0)
+ANY = -1  # the peer of a receive from any rank
 
 
 class Begun(NamedTuple):
     """A collective or message that a rank has begun: the ``number``-th of its group.
 
-    ``ranks`` are those of its group. A message has a ``peer``, by its number in the group, -1 for
-    any, and a ``tag``; its number is how many there were of this kind, to or from this peer.
+    ``ranks`` are those of its group. A message has a ``peer``, by its number in the group or ANY,
+    and a ``tag``; its number is how many there were of this kind, to or from this peer. It is
+    ``done`` while nothing waits for it.
     ``root`` is the rank that a collective goes to or comes from, -1 where it is not known.
     """
 
@@ -101,11 +103,10 @@ class RankState(NamedTuple):
     """A rank that has stood still since ``since_ns``, and still did at ``at_ns`` (perf_counter).
 
     ``place`` is where, ``function`` that of torch.distributed in which it is, if any, and ``root``
-    the rank that it names as source or destination there, -1 if it names none. ``wait`` is "gpu"
-    where it waits for its GPU, "lock" where it waits for a thread of its own, and "call" where the
-    call at ``place`` is what it is in.
-    ``goes_on``: it, or a thread of it, sleeps or waits for a time only. ``unknown`` says why its
-    collectives are not known, if they are not.
+    the rank that it names as source or destination there, -1 if it names none. ``wait`` is what its
+    main thread waits for, as :mod:`labkit.ranks.thread_wait` has it. ``can_progress``: one of its
+    threads waits for nothing, as far as can be told. ``unknown`` says why its collectives are not
+    known, if they are not.
     """
 
     calls: int  # of the notebook, so far
@@ -116,7 +117,7 @@ class RankState(NamedTuple):
     function: str
     root: int
     wait: str
-    goes_on: bool
+    can_progress: bool
     begun: Sequence[Begun]
     unknown: str
 

@@ -160,7 +160,9 @@ class RankPool:
     def _at_work(self) -> str:
         """Return which ranks were not waiting when the time was up."""
         earliest_ns = time.perf_counter_ns() - int(FRESH_S * 1e9)
-        waiting = [h for h in self._unanswered() if h.state and h.state.at_ns > earliest_ns and not h.state.goes_on]
+        waiting = [
+            h for h in self._unanswered() if h.state and h.state.at_ns > earliest_ns and not h.state.can_progress
+        ]
         ranks = [str(handle.rank) for handle in self._unanswered() if handle not in waiting]
         unknown = [
             f"Their collectives are not known: {h.state.unknown}." for h in waiting if h.state and h.state.unknown

@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from labkit import trace
 from labkit.base.rendezvous import without_name_server
@@ -20,9 +20,6 @@ from labkit.ranks.errors import explain_pickling, format_error, message_of
 from labkit.ranks.messages import Done, Failed, Message, encode
 from labkit.ranks.rank_config import RankConfig
 from labkit.ranks.rank_state import RankWatch
-
-if TYPE_CHECKING:  # it loads torch
-    from labkit.ranks.collective_count import CollectiveCount
 
 STORE_TIMEOUT_S = 300.0
 AFTER_NOTEBOOK_S = 15.0  # more than the notebook takes to end ranks once their time is up
@@ -55,7 +52,6 @@ class Rank:
         self._sending = threading.Lock()
         self._groups = 0
         self._watch = RankWatch(self.send)
-        self._collectives: CollectiveCount | None = None
 
     def send(self, message: Message) -> None:
         """Send a message to the notebook, from any thread. A Done's value is not copied."""
@@ -135,7 +131,7 @@ class Rank:
         import torch
         import torch.distributed as dist
 
-        from labkit.ranks.collective_count import CollectiveCount
+        from labkit.ranks.work_log import WORK_LOG
 
         config = self.config
         if self.store is None:
@@ -150,6 +146,9 @@ class Rank:
                 warnings.filterwarnings("ignore", "Attempting to run cuBLAS")
             else:  # torch looks for GPUs in the first backward pass, and says what is wrong with them
                 warnings.filterwarnings("ignore", "CUDA initialization")
+            self._watch.log = WORK_LOG
+            if config.link is None:  # an emulated one has a class of its own, over torch's
+                WORK_LOG.watch(dist.ProcessGroup)
             self.store = self._meet()
         dist.set_debug_level_from_env()  # torch has been imported before, in another environment
         if config.init and not dist.is_initialized():
@@ -163,8 +162,7 @@ class Rank:
                 world_size=config.world_size,
             )
             self._wait_for_all(store)
-            self._collectives = self._collectives or CollectiveCount(dist.GroupMember.WORLD)
-            self._watch.messages.watch(type(dist.GroupMember.WORLD))
+            WORK_LOG.begin(dist.GroupMember.WORLD)
 
     def _meet(self) -> Any:
         """Return the store through which the ranks meet; rank 0 serves it, on loopback only.
@@ -214,9 +212,9 @@ class Rank:
         """
         import torch.distributed as dist
 
-        if self._collectives is None:
+        if self._watch.log is None or self._groups == 0:
             return ()
-        return self._collectives() if dist.is_initialized() else None
+        return self._watch.log.n_collectives() if dist.is_initialized() else None
 
 
 current: Rank | None = None  # set in a rank, None everywhere else

@@ -20,6 +20,7 @@ from typing import Any, NoReturn, cast
 from labkit.ranks.hang import FRESH_S, QUIET_S, find_hang
 from labkit.ranks.messages import RankState, decode, encode
 from labkit.ranks.rank_state import WATCHES, RankWatch
+from labkit.ranks.work_log import WORK_LOG
 
 POLL_S = 0.2
 BY_ITSELF_S = 4.0  # for which a rank may end by itself once another one has failed
@@ -55,12 +56,13 @@ class FailureWatch:
 
     def look_for_hangs(self, group: Any) -> None:
         """From now on end ranks of ``group`` that wait for ever, and say who waits for whom."""
-        self._still.messages.watch(type(group))
+        self._still.log = WORK_LOG
+        WORK_LOG.begin(group)
         self._still.begin()
 
     def __exit__(self, error_type: Any, error: BaseException | None, _: Any) -> None:
         self._over.set()
-        self._still.is_over = True
+        self._still.stopped = True
         self._thread.join(READ_S)
         with self._line, contextlib.suppress(RuntimeError):
             if error is not None:
