@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from labkit import trace
+from labkit.base.consequence import is_consequence
 from labkit.base.rendezvous import without_name_server
 from labkit.ranks import messages, pickling
 from labkit.ranks.errors import explain_pickling, format_error, message_of
@@ -113,7 +114,9 @@ class Rank:
             self._end_a_forked_copy(error)
             recorder.discard()
             explain_pickling(error)
-            failed = Failed(caught_ns, type(error).__name__, message_of(error), format_error(error))
+            failed = Failed(
+                caught_ns, type(error).__name__, message_of(error), format_error(error), is_consequence(error)
+            )
             try:
                 self._reply(failed)
             except NoConnection:
