@@ -394,31 +394,33 @@ def test_two_senders_share_the_port_of_their_receiver(ranks, named):
 
 @contextlib.contextmanager
 def clock_by_hand(begin_ns: int, channels: Any = link_module) -> Iterator[Callable[[], int]]:
-    """In a rank: the link's clock stands at ``begin_ns``, and goes on by what the link sleeps."""
-    now, before = begin_ns, (channels._now, channels._sleep_until)
+    """In a rank: the link is idle, its clock stands at ``begin_ns``, and goes on by its sleeps."""
+    names = ("_now", "_sleep_until", "_outgoing", "_incoming")
+    now, before = begin_ns, {name: getattr(channels, name) for name in names}
 
     def sleep_until(end: int) -> None:
         nonlocal now
         now = max(now, end)
 
     channels._now, channels._sleep_until = (lambda: now), sleep_until
+    channels._outgoing, channels._incoming = channels.OutgoingChannel(), channels.IncomingChannel()
     try:
         yield channels._now
     finally:
-        channels._now, channels._sleep_until = before
+        vars(channels).update(before)
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
 @pytest.mark.parametrize("late", [False, True], ids=["asked for in advance", "asked for one by one"])
 def test_messages_of_one_sender_are_in_at_the_same_time_in_whatever_order_they_are_waited_for(ranks, order, late):
     def three_messages(order: tuple[int, ...], late: bool):
-        begin = torch.tensor([time.perf_counter_ns() + 10**9])
-        dist.broadcast(begin, 0)
+        begin = 10**9
         tensors = [whole() for _ in order]
-        with clock_by_hand(int(begin)) as now:
+        dist.barrier()
+        with clock_by_hand(begin) as now:
             if dist.get_rank() == 0:
                 works = [dist.isend(tensor, 1, tag=tag) for tag, tensor in enumerate(tensors)]
-                return [work.wait() and now() - int(begin) for work in works]
+                return [work.wait() and now() - begin for work in works]
             if late:
                 for tag in order:
                     dist.recv(tensors[tag], 0, tag=tag)
@@ -426,12 +428,12 @@ def test_messages_of_one_sender_are_in_at_the_same_time_in_whatever_order_they_a
                 works = [dist.irecv(tensor, 0, tag=tag) for tag, tensor in enumerate(tensors)]
                 for tag in order:
                     works[tag].wait()
-            return now() - int(begin)
+            return now() - begin
 
     sent_ns, received_ns = ranks().run(three_messages, order, late).values
-    byte_ns, alpha_ns = 1e9 / BETA, 1e9 * ALPHA_S
-    assert sent_ns == [(k + 1) * BYTES * byte_ns + alpha_ns for k in range(3)]
-    assert received_ns == 3 * BYTES * byte_ns + alpha_ns
+    message_ns, alpha_ns = round(1e9 * BYTES / BETA), round(1e9 * ALPHA_S)
+    assert sent_ns == [(k + 1) * message_ns + alpha_ns for k in range(3)]
+    assert received_ns == 3 * message_ns + alpha_ns
 
 
 class Line:
