@@ -318,7 +318,7 @@ def assign_buckets(
     2006.15704, section 3.2.3).
 
     Raises ValueError for a capacity that is not more than 0, and for a size below 0; TypeError for
-    what is no number.
+    anything but a number.
     """
     _check_capacities(sizes_bytes, cap_bytes, first_cap_bytes)
     ### TODO dp.6 (15 minutes): Fill the buckets by the rule above. Try it on paper first: sizes 1,
