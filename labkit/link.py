@@ -204,7 +204,7 @@ class LinkWork(dist.Work):
 
     ``work`` is gloo's. ``due(timeout)`` gives the time at which the link is done, once gloo is, as
     far as is known now, and ``is_known()`` whether it can say so without waiting for other ranks.
-    ``when_asked`` gets this work if someone asks for its future.
+    ``on_future`` gets this work if someone asks for its future.
     """
 
     def __init__(
@@ -212,10 +212,10 @@ class LinkWork(dist.Work):
         work: Any,
         due: Callable[[timedelta], int],
         is_known: Callable[[], bool] = lambda: True,
-        when_asked: Callable[[LinkWork], object] | None = None,
+        on_future: Callable[[LinkWork], object] | None = None,
     ):
         super().__init__()
-        self._work, self._due, self._is_known, self._when_asked = work, due, is_known, when_asked
+        self._work, self._due, self._is_known, self._on_future = work, due, is_known, on_future
         self._asking = threading.Lock()
         self._future: torch.futures.Future[Any] | None = None
 
@@ -254,11 +254,11 @@ class LinkWork(dist.Work):
         self.wait()
 
     def get_future(self) -> torch.futures.Future[Any]:
-        if self._when_asked is None:
+        if self._on_future is None:
             return self._work.get_future()  # raises: gloo's messages have none
         if self._future is None:
             self._future = torch.futures.Future()
-            self._when_asked(self)
+            self._on_future(self)
         return self._future
 
     def fulfil(self) -> None:
@@ -346,7 +346,7 @@ class LinkGroup(dist.ProcessGroup):
         self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, _backend_of(self._data))
         self._pending: deque[_Collective] = deque()  # those whose times are not known yet, in order
         self._settling = threading.Lock()
-        self._asked: SimpleQueue[LinkWork | None] = SimpleQueue()
+        self._to_fulfil: SimpleQueue[LinkWork | None] = SimpleQueue()
         self._waiter: threading.Thread | None = None
 
     def getBackendName(self) -> str:  # noqa: N802  (torch's name)
@@ -416,17 +416,17 @@ class LinkGroup(dist.ProcessGroup):
 
     def _fulfil_in_order(self, work: LinkWork) -> None:
         """Have one thread complete the futures of all work, as collectives end in order."""
-        self._asked.put(work)
+        self._to_fulfil.put(work)
         if self._waiter is None:
             self._waiter = threading.Thread(target=self._fulfil_all, name="labkit.link", daemon=True)
             self._waiter.start()
 
     def _fulfil_all(self) -> None:
-        while work := self._asked.get():
+        while work := self._to_fulfil.get():
             work.fulfil()
 
     def shutdown(self) -> None:
-        self._asked.put(None)  # ends the thread, once it has fulfilled what was asked before
+        self._to_fulfil.put(None)  # ends the thread, once it has fulfilled what was asked before
         self._data.shutdown()
         self._times.shutdown()
 

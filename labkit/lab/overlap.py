@@ -44,14 +44,14 @@ def train_in_turns(ways: Mapping[str, SyncMethod], rounds: int = 10) -> None:
     pairs = [way(small_gpt2().to(device())) for way in ways.values()]
     optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-3) for model, _ in pairs]
     for step in range(rounds * len(pairs)):
-        (model, agree), optimizer = pairs[step % len(pairs)], optimizers[step % len(pairs)]
+        (model, sync_gradients), optimizer = pairs[step % len(pairs)], optimizers[step % len(pairs)]
         barrier()
         with span("forward", step=step):
             loss = torch.nn.functional.cross_entropy(model(tokens).logits.mT, tokens)
         with span("backward", step=step):
             loss.backward()
         with span("wait", step=step):
-            agree()
+            sync_gradients()
         with span("optimizer", step=step):
             optimizer.step()
             optimizer.zero_grad()
