@@ -216,11 +216,11 @@ class LinkWork(dist.Work):
     ):
         super().__init__()
         self._work, self._due, self._is_known, self._on_future = work, due, is_known, on_future
-        self._asking = threading.Lock()
+        self._lock = threading.Lock()
         self._future: torch.futures.Future[Any] | None = None
 
     def _end_ns(self, timeout: timedelta = _FOR_EVER) -> int:
-        with self._asking:
+        with self._lock:
             return self._due(timeout)
 
     def wait(self, timeout: timedelta = _FOR_EVER) -> bool:
@@ -426,7 +426,7 @@ class LinkGroup(dist.ProcessGroup):
             work.fulfil()
 
     def shutdown(self) -> None:
-        self._to_fulfil.put(None)  # ends the thread, once it has fulfilled what was asked before
+        self._to_fulfil.put(None)  # ends the thread, once it has fulfilled what was put before
         self._data.shutdown()
         self._times.shutdown()
 
