@@ -318,7 +318,7 @@ def assign_buckets(
     2006.15704, section 3.2.3).
 
     Raises ValueError for a capacity that is not more than 0, and for a size below 0; TypeError for
-    what is no number.
+    anything but a number.
     """
     _check_capacities(sizes_bytes, cap_bytes, first_cap_bytes)
     ### TODO dp.6 (15 minutes): Fill the buckets by the rule above. Try it on paper first: sizes 1,
@@ -396,7 +396,6 @@ class BucketedDataParallel(torch.nn.Module):
         self.comm_hook = comm_hook or all_reduce_hook
         self._synchronize = True  # False inside no_sync
         self._sent = 0  # this many buckets are on their way, always the first ones
-        self._unused: list[str] | None = None  # of the last step
         self._listen_to_autograd()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -457,7 +456,6 @@ class BucketedDataParallel(torch.nn.Module):
                 "there is no gradient to average: since the last finish_gradient_synchronization() no backward() through "
                 "this model has run outside no_sync()"
             )
-        self._unused = [name for bucket in self.buckets for name in bucket.unused()]
         ### TODO dp.7 (10 minutes): Come back when the sum of every bucket is there. Some have not
         ### gone, because a parameter in them was not used in this step: they have to go too, on
         ### every rank and in order.
@@ -487,28 +485,6 @@ class BucketedDataParallel(torch.nn.Module):
             yield
         finally:
             self._synchronize = before
-
-    def report(self) -> str:
-        """Return what was odd in the last step: parameters not used here, and NaN or infinity.
-
-        A NaN of one rank is in the mean of all gradients, so it is on every rank.
-        """
-        if self._unused is None:
-            return "no gradients have been averaged yet"
-        broken = [
-            name
-            for bucket in self.buckets
-            for name, view in zip(bucket.names, bucket.views, strict=True)
-            if not view.isfinite().all()
-        ]
-        lines = []
-        if self._unused:
-            lines.append(
-                f"not used in the last step on rank {dist.get_rank()}, so counted as zero: {', '.join(self._unused)}"
-            )
-        if broken:
-            lines.append(f"NaN or infinity in the gradients of: {', '.join(broken)}")
-        return "\n".join(lines) or "every parameter was used, and every gradient is finite"
 
 
 def _tell(ready: weakref.WeakMethod[Any], lock: threading.Lock, bucket: Bucket, position: int, _: torch.Tensor) -> None:

@@ -91,7 +91,7 @@ class Task:
     def begin_waiting(self, what: str) -> None:
         """Begin a span, while somebody watches, that lasts until the wait is over."""
         if _watched:
-            self._waiting = span(what, lane="host", **self._labels).__enter__()
+            self._waiting = span(what, lane="host", **self._labels).begin()
 
     def _end_waiting(self) -> None:
         waiting, self._waiting = self._waiting, None

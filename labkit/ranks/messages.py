@@ -56,6 +56,7 @@ class Failed(NamedTuple):
     error_type: str
     message: str
     traceback: str
+    is_consequence: bool  # of another rank's, which is the one to report
 
 
 class Place(NamedTuple):

@@ -205,7 +205,10 @@ class RankPool:
         handle.note_end()
 
     def _first_failure(self) -> RankError | None:
-        """Return the failure that caused the others: a death, before the first exception."""
+        """Return the failure that caused the others: a death, before the first exception.
+
+        What a rank raised only because of another comes last.
+        """
         for handle in self.handles:
             if isinstance(handle.answer, Died):
                 error_type, sentence = how_it_ended(handle.answer.status)
@@ -213,7 +216,7 @@ class RankPool:
         failures = {handle.rank: handle.answer for handle in self.handles if isinstance(handle.answer, Failed)}
         if not failures:
             return None
-        first = min(failures.values(), key=lambda failure: failure.at_ns)
+        first = min(failures.values(), key=lambda failure: (failure.is_consequence, failure.at_ns))
         raised = f"{first.error_type}: {first.message}"
         rank, *alike = [r for r, failure in failures.items() if f"{failure.error_type}: {failure.message}" == raised]
         others = f" (and so did rank {', '.join(map(str, alike))})" if alike else ""

@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 from labkit import trace
+from labkit.base.consequence import is_consequence
 from labkit.base.rendezvous import without_name_server
 from labkit.ranks import messages, pickling
 from labkit.ranks.errors import explain_pickling, format_error, message_of
@@ -90,7 +91,8 @@ class Rank:
             self._end_a_forked_copy(error)
             recorder.discard()
             explain_pickling(error)
-            self._reply(Failed(caught_ns, type(error).__name__, message_of(error), format_error(error)))
+            what = type(error).__name__, message_of(error), format_error(error)
+            self._reply(Failed(caught_ns, *what, is_consequence(error)))
 
     def _reply(self, message: Message) -> None:
         _flush()

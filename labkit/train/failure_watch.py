@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn, cast
 
+from labkit.base.consequence import is_consequence
 from labkit.ranks.hang import FRESH_S, QUIET_S, find_hang
 from labkit.ranks.messages import RankState, decode, encode
 from labkit.ranks.rank_state import WATCHES, RankWatch
@@ -75,10 +76,14 @@ class FailureWatch:
                 time.sleep(POLL_S / 10)
 
     def tell(self, error: BaseException) -> str:
-        """Tell the others of this rank's error, and let it end unwatched. Return what they read."""
+        """Tell the others of this rank's error, and let it end unwatched. Return what they read.
+
+        A consequence of another rank's error is not told: that rank tells its own.
+        """
         self._over.set()
         failure = f"rank {self._rank} failed: {_in_a_line(error)}"
-        self._end(failure)
+        if not is_consequence(error):
+            self._end(failure)
         return failure
 
     def failure(self) -> str:
