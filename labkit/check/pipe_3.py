@@ -166,7 +166,9 @@ def results_take_their_places(case: Case, seen: Any) -> Finding:
 def tasks_have_their_numbers(case: Case, seen: Any) -> Finding:
     """A task is recorded as what it is: stage j, micro-batch i."""
     expected = sorted((j, i) for i, j in case.schedule or ())
-    why = "Timelines are drawn of what is recorded: give run_stage both numbers, by their names"
+    why = (
+        "Timelines are drawn of what is recorded: make a Task of run_stage itself, with stage j and then micro-batch i"
+    )
     for name in RECORDED:
         if (found := list(map(tuple, seen["spans"][name]))) != expected:
             return f"its span {name!r} was recorded as (stage, micro_batch) {found}, expected {expected}. {why}"

@@ -43,9 +43,14 @@ WRONG = {
             "(stage, micro_batch) [(1, 1), (2, 0)]",
             (TASK, TASK.replace("stage=j, micro_batch=i", "stage=i, micro_batch=j")),
         ),
-        "numbers by position": (
-            "'queued' was recorded as (stage, micro_batch) [(None, None)]",
-            (TASK, TASK.replace("stage=j, micro_batch=i", "j, i")),
+        "a function around run_stage": (
+            "'queued' was recorded as (stage, micro_batch) [(None, None)], expected [(0, 0)]. Timelines",
+            (
+                TASK,
+                TASK.replace("(run_stage", "(lambda *given: run_stage(*given)").replace(
+                    "stage=j, micro_batch=i", "j, i"
+                ),
+            ),
         ),
     },
     None: {
@@ -81,6 +86,7 @@ WRONG = {
     },
 }
 RIGHT = {
+    "numbers by position": [(TASK, TASK.replace("stage=j, micro_batch=i", "j, i"))],
     "handed out from the last to the first": [
         (PUT, ""),
         (WAIT, LATER),
