@@ -18,7 +18,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import os
 import random
+import signal
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -173,7 +175,8 @@ def run_processes(fn: Callable[[int, int, str], object], world_size: int, backen
     """Run ``fn(rank, world_size, backend)`` in a new process for each rank; return when all end.
 
     ``fn`` calls :func:`setup` itself. Where a rank fails, the others are ended and its traceback is
-    raised (torch.multiprocessing.ProcessRaisedException); no process is left, ever.
+    raised (torch.multiprocessing.ProcessRaisedException). No process is left behind, on Linux not
+    even where this one is killed.
 
     Notes: ``fn`` must be a function of a module, because each process is a new interpreter that
     imports it. A script that calls this needs its ``if __name__ == "__main__":`` guard.
@@ -202,9 +205,19 @@ def run_processes(fn: Callable[[int, int, str], object], world_size: int, backen
 
 def _run_rank(rank: int, fn: Callable[[int, int, str], object], world_size: int, backend: str) -> None:
     """Run ``fn`` in a process of :func:`run_processes`, and end the group that it has formed."""
+    _end_with_parent()
     fn(rank, world_size, backend)
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def _end_with_parent() -> None:
+    """Have Linux kill this process as soon as its parent has ended, however that came about."""
+    # mp.start_processes asks for SIGINT, which Python handles only once a collective has returned.
+    mp._prctl_pr_set_pdeathsig(signal.SIGKILL)  # type: ignore[attr-defined]
+    parent = mp.parent_process()
+    if parent is not None and parent.pid != os.getppid():  # it ended before this could ask
+        os._exit(1)
 
 
 def _check_backend(backend: str) -> None:

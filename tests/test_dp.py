@@ -4,10 +4,13 @@ gradients gives the whole batch's. What check claims of dp.1 to dp.5 is not clai
 from __future__ import annotations
 
 import functools
+import multiprocessing
 import os
 import socket
 import subprocess
 import sys
+import threading
+import time
 from itertools import chain
 from pathlib import Path
 
@@ -25,6 +28,7 @@ from labkit import dp
 
 ROOT = Path(__file__).parents[1]
 ROWS = 24  # of the whole batch
+IMPORTS_THIS = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}  # for processes that do as these tests do
 
 
 def free_port() -> int:
@@ -115,6 +119,72 @@ def test_the_ranks_find_each_other_and_have_ended_when_it_returns(tmp_path):
     reports = [(tmp_path / str(rank)).read_text().split() for rank in range(2)]
     assert [report[:3] for report in reports] == [["3.0", "0", "2"], ["3.0", "1", "2"]]
     assert not any(psutil.pid_exists(int(report[3])) for report in reports)
+
+
+def wait_for_each_other(port: int, folder: str, rank: int, world_size: int, backend: str) -> None:
+    """Wait for the other rank in gloo, for ever, and leave a file once this one does so."""
+    dp.setup(rank, world_size, backend, master_port=port)
+    main = threading.main_thread().ident
+
+    def report() -> None:
+        while sys._current_frames()[main].f_code.co_filename != dist.distributed_c10d.__file__:
+            time.sleep(0.002)
+        Path(folder, f"{rank}").touch()
+
+    threading.Thread(target=report, daemon=True).start()
+    if rank == 0:
+        dist.barrier()
+    else:
+        dist.recv(torch.zeros(1), src=0)
+
+
+def running(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system ends no process with its parent")
+@task("dp.2")
+def test_ranks_that_wait_for_each_other_end_with_a_parent_that_is_killed(tmp_path):
+    program = f"""
+import functools, test_dp
+fn = functools.partial(test_dp.wait_for_each_other, {free_port()}, {str(tmp_path)!r})
+test_dp.dp.run_processes(fn, 2, "gloo")
+"""
+    parent = psutil.Popen([sys.executable, "-c", program], env=IMPORTS_THIS)
+    while len(list(tmp_path.iterdir())) < 2:
+        assert parent.poll() is None
+        time.sleep(0.01)
+    processes = parent.children(recursive=True)
+    parent.kill()
+    parent.wait()
+    for _ in range(3000):
+        if not any(map(running, processes)):
+            break
+        time.sleep(0.01)
+    left = list(filter(running, processes))
+    for process in left:
+        process.kill()
+    assert left == []
+
+
+def run_once_the_parent_has_ended() -> None:
+    print("rank starts", flush=True)
+    while os.getppid() == multiprocessing.parent_process().pid:
+        time.sleep(0.002)
+    dp._run_rank(0, print, 1, "gloo")
+
+
+def test_a_rank_whose_parent_has_ended_already_runs_nothing():
+    program = """
+import multiprocessing, os, test_dp
+multiprocessing.get_context("spawn").Process(target=test_dp.run_once_the_parent_has_ended).start()
+os._exit(0)
+"""
+    run = subprocess.run([sys.executable, "-c", program], env=IMPORTS_THIS, capture_output=True, text=True, timeout=100)
+    assert run.stdout == "rank starts\n", run.stderr  # all of it: whatever has the pipe has ended
 
 
 @task("dp.2")
