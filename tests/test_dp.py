@@ -187,11 +187,13 @@ os._exit(0)
     assert run.stdout == "rank starts\n", run.stderr  # all of it: whatever has the pipe has ended
 
 
+@pytest.mark.parametrize("at_launchs_store", [True, False])
 @task("dp.2")
-def test_setup_works_in_a_rank_that_launch_started_without_a_group(launch):
+def test_setup_works_in_a_rank_that_launch_started_without_a_group(at_launchs_store, launch):
     def in_rank(port: int) -> list:
         from labkit import dp
 
+        port = int(os.environ["MASTER_PORT"]) if at_launchs_store else port
         dp.setup(int(os.environ["RANK"]), 2, "gloo", master_port=port)
         total = torch.tensor([10.0 ** dist.get_rank()])
         dist.all_reduce(total)

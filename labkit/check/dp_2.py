@@ -21,14 +21,13 @@ from multiprocessing import context, popen_fork, popen_spawn_posix, reduction
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from labkit.base.rendezvous import is_loopback
 from labkit.check.harness import Finding, TaskClaims
 
 TOLD_TO_FAIL = "this rank was told to fail"
 
 
 def work(file: Path, port: int, caller: int, rank: int, world_size: int, backend: str) -> None:
-    """Join the group, and report what this rank is told, which one it is, and where it listens.
+    """Join the group, and report what this rank is told, and which one it is in the group.
 
     Rank 0 ends first, and the others only after its process: the last rank, then the one before.
     """
@@ -47,9 +46,8 @@ def work(file: Path, port: int, caller: int, rank: int, world_size: int, backend
             psutil.Process(processes[0]).wait(timeout=3)
         time.sleep(0.3 * (world_size - rank))  # whoever does not wait for all ranks has had time to go on
     told, found = (rank, world_size, backend), (dist.get_rank(), dist.get_world_size(), dist.get_backend())
-    open_at = [c.laddr.ip for c in psutil.Process().net_connections("inet") if c.status == psutil.CONN_LISTEN]
     with file.open("a") as reports:
-        reports.write(json.dumps([told, found, open_at]) + "\n")
+        reports.write(json.dumps([told, found]) + "\n")
 
 
 def go_on(file: Path, port: int, caller: int, rank: int, world_size: int, backend: str) -> None:
@@ -85,7 +83,7 @@ class Case(NamedTuple):
         _prepare()
         this, error = psutil.Process(), None
         before = {*this.children(recursive=True)}
-        with socket.create_server(("127.0.0.1", 0)) as server:
+        with socket.create_server(("", 0)) as server:  # free on all interfaces, as torch's store wants it
             port = server.getsockname()[1]
         with tempfile.NamedTemporaryFile() as reports:
             fn = functools.partial(self.fn, Path(reports.name), port, this.pid)
@@ -93,22 +91,13 @@ class Case(NamedTuple):
                 dp.run_processes(fn, self.ranks, "gloo")
             except (Exception, KeyboardInterrupt) as raised:
                 if not self.raises:
-                    raise _without_store(raised) from raised
+                    raise
                 error = str(raised)
             seen = [json.loads(line) for line in reports]
             _, left = psutil.wait_procs({*this.children(recursive=True)} - before, timeout=0.5)
             for process in left:
                 process.kill()
         return {"error": error, "left": len(left), "reports": seen}
-
-
-def _without_store(error: BaseException) -> BaseException:
-    """Return an error in other words if a rank opened a store where this process has its own."""
-    if "EADDRINUSE" not in str(error) or f"port: {os.environ.get('MASTER_PORT')}," not in str(error):
-        return error
-    return RuntimeError(
-        "init_process_group was given no store=, so it opened one of its own at MASTER_PORT, which is in use"
-    )
 
 
 class Forked(popen_fork.Popen):
@@ -125,7 +114,8 @@ class Forked(popen_fork.Popen):
 
 def _prepare() -> None:
     """Fork what would be spawned, where that is safe, and have torch log nothing."""
-    os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)  # the processes to come are nobody's ranks yet
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"):
+        os.environ.pop(name, None)  # the processes to come are not ranks of launch's
     if sys.platform == "linux":
         popen_spawn_posix.Popen = Forked  # type: ignore
     logging.disable()  # else the numbers of processes that it ends
@@ -134,9 +124,10 @@ def _prepare() -> None:
 WORKING = Case("with 3 ranks, of which rank 0 ends first", work, 3, raises=False)
 FAILING = Case("with 2 ranks, of which rank 1 fails", go_on, 2)
 INTERRUPTED = Case("with 1 rank, interrupted from the keyboard", go_on, 1)
-CALLS = ["_check_backend(backend)", "_check_rank(rank, world_size)"]
+CALLS = ["_check_backend(backend)", "_check_rank(rank, world_size)", "_prepare_to_meet(master_addr, master_port)"]
 TASK = TaskClaims(
-    given=["_run_rank", "_check_backend", "_check_rank", *CALLS], waits="a rank that nobody starts or ends"
+    given=["_run_rank", "_check_backend", "_check_rank", "_prepare_to_meet", *CALLS],
+    waits="a rank that nobody starts or ends",
 )
 
 
@@ -153,13 +144,10 @@ def a_process_for_each_rank(case: Case, seen: Any) -> Finding:
 
 @TASK.claim([WORKING], after=[a_process_for_each_rank])
 def ranks_form_a_group(case: Case, seen: Any) -> Finding:
-    """setup makes one process group of all ranks, in which each has its rank, within this
-    machine."""
-    for told, found, open_at in seen["reports"]:
+    """setup makes one process group of all ranks, in which each has its rank."""
+    for told, found in seen["reports"]:
         if found != told:
             return f"a rank told {tuple(told)} found itself {tuple(found)}: pass on its rank, world size and backend"
-        if not all(map(is_loopback, open_at)):
-            return "a rank accepted connections from other machines: form the group through a loopback_store"
 
 
 @TASK.claim([FAILING], after=[a_process_for_each_rank])
