@@ -178,7 +178,7 @@ def setup(rank: int, world_size: int, backend: str, master_addr: str = "127.0.0.
 
 
 def _prepare_to_meet(master_addr: str, master_port: int) -> None:
-    """Have ranks of one machine talk within it, and rank 0 open the store unless there is one."""
+    """Keep the ranks of one machine on loopback; have rank 0 open the store where there is none."""
     if is_loopback(master_addr):
         keep_on(LOOPBACK_INTERFACE)
     if os.environ.get("MASTER_PORT") != str(master_port):  # the store of launch or torchrun is elsewhere
@@ -189,8 +189,8 @@ def run_processes(fn: Callable[[int, int, str], object], world_size: int, backen
     """Run ``fn(rank, world_size, backend)`` in a new process for each rank; return when all end.
 
     ``fn`` calls :func:`setup` itself. Where a rank fails, the others are ended and its traceback is
-    raised (torch.multiprocessing.ProcessRaisedException). No process is left behind, on Linux not
-    even where this one is killed.
+    raised (torch.multiprocessing.ProcessRaisedException). No process is left behind; on Linux, not
+    even if this one is killed.
 
     Notes: ``fn`` must be a function of a module, because each process is a new interpreter that
     imports it. A script that calls this needs its ``if __name__ == "__main__":`` guard.

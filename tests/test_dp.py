@@ -36,7 +36,7 @@ def free_port() -> int:
         return server.getsockname()[1]
 
 
-def said(output: str) -> list[str]:
+def printed_lines(output: str) -> list[str]:
     """Return the lines, without those that torch 2.9's gloo prints of every group."""
     return [line for line in output.splitlines() if not line.startswith("[Gloo] ")]
 
@@ -224,7 +224,7 @@ print(*threads)
 """
     env = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
-    before, during, after = map(int, said(run.stdout)[-1].split())
+    before, during, after = map(int, printed_lines(run.stdout)[-1].split())
     assert before == after < during, run.stderr
 
 
@@ -236,7 +236,7 @@ def test_two_terminals_wait_for_each_other_and_say_so():
     for number, process in zip((1, 0), ranks, strict=True):
         output, _ = process.communicate(timeout=60)
         assert process.returncode == 0
-        assert said(output) == [
+        assert printed_lines(output) == [
             f"rank {number} of 2: waiting until all are there",
             f"rank {number} of 2: all are there, and their ranks add up to 1",
         ]

@@ -1,4 +1,4 @@
-"""Choose devices: of a process, of training in one process, and of what a group sends.
+"""Choose devices: for a process, for training in one process, and for what a group sends.
 
 A device is real, or virtual: without GPUs ``cpu:0``, ``cpu:1``, … stand for devices.
 """

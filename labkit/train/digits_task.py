@@ -86,10 +86,10 @@ def train_digits(
     every rank in a terminal of its own. Raises FloatingPointError on all ranks, with the step, once
     the loss is not a finite number.
 
-    Notes: batch norm normalises each rank's share of a batch by itself, so two ranks do not train
-    exactly what one does, but what one would that takes the shares one after the other and adds up
-    the gradients. The statistics for testing are rank 0's. torch.nn.SyncBatchNorm shares them, on
-    GPUs alone.
+    Notes: batch norm normalises each rank's share of a batch by itself. So two ranks do not train
+    exactly as one process does on the whole batch, but as one that takes the shares in turn and
+    adds up the gradients. The statistics for testing are rank 0's. torch.nn.SyncBatchNorm shares
+    them, on GPUs alone.
     """
     rank, world_size = world()
     check_shares(config.batch_size, world_size)

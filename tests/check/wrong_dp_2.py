@@ -41,7 +41,7 @@ WRONG = {
             "not say why: let",
             (END, "    except Exception:\n        raise OSError\n" + END),
         ),
-        "waits for one after the other": ("went on to its end all the same", (WAIT, ONE_BY_ONE)),
+        "waits for one after the other": ("rank 0 still ran to its end: wait", (WAIT, ONE_BY_ONE)),
     },
     claims.no_process_is_left: {
         "is not ready for an interrupt": ("keyboard: 1 of 1 were still running", (END, "    finally:\n        pass\n")),

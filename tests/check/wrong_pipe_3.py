@@ -31,7 +31,7 @@ WRONG = {
     claims.compute_does_its_schedule: {
         "does each task twice": ("it called partitions [0, 0], expected [0]", other("sorted(schedule * 2)")),
         "j for i": ("2 with micro-batch 0 as it came. For each pair (i, j)", other("[(j, i) for i, j in schedule]")),
-        "in the thread that calls": ("it ran partition 0 in a thread that is no worker", (PUT, "task.run()")),
+        "in the thread that calls": ("it ran partition 0 in a thread that is not a worker", (PUT, "task.run()")),
         "one worker for all": ("in the worker of partition 0. Hand each task", (PUT, PUT.replace("[j]", "[0]"))),
     },
     claims.results_take_their_places: {
