@@ -20,7 +20,6 @@ import contextlib
 import functools
 import os
 import random
-import signal
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -33,6 +32,7 @@ import torch.multiprocessing as mp
 from torch.utils.data import DataLoader, Dataset
 
 from labkit.base.checks import check_number
+from labkit.base.parent import end_with_parent
 from labkit.base.rendezvous import LOOPBACK_INTERFACE, is_loopback, keep_on
 from labkit.parallel.bucket import (
     MIB,
@@ -219,19 +219,10 @@ def run_processes(fn: Callable[[int, int, str], object], world_size: int, backen
 
 def _run_rank(rank: int, fn: Callable[[int, int, str], object], world_size: int, backend: str) -> None:
     """Run ``fn`` in a process of :func:`run_processes`, and end the group that it has formed."""
-    _end_with_parent()
+    end_with_parent()
     fn(rank, world_size, backend)
     if dist.is_initialized():
         dist.destroy_process_group()
-
-
-def _end_with_parent() -> None:
-    """Have Linux kill this process as soon as its parent has ended, however that came about."""
-    # mp.start_processes asks for SIGINT, which Python handles only once a collective has returned.
-    mp._prctl_pr_set_pdeathsig(signal.SIGKILL)  # type: ignore[attr-defined]
-    parent = mp.parent_process()
-    if parent is not None and parent.pid != os.getppid():  # it ended before this could ask
-        os._exit(1)
 
 
 def _check_backend(backend: str) -> None:
