@@ -219,7 +219,7 @@ def _wait_for_rank_0(rank: int, address: str, port: int, timeout_s: float) -> No
 def _store(address: str, port: int, listener: int | None, deadline: float) -> TCPStore:
     """Return the store: rank 0's over its ``listener``, the others' by connecting to it.
 
-    In a thread, because torch waits for ever if whatever listens at the port is no store. The
+    In a thread, because torch waits for ever if whatever listens at the port is not a store. The
     thread has ended when this returns or raises, a KeyboardInterrupt too: one that is in torch's
     code at the end of Python aborts the process.
     """
@@ -248,7 +248,7 @@ def _store(address: str, port: int, listener: int | None, deadline: float) -> TC
                 _hang_up(address, port)
     if not stores:
         raise MeetingError(
-            f"what answers at {address}:{port} is no rank 0: perhaps another program has this port. Give all ranks another "
+            f"what answers at {address}:{port} is not rank 0: perhaps another program has this port. Give all ranks another "
             "one (--master-port)"
         )
     stores[0].set_timeout(timedelta(seconds=left_s()))

@@ -234,7 +234,7 @@ def test_another_program_at_the_port_is_not_taken_for_rank_0(meeting):
     with socket.create_server(("127.0.0.1", meeting.port)):
         meeting.start(1, 2, timeout_s=0.5)
         (error,) = meeting.end()
-    assert f"what answers at 127.0.0.1:{meeting.port} is no rank 0" in str(error)
+    assert f"what answers at 127.0.0.1:{meeting.port} is not rank 0" in str(error)
 
 
 def test_a_rank_0_that_ends_too_early_keeps_nobody_waiting(meeting):
