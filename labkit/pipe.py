@@ -162,8 +162,9 @@ class Pipe(nn.Module):
         ### TODO pipe.3 (20 minutes): Do the clock, all of its pairs at the same time, each in the
         ### worker of its partition: self._workers[j]. A worker makes a call that somebody hands to
         ### it as a Task (labkit/parallel/worker.py). The call to make is run_stage
-        ### (labkit/parallel/stage_node.py), with the partition, its input and its device.
-        ### Afterwards batches has the outputs; what is to hold if a call fails stands above.
+        ### (labkit/parallel/stage_node.py), with the partition, its input, its device and both
+        ### numbers. Afterwards batches has the outputs; what is to hold if a call fails stands
+        ### above.
         ### BEGIN SOLUTION pipe.3
         tasks = []
         for i, j in schedule:
