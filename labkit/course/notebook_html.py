@@ -61,7 +61,7 @@ def notebook_html(notebook: NotebookNode, path: Path) -> str:
         template_name="basic",
         exclude_anchor_links=True,
         preprocessors=[prepare],
-        filters={"clean_html": str},  # the page is cleaned as a whole
+        filters={"clean_html": lambda html: html},  # the whole page is cleaned, below
         config=Config({"NbConvertBase": {"display_data_priority": FORMS}}),
     )
     body, _ = exporter.from_notebook_node(notebook)
