@@ -11,6 +11,7 @@ from typing import Any
 
 import bleach
 from nbconvert import HTMLExporter
+from nbconvert.filters import ansi2html
 from nbformat import NotebookNode
 from traitlets.config import Config
 
@@ -55,18 +56,20 @@ def notebook_html(notebook: NotebookNode, path: Path) -> str:
             if cell.cell_type == "markdown":
                 cell.source = _with_pictures(cell, path.parent)
             cell.outputs = [output for output in cell.get("outputs", []) if _can_be_shown(output)]
+            for data in (output.data for output in cell.outputs if "data" in output):
+                data |= {form: style_measurements(data[form]) for form in ("text/html",) if form in data}
         return notebook, resources
 
     exporter = HTMLExporter(
         template_name="basic",
         exclude_anchor_links=True,
         preprocessors=[prepare],
-        filters={"clean_html": lambda html: html},  # the whole page is cleaned, below
+        filters={"ansi2html": lambda text: style_measurements(ansi2html(text))},
         config=Config({"NbConvertBase": {"display_data_priority": FORMS}}),
     )
     body, _ = exporter.from_notebook_node(notebook)
     style = STYLE.read_text(encoding="utf-8")
-    return PAGE.format(title=escape(path.stem), style=style, body=clean(style_measurements(body)))
+    return PAGE.format(title=escape(path.stem), style=style, body=clean(body))
 
 
 def clean(html: str) -> str:

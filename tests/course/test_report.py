@@ -60,7 +60,7 @@ def good_cells():
         text("## Measure *it*"),
         code("draw()", PICTURE),
         code("%%needs dp.3\ntable", new_output("execute_result", data={"text/html": TABLE, "text/plain": "no"})),
-        code("print(1 < 2)", printed("took [~    0.034 s] & \x1b[31mmore\x1b[0m\n")),
+        code("print(1 < 2)  # not [~ 1]", printed("took [~    0.034 s] & \x1b[31mmore\x1b[0m\n")),
         text("## Questions"),
         text("**Why?** See `a < b`.", "question"),
         text(f"{UNANSWERED}\n\nBecause <b onclick=steal()>of</b> *bytes*.", "answer"),
@@ -311,7 +311,7 @@ def test_a_measurement_is_a_number_in_a_style_of_its_own(lab):
     assert f"<td>{measured('0.034')}</td><td>{device('0.7627')}</td>" in html
     assert f"<td>{measured('0.5')} {device('6')}</td>" in html
     assert f"took {measured('0.034 s')} &amp; " in html
-    assert not re.search(r"\[[~≈]", html)
+    assert re.findall(r"\[[~≈].*?\]", html) == ["[~ 1]"]  # in the source of a cell
 
 
 def test_a_picture_in_an_answer_comes_along_from_the_cell_or_from_a_file(lab, tmp_path):
