@@ -11,7 +11,7 @@ from test_answers import ANSWERS, edited
 
 from labkit.check import check
 from labkit.check.restrictions import RULES, broken
-from labkit.course.edition import STUDENT_FILES
+from labkit.course.archive import STUDENT_FILES
 from labkit.todo import task_file
 
 ROOT = Path(__file__).parents[2]
