@@ -1,0 +1,87 @@
+"""Make one HTML page of a notebook: nothing in it runs, nothing is fetched, and it prints on A4."""
+
+from __future__ import annotations
+
+import base64
+import mimetypes
+import re
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import bleach
+from nbconvert import HTMLExporter
+from nbformat import NotebookNode
+from traitlets.config import Config
+
+TAGS = "a b blockquote br caption code dd del div dl dt em h1 h2 h3 h4 h5 h6 hr i img ins li ol p pre span strong"
+TAGS += " table tbody td tfoot th thead tr ul"
+ATTRIBUTES = {"alt", "class", "colspan", "href", "rowspan"}
+# The forms of an output, the best first. JavaScript and widgets are not among them.
+FORMS = ["image/png", "image/jpeg", "image/svg+xml", "text/html", "text/markdown", "text/latex", "text/plain"]
+STYLE = Path(__file__).with_name("notebook.css")
+
+_WITHOUT_TEXT = re.compile(r"<(style|script|template)\b.*?</\1\s*>", re.DOTALL | re.IGNORECASE)
+_PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+)[^)]*\)")  # in Markdown
+_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+
+
+def notebook_html(notebook: NotebookNode, path: Path) -> str:
+    """Return a notebook as an HTML page.
+
+    ``path`` is where it lies: its texts name pictures from there, which come along.
+    """
+
+    def with_pictures(notebook: NotebookNode, resources: dict[str, Any]) -> tuple[NotebookNode, dict[str, Any]]:
+        for cell in notebook.cells:
+            if cell.cell_type == "markdown":
+                cell.source = _with_pictures(cell, path.parent)
+        return notebook, resources
+
+    exporter = HTMLExporter(
+        template_name="basic",
+        exclude_anchor_links=True,
+        preprocessors=[with_pictures],
+        config=Config({"NbConvertBase": {"display_data_priority": FORMS}}),
+    )
+    body, _ = exporter.from_notebook_node(notebook)
+    head = [
+        '<meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+        f"<title>{escape(path.stem)}</title>",
+        f"<style>\n{STYLE.read_text(encoding='utf-8')}</style>",
+    ]
+    parts = ["<!DOCTYPE html>", '<html lang="en">', "<head>", *head, "</head>", "<body>", clean(body), "</body>"]
+    return "\n".join([*parts, "</html>", ""])
+
+
+def clean(html: str) -> str:
+    """Return HTML without whatever runs or is fetched: what bleach does not know is left out."""
+    protocols = {*bleach.ALLOWED_PROTOCOLS, "data"}
+    html = _WITHOUT_TEXT.sub("", html)
+    return bleach.clean(html, tags=TAGS.split(), attributes=_allowed, protocols=protocols, strip=True)
+
+
+def _allowed(tag: str, name: str, value: str) -> bool:
+    data = value.lstrip().lower().startswith("data:")
+    if name == "src":
+        return tag == "img" and value.startswith("data:image/")
+    return name in ATTRIBUTES and not data
+
+
+def _with_pictures(cell: NotebookNode, folder: Path) -> str:
+    """Return a text with the pictures of its cell, or of a file that it names, in it."""
+
+    def embed(found: re.Match[str]) -> str:
+        text, url = found.groups()
+        kind, attached = mimetypes.guess_type(url)[0] or "", cell.get("attachments", {})
+        if url.removeprefix("attachment:") in attached:
+            kind, content = next(iter(attached[url.removeprefix("attachment:")].items()))
+        elif kind.startswith("image/") and (folder / url).is_file():
+            content = base64.b64encode((folder / url).read_bytes()).decode()
+        else:
+            return f"*picture {text}: {url}*"
+        return f"![{text}](data:{kind};base64,{content})"
+
+    return _PICTURE.sub(embed, cell.source)
