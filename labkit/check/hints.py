@@ -1,4 +1,4 @@
-"""Read the hints for each task: words, in ``hints.toml``, three a task, each bigger than the last."""
+"""Read the hints for each task from ``hints.toml``: three, each bigger than the one before."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from labkit.base.texts import listed
 
 
 class Use(NamedTuple):
-    """A full name such as ``torch.nn.DataParallel``, the line it is used in, and if by an import."""
+    """A full name such as ``torch.nn.DataParallel``, its line, and whether that imports it."""
 
     name: str
     line: int
@@ -83,7 +83,7 @@ def _uses(tree: ast.AST) -> Iterator[Use]:
     nodes = [*ast.walk(tree)]
     for node in nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
-            parts = ["labkit"] * node.level + [node.module] if isinstance(node, ast.ImportFrom) else []
+            parts = ["labkit"] * node.level + [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             package = "".join(f"{part}." for part in parts if part)
             for alias in node.names:
                 full = f"{package}{alias.name}".removesuffix(".*")

@@ -47,8 +47,8 @@ class CheckResult:
 
     ``claims`` are all that was judged; ``findings`` says what is wrong. An unfilled task has no
     claims: its only finding is ``TODO dp.1: labkit/dp.py, line 42``. ``hints`` are shown under the
-    result. ``warnings`` say what the task's file uses and should not (``restrictions.toml``); they fail
-    nothing.
+    result. ``warnings`` say what the task's file uses and should not (``restrictions.toml``); they
+    fail nothing.
     """
 
     task: str
@@ -104,7 +104,9 @@ class CheckResult:
         headline = as_html(self._headline)
         claims = f'<p><b>{headline}</b></p><ul style="list-style: none; padding-left: 1em">{items}</ul>'
         hints = "".join(f"<li>{as_html(hint)}</li>" for hint in self.hints)
-        return claims + (f"<p><b>Hints</b> ({len(self.hints)} of {len(HINTS[self.task])})</p><ol>{hints}</ol>" if hints else "")
+        return claims + (
+            f"<p><b>Hints</b> ({len(self.hints)} of {len(HINTS[self.task])})</p><ol>{hints}</ol>" if hints else ""
+        )
 
 
 def _coloured(mark: str) -> str:

@@ -24,13 +24,12 @@ METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # the others unpack more t
 class Archive:
     """The files of an archive by name, and what its author should know of them.
 
-    ``warnings`` are what the author can do something about, ``notes`` what is only said.
+    ``warnings`` say what is missing or left out.
     """
 
     def __init__(self, lab: Path):
         self.lab, self.files = lab, dict[str, bytes]()
         self.warnings: list[str] = []
-        self.notes: list[str] = []
 
     def add(self, name: str, content: bytes | str) -> None:
         """Add a file, unless it is too large."""
@@ -39,11 +38,9 @@ class Archive:
             self.files[name] = content
 
     def add_file(self, file: Path, name: str | None = None) -> None:
-        """Add a file of the lab; one that lies elsewhere, as a link does, is left out."""
+        """Add a file of the lab, by default under the name that it has there."""
         name = name or file.relative_to(self.lab).as_posix()
-        if not file.resolve().is_relative_to(self.lab.resolve()):
-            self.notes.append(f"{name} is left out: it is a link to a file outside the lab")
-        elif file.is_file() and self._fits(name, file.stat().st_size):
+        if file.is_file() and self._fits(name, file.stat().st_size):
             self.files[name] = file.read_bytes()
 
     def add_folder(self, folder: Path, *patterns: str) -> None:
@@ -55,7 +52,9 @@ class Archive:
 
     def _fits(self, name: str, size: int) -> bool:
         if size > MAX_PACKED_BYTES:
-            self.notes.append(f"{name} is left out: it has {size / 1e6:.0f} MB, more than {MAX_PACKED_BYTES / 1e6:.0f}")
+            self.warnings.append(
+                f"{name} is left out: it has {size / 1e6:.0f} MB, more than {MAX_PACKED_BYTES / 1e6:.0f}"
+            )
         return size <= MAX_PACKED_BYTES
 
     def write(self, file: Path) -> None:

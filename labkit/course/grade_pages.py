@@ -37,8 +37,7 @@ def write_pages(folder: Path, grades: Sequence[Grade], points: Points) -> None:
     template = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
     ).get_template("grades.html.jinja")
-    shared = {"points": points, "of": sum(points.of.values()), "claims_of": claims_of, "held_claims": held_claims}
-    shared["late_days"] = late_days
+    shared = {"points": points, "of": sum(points.of.values()), "late_days": late_days}
     pages = {f"students/{grade.name}.html": template.render(grade=grade, **shared) for grade in grades}
     totals = [grade.total(points) for grade in grades]
     failed = [*failed_claims(grades, points)]
@@ -49,7 +48,7 @@ def write_pages(folder: Path, grades: Sequence[Grade], points: Points) -> None:
 
 
 def as_csv(grades: Sequence[Grade], points: Points) -> str:
-    """Return the grades as CSV: a row for each student and task, and one for the student's total."""
+    """Return the grades as CSV: a row for each student and task, and one for a student's total."""
     text = StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(COLUMNS)
@@ -59,7 +58,9 @@ def as_csv(grades: Sequence[Grade], points: Points) -> str:
             result = grade.result(task)
             seconds += result.seconds
             claims = f"{len(held_claims(result))}/{len(claims_of(task))}"
-            rows.writerow([grade.name, task, grade.points(task, points), of, claims, result.seconds, result.first_finding])
+            rows.writerow(
+                [grade.name, task, grade.points(task, points), of, claims, result.seconds, result.first_finding]
+            )
         late = f"{days} days late" if (days := late_days(grade.packed, points)) else ""
         total = [grade.total(points), sum(points.of.values()), "", round(seconds, 2), grade.error or late]
         rows.writerow([grade.name, TOTAL, *total])

@@ -11,7 +11,7 @@ import hashlib
 import json
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
@@ -20,33 +20,34 @@ from labkit.course.archive import STUDENT_FILES, Submission, read_submission
 from labkit.course.grade_pages import write_pages
 from labkit.course.judge import LIMIT_S, PACKAGE, Judge, TaskResult, hashes, judged
 from labkit.course.points import Grade, Points
-from labkit.todo import TASKS, task_file
-
+from labkit.todo import TASKS
 
 # --- one archive ----------------------------------------------------------------------------------
 
 
-def table_row(result: TaskResult) -> str:
-    """Return a result as a line of a table: task, passed, first finding."""
-    return f"{result.task:<8}{'yes' if result.passed else 'no':<8}{result.first_finding}".rstrip()
-
-
-def check_archive(archive: Path, tasks: Sequence[str], say: Callable[[str], None] = print) -> bool:
-    """Check ``tasks`` of an archive, by default those whose files it has; return whether all passed.
+def check_archive(archive: Path, tasks: Sequence[str] = (), say: Callable[[str], None] = print) -> bool:
+    """Check ``tasks`` of an archive, by default those that were packed; return whether all passed.
 
     Raises ValueError for a file that cannot be read as an archive of ``labkit submit``.
     """
     submission = read_submission(archive)
-    tasks = tasks or [task for task in TASKS if f"labkit/{task_file(task).name}" in submission.files]
-    passed = True
-    say(f"{'task':<8}{'passed':<8}first finding")
+    checks = submission.manifest.get("checks")
+    packed = [task for task in TASKS if isinstance(checks, dict) and task in checks]
     with Judge() as judge:
-        for result in judged(submission.files, tasks, judge):
-            say(table_row(result))
-            passed &= result.passed
+        results = print_results(judged(submission.files, tasks or packed or [*TASKS], judge), say)
     for remark in (*submission.remarks, *broken_rules(submission)):
-        say(remark)
-    return passed
+        say(f"- {remark}")
+    return all(result.passed for result in results)
+
+
+def print_results(results: Iterable[TaskResult], say: Callable[[str], None]) -> list[TaskResult]:
+    """Print results as a table, each as soon as it is there; return them."""
+    say(f"{'task':<8}{'passed':<8}first finding")
+    found = []
+    for result in results:
+        say(f"{result.task:<8}{'yes' if result.passed else 'no':<8}{result.first_finding}".rstrip())
+        found.append(result)
+    return found
 
 
 def broken_rules(submission: Submission) -> list[str]:
@@ -61,16 +62,15 @@ def broken_rules(submission: Submission) -> list[str]:
 def grade_folder(
     folder: Path,
     points: Points,
-    out: Path | None = None,
+    out: Path,
     jobs: int = 1,
     limit_s: float = LIMIT_S,
     say: Callable[[str], None] = print,
 ) -> bool:
     """Grade each ``.zip`` in ``folder``, ``jobs`` at a time; return whether all could be graded.
 
-    ``out`` is where the pages and ``grades.csv`` go, by default ``grades`` in the folder. An archive
-    whose grade is there from before, by the same edition, is not graded again. ``limit_s`` is the
-    time for a task.
+    The pages and ``grades.csv`` go to ``out``. An archive whose grade is there from before, by the
+    same edition, is not graded again. ``limit_s`` is the time for a task.
 
     Raises ValueError for a folder without archives and OSError where nothing can be written. Where
     it is stopped by Ctrl-C, the pages have what is done by then.
@@ -81,7 +81,6 @@ def grade_folder(
         raise ValueError(f"there is no .zip in {folder}: expected a folder of what labkit submit makes")
     if others := [file.name for file in files if file not in archives.values()]:
         say(f"left out, because they are not .zip: {', '.join(others)}")
-    out = out or folder / "grades"
     (out / "results").mkdir(parents=True, exist_ok=True)
     edition = _edition()
     keys = {name: _key(file, edition, points.of) for name, file in archives.items()}
@@ -123,7 +122,9 @@ def _summary(grade: Grade, points: Points) -> str:
     return grade.error or f"{grade.total(points):g} of {sum(points.of.values()):g} points, {seconds:.0f} s"
 
 
-def _graded(archives: Sequence[Path], tasks: Sequence[str], jobs: int, limit_s: float) -> Iterator[Grade | str]:
+def _graded(
+    archives: Sequence[Path], tasks: Sequence[str], jobs: int, limit_s: float
+) -> Generator[Grade | str, None, None]:
     """Yield the grade of each archive as soon as it is there, or why it could not be graded."""
     stop, judges = threading.Event(), queue.SimpleQueue[Judge]()
 

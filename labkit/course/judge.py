@@ -91,7 +91,9 @@ def judged(files: Mapping[str, bytes], tasks: Sequence[str], judge: Judge) -> It
             judge.start()
             began = time.monotonic()
             reply = judge.ask(Path(folder, "lab"), task)
-            found: dict[str, Any] = {"passed": False, "claims": [], "findings": [reply]} if isinstance(reply, str) else reply
+            found: dict[str, Any] = (
+                {"passed": False, "claims": [], "findings": [reply]} if isinstance(reply, str) else reply
+            )
             seconds = round(time.monotonic() - began, 2)
             if changed := sorted({name for name, _ in written.items() ^ hashes(Path(folder, "lab")).items()}):
                 wrong = f"it has changed the lab around it ({listed(changed)}), so what its check says does not count"
@@ -122,7 +124,7 @@ def hashes(folder: Path) -> dict[str, str]:
 
 
 class Judge(contextlib.AbstractContextManager["Judge"]):
-    """A process that judges answers in copies of this lab; a new one after one that had to be ended.
+    """A process that judges answers in copies of this lab; a new one after one that was ended.
 
     ``limit_s`` is the time for a task. Once ``stop`` is set, whoever waits for the process gets
     Stopped.
@@ -159,7 +161,7 @@ class Judge(contextlib.AbstractContextManager["Judge"]):
             raise RuntimeError(f"the process that judges did not start{reason}") from None
 
     def ask(self, lab: Path, task: str) -> dict[str, Any] | str:
-        """Return what is found of a task in a copy, or say why nothing is; then the process ends."""
+        """Return what is found of a task in a copy; or why nothing is, once the process has ended."""
         try:
             self._connection.send_bytes(json.dumps([str(lab), task]).encode())
             found: dict[str, Any] = json.loads(self._receive(self.limit_s))
@@ -172,7 +174,7 @@ class Judge(contextlib.AbstractContextManager["Judge"]):
         return reason
 
     def _receive(self, limit_s: float) -> bytes:
-        """Return the next message. Raises TimeoutError, Stopped, EOFError once the process ended."""
+        """Return the next message. Raises TimeoutError, Stopped, EOFError once it has ended."""
         until = time.monotonic() + limit_s
         while not self._connection.poll(STEP_S):
             if self._stop.is_set():

@@ -54,7 +54,7 @@ def read_points(file: Path = DEFAULT_POINTS) -> Points:
 
 
 def held_claims(result: TaskResult) -> list[str]:
-    """Return the claims that hold. A result may leave out claims: those before a failed one hold."""
+    """Return the claims that hold; so do those before a failed one that the result leaves out."""
     texts, marks = claims_of(result.task), {text: mark for text, mark, _ in result.claims}
     failed = next((n for n, text in enumerate(texts) if marks.get(text) == "✗"), 0)
     return [text for n, text in enumerate(texts) if marks.get(text, "✓" if n < failed else "–") == "✓"]
@@ -74,7 +74,7 @@ def late_days(packed: str, points: Points) -> int:
 
 @dataclass
 class Grade:
-    """What was found of one archive: ``error`` where it cannot be read, else results and remarks."""
+    """What was found of an archive: ``error`` if it cannot be read, else results and remarks."""
 
     name: str
     key: str = ""  # of what was judged, by what

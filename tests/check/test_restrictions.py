@@ -122,7 +122,9 @@ def test_what_no_single_name_shows_escapes(how):
     assert found(f"{HEAD}{ESCAPES[how]}\n") == []
 
 
-@pytest.mark.parametrize("source", ["def average_gradients(:", "\0", "x = " + "(" * 5000 + ")" * 5000, "a" + ".a" * 5000])
+@pytest.mark.parametrize(
+    "source", ["def average_gradients(:", "\0", "x = " + "(" * 5000 + ")" * 5000, "a" + ".a" * 5000]
+)
 def test_a_file_that_is_no_python_has_no_finding_here(source):
     assert found(source) == []
 
