@@ -32,16 +32,17 @@ def notebook_html(notebook: NotebookNode, path: Path) -> str:
     ``path`` is where it lies: its texts name pictures from there, which come along.
     """
 
-    def with_pictures(notebook: NotebookNode, resources: dict[str, Any]) -> tuple[NotebookNode, dict[str, Any]]:
+    def prepare(notebook: NotebookNode, resources: dict[str, Any]) -> tuple[NotebookNode, dict[str, Any]]:
         for cell in notebook.cells:
             if cell.cell_type == "markdown":
                 cell.source = _with_pictures(cell, path.parent)
+            cell.outputs = [output for output in cell.get("outputs", []) if _can_be_shown(output)]
         return notebook, resources
 
     exporter = HTMLExporter(
         template_name="basic",
         exclude_anchor_links=True,
-        preprocessors=[with_pictures],
+        preprocessors=[prepare],
         config=Config({"NbConvertBase": {"display_data_priority": FORMS}}),
     )
     body, _ = exporter.from_notebook_node(notebook)
@@ -57,17 +58,22 @@ def notebook_html(notebook: NotebookNode, path: Path) -> str:
 
 
 def clean(html: str) -> str:
-    """Return HTML without whatever runs or is fetched: what bleach does not know is left out."""
+    """Return HTML without whatever runs or is fetched: what is not in TAGS is left out."""
     protocols = {*bleach.ALLOWED_PROTOCOLS, "data"}
-    html = _WITHOUT_TEXT.sub("", html)
-    return bleach.clean(html, tags=TAGS.split(), attributes=_allowed, protocols=protocols, strip=True)
+    cleaner = bleach.Cleaner(tags=TAGS.split(), attributes=_allowed, protocols=protocols, strip=True)
+    cleaner.serializer.use_best_quote_char = False  # between ' and ' bleach 6 escapes what is escaped already
+    return cleaner.clean(_WITHOUT_TEXT.sub("", html))
 
 
 def _allowed(tag: str, name: str, value: str) -> bool:
-    data = value.lstrip().lower().startswith("data:")
     if name == "src":
         return tag == "img" and value.startswith("data:image/")
-    return name in ATTRIBUTES and not data
+    return name in ATTRIBUTES and not value.startswith("data:")
+
+
+def _can_be_shown(output: NotebookNode) -> bool:
+    """Return whether an output has a form for a page. Of a widget, what follows it has one."""
+    return "data" not in output or not output.data.keys().isdisjoint(FORMS)
 
 
 def _with_pictures(cell: NotebookNode, folder: Path) -> str:

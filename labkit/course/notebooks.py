@@ -1,4 +1,4 @@
-"""Execute notebooks, store them in one normal form, hold them to one contract, say what was run.
+"""Execute notebooks, store them in one normal form, hold them to a contract, tell what was run.
 
     python -m labkit.course.notebooks COMMAND [NOTEBOOK ...]
 
@@ -288,9 +288,9 @@ def not_run(path: Path, cells: Sequence[NotebookNode]) -> str:
         needs = f"; it needs {listed(names)}" if (names := _needs(code)) else ""
         return f"you have not run {number_of(path)}{needs}"
     first = code.index(silent[0])
-    after = f", after [{code[first - 1].execution_count}]" if first else ""
+    after = f", after [{code[first - 1].execution_count}]," if first else ""
     number = f"{len(silent)} code cell{'s' * (len(silent) > 1)} of {number_of(path)}"
-    return f"you have not run {number}; the first{after}, is {first_line(silent[0])!r}"
+    return f"you have not run {number}; the first{after} is {first_line(silent[0])!r}"
 
 
 def waiting(cells: Sequence[NotebookNode]) -> list[str]:
