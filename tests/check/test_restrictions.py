@@ -1,5 +1,5 @@
 ### INSTRUCTORS ONLY: this file tries answers, so it is not in the student edition
-"""What a student file should not use is named with its lines, and what only looks like it is not."""
+"""What a student file should not use is named with its lines; what only looks like it is not."""
 
 from __future__ import annotations
 
