@@ -11,7 +11,6 @@ import pandas as pd
 
 from labkit.base.texts import listed
 from labkit.course.archive import Archive
-from labkit.course.edition import STUDENT_FILES, Edition
 
 TRAIN = "python -m labkit.train"
 
@@ -19,11 +18,11 @@ TRAIN = "python -m labkit.train"
 class Layout(NamedTuple):
     """How an archive is laid out.
 
-    ``add(archive, edition)`` adds what only this layout has. The report of one that ``needs_name``
+    ``add(archive)`` adds what only this layout has. The report of one that ``needs_name``
     is named after its author.
     """
 
-    add: Callable[[Archive, Edition], None]
+    add: Callable[[Archive], None]
     needs_name: bool = False
 
 
@@ -77,11 +76,8 @@ _SHOWN = {
 }
 
 
-def _add_11_868(archive: Archive, edition: Edition) -> None:
-    """Add the whole project, and ``submit_figures`` with the runs that they show."""
-    for name in edition.names():
-        if (file := archive.lab / name).is_file() and name not in archive.files:
-            archive.add_file(file, washed=False)
+def _add_11_868(archive: Archive) -> None:
+    """Add ``submit_figures`` with the runs that they show."""
     for problem, compared in _PROBLEMS.items():
         found = {wanted.label: _latest(archive.lab, wanted) for wanted in compared}
         for wanted in compared:
@@ -151,21 +147,15 @@ GLUE_TASKS = {"task2a": _agrees_by("gather_scatter"), "task2b": _agrees_by("all_
 _ONE_PROCESS = _agrees_by("none")
 
 
-def _add_cos598d(archive: Archive, edition: Edition) -> None:
+def _add_cos598d(archive: Archive) -> None:
     """Add a directory for each task that runs by itself, with the losses of its run."""
-    package = [name for name in edition.names() if name.startswith(("labkit/", "data/"))]
     for task, wanted in GLUE_TASKS.items():
         archive.add(f"{task}/run_glue.py", _RUN_GLUE.format(task=task.removeprefix("task"), sync=wanted.label))
-        for name in package:
-            if (archive.lab / name).is_file():
-                archive.add_file(archive.lab / name, f"{task}/{name}", washed=False)
         if (found := _latest(archive.lab, wanted)) is None:
             archive.warnings.append(f"{task} has no losses: there is no run. Make it: {wanted.command}")
             continue
         for file in (found[0] / "merged.json", *sorted(found[0].glob("loss_*.txt"))):
             archive.add_file(file, f"{task}/losses/{file.name}")
-    for name in STUDENT_FILES:
-        archive.files.pop(name, None)  # it stands in each of the three
 
 
 def report_of_glue(lab: Path, name: str = "") -> str:
@@ -189,7 +179,7 @@ def report_of_glue(lab: Path, name: str = "") -> str:
 
 
 LAYOUTS = {
-    "labkit": Layout(lambda archive, edition: None),
+    "labkit": Layout(lambda archive: None),
     "11-868": Layout(_add_11_868),
     "cos598d": Layout(_add_cos598d, needs_name=True),
 }

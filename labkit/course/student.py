@@ -28,7 +28,6 @@ Everything else is copied as it is, except that
 from __future__ import annotations
 
 import ast
-import hashlib
 import json
 import os
 import re
@@ -36,7 +35,6 @@ import shutil
 import subprocess
 import tempfile
 import textwrap
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -52,10 +50,6 @@ NOT_OURS = {".git", ".venv", "build", *CACHES}
 # What instructors commit and students only make: added to the edition's .gitignore, so that git
 # status stays clean when a notebook has saved its pictures.
 NOT_COMMITTED = "figures/*\n!figures/explorers/\n"
-
-RECORD = ".edition.zip"  # what the edition's files were: see labkit.course.edition
-HASHES = "sha256.json"  # in it
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # a record of the same files is the same to the byte
 
 REWRITTEN = (".py", ".ipynb", ".md", ".gitignore")
 INSTRUCTORS_ONLY = ("### INSTRUCTORS ONLY", "<!-- INSTRUCTORS ONLY -->")
@@ -164,26 +158,10 @@ def _write(target: Path, repository: Path, texts: dict[str, str | None]) -> None
                 copy.write_text(text, encoding="utf-8")
         assistants = ASSISTANTS.read_text(encoding="utf-8").removeprefix(INSTRUCTORS_ONLY[1]).lstrip()
         (unfinished / "AGENTS.md").write_text(assistants, encoding="utf-8")
-        _write_record(unfinished)
         unfinished.rename(target)  # takes the place of an empty directory
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
-
-
-def _write_record(folder: Path) -> None:
-    """Write the record of the student edition in ``folder``."""
-    names = [file.relative_to(folder).as_posix() for file in sorted(folder.rglob("*")) if file.is_file()]
-    contents = {name: (folder / name).read_bytes() for name in names}
-    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
-    programs = {
-        name: content
-        for name, content in contents.items()
-        if name.startswith("labkit/") and name.endswith((".py", ".toml"))
-    }
-    with zipfile.ZipFile(folder / RECORD, "w", zipfile.ZIP_DEFLATED) as record:
-        for name, content in ({HASHES: json.dumps(hashes).encode()} | programs).items():
-            record.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED)
 
 
 # --- a source file --------------------------------------------------------------------------------

@@ -9,14 +9,13 @@ import re
 import shutil
 import subprocess
 import sys
-import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from labkit.course import notebooks, student
-from labkit.course.student import RECORD, MarkerError, write_student_edition
+from labkit.course.student import MarkerError, write_student_edition
 from labkit.todo import TASKS, task_file
 
 ROOT = Path(__file__).parents[2]
@@ -110,7 +109,7 @@ def test_a_solution_becomes_a_todo_error_what_is_for_instructors_stays_and_all_e
     assert (target / "labkit/dp.py").read_text() == STUDENT
     assert (target / "README.md").read_text() == "For all.\n\nFor all again.\n"
     copied = {"labkit/dp.py", "notebooks/00.ipynb", ".ci/run", "data.bin", "link", "README.md"}
-    assert files(target) == {*copied, "AGENTS.md", RECORD}
+    assert files(target) == {*copied, "AGENTS.md"}
     assert (target / "data.bin").read_bytes() == bytes(range(256))
     assert (target / ".ci/run").stat().st_mode & 0o777 == 0o755
     assert (target / "link").is_symlink()
@@ -199,7 +198,7 @@ def test_with_git_only_tracked_files_go_along_and_git_ignores_what_notebooks_wri
     for command in (["init", "-q"], ["add", "labkit", "notebooks", ".gitignore"]):
         subprocess.run(["git", "-C", repository, *command], check=True)
     target = edition(repository)
-    assert files(target) == {"labkit/dp.py", "notebooks/00.ipynb", ".gitignore", "AGENTS.md", RECORD}
+    assert files(target) == {"labkit/dp.py", "notebooks/00.ipynb", ".gitignore", "AGENTS.md"}
     subprocess.run(["git", "init", "-q", target], check=True)
     assert ignored(target) == WRITTEN_BY_NOTEBOOKS
     assert ignored(repository) == WRITTEN_BY_NOTEBOOKS[1:]
@@ -258,12 +257,9 @@ def solutions() -> dict[tuple[str, ...], str]:
 
 
 def texts(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield the name of each text in a folder, also in its archives, and its lines."""
+    """Yield the name of each text in a folder, and its lines."""
     for file in sorted(folder.rglob("*")):
-        if file.suffix == ".zip":
-            with zipfile.ZipFile(file) as archive:
-                yield from ((name, archive.read(name).decode().splitlines()) for name in archive.namelist())
-        elif file.suffix == ".ipynb":
+        if file.suffix == ".ipynb":
             cells = json.loads(file.read_text())["cells"]
             yield file.relative_to(folder).as_posix(), "\n".join("".join(cell["source"]) for cell in cells).split("\n")
         elif file.is_file() and file.suffix != ".png":
@@ -304,13 +300,6 @@ def test_a_planted_solution_is_found(name, lines, task, tmp_path):
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("\n".join(lines))
     assert leaks(tmp_path) == {(name, task)}
-
-
-@in_the_marked_source
-def test_a_planted_solution_is_found_in_the_editions_record(tmp_path):
-    with zipfile.ZipFile(tmp_path / RECORD, "w") as archive:
-        archive.write(ROOT / "labkit/dp.py", "labkit/dp.py")
-    assert ("labkit/dp.py", "dp.4") in leaks(tmp_path)
 
 
 @in_the_marked_source
