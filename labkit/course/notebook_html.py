@@ -7,6 +7,7 @@ import mimetypes
 import re
 from html import escape
 from pathlib import Path
+from string import Template
 from typing import Any
 
 import bleach
@@ -22,23 +23,7 @@ TAGS += " table tbody td tfoot th thead tr ul"
 ATTRIBUTES = {"alt", "class", "colspan", "href", "rowspan"}
 # The forms of an output, the best first. JavaScript and widgets are not among them.
 FORMS = ["image/png", "image/jpeg", "image/svg+xml", "text/html", "text/markdown", "text/latex", "text/plain"]
-STYLE = Path(__file__).with_name("notebook.css")
-
-PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
-<title>{title}</title>
-<style>
-{style}</style>
-</head>
-<body>
-{body}
-</body>
-</html>
-"""
+PAGE = Path(__file__).with_name("notebook_page.html")
 
 _WITHOUT_TEXT = re.compile(r"<(style|script|template)\b.*?</\1\s*>", re.DOTALL | re.IGNORECASE)
 _PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+)[^)]*\)")  # in Markdown
@@ -56,20 +41,24 @@ def notebook_html(notebook: NotebookNode, path: Path) -> str:
             if cell.cell_type == "markdown":
                 cell.source = _with_pictures(cell, path.parent)
             cell.outputs = [output for output in cell.get("outputs", []) if _can_be_shown(output)]
-            for data in (output.data for output in cell.outputs if "data" in output):
-                data |= {form: style_measurements(data[form]) for form in ("text/html",) if form in data}
+            for output in cell.outputs:
+                if html := output.get("data", {}).get("text/html"):
+                    output.data["text/html"] = style_measurements(html)
         return notebook, resources
 
+    filters = {
+        "ansi2html": lambda text: style_measurements(ansi2html(text)),
+        "clean_html": lambda html: html,  # which nbconvert would do cell by cell; the page is cleaned as a whole
+    }
     exporter = HTMLExporter(
         template_name="basic",
         exclude_anchor_links=True,
         preprocessors=[prepare],
-        filters={"ansi2html": lambda text: style_measurements(ansi2html(text))},
+        filters=filters,
         config=Config({"NbConvertBase": {"display_data_priority": FORMS}}),
     )
     body, _ = exporter.from_notebook_node(notebook)
-    style = STYLE.read_text(encoding="utf-8")
-    return PAGE.format(title=escape(path.stem), style=style, body=clean(body))
+    return Template(PAGE.read_text(encoding="utf-8")).substitute(title=escape(path.stem), body=clean(body))
 
 
 def clean(html: str) -> str:

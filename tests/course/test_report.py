@@ -404,7 +404,7 @@ def test_no_browser_or_one_that_fails_or_hangs_costs_the_pdf_and_not_the_page(la
     (folder / "sleeper").write_text("#!/bin/sh\nexec sleep 100\n")
     (folder / "sleeper").chmod(0o755)
     monkeypatch.setattr(chromium, "find_chromium", lambda: browser)
-    monkeypatch.setattr(chromium, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(chromium, "TIMEOUT_S", 0.2)
     assert cli.main(["report", "03"]) == 0
     assert [path.name for path in (folder / "runs").iterdir()] == ["report-03.html"]
     assert f"No PDF: {NO_PDF[browser]}" in capsys.readouterr().out
