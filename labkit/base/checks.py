@@ -10,7 +10,7 @@ from collections.abc import Callable
 def check_number(name: str, value: object, holds: Callable[..., bool], expected: str) -> None:
     """Raise TypeError unless ``value`` is a real number, ValueError unless ``holds(value)``.
 
-    A bool is no number.
+    A bool does not count as one.
     """
     message = f"{name} is {value!r}, expected {expected}"
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
@@ -20,7 +20,7 @@ def check_number(name: str, value: object, holds: Callable[..., bool], expected:
 
 
 def check_counts(**counts: int) -> None:
-    """Raise TypeError for a count that is no int, ValueError for one below 1, by its name."""
+    """Raise TypeError for a count that is not an int, ValueError for one below 1, by its name."""
     for name, count in counts.items():
         message = f"{name} is {count!r}, expected a whole number, 1 or more"
         if isinstance(count, bool) or not isinstance(count, int):

@@ -22,7 +22,7 @@ class Case(NamedTuple):
         return f"{self.samples} samples {load if self.batch_size else f'cut by {self.sizes}'}"
 
     def data(self) -> list[int]:
-        return list(range(1000, 1000 + self.samples))  # samples that are no sample's number
+        return list(range(1000, 1000 + self.samples))  # samples that differ from every sample's index
 
     def observe(self) -> Any:
         from torch.utils.data import DataLoader

@@ -13,7 +13,7 @@ from labkit.base.texts import shorten
 from labkit.check.plain import NotPlain
 from labkit.todo import read_source
 
-MOST_OF_A_MESSAGE = 600  # characters of what was raised
+MAX_MESSAGE_LENGTH = 600  # characters of what was raised
 SYNTAX_ERRORS = ("SyntaxError", "IndentationError", "TabError")
 WAITS_FOR_RANKS = "a rank that waits for the others while they do something else"
 OTHER_SIZE = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")  # what gloo says last
@@ -68,7 +68,7 @@ def raised(error_type: str, message: str, text: str, source: Source) -> str:
         inner_type, _, message = message.strip().splitlines()[-1].partition(": ")
         error_type = inner_type.rpartition(".")[2]
     message = " ".join(message.split()).removesuffix(".")  # torch's go over several lines, and some end in C++
-    message = shorten(message, MOST_OF_A_MESSAGE)
+    message = shorten(message, MAX_MESSAGE_LENGTH)
     if error_type == "TodoError":
         task, _, place = message.removeprefix("TODO ").partition(": ")
         return f"{task} has to be done first ({place})"

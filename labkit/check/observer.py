@@ -20,7 +20,7 @@ from labkit.check.result import Claim
 
 TIMEOUT_S = 30.0  # for one case; an answer that is right takes a few seconds at most for all of them
 START_S = 300.0  # until a first rank runs: on a busy machine it takes long to import torch
-MOST_PRINTED = 20_000  # characters of what an answer prints that are shown
+MAX_PRINTED = 20_000  # characters of what an answer prints that are shown
 IS_IMPORTED, ENDS = "It can be imported", "It runs to its end"
 GROUP_IS_GONE = (
     "destroyed the process group, so nothing can be communicated after it. "
@@ -79,7 +79,7 @@ class Observer(contextlib.ExitStack):
         if world_size not in self._started:
             init = world_size is not None
             plan = decide(world_size or 1, "gloo", TIMEOUT_S, threads=1, link=None, share_gpu=False, init=init)
-            self._started[world_size] = self.enter_context(WarmRanks(plan, plain.loads, MOST_PRINTED))
+            self._started[world_size] = self.enter_context(WarmRanks(plan, plain.loads, MAX_PRINTED))
         return self._started[world_size]
 
 

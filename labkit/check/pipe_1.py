@@ -31,7 +31,7 @@ class Case(NamedTuple):
         modules = {name: _module(*kind) for name, *kind in map(str.split, self.modules.split(", "))}
         model, names = nn.Sequential(OrderedDict(modules)), {id(module): name for name, module in modules.items()}
         found: Any = pipe.split_module(model)
-        with suppress(TypeError, ValueError):  # of what is no two lists
+        with suppress(TypeError, ValueError):  # of anything but two lists
             partitions, devices = map(list, found)
             if all(isinstance(partition, nn.Sequential) for partition in partitions):
                 return {
@@ -81,7 +81,7 @@ def each_module_is_in_one_partition(case: Case, seen: Any) -> Finding:
         return f"it gave {seen}, expected two lists: the partitions, each an nn.Sequential, and their devices"
     found, wanted, gave = "".join(seen["partitions"]), "".join(case.cut), f"it gave {seen['partitions']}"
     if "?" in found:
-        return f"{gave}, where ? is no module of the model. Put in each as it is: no copy of it, and no part of it"
+        return f"{gave}, where ? is not a module of the model. Put in each as it is: not a copy of it, nor a part of it"
     if lost := set(wanted).difference(found):
         why = "Each goes into one: also those that begin a partition, name no device, or come after the last cut"
         return f"{gave}: module {min(lost)} is in no partition. {why}"

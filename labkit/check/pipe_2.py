@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from labkit.check.harness import Finding, TaskClaims
 
-MOST = 40  # clocks that are asked for: more than there are in any case
+MAX_CLOCKS = 40  # clocks that are asked for: more than there are in any case
 
 
 class Case(NamedTuple):
@@ -28,8 +28,8 @@ class Case(NamedTuple):
         clocks = clock_cycles(*self)
         if not isinstance(clocks, Iterable):
             return clocks, None
-        one_by_one = [clock[:] if isinstance(clock, list) else clock for clock in islice(clocks, MOST + 1)]
-        return one_by_one, list(islice(clock_cycles(*self), MOST + 1))
+        one_by_one = [clock[:] if isinstance(clock, list) else clock for clock in islice(clocks, MAX_CLOCKS + 1)]
+        return one_by_one, list(islice(clock_cycles(*self), MAX_CLOCKS + 1))
 
     def expected(self) -> list[list[tuple[int, int]]]:
         """Return what starts at the same time in a simulated pipeline of equally long tasks."""
@@ -54,7 +54,10 @@ def clocks_are_lists_of_pairs(case: Case, seen: Any) -> Finding:
     for clock in clocks:
         if not isinstance(clock, list) or not all(isinstance(x, list) and [*map(type, x)] == [int, int] for x in clock):
             return f"it gave {clock} as a clock, expected a list of (micro_batch, partition) pairs: [(1, 0), (0, 1)]"
-    return len(clocks) > MOST and f"it gave more than {MOST} clocks, and no end. The table has {len(case.expected())}"
+    return (
+        len(clocks) > MAX_CLOCKS
+        and f"it gave more than {MAX_CLOCKS} clocks, and no end. The table has {len(case.expected())}"
+    )
 
 
 @TASK.claim(CASES, after=[clocks_are_lists_of_pairs])

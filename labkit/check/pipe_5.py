@@ -51,7 +51,7 @@ class Case:
         return {op: giver for op, giver in inputs.items() if op.stage != giver.stage}
 
     def takes(self, op: Op) -> str:
-        """Return in words what the stage is to be given for ``op``."""
+        """Return in words what the stage should be given for ``op``."""
         if op in self.givers:
             return f"what {self.givers[op]} gives"
         return f"inputs[{op.micro_batch}]" if op.kind == "F" else NONE

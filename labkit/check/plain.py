@@ -12,14 +12,14 @@ from typing import Any
 from labkit.base.texts import shorten
 from labkit.ranks.messages import NotPlain, loads_plain
 
-MOST_ITEMS = 100_000  # in all that is observed of a case; right answers give a tenth of that
-MOST_CHARACTERS = 2_000  # of a text
-MOST_BITS = 10_000  # of a whole number
+MAX_ITEMS = 100_000  # in all that is observed of a case; right answers give a tenth of that
+MAX_CHARACTERS = 2_000  # of a text
+MAX_BITS = 10_000  # of a whole number
 
 
 @dataclass(frozen=True)
 class Other:
-    """Stands for a value that is no plain data, of which only the type is known."""
+    """Stands for a value that is not plain data, of which only the type is known."""
 
     type: str
 
@@ -38,21 +38,21 @@ def pack(value: Any) -> Any:
 
 
 class _Packer:
-    """Packs values that have at most MOST_ITEMS items in all."""
+    """Packs values that have at most MAX_ITEMS items in all."""
 
     def __init__(self) -> None:
-        self.left = MOST_ITEMS
+        self.left = MAX_ITEMS
 
     def pack(self, value: Any) -> Any:
         if value is None:
             return None
-        if isinstance(value, int) and value.bit_length() > MOST_BITS:
+        if isinstance(value, int) and value.bit_length() > MAX_BITS:
             return "other", f"whole number of {value.bit_length():,} bits"
         for kind in (bool, int, float):
             if isinstance(value, kind):
                 return kind(value)
         if isinstance(value, str):
-            return shorten(str(value), MOST_CHARACTERS)
+            return shorten(str(value), MAX_CHARACTERS)
         name = shorten(type(value).__name__, 100)
         if isinstance(value, Mapping | Sequence | Set) and not isinstance(value, bytes | bytearray | memoryview):
             if not self._takes(size := len(value)):

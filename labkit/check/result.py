@@ -12,7 +12,7 @@ from labkit.check.hints import HINTS
 
 COLOURS = {"✓": "#0072b2", "✗": "#d55e00", "–": "#767676", "!": "#d55e00"}
 WIDTH = 100  # of a hint as text, in characters
-MOST_SHOWN = 1_500  # characters of what is wrong: an answer may return anything
+MAX_SHOWN = 1_500  # characters of what is wrong: an answer may return anything
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Claim:
 
     def __post_init__(self) -> None:
         if self.wrong:
-            object.__setattr__(self, "wrong", shorten(self.wrong, MOST_SHOWN))
+            object.__setattr__(self, "wrong", shorten(self.wrong, MAX_SHOWN))
 
     @property
     def holds(self) -> bool:

@@ -39,9 +39,9 @@ def ddp_timeline(
     makes no calls.
 
     Raises ValueError for lists of different lengths, negative or NaN times and sizes, an empty
-    bucket, and a parameter that is not there, in two buckets, or in none; TypeError for what is no
-    number. After Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel
-    Training", VLDB 13 (12).
+    bucket, and a parameter that is not there, in two buckets, or in none; TypeError for anything
+    but a number. After Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data
+    Parallel Training", VLDB 13 (12).
     """
     ready, sizes, link = list(ready_s), list(sizes_bytes), Link(latency_s, bytes_per_s)
     check_world_size(world_size)

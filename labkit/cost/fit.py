@@ -123,7 +123,7 @@ class WorkFit(NamedTuple):
     fixed_s: float
 
 
-_LEAST_RISE = 0.1  # of the time; of two points, less is noise
+_MIN_RISE = 0.1  # of the time; of two points, less is noise
 
 
 def fit_work(units: Sequence[float], times_s: Sequence[float]) -> WorkFit:
@@ -134,7 +134,7 @@ def fit_work(units: Sequence[float], times_s: Sequence[float]) -> WorkFit:
     does it: such times tell what the host takes, not what the work does.
     """
     (less, less_s), (more, more_s) = sorted(zip(units, times_s, strict=True))
-    if not more_s - less_s > _LEAST_RISE * less_s:
+    if not more_s - less_s > _MIN_RISE * less_s:
         raise ValueError(
             f"{more:g} units of work take {1e3 * more_s:.3g} ms, and {less:g} take {1e3 * less_s:.3g} ms, expected clearly "
             "longer: the time goes into handing out the work, so it does not tell what a unit costs; measure larger ones"
@@ -143,7 +143,7 @@ def fit_work(units: Sequence[float], times_s: Sequence[float]) -> WorkFit:
     return WorkFit(float(unit_s), max(0.0, float(less_s - unit_s * less)))
 
 
-_MOST_BYTES = 2**30
+_MAX_BYTES = 2**30
 
 
 def measure_rising(measure: Callable[[list[int]], pd.DataFrame], sizes_bytes: Sequence[int]) -> pd.DataFrame:
@@ -160,7 +160,7 @@ def measure_rising(measure: Callable[[list[int]], pd.DataFrame], sizes_bytes: Se
     while True:
         seconds = measure(sizes)
         median_s = seconds.median()
-        if median_s[sizes[-1]] >= 2 * median_s[sizes[0]] or 4 * sizes[-1] > _MOST_BYTES:
+        if median_s[sizes[-1]] >= 2 * median_s[sizes[0]] or 4 * sizes[-1] > _MAX_BYTES:
             return seconds
         sizes.append(4 * sizes[-1])
 

@@ -24,7 +24,7 @@ from labkit.course import chromium
 
 OK, WARNING, FAULT = "ok", "warning", "fault"
 GIB = 1 << 30
-LEAST_PYTHON, LEAST_TORCH = (3, 11), (2, 9)
+MIN_PYTHON, MIN_TORCH = (3, 11), (2, 9)
 NCCL_S = 20.0  # for an all_reduce of two ranks, their start included
 P2P_DRIVER = (550, 40, 7)  # GeForce RTX 40xx with an older one claim a peer-to-peer that they do not have
 
@@ -101,8 +101,8 @@ def machine_facts() -> tuple[Fact, ...]:
 
 def _python() -> Fact:
     found = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
-    if sys.version_info < LEAST_PYTHON:
-        return Fact("Python", FAULT, found, f"install Python {_dotted(LEAST_PYTHON)} or newer, then run make setup")
+    if sys.version_info < MIN_PYTHON:
+        return Fact("Python", FAULT, found, f"install Python {_dotted(MIN_PYTHON)} or newer, then run make setup")
     return Fact("Python", OK, found)
 
 
@@ -113,8 +113,8 @@ def _torch() -> Fact:
     except ImportError as error:
         return Fact("torch", FAULT, f"cannot be imported ({error})", "run make setup")
     found = str(torch.__version__)
-    if tuple(int(part) for part in found.split("+")[0].split(".")[:2] if part.isdigit()) < LEAST_TORCH:
-        return Fact("torch", FAULT, found, f"the lab needs {_dotted(LEAST_TORCH)} or newer: run make setup")
+    if tuple(int(part) for part in found.split("+")[0].split(".")[:2] if part.isdigit()) < MIN_TORCH:
+        return Fact("torch", FAULT, found, f"the lab needs {_dotted(MIN_TORCH)} or newer: run make setup")
     if not (dist.is_available() and dist.is_gloo_available()):
         advice = "install a torch that is built with torch.distributed and gloo"
         return Fact("torch", FAULT, f"{found} without gloo", advice)

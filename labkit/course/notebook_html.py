@@ -7,27 +7,31 @@ import mimetypes
 import re
 from html import escape
 from pathlib import Path
+from string import Template
 from typing import Any
 
 import bleach
 from nbconvert import HTMLExporter
+from nbconvert.filters import ansi2html
 from nbformat import NotebookNode
 from traitlets.config import Config
+
+from labkit.base.measurement_html import style_measurements
 
 TAGS = "a b blockquote br caption code dd del div dl dt em h1 h2 h3 h4 h5 h6 hr i img ins li ol p pre span strong"
 TAGS += " table tbody td tfoot th thead tr ul"
 ATTRIBUTES = {"alt", "class", "colspan", "href", "rowspan"}
 # The forms of an output, the best first. JavaScript and widgets are not among them.
 FORMS = ["image/png", "image/jpeg", "image/svg+xml", "text/html", "text/markdown", "text/latex", "text/plain"]
-STYLE = Path(__file__).with_name("notebook.css")
+PAGE = Path(__file__).with_name("notebook_page.html")
 
 _WITHOUT_TEXT = re.compile(r"<(style|script|template)\b.*?</\1\s*>", re.DOTALL | re.IGNORECASE)
 _PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+)[^)]*\)")  # in Markdown
-_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+_LINK = re.compile(r"https?:|mailto:|#")
 
 
 def notebook_html(notebook: NotebookNode, path: Path) -> str:
-    """Return a notebook as an HTML page.
+    """Return a notebook as an HTML page, in which measurements are numbers in a style.
 
     ``path`` is where it lies: its texts name pictures from there, which come along.
     """
@@ -37,24 +41,24 @@ def notebook_html(notebook: NotebookNode, path: Path) -> str:
             if cell.cell_type == "markdown":
                 cell.source = _with_pictures(cell, path.parent)
             cell.outputs = [output for output in cell.get("outputs", []) if _can_be_shown(output)]
+            for output in cell.outputs:
+                if html := output.get("data", {}).get("text/html"):
+                    output.data["text/html"] = style_measurements(html)
         return notebook, resources
 
+    filters = {
+        "ansi2html": lambda text: style_measurements(ansi2html(text)),
+        "clean_html": lambda html: html,  # which nbconvert would do cell by cell; the page is cleaned as a whole
+    }
     exporter = HTMLExporter(
         template_name="basic",
         exclude_anchor_links=True,
         preprocessors=[prepare],
+        filters=filters,
         config=Config({"NbConvertBase": {"display_data_priority": FORMS}}),
     )
     body, _ = exporter.from_notebook_node(notebook)
-    head = [
-        '<meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
-        f"<title>{escape(path.stem)}</title>",
-        f"<style>\n{STYLE.read_text(encoding='utf-8')}</style>",
-    ]
-    parts = ["<!DOCTYPE html>", '<html lang="en">', "<head>", *head, "</head>", "<body>", clean(body), "</body>"]
-    return "\n".join([*parts, "</html>", ""])
+    return Template(PAGE.read_text(encoding="utf-8")).substitute(title=escape(path.stem), body=clean(body))
 
 
 def clean(html: str) -> str:
@@ -68,7 +72,7 @@ def clean(html: str) -> str:
 def _allowed(tag: str, name: str, value: str) -> bool:
     if name == "src":
         return tag == "img" and value.startswith("data:image/")
-    return name in ATTRIBUTES and not value.startswith("data:")
+    return name in ATTRIBUTES and (name != "href" or bool(_LINK.match(value)))
 
 
 def _can_be_shown(output: NotebookNode) -> bool:

@@ -30,7 +30,6 @@ from labkit.course.notebooks import RAISES, first_line, not_run, notebooks_folde
 
 UNANSWERED = "*Your answer:*"  # stands in the cell of an answer, and may stay above it
 PACKAGES = ("labkit", "torch", "transformers", "accelerate", "numpy")
-RUN_ALL = "Choose Run, Run All Cells in JupyterLab, save the notebook, and try again"
 _HEADING = re.compile(r"^#{1,3} +(.+?)\s*$", re.MULTILINE)
 _TRAINING = re.compile(r"labkit(?:\.|\s+)train\s+([a-z]\w*)")
 _LEGEND = """<p class="legend"><span class="labkit-measured">0.034 s</span>, written like this, is a measurement or a
@@ -118,7 +117,7 @@ def read_notebook(path: Path) -> NotebookNode:
         return notebook
     except (ValueError, AttributeError, KeyError, TypeError, nbformat.ValidationError) as error:
         reason = str(error).partition("\n")[0][:100]
-        raise ReportError(f"{path} is no notebook that can be read ({reason}): save it in JupyterLab again") from None
+        raise ReportError(f"{path} cannot be read as a notebook ({reason}): save it in JupyterLab again") from None
 
 
 def _tags(cell: NotebookNode) -> set[str]:
@@ -144,7 +143,7 @@ def report_cells(path: Path, cells: Sequence[NotebookNode], texts_alone: bool = 
     if texts_alone:
         return [cell for cell in tagged if {"question", "answer"} & _tags(cell)]
     if sentence := not_run(path, tagged):
-        raise ReportError(f"{sentence}. {RUN_ALL}")
+        raise ReportError(f"{sentence}. Choose Run, Run All Cells in JupyterLab, save the notebook, and try again")
     for cell in tagged:
         for output in cell.get("outputs", []):
             if output.output_type == "error" and RAISES not in _tags(cell):

@@ -22,7 +22,7 @@ from labkit.draw.palette import IDLE, INK, Style
 from labkit.draw.panel import Panel
 from labkit.draw.picture import PAGE_IN, attach, house_style
 
-_CELL_IN, _LEAST_CELL_IN = 0.46, 0.2  # how wide and high a cell is, as far as a page has room
+_CELL_IN, _MIN_CELL_IN = 0.46, 0.2  # how wide and high a cell is, as far as a page has room
 _ROWS_IN, _BESIDE_IN, _ABOVE_IN, _BELOW_IN = 0.52, 0.22, 0.48, 0.12  # for labels of rows; between grids; for titles
 _LINE_IN = 0.19
 _WITH_ARROWS = 0.74  # how much of its width a cell's colour takes where arrows run beside it
@@ -115,7 +115,7 @@ def _new_figure(
     if across is None:
         most = int(room / (labels_in + _BESIDE_IN + len(columns) * cell_in))
         across = math.ceil(len(places) / math.ceil(len(places) / max(1, most)))
-    cell_in = max(min(cell_in, (room / across - labels_in - _BESIDE_IN) / len(columns)), _LEAST_CELL_IN)
+    cell_in = max(min(cell_in, (room / across - labels_in - _BESIDE_IN) / len(columns)), _MIN_CELL_IN)
     titles = [_title(grid, len(columns) * cell_in + _BESIDE_IN) for grid in places if grid]
     more_lines = sum(max(text.count("\n") for text in texts) for texts in (columns, titles))
     row_in, above_in = min(cell_in, _CELL_IN), _ABOVE_IN + 0.14 * more_lines

@@ -290,4 +290,4 @@ def check_columns(table: pd.DataFrame, what: str, names: list[str], numbers: lis
     for name in numbers:
         values = pd.to_numeric(table[name], errors="coerce")
         if not np.isfinite(values.to_numpy(dtype=float, na_value=np.nan)).all():
-            raise ValueError(f"{what}: column {name} has entries that are no finite numbers")
+            raise ValueError(f"{what}: column {name} has entries that are not finite numbers")

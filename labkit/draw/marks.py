@@ -43,7 +43,7 @@ def mark_guess(
 
     An axis grows to show it. On a logarithmic one, a guess of 0 or less stands at the lower end.
 
-    Raises TypeError for a guess that is no number, such as a choice, or not exactly one place;
+    Raises TypeError for a guess that is not a number, such as a choice, or not exactly one place;
     ValueError for a number that is not finite, a group that is not there, or an unknown axis.
     """
     given = {"x": x, "y": y, "group": group, "axis": axis}

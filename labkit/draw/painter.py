@@ -27,13 +27,13 @@ _NARROW_OP_PT = 2.0  # the same for ops of a pipeline, which lie side by side; i
 _HAIR_PT = 0.3  # at least so wide is a bar
 _LABEL_PT = 10.5  # the least distance of two labels of ranks
 _STEPS: dict[str, Any] = {"facecolor": palette.KEPT, "edgecolor": palette.KEPT_EDGE, "linewidth": 0.5}
-_LEAST_STEPS_PT = 5.5  # a strip that is lower has shades instead of steps
-_MOST_NUMBERS = 1000  # labels inside bars: with more, drawing slows down and none can be read
+_MIN_STEPS_PT = 5.5  # a strip that is lower has shades instead of steps
+_MAX_NUMBERS = 1000  # labels inside bars: with more, drawing slows down and none can be read
 _ROW_IN, _AROUND_IN = 0.3, 0.75  # in panel_figure: height of a row, and of what is above and below the rows
 _LEGEND_PT = 8.5
 LEGEND_LINE_IN = 1.5 * _LEGEND_PT / 72
 _HANDLE_PT, _LETTER_PT = 35.0, 4.3  # about as wide in the legend of a figure
-_MOST_OUTLINES = 20_000  # bars in an SVG: with more, the file is larger than a picture made of pixels
+_MAX_OUTLINES = 20_000  # bars in an SVG: with more, the file is larger than a picture made of pixels
 
 
 class Look(NamedTuple):
@@ -139,7 +139,7 @@ def _draw_bars(ax: Axes, panel: Panel, look: Look) -> None:
     width_pt = (corners[:, 1, 0] - corners[:, 0, 0]) * points_per_unit(ax)[0]
     are_wide = panel.of_ops and width_pt.mean() > _NARROW_PT
     least_pt = _NARROW_PT if not panel.of_ops else _NARROW_OP_PT if are_wide else np.inf
-    shared = {"zorder": 2, "rasterized": len(bars) > _MOST_OUTLINES}
+    shared = {"zorder": 2, "rasterized": len(bars) > _MAX_OUTLINES}
     groups: dict[Any, Any] = bars[~offered].groupby(["name", "chunk"]).groups
     for (name, chunk), chosen in groups.items():
         colour, hatch = look.fill(name, chunk), look.styles[name].hatch
@@ -178,7 +178,7 @@ def _write_labels(ax: Axes, panel: Panel, look: Look) -> None:
     fits = size >= least_pt
     if panel.of_ops:  # of a row all ops of a kind have one, or none: the first ten alone would confuse
         fits &= fits.groupby([bars["top"], bars["name"]]).transform("mean") > 0.75
-    if fits.sum() > _MOST_NUMBERS:
+    if fits.sum() > _MAX_NUMBERS:
         return
     at: dict[str, Any] = {"ha": "center", "va": "center_baseline", "zorder": 3}
     for bar in bars.assign(size=size)[fits].to_dict("records"):
@@ -218,7 +218,7 @@ def _draw_strips(ax: Axes, strips: pd.DataFrame, per_second: float) -> None:
     for _, pieces in strips.groupby("bottom"):
         top, bottom = pieces[["top", "bottom"]].to_numpy()[0]
         _add_boxes(ax, _corners(pieces[:1].assign(**ends), per_second), color=palette.ROOM, linewidth=0, zorder=1)
-        if row_pt * (bottom - top) < _LEAST_STEPS_PT:
+        if row_pt * (bottom - top) < _MIN_STEPS_PT:
             colours = [_kept_shade(share) for share in pieces["share"]]
             _add_boxes(ax, _corners(pieces, per_second), facecolor=colours, linewidth=0, zorder=1.5, snap=False)
         else:
@@ -257,7 +257,7 @@ def legend_entries(styles: Mapping[str, Style], n_chunks: int = 1) -> dict[str, 
 
 def strip_entry(height_pt: float) -> dict[str, Any]:
     """Return the handle for strips of that height."""
-    if height_pt >= _LEAST_STEPS_PT:
+    if height_pt >= _MIN_STEPS_PT:
         return {"activations kept": Patch(**_STEPS)}
     shades = tuple(Patch(facecolor=_kept_shade(share)) for share in (0.2, 0.6, 1.0))
     return {"activations kept (darker: more)": shades}

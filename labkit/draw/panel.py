@@ -80,7 +80,7 @@ class Panel:
     ``clocks`` and ``moments`` are where stepping by clock and by event stops, in ascending order;
     ``clock`` is the word for the first.
     ``explain(i)`` says in a few sentences what bar i is and why it is where it is; ``narrate(x)``
-    says in one line what happens at ``x``. ``explain_more`` explains what is no bar, by kind:
+    says in one line what happens at ``x``. ``explain_more`` explains the rest, by kind:
     ``"idle"`` the gap before bar i in its row, or that after the row's last bar, i + the number of
     bars; ``"kept"`` piece i of ``strips``. All are asked only when a reader wants to know.
     """

@@ -145,8 +145,8 @@ def save(figure: Figure | Axes, name: str, *, alt: str) -> Picture:
     ``figures`` of the lab that the working directory is in, else ``./figures``. ``alt`` tells what
     the picture shows to readers who cannot see it. A file appears whole or not at all.
 
-    Raises ValueError for a name that is no plain file name, no alt text, or a figure with no data
-    in it.
+    Raises ValueError for a name that is not a plain file name, no alt text, or a figure
+    without data.
     """
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
         raise ValueError(f"save: name is {name!r}, expected letters, digits, _ and - only, no folder and no ending")

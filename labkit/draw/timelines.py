@@ -45,7 +45,7 @@ from labkit.trace import EVENT_COLUMNS
 
 # --- one, and one over another --------------------------------------------------------------------
 
-_MOST_TIMELINE_IN, _MANY_RANKS_IN = 14.0, 10.0  # so high may a timeline be, inches, and one of many ranks
+_MAX_TIMELINE_IN, _MANY_RANKS_IN = 14.0, 10.0  # so high may a timeline be, inches, and one of many ranks
 _MANY_RANKS = 16
 _HEIGHTS = {"predicted": 0.55, "measured": 1.0}  # of rows
 
@@ -97,7 +97,7 @@ def _draw(panel: Panel, ax: Axes | None, time: TimeAxis, note: str, least_in: fl
     left, right = min(0.0, panel.bars["left"].min()), panel.bars["right"].max()
     with house_style():
         if ax is None:
-            most = _MOST_TIMELINE_IN if len(ranks) <= _MANY_RANKS else _MANY_RANKS_IN
+            most = _MAX_TIMELINE_IN if len(ranks) <= _MANY_RANKS else _MANY_RANKS_IN
             height = min(0.9 + 0.27 * panel.height, most) + 0.15 * note.count("\n")
             ax = new_axes(PAGE_IN, max(height, least_in))
         paint(ax, panel, look, (left, left + 1.01 * ((right - left) or 1e-6)), margin=GAP / 2)
@@ -116,7 +116,7 @@ def _draw(panel: Panel, ax: Axes | None, time: TimeAxis, note: str, least_in: fl
 ROW_IN, _STRIP, _GAP = 0.21, 0.68, 0.34  # a rank's bars; its strip and the gap below it, in rows
 _TITLE_IN, _LEGEND_IN, _AXIS_IN, _LINE_IN = 0.3, 0.26, 0.42, 0.16
 _LEFT_IN, _RIGHT_IN = 0.6, 0.55
-_MOST_IN = 13.0  # so high may all rows be together
+_MAX_IN = 13.0  # so high may all rows be together
 _NUMBERS_PT = (7.0, 7.6)  # in bars of that height, least and most
 _CHARACTERS_ACROSS = 125
 
@@ -173,8 +173,8 @@ def schedules(
     rank's bars are, inches, unless many ranks have to fit on the page; the numbers in them grow
     with it.
 
-    Raises TypeError for what is no dict of titles and event tables, ValueError for an empty one and
-    for a table that cannot be drawn, by its title.
+    Raises TypeError for anything but a dict of titles and event tables, ValueError for an empty one
+    and for a table that cannot be drawn, by its title.
     """
     if not isinstance(tables, Mapping):
         raise TypeError(
@@ -187,7 +187,7 @@ def schedules(
     counts = [run.pieces for run in runs.values()]
     most_kept = max(pieces["micro_batches"].max() for pieces in counts)
     panels = [run.panel(most_kept) for run in runs.values()]
-    row_in = min(row_in, _MOST_IN / sum(panel.height for panel in panels))
+    row_in = min(row_in, _MAX_IN / sum(panel.height for panel in panels))
     extent_s = max(float(panel.bars["right"].max()) for panel in panels)
     time = time_axis(extent_s, time_label)
     look = Look.of(panels, time, (_NUMBERS_PT[0], _NUMBERS_PT[1] * max(1.0, row_in / ROW_IN)))
@@ -230,7 +230,7 @@ def _new_figure(heights: Sequence[float], entries: Mapping[str, Any], n_note_lin
 # --- one as a table -------------------------------------------------------------------------------
 
 # A cell is as wide as high, as far as a page has room.
-_CELL_IN, _LEAST_ROW_IN, _MOST_TABLE_IN = 0.27, 0.17, 10.0
+_CELL_IN, _MIN_ROW_IN, _MAX_TABLE_IN = 0.27, 0.17, 10.0
 _BESIDE_IN, _BELOW_IN = 2.1, 0.75  # for rank labels and legend; for title and axis
 _SLOT_PT = 15.0  # the least distance of two labels of slots
 
@@ -244,7 +244,7 @@ def schedule_table(schedule: Schedule, ax: Axes | None = None) -> Axes:
     times, no hop. In the CSV of the figure there is a row per op: rank, slot, name, stage,
     micro_batch.
 
-    Raises TypeError for what is no Schedule, ScheduleError for one that cannot run.
+    Raises TypeError for anything but a Schedule, ScheduleError for one that cannot run.
     """
     events = prepare(simulate(schedule, 1.0, 1.0, 1.0, 1.0), "schedule_table(schedule)")
     events["slot"] = events["start_s"].round().astype(int)
@@ -258,7 +258,7 @@ def schedule_table(schedule: Schedule, ax: Axes | None = None) -> Axes:
     with house_style():
         if ax is None:
             cell_in = min(_CELL_IN, (PAGE_IN - _BESIDE_IN) / n_slots)
-            row_in = min(_CELL_IN, max(cell_in, _LEAST_ROW_IN), _MOST_TABLE_IN / panel.height)
+            row_in = min(_CELL_IN, max(cell_in, _MIN_ROW_IN), _MAX_TABLE_IN / panel.height)
             ax = new_axes(_BESIDE_IN + cell_in * n_slots, _BELOW_IN + row_in * panel.height)
         ax.spines[:].set_visible(False)
         paint(ax, panel, look, (0, n_slots))

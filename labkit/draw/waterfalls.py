@@ -42,7 +42,7 @@ def waterfall(
     one. All of them are multiplied by ``scale``, and ``unit`` says what comes of it. Colours are
     those of the parts' names: see :func:`style_of`.
 
-    Raises ValueError for a missing column, an empty table, or a value that is no finite number.
+    Raises ValueError for a missing column, an empty table, or a value that is not a finite number.
     """
     check_columns(table, "waterfall(table)", [label], [value, *(error or ())])
     if not np.isfinite(total):

@@ -18,7 +18,7 @@ from labkit.schedule import EVENT_KINDS, Op, Schedule
 from labkit.simulate.idle import IdleReasons, critical_ops
 from labkit.simulate.replay import Replay, replay_events, schedule_from_events
 
-_MOST_NAMED = 6  # ops and ranks in one line of narration
+_MAX_NAMED = 6  # ops and ranks in one line of narration
 _PASSES = {"F": "forward pass", "B": "backward pass", "I": "input gradient", "W": "weight gradient"}
 # what an op of the second kind takes from one of the first
 _OUTPUTS = {"FF": "the activation of", "FB": "the loss of", "FI": "the loss of", "IW": "what is left over from"}
@@ -81,7 +81,7 @@ class ReplayedRun(IdleReasons):
             ends = f" The step ends at {self._ends(last)}, with {self._named(last, rank)}." if code == "done" else ""
             return _sentence(self._explain(rank, middle).sentence) + ends
         runs = [f"{self._named(one, rank)} until {self._ends(one)}" for one in chain]
-        if len(runs) > _MOST_NAMED:
+        if len(runs) > _MAX_NAMED:
             runs[2:-3] = [f"{len(runs) - 5} more ops"]
         waits = f"To begin {self._op(op)} it waits for {self._what(needed, op)} {self._op(needed)}"
         waits += ": " if runs else f", which is under way until {self._begins(op)}"
@@ -290,6 +290,6 @@ def _short(row: Any) -> str:
 
 def _listed(words: Sequence[str]) -> str:
     """Return "a", "a and b", "a, b and c", or the first of many and how many more."""
-    if len(words) > _MOST_NAMED:
-        return f"{', '.join(words[: _MOST_NAMED - 1])} and {len(words) - _MOST_NAMED + 1} more"
+    if len(words) > _MAX_NAMED:
+        return f"{', '.join(words[: _MAX_NAMED - 1])} and {len(words) - _MAX_NAMED + 1} more"
     return listed(words)

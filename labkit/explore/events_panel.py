@@ -18,8 +18,8 @@ from labkit.simulate.replay import Replay
 
 _HEIGHTS = {"": 1.0, "predicted": 0.6, "measured": 1.0}  # of rows
 _STRIP = 0.5  # rows, under each rank
-_MOST_CLOCKS = 5000
-_MOST_MICRO_BATCHES, _FIRST_BUCKET = 2**14, 2**30
+_MAX_CLOCKS = 5000
+_MAX_MICRO_BATCHES, _FIRST_BUCKET = 2**14, 2**30
 
 
 def events_panel(
@@ -85,7 +85,7 @@ def _same(events: pd.DataFrame) -> np.ndarray:
     """Return a number of each op and bucket, else -1: halves of a backward pass are one op."""
     number = {name: events[name].to_numpy(dtype=float, na_value=-1) for name in ("stage", "micro_batch", "bucket")}
     is_op = events["name"].isin(EVENT_KINDS) & (number["stage"] >= 0) & (number["micro_batch"] >= 0)
-    of_op = 2 * (_MOST_MICRO_BATCHES * number["stage"] + number["micro_batch"]) + (events["name"] != "forward")
+    of_op = 2 * (_MAX_MICRO_BATCHES * number["stage"] + number["micro_batch"]) + (events["name"] != "forward")
     return np.select([is_op, number["bucket"] >= 0], [of_op, _FIRST_BUCKET + number["bucket"]], -1)
 
 
@@ -98,7 +98,7 @@ def _clocks(events: pd.DataFrame) -> np.ndarray:
     clock = min((median for median in medians if median > 0), default=0.0)
     first, last = float(start.min()), float(end.max())
     count = round((last - first) / clock) if clock else 0
-    if not 1 <= count <= _MOST_CLOCKS:
+    if not 1 <= count <= _MAX_CLOCKS:
         return np.zeros(0)
     return first + clock * np.arange(count + 1)
 

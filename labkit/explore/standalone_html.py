@@ -18,8 +18,8 @@ from labkit.draw.palette import THEMES, css_colours
 BROWSER = Path(__file__).parent / "browser"
 _IMPORT = re.compile(r'^import .* from "\./(\w+)\.js";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:class|function|const) (\w+))", re.MULTILINE)
-MOST_EXPLAINED = 20_000  # bars: an explanation takes some 300 bytes of the file
-MOST_NARRATED = 3000  # steps by clock, and by event
+MAX_EXPLAINED = 20_000  # bars: an explanation takes some 300 bytes of the file
+MAX_NARRATED = 3000  # steps by clock, and by event
 
 _PAGE = """<!doctype html>
 <html lang="en">

@@ -29,7 +29,7 @@ from labkit.simulate.measures import check_events
 from labkit.trace import EVENT_COLUMNS, timings
 
 Pick = Callable[[int, int], None]
-MOST_TABLE_ROWS = 1000
+MAX_TABLE_ROWS = 1000
 _MIME = {"html": "text/html", "png": "image/png", "svg": "image/svg+xml"}
 
 
@@ -193,7 +193,7 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
 
     def _html_table(self) -> str:
         table = self._table if self._table is not None else pd.concat([panel.bars for panel in self._panels])
-        shown = pd.DataFrame(table).head(MOST_TABLE_ROWS).dropna(axis="columns", how="all")
+        shown = pd.DataFrame(table).head(MAX_TABLE_ROWS).dropna(axis="columns", how="all")
         text = shown.to_html(index=False, na_rep="", border=0, float_format=lambda value: f"{value:.6g}")
         left_out = len(table) - len(shown)
         return style_measurements(text) + (f"<p>and {left_out} rows more</p>" if left_out > 0 else "")
@@ -218,14 +218,14 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
 
     def _written(self) -> dict[str, list[list[str]]]:
         """Return all answers, by kind, panel and index."""
-        is_small = sum(len(panel.bars) for panel in self._panels) <= standalone_html.MOST_EXPLAINED
+        is_small = sum(len(panel.bars) for panel in self._panels) <= standalone_html.MAX_EXPLAINED
         explained = self._panels if is_small else []
         written = {"bar": [[panel.explain(bar) for bar in range(len(panel.bars))] for panel in explained]}
         for kind, count in (("idle", lambda panel: 2 * len(panel.bars)), ("kept", lambda panel: len(panel.strips))):
             found = [(panel.explain_more.get(kind), panel) for panel in explained]
             written[kind] = [[*map(explain, range(count(panel)))] if explain else [] for explain, panel in found]
         for kind in ("clock", "moment"):
-            stops = self._stops(kind)[: standalone_html.MOST_NARRATED]
+            stops = self._stops(kind)[: standalone_html.MAX_NARRATED]
             written[kind] = [[self._narration(x) for x in stops]]
         return written | {"table": [[self._html_table()]]}
 

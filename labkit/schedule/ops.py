@@ -26,8 +26,8 @@ class Op(_Op):
     ``F`` is the forward pass and ``B`` the whole backward pass. ``I`` is the gradient of the input
     alone, and ``W`` that of the weights: I and W together replace B.
 
-    Raises ValueError for any other kind and for numbers below 0, TypeError for a stage or
-    micro-batch that is no int.
+    Raises ValueError for any other kind and for numbers below 0, TypeError unless stage and
+    micro-batch are int.
     """
 
     __slots__ = ()

@@ -29,9 +29,9 @@ def p2p_order(schedule: Schedule) -> list[Message]:
 
     **Why one order for all.** NCCL queues what two ranks send each other on one stream, in the
     order in which they ask for it. If rank 0 asks to send first, and rank 1 asks to send first as
-    well, both wait for ever. In one order for all ranks there is always a message that comes first
-    of those that have not arrived. Everything that its two ranks need before it comes earlier in
-    the order, so it arrives, and then the next is the first.
+    well, neither ever goes on. In one order for all ranks there is always a message that comes
+    first of those that have not arrived. Everything that its two ranks need before it comes earlier
+    in the order, so it arrives, and then the next is the first.
 
     **Why this one.** It has what an op needs before what it computes, and what a rank computes in
     the order of its list. It is also close to the order of events, so hardly any message waits for

@@ -145,7 +145,7 @@ def steps_of(events: pd.DataFrame, within: str | None = None) -> list[pd.DataFra
 
     A step is a value of the column ``step``; or with ``within``, the n-th span of that name on each
     rank: its ops are those that began in it, such as where stages are threads and have no step
-    number. Rows that are no op of a pipeline are left out.
+    number. Rows that are not ops of a pipeline are left out.
 
     Raises ValueError for a table without the ops of a pipeline, or without spans of that name.
     """

@@ -17,7 +17,7 @@ from labkit.train.training_task import TrainingTask, type_of
 TASKS = (translation_task.TASK, glue_task.TASK, digits_task.TASK)
 BAD_INPUT = (TypeError, ValueError, OSError)
 MAY_DIFFER = ("source", "output_dir", "quiet")  # among ranks that somebody starts one by one
-LONGEST_S = 1e8  # three years; a lock takes 292, a date 10,000
+MAX_S = 1e8  # three years; a lock takes 292, a date 10,000
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -152,6 +152,6 @@ def _add_start_flags(parser: argparse.ArgumentParser, task: TrainingTask) -> Non
 
 def _seconds(text: str) -> float:
     """Return the time to wait that a flag gives: a type for argparse."""
-    if not 0 < float(text) <= LONGEST_S:
-        raise argparse.ArgumentTypeError(f"{text} is no time, expected seconds above 0, at most {LONGEST_S:g}")
+    if not 0 < float(text) <= MAX_S:
+        raise argparse.ArgumentTypeError(f"{text} is no time, expected seconds above 0, at most {MAX_S:g}")
     return float(text)

@@ -60,7 +60,7 @@ def good_cells():
         text("## Measure *it*"),
         code("draw()", PICTURE),
         code("%%needs dp.3\ntable", new_output("execute_result", data={"text/html": TABLE, "text/plain": "no"})),
-        code("print(1 < 2)", printed("took [~    0.034 s] & \x1b[31mmore\x1b[0m\n")),
+        code("print(1 < 2)  # not [~ 1]", printed("took [~    0.034 s] & \x1b[31mmore\x1b[0m\n")),
         text("## Questions"),
         text("**Why?** See `a < b`.", "question"),
         text(f"{UNANSWERED}\n\nBecause <b onclick=steal()>of</b> *bytes*.", "answer"),
@@ -175,11 +175,11 @@ def test_a_notebook_is_found_by_number_name_and_path_and_a_former_number_is_the_
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"cells": 1, "nbformat": 4}', "\udcff"])
-def test_a_file_that_is_no_notebook_is_refused(lab, capsys, content):
+def test_a_file_that_is_not_a_notebook_is_refused(lab, capsys, content):
     folder = lab(good_cells())
     (folder / "notebooks/03_sync.ipynb").write_bytes(content.encode(errors="surrogateescape"))
     assert cli.main(["report", "03"]) == 2
-    assert "03_sync.ipynb is no notebook that can be read" in capsys.readouterr().err
+    assert "03_sync.ipynb cannot be read as a notebook" in capsys.readouterr().err
 
 
 def test_outside_a_lab_and_where_no_folder_can_be_made_the_command_says_so(lab, monkeypatch, capsys):
@@ -242,6 +242,7 @@ def hostile_cells():
         f"[bad](javascript:{STEAL})",
         "[data](data:text/html;base64,PHNjcmlwdD4=)",
         f'<a href=" javascript:{STEAL}">x</a>',
+        '<a href=" data:text/html,x">x</a> <a href="da&#9;ta:text/html,x">y</a>',
     ]
     outputs = [shows(text_html=SCRIPT + HANDLER + SVG + far), isolated, sized, error, printed(SCRIPT + HANDLER)]
     outputs += [shows(application_javascript=STEAL), shows(**{"image_svg+xml": SVG}), shows(text_latex=SCRIPT)]
@@ -306,8 +307,11 @@ def test_what_can_be_shown_is_without_a_word_of_nbconverts(lab, capsys):
 
 def test_a_measurement_is_a_number_in_a_style_of_its_own(lab):
     html = report_of(lab, good_cells()).html
-    assert '<td><span class="labkit-measured">0.5</span> <span class="labkit-device">6</span></td>' in html
-    assert ".labkit-measured {" in html and ".labkit-device {" in html
+    measured, device = (f'<span class="labkit-{kind}">{{}}</span>'.format for kind in ("measured", "device"))
+    assert f"<td>{measured('0.034')}</td><td>{device('0.7627')}</td>" in html
+    assert f"<td>{measured('0.5')} {device('6')}</td>" in html
+    assert f"took {measured('0.034 s')} &amp; " in html
+    assert re.findall(r"\[[~≈].*?\]", html) == ["[~ 1]"]  # in the source of a cell
 
 
 def test_a_picture_in_an_answer_comes_along_from_the_cell_or_from_a_file(lab, tmp_path):
@@ -400,7 +404,7 @@ def test_no_browser_or_one_that_fails_or_hangs_costs_the_pdf_and_not_the_page(la
     (folder / "sleeper").write_text("#!/bin/sh\nexec sleep 100\n")
     (folder / "sleeper").chmod(0o755)
     monkeypatch.setattr(chromium, "find_chromium", lambda: browser)
-    monkeypatch.setattr(chromium, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(chromium, "TIMEOUT_S", 0.2)
     assert cli.main(["report", "03"]) == 0
     assert [path.name for path in (folder / "runs").iterdir()] == ["report-03.html"]
     assert f"No PDF: {NO_PDF[browser]}" in capsys.readouterr().out

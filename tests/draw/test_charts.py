@@ -55,7 +55,7 @@ BAD = [
     (RESULTS, {"value": "seconds"}, "no column seconds; the table has setting, source, time_s, spread_s"),
     (pd.concat([RESULTS, RESULTS]), {}, "two rows for one bar; expected one row per setting and source"),
     (RESULTS, {"series": None}, "two rows for one bar"),
-    (RESULTS.assign(time_s=[1.0, None, 2.0, 1.0]), {}, "column time_s has entries that are no finite numbers"),
+    (RESULTS.assign(time_s=[1.0, None, 2.0, 1.0]), {}, "column time_s has entries that are not finite numbers"),
     (RESULTS[:0], {}, "the table is empty"),
     (RESULTS.assign(time_s=[1.0, 2.0, 0.0, 1.0]), {"log": True}, "not positive"),
     (ENDS, {"error": ("least", "high")}, "no column least"),

@@ -11,7 +11,7 @@ from labkit.draw.small_svg import small_svg
 from labkit.schedule import one_f_one_b, zero_bubble_h1, zero_bubble_v
 from labkit.simulate import simulate
 
-MOST_BYTES = 100_000
+MAX_BYTES = 100_000
 
 
 def drawn(**bars):
@@ -26,7 +26,7 @@ def test_the_largest_figures_of_the_course_are_small():
     figure = schedules({"ZB-H1": simulate(zero_bubble_h1(4, 8)), "ZB-V": simulate(zero_bubble_v(4, 8))}, row_in=0.3)
     for each in (figure, schedules({"1F1B": simulate(one_f_one_b(8, 16))})):
         (svg,) = [path for path in save(each, "large", alt=ALT).files if path.suffix == ".svg"]
-        assert svg.stat().st_size < MOST_BYTES
+        assert svg.stat().st_size < MAX_BYTES
 
 
 def test_a_hatching_is_cut_to_what_repeats_and_keeps_its_lines():

@@ -28,7 +28,7 @@ from nbval.plugin import coalesce_streams
 
 from labkit.course.notebooks import over_ipc
 
-MOST_TRIALS = 60  # digits tried per text of an output, spread over it
+MAX_TRIALS = 60  # digits tried per text of an output, spread over it
 
 nbval.kernel.KernelManager = lambda **options: over_ipc(KernelManager(**options))
 
@@ -70,7 +70,7 @@ def trials(item: Any) -> Iterator[dict[str, Any]]:
     for holder, key in texts(item.stored, item.parent.skip_compare):
         original = holder[key]
         digits = [i for i, letter in enumerate(original) if letter in "0123456789"]
-        for i in digits[:: len(digits) // MOST_TRIALS + 1]:
+        for i in digits[:: len(digits) // MAX_TRIALS + 1]:
             holder[key] = original[:i] + str((int(original[i]) + 1) % 10) + original[i + 1 :]
             stored = coalesce_streams(copy.deepcopy(item.stored))
             accepted = item.compare_outputs(item.test_outputs, stored)

@@ -30,7 +30,7 @@ from labkit.trace import event_table
 SCHEDULE = gpipe(2, 2)
 EVENTS = simulate(SCHEDULE)
 
-# --- what is no event table -----------------------------------------------------------------------
+# --- tables that are not event tables -------------------------------------------------------------
 
 READERS = {
     "makespan": makespan,

@@ -1,8 +1,8 @@
 // Where things stand in the picture, in pixels: panels, rows, the axis. Pure.
 
 const ROW = 26; // a row's height if there is room
-const LEAST_ROW = 5;
-const MOST_ROWS = 600; // height of all rows together
+const MIN_ROW = 5;
+const MAX_ROWS = 600; // height of all rows together
 const GRID_ROW = 34;
 const TITLE = 24;
 export const TITLE_LOOK = { size: 13, weight: "600" };
@@ -12,7 +12,7 @@ const AXIS = 40;
 export const LINE = 15; // from a line of text to the next
 const BESIDE = 16; // between a title and the facts beside it
 const NAME = { size: 11 }; // how a column's name is written, if there is room
-const LEAST_SIZE = 7;
+const MIN_SIZE = 7;
 
 // Return the place of every panel of a scene, and of the axis, in a picture so wide.
 // widthOf(text, look) is that of a text, as Painter has it.
@@ -23,7 +23,7 @@ export function layOut(scene, width, widthOf) {
   const right = 14 + widest(scene.panels.flatMap((panel) => panel.peaks));
   const isGrid = !scene.axis;
   const rows = scene.panels.reduce((sum, panel) => sum + panel.height, 0);
-  const row = Math.max(LEAST_ROW, Math.min(isGrid ? GRID_ROW : ROW, MOST_ROWS / Math.max(1, rows)));
+  const row = Math.max(MIN_ROW, Math.min(isGrid ? GRID_ROW : ROW, MAX_ROWS / Math.max(1, rows)));
   const plot = Math.max(60, width - gutter - right);
   let y = 0;
   const panels = scene.panels.map((panel) => {
@@ -55,7 +55,7 @@ function nameColumns(columns, unit, widthOf) {
   const apart = Math.min(...columns.slice(1).map(([at], k) => at - columns[k][0])) * unit - 4;
   const texts = columns.map(([at, text]) => [at, wrap(text, apart, (line) => widthOf(line, NAME))]);
   const widest = Math.max(...texts.flatMap(([, lines]) => lines.map((line) => widthOf(line, NAME))));
-  const size = Math.max(LEAST_SIZE, NAME.size * Math.min(1, apart / widest));
+  const size = Math.max(MIN_SIZE, NAME.size * Math.min(1, apart / widest));
   return { texts, size, most: Math.max(...texts.map(([, lines]) => lines.length)) };
 }
 

@@ -10,7 +10,7 @@ import { factsOf, short, wordsOf } from "./pipeline_words.js";
 
 const STYLES = { F: "forward", B: "backward", I: "input_grad", W: "weight_grad" };
 const NEAR = 1e-9; // numbers closer than this are the same
-const MOST_MICRO_BATCHES = 2 ** 14;
+const MAX_MICRO_BATCHES = 2 ** 14;
 
 // Return the pipeline with the times that sliders say, by key; null if it has them already. Times of
 // each rank stay until their slider, which shows rank 0's, moves.
@@ -95,7 +95,7 @@ function panelOf(run, { n, cap }, most, styles, sent) {
       height: ops.map(() => bars.height[0]),
       style: ops.map(({ kind }) => styles.findIndex(({ name }) => name === STYLES[kind])),
       chunk: ops.map(({ chunk }) => chunk),
-      same: ops.map(({ kind, stage, microBatch }) => 2 * (MOST_MICRO_BATCHES * stage + microBatch) + (kind !== "F")),
+      same: ops.map(({ kind, stage, microBatch }) => 2 * (MAX_MICRO_BATCHES * stage + microBatch) + (kind !== "F")),
     },
     of_ops: true,
     explains: sent.explains,

@@ -1,8 +1,8 @@
 // Where stepping stops: by clock or by event, forwards, back, and playing. Pure.
 
 const MOVE_MS = 250; // from a step to the next
-const LONGEST_MS = 700; // between two steps while playing
-const SHORTEST_MS = 40;
+const MAX_MS = 700; // between two steps while playing
+const MIN_MS = 40;
 const WHOLE_MS = 30000; // a long schedule plays within about this
 
 export class Playback {
@@ -32,7 +32,7 @@ export class Playback {
   }
 
   get intervalMs() {
-    return Math.max(SHORTEST_MS, Math.min(LONGEST_MS, WHOLE_MS / Math.max(1, this.positions.length)));
+    return Math.max(MIN_MS, Math.min(MAX_MS, WHOLE_MS / Math.max(1, this.positions.length)));
   }
 
   // One step on, 1, or back, -1: from the first to where it is off, if there is such a place, and

@@ -14,7 +14,7 @@ import { Viewport } from "./viewport.js";
 
 const SLACK = 3; // px beside a bar that still hit it
 const ZOOM = 1.4;
-const MOST_FRAMES_WITHOUT = 120; // so often a picture without room is tried again
+const MAX_FRAMES_WITHOUT = 120; // so often a picture without room is tried again
 const STILL = matchMedia("(prefers-reduced-motion: reduce)");
 
 export class TimelineView {
@@ -79,7 +79,7 @@ export class TimelineView {
     this.waiting ??= requestAnimationFrame((now) => {
       this.waiting = null;
       const width = Math.floor(this.stage.clientWidth);
-      if (!width && this.framesWithout++ < MOST_FRAMES_WITHOUT) this.draw();
+      if (!width && this.framesWithout++ < MAX_FRAMES_WITHOUT) this.draw();
       if (!width) return; // folded away, or for a frame or two while JupyterLab changes its theme
       this.framesWithout = 0;
       const { scene, viewport, playback, hovered, pinned, showCritical } = this;

@@ -1,6 +1,6 @@
 // Which part of the time axis is in sight: zoom, pan, ticks. Pure: no page, no canvas.
 
-const MOST_ZOOM = 1e5; // how many times the whole axis may be magnified
+const MAX_ZOOM = 1e5; // how many times the whole axis may be magnified
 
 export class Viewport {
   // extent: [first, last] of the axis, in its own unit; all of it is in sight at first.
@@ -24,7 +24,7 @@ export class Viewport {
   // Magnify by factor around x, which stays where it is.
   zoom(factor, x) {
     const whole = this.extent[1] - this.extent[0];
-    const span = Math.min(whole, Math.max(whole / MOST_ZOOM, this.span / factor));
+    const span = Math.min(whole, Math.max(whole / MAX_ZOOM, this.span / factor));
     const share = this.span > 0 ? (x - this.range[0]) / this.span : 0.5;
     this.moveTo(x - share * span, span);
   }

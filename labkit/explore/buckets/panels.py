@@ -19,7 +19,7 @@ SIZE_AXIS = TimeAxis("MiB of gradients, in the order of sending", "MiB", 1 / MIB
 # One colour for every fourth bucket: neighbours always differ.
 BUCKET_NAMES = tuple(f"buckets {k}, {k + 4}, {k + 8} …" for k in range(4))
 _HEIGHT, _TOP = 0.86, 0.07
-_LEAST_ROW, _MOST_WAITING = 0.5, 3.0  # of a bucket that waits, and of all of them, in rows
+_MIN_ROW, _MAX_WAITING = 0.5, 3.0  # of a bucket that waits, and of all of them, in rows
 _SEEN = 1 / 500  # of a pass: a shorter wait is not drawn
 
 
@@ -132,7 +132,7 @@ def _pass_bars(one: Reduction, time: TimeAxis) -> tuple[list[_PassBar], float]:
         bars.append(_PassBar(wait, len(bars) + len(waits) + len(one.buckets), said(_exposed_sentence)))
     filled_by = [max(map(one.order.index, bucket)) for bucket in one.buckets]  # by which bar
     rows, n_rows = stack(*np.array([*waits.values()]).T) if waits else (np.zeros(0, dtype=int), 0)
-    waiting = min(max(1.0, _LEAST_ROW * n_rows), _MOST_WAITING) if waits else 0.0
+    waiting = min(max(1.0, _MIN_ROW * n_rows), _MAX_WAITING) if waits else 0.0
     for row, (k, span) in zip(rows, waits.items(), strict=True):
         top, height = 1 + waiting / n_rows * (row + _TOP), waiting / n_rows * _HEIGHT
         bars.append(_PassBar(_bar(*span, top, k, height, name="queued"), filled_by[k], said(_waiting_sentence, k)))

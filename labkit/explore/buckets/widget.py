@@ -25,7 +25,7 @@ from labkit.explore.static_fallback import StaticForm
 from labkit.explore.timeline import Timeline
 
 CAPS_MB = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 20, 25, 35, 50, 75, 100, 200, 500)
-MOST_RANKS = 64
+MAX_RANKS = 64
 DEFAULT_LINK = Link(20e-6, 12.5e9)  # 100 Gbit/s
 _OWN = "own"  # the reader's model
 _AS_OTHERS = 0.0  # MiB: the first bucket is as large as the others
@@ -84,7 +84,7 @@ class BucketExplorer(Explorer):
         self._models = {name: predicted_gradients(name) for name in MODELS}
         if isinstance(model, Gradients):
             self._models[_OWN], model = model, _OWN
-        most, backwards_ms = max(MOST_RANKS, world_size), [1000 * each.backward_s for each in self._models.values()]
+        most, backwards_ms = max(MAX_RANKS, world_size), [1000 * each.backward_s for each in self._models.values()]
         backward_ms = 1000 * (backward_s or self._models[model].backward_s)
         names = [(each.model, name) for name, each in self._models.items()]
         self.model = ipywidgets.Dropdown(options=names, value=model, description="model", **_LOOK)

@@ -13,7 +13,7 @@ from labkit.explore.grids.rings import check_ranks
 from labkit.explore.grids.tagged_tensor import parts_in
 from labkit.explore.rank_run import run_on_ranks
 
-MOST_RANKS = 8
+MAX_RANKS = 8
 SEVEN = {
     "broadcast": "Rank 0 gives a copy of its tensor to every rank.",
     "scatter": "Rank 0 cuts its tensor into parts, and each rank gets one.",
@@ -36,7 +36,7 @@ def seen_collectives(world_size: int = 4) -> dict[str, Panel]:
     """
     from labkit.explore.grids.collectives_rank import observe_collectives
 
-    check_ranks(world_size, MOST_RANKS)
+    check_ranks(world_size, MAX_RANKS)
     seen = run_on_ranks(observe_collectives, [*SEVEN], world_size=world_size).values
     return {name: _panel(name, [rank[name] for rank in seen]) for name in SEVEN}
 

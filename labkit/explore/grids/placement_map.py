@@ -16,7 +16,7 @@ from labkit.draw.panel import BAR_COLUMNS, Label, Mark, Panel, TimeAxis
 from labkit.explore.grids.rings import digits, in_units
 
 KINDS = {"weights": memory.WEIGHT_BYTES, "gradients": memory.GRADIENT_BYTES, "optimizer state": memory.ADAM_BYTES}
-N_STAGES, MOST_RANKS = 2, 4
+N_STAGES, MAX_RANKS = 2, 4
 
 
 class Setting(NamedTuple):

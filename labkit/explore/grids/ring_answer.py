@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from labkit.base.measurement_html import Lines
 from labkit.base.texts import listed
-from labkit.explore.grids.ring_panel import MOST_NAMED, ranks_in, ring_cells, step_titles
+from labkit.explore.grids.ring_panel import MAX_NAMED, ranks_in, ring_cells, step_titles
 from labkit.explore.grids.rings import RingTrace, simulate_ring
 
 if TYPE_CHECKING:
@@ -90,8 +90,8 @@ class RingAnswer(Lines):
 def _read(text: str) -> dict[Place, str]:
     """Return the cells. Raises ValueError for a text of another shape."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#")]
-    if not lines or not 2 <= (n := lines[0].count("|") + 1) <= MOST_NAMED:
-        raise ValueError(f"fill_ring: expected the cells of 2 to {MOST_NAMED} ranks in a line, with a | between ranks")
+    if not lines or not 2 <= (n := lines[0].count("|") + 1) <= MAX_NAMED:
+        raise ValueError(f"fill_ring: expected the cells of 2 to {MAX_NAMED} ranks in a line, with a | between ranks")
     names = ["before", *(f"step {step}" for step in range(1, 2 * n - 1))]
     if len(lines) != len(names):
         raise ValueError(f"fill_ring: {len(lines)} lines for {n} ranks, expected {len(names)}: {', '.join(names)}")

@@ -10,7 +10,7 @@ from labkit.draw.cells import Cell, Look, cell_panel, cells_of
 from labkit.draw.panel import LINK_COLUMNS, Panel
 from labkit.explore.grids.rings import ALGORITHMS, RingTrace, in_units, least_tensors, simulate_ring
 
-MOST_NAMED = 4  # with more ranks a cell has their number instead of their names
+MAX_NAMED = 4  # with more ranks a cell has their number instead of their names
 APART = 0.3  # of a cell, between the chunks and the bytes beside them
 
 
@@ -57,7 +57,7 @@ def ring_cells(trace: RingTrace) -> list[Cell]:
             name, label, words = "whole sum", "Σ", f"the whole sum, of all {n} ranks"
         else:
             shade = n - 1 - len(ranks)
-            label = " ".join(map(str, ranks)) if n <= MOST_NAMED else str(len(ranks))
+            label = " ".join(map(str, ranks)) if n <= MAX_NAMED else str(len(ranks))
             words = f"the sum of ranks {listed(ranks)}" if len(ranks) > 1 else f"the part of rank {ranks[0]} alone"
             if ranks == [rank]:
                 name, shade = "own part", 0

@@ -16,7 +16,7 @@ import numpy as np
 
 from labkit.base.checks import check_number, is_whole
 
-MOST_RANKS = 16
+MAX_RANKS = 16
 Row = tuple[int, int, int, int, int]  # step, source, target, chunk, and a bit for each rank whose part is in it
 
 
@@ -119,7 +119,7 @@ def simulate_ring(name: str, n: int) -> RingTrace:
     return RingTrace(name, n, states, messages_of(rows), out, into)
 
 
-def check_ranks(n: int, most: int = MOST_RANKS) -> None:
+def check_ranks(n: int, most: int = MAX_RANKS) -> None:
     """Raise TypeError or ValueError unless ``n`` ranks can be shown."""
     check_number("world_size", n, lambda n: is_whole(n) and 2 <= n <= most, f"a whole number of ranks, 2 to {most}")
 

@@ -22,9 +22,9 @@ from labkit.explore.grids import placement_map as placement
 from labkit.explore.grids import rings
 from labkit.explore.grids.collectives import SEVEN, seen_collectives
 from labkit.explore.grids.placement_map import SETTINGS, kept_of_size
-from labkit.explore.grids.ring_panel import MOST_NAMED, ring_panel, step_titles, verdict
+from labkit.explore.grids.ring_panel import MAX_NAMED, ring_panel, step_titles, verdict
 from labkit.explore.grids.ring_recording import YOURS, RingError, record_ring
-from labkit.explore.grids.rings import ALGORITHMS, MOST_RANKS, RingTrace, in_units, simulate_ring
+from labkit.explore.grids.rings import ALGORITHMS, MAX_RANKS, RingTrace, in_units, simulate_ring
 from labkit.explore.rank_run import run_on_ranks
 from labkit.explore.static_fallback import StaticForm
 from labkit.explore.timeline import Timeline
@@ -116,7 +116,7 @@ NOTHING = "nothing"
 _NOTE = "An arrow: what is sent next. A cell names the ranks whose parts are added up in it; Σ is the sum of all."
 _NOTE_OF_MANY = "An arrow: what is sent next. A cell has the number of ranks whose parts are added up in it; Σ is all."
 # For so many ranks: grids in a line, and those of either algorithm.
-_PRINTED = {3: (5, 5, 5), 5: (4, 8, 4), 8: (3, 6, 3), MOST_RANKS: (2, 4, 2)}
+_PRINTED = {3: (5, 5, 5), 5: (4, 8, 4), 8: (3, 6, 3), MAX_RANKS: (2, 4, 2)}
 
 
 def ring_explorer(world_size: int = 4) -> GridExplorer:
@@ -130,7 +130,7 @@ def ring_explorer(world_size: int = 4) -> GridExplorer:
     Raises TypeError or ValueError for fewer than 2 or more than 16 ranks.
     """
     rings.check_ranks(world_size)
-    ranks = IntSlider(world_size, min=2, max=MOST_RANKS, description="ranks")
+    ranks = IntSlider(world_size, min=2, max=MAX_RANKS, description="ranks")
     size = Dropdown(options=SIZES, value=SIZES["1 MiB"], description="tensor")
     way = Dropdown(options=list(ALGORITHMS), description="way")
     beside = Dropdown(options=[NOTHING, *ALGORITHMS], value="parameter server", description="beside it")
@@ -152,7 +152,7 @@ def ring_view(recorded: RingTrace | None, ranks: int, size: int, way: str, besid
         f"Grids of {ranks} ranks by {ranks} chunks, step by step: {' and '.join(trace.name for trace in chosen)}. "
         f"Each cell tells whose parts are added up in it; in the end each should be the sum of all. {facts}."
     )
-    note = _NOTE if ranks <= MOST_NAMED else _NOTE_OF_MANY
+    note = _NOTE if ranks <= MAX_NAMED else _NOTE_OF_MANY
 
     across, *most = next(printed for n, printed in _PRINTED.items() if ranks <= n)
     places = list[GridStep | None]()
@@ -283,7 +283,7 @@ def kept_in_ranks() -> list[placement.Kept]:
     """
     from labkit.explore.grids.placement_rank import weigh
 
-    seen = run_on_ranks(weigh, world_size=placement.MOST_RANKS, tasks=["pipe.5"], backend="gloo").values
+    seen = run_on_ranks(weigh, world_size=placement.MAX_RANKS, tasks=["pipe.5"], backend="gloo").values
     return sorted(itertools.chain(*seen), key=lambda each: each[:2])
 
 

@@ -13,7 +13,7 @@ from labkit.explore.schedules.state import SCHEDULES, Choice, State
 from labkit.explore.schedules.values import n_micro_of, timed_schedule
 from labkit.schedule import EVENT_NAMES, Schedule
 
-MOST_RANKS, MOST_MICRO, MOST_CHUNKS = 8, 16, 4  # of the schedules in a file
+MAX_RANKS, MAX_MICRO, MAX_CHUNKS = 8, 16, 4  # of the schedules in a file
 
 
 def pipeline_message(state: State, schedules: Iterable[Schedule]) -> dict[str, Any]:
@@ -25,17 +25,17 @@ def pipeline_message(state: State, schedules: Iterable[Schedule]) -> dict[str, A
 def schedule_library(state: State) -> dict[str, Any]:
     """Return the orders of all schedules, by name and by ``n,m``, and how their bars look.
 
-    They are those up to MOST_RANKS and MOST_MICRO; if ``state`` has more, those of its size alone.
+    They are those up to MAX_RANKS and MAX_MICRO; if ``state`` has more, those of its size alone.
     """
     n, m = state.n_ranks, n_micro_of(state)
-    is_small = n <= MOST_RANKS and m <= MOST_MICRO
-    ranks, micros = (range(1, MOST_RANKS + 1), range(1, MOST_MICRO + 1)) if is_small else ([n], [m])
-    choices = [Choice(name) for name in SCHEDULES] + [Choice("interleaved", v) for v in range(3, MOST_CHUNKS + 1)]
+    is_small = n <= MAX_RANKS and m <= MAX_MICRO
+    ranks, micros = (range(1, MAX_RANKS + 1), range(1, MAX_MICRO + 1)) if is_small else ([n], [m])
+    choices = [Choice(name) for name in SCHEDULES] + [Choice("interleaved", v) for v in range(3, MAX_CHUNKS + 1)]
     orders: dict[str, dict[str, str]] = {}
     for choice in dict.fromkeys([*choices, *state.choices]):
         for size in (State(choice, n_ranks=n, n_micro=m) for n in ranks for m in micros):
             if n_micro_of(size) == size.n_micro:
                 schedule = timed_schedule(size, choice).schedule
                 orders.setdefault(schedule.name, {})[f"{size.n_ranks},{size.n_micro}"] = schedule.to_csv()
-    shades = [styles_message(EVENT_NAMES.values(), 1 + chunk) for chunk in range(MOST_CHUNKS)]
+    shades = [styles_message(EVENT_NAMES.values(), 1 + chunk) for chunk in range(MAX_CHUNKS)]
     return {"orders": orders, "shades": shades}
