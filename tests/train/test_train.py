@@ -251,6 +251,13 @@ def test_own_processes_and_torchrun_train_the_same(
     }
 
 
+@needs_answers
+def test_ranks_of_a_group_that_is_up_train_in_it_by_the_same_flags(tmp_path: Path) -> None:
+    launch(train.main, ["translate", *SMALL, "--epochs", "1", "--out", str(tmp_path)])
+    merged = json.loads((tmp_path / "merged.json").read_text())
+    assert merged["world_size"] == 2 and merged["samples_per_epoch"] == [120]
+
+
 # --- a loss that is no number ---------------------------------------------------------------------
 
 
