@@ -76,7 +76,7 @@ def submit(request: Request, say: Callable[[str], None] = print) -> bool:
         _add_notebooks(archive, request)
         say("4/7 figures and runs")
         _add_own_files(archive, edition, request.tasks)
-        layout.add(archive, edition)
+        layout.add(archive)
         say("5/7 report")
         _add_report(archive, scratch, request)
         archive.warnings += _of_the_folder(archive, edition, {request.out.absolute(), scratch})

@@ -17,7 +17,6 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
-from train_commands import free_port
 
 from labkit import cli
 from labkit.course import archive, grading, regions, report, student, submission
@@ -270,37 +269,6 @@ def test_a_file_that_is_no_python_is_packed_and_the_other_ones_regions_too(conte
     assert {n for n in made.files if n.startswith("regions/")} == {f"regions/pipe.{i}.py" for i in range(1, 6)}
 
 
-def test_figures_of_an_assignment_are_drawn_from_its_runs_alone_and_missing_ones_name_their_command(lab, monkeypatch):
-    monkeypatch.setattr(Edition, "names", lambda self: [])
-    _, manifest = packed(lab, layout="11-868")
-    assert sum("Make it: python -m labkit.train translate" in line for line in manifest["warnings"]) == 4
-    means = {"mean": 2.0, "std": 0.1, "per_epoch": [2.0, 2.0]}
-    for n in (1, 2):
-        (folder := lab / f"runs/{n}").mkdir(parents=True)
-        merged = {"config": {"seed": 0, "mode": "data_parallel"}, "world_size": n, "devices": ["cpu"] * n}
-        merged |= {"training_time_s": means, "tokens_per_s": means, "training_loss": [1.0]}
-        (folder / "merged.json").write_text(json.dumps(merged))
-        (folder / "model0_gradients.pth").write_bytes(b"tensors")
-    members, manifest = packed(lab, layout="11-868")
-    names = {name.removeprefix("submit_figures/") for name in members.namelist() if name.startswith("submit_fig")}
-    assert {
-        "1.3_training_time.png",
-        "1.3_tokens_per_second.png",
-        "1.3_two_devices.json",
-        "model0_gradients.pth",
-    } <= names
-    assert not any(name.startswith("2.3") for name in names)
-
-
-def test_the_report_of_cos598d_has_the_runs_numbers_and_names_those_that_are_missing(lab):
-    (folder := lab / "runs/ddp").mkdir(parents=True)
-    merged = {"config": {"seed": 0, "sync": "ddp"}, "world_size": 2, "devices": ["cpu", "cpu"], "backend": "gloo"}
-    (folder / "merged.json").write_text(json.dumps(merged | {"accuracy": [0.5, 0.625], "seconds_per_iteration": 0.25}))
-    lines = submission.assignments.report_of_glue(lab).splitlines()
-    assert any("ddp" in line and "0.5000, 0.6250" in line and "0.25" in line for line in lines)
-    assert sum("not run: `python -m labkit.train glue --sync" in line for line in lines) == 3
-
-
 def test_without_its_cells_a_report_has_the_questions(tmp_path):
     texts = {"question": "Why?", "answer": "So."}
     cells = [new_markdown_cell(text, metadata={"tags": [tag]}) for tag, text in texts.items()]
@@ -410,22 +378,3 @@ def test_what_a_student_submits_is_checked_from_the_archive_as_before_it_was_pac
     assert {*manifest["sha256"]} == {*members.namelist()} - {"manifest.json"}
     graded = labkit(ROOT, "check", "--from", str(edition / "labkit/mine.zip"), "dp.1", "pipe.2")
     assert [line for line in graded.stdout.splitlines() if line.startswith(("dp.1 ", "pipe.2 "))] == rows
-
-
-@pytest.mark.slow
-@in_the_marked_source
-def test_each_task_of_cos598d_trains_by_itself(edition, tmp_path):
-    shutil.copy(ROOT / "labkit/dp.py", edition / "labkit/dp.py")
-    made = archive.Archive(edition)
-    submission.assignments.LAYOUTS["cos598d"].add(made, Edition(edition))
-    made.files = {name: content for name, content in made.files.items() if name.startswith("task2a/")}
-    flags = "--data-dir shipped --model= --limit 16 --limit-eval 8 --epochs 1 --iterations 1 --batch-size 8"
-    made.write(tmp_path / "x.zip")
-    with zipfile.ZipFile(tmp_path / "x.zip") as members:
-        members.extractall(tmp_path / "there")
-    flags += f" --master_ip 127.0.0.1 --master_port {free_port()} --world_size 1 --local_rank 0"
-    command = [sys.executable, "run_glue.py", *flags.split()]
-    alone = os.environ | {"PYTHONPATH": ""}
-    ended = subprocess.run(command, cwd=tmp_path / "there/task2a", capture_output=True, text=True, env=alone)
-    assert ended.returncode == 0, ended.stderr
-    assert "sync gather_scatter" in ended.stdout
