@@ -20,6 +20,8 @@ from importlib.util import decode_source
 from pathlib import Path
 from typing import Any
 
+import labkit
+
 TASKS = {
     "dp.1": "Partition, DataPartitioner, partition_dataset",
     "dp.2": "setup, run_processes",
@@ -54,7 +56,7 @@ FUNCTIONS = {
 # By a guess's name, what returns that it is missing, or None. Asking for a guess adds it here.
 GUESSES: dict[str, Callable[[], str | None]] = {}
 
-_PACKAGE = Path(__file__).parent
+_PACKAGE = Path(labkit.__path__[0])  # in an unpacked submission the folder of its own dp.py and pipe.py
 
 
 class TodoError(NotImplementedError):
