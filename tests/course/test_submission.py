@@ -229,7 +229,7 @@ def test_what_is_left_to_do_is_said_in_a_line_each_and_the_last_line_says_what_i
         "labkit/pipe.py, line ",
         "01 has cells that waited for pipe.2, which you have done since: run it again",
         "01 waits for your guesses: how",
-        "02_b.ipynb is no",
+        "02_b.ipynb cannot be read as a notebook",
         "you have not run 08; it needs pipe.2 and your guesses",
         "figures/model.bin is left out: it has 10 MB, more than 10",
     ]
