@@ -77,6 +77,8 @@ def failed_claims(grades: Sequence[Grade], points: Points) -> Iterator[FailedCla
         results = [grade.result(task) for grade in read]
         failed = Counter(text for result in results for text, mark, _ in result.claims if mark == "✗")
         held = Counter(text for result in results for text in held_claims(result))
-        for text, n in failed.most_common():
-            known = text in claims_of(task)
-            yield FailedClaim(task, text, n, len(read) - n - held[text] if known else 0)
+        texts = claims_of(task)
+        for text, n in sorted(
+            failed.items(), key=lambda claim: (-claim[1], claim[0] in texts and texts.index(claim[0]))
+        ):
+            yield FailedClaim(task, text, n, len(read) - n - held[text] if text in texts else 0)

@@ -161,7 +161,7 @@ class Judge(contextlib.AbstractContextManager["Judge"]):
             raise RuntimeError(f"the process that judges did not start{reason}") from None
 
     def ask(self, lab: Path, task: str) -> dict[str, Any] | str:
-        """Return what is found of a task in a copy; or why nothing is, once the process has ended."""
+        """Return what is found of a task in a copy, or why nothing is, the process having ended."""
         try:
             self._connection.send_bytes(json.dumps([str(lab), task]).encode())
             found: dict[str, Any] = json.loads(self._receive(self.limit_s))

@@ -185,7 +185,6 @@ def test_a_notebook_without_outputs_is_copied_to_the_byte(repository):
 WRITTEN_BY_NOTEBOOKS = [
     "figures/pp_training_time.png",
     ".labkit/guesses.json",
-    ".labkit/hints.json",
     "runs/report-03.html",
     "notebooks/.ipynb_checkpoints/01_shards-checkpoint.ipynb",
     "labkit/__pycache__/dp.cpython-311.pyc",

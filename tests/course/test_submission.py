@@ -16,7 +16,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from labkit import cli
-from labkit.course import archive, assignments, grading, student, submission
+from labkit.course import archive, grading, student, submission
 from labkit.course.archive import STUDENT_FILES, read_submission
 from labkit.course.judge import TaskResult
 from labkit.course.student import write_student_edition
@@ -229,7 +229,7 @@ def test_what_is_left_to_do_is_said_in_a_line_each_and_the_last_line_says_what_i
         "labkit/pipe.py, line ",
         "01 has cells that waited for pipe.2, which you have done since: run it again",
         "01 waits for your guesses: how",
-        "02_b.ipynb is no",
+        "02_b.ipynb cannot be read as a notebook",
         "you have not run 08; it needs pipe.2 and your guesses",
         "figures/model.bin is left out: it has 10 MB, more than 10",
     ]
@@ -334,39 +334,6 @@ def test_an_archives_layout_has_its_rules(tmp_path):
     members = {"labkit/pipe.py": "import itertools", "manifest.json": '{"layout": "11-868"}'}
     (remark,) = grading.broken_rules(read_submission(zipped(tmp_path / "x.zip", members)))
     assert "itertools is not allowed" in remark
-
-
-# --- an assignment's figures and report -----------------------------------------------------------
-
-
-def test_figures_of_an_assignment_are_drawn_from_its_runs_alone_and_missing_ones_name_their_command(lab, capsys):
-    lines = submitted(lab, capsys, layout="11-868")[1]
-    assert sum("Make it: python -m labkit.train translate" in line for line in lines) == 4
-    means = {"mean": 2.0, "std": 0.1, "per_epoch": [2.0, 2.0]}
-    for n in (1, 2):
-        (folder := lab / f"runs/{n}").mkdir(parents=True)
-        merged = {"config": {"seed": 0, "mode": "data_parallel"}, "world_size": n, "devices": ["cpu"] * n}
-        merged |= {"training_time_s": means, "tokens_per_s": means, "training_loss": [1.0]}
-        (folder / "merged.json").write_text(json.dumps(merged))
-        (folder / "model0_gradients.pth").write_bytes(b"tensors")
-    members = submitted(lab, capsys, layout="11-868")[2]
-    names = {name.removeprefix("submit_figures/") for name in members.namelist() if name.startswith("submit_fig")}
-    assert {
-        "1.3_training_time.png",
-        "1.3_tokens_per_second.png",
-        "1.3_two_devices.json",
-        "model0_gradients.pth",
-    } <= names
-    assert not any(name.startswith("2.3") for name in names)
-
-
-def test_the_report_of_cos598d_has_the_runs_numbers_and_names_those_that_are_missing(lab):
-    (folder := lab / "runs/ddp").mkdir(parents=True)
-    merged = {"config": {"seed": 0, "sync": "ddp"}, "world_size": 2, "devices": ["cpu", "cpu"], "backend": "gloo"}
-    (folder / "merged.json").write_text(json.dumps(merged | {"accuracy": [0.5, 0.625], "seconds_per_iteration": 0.25}))
-    lines = assignments.report_of_glue(lab).splitlines()
-    assert any("ddp" in line and "0.5000, 0.6250" in line and "0.25" in line for line in lines)
-    assert sum("not run: `python -m labkit.train glue --sync" in line for line in lines) == 3
 
 
 # --- as a student does it -------------------------------------------------------------------------
