@@ -10,8 +10,8 @@ from typing import Any
 
 from labkit.launch import BACKENDS, RankError, launch
 from labkit.todo import missing
-from labkit.train import digits_task, glue_task, translation_task
-from labkit.train.rank_start import ByHand, joined, process, read_on_rank_0, recorded_on_all, start_of
+from labkit.train import digits_task, glue_task, trainer, translation_task
+from labkit.train.rank_start import ByHand, Start, joined, process, read_on_rank_0, recorded_on_all, start_of
 from labkit.train.training_task import TrainingTask, type_of
 
 TASKS = (translation_task.TASK, glue_task.TASK, digits_task.TASK)
@@ -42,14 +42,29 @@ def with_hyphens(argv: Sequence[str]) -> list[str]:
     ]
 
 
+def check_flags(argv: Sequence[str]) -> None:
+    """End this process with status 2 and the reason unless ``main(argv)`` can start."""
+    args = parser().parse_args(with_hyphens(argv))
+    try:
+        configure(args.task, args)
+    except BAD_INPUT as error:
+        args.parser.error(str(error))
+
+
+def configure(task: TrainingTask, args: argparse.Namespace) -> tuple[Any, Start]:
+    """Return the task's config, and how the ranks start. Raises one of BAD_INPUT."""
+    task.complete(args)
+    by_hand = None if args.rank is None else ByHand(args.rank, 0, args.master_ip, args.master_port)
+    start = start_of(args.world_size, args.default_world_size, by_hand)
+    config = task.config(**{each.name: getattr(args, each.name) for each in fields(task.config)})
+    task.check(config, args, start)
+    return config, start
+
+
 def run_task(task: TrainingTask, parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     """Train as the flags say: start ranks, or be the one that this process is."""
     try:
-        task.complete(args)
-        by_hand = None if args.rank is None else ByHand(args.rank, 0, args.master_ip, args.master_port)
-        start = start_of(args.world_size, args.default_world_size, by_hand)
-        config = task.config(**{each.name: getattr(args, each.name) for each in fields(task.config)})
-        task.check(config, args, start)
+        config, start = configure(task, args)
         data = task.load(config) if start.reads else None
     except BAD_INPUT as error:
         parser.error(str(error))
@@ -65,6 +80,9 @@ def run_task(task: TrainingTask, parser: argparse.ArgumentParser, args: argparse
             parser.error(str(error))
         if task.finish:
             task.finish(run.values, run.events, args)
+        return
+    if start.joined:
+        _run_as_rank(task, config, data, args, trainer.device())
         return
     if start.by_hand:
         print(f"rank {args.rank} of {start.world_size}, {process()}: waiting until all are there", flush=True)

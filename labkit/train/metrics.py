@@ -67,14 +67,14 @@ class RankResult(TrainingResult):
 
     ``samples`` are a few test sentences: ``source``, ``reference`` and ``translation``.
     ``gradients`` holds those of the first batch if they were asked for: ``local`` (before
-    averaging) and ``averaged``, a list of tensors each; in a pipeline those of this rank's stages.
+    averaging) and ``averaged``, tensors by parameter name; in a pipeline those of its stages.
     ``layout`` says in a line how the training was shared out.
     """
 
     epochs: list[EpochMetrics]
     bleu: float | None
     samples: list[dict[str, str]]
-    gradients: dict[str, list[torch.Tensor]] | None = field(default=None, repr=False)
+    gradients: dict[str, dict[str, torch.Tensor]] | None = field(default=None, repr=False)
     layout: str = ""
 
     def summary(self) -> dict[str, Any]:
@@ -144,9 +144,9 @@ def _spread(per_epoch: list[float], dropped: int) -> dict[str, Any]:
 def save(results: Sequence[RankResult], events: pd.DataFrame, folder: str | os.PathLike[str]) -> dict[str, Any]:
     """Write ``merged.json``, ``rank0.json`` …, ``events.csv`` and gradients, where there are any.
 
-    ``model0_gradients.pth`` is a list of tensors, rank 0's gradients after averaging, in the order
-    of the model's parameters; ``model0_local_gradients.pth`` those before. A rank of a pipeline has
-    those of its own stages. Gives the merged result.
+    ``model0_gradients.pth`` has rank 0's gradients after averaging, tensors by parameter name;
+    ``model0_local_gradients.pth`` those before. A rank of a pipeline has those of its own stages.
+    Gives the merged result.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

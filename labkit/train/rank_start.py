@@ -71,26 +71,30 @@ def under_torchrun() -> bool:
 
 
 class Start(NamedTuple):
-    """Who starts the ``world_size`` ranks: a hand, torchrun, or, if neither, this process."""
+    """Who starts the ``world_size`` ranks: a hand, torchrun, or, if neither, this process.
+
+    If ``joined``, they have started, and this process is one of the group's.
+    """
 
     world_size: int
     by_hand: ByHand | None = None
     torchrun: bool = False
+    joined: bool = False
 
     @property
     def here(self) -> bool:
         """Whether this process starts the ranks."""
-        return not (self.by_hand or self.torchrun)
+        return not (self.by_hand or self.torchrun or self.joined)
 
     @property
     def reads(self) -> bool:
         """Whether this process reads the data, before ranks meet: bad data then stop it at once."""
-        rank = int(os.environ["RANK"]) if self.torchrun else self.by_hand.rank if self.by_hand else 0
+        rank = int(os.environ["RANK"]) if self.torchrun else self.by_hand.rank if self.by_hand else trainer.world().rank
         return rank == 0
 
 
 def start_of(world_size: int | None, default: int, by_hand: ByHand | None = None) -> Start:
-    """Return how the ranks start, by what flags and torchrun say.
+    """Return how the ranks start, by what flags and torchrun say, unless this is a rank already.
 
     ``world_size`` is None, which stands for torchrun's or for ``default``, unless a flag gives it.
     ``by_hand`` is what this process is told if somebody starts it; its world size does not count.
@@ -98,6 +102,8 @@ def start_of(world_size: int | None, default: int, by_hand: ByHand | None = None
     Raises ValueError for a rank outside the world, a world that torchrun did not start, a host
     without an address, and no port.
     """
+    if dist.is_initialized():
+        return Start(trainer.world().size, joined=True)
     torchrun = under_torchrun()
     if torchrun and by_hand:
         raise ValueError("torchrun tells each process its rank: leave out the flag for it, or torchrun")

@@ -100,7 +100,8 @@ def test_one_process_with_three_devices_trains_as_with_one(mode: str, alone: met
     assert result.device == "cpu:0, cpu:1, cpu:2" and f"{mode}: 3 virtual devices in one process" in result.layout
     assert result.epochs[0].tokens == alone.epochs[0].tokens
     assert result.gradients and alone.gradients
-    for ours, expected in zip(result.gradients["averaged"], alone.gradients["averaged"], strict=True):
+    averaged = (each.gradients["averaged"].values() for each in (result, alone))
+    for ours, expected in zip(*averaged, strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-6)
 
 
@@ -109,13 +110,13 @@ def test_one_process_with_three_devices_trains_as_with_one(mode: str, alone: met
 def test_each_rank_keeps_the_gradients_of_its_own_stages(mode: str, trained: Any, alone: metrics.RankResult) -> None:
     gpt2 = models.gpt2("nano", n_layer=4, vocab_size=12, n_positions=32)
     assert alone.gradients
-    whole = dict(zip(map(id, gpt2.parameters()), alone.gradients["averaged"], strict=True))
+    whole = dict(zip(map(id, gpt2.parameters()), alone.gradients["averaged"].values(), strict=True))
     schedule = modes.schedule_for_mode(mode, RANKS[mode], 4, 2)
     stages = models.stages(gpt2, schedule.n_stages)
     for result, ops in zip(trained(mode).values, schedule.ops, strict=True):
         own = [stages[number] for number in sorted({op.stage for op in ops})]
         expected = [whole[id(parameter)] for parameter in torch.nn.ModuleList(own).parameters()]
-        for ours, theirs in zip(result.gradients["averaged"], expected, strict=True):
+        for ours, theirs in zip(result.gradients["averaged"].values(), expected, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
