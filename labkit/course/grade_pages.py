@@ -61,7 +61,7 @@ def as_csv(grades: Sequence[Grade], points: Points) -> str:
             rows.writerow(
                 [grade.name, task, grade.points(task, points), of, claims, result.seconds, result.first_finding]
             )
-        late = f"{days} days late" if (days := late_days(grade.packed, points)) else ""
+        late = f"{days} day{'s' * (days > 1)} late" if (days := late_days(grade.packed, points)) else ""
         total = [grade.total(points), sum(points.of.values()), "", round(seconds, 2), grade.error or late]
         rows.writerow([grade.name, TOTAL, *total])
     return text.getvalue()
