@@ -43,10 +43,10 @@ class Archive:
         if file.is_file() and self._fits(name, file.stat().st_size):
             self.files[name] = file.read_bytes()
 
-    def add_folder(self, folder: Path, *patterns: str) -> None:
-        """Add the files of a folder of the lab, however deep, that fit one of ``patterns``."""
+    def add_files(self, *patterns: str) -> None:
+        """Add the files of the lab that fit one of ``patterns``, such as ``runs/**/*.json``."""
         for pattern in patterns:
-            for file in sorted(folder.rglob(pattern)):
+            for file in sorted(self.lab.glob(pattern)):
                 if not NOT_OURS.intersection(file.relative_to(self.lab).parts):
                     self.add_file(file)
 

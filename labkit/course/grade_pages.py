@@ -50,20 +50,18 @@ def write_pages(folder: Path, grades: Sequence[Grade], points: Points) -> None:
 def as_csv(grades: Sequence[Grade], points: Points) -> str:
     """Return the grades as CSV: a row for each student and task, and one for a student's total."""
     text = StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(COLUMNS)
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(COLUMNS)
     for grade in grades:
-        seconds = 0.0
         for task, of in points.of.items():
             result = grade.result(task)
-            seconds += result.seconds
             claims = f"{len(held_claims(result))}/{len(claims_of(task))}"
-            rows.writerow(
-                [grade.name, task, grade.points(task, points), of, claims, result.seconds, result.first_finding]
-            )
-        late = f"{days} days late" if (days := late_days(grade.packed, points)) else ""
-        total = [grade.total(points), sum(points.of.values()), "", round(seconds, 2), grade.error or late]
-        rows.writerow([grade.name, TOTAL, *total])
+            numbers = f"{grade.points(task, points):g}", f"{of:g}", claims, f"{result.seconds:g}"
+            table.writerow([grade.name, task, *numbers, result.first_finding])
+        days = late_days(grade.packed, points)
+        late = f"{days} day{'s' * (days > 1)} late" if days else ""
+        numbers = f"{grade.total(points):g}", f"{sum(points.of.values()):g}", "", f"{grade.seconds:g}"
+        table.writerow([grade.name, TOTAL, *numbers, grade.error or late])
     return text.getvalue()
 
 

@@ -118,8 +118,7 @@ def _key(archive: Path, edition: str, tasks: Iterable[str]) -> str:
 
 
 def _summary(grade: Grade, points: Points) -> str:
-    seconds = sum(result.seconds for result in grade.results)
-    return grade.error or f"{grade.total(points):g} of {sum(points.of.values()):g} points, {seconds:.0f} s"
+    return grade.error or f"{grade.total(points):g} of {sum(points.of.values()):g} points, {grade.seconds:.0f} s"
 
 
 def _graded(

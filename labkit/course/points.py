@@ -88,6 +88,11 @@ class Grade:
         nothing = TaskResult(task, False, [], [self.error], 0.0)
         return next((result for result in self.results if result.task == task), nothing)
 
+    @property
+    def seconds(self) -> float:
+        """Return how long its checks took."""
+        return round(sum(result.seconds for result in self.results), 2)
+
     def points(self, task: str, points: Points) -> float:
         """Return the points of a task: each claim that holds brings an equal share."""
         return round(points.of[task] * len(held_claims(self.result(task))) / len(claims_of(task)), 2)

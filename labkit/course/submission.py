@@ -31,10 +31,10 @@ from labkit.course.student import REPOSITORY
 from labkit.todo import TASKS
 
 REPORT = "05"  # the notebook that makes one
-SUMMARIES = ("*.json", "*.txt")  # of training runs: results and losses, not events and gradients
+FILES = ("figures/*", "runs/**/*.json", "runs/**/*.txt")  # of runs, results and losses
 SCRATCH = "packing-"  # how a folder's name begins in which an archive is made
 PACKAGES = ("labkit", "torch", "transformers", "numpy")
-_TASK = re.compile(r"\b(?:dp|pipe)\.\d\b")
+_NEEDS = re.compile(r"^%%needs (.+)|\bcheck\(\"(.+?)\"", re.MULTILINE)
 
 
 class Request(NamedTuple):
@@ -65,8 +65,7 @@ def submit(request: Request, say: Callable[[str], None] = print) -> bool:
             results = print_results(judged(student_files, request.tasks, judge), say)
         passed = {result.task for result in results if result.passed}
         _add_notebooks(archive, request, passed)
-        archive.add_folder(lab / "figures", "*")
-        archive.add_folder(lab / "runs", *SUMMARIES)
+        archive.add_files(*FILES)
         if request.with_guesses:
             archive.add("guesses.json", (answers_folder() / "guesses.json").read_bytes())
         layout.add(archive)
@@ -89,7 +88,10 @@ def submit(request: Request, say: Callable[[str], None] = print) -> bool:
 def _next_step(request: Request, wrong: Sequence[str], remarks: Sequence[str]) -> str:
     """Return what to do now, or that nothing is left to do."""
     if wrong:
-        return f"Next: fix {listed(wrong)}; labkit check {wrong[0]} says more. Then run labkit submit again."
+        others = f" and {len(wrong) - 1} more are" if wrong[1:] else " is"
+        return (
+            f"Next: {wrong[0]}{others} not right yet; labkit check {wrong[0]} says more. Then run labkit submit again."
+        )
     if remarks:
         return f"Next: see to {'the lines' if len(remarks) > 1 else 'the line'} with - above, then run labkit submit again."
     return f"Nothing is left to do: hand in {request.out.name}."
@@ -127,12 +129,13 @@ def _add_notebooks(archive: Archive, request: Request, passed: set[str]) -> None
         except ReportError as error:
             archive.warnings.append(str(error).replace(str(path), path.name))
             continue
-        needed = {task for cell in cells if cell.cell_type == "code" for task in _TASK.findall(cell.source)}
+        code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
+        needed = {name for found in _NEEDS.findall(code) for name in "".join(found).split()} & TASKS.keys()
         ran = any(cell.get("execution_count") for cell in cells)
         if not needed.intersection(request.tasks) and (needed or not ran):
             del archive.files[path.relative_to(archive.lab).as_posix()]
             continue
-        if needed:
+        if needed and needed.issubset(request.tasks):
             archive.warnings += _unfinished(path, cells, passed)
         if ran:
             archive.add(f"notebooks/{path.stem}.html", notebook_html(notebook, path))

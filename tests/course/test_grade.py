@@ -235,10 +235,10 @@ def test_one_broken_empty_or_huge_archive_never_touches_the_rest(tmp_path, judge
     assert "left out, because they are not .zip: note.txt" in said
     found = rows(tmp_path / "grades")
     assert {name: row["points"] for (name, task), row in found.items() if task == "total"} == {
-        **{"ada": "20.0", "bob": "16.67", "empty": "0.0", "broken": "0.0", "huge": "0.0"}
+        **{"ada": "20", "bob": "16.67", "empty": "0", "broken": "0", "huge": "0"}
     }
     assert found["bob", "dp.6"]["claims"] == "2/3" and found["bob", "dp.6"]["first_finding"] == "a, <b>"
-    assert found["bob", "total"]["seconds"] == "3.0"
+    assert found["bob", "total"]["seconds"] == "3"
     assert "more than 1,048,576 bytes" in found["huge", "total"]["first_finding"]
     assert str(tmp_path) not in (tmp_path / "grades/grades.csv").read_text()
 
@@ -252,7 +252,7 @@ def test_what_is_graded_is_not_graded_again_unless_its_archive_changes(tmp_path,
     said = []
     grade_folder(tmp_path, TABLE._replace(of={"dp.6": 30, "pipe.2": 10}), tmp_path / "out", say=said.append)
     assert judged_names[2:] == ["# wrong of bob"] and said[0] == "1 of 2 are graded already"
-    assert rows(tmp_path / "out")["ada", "total"]["points"] == "40.0"  # points are counted anew
+    assert rows(tmp_path / "out")["ada", "total"]["points"] == "40"  # points are counted anew
     (tmp_path / "out/results/ada.json").write_text("half of")
     grade_folder(tmp_path, TABLE, tmp_path / "out", say=said.append)
     assert judged_names[3:] == ["# right of ada"]
@@ -376,4 +376,4 @@ def test_ctrl_c_ends_all_processes_and_the_same_command_goes_on(tmp_path):
     n_done = len({name for name, _ in rows(tmp_path / "grades")})
     again = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert again.returncode == 0 and f"{n_done} of 3 are graded already" in again.stdout
-    assert {row["points"] for row in rows(tmp_path / "grades").values()} == {"10.0"}
+    assert {row["points"] for row in rows(tmp_path / "grades").values()} == {"10"}

@@ -137,7 +137,7 @@ def submitted(lab: Path, capsys, **options) -> tuple[bool, list[str], zipfile.Zi
 
 def test_it_packs_whole_files_and_what_the_student_made_and_no_other_file(lab, capsys, monkeypatch):
     (lab / "labkit/dp.py").write_bytes(b"def (:\r\n\xff")  # even one that is no Python
-    for name in ("labkit/launch.py", "venv/lib/x.py", "my notes.txt", "figures/a.svg", "figures/deep/b.csv"):
+    for name in ("labkit/launch.py", "venv/lib/x.py", "my notes.txt", "figures/a.svg", "figures/explorers/b.svg"):
         (lab / name).parent.mkdir(parents=True, exist_ok=True)
         (lab / name).write_text("mine")
     for name in ("merged.json", "loss_0.txt", "events.csv", "model0_gradients.pth"):
@@ -146,12 +146,20 @@ def test_it_packs_whole_files_and_what_the_student_made_and_no_other_file(lab, c
     (lab / "notebooks/01_a.ipynb").write_text(saved := notebook(ran('check("pipe.2")', 1)))
     (lab / "notebooks/03_c.ipynb").write_text(notebook(ran('check("dp.1")', 1)))  # of a task that is not asked for
     (lab / "notebooks/06_d.ipynb").write_text(notebook(new_code_cell("1")))  # of no task, and never run
+    needs_more = new_code_cell("%%needs pipe.1 pipe.2\n1")  # that cannot be run with this task alone
+    (lab / "notebooks/09_e.ipynb").write_text(notebook(needs_more))
     (lab / ".labkit").mkdir()
     (lab / ".labkit/guesses.json").write_text('{"how": {"guess": 3}}')
     monkeypatch.setenv("LABKIT_ANSWERS", str(lab / ".labkit"))
     nothing_left, lines, members = submitted(lab, capsys)
-    expected = {*STUDENT_FILES, "manifest.json", "figures/a.svg", "figures/deep/b.csv"}
-    expected |= {"notebooks/01_a.ipynb", "notebooks/01_a.html", "runs/one/merged.json", "runs/one/loss_0.txt"}
+    expected = {*STUDENT_FILES, "manifest.json", "figures/a.svg"}
+    expected |= {
+        "notebooks/01_a.ipynb",
+        "notebooks/09_e.ipynb",
+        "notebooks/01_a.html",
+        "runs/one/merged.json",
+        "runs/one/loss_0.txt",
+    }
     assert {*members.namelist()} == expected
     assert members.read("labkit/dp.py") == b"def (:\r\n\xff" and members.read("notebooks/01_a.ipynb").decode() == saved
     assert nothing_left and lines[-1] == "Nothing is left to do: hand in mine.zip."
@@ -180,7 +188,7 @@ def test_the_manifest_names_versions_hashes_checks_and_no_person_or_place(lab, c
     for private in (str(lab), json.dumps(str(lab))[1:-1], str(Path.home()), "max"):
         assert private not in text
     assert "max(1, 2)" in members.read("notebooks/01_a.ipynb").decode()  # nothing is rewritten for a user called max
-    assert lines[-1].startswith("Next: fix pipe.2; labkit check pipe.2 says more.")
+    assert lines[-1].startswith("Next: pipe.2 is not right yet; labkit check pipe.2 says more.")
 
 
 NORMAL = {
@@ -372,7 +380,7 @@ def test_what_a_student_submits_is_checked_from_the_archive_as_before_it_was_pac
     assert rows[0].startswith("dp.1    no      TODO dp.1: labkit/dp.py, line ") and rows[1] == "pipe.2  yes"
     assert "you have not run 05; it needs dp.3, dp.4 and your guesses" not in ended.stdout  # not its tasks
     assert "you have not run 00; it needs dp.2 and your guesses" not in ended.stdout
-    assert ended.stdout.splitlines()[-1].startswith("Next: fix dp.1; labkit check dp.1 says more.")
+    assert ended.stdout.splitlines()[-1].startswith("Next: dp.1 is not right yet; labkit check dp.1 says more.")
     assert "venv" not in ended.stdout
     graded = labkit(ROOT, "check", "--from", str(lab / "mine.zip"))
     assert [line for line in graded.stdout.splitlines() if line.startswith(("dp.1 ", "pipe.2 "))] == rows
