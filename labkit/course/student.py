@@ -22,7 +22,8 @@ Everything else is copied as it is, except that
 - what is for instructors only stays here: a Python file whose first line begins with
   ``### INSTRUCTORS ONLY``, a Markdown file that begins with ``<!-- INSTRUCTORS ONLY -->``, and in
   other Markdown what stands between that and ``<!-- END -->``;
-- the page ``assistants.md``, beside this file, becomes ``AGENTS.md``: what AI assistants may do.
+- the page ``assistants.md``, beside this file, is in its root as ``AGENTS.md``: what AI assistants
+  may do.
 """
 
 from __future__ import annotations
@@ -156,8 +157,7 @@ def _write(target: Path, repository: Path, texts: dict[str, str | None]) -> None
             shutil.copy2(repository / name, copy, follow_symlinks=False)
             if text is not None:
                 copy.write_text(text, encoding="utf-8")
-        assistants = ASSISTANTS.read_text(encoding="utf-8").removeprefix(INSTRUCTORS_ONLY[1]).lstrip()
-        (unfinished / "AGENTS.md").write_text(assistants, encoding="utf-8")
+        shutil.copy(ASSISTANTS, unfinished / "AGENTS.md")
         unfinished.rename(target)  # takes the place of an empty directory
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
