@@ -58,7 +58,7 @@ class FailureWatch:
     def look_for_hangs(self, group: Any) -> None:
         """From now on end ranks of ``group`` that wait for ever, and say which wait for which."""
         self._still.log = WORK_LOG
-        WORK_LOG.begin(group)
+        WORK_LOG.begin(type(group))
         self._still.begin()
 
     def __exit__(self, error_type: Any, error: BaseException | None, _: Any) -> None:
