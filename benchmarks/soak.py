@@ -5,7 +5,7 @@
 The kinds of launch come in a drawn order, each about as often as the others; scripts that are
 killed, which take seconds each, are one in forty. After each launch its ranks must be gone. At the
 end, processes, open descriptors, ports, temporary files and shared memory must be what they were
-after the first launches. One row for each kind says how many ended as promised; the exit status is 1
+after the first ones. One row for each kind says how many ended as promised; the exit status is 1
 if one did not, or if something is left.
 """
 
