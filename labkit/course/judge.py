@@ -44,6 +44,7 @@ START_S = 300.0  # until the process can judge: on a busy machine it takes long 
 END_S = 10.0  # for it to end by itself
 STEP_S = 0.2  # how often a wait for it looks whether grading was stopped
 MAX_LAST_WORDS = 300  # characters
+MAX_NAMED = 3  # files
 
 
 class Stopped(Exception):
@@ -96,7 +97,9 @@ def judged(files: Mapping[str, bytes], tasks: Sequence[str], judge: Judge) -> It
             )
             seconds = round(time.monotonic() - began, 2)
             if changed := sorted({name for name, _ in written.items() ^ hashes(Path(folder, "lab")).items()}):
-                wrong = f"it has changed the lab around it ({listed(changed)}), so what its check says does not count"
+                more = [f"{len(changed) - MAX_NAMED} more"] if changed[MAX_NAMED:] else []
+                files_changed = listed([*changed[:MAX_NAMED], *more])
+                wrong = f"it has changed the lab around it ({files_changed}), so what its check says does not count"
                 found = {"passed": False, "claims": [], "findings": [wrong]}
                 judge.end()
                 written = _write_copy(Path(folder, "lab"), files)
@@ -116,8 +119,12 @@ def _write_copy(folder: Path, files: Mapping[str, bytes]) -> dict[str, str]:
 
 def hashes(folder: Path) -> dict[str, str]:
     """Return the hash of each file in a folder, by its path from there."""
-    files = [file for file in folder.rglob("*") if file.is_file() and "__pycache__" not in file.parts]
-    return {file.relative_to(folder).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+    found = {}
+    for file in folder.rglob("*"):
+        if file.is_file() and "__pycache__" not in file.parts:
+            with file.open("rb") as opened:
+                found[file.relative_to(folder).as_posix()] = hashlib.file_digest(opened, "sha256").hexdigest()
+    return found
 
 
 # --- the process that judges ----------------------------------------------------------------------
@@ -141,7 +148,8 @@ class Judge(contextlib.AbstractContextManager["Judge"]):
         if self._process is not None:
             return
         self._connection, other = Pipe()
-        environment = {"PYTHONPATH": str(PACKAGE.parent), "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": self._scratch.name}
+        path = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")]))
+        environment = {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": self._scratch.name}
         with other, self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "labkit.course.judge", str(other.fileno())],
