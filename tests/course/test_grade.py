@@ -67,6 +67,7 @@ def test_an_answer_that_rewrites_another_tasks_judge_is_named_and_touches_no_oth
     assert (PACKAGE / "check/pipe_2.py").read_bytes() == judge_of_pipe_2
 
 
+@pytest.mark.slow
 def test_an_answer_that_deletes_the_lab_is_named_in_a_short_line(one_judge):
     deletes = "\n\nimport shutil\n\ndef assign_buckets(*_, **__):\n    shutil.rmtree(__file__.rpartition('/')[0])\n"
     gone, right = judged(with_code(deletes), ["dp.6", "pipe.2"], one_judge)
@@ -87,6 +88,7 @@ def assign_buckets(*arguments, **options):
 SLEEPS = "\n\ndef assign_buckets(*arguments, **options):\n    while True:\n        pass\n"
 
 
+@pytest.mark.slow
 def test_after_an_answer_that_ends_its_judge_or_takes_too_long_the_next_one_is_judged(one_judge, monkeypatch):
     one_judge.start()
     (killed,) = judged(with_code(KILLS_ITS_JUDGE), ["dp.6"], one_judge)
