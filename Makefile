@@ -9,7 +9,7 @@
 # make bench      side by side with what a user would pick instead
 # make gpu        all that waits for a GPU, in at most 9 minutes, with the Python that is there: no set-up
 # make gpu GPU_FLAGS="--part faults"  one part of it; --rehearse without a GPU; --notebooks runs those too
-# make matrix     the same tests of ranks, models, pipelines elsewhere: other Pythons, torch, CPU kernels, another user
+# make matrix     the same tests of ranks, models, pipelines elsewhere: the newest packages, other Pythons, torch, CPU kernels, another user
 # SYSTEM_TORCH=1  use the torch that this machine has already, as on a GPU node
 
 PYTHON ?= python3

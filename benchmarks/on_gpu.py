@@ -62,7 +62,7 @@ LAUNCHES = """
 import time
 import torch, torch.distributed as dist
 from labkit.launch import device, launch
-from labkit.ranks import servers
+from labkit.ranks import server_handle
 def all_reduce():
     x = torch.ones(1000, device=device())
     dist.all_reduce(x)
@@ -71,7 +71,7 @@ for name, world_size in (("cold, 1 rank", 1), ("warm, 1 rank", 1), ("warm, 2 ran
     begin = time.perf_counter()
     run = launch(all_reduce, world_size=world_size, share_gpu=True)
     print(f"{name}: {time.perf_counter() - begin:.2f} s until all had added up ({run.backend})")
-print("ranks are forked:", servers.forks.usable)
+print("ranks are forked:", server_handle.forks.usable)
 """
 
 

@@ -284,7 +284,7 @@ def soak(launches: int, folder: str) -> int:
     wrong: dict[str, list[str]] = {name: [] for name in TRIALS}
     seconds: dict[str, list[float]] = defaultdict(list)
     assert not returns(OK, all_reduce)()
-    settled(4)  # this one, two servers and multiprocessing's tracker of resources
+    settled(3)  # this one, the server and multiprocessing's tracker of resources
     before = used(folder)
     for name in order:
         began = time.monotonic()

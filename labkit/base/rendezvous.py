@@ -1,7 +1,7 @@
 """Let processes find each other: by a store at an address that all of them know.
 
-Ranks that a program starts meet by :func:`loopback_store`. Those that somebody starts by hand, one
-by one and perhaps wrongly, meet by :func:`meet`, which says who is missing.
+Ranks that somebody starts by hand, one by one and perhaps wrongly, meet by :func:`meet`, which says
+who is missing.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def keep_on(interface: str) -> None:
         os.environ.setdefault(variable, interface)
 
 
-# --- ranks that a program starts ------------------------------------------------------------------
+# --- a store --------------------------------------------------------------------------------------
 
 
 class MeetingError(ConnectionError):
@@ -118,32 +118,6 @@ def without_name_server() -> Iterator[None]:
         yield
     finally:
         configure(b"hosts", usual[1].encode() if usual else b"files dns")
-
-
-def loopback_store(
-    rank: int, world_size: int, host: str, port: int, listen_fd: int | None = None, timeout_s: float = 300.0
-) -> TCPStore:
-    """Return the store at ``host:port`` through which the ranks meet.
-
-    Rank 0 opens it, and every rank waits until all are there.
-
-    torch's own rendezvous listens on every network interface. Here, for a loopback ``host``, the
-    store, gloo and NCCL listen on the loopback interface only; for another ``host`` (several
-    machines) the store is the usual one. ``listen_fd`` is a listening socket that rank 0 has
-    already; the store takes it over.
-
-    Raises ValueError for a rank that is not in the world, MeetingError if the port is taken, and
-    torch's DistStoreError if the others are not there after ``timeout_s`` seconds.
-    """
-    from torch.distributed import TCPStore
-
-    _check_rank(rank, world_size)
-    if is_loopback(host):
-        keep_on(LOOPBACK_INTERFACE)
-        if rank == 0 and listen_fd is None:
-            listen_fd = _listen(host, port)
-    with without_name_server() if is_loopback(host) else contextlib.nullcontext():
-        return TCPStore(host, port, world_size, rank == 0, timedelta(seconds=timeout_s), master_listen_fd=listen_fd)
 
 
 def _listen(host: str, port: int) -> int:
@@ -245,7 +219,7 @@ def _wait_for_rank_0(rank: int, address: str, port: int, timeout_s: float) -> No
 def _store(address: str, port: int, listener: int | None, deadline: float) -> TCPStore:
     """Return the store: rank 0's over its ``listener``, the others' by connecting to it.
 
-    In a thread, because torch waits for ever if whatever listens at the port is no store. The
+    In a thread, because torch waits for ever if whatever listens at the port is not a store. The
     thread has ended when this returns or raises, a KeyboardInterrupt too: one that is in torch's
     code at the end of Python aborts the process.
     """
@@ -274,7 +248,7 @@ def _store(address: str, port: int, listener: int | None, deadline: float) -> TC
                 _hang_up(address, port)
     if not stores:
         raise MeetingError(
-            f"what answers at {address}:{port} is no rank 0: perhaps another program has this port. Give all ranks another "
+            f"what answers at {address}:{port} is not rank 0: perhaps another program has this port. Give all ranks another "
             "one (--master-port)"
         )
     stores[0].set_timeout(timedelta(seconds=left_s()))

@@ -92,6 +92,10 @@ def named(case: Any, text: str) -> str:
 def wait_for_a_first_rank() -> None:
     """Wait until ranks can be started, so that no answer is blamed for the time that takes."""
     from labkit.launch import launch
+    from labkit.ranks import server_handle
+
+    server_handle.forks.start_ahead()
+    import torch  # noqa: F401  # for the claims; meanwhile the server imports it as well
 
     launch(int, world_size=1, backend="gloo", init=False, timeout_s=START_S)
 

@@ -24,7 +24,7 @@ from labkit.draw.picture import attach, house_style, new_axes
 from labkit.guesses import store
 from labkit.guesses.feedback import TERMS
 from labkit.stats import Interval, interval
-from labkit.stats.comparison import LEAST_REPEATS
+from labkit.stats.comparison import MIN_REPEATS
 
 FAR = 100.0  # a guess that is further off is drawn at the edge
 OTHER = "something else"
@@ -117,8 +117,8 @@ def trend(table: pd.DataFrame) -> str:
     """
     chances = table.chance.dropna()
     half = len(chances) // 2
-    if half < LEAST_REPEATS:
-        return f"Better or worse? That takes {2 * LEAST_REPEATS} numbers."
+    if half < MIN_REPEATS:
+        return f"Better or worse? That takes {2 * MIN_REPEATS} numbers."
     early, late = interval(chances.iloc[:half]), interval(chances.iloc[half:])
     word = "better" if late.high < early.low else "worse" if late.low > early.high else "no trend beyond the noise"
     shares = [Interval(*(100 * share for share in each)).text("%") for each in (early, late)]

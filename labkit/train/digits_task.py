@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,17 +15,15 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, default_collate
 
 from labkit import models
 from labkit.base import machine
-from labkit.base.texts import listed
 from labkit.data import Digits, digits
 from labkit.parallel.bucket import take_from_rank_0
-from labkit.parallel.devices import device_ids
 from labkit.train.rank_start import Start, process, read_on_rank_0
-from labkit.train.trainer import Batch, SyncMethod, Trainer, device, sum_over_ranks, world
+from labkit.train.trainer import SYNC_METHODS, Batch, Trainer, sum_over_ranks, world
+from labkit.train.trainer import device as rank_device
 from labkit.train.training_task import TrainingTask, check_options, check_shares, option
 
 LINES_PER_EPOCH = 3
@@ -80,36 +76,35 @@ def load_digits(config: DigitsConfig) -> tuple[Digits, Digits]:
 def train_digits(
     config: DigitsConfig,
     data: tuple[Digits, Digits] | None = None,
-    devices: Sequence[torch.device] = (),
+    device: torch.device | None = None,
     every_rank_prints: bool = False,
 ) -> DigitsResult:
     """Train the ConvNet, on this rank with the others: the function to give to ``launch``.
 
     It needs a process group, of one rank at least. Without ``data``, rank 0 loads it and sends it
-    to the others. ``devices`` are those that this rank drives, by default its own; over several
-    the model is spread. Rank 0 prints the losses, or every rank in a terminal of its own. Raises
-    FloatingPointError on all ranks, with the step, once the loss is no finite number.
+    to the others. It trains on ``device``, by default this rank's own. Rank 0 prints the losses, or
+    every rank in a terminal of its own. Raises FloatingPointError on all ranks, with the step, once
+    the loss is not a finite number.
 
-    Notes: batch norm normalises each rank's share of a batch by itself, so two ranks do not train
-    exactly what one does, but what one would that takes the shares one after the other and adds up
-    the gradients. The statistics for testing are rank 0's. torch.nn.SyncBatchNorm shares them, on
-    GPUs alone.
+    Notes: batch norm normalises each rank's share of a batch by itself. So two ranks do not train
+    exactly as one process does on the whole batch, but as one that takes the shares in turn and
+    adds up the gradients. The statistics for testing are rank 0's. torch.nn.SyncBatchNorm shares
+    them, on GPUs alone.
     """
     rank, world_size = world()
     check_shares(config.batch_size, world_size)
-    devices = list(devices) or [device()]
-    where = listed(devices)
-    print(f"Hello from rank {rank} of {world_size}: {dist.get_backend()}, {where}, {process()}", flush=True)
+    device = device or rank_device()
+    print(f"Hello from rank {rank} of {world_size}: {dist.get_backend()}, {device}, {process()}", flush=True)
     train: Any  # a data set by its methods, as torch's loader wants it
     test: Digits
     train, test = data or read_on_rank_0(lambda: load_digits(config))
     trainer = Trainer(
-        _spread(models.convnet(train.images.shape[-1], seed=config.seed), devices),
+        models.convnet(train.images.shape[-1], seed=config.seed).to(device),
         _summed_loss,
         config.learning_rate,
         total_steps=None,
-        way=SyncMethod("ddp", lambda model: _parallel(model, devices)),
-        devices=devices,
+        way=SYNC_METHODS["ddp"],
+        devices=[device],
         optimizer=functools.partial(torch.optim.SGD, momentum=0.9),
     )
     sampler: DistributedSampler[Any] = DistributedSampler(train, world_size, rank, seed=config.seed)
@@ -128,10 +123,10 @@ def train_digits(
                     f"Epoch [{epoch}/{config.epochs}], Step [{number}/{len(loader)}], Loss: {losses[-1]:.4f}",
                     flush=True,
                 )
-    accuracy = _accuracy(trainer.module, test, devices[0])
+    accuracy = _accuracy(trainer.module, test, device)
     if every_rank_prints or rank == 0:
         print(f"Accuracy on {len(test):,} test pictures: {accuracy:.4f}", flush=True)
-    return DigitsResult(rank, world_size, where, losses, accuracy)
+    return DigitsResult(rank, world_size, str(device), losses, accuracy)
 
 
 def _collate(rows: list[Any]) -> Batch:
@@ -140,51 +135,11 @@ def _collate(rows: list[Any]) -> Batch:
 
 
 def _summed_loss(model: nn.Module, batch: Batch) -> torch.Tensor:
-    logits = model(batch.inputs)
-    return F.cross_entropy(logits, batch.labels.to(logits.device), reduction="sum")
-
-
-def _spread(model: nn.Sequential, devices: Sequence[torch.device]) -> nn.Module:
-    return Spread(model, devices) if len(devices) > 1 else model.to(devices[0])
-
-
-def _parallel(model: nn.Module, devices: Sequence[torch.device]) -> DistributedDataParallel:
-    """Return the model, with the gradients averaged over ranks.
-
-    DistributedDataParallel takes ``device_ids`` where the model is on one GPU; where it is on
-    several, or on the CPU, it must get none.
-    """
-    one_gpu = len(devices) == 1 and devices[0].type == "cuda"
-    return DistributedDataParallel(model, device_ids=list(devices) if one_gpu else None)
-
-
-class Spread(nn.Module):
-    """A chain of layers in as many parts as there are devices, each on a device of its own.
-
-    The parts have the same number of layers, or one more. What a part makes is copied to the
-    device of the next one: the output is on the last.
-
-    Raises ValueError for more devices than layers.
-    """
-
-    def __init__(self, layers: nn.Sequential, devices: Sequence[torch.device]):
-        super().__init__()
-        if len(devices) > len(layers):
-            raise ValueError(
-                f"the model has {len(layers)} layers, and a rank has {len(devices)} devices for them: start more ranks"
-            )
-        self.devices = list(devices)
-        cuts = [round(i * len(layers) / len(devices)) for i in range(len(devices) + 1)]
-        self.parts = nn.ModuleList(layers[cuts[i] : cuts[i + 1]].to(each) for i, each in enumerate(devices))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for part, each in zip(self.parts, self.devices, strict=True):
-            x = part(x.to(each))
-        return x
+    return F.cross_entropy(model(batch.inputs), batch.labels, reduction="sum")
 
 
 @torch.no_grad()
-def _accuracy(model: nn.Module, test: Digits, first: torch.device) -> float:
+def _accuracy(model: nn.Module, test: Digits, device: torch.device) -> float:
     """Return the fraction of the test pictures that are recognised; each rank takes its share."""
     for buffer in model.buffers():
         take_from_rank_0(buffer)  # statistics of batch norm are each rank's own
@@ -193,7 +148,7 @@ def _accuracy(model: nn.Module, test: Digits, first: torch.device) -> float:
     correct = 0
     for start in range(rank, len(test), world_size * 1000):
         part = slice(start, start + world_size * 1000, world_size)
-        guesses = model(test.images[part].to(first)).argmax(dim=1).cpu()
+        guesses = model(test.images[part].to(device)).argmax(dim=1).cpu()
         correct += int((guesses == test.labels[part]).sum())
     return sum_over_ranks(correct)[0] / len(test)
 
@@ -205,25 +160,16 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     gpu = "the GPU of this process, -1 for the CPU; without it one of its own if it has one"
     add("-g", "--gpu", type=int, help=gpu)
-    share = "processes on this machine, which share out its GPUs: each drives several, and spreads the model over them"
-    add("--local-world-size", type=int, help=share)
 
 
 def _check(config: DigitsConfig, args: argparse.Namespace, start: Start) -> None:
-    """Raise ValueError for GPUs that are not there, or that nobody could share out."""
+    """Raise ValueError for a GPU that is not there, and for one that all ranks would take."""
     check_shares(config.batch_size, start.world_size)
     n_gpus = machine.usable_gpus()
     if args.gpu is not None and not -1 <= args.gpu < n_gpus:
         raise ValueError(f"--gpu (-g) is {args.gpu}, and this machine has {n_gpus} GPUs, from 0 on; -1 is the CPU")
     if args.gpu is not None and args.gpu >= 0 and start.here:
         raise ValueError("--gpu (-g) names the GPU of one process: give its --rank (-nr) too, or leave it out")
-    if args.local_world_size is not None:
-        if args.gpu is not None or start.here:
-            raise ValueError(
-                "--local-world-size shares out the GPUs of a machine among processes that torchrun or you start: give "
-                "each its --rank (-nr), and no --gpu (-g)"
-            )
-        device_ids(0, args.local_world_size, n_gpus)
     if args.gpu == -1 and start.here:
         args.backend = "gloo"
 
@@ -235,13 +181,7 @@ def _own_device(args: argparse.Namespace) -> torch.device | None:
 
 
 def _rank_options(args: argparse.Namespace, own: torch.device) -> dict[str, Any]:
-    """Return the devices that this rank drives: its ``own`` one, or its share of the machine's."""
-    devices = [own]
-    if args.local_world_size is not None:
-        numbers = device_ids(int(os.environ["LOCAL_RANK"]), args.local_world_size, machine.usable_gpus())
-        torch.cuda.set_device(numbers[0])
-        devices = [torch.device("cuda", number) for number in numbers]
-    return {"devices": devices, "every_rank_prints": args.rank is not None}
+    return {"device": own, "every_rank_prints": args.rank is not None}
 
 
 TASK = TrainingTask(

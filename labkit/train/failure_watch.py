@@ -17,9 +17,11 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn, cast
 
+from labkit.base.consequence import is_consequence
 from labkit.ranks.hang import FRESH_S, QUIET_S, find_hang
 from labkit.ranks.messages import RankState, decode, encode
 from labkit.ranks.rank_state import WATCHES, RankWatch
+from labkit.ranks.work_log import WORK_LOG
 
 POLL_S = 0.2
 BY_ITSELF_S = 4.0  # for which a rank may end by itself once another one has failed
@@ -55,12 +57,13 @@ class FailureWatch:
 
     def look_for_hangs(self, group: Any) -> None:
         """From now on end ranks of ``group`` that wait for ever, and say who waits for whom."""
-        self._still.messages.watch(type(group))
+        self._still.log = WORK_LOG
+        WORK_LOG.begin(group)
         self._still.begin()
 
     def __exit__(self, error_type: Any, error: BaseException | None, _: Any) -> None:
         self._over.set()
-        self._still.is_over = True
+        self._still.stopped = True
         self._thread.join(READ_S)
         with self._line, contextlib.suppress(RuntimeError):
             if error is not None:
@@ -73,10 +76,14 @@ class FailureWatch:
                 time.sleep(POLL_S / 10)
 
     def tell(self, error: BaseException) -> str:
-        """Tell the others of this rank's error, and let it end unwatched. Return what they read."""
+        """Tell the others of this rank's error, and let it end unwatched. Return what they read.
+
+        A consequence of another rank's error is not told: that rank tells its own.
+        """
         self._over.set()
         failure = f"rank {self._rank} failed: {_in_a_line(error)}"
-        self._end(failure)
+        if not is_consequence(error):
+            self._end(failure)
         return failure
 
     def failure(self) -> str:
@@ -119,7 +126,7 @@ class FailureWatch:
         now_ns = time.perf_counter_ns()
         if rank not in self._seen or self._seen[rank][0] != told:
             self._seen[rank] = told, now_ns
-        state, at_ns = cast(RankState, decode(told)).whole(), self._seen[rank][1]
+        state, at_ns = cast(RankState, decode(told)), self._seen[rank][1]
         return state._replace(since_ns=at_ns - (state.at_ns - state.since_ns), at_ns=at_ns)
 
     def _end(self, how: str) -> None:

@@ -26,9 +26,9 @@ import torch.distributed as dist
 
 from labkit import launch, trace
 from labkit.base import machine
+from labkit.base.consequence import as_consequence
 from labkit.base.rendezvous import GRACE_S, POLL_S, MeetingError, meet, resolve, without_name_server
 from labkit.parallel.devices import gpu_mask, gpu_uuid
-from labkit.parallel.stage_assignment import HEAD_START_S
 from labkit.train import trainer
 from labkit.train.failure_watch import HANG, FailureWatch, end_after
 
@@ -369,8 +369,8 @@ def read_on_rank_0(read: Callable[[], T]) -> T:
         raise mistake
     (sent,) = message
     if sent.failure:
-        time.sleep(HEAD_START_S)
-        raise RuntimeError(f"rank 0 could not read the data, so no rank can train: {sent.failure}")
+        text = f"rank 0 could not read the data, so no rank can train: {sent.failure}"
+        raise as_consequence(RuntimeError(text))
     return data if rank == 0 else pickle.loads(sent.data)
 
 

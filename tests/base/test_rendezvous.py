@@ -21,7 +21,6 @@ from labkit.base.rendezvous import (
     LOOPBACK_INTERFACE,
     MeetingError,
     is_loopback,
-    loopback_store,
     meet,
     without_name_server,
 )
@@ -53,39 +52,6 @@ def test_this_machines_own_addresses_are_loopback_and_others_are_not():
     assert not any(map(is_loopback, ["10.0.0.1", "0.0.0.0", "::", "node-7", "example.org"]))
 
 
-def test_two_ranks_meet_and_wait_for_each_other():
-    port, stores = free_port(), {}
-
-    def join(rank: int) -> None:
-        stores[rank] = loopback_store(rank, 2, "127.0.0.1", port, timeout_s=20)
-
-    first = threading.Thread(target=join, args=(1,))
-    first.start()
-    first.join(0.3)
-    assert first.is_alive()  # waits for rank 0
-    join(0)
-    first.join(20)
-    stores[0].set("answer", "42")
-    assert stores[1].get("answer") == b"42"
-
-
-def test_a_socket_that_listens_already_is_taken_over():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        store = loopback_store(0, 1, "127.0.0.1", port, listen_fd=os.dup(server.fileno()))
-    store.set("there", "yes")
-    assert store.get("there") == b"yes"
-
-
-def test_port_and_descriptor_are_free_again_after_the_store():
-    port = free_port()
-    loopback_store(0, 1, "127.0.0.1", port)
-    before = psutil.Process().num_fds()
-    for _ in range(5):
-        loopback_store(0, 1, "127.0.0.1", port)
-    assert psutil.Process().num_fds() <= before
-
-
 # --- no name server -------------------------------------------------------------------------------
 
 
@@ -106,14 +72,14 @@ def test_without_a_name_server_hosts_are_those_in_the_file():
 
 
 @glibc_only
-@pytest.mark.parametrize(("host", "asks"), [("127.0.0.1", False), ("10.1.2.3", True)])
-def test_a_store_on_this_machine_asks_no_name_server(host, asks, monkeypatch):
-    usual = lookup()
-    monkeypatch.setattr("torch.distributed.TCPStore", lambda *_, **__: lookup())
-    assert loopback_store(1, 2, host, 4711) == (usual if asks else socket.EAI_NONAME)
+def test_stores_are_opened_without_a_name_server(monkeypatch):
+    found = []
+    monkeypatch.setattr("torch.distributed.TCPStore", lambda *_, **__: found.append(lookup()) or mock.Mock())
+    rendezvous._store("127.0.0.1", 4711, None, deadline=time.monotonic() + 60)
     place = SimpleNamespace(rank=1, world_size=2, master_port=4711)
     with socket.socket() as connection:
-        assert Rank(connection, place, listener=-1)._meet() == socket.EAI_NONAME
+        Rank(connection, place, listener=-1)._meet()
+    assert found == [socket.EAI_NONAME] * 2
 
 
 # --- ranks that somebody starts by hand -----------------------------------------------------------
@@ -199,16 +165,24 @@ def test_ranks_that_come_in_any_order_share_a_store_once_the_last_one_has_come(m
     assert [store.get("answer") for store in stores] == [b"42"] * 4
 
 
-@pytest.mark.parametrize("opened_by", [loopback_store, meet])
-def test_a_store_on_loopback_listens_there_only_and_what_the_user_has_set_for_gloo_stays(opened_by, monkeypatch):
+def test_a_store_on_loopback_listens_there_only_and_what_the_user_has_set_for_gloo_stays(monkeypatch):
     port, before = free_port(), listening()
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
-    store = opened_by(0, 1, "127.0.0.1", port)
+    store = meet(0, 1, "127.0.0.1", port)
     assert listening() - before == {("127.0.0.1", port)}
     assert (os.environ["GLOO_SOCKET_IFNAME"], os.environ["NCCL_SOCKET_IFNAME"]) == ("eth7", LOOPBACK_INTERFACE)
     with pytest.raises(MeetingError, match="is rank 0 too, or another run is still using the port: end it, or give"):
-        opened_by(0, 1, "127.0.0.1", port)
+        meet(0, 1, "127.0.0.1", port)
     del store
+
+
+def test_port_and_descriptor_are_free_again_after_the_store():
+    port = free_port()
+    meet(0, 1, "127.0.0.1", port)
+    before = psutil.Process().num_fds()
+    for _ in range(5):
+        meet(0, 1, "127.0.0.1", port)
+    assert psutil.Process().num_fds() <= before
 
 
 def test_all_that_are_there_say_who_did_not_come(meeting, signed, clock):
@@ -260,7 +234,7 @@ def test_another_program_at_the_port_is_not_taken_for_rank_0(meeting):
     with socket.create_server(("127.0.0.1", meeting.port)):
         meeting.start(1, 2, timeout_s=0.5)
         (error,) = meeting.end()
-    assert f"what answers at 127.0.0.1:{meeting.port} is no rank 0" in str(error)
+    assert f"what answers at 127.0.0.1:{meeting.port} is not rank 0" in str(error)
 
 
 def test_a_rank_0_that_ends_too_early_keeps_nobody_waiting(meeting):
@@ -291,19 +265,19 @@ def test_rank_0_keeps_the_store_open_until_the_others_know_why_they_did_not_meet
 
 
 REFUSED = [
-    (meet, (2, 2, "127.0.0.1", 4711), "rank is 2, expected 0 to 1 because world_size is 2"),
-    (loopback_store, (-1, 2, "127.0.0.1", 4711), "rank is -1, expected 0 to 1"),
-    (meet, (0, 2, "127.0.0.1", 70000), "port is 70000, expected 1 to 65535"),
-    (meet, (0, 2, "no.such.host", 4711), "host is 'no.such.host', and this machine knows no address of that name"),
+    ((-1, 2, "127.0.0.1", 4711), "rank is -1, expected 0 to 1"),
+    ((2, 2, "127.0.0.1", 4711), "rank is 2, expected 0 to 1 because world_size is 2"),
+    ((0, 2, "127.0.0.1", 70000), "port is 70000, expected 1 to 65535"),
+    ((0, 2, "no.such.host", 4711), "host is 'no.such.host', and this machine knows no address of that name"),
 ]
 
 
-@pytest.mark.parametrize(("call", "arguments", "complaint"), REFUSED)
-def test_what_cannot_be_met_at_is_refused_before_anything_is_opened(call, arguments, complaint, monkeypatch):
+@pytest.mark.parametrize(("arguments", "complaint"), REFUSED)
+def test_what_cannot_be_met_at_is_refused_before_anything_is_opened(arguments, complaint, monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", mock.Mock(side_effect=socket.gaierror))
     monkeypatch.setattr(socket, "socket", lambda *_: pytest.fail("opened"))
     with pytest.raises(ValueError, match=complaint):
-        call(*arguments)
+        meet(*arguments)
 
 
 def test_rank_0_is_where_the_others_look_for_it(monkeypatch):

@@ -16,7 +16,7 @@ from labkit import models, train
 from labkit.data import Digits, digits
 from labkit.launch import launch
 from labkit.train import digits_task
-from labkit.train.digits_task import DigitsConfig, Spread, train_digits
+from labkit.train.digits_task import DigitsConfig, train_digits
 
 SMALL = DigitsConfig("shipped", epochs=2, batch_size=50)
 
@@ -81,23 +81,6 @@ def test_it_learns_to_read_and_all_ranks_judge_the_same_model():
     first, second = launch(train_digits, DigitsConfig("shipped", epochs=5), backend="gloo").values
     assert first.accuracy == second.accuracy > 0.85
     assert first.losses[-1] < 0.1 < 2 < first.losses[0]  # ln 10 is 2.3
-
-
-def test_a_model_spread_over_two_devices_trains_as_on_one(capfd):
-    data, cpu = pictures(), torch.device("cpu")
-    whole = launch(train_digits, SMALL, data, world_size=1, backend="gloo").values[0]
-    spread = launch(train_digits, SMALL, data, [cpu, cpu], world_size=1, backend="gloo").values[0]
-    assert (spread.losses, spread.device) == (pytest.approx(whole.losses, rel=1e-4), "cpu and cpu")
-
-
-def test_spread_layers_are_all_there_in_their_order_and_on_their_devices():
-    model, devices = models.convnet(8), [torch.device("cpu"), torch.device("meta"), torch.device("cpu")]
-    names = [type(layer).__name__ for layer in model]
-    parts = Spread(model, devices).parts
-    assert [type(layer).__name__ for part in parts for layer in part] == names
-    assert [{p.device.type for p in part.parameters()} for part in parts] == [{"cpu"}, {"meta"}, {"cpu"}]
-    with pytest.raises(ValueError, match="the model has 10 layers, and a rank has 11 devices"):
-        Spread(models.convnet(8), [torch.device("cpu")] * 11)
 
 
 # --- the command ----------------------------------------------------------------------------------

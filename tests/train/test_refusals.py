@@ -97,10 +97,6 @@ OF_ONE = {
         ("-w 2 -nr 2", "the rank is 2, expected 0 to 1: one for each process"),
         ("-g -2", "--gpu (-g) is -2, and this machine has "),
         ("-nr 0 -g 0", "--gpu (-g) is 0, and this machine has 0 GPUs"),
-        ("--local-world-size 2", "give each its --rank (-nr), and no --gpu (-g)"),
-        ("-nr 0 -g -1 --local-world-size 2", "give each its --rank (-nr), and no --gpu (-g)"),
-        ("-nr 0 --local-world-size 1", "local_world_size is 1 and the machine has 0 GPUs"),
-        ("-nr 0 --local-world-size 0", "local_rank is 0, expected 0 to -1"),
         ("--source /no/such/folder", "source is '/no/such/folder', which is not a folder"),
     ],
 }

@@ -194,8 +194,15 @@ def test_whatever_rank_0_raises_while_it_reads_every_rank_raises(result: Any, fi
 
 def test_the_rank_that_failed_to_read_is_the_one_that_is_reported() -> None:
     def fn() -> None:
-        with mock.patch.object(translation_task, "load", side_effect=KeyError("de")):
-            translate(TranslateConfig())
+        store = dist.distributed_c10d._get_default_store()
+        try:
+            with mock.patch.object(translation_task, "load", side_effect=KeyError("de")):
+                translate(TranslateConfig())
+        finally:
+            if dist.get_rank() == 0:
+                store.wait(["rank 1 has raised"])
+            else:
+                store.set("rank 1 has raised", "")
 
     with pytest.raises(RankError, match="KeyError: 'de'") as caught:
         launch(fn, timeout_s=20)
