@@ -73,7 +73,7 @@ def _fitting(lab: Path, wanted: Wanted) -> list[TrainingRun]:
 
 
 def _add_tree(archive: Archive, tree: str) -> None:
-    """Add the files of ``layouts/tree``, and what has the student files beside it imported."""
+    """Add the files of ``layouts/tree``."""
     folder = TREES / tree
     for file in sorted(each for each in folder.rglob("*") if each.is_file() and each.suffix != ".pyc"):
         archive.add(file.relative_to(folder).as_posix(), file.read_bytes())
@@ -154,18 +154,17 @@ def draw_figures(lab: Path) -> tuple[dict[str, bytes], list[str]]:
     """
     files, missing = dict[str, bytes](), []
     for problem in PROBLEMS:
-        found = [_fitting(lab, wanted) for wanted in problem.compared]
-        pairs = itertools.product(*found)
+        found = {wanted.label: _fitting(lab, wanted) for wanted in problem.compared}
+        pairs = itertools.product(*found.values())
         if pair := next((pair for pair in pairs if not _differences(problem, pair)), None):
             files |= _figures(problem, pair)
             continue
-        if all(found):
-            latest = [fitting[0] for fitting in found]
+        if absent := [f"no run of {label}" for label, fitting in found.items() if not fitting]:
+            why = f"there is {listed(absent)}"
+        else:
+            latest = [fitting[0] for fitting in found.values()]
             names = listed([run.folder.relative_to(lab).as_posix() for run in latest])
             why = f"of {names}, {'; '.join(_differences(problem, latest))}"
-        else:
-            pairs_of = zip(problem.compared, found, strict=True)
-            why = f"there is no run of {listed([wanted.label for wanted, fitting in pairs_of if not fitting])}"
         commands = " and ".join(wanted.command for wanted in problem.compared)
         missing.append(f"submit_figures has nothing of problem {problem.number}: {why}. Make both alike: {commands}")
     return files, missing
