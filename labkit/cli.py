@@ -135,6 +135,8 @@ def _check_archive(args: argparse.Namespace) -> int:
         return 0 if check_archive(args.archive, args.tasks, _say) else 1
     except (ValueError, OSError, RuntimeError) as error:
         return _refuse(f"check: {error}")
+    except KeyboardInterrupt:
+        return 130
 
 
 def _submit(args: argparse.Namespace) -> int:

@@ -47,7 +47,7 @@ class Archive:
         """Add the files of the lab that fit one of ``patterns``, such as ``runs/**/*.json``."""
         for pattern in patterns:
             for file in sorted(self.lab.glob(pattern)):
-                if not NOT_OURS.intersection(file.relative_to(self.lab).parts):
+                if file.suffix != ".zip" and not NOT_OURS.intersection(file.relative_to(self.lab).parts):
                     self.add_file(file)
 
     def _fits(self, name: str, size: int) -> bool:

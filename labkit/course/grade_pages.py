@@ -44,7 +44,9 @@ def write_pages(folder: Path, grades: Sequence[Grade], points: Points) -> None:
     pages["index.html"] = template.render(grades=grades, totals=totals, failed=failed, **shared)
     pages["grades.csv"] = as_csv(grades, points)
     for name, text in pages.items():
-        write_atomically(folder / name, text.encode())
+        write_atomically(
+            folder / name, text.encode("utf-8", "backslashreplace")
+        )  # what an answer raised may be any text
 
 
 def as_csv(grades: Sequence[Grade], points: Points) -> str:

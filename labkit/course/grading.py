@@ -75,7 +75,7 @@ def grade_folder(
     Raises ValueError for a folder without archives and OSError where nothing can be written. Where
     it is stopped by Ctrl-C, the pages have what is done by then.
     """
-    files = sorted(file for file in folder.iterdir() if file.is_file())
+    files = sorted(file for file in folder.iterdir() if file.is_file() and not file.name.startswith("."))
     archives = {file.stem: file for file in files if file.suffix.lower() == ".zip"}
     if not archives:
         raise ValueError(f"there is no .zip in {folder}: expected a folder of what labkit submit makes")

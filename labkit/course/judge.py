@@ -44,6 +44,7 @@ START_S = 300.0  # until the process can judge: on a busy machine it takes long 
 END_S = 10.0  # for it to end by itself
 STEP_S = 0.2  # how often a wait for it looks whether grading was stopped
 MAX_LAST_WORDS = 300  # characters
+MAX_NAMED = 3  # files
 
 
 class Stopped(Exception):
@@ -86,21 +87,16 @@ def judged(files: Mapping[str, bytes], tasks: Sequence[str], judge: Judge) -> It
     Raises Stopped, OSError where no copy can be written, and RuntimeError where no process starts.
     """
     with tempfile.TemporaryDirectory(prefix="labkit-copy-") as folder:
-        written = _write_copy(Path(folder, "lab"), files)
+        lab = Path(folder, "lab")
+        written = _write_copy(lab, files)
         for task in tasks:
-            judge.start()
-            began = time.monotonic()
-            reply = judge.ask(Path(folder, "lab"), task)
-            found: dict[str, Any] = (
-                {"passed": False, "claims": [], "findings": [reply]} if isinstance(reply, str) else reply
-            )
-            seconds = round(time.monotonic() - began, 2)
-            if changed := sorted({name for name, _ in written.items() ^ hashes(Path(folder, "lab")).items()}):
-                wrong = f"it has changed the lab around it ({listed(changed)}), so what its check says does not count"
-                found = {"passed": False, "claims": [], "findings": [wrong]}
+            result = judge.ask(lab, task)
+            if changed := _differences(written, hashes(lab)):
+                finding = f"it has changed the lab around it ({changed}), so what its check says does not count"
+                result = result._replace(passed=False, claims=[], findings=[finding])
                 judge.end()
-                written = _write_copy(Path(folder, "lab"), files)
-            yield TaskResult(task=task, seconds=seconds, **found)
+                written = _write_copy(lab, files)
+            yield result
 
 
 def _write_copy(folder: Path, files: Mapping[str, bytes]) -> dict[str, str]:
@@ -116,8 +112,18 @@ def _write_copy(folder: Path, files: Mapping[str, bytes]) -> dict[str, str]:
 
 def hashes(folder: Path) -> dict[str, str]:
     """Return the hash of each file in a folder, by its path from there."""
-    files = [file for file in folder.rglob("*") if file.is_file() and "__pycache__" not in file.parts]
-    return {file.relative_to(folder).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+    found = {}
+    for file in folder.rglob("*"):
+        if file.is_file() and "__pycache__" not in file.parts:
+            with file.open("rb") as opened:
+                found[file.relative_to(folder).as_posix()] = hashlib.file_digest(opened, "sha256").hexdigest()
+    return found
+
+
+def _differences(written: Mapping[str, str], found: Mapping[str, str]) -> str:
+    """Return the names of files that have come, gone or changed, the first of them by name."""
+    names = sorted({name for name, _ in written.items() ^ found.items()})
+    return listed([*names[:MAX_NAMED], *([f"{len(names) - MAX_NAMED} more"] if names[MAX_NAMED:] else [])])
 
 
 # --- the process that judges ----------------------------------------------------------------------
@@ -141,7 +147,8 @@ class Judge(contextlib.AbstractContextManager["Judge"]):
         if self._process is not None:
             return
         self._connection, other = Pipe()
-        environment = {"PYTHONPATH": str(PACKAGE.parent), "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": self._scratch.name}
+        path = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")]))
+        environment = {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": self._scratch.name}
         with other, self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "labkit.course.judge", str(other.fileno())],
@@ -160,18 +167,22 @@ class Judge(contextlib.AbstractContextManager["Judge"]):
             self.end()
             raise RuntimeError(f"the process that judges did not start{reason}") from None
 
-    def ask(self, lab: Path, task: str) -> dict[str, Any] | str:
-        """Return what is found of a task in a copy, or why nothing is, the process having ended."""
+    def ask(self, lab: Path, task: str) -> TaskResult:
+        """Return what is found of a task in a copy; the process ends where that does not come."""
+        self.start()
+        began = time.monotonic()
         try:
             self._connection.send_bytes(json.dumps([str(lab), task]).encode())
             found: dict[str, Any] = json.loads(self._receive(self.limit_s))
-            return found
         except TimeoutError:
-            reason = f"its check took more than {self.limit_s:g} s, and was ended"
+            found = self._without_answer(f"its check took more than {self.limit_s:g} s, and was ended")
         except (EOFError, OSError):
-            reason = f"its check ended the process that judges it{self._last_words()}"
+            found = self._without_answer(f"its check ended the process that judges it{self._last_words()}")
+        return TaskResult(task=task, seconds=round(time.monotonic() - began, 2), **found)
+
+    def _without_answer(self, reason: str) -> dict[str, Any]:
         self.end()
-        return reason
+        return {"passed": False, "claims": [], "findings": [reason]}
 
     def _receive(self, limit_s: float) -> bytes:
         """Return the next message. Raises TimeoutError, Stopped, EOFError once it has ended."""

@@ -104,7 +104,8 @@ class Grade:
         return round(whole * max(0.0, 1 - costly * points.per_day), 2)
 
     def keep(self, folder: Path) -> None:
-        write_atomically(folder / f"{self.name}.json", json.dumps(asdict(self), indent=1, ensure_ascii=False).encode())
+        """Write it into a folder, for :meth:`kept`."""
+        write_atomically(folder / f"{self.name}.json", json.dumps(asdict(self), indent=1).encode())
 
     @classmethod
     def kept(cls, file: Path) -> Grade | None:

@@ -123,18 +123,18 @@ def _add_notebooks(archive: Archive, request: Request, passed: set[str]) -> None
     from labkit.course.notebook_html import notebook_html  # loads much
 
     for path in sorted((archive.lab / "notebooks").glob("*.ipynb")):
-        archive.add_file(path)
         try:
             cells = (notebook := read_notebook(path)).cells
         except ReportError as error:
             archive.warnings.append(str(error).replace(str(path), path.name))
+            archive.add_file(path)
             continue
         code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
         needed = {name for found in _NEEDS.findall(code) for name in "".join(found).split()} & TASKS.keys()
         ran = any(cell.get("execution_count") for cell in cells)
         if not needed.intersection(request.tasks) and (needed or not ran):
-            del archive.files[path.relative_to(archive.lab).as_posix()]
             continue
+        archive.add_file(path)
         if needed and needed.issubset(request.tasks):
             archive.warnings += _unfinished(path, cells, passed)
         if ran:
@@ -146,7 +146,7 @@ def _unfinished(path: Path, cells: Sequence[Any], passed: set[str]) -> Iterator[
     if sentence := not_run(path, cells):
         yield sentence
         return
-    missing = [each.partition(":")[0].split()[1] for each in waiting(cells)]
+    missing = re.findall(r"^(?:TODO|GUESS) ([\w.]+):", "\n".join(waiting(cells)), re.MULTILINE)
     if again := sorted(passed.intersection(missing)):
         yield f"{number_of(path)} has cells that waited for {listed(again)}, which you have done since: run it again"
     if guesses := sorted(name for name in missing if name not in TASKS):
@@ -163,7 +163,10 @@ def _add_report(archive: Archive, scratch: Path, request: Request) -> None:
         if not layout.needs_name:
             return  # why there is none is said of its notebook
         archive.warnings.append(f"the report has no figures and tables: {str(error).partition('. ')[0]}")
-        written = write_report(REPORT, scratch, more=more, texts_alone=True)
+        try:
+            written = write_report(REPORT, scratch, more=more, texts_alone=True)
+        except (ReportError, OSError):
+            return
     archive.warnings += [f"the report: {note}" for note in written.notes]
     for file in written.files:
         archive.add((request.name or file.stem) + file.suffix, file.read_bytes())

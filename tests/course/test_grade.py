@@ -67,6 +67,14 @@ def test_an_answer_that_rewrites_another_tasks_judge_is_named_and_touches_no_oth
     assert (PACKAGE / "check/pipe_2.py").read_bytes() == judge_of_pipe_2
 
 
+@pytest.mark.slow
+def test_an_answer_that_deletes_the_lab_is_named_in_a_short_line(one_judge):
+    deletes = "\n\nimport shutil\n\ndef assign_buckets(*_, **__):\n    shutil.rmtree(__file__.rpartition('/')[0])\n"
+    gone, right = judged(with_code(deletes), ["dp.6", "pipe.2"], one_judge)
+    assert re.search(r"has changed the lab around it \(labkit/\S+, \S+, \S+ and \d\d\d more\)", gone.first_finding)
+    assert right.passed
+
+
 KILLS_ITS_JUDGE = """
 import psutil
 
@@ -80,6 +88,7 @@ def assign_buckets(*arguments, **options):
 SLEEPS = "\n\ndef assign_buckets(*arguments, **options):\n    while True:\n        pass\n"
 
 
+@pytest.mark.slow
 def test_after_an_answer_that_ends_its_judge_or_takes_too_long_the_next_one_is_judged(one_judge, monkeypatch):
     one_judge.start()
     (killed,) = judged(with_code(KILLS_ITS_JUDGE), ["dp.6"], one_judge)
@@ -204,7 +213,8 @@ def judged_names(monkeypatch) -> list[str]:
             raise RuntimeError("no process for it")
         for task in tasks:
             wrong = "wrong" in first and task == "dp.6"
-            claims = [(text, "✗" if wrong and not n else "✓", "<b>" * wrong) for n, text in enumerate(claims_of(task))]
+            said = "<b>\ud800" * wrong  # what an answer raises may be any text
+            claims = [(text, "✗" if wrong and not n else "✓", said) for n, text in enumerate(claims_of(task))]
             yield TaskResult(task, not wrong, claims, ["a, <b>\nand more"] * wrong, 1.5)
 
     monkeypatch.setattr(grading, "Judge", FakeJudge)
@@ -230,6 +240,7 @@ def test_one_broken_empty_or_huge_archive_never_touches_the_rest(tmp_path, judge
     with zipfile.ZipFile(tmp_path / "huge.zip", "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("labkit/dp.py", bytes(300 << 20))
     (tmp_path / "note.txt").write_text("")
+    (tmp_path / "._ada.zip").write_bytes(b"")  # as macOS leaves it
     said = []
     assert grade_folder(tmp_path, TABLE, tmp_path / "grades", 2, say=said.append)
     assert "left out, because they are not .zip: note.txt" in said
@@ -313,7 +324,7 @@ def test_the_class_page_says_how_often_each_claim_failed_and_links_each_students
     students_pages = {path.name: path.read_text() for path in (tmp_path / "out/students").iterdir()}
     assert "bob%20%26%20co.html" in " ".join(links) and "bob & co.html" in students_pages
     eve = students_pages["<i>eve.html"]
-    assert "<h1>&lt;i&gt;eve</h1>" in eve and "<pre>&lt;b&gt;</pre>" in eve and "<b>" not in eve
+    assert "<h1>&lt;i&gt;eve</h1>" in eve and "<pre>&lt;b&gt;\\ud800</pre>" in eve and "<b>" not in eve
     assert "16.67 of 20 points" in eve
 
 
