@@ -740,6 +740,7 @@ class Kernel:
 def kernel():
     kernel = Kernel()
     kernel.run("import os, time, torch, torch.distributed as dist\nfrom labkit.launch import launch, workers")
+    kernel.run("from labkit.ranks.server_handle import PACKAGES\nfor _ in PACKAGES: launch(int, world_size=1)")
     yield kernel
     kernel.close()
 
