@@ -46,7 +46,17 @@ KERNELS = {
 VISITOR = ["setpriv", "--reuid=nobody", "--clear-groups", "--regid=65534"]
 VISITOR += [f"--{kind}-caps=-all,+dac_read_search" for kind in ("inh", "ambient")]
 NAMES = [*MATRIX, *KERNELS, "visitor"]
-OTHERS = ["cloudpickle", "hypothesis", "ipykernel", "jupyter-client", "matplotlib", "numpy", "pandas", "psutil"]
+OTHERS = [
+    "cloudpickle",
+    "hypothesis",
+    "ipykernel",
+    "jupyter-client",
+    "matplotlib",
+    "nbformat",
+    "numpy",
+    "pandas",
+    "psutil",
+]
 OTHERS += ["pytest", "pytest-timeout", "pytest-xdist", "sacrebleu", "scikit-learn", "tqdm", "anywidget", "accelerate"]
 PACKAGES = ["base", "trace", "parallel", "ranks", "train", "examples"]
 FILES = ["test_launch*", "test_link*", "test_dp*", "test_buckets*", "test_reducer*", "test_pipe*", "test_scheduled_*"]

@@ -90,7 +90,9 @@ def processes(*pids: int) -> list[psutil.Process]:
 @pytest.fixture(scope="module", autouse=True)
 def _packages_are_imported():
     EARLIER.update(rank_processes())
-    launch(all_reduce_works, world_size=1)  # the very first waits for imports
+    for _ in server_handle.PACKAGES:  # each of the first launches may wait for an import
+        launch(all_reduce_works, world_size=1)
+        assert gone(rank_processes(), RANK_GONE_S)
 
 
 @pytest.fixture(autouse=True)

@@ -483,7 +483,7 @@ def test_a_message_that_is_asked_for_late_takes_no_time_in_which_another_came_in
 def test_a_message_that_nobody_asks_for_any_more_is_forgotten(line):
     line.message(begin=1000), line.message()
     gc.collect()
-    assert not [thing for thing in gc.get_objects() if isinstance(thing, link_module.IncomingMessage)]
+    assert not [thing for thing in gc.get_objects() if type(thing) is link_module.IncomingMessage]
 
 
 def test_messages_that_were_sent_long_ago_are_what_was_sent_and_there_at_once(ranks):

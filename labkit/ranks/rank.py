@@ -164,7 +164,7 @@ class Rank:
                 world_size=config.world_size,
             )
             self._wait_for_all(store)
-            WORK_LOG.begin(dist.GroupMember.WORLD)
+            WORK_LOG.begin(type(dist.GroupMember.WORLD))
 
     def _meet(self) -> Any:
         """Return the store through which the ranks meet; rank 0 serves it, on loopback only.

@@ -66,13 +66,10 @@ class WorkLog:
         self._uncounted: Counter[type] = Counter()  # by kind of backend: torch hands out a new object each time
         self._started: dict[type, int] = {}  # what a start of coalescing counted, until a message is among it
 
-    def begin(self, group: Any) -> None:
-        """Log from now on what begins in ``group``, the default one, and in others of its class."""
-        self.watch(type(group))
+    def begin(self, kind: type) -> None:
+        """Log from now on what begins in process groups of this class; the default one is new."""
+        self.watch(kind)
         self._forget()
-        for device in group._device_types:
-            backend = group._get_backend(device)
-            self._backends[device.type] = type(backend), backend.supports_coalescing
 
     def watch(self, kind: type) -> None:
         """Log the messages of process groups of this class, and which of them are waited for."""
@@ -125,17 +122,24 @@ class WorkLog:
             messages.shape, messages.dtype = tensor.shape, tensor.dtype
             messages.is_on_gpu = tensor.device.type == "cuda"
             messages.place, messages.at_ns = place, time.time_ns()
-            if group is dist.GroupMember.WORLD and tensor.device.type in self._backends:
-                backend, coalesces = self._backends[tensor.device.type]
+            if group is dist.GroupMember.WORLD:
+                backend, coalesces = self._backend_of(group, tensor.device)
                 self._uncounted[backend] += self._started.pop(backend, 0) if coalesces else 1
         return messages
+
+    def _backend_of(self, group: Any, device: torch.device) -> tuple[type, bool]:
+        """Return the kind of backend that the default group has for a device; does it coalesce?"""
+        if device.type not in self._backends:
+            backend = group._get_backend(device)
+            self._backends[device.type] = type(backend), backend.supports_coalescing
+        return self._backends[device.type]
 
     def _noting_coalescing(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(group: Any, device: Any, *args: Any, **options: Any) -> Any:
             world: Any = dist.GroupMember.WORLD
-            if group is not world or device.type not in self._backends:
+            if group is not world:
                 return method(group, device, *args, **options)
-            kind, backend = self._backends[device.type][0], group._get_backend(device)
+            (kind, _), backend = self._backend_of(group, device), group._get_backend(device)
             before = _n_begun(backend)
             result = method(group, device, *args, **options)
             with self._lock:

@@ -26,7 +26,7 @@ from labkit.ranks.work_log import WORK_LOG
 POLL_S = 0.2
 BY_ITSELF_S = 4.0  # for which a rank may end by itself once another one has failed
 END_S = 4.0  # which the end of a group may take after an error
-NO_FAILURE, HANG = "rank 0 is done", "the ranks wait for ever"
+NO_FAILURE, HANG = "rank 0 is done", "no rank can go on"
 READ_S = 2.0  # for which rank 0 keeps the store, so that the others read why it ends
 
 
@@ -56,9 +56,9 @@ class FailureWatch:
         return self
 
     def look_for_hangs(self, group: Any) -> None:
-        """From now on end ranks of ``group`` that wait for ever, and say who waits for whom."""
+        """From now on end ranks of ``group`` that wait for ever, and say which wait for which."""
         self._still.log = WORK_LOG
-        WORK_LOG.begin(group)
+        WORK_LOG.begin(type(group))
         self._still.begin()
 
     def __exit__(self, error_type: Any, error: BaseException | None, _: Any) -> None:

@@ -90,7 +90,7 @@ def count(monkeypatch, request):
     group, log = Group(), WorkLog()
     monkeypatch.setattr(work_log, "dist", SimpleNamespace(GroupMember=SimpleNamespace(WORLD=group), Work=object))
     monkeypatch.setattr(torch._C, "Future", object)
-    log.begin(group)
+    log.begin(Group)
     return group, log.n_collectives
 
 
