@@ -35,7 +35,7 @@ PROJECT = Path(__file__).resolve().parents[1]
 PARTS = {path.stem.split("_", 2)[2]: path for path in sorted((PROJECT / "tests" / "gpu").glob("test_*.py"))}
 PACKAGES = ("transformers", "numpy", "pandas", "pytest")
 LAST_MINUTE_S = 45.0  # what a test that began in time may take before all is ended
-LONGEST_TEST_S = 150.0
+MAX_TEST_S = 150.0
 FACT_S = 60.0  # for one question about the machine
 
 
@@ -208,7 +208,7 @@ def _first_error(reason: str) -> str:
 # --- tests ----------------------------------------------------------------------------------------
 
 
-def run_tests(results: Results, paths: list[Path], ends_at: float, longest_test_s: float = LONGEST_TEST_S) -> int:
+def run_tests(results: Results, paths: list[Path], ends_at: float, longest_test_s: float = MAX_TEST_S) -> int:
     """Run the tests in ``paths``. Return pytest's exit code.
 
     While a process ends before its tests do, another one goes on with those that are left.
@@ -253,7 +253,7 @@ def _listen(results: Results, connection: Connection, ends_at: float, longest_te
     running: str | None = None
     try:
         while True:
-            patience_s = longest_test_s if running else LONGEST_TEST_S  # a process may take long to start
+            patience_s = longest_test_s if running else MAX_TEST_S  # a process may take long to start
             if not connection.poll(max(0.0, min(patience_s, ends_at + LAST_MINUTE_S - 10 - time.time()))):
                 return running, True
             kind, what = connection.recv()

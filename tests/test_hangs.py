@@ -1,4 +1,4 @@
-"""Ranks that wait for ever are named: who, where, and for whom; others are left alone.
+"""Deadlocked ranks are named: which, where, and what for; others are left alone.
 
 Each mistake is a function with its line marked: ``# rank 1`` is where rank 1 stands when nobody can
 go on, and what is said must name the two together.

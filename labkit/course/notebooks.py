@@ -36,10 +36,10 @@ from labkit.course.glossary import link_terms, unlinked
 from labkit.guesses.store import KEPT
 from labkit.todo import TASKS
 
-MOST_CODE_CELLS = 25  # of a notebook's thread
-MOST_FURTHER_CELLS = 10  # of what follows the heading "Going further"
+MAX_CODE_CELLS = 25  # of a notebook's thread
+MAX_FURTHER_CELLS = 10  # of what follows the heading "Going further"
 MEDIAN_LINES = 6
-MOST_LINES = 12
+MAX_LINES = 12
 CELL_TIMEOUT_S = 300
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 RAISES = "raises-exception"  # nbclient and nbval both know this tag
@@ -221,7 +221,7 @@ def _breaches_of_number(cells: list[NotebookNode]) -> Iterator[str]:
     further = (i for i, cell in enumerate(cells) if cell.cell_type == "markdown" and _FURTHER.search(cell.source))
     begin = next(further, len(cells))
     thread, helping = cells[:begin], cells[begin:]
-    limits = (thread, "", MOST_CODE_CELLS), (helping, ' under "Going further"', MOST_FURTHER_CELLS)
+    limits = (thread, "", MAX_CODE_CELLS), (helping, ' under "Going further"', MAX_FURTHER_CELLS)
     for part, where, most in limits:
         if (n_code := sum(cell.cell_type == "code" for cell in part)) > most:
             yield f"{n_code} code cells{where}, at most {most} are allowed"
@@ -232,8 +232,8 @@ def _breaches_of_length(code: list[NotebookNode]) -> Iterator[str]:
     if lengths and median(lengths) > MEDIAN_LINES:
         yield f"the median code cell has {median(lengths):g} lines, at most {MEDIAN_LINES} are allowed"
     for number, length in enumerate(lengths, start=1):
-        if length > MOST_LINES:
-            yield f"code cell {number}: {length} lines, at most {MOST_LINES} are allowed"
+        if length > MAX_LINES:
+            yield f"code cell {number}: {length} lines, at most {MAX_LINES} are allowed"
 
 
 def _breaches_of_cell(cell: NotebookNode) -> Iterator[str]:

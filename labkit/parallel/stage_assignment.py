@@ -20,7 +20,7 @@ def assign_stages(
 
     The rank is that in ``process_group``, or among all ranks; without torch.distributed it is 0.
     All ranks call this together, and it returns on all of them or raises on all of them: one that
-    went on alone would wait for ever.
+    went on alone would never end.
 
     Raises:
 

@@ -3,7 +3,7 @@
 Pure: what each rank has said of itself (:class:`labkit.ranks.messages.RankState`) goes in, and
 sentences come out. A rank can go on if one of its threads waits for nothing, or if one of the
 collectives and messages that it waits for may meet: all that belong to it have begun the same, or
-can go on and may still do so. If no rank can, all of them wait for ever.
+can go on and may still do so. If no rank can, all of them are deadlocked.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import NamedTuple
 from labkit.base.texts import listed
 from labkit.ranks.messages import ANY, Begun, Place, RankState
 
-QUIET_S = 2.0  # so long ranks must have stood still together before they are said to wait for ever
+QUIET_S = 2.0  # so long ranks must have stood still together before they are taken for deadlocked
 FRESH_S = 1.5  # what a rank has said of itself longer ago may not hold any more
 DEFAULT_GROUP, OTHER = "0", ""  # as torch names it; of what is in no group's count
 _SIZED_BY_RANK = {"all_to_all", "alltoall", "barrier", "all_to_all_base"}  # shapes need not agree
@@ -27,7 +27,7 @@ _OPPOSITE = {"send": ("recv", "recv_anysource"), "recv": ("send",), "recv_anysou
 
 
 class Hang(NamedTuple):
-    """Why ranks wait for ever: a sentence, and a line for each rank."""
+    """Why no rank can go on: a sentence, and a line for each rank."""
 
     cause: str
     lines: dict[int, str]
@@ -147,7 +147,7 @@ class _Ranks:
         return f"waits in {listed([_named(each) for each in self.blocked_by[rank][:3]])}, {where}"
 
     def cause(self, waiting: Sequence[int]) -> str:
-        """Return in a sentence why ``waiting`` ranks wait for ever."""
+        """Return in a sentence why the ``waiting`` ranks cannot go on."""
         collectives = [(b.number, b) for r in waiting for b in self.blocked_by[r] if b.peer is None]
         for _, begun in sorted(collectives, key=lambda each: each[0]):
             others = {r: self.of(r, begun) for r in begun.ranks}

@@ -56,7 +56,7 @@ class FailureWatch:
         return self
 
     def look_for_hangs(self, group: Any) -> None:
-        """From now on end ranks of ``group`` that wait for ever, and say which wait for which."""
+        """End ranks of ``group`` from now on if none can go on, and say which wait for which."""
         self._still.log = WORK_LOG
         WORK_LOG.begin(type(group))
         self._still.begin()

@@ -14,7 +14,7 @@ from labkit.launch import Run, launch
 from labkit.ranks import pool
 
 N_LAUNCHES = 12  # at a time
-QUIET_S = 0.5  # so long ranks must have stood still here before they are said to wait for ever
+QUIET_S = 0.5  # so long ranks must have stood still here before they are taken for deadlocked
 
 
 class Case(NamedTuple):
