@@ -57,7 +57,7 @@ class Observer(contextlib.ExitStack):
         world_size = getattr(case, "world_size", None)
         waits = self._waits or ("" if world_size is None else WAITS_FOR_RANKS)
         try:
-            wait_for_a_first_rank()
+            _wait_for_a_first_rank()
             observed = _observed(self._source.path.stem)
             found = self._ranks(world_size).run(observed, case).values
         except (plain.NotPlain, RankError, LaunchTimeout) as error:
@@ -89,7 +89,7 @@ def named(case: Any, text: str) -> str:
 
 
 @functools.cache
-def wait_for_a_first_rank() -> None:
+def _wait_for_a_first_rank() -> None:
     """Wait until ranks can be started, so that no answer is blamed for the time that takes."""
     from labkit.launch import launch
     from labkit.ranks import server_handle

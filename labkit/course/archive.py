@@ -58,6 +58,7 @@ class Archive:
         return size <= MAX_PACKED_BYTES
 
     def write(self, file: Path) -> None:
+        """Write the files as one zip file."""
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, content in sorted(self.files.items()):
                 archive.writestr(name, content)
@@ -83,7 +84,7 @@ def read_submission(archive: Path) -> Submission:
         if archive.stat().st_size > MAX_ARCHIVE_BYTES:
             raise ValueError(f"it has more than {MAX_ARCHIVE_BYTES / 1e6:.0f} MB")
         with zipfile.ZipFile(archive) as members:
-            there = {name: _named(members, name) for name in (*STUDENT_FILES, MANIFEST)}
+            there = {name: _members(members, name) for name in (*STUDENT_FILES, MANIFEST)}
             found = {name: _content(members, infos[0]) for name, infos in there.items() if infos}
     except OSError as error:
         raise ValueError(f"{archive} cannot be read: {error.strerror or error}") from None
@@ -95,7 +96,7 @@ def read_submission(archive: Path) -> Submission:
     return Submission(found, manifest, [*_remarks(found, manifest, there)])
 
 
-def _named(members: zipfile.ZipFile, name: str) -> list[zipfile.ZipInfo]:
+def _members(members: zipfile.ZipFile, name: str) -> list[zipfile.ZipInfo]:
     """Return the members of this name, also in a folder, the one with the shortest path first."""
     pattern = re.compile(rf"([^/\\]*[^/\\.]/)?{re.escape(name)}")
     return sorted(

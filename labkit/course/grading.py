@@ -18,7 +18,7 @@ from pathlib import Path
 from labkit.check import restrictions
 from labkit.course.archive import STUDENT_FILES, Submission, read_submission
 from labkit.course.grade_pages import write_pages
-from labkit.course.judge import LIMIT_S, PACKAGE, Judge, TaskResult, hashes, judged
+from labkit.course.judge import LIMIT_S, PACKAGE, Judge, TaskResult, file_hashes, judge_in_copy
 from labkit.course.points import Grade, Points
 from labkit.todo import TASKS
 
@@ -34,7 +34,7 @@ def check_archive(archive: Path, tasks: Sequence[str] = (), say: Callable[[str],
     checks = submission.manifest.get("checks")
     packed = [task for task in TASKS if isinstance(checks, dict) and task in checks]
     with Judge() as judge:
-        results = print_results(judged(submission.files, tasks or packed or [*TASKS], judge), say)
+        results = print_results(judge_in_copy(submission.files, tasks or packed or [*TASKS], judge), say)
     for remark in (*submission.remarks, *broken_rules(submission)):
         say(f"- {remark}")
     return all(result.passed for result in results)
@@ -84,19 +84,19 @@ def grade_folder(
     (out / "results").mkdir(parents=True, exist_ok=True)
     edition = _edition()
     keys = {name: _key(file, edition, points.of) for name, file in archives.items()}
-    kept = [Grade.kept(out / "results" / f"{name}.json") for name in archives]
-    grades = {grade.name: grade for grade in kept if grade and grade.key == keys.get(grade.name)}
+    saved = [Grade.load(out / "results" / f"{name}.json") for name in archives]
+    grades = {grade.name: grade for grade in saved if grade and grade.key and grade.key == keys.get(grade.name)}
     if grades:
         say(f"{len(grades)} of {len(archives)} are graded already")
     waiting = [file for name, file in archives.items() if name not in grades]
     try:
-        with contextlib.closing(_graded(waiting, list(points.of), jobs, limit_s)) as found:
+        with contextlib.closing(_grade_all(waiting, list(points.of), jobs, limit_s)) as found:
             for grade in found:
                 if isinstance(grade, str):
                     say(grade)
                     continue
                 grade.key = keys[grade.name]
-                grade.keep(out / "results")
+                grade.save(out / "results")
                 grades[grade.name] = grade
                 say(f"{len(grades)} of {len(archives)}  {grade.name}: {_summary(grade, points)}")
     finally:
@@ -106,14 +106,17 @@ def grade_folder(
 
 def _edition() -> str:
     """Return a hash of this lab without the student files."""
-    files = {name: hash_ for name, hash_ in hashes(PACKAGE).items() if f"labkit/{name}" not in STUDENT_FILES}
+    files = {name: each for name, each in file_hashes(PACKAGE).items() if f"labkit/{name}" not in STUDENT_FILES}
     return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
 
 
 def _key(archive: Path, edition: str, tasks: Iterable[str]) -> str:
-    """Return a hash of an archive, the edition that judges it, and the tasks."""
-    with archive.open("rb") as file:
-        content = hashlib.file_digest(file, "sha256").hexdigest()
+    """Return a hash of archive, edition and tasks; "" of an archive that cannot be read."""
+    try:
+        with archive.open("rb") as file:
+            content = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return ""
     return hashlib.sha256(json.dumps([content, edition, sorted(tasks)]).encode()).hexdigest()
 
 
@@ -121,13 +124,13 @@ def _summary(grade: Grade, points: Points) -> str:
     return grade.error or f"{grade.total(points):g} of {sum(points.of.values()):g} points, {grade.seconds:.0f} s"
 
 
-def _graded(
+def _grade_all(
     archives: Sequence[Path], tasks: Sequence[str], jobs: int, limit_s: float
 ) -> Generator[Grade | str, None, None]:
     """Yield the grade of each archive as soon as it is there, or why it could not be graded."""
     stop, judges = threading.Event(), queue.SimpleQueue[Judge]()
 
-    def graded(archive: Path) -> Grade:
+    def grade(archive: Path) -> Grade:
         judge = judges.get()
         try:
             return _grade_archive(archive, tasks, judge)
@@ -137,7 +140,7 @@ def _graded(
     with contextlib.ExitStack() as stack, ThreadPoolExecutor(jobs) as pool:
         for _ in range(jobs):
             judges.put(stack.enter_context(Judge(limit_s, stop)))
-        futures = {pool.submit(graded, archive): archive for archive in archives}
+        futures = {pool.submit(grade, archive): archive for archive in archives}
         try:
             for future in as_completed(futures):
                 try:
@@ -159,5 +162,5 @@ def _grade_archive(archive: Path, tasks: Sequence[str], judge: Judge) -> Grade:
         return grade
     grade.packed = str(submission.manifest.get("packed", ""))
     grade.remarks = [*submission.remarks, *broken_rules(submission)]
-    grade.results = [*judged(submission.files, tasks, judge)]
+    grade.results = [*judge_in_copy(submission.files, tasks, judge)]
     return grade

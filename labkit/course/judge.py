@@ -3,7 +3,7 @@
 It protects against mistakes: an answer that loops, crashes, eats its time, or edits the lab around
 it touches no other answer. It does not protect against malice: answers run as this user.
 
-The process loads all judges, and starts a first rank, before the first answer runs. No answer runs
+The process loads all judges, and has started ranks, before the first answer runs. No answer runs
 in it: those run in ranks, which import labkit from the copy. So it can judge one copy after the
 other, and torch is imported once for all of them.
 """
@@ -34,9 +34,10 @@ from labkit import todo
 from labkit.base.texts import listed, shorten
 from labkit.check import check
 from labkit.check.harness import sentence
-from labkit.check.observer import wait_for_a_first_rank
 from labkit.course.archive import STUDENT_FILES
 from labkit.course.student import NOT_OURS
+from labkit.launch import launch
+from labkit.ranks.server_handle import PACKAGES
 
 PACKAGE = Path(labkit.__file__).parent
 LIMIT_S = 180.0  # for a task; check itself stops an answer that never ends, case by case
@@ -77,7 +78,7 @@ def _judge_of(task: str) -> Any:
     return importlib.import_module(f"labkit.check.{task.replace('.', '_')}")
 
 
-def judged(files: Mapping[str, bytes], tasks: Sequence[str], judge: Judge) -> Iterator[TaskResult]:
+def judge_in_copy(files: Mapping[str, bytes], tasks: Sequence[str], judge: Judge) -> Iterator[TaskResult]:
     """Judge ``tasks`` one by one, as a student wrote them in ``files``, in a copy of this lab.
 
     After each task the copy is compared with what was written. One that the answer has changed is
@@ -91,7 +92,7 @@ def judged(files: Mapping[str, bytes], tasks: Sequence[str], judge: Judge) -> It
         written = _write_copy(lab, files)
         for task in tasks:
             result = judge.ask(lab, task)
-            if changed := _differences(written, hashes(lab)):
+            if changed := _differences(written, file_hashes(lab)):
                 finding = f"it has changed the lab around it ({changed}), so what its check says does not count"
                 result = result._replace(passed=False, claims=[], findings=[finding])
                 judge.end()
@@ -107,10 +108,10 @@ def _write_copy(folder: Path, files: Mapping[str, bytes]) -> dict[str, str]:
         (folder / name).unlink(missing_ok=True)
     for name, content in files.items():
         (folder / name).write_bytes(content)
-    return hashes(folder)
+    return file_hashes(folder)
 
 
-def hashes(folder: Path) -> dict[str, str]:
+def file_hashes(folder: Path) -> dict[str, str]:
     """Return the hash of each file in a folder, by its path from there."""
     found = {}
     for file in folder.rglob("*"):
@@ -224,7 +225,8 @@ def main(descriptor: int) -> None:
     grader = Connection(descriptor)
     for task in todo.TASKS:
         _judge_of(task)
-    wait_for_a_first_rank()
+    for _ in PACKAGES:  # before each of the first launches, the server of ranks imports one of them
+        launch(int, world_size=1, backend="gloo", init=False, timeout_s=START_S)
     sys.path.insert(0, "")
     with contextlib.suppress(EOFError):
         grader.send_bytes(b"ready")

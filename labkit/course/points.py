@@ -103,13 +103,13 @@ class Grade:
         whole = sum(self.points(task, points) for task in points.of)
         return round(whole * max(0.0, 1 - costly * points.per_day), 2)
 
-    def keep(self, folder: Path) -> None:
-        """Write it into a folder, for :meth:`kept`."""
+    def save(self, folder: Path) -> None:
+        """Write it into a folder, for :meth:`load`."""
         write_atomically(folder / f"{self.name}.json", json.dumps(asdict(self), indent=1).encode())
 
     @classmethod
-    def kept(cls, file: Path) -> Grade | None:
-        """Return what :meth:`keep` has written, or None where there is none."""
+    def load(cls, file: Path) -> Grade | None:
+        """Return what :meth:`save` has written, or None where there is none."""
         try:
             found = cls(**json.loads(file.read_text(encoding="utf-8")))
             found.results = [TaskResult(*each) for each in found.results]

@@ -24,7 +24,7 @@ from labkit.base.texts import listed
 from labkit.course import assignments
 from labkit.course.archive import MANIFEST, STUDENT_FILES, Archive, Submission
 from labkit.course.grading import broken_rules, print_results
-from labkit.course.judge import Judge, TaskResult, judged
+from labkit.course.judge import Judge, TaskResult, judge_in_copy
 from labkit.course.notebooks import not_run, number_of, waiting
 from labkit.course.report import ReportError, read_notebook, write_report
 from labkit.course.student import REPOSITORY
@@ -62,7 +62,7 @@ def submit(request: Request, say: Callable[[str], None] = print) -> bool:
             archive.add_file(lab / name)
         student_files = dict(archive.files)
         with Judge() as judge:
-            results = print_results(judged(student_files, request.tasks, judge), say)
+            results = print_results(judge_in_copy(student_files, request.tasks, judge), say)
         passed = {result.task for result in results if result.passed}
         _add_notebooks(archive, request, passed)
         archive.add_files(*FILES)

@@ -22,7 +22,7 @@ from labkit import cli
 from labkit.course import grade_pages, grading, judge, points
 from labkit.course.archive import STUDENT_FILES
 from labkit.course.grading import grade_folder
-from labkit.course.judge import PACKAGE, Judge, TaskResult, claims_of, judged
+from labkit.course.judge import PACKAGE, Judge, TaskResult, claims_of, judge_in_copy
 from labkit.course.points import DEFAULT_POINTS, Grade, Points, late_days, read_points
 from labkit.todo import TASKS
 
@@ -58,7 +58,7 @@ def assign_buckets(*arguments, _right=assign_buckets, **options):
 
 def test_an_answer_that_rewrites_another_tasks_judge_is_named_and_touches_no_other_task(one_judge):
     judge_of_pipe_2 = (PACKAGE / "check/pipe_2.py").read_bytes()
-    first, second, third = judged(with_code(REWRITES), ["dp.6", "pipe.2", "dp.6"], one_judge)
+    first, second, third = judge_in_copy(with_code(REWRITES), ["dp.6", "pipe.2", "dp.6"], one_judge)
     assert not first.passed and first == third._replace(seconds=first.seconds)
     assert first.findings == [
         "it has changed the lab around it (labkit/check/pipe_2.py), so what its check says does not count"
@@ -70,7 +70,7 @@ def test_an_answer_that_rewrites_another_tasks_judge_is_named_and_touches_no_oth
 @pytest.mark.slow
 def test_an_answer_that_deletes_the_lab_is_named_in_a_short_line(one_judge):
     deletes = "\n\nimport shutil\n\ndef assign_buckets(*_, **__):\n    shutil.rmtree(__file__.rpartition('/')[0])\n"
-    gone, right = judged(with_code(deletes), ["dp.6", "pipe.2"], one_judge)
+    gone, right = judge_in_copy(with_code(deletes), ["dp.6", "pipe.2"], one_judge)
     assert re.search(r"has changed the lab around it \(labkit/\S+, \S+, \S+ and \d\d\d more\)", gone.first_finding)
     assert right.passed
 
@@ -91,18 +91,18 @@ SLEEPS = "\n\ndef assign_buckets(*arguments, **options):\n    while True:\n     
 @pytest.mark.slow
 def test_after_an_answer_that_ends_its_judge_or_takes_too_long_the_next_one_is_judged(one_judge, monkeypatch):
     one_judge.start()
-    (killed,) = judged(with_code(KILLS_ITS_JUDGE), ["dp.6"], one_judge)
+    (killed,) = judge_in_copy(with_code(KILLS_ITS_JUDGE), ["dp.6"], one_judge)
     assert not killed.passed and killed.first_finding.startswith("its check ended the process that judges it")
     monkeypatch.setattr(one_judge, "limit_s", 1.0)
-    (endless,) = judged(with_code(SLEEPS), ["dp.6"], one_judge)
+    (endless,) = judge_in_copy(with_code(SLEEPS), ["dp.6"], one_judge)
     assert endless.findings == ["its check took more than 1 s, and was ended"]
     monkeypatch.undo()
-    (right,) = judged(RIGHT, ["dp.6"], one_judge)
+    (right,) = judge_in_copy(RIGHT, ["dp.6"], one_judge)
     assert right.passed
 
 
 def test_a_file_that_is_not_in_the_archive_is_a_finding_of_its_tasks(one_judge):
-    dp, pipe = judged({"labkit/pipe.py": RIGHT["labkit/pipe.py"]}, ["dp.6", "pipe.2"], one_judge)
+    dp, pipe = judge_in_copy({"labkit/pipe.py": RIGHT["labkit/pipe.py"]}, ["dp.6", "pipe.2"], one_judge)
     assert dp.findings == ["labkit/dp.py cannot be read: it is not there. Put it back, as it came with the lab"]
     assert pipe.passed
 
@@ -218,7 +218,7 @@ def judged_names(monkeypatch) -> list[str]:
             yield TaskResult(task, not wrong, claims, ["a, <b>\nand more"] * wrong, 1.5)
 
     monkeypatch.setattr(grading, "Judge", FakeJudge)
-    monkeypatch.setattr(grading, "judged", fake)
+    monkeypatch.setattr(grading, "judge_in_copy", fake)
     return names
 
 
@@ -239,6 +239,7 @@ def test_one_broken_empty_or_huge_archive_never_touches_the_rest(tmp_path, judge
     (tmp_path / "broken.zip").write_bytes((tmp_path / "ada.zip").read_bytes()[:-30])
     with zipfile.ZipFile(tmp_path / "huge.zip", "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("labkit/dp.py", bytes(300 << 20))
+    (tmp_path / "gone.zip").symlink_to(tmp_path / "nowhere")  # is no file, so it is none of the class
     (tmp_path / "note.txt").write_text("")
     (tmp_path / "._ada.zip").write_bytes(b"")  # as macOS leaves it
     said = []

@@ -58,7 +58,7 @@ def lab(tmp_path, monkeypatch):
     monkeypatch.setattr(submission, "Judge", FakeJudge)
     monkeypatch.setattr(
         submission,
-        "judged",
+        "judge_in_copy",
         lambda files, tasks, judge: [TaskResult(t, t not in WRONG, [], ["wrong"] * (t in WRONG), 0.1) for t in tasks],
     )
     monkeypatch.chdir(folder)
@@ -95,7 +95,7 @@ def test_a_wrong_call_ends_with_2_and_a_sentence(arguments, capsys, lab):
     assert capsys.readouterr().err.startswith(f"labkit {arguments[0]}: ")
 
 
-@pytest.mark.parametrize("step", ["judged", "_add_notebooks", "_add_report", "_manifest"])
+@pytest.mark.parametrize("step", ["judge_in_copy", "_add_notebooks", "_add_report", "_manifest"])
 def test_an_interrupted_submit_leaves_nothing_behind(step, lab, monkeypatch, capsys):
     def interrupt(*_):
         raise KeyboardInterrupt
@@ -173,7 +173,7 @@ def test_the_manifest_names_versions_hashes_checks_and_no_person_or_place(lab, c
     WRONG.add("pipe.2")
     monkeypatch.setattr(
         submission,
-        "judged",
+        "judge_in_copy",
         lambda files, tasks, judge: [
             TaskResult(t, False, [("It ends", "✗", f"at {lab}")], [str(lab)], 1) for t in tasks
         ],
