@@ -1,15 +1,15 @@
 # make lab        set up, then JupyterLab on the first notebook
-# make test       set up, then what a change can break, in about 9 minutes on two quiet cores
+# make test       set up, then the fast tests, in about 9 minutes on two quiet cores
 # make test SLOW=1            all tests, as .ci/run: about 16 minutes
 # make test TESTS=tests/draw  some tests alone, the slow ones among them too
 # make figures    run every notebook without a browser and export figures/
 # make notebooks  run every notebook and store its outputs in place (instructors)
 # make screenshots  the pictures of the explorers in README.md and docs, from a real JupyterLab
 # make submit     pack what you hand in: submission.zip; SUBMIT_FLAGS="--layout 11-868" as an assignment asks for it
-# make bench      side by side with what a user would pick instead
+# make bench      side by side with the usual alternatives
 # make gpu        all that waits for a GPU, in at most 9 minutes, with the Python that is there: no set-up
 # make gpu GPU_FLAGS="--part faults"  one part of it; --rehearse without a GPU; --notebooks runs those too
-# make matrix     the same tests of ranks, models, pipelines elsewhere: other Pythons, torch, CPU kernels, another user
+# make matrix     the same tests of ranks, models, pipelines elsewhere: the newest packages, other Pythons, torch, CPU kernels, another user
 # SYSTEM_TORCH=1  use the torch that this machine has already, as on a GPU node
 
 PYTHON ?= python3

@@ -43,7 +43,7 @@ from labkit.launch import launch
 from labkit.trace import barrier, span
 
 LINKS: dict[str, Link | None] = {"gloo": None, "ETHERNET_1G": ETHERNET_1G}
-MOST_RATIO, LEAST_HIDDEN, MOST_ERROR = 1.03, 0.90, 0.05
+MAX_RATIO, MIN_HIDDEN, MAX_ERROR = 1.03, 0.90, 0.05
 NOTHING = 0.02  # of the communication: so little is lost in the noise
 TOKENS = 64
 WARM_UP = 2
@@ -175,7 +175,7 @@ def ratio_row(name: str, link: str, cap: float, values: list[dict[str, list[floa
         "DDP s": statistics.median(torch_s),
         "ours s": statistics.median(ours_s),
     }
-    return row | {"ratio": middle, "quartiles": f"{low:.3f} to {high:.3f}", "good": middle <= MOST_RATIO}
+    return row | {"ratio": middle, "quartiles": f"{low:.3f} to {high:.3f}", "good": middle <= MAX_RATIO}
 
 
 def timeline_of(ready_s: Sequence[float], sizes_bytes: list[int], cap: float, link: Link) -> pd.DataFrame:
@@ -199,7 +199,7 @@ def hidden_row(name: str, cap: float, sizes_bytes: list[int], events: pd.DataFra
     row |= {"exposed s": statistics.median(exposed), "at least s": statistics.median(least)}
     if communication_s - row["at least s"] < NOTHING * communication_s:  # one bucket: it leaves after the backward pass
         return row | {"share": float("nan"), "good": True}
-    return row | {"share": statistics.median(shares), "good": statistics.median(shares) >= LEAST_HIDDEN}
+    return row | {"share": statistics.median(shares), "good": statistics.median(shares) >= MIN_HIDDEN}
 
 
 def prediction_rows(
@@ -215,7 +215,7 @@ def prediction_rows(
     for cap in measured.keys() - {fitted_at}:
         error = (plain[cap] + rest_s) / measured[cap] - 1
         row = {"model": name, "MiB": cap, "measured s": measured[cap], "predicted s": plain[cap] + rest_s}
-        rows.append(row | {"error": error, "good": abs(error) <= MOST_ERROR})
+        rows.append(row | {"error": error, "good": abs(error) <= MAX_ERROR})
     return rows
 
 

@@ -32,11 +32,11 @@ from playwright.sync_api import Page  # noqa: E402
 
 from labkit.explore import schedule_explorer  # noqa: E402
 
-MOST_MS = {(4, 8): 60.0, (8, 64): 200.0}  # by ranks and micro-batches, from a slider's move to the picture
-LEAST_PICTURES_PER_S = {(8, 64): 30.0, (16, 64): 0.0}  # while a time is dragged
-LEAST_RATIO = 4.0
-MOST_BEHIND = 2
-MOST_GAP_MS = 250.0
+MAX_MS = {(4, 8): 60.0, (8, 64): 200.0}  # by ranks and micro-batches, from a slider's move to the picture
+MIN_PICTURES_PER_S = {(8, 64): 30.0, (16, 64): 0.0}  # while a time is dragged
+MIN_RATIO = 4.0
+MAX_BEHIND = 2
+MAX_GAP_MS = 250.0
 MOVES, TURN = 30, 6  # of each slider, and so many of one before those of the other
 N_RANKS, N_MICRO = 64, 512
 SLIDERS = {"ours": "micro-batches", "interact": "matplotlib"}  # each known by the word beside it
@@ -181,22 +181,22 @@ def faults(
 ) -> list[str]:
     """Return what is not as it is wanted, a line each."""
     found = []
-    for (n_ranks, n_micro), most_ms in MOST_MS.items():
+    for (n_ranks, n_micro), most_ms in MAX_MS.items():
         size, got = f"{n_ranks} × {n_micro}", sizes[n_ranks, n_micro]
         if got["ours_ms"] > most_ms:
             found.append(f"{size}: {got['ours_ms']:.0f} ms to the new picture, wanted at most {most_ms:g}")
-        if got["ratio"] < LEAST_RATIO:
-            found.append(f"{size}: {got['ratio']:.1f} times as fast as interact, wanted at least {LEAST_RATIO:g}")
+        if got["ratio"] < MIN_RATIO:
+            found.append(f"{size}: {got['ratio']:.1f} times as fast as interact, wanted at least {MIN_RATIO:g}")
         if not got["last_is_last"]:
             found.append(f"{size}: the last picture of a drag is not that of its last value")
-        if got["dragged"]["ours"]["behind"] > MOST_BEHIND:
+        if got["dragged"]["ours"]["behind"] > MAX_BEHIND:
             found.append(f"{size}: {got['dragged']['ours']['behind']} pictures came after the last value of a drag")
-    for (n_ranks, n_micro), least in LEAST_PICTURES_PER_S.items():
+    for (n_ranks, n_micro), least in MIN_PICTURES_PER_S.items():
         if (drawn := in_page[n_ranks, n_micro]) < least:
             found.append(f"{n_ranks} × {n_micro}: {drawn:.0f} pictures a second in the page, wanted at least {least:g}")
     longest = max(value for name, value in opened.items() if name.startswith("longest"))
-    if longest > MOST_GAP_MS:
-        found.append(f"{longest:.0f} ms between two frames of a dragged schedule, wanted at most {MOST_GAP_MS:g}")
+    if longest > MAX_GAP_MS:
+        found.append(f"{longest:.0f} ms between two frames of a dragged schedule, wanted at most {MAX_GAP_MS:g}")
     return found
 
 
@@ -233,8 +233,8 @@ def main() -> int:
         print("left out: no chromium on this machine")
         return 0
     with tempfile.TemporaryDirectory() as folder, jupyter_lab(Path(folder)) as lab:
-        sizes = {size: redrawn(lab, *size, options.moves) for size in MOST_MS}
-        in_page = {size: pictures_per_s(lab, *size) for size in LEAST_PICTURES_PER_S}
+        sizes = {size: redrawn(lab, *size, options.moves) for size in MAX_MS}
+        in_page = {size: pictures_per_s(lab, *size) for size in MIN_PICTURES_PER_S}
         opened = panned(lab)
     if options.json:
         print(

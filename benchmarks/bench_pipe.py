@@ -46,7 +46,7 @@ from labkit.schedule import Schedule, one_f_one_b, zero_bubble_h1
 from labkit.simulate import makespan, simulate
 
 TABLES = ("pipe", "ratios", "speed_up", "makespan", "zero_bubble", "split")
-MOST_RATIO, LEAST_SPEED_UP, MOST_ERROR = 1.03, 1.6, 0.10
+MAX_RATIO, MIN_SPEED_UP, MAX_ERROR = 1.03, 1.6, 0.10
 
 # Emulated: four ranks, and messages of 64 KiB that take 2.3 ms, most of it on the link, where each
 # op takes 10 ms.
@@ -94,7 +94,7 @@ def median_s(run: Run, way: str) -> float:
 def ratio_row(kind: str, n_micro: int, run: Run) -> Row:
     ratio, quartiles = ratio_of(run, "labkit", "torch")
     row = {"schedule": kind, "m": n_micro, "torch s": median_s(run, "torch"), "ours s": median_s(run, "labkit")}
-    return row | {"ours ÷ torch": ratio, "quartiles": quartiles, "good": ratio <= MOST_RATIO}
+    return row | {"ours ÷ torch": ratio, "quartiles": quartiles, "good": ratio <= MAX_RATIO}
 
 
 def speed_up_row(kind: str, n_micro: int, run: Run) -> Row:
@@ -106,7 +106,7 @@ def speed_up_row(kind: str, n_micro: int, run: Run) -> Row:
     row["slower core ÷ other"] = max(times.median() for times in on_cores) / min(times.median() for times in on_cores)
     row |= {"ours": speed_up, "quartiles": f"{low:.3f} to {high:.3f}"}
     row |= {"torch's": (one_thread / steps(run, "torch").seconds).median(), "at most": 2 * n_micro / (n_micro + 1)}
-    return row | {"good": speed_up >= LEAST_SPEED_UP}
+    return row | {"good": speed_up >= MIN_SPEED_UP}
 
 
 def makespan_row(kind: str, n_micro: int, run: Run) -> Row:
@@ -126,7 +126,7 @@ def compared(measured: list[float], predicted: list[float]) -> Row:
     low, middle, high = statistics.quantiles(ratios, n=4)
     row = {"measured s": statistics.median(measured), "predicted s": statistics.median(predicted)}
     row |= {"measured ÷ predicted": middle, "quartiles": f"{low:.3f} to {high:.3f}"}
-    return row | {"good": abs(middle - 1) <= MOST_ERROR}
+    return row | {"good": abs(middle - 1) <= MAX_ERROR}
 
 
 def two_ranks(micro_batches: list[int], pairs: int) -> dict[str, list[Row]]:
@@ -173,7 +173,7 @@ def split_rows(pairs: int) -> list[Row]:
     for width in (256, GPT2_WIDTH):
         measured = launch(split_pairs, width, pairs, world_size=1, threads=1, backend="gloo", timeout_s=600).values[0]
         row = split_times.row(width, measured)
-        rows.append(row | {"good": width < GPT2_WIDTH or row["I + W ÷ B"] <= split_times.MOST_SPLIT})
+        rows.append(row | {"good": width < GPT2_WIDTH or row["I + W ÷ B"] <= split_times.MAX_SPLIT})
     return rows
 
 

@@ -22,7 +22,7 @@ from labkit.schedule import Op, Schedule, gpipe, one_f_one_b, validate
 from labkit.simulate import activations, bubble_fraction, critical_path, simulate
 
 N_RANKS, N_MICRO = 64, 512
-MOST_S = 0.3
+MAX_S = 0.3
 ROUNDS = 9
 FORWARD, BACKWARD, HOP = 1.0, 2.0, 0.25
 
@@ -121,8 +121,8 @@ def main() -> int:
         print(f"{'plain list simulator':<24} {plain_s:8.3f} s   {ratio:6.2f} × labkit, median of {len(measured)} pairs")
         for name, cost in other.items():
             print(f"{name:<24} {cost:8.3f} s")
-        print(f"simulated in under {MOST_S:g} s: {'yes' if ours_s < MOST_S else 'NO'}")
-    return 0 if ours_s < MOST_S else 1
+        print(f"simulated in under {MAX_S:g} s: {'yes' if ours_s < MAX_S else 'NO'}")
+    return 0 if ours_s < MAX_S else 1
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 CONNECTION, ENDS_AT, DONE = "LABKIT_GPU_CONNECTION", "LABKIT_GPU_ENDS_AT", "LABKIT_GPU_DONE"
-MOST_CHARACTERS = 4_000  # of what a failed test has printed
+MAX_CHARACTERS = 4_000  # of what a failed test has printed
 _connection: Connection | None = None
 
 
@@ -65,7 +65,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         if report.skipped:
             test["reason"] = report.longrepr[2]  # type: ignore[index]
         elif report.failed:
-            test |= {"reason": report.longreprtext, "printed": (report.capstdout + report.capstderr)[-MOST_CHARACTERS:]}
+            test |= {"reason": report.longreprtext, "printed": (report.capstdout + report.capstderr)[-MAX_CHARACTERS:]}
         _tell("test", name=report.nodeid, test=test)
     if report.when == "teardown":
         _tell("noted", properties=[each for each in report.user_properties if each[0] in ("measured", "fact")])

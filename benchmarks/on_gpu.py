@@ -35,7 +35,7 @@ PROJECT = Path(__file__).resolve().parents[1]
 PARTS = {path.stem.split("_", 2)[2]: path for path in sorted((PROJECT / "tests" / "gpu").glob("test_*.py"))}
 PACKAGES = ("transformers", "numpy", "pandas", "pytest")
 LAST_MINUTE_S = 45.0  # what a test that began in time may take before all is ended
-LONGEST_TEST_S = 150.0
+MAX_TEST_S = 150.0
 FACT_S = 60.0  # for one question about the machine
 
 
@@ -62,7 +62,7 @@ LAUNCHES = """
 import time
 import torch, torch.distributed as dist
 from labkit.launch import device, launch
-from labkit.ranks import servers
+from labkit.ranks import server_handle
 def all_reduce():
     x = torch.ones(1000, device=device())
     dist.all_reduce(x)
@@ -71,7 +71,7 @@ for name, world_size in (("cold, 1 rank", 1), ("warm, 1 rank", 1), ("warm, 2 ran
     begin = time.perf_counter()
     run = launch(all_reduce, world_size=world_size, share_gpu=True)
     print(f"{name}: {time.perf_counter() - begin:.2f} s until all had added up ({run.backend})")
-print("ranks are forked:", servers.forks.usable)
+print("ranks are forked:", server_handle.forks.usable)
 """
 
 
@@ -208,7 +208,7 @@ def _first_error(reason: str) -> str:
 # --- tests ----------------------------------------------------------------------------------------
 
 
-def run_tests(results: Results, paths: list[Path], ends_at: float, longest_test_s: float = LONGEST_TEST_S) -> int:
+def run_tests(results: Results, paths: list[Path], ends_at: float, longest_test_s: float = MAX_TEST_S) -> int:
     """Run the tests in ``paths``. Return pytest's exit code.
 
     While a process ends before its tests do, another one goes on with those that are left.
@@ -253,7 +253,7 @@ def _listen(results: Results, connection: Connection, ends_at: float, longest_te
     running: str | None = None
     try:
         while True:
-            patience_s = longest_test_s if running else LONGEST_TEST_S  # a process may take long to start
+            patience_s = longest_test_s if running else MAX_TEST_S  # a process may take long to start
             if not connection.poll(max(0.0, min(patience_s, ends_at + LAST_MINUTE_S - 10 - time.time()))):
                 return running, True
             kind, what = connection.recv()

@@ -18,7 +18,7 @@ from torch import nn
 from labkit.parallel.placement import WithDevice
 from labkit.pipe import Pipe
 
-LEAST_SPEED_UP = 1.1
+MIN_SPEED_UP = 1.1
 LAYERS, ROWS, TOKENS = 8, 32, 64
 WARM_UP = 3
 
@@ -68,5 +68,5 @@ def row(width: int, micro_batches: int, pairs: int, backward: bool) -> dict[str,
         "one ÷ pipe": middle,
         "quartiles": f"{low:.2f} to {high:.2f}",
         "one ÷ two": statistics.median(each["one"] / each["two"] for each in rounds),
-        "good": backward or middle >= LEAST_SPEED_UP,
+        "good": backward or middle >= MIN_SPEED_UP,
     }

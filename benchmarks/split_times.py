@@ -30,7 +30,7 @@ from torch import nn
 from labkit import models
 from labkit.parallel.split_backward import StageGraph, enter_graph
 
-MOST_SPLIT, MOST_WHOLE = 1.1, 1.01
+MAX_SPLIT, MAX_WHOLE = 1.1, 1.01
 WARM_UP = 3
 HEAD_WIDTH = 64  # as in every GPT-2
 
@@ -132,7 +132,7 @@ def main() -> None:
     ]
     print(pd.DataFrame(rows).to_string(index=False, float_format="{:.3f}".format))
     widest = max(rows, key=lambda each: each["width"])
-    good = widest["I + W ÷ B"] <= MOST_SPLIT and widest["labkit's B ÷ B"] <= MOST_WHOLE
+    good = widest["I + W ÷ B"] <= MAX_SPLIT and widest["labkit's B ÷ B"] <= MAX_WHOLE
     print(f"\n{'as wanted' if good else 'missed'} at width {widest['width']}")
 
 

@@ -12,6 +12,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
+from labkit.dp import average_gradients  # yours: task dp.4
+
 EPOCHS, BATCH_SIZE, SEED = 3, 64, 0
 
 
@@ -44,9 +46,7 @@ def train(device):
             loss = cross_entropy(model(images.to(device)), labels.to(device))
             optimizer.zero_grad()
             loss.backward()
-            for parameter in model.parameters():
-                dist.all_reduce(parameter.grad)
-                parameter.grad /= world_size  # equal shards: the mean of their means is the mean of the batch
+            average_gradients(model)  # equal shards: the mean of their means is the mean of the batch
             optimizer.step()
             if step % 7 == 0:  # four times an epoch
                 report(epoch, step, loss.detach())

@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command.add_argument(
         "--from", dest="archive", metavar="FILE", type=Path, help="the answers in what labkit submit made"
     )
-    command = _add(commands, "submit", _submit, "pack what you hand in, and say before what a grader would say")
+    command = _add(commands, "submit", _submit, "pack what you hand in, and preview what a grader will see")
     command.add_argument(
         "--out", metavar="FILE", type=Path, default=Path("submission.zip"), help="%(default)s if not given"
     )
@@ -49,8 +49,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     command.add_argument("--only", metavar="TASKS", default="", help="such as dp, or dp.1,pipe")
     command.add_argument("--name", default="", help="NETID_First_Last, of the report of cos598d")
-    command.add_argument("--force", action="store_true", help="replace FILE if it is there")
-    command.add_argument("--execute", action="store_true", help="run the notebooks first")
+    command.add_argument("--with-guesses", action="store_true", help="your guesses as well")
+    command = _add(commands, "grade", _grade, "grade each archive in a folder: a table, and pages to read")
+    command.add_argument("folder", metavar="FOLDER", type=Path, help="of what labkit submit made")
+    command.add_argument(
+        "--out", metavar="DIR", type=Path, help="for the table and the pages; FOLDER/grades if not given"
+    )
+    command.add_argument("--jobs", type=int, default=1, metavar="N", help="so many archives at a time; %(default)s")
+    command.add_argument("--limit", type=float, metavar="SECONDS", help="for a task; 180 if not given")
+    command.add_argument(
+        "--points", metavar="FILE", type=Path, help="points and late days, as in labkit/course/points.toml"
+    )
     command = _add(commands, "student", _student, "write the student edition of this repository")
     command.add_argument("directory", metavar="DIR", help="a new or empty directory, outside the repository")
     command = _add(
@@ -120,31 +129,57 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _check_archive(args: argparse.Namespace) -> int:
-    from labkit.course.grading import check_archive, table
-    from labkit.course.student import REPOSITORY
-    from labkit.todo import TASKS
+    from labkit.course.grading import check_archive
 
     try:
-        results, remarks = check_archive(args.archive, REPOSITORY, args.tasks or list(TASKS))
-    except ValueError as error:
+        return 0 if check_archive(args.archive, args.tasks, _say) else 1
+    except (ValueError, OSError, RuntimeError) as error:
         return _refuse(f"check: {error}")
-    print("\n".join([table(results), *remarks]))
-    return 0 if all(each.passed for each in results) else 1
+    except KeyboardInterrupt:
+        return 130
 
 
 def _submit(args: argparse.Namespace) -> int:
-    from labkit.course.grading import tasks_of
     from labkit.course.submission import Request, submit
+    from labkit.todo import TASKS
 
+    asked = [each.strip() for each in args.only.split(",") if each.strip()]
+    groups = sorted({task.partition(".")[0] for task in TASKS})
+    if unknown := [each for each in asked if each not in (*TASKS, *groups)]:
+        expected = ", ".join((*groups, *TASKS))
+        return _refuse(f"submit: there is no task {unknown[0]!r}, expected some of: {expected}")
+    tasks = [task for task in TASKS if not asked or task in asked or task.partition(".")[0] in asked]
     try:
-        tasks = tasks_of([each.strip() for each in args.only.split(",") if each.strip()])
-        in_order = submit(Request(args.out, args.layout, tasks, args.name, args.force, args.execute))
-    except (ValueError, OSError) as error:
+        return 0 if submit(Request(args.out, args.layout, tasks, args.name, args.with_guesses), _say) else 1
+    except (ValueError, OSError, RuntimeError) as error:
         return _refuse(f"submit: {error}")
     except KeyboardInterrupt:
         print("\ninterrupted: nothing was written", file=sys.stderr)
         return 130
-    return 0 if in_order else 1
+
+
+def _grade(args: argparse.Namespace) -> int:
+    from labkit.course.grading import grade_folder
+    from labkit.course.judge import LIMIT_S
+    from labkit.course.points import DEFAULT_POINTS, read_points
+
+    if args.jobs < 1 or (args.limit is not None and not args.limit > 0):
+        return _refuse("grade: --jobs is at least 1, and --limit more than 0 seconds")
+    out = args.out or args.folder / "grades"
+    try:
+        points = read_points(args.points or DEFAULT_POINTS)
+        complete = grade_folder(args.folder, points, out, args.jobs, args.limit or LIMIT_S, _say)
+    except (ValueError, OSError) as error:
+        return _refuse(f"grade: {error}")
+    except KeyboardInterrupt:
+        print("\ninterrupted: the same command goes on from here", file=sys.stderr)
+        return 130
+    print(f"{out / 'index.html'} and {out / 'grades.csv'} have the grades")
+    return 0 if complete else 1
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
 
 
 def _student(args: argparse.Namespace) -> int:

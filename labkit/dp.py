@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import os
 import random
 import threading
 import weakref
@@ -31,7 +32,8 @@ import torch.multiprocessing as mp
 from torch.utils.data import DataLoader, Dataset
 
 from labkit.base.checks import check_number
-from labkit.base.rendezvous import loopback_store
+from labkit.base.parent import end_with_parent
+from labkit.base.rendezvous import LOOPBACK_INTERFACE, is_loopback, keep_on
 from labkit.parallel.bucket import (
     MIB,
     Bucket,
@@ -151,29 +153,44 @@ def _check_rank(rank: int, world_size: int) -> None:
 def setup(rank: int, world_size: int, backend: str, master_addr: str = "127.0.0.1", master_port: int = 11868) -> None:
     """Make this process a rank: wait for the others and form the default process group.
 
-    It is rank ``rank`` of ``world_size``. The ranks meet at ``master_addr:master_port``, where rank
-    0 listens; on 127.0.0.1 nobody outside this machine can connect. ``backend`` is ``"gloo"`` (CPU)
-    or ``"nccl"`` (one GPU a rank).
+    It is rank ``rank`` of ``world_size``. The ranks meet at ``master_addr:master_port``: an address
+    of rank 0's machine, and a port that is free there. ``backend`` is ``"gloo"`` (CPU) or
+    ``"nccl"`` (one GPU a rank).
 
-    Raises ValueError for an unknown backend and a rank that is not in the world, OSError if the
-    port is taken.
+    Raises ValueError for an unknown backend and a rank that is not in the world,
+    torch.distributed.DistNetworkError if the port is taken.
+
+    Caveats: the store through which the ranks meet is torch's, which listens on all interfaces of
+    rank 0's machine, not on ``master_addr`` alone, for as long as the run lasts. A TCPStore whose
+    ``master_listen_fd`` is from :func:`labkit.base.rendezvous.listen` listens on ``master_addr``
+    alone; init_process_group takes it as ``store``.
     """
     _check_backend(backend)
     _check_rank(rank, world_size)
-    ### TODO dp.2 (5 minutes): Meet the others at master_addr:master_port, then form the default
-    ### process group with them. loopback_store (labkit/base/rendezvous.py, imported above) gives a
-    ### store through which ranks meet; dist.init_process_group forms a group through a store.
+    _prepare_to_meet(master_addr, master_port)
+    ### TODO dp.2 (5 minutes): Form the default process group, with dist.init_process_group. It reads
+    ### where the ranks meet from the environment variables MASTER_ADDR and MASTER_PORT, so set
+    ### those first. Rank and world size it reads from RANK and WORLD_SIZE, or takes as arguments.
     ### BEGIN SOLUTION dp.2
-    store = loopback_store(rank, world_size, master_addr, master_port)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = master_addr, str(master_port)
+    dist.init_process_group(backend, rank=rank, world_size=world_size)
     ### END SOLUTION
+
+
+def _prepare_to_meet(master_addr: str, master_port: int) -> None:
+    """Keep the ranks of one machine on loopback; have rank 0 open the store where there is none."""
+    if is_loopback(master_addr):
+        keep_on(LOOPBACK_INTERFACE)
+    if os.environ.get("MASTER_PORT") != str(master_port):  # the store of launch or torchrun is elsewhere
+        os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)
 
 
 def run_processes(fn: Callable[[int, int, str], object], world_size: int, backend: str) -> None:
     """Run ``fn(rank, world_size, backend)`` in a new process for each rank; return when all end.
 
     ``fn`` calls :func:`setup` itself. Where a rank fails, the others are ended and its traceback is
-    raised (torch.multiprocessing.ProcessRaisedException); no process is left, ever.
+    raised (torch.multiprocessing.ProcessRaisedException). No process is left behind; on Linux, not
+    even if this one is killed.
 
     Notes: ``fn`` must be a function of a module, because each process is a new interpreter that
     imports it. A script that calls this needs its ``if __name__ == "__main__":`` guard.
@@ -202,6 +219,7 @@ def run_processes(fn: Callable[[int, int, str], object], world_size: int, backen
 
 def _run_rank(rank: int, fn: Callable[[int, int, str], object], world_size: int, backend: str) -> None:
     """Run ``fn`` in a process of :func:`run_processes`, and end the group that it has formed."""
+    end_with_parent()
     fn(rank, world_size, backend)
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -318,7 +336,7 @@ def assign_buckets(
     2006.15704, section 3.2.3).
 
     Raises ValueError for a capacity that is not more than 0, and for a size below 0; TypeError for
-    what is no number.
+    anything but a number.
     """
     _check_capacities(sizes_bytes, cap_bytes, first_cap_bytes)
     ### TODO dp.6 (15 minutes): Fill the buckets by the rule above. Try it on paper first: sizes 1,
@@ -396,7 +414,6 @@ class BucketedDataParallel(torch.nn.Module):
         self.comm_hook = comm_hook or all_reduce_hook
         self._synchronize = True  # False inside no_sync
         self._sent = 0  # this many buckets are on their way, always the first ones
-        self._unused: list[str] | None = None  # of the last step
         self._listen_to_autograd()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -457,7 +474,6 @@ class BucketedDataParallel(torch.nn.Module):
                 "there is no gradient to average: since the last finish_gradient_synchronization() no backward() through "
                 "this model has run outside no_sync()"
             )
-        self._unused = [name for bucket in self.buckets for name in bucket.unused()]
         ### TODO dp.7 (10 minutes): Come back when the sum of every bucket is there. Some have not
         ### gone, because a parameter in them was not used in this step: they have to go too, on
         ### every rank and in order.
@@ -487,28 +503,6 @@ class BucketedDataParallel(torch.nn.Module):
             yield
         finally:
             self._synchronize = before
-
-    def report(self) -> str:
-        """Return what was odd in the last step: parameters not used here, and NaN or infinity.
-
-        A NaN of one rank is in the mean of all gradients, so it is on every rank.
-        """
-        if self._unused is None:
-            return "no gradients have been averaged yet"
-        broken = [
-            name
-            for bucket in self.buckets
-            for name, view in zip(bucket.names, bucket.views, strict=True)
-            if not view.isfinite().all()
-        ]
-        lines = []
-        if self._unused:
-            lines.append(
-                f"not used in the last step on rank {dist.get_rank()}, so counted as zero: {', '.join(self._unused)}"
-            )
-        if broken:
-            lines.append(f"NaN or infinity in the gradients of: {', '.join(broken)}")
-        return "\n".join(lines) or "every parameter was used, and every gradient is finite"
 
 
 def _tell(ready: weakref.WeakMethod[Any], lock: threading.Lock, bucket: Bucket, position: int, _: torch.Tensor) -> None:

@@ -15,11 +15,9 @@ set and the process group is up.
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import functools
 import inspect
-import multiprocessing
 import os
 import pickle
 import sys
@@ -30,14 +28,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from labkit import trace
 from labkit.base.measurement_html import as_html
-from labkit.base.notebook import static
+from labkit.base.notebook import in_notebook, static
 from labkit.cost import Link
-from labkit.ranks import pickling, rank, servers
+from labkit.ranks import pickling, rank, server_handle
 from labkit.ranks.cell_output import CellDisplay, show
 from labkit.ranks.errors import LaunchTimeout, RankError
 from labkit.ranks.messages import Progress
 from labkit.ranks.plan import BACKENDS, LaunchPlan, decide
-from labkit.ranks.pool import LaunchCall, Ranks
+from labkit.ranks.pool import LaunchCall, RankPool
 from labkit.ranks.rank_config import CallerEnvironment, check_folders
 
 if TYPE_CHECKING:
@@ -67,17 +65,31 @@ class Run:
     """
 
     values: list[Any]
-    backend: str
-    world_size: int
-    devices: list[str]
     seconds: float
-    header: str
+    _plan: LaunchPlan
     _rows: list[tuple[Any, ...]]
-    _emulated: str = ""
+    _notes: list[str]  # what the ranks emulated
+
+    @property
+    def backend(self) -> str:
+        return self._plan.backend
+
+    @property
+    def world_size(self) -> int:
+        return self._plan.world_size
+
+    @property
+    def devices(self) -> list[str]:
+        return self._plan.devices
+
+    @functools.cached_property
+    def header(self) -> str:
+        return ". ".join([self._plan.header(self.seconds), *self._notes])
 
     @functools.cached_property
     def events(self) -> pd.DataFrame:
-        return trace.event_table(self._rows, measured=True, emulated=self._emulated)
+        emulated = ". ".join(filter(None, [self._plan.emulated, *self._notes]))
+        return trace.event_table(self._rows, measured=True, emulated=emulated)
 
     @functools.cached_property
     def timings(self) -> pd.DataFrame:
@@ -104,14 +116,14 @@ class WarmRanks:
         self,
         plan: LaunchPlan,
         decode: Callable[[bytes | bytearray], Any] = pickling.loads,
-        most_printed: int = sys.maxsize,
+        max_printed: int = sys.maxsize,
     ):
         """``decode`` makes a value of what a rank sent; unpickling, the default, may run code.
 
-        ``most_printed`` characters of what a run prints are shown.
+        ``max_printed`` characters of what a run prints are shown.
         """
-        self._plan, self._decode, self._most_printed = plan, decode, most_printed
-        self._ranks: Ranks | None = None
+        self._plan, self._decode, self._max_printed = plan, decode, max_printed
+        self._ranks: RankPool | None = None
         self._open = True
 
     def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Run:
@@ -134,27 +146,23 @@ class WarmRanks:
         since, start_ns = time.monotonic(), time.perf_counter_ns()
         call = LaunchCall(pickle.dumps(CallerEnvironment.here()), pickling.dumps_call(fn, args, kwargs), since)
         try:
-            with CellDisplay(self._most_printed) as display:
+            with CellDisplay(self._max_printed) as display:
                 answers = self._started(since).run(call, display)
         except BaseException:
             self._end(kill=True)
             raise
         seconds = time.monotonic() - since
         rows = [row for i, answer in enumerate(answers) for row in trace.rank_events(answer.rows, i, start_ns)]
-        notes = list(dict.fromkeys(note for answer in answers for note in answer.notes))  # what the ranks emulated
-        values = [self._decode(answer.value) for answer in answers]
-        plan = self._plan
-        header = ". ".join([plan.header(seconds), *notes])
-        emulated = ". ".join(filter(None, [plan.emulated, *notes]))
-        return Run(values, plan.backend, plan.world_size, plan.devices, seconds, header, rows, emulated)
+        notes = list(dict.fromkeys(note for answer in answers for note in answer.notes))
+        return Run([self._decode(answer.value) for answer in answers], seconds, self._plan, rows, notes)
 
-    def _started(self, since: float) -> Ranks:
+    def _started(self, since: float) -> RankPool:
         """Return the ranks, which are asked for if there are none, or none that can go on."""
         if self._ranks is not None and not self._ranks.in_step:
             show("labkit: the last function left the process group out of step, so the ranks were started anew\n")
             self._end(kill=True)
         if self._ranks is None:
-            self._ranks = Ranks(self._plan, since)
+            self._ranks = RankPool(self._plan, since)
         return self._ranks
 
     def _end(self, kill: bool = False, wait: bool = True) -> None:
@@ -192,8 +200,10 @@ def workers(
     before any rank starts.
     """
     __tracebackhide__ = True
-    options = (world_size, backend, timeout_s, threads, link, share_gpu, init, compared_with, check_collectives)
-    ranks = WarmRanks(_plan(*options))
+    check_folders()
+    plan = decide(world_size, backend, timeout_s, threads, link, share_gpu, init, compared_with, check_collectives)
+    _check_link_is_slower(plan)
+    ranks = WarmRanks(plan)
     ranks._started(time.monotonic())
     return ranks
 
@@ -238,12 +248,14 @@ def launch(
     """
     __tracebackhide__ = True
     _check_call(fn, args, kwargs)
-    options = (world_size, backend, timeout_s, threads, link, share_gpu, init, compared_with, check_collectives)
-    ranks = WarmRanks(_plan(*options))
+    check_folders()
+    plan = decide(world_size, backend, timeout_s, threads, link, share_gpu, init, compared_with, check_collectives)
+    _check_link_is_slower(plan)
+    ranks = WarmRanks(plan)
     try:
         return ranks._run(fn, args, kwargs)
     finally:
-        ranks.close(wait=ranks._plan.backend == "nccl")  # the next launch may need the memory of the GPU
+        ranks.close(wait=plan.backend == "nccl")  # the next launch may need the memory of the GPU
 
 
 _OPTIONS = tuple(inspect.signature(workers).parameters)
@@ -292,22 +304,14 @@ class LinkTooFast(ValueError):
     """A link is faster than the transport over which it is to be emulated."""
 
 
-def _plan(*options: Any) -> LaunchPlan:
-    """Check all that can be checked before ranks start, and decide."""
-    __tracebackhide__ = True
-    check_folders()
-    plan = decide(*options)
-    if plan.link is not None:
-        _check_slower(plan, plan.link)
-    return plan
-
-
-def _check_slower(plan: LaunchPlan, link: Link) -> None:
+def _check_link_is_slower(plan: LaunchPlan) -> None:
     """Refuse a link faster than gloo is between these ranks.
 
     gloo is measured again before that, because it may have been busy.
     """
     __tracebackhide__ = True
+    if (link := plan.link) is None:
+        return
     from labkit.link import measure_transport  # which imports torch
 
     n = plan.world_size
@@ -361,15 +365,7 @@ def progress(iterable: Iterable[T], desc: str = "") -> Iterator[T]:
         rank.current.send(Progress(desc, done, total))
 
 
-def _is_started_by_multiprocessing() -> bool:
-    """Return whether this is another process's child, perhaps still importing its main module."""
-    importing = getattr(multiprocessing.current_process(), "_inheriting", False)
-    return importing or multiprocessing.parent_process() is not None
-
-
 if sys.platform == "win32":
     raise ImportError("labkit.launch needs Linux or macOS; on Windows use WSL (see docs/platforms.md)")
-if servers.forks.usable and "RANK" not in os.environ and not _is_started_by_multiprocessing():
-    # It imports torch in the background, so that the first cell need not wait.
-    with contextlib.suppress(OSError):
-        servers.forks.ensure_running()
+if in_notebook():
+    server_handle.forks.start_ahead()  # it imports torch in the background, so the first cell need not wait

@@ -10,9 +10,13 @@ DistributedDataParallel and every collective run on it as they are. (The excepti
 ``dist.monitored_barrier``, which torch allows on gloo alone.)
 
 A rank has one channel: what it sends goes out one message after the other. What it receives also
-comes in one message after the other, at the same time, as on a full-duplex link. Times are worked
-out in advance: a message that is handed over while another is on its way starts when that one ends,
-however late a thread wakes up to notice.
+comes in one message after the other, at the same time, as on a full-duplex link, in the order in
+which messages reach it. Times are worked out from the ranks' common clock: a message that is handed
+over while another is on its way starts when that one ends, however late a thread wakes up to
+notice, and in whatever order its receiver waits.
+
+The emulation itself costs a rank several times what gloo's own call does: see
+``benchmarks/bench_link.py``.
 """
 
 from __future__ import annotations
@@ -25,6 +29,8 @@ import statistics
 import sys
 import threading
 import time
+import weakref
+from bisect import bisect, insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
@@ -81,8 +87,8 @@ def measure_transport() -> float:
 _now = time.perf_counter_ns  # one clock for all ranks of a machine
 
 
-class LinkDirection:
-    """One direction of a rank's link: one message at a time. Times are perf_counter nanoseconds."""
+class OutgoingChannel:
+    """A rank's channel to the others: one message at a time. Times are perf_counter nanoseconds."""
 
     def __init__(self) -> None:
         self._lock, self._free_at = threading.Lock(), 0
@@ -100,7 +106,94 @@ class LinkDirection:
             self._free_at = max(self._free_at, until)
 
 
-_outgoing, _incoming = LinkDirection(), LinkDirection()  # this rank's, whatever the process groups
+class IncomingMessage:
+    """A message to this rank, whose first bytes say when it arrives if nothing is in its way.
+
+    ``buffer`` is where gloo puts it. ``duration`` is how long it takes the channel, and ``end``
+    when it has come in: None as long as gloo has not brought it.
+    """
+
+    def __init__(self, payload: torch.Tensor, duration: int):
+        self._payload, self.duration = payload, duration
+        self.buffer = torch.empty(_HEADER_BYTES + payload.nbytes, dtype=torch.uint8)
+        self._header = self.buffer[:_HEADER_BYTES].view(torch.int64)
+        self._header.zero_()
+        self._unpacked = False
+        self.end: int | None = None
+
+    @staticmethod
+    def pack(arrival: int, payload: torch.Tensor) -> torch.Tensor:
+        """Return what travels: the time of the message's ``arrival``, then ``payload``."""
+        return torch.cat([torch.tensor([_HERE + arrival]).view(torch.uint8), payload])
+
+    def begin(self) -> int | None:
+        """Return when it reaches the channel; None as long as gloo has not brought it."""
+        header = int(self._header)  # its highest byte is 0 until gloo has written all of it
+        return header - _HERE - self.duration if header > _HERE else None
+
+    def unpack(self) -> None:
+        """Put the payload where the caller wants it, once: gloo has all of it."""
+        if not self._unpacked:
+            self._payload.copy_(self.buffer[_HEADER_BYTES:])
+            self._unpacked = True
+
+
+_HEADER_BYTES, _HERE = 8, 2**62  # the header is an arrival plus _HERE, in nanoseconds
+
+
+class IncomingChannel:
+    """A rank's channel from the others: one message at a time, in the order in which they reach it.
+
+    Only what gloo has brought is known, so the end of a message may change until then: another may
+    turn out to have reached the channel before it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._expected: weakref.WeakSet[IncomingMessage] = weakref.WeakSet()  # not in yet, and still asked for
+        self._taken: list[tuple[int, int]] = []  # start and end of those that are in, in order
+
+    def expect(self, message: IncomingMessage) -> None:
+        with self._lock:
+            self._settle()
+            self._expected.add(message)
+
+    def end_of(self, message: IncomingMessage) -> int:
+        """Return when ``message``, which gloo has brought, is in, as far as is known now."""
+        with self._lock:
+            if message in self._expected:
+                self._settle()
+        assert message.end is not None
+        return message.end
+
+    def _settle(self) -> None:
+        """Give each message that gloo has brought the first time in which the channel is free."""
+        now, taken = _now(), self._taken.copy()
+        here = [(begin, message) for message in self._expected if (begin := message.begin()) is not None]
+        for begin, message in sorted(here, key=lambda each: each[0]):
+            start = _first_free(taken, begin, message.duration)
+            message.end = start + message.duration
+            insort(taken, (start, message.end))
+            if message.end <= now:
+                insort(self._taken, (start, message.end))
+                self._expected.remove(message)
+        del self._taken[:-_REMEMBERED]
+
+
+_REMEMBERED = 1000  # messages that have come in, since one sent long ago may be asked for only now
+
+
+def _first_free(taken: list[tuple[int, int]], earliest: int, duration: int) -> int:
+    """Return the first time from ``earliest`` on when nothing of ``taken`` is in the way."""
+    start = earliest
+    for begin, end in taken[max(bisect(taken, (earliest, earliest)) - 1, 0) :]:
+        if start + duration <= begin:
+            break
+        start = max(start, end)
+    return start
+
+
+_outgoing, _incoming = OutgoingChannel(), IncomingChannel()  # this rank's, whatever the process groups
 
 
 _FOR_EVER = timedelta(0)  # as torch has it
@@ -109,9 +202,9 @@ _FOR_EVER = timedelta(0)  # as torch has it
 class LinkWork(dist.Work):
     """A collective or message in flight: done when gloo has done it and the link would have.
 
-    ``work`` is gloo's. ``due(timeout)`` gives the time at which the link is done, once gloo is, and
-    ``is_known()`` whether it can say so without waiting for other ranks. ``when_asked`` gets this
-    work if someone asks for its future.
+    ``work`` is gloo's. ``due(timeout)`` gives the time at which the link is done, once gloo is, as
+    far as is known now, and ``is_known()`` whether it can say so without waiting for other ranks.
+    ``on_future`` gets this work if someone asks for its future.
     """
 
     def __init__(
@@ -119,32 +212,29 @@ class LinkWork(dist.Work):
         work: Any,
         due: Callable[[timedelta], int],
         is_known: Callable[[], bool] = lambda: True,
-        when_asked: Callable[[LinkWork], object] | None = None,
+        on_future: Callable[[LinkWork], object] | None = None,
     ):
         super().__init__()
-        self._work, self._due, self._is_known, self._when_asked = work, due, is_known, when_asked
-        self._asking = threading.Lock()
-        self._end: int | None = None
+        self._work, self._due, self._is_known, self._on_future = work, due, is_known, on_future
+        self._lock = threading.Lock()
         self._future: torch.futures.Future[Any] | None = None
 
     def _end_ns(self, timeout: timedelta = _FOR_EVER) -> int:
-        with self._asking:
-            if self._end is None:
-                self._end = self._due(timeout)
-        return self._end
+        with self._lock:
+            return self._due(timeout)
 
     def wait(self, timeout: timedelta = _FOR_EVER) -> bool:
-        began = _now()
+        began, patience = _now(), timeout // timedelta(microseconds=1) * 1000
         self._work.wait(timeout)
-        end, patience = self._end_ns(timeout), timeout // timedelta(microseconds=1) * 1000
-        if patience and end > began + patience:
-            _sleep_until(began + patience)
-            raise RuntimeError(f"Timed out after {timeout}: the emulated link is not done")
-        _sleep_until(end)
+        while (end := self._end_ns(timeout)) > _now():
+            if patience and end > began + patience:
+                _sleep_until(began + patience)
+                raise RuntimeError(f"Timed out after {timeout}: the emulated link is not done")
+            _sleep_until(end)
         return True
 
     def is_completed(self) -> bool:
-        return self._work.is_completed() and (self._end is not None or self._is_known()) and self._end_ns() <= _now()
+        return self._work.is_completed() and self._is_known() and self._end_ns() <= _now()
 
     def is_success(self) -> bool:
         return self.is_completed() and self._work.is_success()
@@ -164,11 +254,11 @@ class LinkWork(dist.Work):
         self.wait()
 
     def get_future(self) -> torch.futures.Future[Any]:
-        if self._when_asked is None:
+        if self._on_future is None:
             return self._work.get_future()  # raises: gloo's messages have none
         if self._future is None:
             self._future = torch.futures.Future()
-            self._when_asked(self)
+            self._on_future(self)
         return self._future
 
     def fulfil(self) -> None:
@@ -230,7 +320,7 @@ def _timed(method: str, name: str, size: Callable[..., int]) -> Any:
     """
 
     def run(group: LinkGroup, *arguments: Any, **options: Any) -> LinkWork:
-        joined = _now()  # at once: what the emulation costs a rank is none of the link's time
+        joined = _now()  # at once: what the emulation costs a rank must not count as the link's time
         cost_s = collective_s(name, size(group, *arguments), group.size(), group._link)
         return group.collective(method, joined, cost_s, *arguments, *options.values())
 
@@ -256,7 +346,7 @@ class LinkGroup(dist.ProcessGroup):
         self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, _backend_of(self._data))
         self._pending: deque[_Collective] = deque()  # those whose times are not known yet, in order
         self._settling = threading.Lock()
-        self._asked: SimpleQueue[LinkWork | None] = SimpleQueue()
+        self._to_fulfil: SimpleQueue[LinkWork | None] = SimpleQueue()
         self._waiter: threading.Thread | None = None
 
     def getBackendName(self) -> str:  # noqa: N802  (torch's name)
@@ -310,7 +400,8 @@ class LinkGroup(dist.ProcessGroup):
 
     def _knows_end_of(self, collective: _Collective) -> bool:
         """Return whether the times of this collective and of all before it have come."""
-        self._settle_known()
+        if collective.end is None:
+            self._settle_known()
         return collective.end is not None
 
     def _settle_known(self) -> None:
@@ -325,17 +416,17 @@ class LinkGroup(dist.ProcessGroup):
 
     def _fulfil_in_order(self, work: LinkWork) -> None:
         """Have one thread complete the futures of all work, as collectives end in order."""
-        self._asked.put(work)
+        self._to_fulfil.put(work)
         if self._waiter is None:
             self._waiter = threading.Thread(target=self._fulfil_all, name="labkit.link", daemon=True)
             self._waiter.start()
 
     def _fulfil_all(self) -> None:
-        while work := self._asked.get():
+        while work := self._to_fulfil.get():
             work.fulfil()
 
     def shutdown(self) -> None:
-        self._asked.put(None)  # ends the thread, once it has fulfilled what was asked before
+        self._to_fulfil.put(None)  # ends the thread, once it has fulfilled what was put before
         self._data.shutdown()
         self._times.shutdown()
 
@@ -345,33 +436,29 @@ class LinkGroup(dist.ProcessGroup):
         payload = as_bytes(*tensors)
         duration = self._transmission_ns(payload)
         arrival = _outgoing.reserve(called, duration) + duration + _ns(self._link.latency_s)
-        message = torch.cat([torch.tensor([arrival]).view(torch.uint8), payload])
-        return LinkWork(self._data.send([message], to, tag), lambda _: arrival)
+        return LinkWork(self._data.send([IncomingMessage.pack(arrival, payload)], to, tag), lambda _: arrival)
 
     def recv(self, tensors: list[torch.Tensor], source: int, tag: int) -> LinkWork:
-        return self._receive(tensors, lambda message: self._data.recv([message], source, tag))
+        return self._receive(tensors, lambda buffer: self._data.recv([buffer], source, tag))
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> LinkWork:
-        return self._receive(tensors, lambda message: self._data.recv_anysource([message], tag))
+        return self._receive(tensors, lambda buffer: self._data.recv_anysource([buffer], tag))
 
     def _receive(self, tensors: list[torch.Tensor], start: Callable[[torch.Tensor], Any]) -> LinkWork:
-        """Receive a message: it is here when its sender says so, and one after the other."""
+        """Receive a message: it reaches this rank's channel when its sender says so."""
         payload = as_bytes(*tensors)
-        duration = self._transmission_ns(payload)
-        message = torch.empty(_HEADER_BYTES + payload.nbytes, dtype=torch.uint8)
+        message = IncomingMessage(payload, self._transmission_ns(payload))
+        work = start(message.buffer)
+        _incoming.expect(message)
 
         def due(_: timedelta) -> int:
-            payload.copy_(message[_HEADER_BYTES:])
-            arrival = int(message[:_HEADER_BYTES].view(torch.int64))
-            return _incoming.reserve(arrival - duration, duration) + duration
+            message.unpack()
+            return _incoming.end_of(message)
 
-        return LinkWork(start(message), due)
+        return LinkWork(work, due)
 
     def _transmission_ns(self, payload: torch.Tensor) -> int:
         return _ns(payload.nbytes / self._link.bytes_per_s)
-
-
-_HEADER_BYTES = 8  # of a message: the time of its arrival, an int64
 
 
 class _Collective:

@@ -48,7 +48,7 @@ def split_module(modules: nn.Sequential) -> tuple[list[nn.Sequential], list[torc
     among virtual ones. It stays with the one before it, and at the front with the first that names
     one; if none does, all is one partition on ``cpu``.
 
-    Raises TypeError for what is no nn.Sequential, ValueError for an empty one and, by its name, for
+    Raises TypeError for anything but an nn.Sequential, ValueError for an empty one and, by its name, for
     a module whose parameters are on more than one device.
     """
     check_modules(modules)
@@ -86,7 +86,7 @@ def clock_cycles(num_batches: int, num_partitions: int) -> Iterator[list[tuple[i
     is empty, and the empty corners are the bubble (Huang et al. 2019, GPipe, arXiv 1811.06965; Kim
     et al. 2020, torchgpipe, arXiv 2004.09910).
 
-    Raises ValueError for a count below 1 and TypeError for what is no int, at once.
+    Raises ValueError for a count below 1 and TypeError for anything but an int, at once.
     """
     check_counts(num_batches=num_batches, num_partitions=num_partitions)
     return _clock_cycles(num_batches, num_partitions)
@@ -122,8 +122,8 @@ class Pipe(nn.Module):
     alone. There is a thread for each partition until :meth:`close`, the end of the ``with`` block,
     or the end of the Pipe itself. A copy (copy.deepcopy, pickle) has threads of its own.
 
-    Raises TypeError and ValueError as :func:`split_module` does, and for a split_size that is no
-    int, 1 or more.
+    Raises TypeError and ValueError as :func:`split_module` does, and for a split_size that is not
+    an int, 1 or more.
 
     Caveats:
 
@@ -162,8 +162,9 @@ class Pipe(nn.Module):
         ### TODO pipe.3 (20 minutes): Do the clock, all of its pairs at the same time, each in the
         ### worker of its partition: self._workers[j]. A worker makes a call that somebody hands to
         ### it as a Task (labkit/parallel/worker.py). The call to make is run_stage
-        ### (labkit/parallel/stage_node.py), with the partition, its input and its device.
-        ### Afterwards batches has the outputs; what is to hold if a call fails stands above.
+        ### (labkit/parallel/stage_node.py), with the partition, its input, its device and both
+        ### numbers. Afterwards batches has the outputs; what is to hold if a call fails stands
+        ### above.
         ### BEGIN SOLUTION pipe.3
         tasks = []
         for i, j in schedule:
@@ -180,8 +181,8 @@ class Pipe(nn.Module):
         """Return the model's output for ``x``, on the last device. The first dimension is the rows.
 
         What a partition raises, in forward or backward, is raised with a note that names stage and
-        micro-batch. Raises TypeError for what is no tensor and for a partition that does not return
-        one, ValueError for a batch without rows and for outputs that do not fit together,
+        micro-batch. Raises TypeError for anything but a tensor and for a partition that does not
+        return one, ValueError for a batch without rows and for outputs that do not fit together,
         RuntimeError after :meth:`close`.
         """
         self._check_open()
@@ -271,9 +272,9 @@ def prepare_pipeline_parallel(gpt2: GPT2LMHeadModel, split_size: int) -> GPT2LMH
     one after the other. Calling it again takes the blocks out of their Pipe, closes that, and makes
     a new one.
 
-    Raises TypeError for what is no GPT2LMHeadModel, ValueError for one that
+    Raises TypeError for anything but a GPT2LMHeadModel, ValueError for one that
     :func:`labkit.models.parallelize` has not placed and for one with an attention that needs a mask
-    (``"eager"``), both for a split_size that is no int, 1 or more.
+    (``"eager"``), both for a split_size that is not an int, 1 or more.
     """
     check_ready(gpt2)
     check_counts(split_size=split_size)
@@ -307,8 +308,6 @@ class ScheduledPipeline:
       passes computes the loss under torch.no_grad.
     - ``loss_fn(output, target)``: a mean over rows; only the rank of the last stage calls it.
     - ``process_group``: the ranks, by default all; a schedule of one rank needs none.
-    - ``check_nan``: look at every micro-batch's loss, and raise FloatingPointError that names the
-      first that is NaN. On a GPU each look waits for it.
 
     A step adds to the parameters' ``.grad`` what one process would, as long as a row's output
     depends on that row alone (see :class:`Pipe`). Each op is a span with the labels step, stage and
@@ -317,7 +316,7 @@ class ScheduledPipeline:
 
     Raises, before anything is sent: ScheduleError for a schedule that cannot run, ValueError for
     one of another number of ranks or stages than there are, or if the ranks were given different
-    ones, TypeError for what is no module. If one rank raises, all do.
+    ones, TypeError for anything but modules. If one rank raises, all do.
 
     Caveats:
 
@@ -336,12 +335,10 @@ class ScheduledPipeline:
         schedule: Schedule,
         loss_fn: LossFunction,
         process_group: Any = None,
-        *,
-        check_nan: bool = False,
     ):
         rank, modules = assign_stages(stages, schedule, loss_fn, process_group)
         self.schedule, self.rank = schedule, rank
-        self._loss_fn, self._check_nan = loss_fn, check_nan
+        self._loss_fn = loss_fn
         self._stages = {number: Stage(module, number) for number, module in modules.items()}
         self._p2p = P2P(schedule, rank, process_group, {n: stage.device for n, stage in self._stages.items()})
         self._trains = any(op.kind != "F" for op in schedule.ops[rank])
@@ -400,7 +397,7 @@ class ScheduledPipeline:
             check_no_grad("x", inputs)
         if last:
             targets = [part.to(last.device) for part in targets]  # here, not in the span of an op
-            self._loss = last.loss = MeanLoss(self._loss_fn, targets, self._check_nan)
+            self._loss = last.loss = MeanLoss(self._loss_fn, targets)
         return [part.to(first.device) for part in inputs] if first else []
 
     def _check_ready(self) -> None:

@@ -20,6 +20,8 @@ from importlib.util import decode_source
 from pathlib import Path
 from typing import Any
 
+import labkit
+
 TASKS = {
     "dp.1": "Partition, DataPartitioner, partition_dataset",
     "dp.2": "setup, run_processes",
@@ -35,26 +37,10 @@ TASKS = {
     "pipe.5": "ScheduledPipeline.step",
 }
 
-# Where each is to be written: functions of labkit/dp.py and labkit/pipe.py.
-FUNCTIONS = {
-    "dp.1": ("Partition.__getitem__", "DataPartitioner.__init__", "partition_dataset"),
-    "dp.2": ("setup", "run_processes"),
-    "dp.3": ("gather_scatter_gradients",),
-    "dp.4": ("average_gradients",),
-    "dp.5": ("ring_all_reduce",),
-    "dp.6": ("assign_buckets",),
-    "dp.7": ("BucketedDataParallel._gradient_is_ready", "BucketedDataParallel.finish_gradient_synchronization"),
-    "pipe.1": ("split_module",),
-    "pipe.2": ("_clock_cycles",),
-    "pipe.3": ("Pipe.compute", "Pipe.forward"),
-    "pipe.4": ("prepare_pipeline_parallel",),
-    "pipe.5": ("ScheduledPipeline.step",),
-}
-
 # By a guess's name, what returns that it is missing, or None. Asking for a guess adds it here.
 GUESSES: dict[str, Callable[[], str | None]] = {}
 
-_PACKAGE = Path(__file__).parent
+_PACKAGE = Path(labkit.__path__[0])  # in an unpacked submission the folder of its own dp.py and pipe.py
 
 
 class TodoError(NotImplementedError):

@@ -1,15 +1,17 @@
 """Run the tests of ranks, models and pipelines elsewhere: make matrix.
 
-    python tests/matrix.py [py312-torch2.9 aten-avx2 visitor ...]
+    python tests/matrix.py [newest py312-torch2.9 aten-avx2 visitor ...]
 
 - Other Pythons and versions of torch. Each has an environment of its own in .venv-matrix, made the
   first time: two minutes, and 5 to 7 GB with torch's CUDA packages. An interpreter that is neither
   on PATH nor pyenv's is named, and left out.
+- ``newest``: this Python with the newest of every package, as people get who install without the
+  constraints. It is made anew each time. torch alone keeps its version.
 - Other kernels of this machine's CPU: they add up in another order, as other machines do.
 - ``visitor``: an ordinary user (``nobody``, where this one is root) without a home to write to, in
   a clone of what is committed, whose path has a space and an umlaut.
 
-It is no part of CI.
+It is not part of CI.
 """
 
 from __future__ import annotations
@@ -26,8 +28,10 @@ from pathlib import Path
 import environments
 from environments import FOLDER, PROJECT
 
+NEWEST = "newest"
 # name: version of Python, and what decides. transformers is what GPU images have today.
 MATRIX = {
+    NEWEST: ("{}.{}".format(*sys.version_info), ["torch==2.13.0", "transformers"]),
     "py312-torch2.11": ("3.12", ["torch==2.11.0", "transformers==5.17.0"]),
     "py313-torch2.11": ("3.13", ["torch==2.11.0", "transformers==5.17.0"]),
     "py312-torch2.9": ("3.12", ["torch==2.9.1", "transformers==5.17.0"]),
@@ -42,9 +46,19 @@ KERNELS = {
 VISITOR = ["setpriv", "--reuid=nobody", "--clear-groups", "--regid=65534"]
 VISITOR += [f"--{kind}-caps=-all,+dac_read_search" for kind in ("inh", "ambient")]
 NAMES = [*MATRIX, *KERNELS, "visitor"]
-OTHERS = ["cloudpickle", "hypothesis", "ipykernel", "jupyter-client", "matplotlib", "numpy", "pandas", "psutil"]
+OTHERS = [
+    "cloudpickle",
+    "hypothesis",
+    "ipykernel",
+    "jupyter-client",
+    "matplotlib",
+    "nbformat",
+    "numpy",
+    "pandas",
+    "psutil",
+]
 OTHERS += ["pytest", "pytest-timeout", "pytest-xdist", "sacrebleu", "scikit-learn", "tqdm", "anywidget", "accelerate"]
-ROOMS = ["base", "trace", "parallel", "ranks", "train", "examples"]
+PACKAGES = ["base", "trace", "parallel", "ranks", "train", "examples"]
 FILES = ["test_launch*", "test_link*", "test_dp*", "test_buckets*", "test_reducer*", "test_pipe*", "test_scheduled_*"]
 FILES += ["test_models*", "test_gpt2*", "test_explorer", "test_measure", "test_recorded_*", "test_overlap_run"]
 
@@ -80,7 +94,7 @@ def run(name: str) -> str:
 def made(name: str, python: str, requirements: list[str]) -> str:
     """Return the Python of an environment with these packages, which is made if it is not there."""
     folder = FOLDER / name
-    if not (folder / "ready").exists():
+    if name == NEWEST or not (folder / "ready").exists():
         print(f"{name}: pip installs {', '.join(requirements)}", flush=True)
         shutil.rmtree(folder, ignore_errors=True)
         subprocess.run([python, "-m", "venv", str(folder)], check=True)
@@ -117,7 +131,7 @@ def tests() -> list[str]:
     are."""
     there = PROJECT / "tests"
     found = [path for pattern in FILES for path in there.rglob(f"{pattern}.py")]
-    found += [path for room in ROOMS for path in (there / room).glob("test_*.py")]
+    found += [path for package in PACKAGES for path in (there / package).glob("test_*.py")]
     return sorted({str(path.relative_to(PROJECT)) for path in found if path.parent.name != "browser"})
 
 

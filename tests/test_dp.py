@@ -4,10 +4,13 @@ gradients gives the whole batch's. What check claims of dp.1 to dp.5 is not clai
 from __future__ import annotations
 
 import functools
+import multiprocessing
 import os
 import socket
 import subprocess
 import sys
+import threading
+import time
 from itertools import chain
 from pathlib import Path
 
@@ -25,6 +28,7 @@ from labkit import dp
 
 ROOT = Path(__file__).parents[1]
 ROWS = 24  # of the whole batch
+IMPORTS_THIS = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}  # for processes that do as these tests do
 
 
 def free_port() -> int:
@@ -32,7 +36,7 @@ def free_port() -> int:
         return server.getsockname()[1]
 
 
-def said(output: str) -> list[str]:
+def printed_lines(output: str) -> list[str]:
     """Return the lines, without those that torch 2.9's gloo prints of every group."""
     return [line for line in output.splitlines() if not line.startswith("[Gloo] ")]
 
@@ -117,11 +121,79 @@ def test_the_ranks_find_each_other_and_have_ended_when_it_returns(tmp_path):
     assert not any(psutil.pid_exists(int(report[3])) for report in reports)
 
 
+def wait_for_each_other(port: int, folder: str, rank: int, world_size: int, backend: str) -> None:
+    """Wait for the other rank in gloo, for ever, and leave a file once this one does so."""
+    dp.setup(rank, world_size, backend, master_port=port)
+    main = threading.main_thread().ident
+
+    def report() -> None:
+        while sys._current_frames()[main].f_code.co_filename != dist.distributed_c10d.__file__:
+            time.sleep(0.002)
+        Path(folder, f"{rank}").touch()
+
+    threading.Thread(target=report, daemon=True).start()
+    if rank == 0:
+        dist.barrier()
+    else:
+        dist.recv(torch.zeros(1), src=0)
+
+
+def running(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system ends no process with its parent")
 @task("dp.2")
-def test_setup_works_in_a_rank_that_launch_started_without_a_group(launch):
+def test_ranks_that_wait_for_each_other_end_with_a_parent_that_is_killed(tmp_path):
+    program = f"""
+import functools, test_dp
+fn = functools.partial(test_dp.wait_for_each_other, {free_port()}, {str(tmp_path)!r})
+test_dp.dp.run_processes(fn, 2, "gloo")
+"""
+    parent = psutil.Popen([sys.executable, "-c", program], env=IMPORTS_THIS)
+    while len(list(tmp_path.iterdir())) < 2:
+        assert parent.poll() is None
+        time.sleep(0.01)
+    processes = parent.children(recursive=True)
+    parent.kill()
+    parent.wait()
+    for _ in range(3000):
+        if not any(map(running, processes)):
+            break
+        time.sleep(0.01)
+    left = list(filter(running, processes))
+    for process in left:
+        process.kill()
+    assert left == []
+
+
+def run_once_the_parent_has_ended() -> None:
+    print("rank starts", flush=True)
+    while os.getppid() == multiprocessing.parent_process().pid:
+        time.sleep(0.002)
+    dp._run_rank(0, print, 1, "gloo")
+
+
+def test_a_rank_whose_parent_has_ended_already_runs_nothing():
+    program = """
+import multiprocessing, os, test_dp
+multiprocessing.get_context("spawn").Process(target=test_dp.run_once_the_parent_has_ended).start()
+os._exit(0)
+"""
+    run = subprocess.run([sys.executable, "-c", program], env=IMPORTS_THIS, capture_output=True, text=True, timeout=100)
+    assert run.stdout == "rank starts\n", run.stderr  # all of it: whatever has the pipe has ended
+
+
+@pytest.mark.parametrize("at_launchs_store", [True, False])
+@task("dp.2")
+def test_setup_works_in_a_rank_that_launch_started_without_a_group(at_launchs_store, launch):
     def in_rank(port: int) -> list:
         from labkit import dp
 
+        port = int(os.environ["MASTER_PORT"]) if at_launchs_store else port
         dp.setup(int(os.environ["RANK"]), 2, "gloo", master_port=port)
         total = torch.tensor([10.0 ** dist.get_rank()])
         dist.all_reduce(total)
@@ -152,7 +224,7 @@ print(*threads)
 """
     env = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
-    before, during, after = map(int, said(run.stdout)[-1].split())
+    before, during, after = map(int, printed_lines(run.stdout)[-1].split())
     assert before == after < during, run.stderr
 
 
@@ -164,7 +236,7 @@ def test_two_terminals_wait_for_each_other_and_say_so():
     for number, process in zip((1, 0), ranks, strict=True):
         output, _ = process.communicate(timeout=60)
         assert process.returncode == 0
-        assert said(output) == [
+        assert printed_lines(output) == [
             f"rank {number} of 2: waiting until all are there",
             f"rank {number} of 2: all are there, and their ranks add up to 1",
         ]

@@ -13,8 +13,10 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 from labkit import todo
+from labkit.course.student import is_student_edition
 from labkit.guess import Guess, all_guesses, calibration, draw_calibration, guess, said_of_calibration, terms_left_out
 from labkit.guesses import store
+from labkit.guesses.calibration import notebooks_that_ask
 from labkit.guesses.form import Form
 from labkit.guesses.question import Question
 from labkit.guesses.reader import Card
@@ -121,11 +123,11 @@ def test_a_cell_that_reveals_the_answer_waits_for_the_guess(shell, hidden):
 def kept_page(own_answers, monkeypatch):
     monkeypatch.setenv("LABKIT_STATIC", "1")
     file = own_answers / "notebooks" / "guesses.json"
-    file.write_text(json.dumps({"hidden": {"notebook": "04_overlap", "guess": 0.5}}))
+    file.write_text(json.dumps({"hidden": {"guess": 0.5}}))
     return file
 
 
-def test_a_kept_page_has_the_guess_that_ships_and_writes_nothing(kept_page, hidden, monkeypatch, capsys):
+def test_a_stored_page_has_the_stored_guess_and_writes_nothing(kept_page, hidden, monkeypatch, capsys):
     before = kept_page.read_bytes()
     assert (hidden.value, hidden.given, hidden.final) == (0.5, True, False)
     hidden.feedback(0.72, as_if={"if nothing overlapped": 0.0})
@@ -136,12 +138,21 @@ def test_a_kept_page_has_the_guess_that_ships_and_writes_nothing(kept_page, hidd
     assert (hidden.value, hidden.given) == (None, False)  # in a live notebook the reader is asked
 
 
+def test_where_no_guesses_are_stored_a_page_run_without_a_browser_has_the_readers_own(own_answers, hidden, monkeypatch):
+    hidden.give(0.3)
+    monkeypatch.setenv("LABKIT_STATIC", "1")
+    assert (hidden.value, hidden.given, hidden.final) == (0.3, True, False)
+    before = store.own_file().read_bytes()
+    hidden.feedback(0.72, as_if={"if nothing overlapped": 0.0})
+    assert store.own_file().read_bytes() == before  # no answer that its reader has not seen
+    assert not store.stored_file().exists()
+
+
 def test_who_stores_the_page_keeps_its_answers(kept_page, hidden, monkeypatch):
     monkeypatch.setenv(store.KEPT, "1")
     hidden.feedback(0.7234, as_if={"if nothing overlapped": 0.0})
     kept = json.loads(kept_page.read_text())["hidden"]
     facts = {
-        "notebook": "04_overlap",
         "guess": 0.5,
         "answer": 0.7234,
         "measured": True,
@@ -156,7 +167,7 @@ ASKS = re.compile(r"\bguess\(\s*\"(\w+)\"")
 NEEDS = re.compile(r"\bguess\.(\w+)")
 
 
-def test_every_question_of_the_notebooks_is_asked_once_holds_a_cell_back_and_has_a_guess_that_ships():
+def test_every_question_of_the_notebooks_is_asked_once_holds_a_cell_back_and_has_a_stored_guess(monkeypatch):
     asked = []
     for path in sorted(NOTEBOOKS.glob("*.ipynb")):
         code = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
@@ -164,9 +175,14 @@ def test_every_question_of_the_notebooks_is_asked_once_holds_a_cell_back_and_has
         heads = " ".join(source.partition("\n")[0] for source in code if source.startswith("%%needs"))
         assert set(names) <= set(NEEDS.findall(heads)), path.stem
         asked += [(path.stem, name) for name in names]
-    shipped = store.read(NOTEBOOKS / "guesses.json")
-    assert [(facts["notebook"], name) for name, facts in shipped.items()] == asked
-    assert all("guess" in facts and "answer" in facts for facts in shipped.values())
+    monkeypatch.chdir(NOTEBOOKS)
+    assert [(notebook, name) for name, notebook in notebooks_that_ask().items()] == asked
+    if is_student_edition():
+        assert not store.stored_file().exists()
+    else:
+        stored = json.loads(store.stored_file().read_text())
+        assert list(stored) == [name for _, name in asked]
+        assert all("guess" in facts and "answer" in facts for facts in stored.values())
 
 
 # --- the form -------------------------------------------------------------------------------------

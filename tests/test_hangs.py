@@ -1,4 +1,4 @@
-"""Ranks that wait for ever are named: who, where, and for whom; others are left alone.
+"""Deadlocked ranks are named: which, where, and what for; others are left alone.
 
 Each mistake is a function with its line marked: ``# rank 1`` is where rank 1 stands when nobody can
 go on, and what is said must name the two together.
@@ -11,20 +11,18 @@ import hashlib
 import inspect
 import queue
 import re
-import subprocess
 import threading
-import time
 
 import pytest
 import torch
 import torch.distributed as dist
+from side_by_side import Case, on_this_rank, outcomes, selected
 from torch import nn
 
 from labkit.cost import Link
 from labkit.launch import LaunchTimeout, RankError, launch, workers
 from labkit.ranks.hang import find_hang
 from labkit.ranks.messages import Begun, Place, RankState
-from labkit.ranks.rank_state import RankWatch
 
 SLOW_LINK = Link(latency_s=0.01, bytes_per_s=1e6)
 
@@ -215,6 +213,39 @@ def waits_for_both(rank):
     work.wait()  # rank 0 # rank 1
 
 
+def waits_in_a_list(rank):
+    works = [dist.irecv(x(), 1 - rank) for _ in range(2)]
+    assert [work.wait() for work in works]  # rank 0 # rank 1
+
+
+def waits_by_another_name(rank):
+    done = dist.irecv(x(), 1 - rank).wait
+    done()  # rank 0 # rank 1
+
+
+def waits_by_no_name(rank):
+    list(map(dist.Work.wait, [dist.irecv(x(), 1 - rank)]))  # rank 0 # rank 1
+
+
+def waits_for_a_future(rank):
+    if rank == 0:
+        dist.all_reduce(x(), async_op=True).get_future().wait()  # rank 0
+
+
+def waits_in_a_with_block(rank):
+    lock = threading.Lock()
+    lock.acquire()
+    with lock:  # rank 0 # rank 1
+        dist.barrier()
+
+
+def takes_from_a_simple_queue(rank):
+    results = queue.SimpleQueue()
+    if rank == 0:
+        results.get()  # rank 0
+    dist.barrier()  # rank 1
+
+
 def batch_of_receives(rank):
     operations = [dist.P2POp(dist.irecv, x(), 1 - rank)]
     for work in dist.batch_isend_irecv(operations):
@@ -259,6 +290,12 @@ def collective_in_a_thread(rank):
 def all_wait_for_threads(rank):
     results: queue.Queue = queue.Queue()
     results.get()  # rank 0 # rank 1
+
+
+def in_a_group_of_its_own(rank):
+    dist.init_process_group("gloo", init_method="env://")
+    work = dist.irecv(x(), 1 - rank)
+    work.wait()  # rank 0 # rank 1
 
 
 # --- three ranks ----------------------------------------------------------------------------------
@@ -308,7 +345,11 @@ ON_THREE = {
     pair_forgets_the_third,
 }
 QUICK = {leaves_one_out, returns_early, both_receive, queue_that_stays_empty}
-ON_A_LINK = [leaves_one_out, returns_early, both_receive, more_batches]
+ON_A_LINK = [leaves_one_out, returns_early, both_receive, more_batches, waits_for_both]
+CASES = [
+    *[Case(fn, world_size=3 if fn in ON_THREE else 2, init=fn is not in_a_group_of_its_own) for fn in MISTAKES],
+    *[Case(fn, link=Link(1e-3, 10e6)) for fn in ON_A_LINK],
+]
 
 
 def marked(fn):
@@ -317,15 +358,9 @@ def marked(fn):
     return [(int(rank), first + n) for n, line in enumerate(lines) for rank in re.findall(r"# rank (\d)", line)]
 
 
-def on_this_rank(fn):
-    return fn(dist.get_rank())
-
-
-def hang_of(fn, **options):
-    with pytest.raises(LaunchTimeout) as raised:
-        launch(on_this_rank, fn, world_size=3 if fn in ON_THREE else 2, backend="gloo", **options)
-    assert raised.value.hang is not None, raised.value
-    return raised.value.hang
+def hang_in(ended):
+    assert isinstance(ended, LaunchTimeout) and ended.hang is not None, ended
+    return ended.hang
 
 
 def check_named(hang, fn):
@@ -334,15 +369,17 @@ def check_named(hang, fn):
         assert re.search(rf"ranks? [\d, and]*{rank}\b|all ranks", hang.cause), hang
 
 
-@pytest.mark.parametrize("fn", [pytest.param(fn, marks=[] if fn in QUICK else pytest.mark.slow) for fn in MISTAKES])
-def test_a_mistake_is_named_with_its_ranks_and_lines(fn):
-    check_named(hang_of(fn), fn)
+@pytest.fixture(scope="module")
+def ended(request):
+    return outcomes(selected(request))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("fn", ON_A_LINK)
-def test_so_it_is_on_an_emulated_link(fn):
-    check_named(hang_of(fn, link=Link(1e-3, 10e6)), fn)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(each, marks=[] if each.fn in QUICK else pytest.mark.slow, id=str(each)) for each in CASES],
+)
+def test_a_mistake_is_named_with_its_ranks_and_lines(case, ended):
+    check_named(hang_in(ended[case]), case.fn)
 
 
 def test_what_is_said_is_the_cause_a_line_for_each_rank_and_the_stacks():
@@ -350,7 +387,7 @@ def test_what_is_said_is_the_cause_a_line_for_each_rank_and_the_stacks():
         launch(on_this_rank, rank_2_leaves_one_out, world_size=3, backend="gloo")
     one, other = (line for rank, line in marked(rank_2_leaves_one_out) if rank in (0, 2))
     assert str(raised.value) == (
-        "the ranks wait for ever and were ended. collective 2: "
+        "deadlock: no rank can go on; all were ended. collective 2: "
         f"ranks 0 and 1 are in all_reduce of 1000 float32 (test_hangs.py, line {one}); "
         f"rank 2 is in broadcast of 10 float32, root 0 (test_hangs.py, line {other}). "
         f"The `if` in line {one - 1} was not the same on all ranks"
@@ -360,81 +397,19 @@ def test_what_is_said_is_the_cause_a_line_for_each_rank_and_the_stacks():
     assert "dist.broadcast(x(10), 0)" in "".join(stacks)
 
 
-def test_what_another_group_did_before_is_not_counted():
-    assert hang_of(after_another_group).cause.startswith("collective 2: rank 1 waits in all_reduce of 3 float32")
+@pytest.mark.parametrize("case", [Case(after_another_group)], ids=str)
+def test_what_another_group_did_before_is_not_counted(case, ended):
+    assert hang_in(ended[case]).cause.startswith("collective 2: rank 1 waits in all_reduce of 3 float32")
 
 
 def test_after_a_hang_warm_ranks_are_started_anew():
     with workers(world_size=2, backend="gloo") as ranks:
-        with pytest.raises(LaunchTimeout, match="wait for ever"):
+        with pytest.raises(LaunchTimeout, match="no rank can go on"):
             ranks.run(on_this_rank, both_receive)
         assert ranks.run(dist.get_rank).values == [0, 1]
 
 
-# --- no hang --------------------------------------------------------------------------------------
-
-
-def computes(rank):
-    if rank == 0:
-        end = time.monotonic() + 6
-        while time.monotonic() < end:
-            torch.rand(100, 100) @ torch.rand(100, 100)
-    dist.barrier()
-
-
-def sleeps(rank):
-    if rank == 0:
-        time.sleep(5)
-    dist.barrier()
-
-
-def waits_for_a_thread_that_sleeps(rank):
-    done: queue.Queue = queue.Queue()
-    if rank == 0:
-        threading.Timer(5, done.put, [1]).start()
-        done.get()
-    dist.barrier()
-
-
-def waits_for_a_time(rank):
-    if rank == 0:
-        threading.Event().wait(5)
-    dist.barrier()
-
-
-def waits_for_a_process(rank):
-    if rank == 0:
-        subprocess.run(["sleep", "5"], check=True)
-    dist.barrier()
-
-
-def goes_on_without_rank_0(rank):
-    others = dist.new_group([1, 2])
-    if rank:
-        time.sleep(rank + 3)
-        dist.all_reduce(x(), group=others)
-
-
-def sends_over_a_slow_link(rank):
-    dist.all_reduce(x(500_000))
-    dist.send(x(500_000), 1) if rank == 0 else dist.recv(x(500_000), 0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("fn", "n_ranks", "link"),
-    [
-        (computes, 2, None),
-        (sleeps, 2, None),
-        (waits_for_a_thread_that_sleeps, 2, None),
-        (waits_for_a_time, 2, None),
-        (waits_for_a_process, 2, None),
-        (goes_on_without_rank_0, 3, None),
-        (sends_over_a_slow_link, 2, Link(0.01, 1e6)),
-    ],
-)
-def test_ranks_that_only_take_long_are_left_alone(fn, n_ranks, link):
-    assert len(launch(on_this_rank, fn, world_size=n_ranks, backend="gloo", link=link).values) == n_ranks
+# --- how it is told -------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -463,8 +438,9 @@ def reads_what_never_comes(rank):
         assert OnGpu.item() and work
 
 
-def test_a_rank_that_uses_a_core_to_wait_for_its_gpu_is_named_with_what_its_gpu_is_in():
-    hang = hang_of(reads_what_never_comes)
+@pytest.mark.parametrize("case", [Case(reads_what_never_comes)], ids=str)
+def test_a_rank_that_uses_a_core_to_wait_for_its_gpu_is_named_with_what_its_gpu_is_in(case, ended):
+    hang = hang_in(ended[case])
     check_named(hang, reads_what_never_comes)
     assert hang.cause.startswith("collective 1: rank 0 waits in all_reduce of 7 float32")
     assert hang.lines[0].endswith("its GPU does not come back from there")
@@ -478,8 +454,9 @@ def a_group_in_which_one_has_begun_nothing(rank):
         dist.broadcast(x(9), 0)  # rank 1
 
 
-def test_a_group_in_which_a_rank_has_begun_nothing_has_nothing_of_the_one_before():
-    assert "all_reduce" not in hang_of(a_group_in_which_one_has_begun_nothing).cause
+@pytest.mark.parametrize("case", [Case(a_group_in_which_one_has_begun_nothing)], ids=str)
+def test_a_group_in_which_a_rank_has_begun_nothing_has_nothing_of_the_one_before(case, ended):
+    assert "all_reduce" not in hang_in(ended[case]).cause
 
 
 def test_where_the_recorder_is_off_it_is_said_that_collectives_are_not_known():
@@ -500,8 +477,8 @@ def test_where_the_recorder_is_off_it_is_said_that_collectives_are_not_known():
 LINE = Place(__file__, 1)
 
 
-def state(*begun, since=0.0, at=5.0, function="all_reduce", in_call=True, wait="", goes_on=False):
-    return RankState(1, in_call, int(since * 1e9), int(at * 1e9), LINE, function, -1, wait, goes_on, begun, "")
+def state(*begun, since=0.0, at=5.0, function="all_reduce", in_call=True, wait="work", can_progress=False):
+    return RankState(1, in_call, int(since * 1e9), int(at * 1e9), LINE, function, -1, wait, can_progress, begun, "")
 
 
 def on_gpu(*begun):
@@ -518,10 +495,16 @@ def collective(number, name="all_reduce", size=3, done=False):
         "different operations": ([state(collective(1)), state(collective(1, "broadcast"))], True),
         "different sizes": ([state(collective(1)), state(collective(1, size=4))], True),
         "the same one": ([state(collective(1)), state(collective(1))], False),
-        "one has not come to it, and sleeps": ([state(collective(1)), state(function="", goes_on=True)], False),
+        "one has not come to it, and sleeps": ([state(collective(1)), state(function="", can_progress=True)], False),
         "one has said nothing": ([state(collective(1)), None], False),
         "one is through, and gone": ([state(collective(1)), state(collective(1, done=True), in_call=False)], False),
         "one has gone without it": ([state(collective(1)), state(in_call=False)], True),
+        "one has gone, and a thread of it has not": (
+            [state(collective(1)), state(in_call=False, can_progress=True)],
+            False,
+        ),
+        "one is in a lock": ([state(collective(1)), state(wait="thread", function="")], True),
+        "one is in a backward pass, and has begun nothing": ([state(collective(1)), state(function="")], False),
         "one is through, and in the next": (
             [state(collective(1)), state(collective(1, done=True), collective(2))],
             False,
@@ -539,17 +522,6 @@ def collective(number, name="all_reduce", size=3, done=False):
 )
 def test_a_hang_is_what_cannot_meet_any_more(states, is_one):
     assert (find_hang(dict(enumerate(states)), quiet_s=2.0) is not None) == is_one
-
-
-def test_however_often_ranks_meet_in_a_process_a_class_of_groups_is_watched_once():
-    class Group:
-        def send(self, tensors, peer, tag):
-            return None
-
-    RankWatch(print).messages.watch(Group)
-    once = Group.send
-    RankWatch(print).messages.watch(Group)
-    assert Group.send is once
 
 
 def test_a_check_of_collectives_names_shapes_that_differ_before_they_are_sent():

@@ -10,7 +10,6 @@ import resource
 import shutil
 import subprocess
 import sys
-import textwrap
 import threading
 import time
 import warnings
@@ -27,7 +26,7 @@ import labkit
 from labkit.base import machine
 from labkit.cost import ETHERNET_1G, Link
 from labkit.launch import RankError, WarmRanks, device, launch, progress, workers
-from labkit.ranks import pickling, plan, rank_handle, servers
+from labkit.ranks import pickling, plan, rank_output, server_handle
 from labkit.ranks.cell_output import CellDisplay
 from labkit.ranks.messages import Progress
 from labkit.trace import EVENT_COLUMNS, TIMING_COLUMNS, span
@@ -40,23 +39,14 @@ def no_rank_starts(monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("a rank was started")
 
-    monkeypatch.setattr(servers.Server, "start", refuse)
+    monkeypatch.setattr(server_handle.ServerHandle, "start_rank", refuse)
 
 
-@pytest.mark.parametrize(
-    ("limit", "value", "reason"),
-    [
-        ("free_memory", 1 << 30, r"85 at most: 1\.0 GiB of memory are free, and a rank takes some 12 MiB"),
-        ("process_limit", 1024, "170 at most: 1024 processes and threads are allowed, and a rank has 6"),
-        ("open_file_limit", 256, r"64 at most: 256 open files are allowed \(ulimit -n\), and a rank takes 4"),
-    ],
-)
-def test_more_ranks_than_the_machine_has_room_for_are_refused_with_the_limit(
-    no_rank_starts, monkeypatch, limit, value, reason
-):
-    monkeypatch.setattr(machine, limit, lambda: value)
-    with pytest.raises(ValueError, match=f"world_size is 300, and this machine has room for {reason}"):
-        launch(rank_and_sum, world_size=300)
+def test_more_ranks_than_there_is_free_memory_for_are_refused_with_how_many_fit(no_rank_starts, monkeypatch):
+    monkeypatch.setattr(machine, "free_memory", lambda: 1 << 30)
+    reason = r"at least 12 MiB: of the 1\.0 GiB that are free here, 85 ranks can have theirs"
+    with pytest.raises(ValueError, match=f"world_size is 86, and a rank takes {reason}"):
+        launch(rank_and_sum, world_size=86)
 
 
 REFUSED_OPTIONS = [
@@ -234,8 +224,8 @@ def test_ranks_see_the_notebooks_present_environment_directory_and_path(monkeypa
 def test_a_variable_that_packages_read_when_imported_reaches_the_ranks_too(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "reads_it.py").write_text("import os\noffline = os.environ['HF_HUB_OFFLINE']\n")
-    server = servers.Server(["reads_it"], fork=True)
-    monkeypatch.setattr(servers, "forks", server)
+    server = server_handle.ServerHandle(["reads_it"], fork=True)
+    monkeypatch.setattr(server_handle, "forks", server)
 
     def offline():
         import reads_it
@@ -245,6 +235,24 @@ def test_a_variable_that_packages_read_when_imported_reaches_the_ranks_too(monke
     for value in ("1", "0"):
         monkeypatch.setenv("HF_HUB_OFFLINE", value)
         assert launch(offline, world_size=1, init=False).values == [value]
+    server.stop()
+
+
+def test_the_first_launch_waits_for_the_servers_first_package_and_the_others_are_there_soon(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    waits = f"import os, time\nwhile not os.path.exists({str(tmp_path / 'asked')!r}):\n    time.sleep(0.01)\n"
+    (tmp_path / "first_package.py").write_text(waits)
+    (tmp_path / "second_package.py").touch()
+    server = server_handle.ServerHandle(["first_package", "second_package"], fork=True)
+    start_rank = server.start_rank
+    monkeypatch.setattr(server, "start_rank", lambda fds: (start_rank(fds), (tmp_path / "asked").touch())[0])
+    monkeypatch.setattr(server_handle, "forks", server)
+
+    def imported():
+        return [name in sys.modules for name in ("first_package", "second_package")]
+
+    found = [launch(imported, world_size=1, init=False).values[0] for _ in range(2)]
+    assert found == [[True, False], [True, True]]
     server.stop()
 
 
@@ -283,11 +291,10 @@ def test_what_is_on_disk_now_runs_the_students_file_and_the_lab_itself(monkeypat
     before = launched()
     assert before[:2] == ([None, None], list(map(str, files)))
     files[0].write_text(files[0].read_text() + "\nedited = 1\n")
-    assert launched() == ([1, None], *before[1:])  # as long as the lab does not change, ranks come from one server
+    assert launched() == ([1, None], *before[1:])  # from the same server
     for number in (1, 2):
         files[1].write_text(files[1].read_text() + f"\nedited = {number}\n")
-        found, _, server = launched()
-        assert found == [1, number] and server != before[2]
+        assert launched() == ([1, number], *before[1:])
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="it is glibc's memory that is kept")
@@ -326,25 +333,39 @@ def test_without_init_the_function_makes_its_own_group_as_under_torchrun():
 # --- where it can be called from ------------------------------------------------------------------
 
 
-def test_a_spawned_process_that_imports_launch_with_its_main_module_starts_no_server(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(
-        textwrap.dedent("""
-            import multiprocessing
-            import psutil
-            from labkit.ranks import servers
-            servers.forks.preload.clear()  # the server that the main process starts need not import torch
-            from labkit.launch import launch
-            def child():
-                print("child", psutil.Process().children())
-            if __name__ == "__main__":
-                process = multiprocessing.get_context("spawn").Process(target=child)
-                process.start()
-                process.join()
-        """)
-    )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=100)
-    assert (done.stdout, done.stderr) == ("child []\n", "")
+COUNT = """
+import psutil
+{}
+print(len(psutil.Process().children()))
+"""
+STARTED_EARLY = """
+from IPython.core.interactiveshell import InteractiveShell
+InteractiveShell.instance()
+from labkit.ranks import server_handle
+server_handle.forks.packages.clear()  # it need not import torch here
+import labkit.launch
+"""
+
+
+def python_prints(code):
+    """What this code prints where each warning is an error, on stdout and stderr."""
+    command = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=100)
+    return done.stdout
+
+
+def test_importing_launch_starts_no_process_and_warns_of_nothing():
+    assert python_prints(COUNT.format("import labkit.launch")) == "0\n"
+
+
+def test_in_ipython_the_server_starts_with_the_import_and_ends_with_it_without_a_warning():
+    started = int(python_prints(COUNT.format(STARTED_EARLY)))
+    assert started == 2  # the server, and multiprocessing's tracker of resources
+
+
+def test_a_script_ends_its_server_without_a_warning():
+    code = "from labkit.launch import launch; print(launch(len, 'ab', world_size=1, init=False).values)"
+    assert python_prints(code) == "[2]\n"
 
 
 def test_a_function_of_a_module_that_no_rank_can_import_travels_by_value(tmp_path):
@@ -369,8 +390,8 @@ def test_a_server_in_which_cuda_is_in_use_is_not_used_and_the_cell_says_once_whi
     monkeypatch.syspath_prepend(str(tmp_path))
     as_in_a_child_of_a_process_that_used_cuda = "import torch\ntorch.cuda._is_in_bad_fork = lambda: True\n"
     (tmp_path / "touches_cuda.py").write_text(as_in_a_child_of_a_process_that_used_cuda)
-    server = servers.Server(["json", "touches_cuda", "string"], fork=True)
-    monkeypatch.setattr(servers, "forks", server)
+    server = server_handle.ServerHandle(["touches_cuda", "string"], fork=True)
+    monkeypatch.setattr(server_handle, "forks", server)
     for _ in range(2):
         assert launch(lambda: "touches_cuda" in sys.modules, world_size=1).values == [False]  # so no fork of the server
     assert not server.usable
@@ -380,7 +401,7 @@ def test_a_server_in_which_cuda_is_in_use_is_not_used_and_the_cell_says_once_whi
 def test_where_the_fork_server_dies_while_starting_a_fresh_interpreter_serves(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "breaks.py").write_text("raise RuntimeError('broken package')\n")
-    monkeypatch.setattr(servers, "forks", servers.Server(["breaks"], fork=True))
+    monkeypatch.setattr(server_handle, "forks", server_handle.ServerHandle(["breaks"], fork=True))
     assert [rank for rank, _ in launch(rank_and_sum, world_size=2).values] == [0, 1]
 
 
@@ -425,6 +446,7 @@ def test_what_torch_says_of_choices_that_are_launchs_own_is_left_out_and_other_w
         print(UNBATCHED.format(rank, "lazy") + "this will result in a new 2-rank NCCL communicator to be created.")
         print(GUESSING.format(rank) + " cause a hang if rank to GPU mapping is heterogeneous.", file=sys.stderr)
         warnings.warn("CUDA initialization: The NVIDIA driver on your system is too old", stacklevel=1)
+        warnings.filterwarnings("default", "something else")  # whatever PYTHONWARNINGS says
         warnings.warn("something else", stacklevel=1)
         warnings.warn("barrier(): using the device under current context. You can specify `device_id`", stacklevel=1)
         print(UNBATCHED.format(rank, "eager") + "unbatched P2P ops are treated as independent collective ops")
@@ -476,7 +498,7 @@ def test_many_lines_and_a_long_one_arrive_complete_and_in_order(capsys):
 
 
 def test_a_line_without_end_is_shown_in_pieces_so_it_does_not_fill_the_memory(capsys, monkeypatch):
-    monkeypatch.setattr(rank_handle, "LONGEST_LINE", 1 << 20)
+    monkeypatch.setattr(rank_output, "MAX_LINE_BYTES", 1 << 20)
     launch(lambda: sys.stdout.write("x" * 5 * 2**20), world_size=1)  # more than is read at once
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) > 1 and sum(line.count("x") for line in lines) == 5 * 2**20
@@ -669,22 +691,19 @@ def test_nothing_that_a_rank_sends_runs_in_the_notebook_where_values_are_decoded
 
         if how == "as its value":
             return Harmful()
-        if how == "as its value in place of a message":
-            rank.encode = pickling.dumps
         if how == "as a message":
             rank.encode = lambda message: pickle.dumps(Harmful())
         return None
 
     decided = plan.decide(1, "gloo", 60.0, 1, None, False, False)
-    for how in ("as its value", "as its value in place of a message", "as a message"):
+    for how in ("as its value", "as a message"):
         seen = []
         with WarmRanks(decided, decode=seen.append) as ranks:
             if how == "as its value":
                 assert ranks.run(sends_harm, how).values == [None] and b"mkdir" in seen[0]
             else:
-                with pytest.raises(RankError, match=r"rank 0 wrote .* into its connection to the notebook") as caught:
+                with pytest.raises(RankError, match=r"^rank 0 ended without an answer"):
                     ranks.run(sends_harm, how)
-                assert caught.value.error_type == "NoMessage"
         assert not mark.exists()
     assert launch(sends_harm, "as its value", world_size=1, init=False).values == [None] and mark.exists()
 

@@ -205,19 +205,16 @@ def test_a_pass_before_the_last_gradients_are_averaged_is_refused_and_finishing_
 
 
 @reducer_task
-def test_infinity_on_one_rank_arrives_on_every_rank_and_is_named_when_asked(ranks):
-    def in_rank() -> tuple[list[str], list[str]]:
+def test_infinity_on_one_rank_arrives_on_every_rank(ranks):
+    def in_rank() -> list[str]:
         model = net()
         reducer = several_buckets(model)
-        reports = [reducer.report(), step(reducer).report()]
         if dist.get_rank() == 1:
             model[3].bias.register_hook(lambda gradient: gradient * torch.inf)
-        reports.append(step(reducer).report())
-        return reports, [name for name, gradient in gradients(model).items() if not gradient.isfinite().all()]
+        step(reducer)
+        return [name for name, gradient in gradients(model).items() if not gradient.isfinite().all()]
 
-    reports = ["no gradients have been averaged yet", "every parameter was used, and every gradient is finite"]
-    expected = [*reports, "NaN or infinity in the gradients of: 3.bias"], ["3.bias"]
-    assert ranks(3).run(in_rank).values == [expected] * 3
+    assert ranks(3).run(in_rank).values == [["3.bias"]] * 3
 
 
 @reducer_task
@@ -450,19 +447,14 @@ class Branches(nn.Module):
 @reducer_task
 @pytest.mark.parametrize("clear", ["to None", "to zero"])
 def test_parameters_that_other_ranks_do_not_use_are_averaged_with_zeros_as_by_torchs_ddp(clear, ranks):
-    def in_rank() -> tuple[list[dict], list[dict], str]:
+    def in_rank() -> tuple[list[dict], list[dict]]:
         ours, theirs = trained_by_both(Branches, clear=clear, find_unused_parameters=True)
         used = [name for name in theirs[0] if ".2." not in name]  # torch leaves alone what nobody uses
         assert all(not ours[0][f"branches.2.{kind}.grad"].any() for kind in ("weight", "bias"))
-        report = step(several_buckets(Branches())).report()
-        return [{k: s[k] for k in used} for s in ours], [{k: s[k] for k in used} for s in theirs], report
+        return [{k: s[k] for k in used} for s in ours], [{k: s[k] for k in used} for s in theirs]
 
-    for rank, (ours, theirs, report) in enumerate(ranks(2).run(in_rank).values):
+    for ours, theirs in ranks(2).run(in_rank).values:
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
-        unused = {f"branches.{branch}.{kind}" for branch in (1 - rank, 2) for kind in ("weight", "bias")}
-        heading, _, names = report.partition(": ")
-        assert heading == f"not used in the last step on rank {rank}, so counted as zero"
-        assert set(names.split(", ")) == unused
 
 
 def chain(dtype: torch.dtype = torch.float64) -> nn.Sequential:

@@ -187,8 +187,8 @@ def test_every_message_is_a_send_and_a_recv_in_the_lane_comm_with_its_bytes(rank
 ONE_RANK = interleaved(1, 4, 2)
 
 
-def one_rank(loss_fn=mse, **options):
-    return pipeline(ONE_RANK, model("blocks", 2), loss_fn, **options)
+def one_rank(loss_fn=mse):
+    return pipeline(ONE_RANK, model("blocks", 2), loss_fn)
 
 
 def ones(rows):
@@ -285,19 +285,17 @@ def nan_for_the_third(output, target):
 
 
 @pytest.mark.parametrize(
-    "loss_fn, x, error, message, micro_batch",
+    "loss_fn, message",
     [
-        (lambda y, t: (y - t).square(), 1, ValueError, r"loss_fn gave shape \(3, 6\), expected a tensor with one number", 0),
-        (lambda y, t: mse(y, t).item(), 1, ValueError, "loss_fn gave a float, expected a tensor with one number", 0),
-        (lambda y, t: mse(y, t).detach(), 1, ValueError, "loss_fn gave a loss that requires no grad, though the output", 0),
-        (nan_for_the_third, 1, FloatingPointError, "the loss is NaN, though the output has none in it", 2),
-        (mse, torch.tensor([1.0] * 10 + [torch.nan])[:, None], FloatingPointError, "the loss is NaN, the output has NaN", 3),
+        (lambda y, t: (y - t).square(), r"loss_fn gave shape \(3, 6\), expected a tensor with one number"),
+        (lambda y, t: mse(y, t).item(), "loss_fn gave a float, expected a tensor with one number"),
+        (lambda y, t: mse(y, t).detach(), "loss_fn gave a loss that requires no grad, though the output"),
     ],
-)  # fmt: skip
-def test_a_loss_that_leads_nowhere_is_refused_with_stage_and_micro_batch(loss_fn, x, error, message, micro_batch):
-    with pytest.raises(error, match=message) as caught:
-        one_rank(loss_fn, check_nan=True).step(batch()[0] * x, batch()[1])
-    assert caught.value.__notes__ == [f"in the loss of stage 1, micro-batch {micro_batch}"]
+)
+def test_a_loss_that_leads_nowhere_is_refused_with_stage_and_micro_batch(loss_fn, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        one_rank(loss_fn).step(*batch())
+    assert caught.value.__notes__ == ["in the loss of stage 1, micro-batch 0"]
 
 
 def test_an_output_without_rows_is_refused():
@@ -305,7 +303,7 @@ def test_an_output_without_rows_is_refused():
         MeanLoss(mse, [torch.ones(2, 2)])(torch.tensor(1.0), 0)
 
 
-def test_unless_asked_a_loss_that_is_nan_is_the_loss():
+def test_a_loss_that_is_nan_is_the_loss():
     assert one_rank(nan_for_the_third).step(*batch()).isnan()
 
 

@@ -1,6 +1,7 @@
-"""Serve every room, and import nothing of labkit.
+"""Serve every package, and import nothing of labkit.
 
 checks            check an argument: numbers, counts, seconds, bytes
+consequence       tell a rank's error from those that others raise because of it
 files             the lab's folders; write a file whole or not at all
 formats           how a number prints, so that a test knows what may differ
 hub               does the Hugging Face hub answer

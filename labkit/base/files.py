@@ -21,7 +21,7 @@ def lab_folder() -> Path:
 
 
 def answers_folder() -> Path:
-    """Return where a reader's guesses and the hints they asked for are kept, outside the notebooks.
+    """Return where a reader's guesses are kept, outside the notebooks.
 
     It is ``LABKIT_ANSWERS`` if that is set, else ``.labkit`` of the lab. It need not exist yet:
     whatever writes there makes it.

@@ -7,10 +7,8 @@ import functools
 import math
 import os
 import platform
-import resource
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -41,7 +39,7 @@ def cores() -> int:
 def cpu_quota() -> float:
     """Return how many cores' worth of time the control groups allow; infinity without a limit."""
     quotas = [math.inf]
-    for text in _control_files("cpu.max"):
+    for text in filter(None, (_read(group / "cpu.max") for group in control_groups())):
         limit, period = text.split()
         quotas.append(math.inf if limit == "max" else int(limit) / int(period))
     return min(quotas)
@@ -49,7 +47,16 @@ def cpu_quota() -> float:
 
 def memory_limit() -> float:
     """Return how many bytes this process's control groups allow it; infinity without a limit."""
-    return min([math.inf, *(float(text) for text in _control_files("memory.max") if text != "max")])
+    return min(map(_memory_limit, control_groups()), default=math.inf)
+
+
+def free_memory() -> float:
+    """Return how many bytes new processes can have: what is free, within the control groups.
+
+    A control group has free what its limit leaves over, and the part of the page cache that the
+    kernel drops first (inactive_file).
+    """
+    return min([psutil.virtual_memory().available, *map(_free_memory, control_groups())])
 
 
 def usable_gpus() -> int:
@@ -84,44 +91,32 @@ def has_gpu_driver() -> bool:
     return True
 
 
-def free_memory() -> float:
-    """Return how many bytes new processes can have: what is free, within the control groups."""
-    return min(psutil.virtual_memory().available, memory_limit())
+# --- control groups: what Linux (version 2 of them) grants a container ----------------------------
 
 
-def process_limit() -> float:
-    """Return how many processes and threads there may be, by kernel, user or control groups."""
-    limits = [math.inf, *(float(text) for text in _control_files("pids.max") if text != "max")]
-    limits += [float(file.read_text()) for file in map(Path, _KERNEL_LIMITS) if file.exists()]
-    of_user = resource.getrlimit(resource.RLIMIT_NPROC)[0]
-    if of_user != resource.RLIM_INFINITY and os.geteuid() != 0:  # root has none
-        limits.append(of_user)
-    return min(limits)
-
-
-_KERNEL_LIMITS = ("/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max")
-
-
-def open_file_limit() -> float:
-    """Return how many files this process may have open at a time."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return math.inf if limit == resource.RLIM_INFINITY else limit
-
-
-def _control_files(
-    name: str, root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
-) -> Iterator[str]:
-    """Yield what file ``name`` says in this process's control group and in each one above it.
-
-    Linux, control groups of version 2.
-    """
-    try:
-        lines = own.read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
+def control_groups(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> list[Path]:
+    """Return the folders of this process's control group and of each one above it."""
+    for line in _read(own).splitlines():
         if line.startswith("0::"):
             group = root / line.removeprefix("0::").lstrip("/")
-            for folder in (group, *group.parents):
-                if folder.is_relative_to(root) and (folder / name).is_file():
-                    yield (folder / name).read_text().strip()
+            return [folder for folder in (group, *group.parents) if folder.is_relative_to(root)]
+    return []
+
+
+def _memory_limit(group: Path) -> float:
+    text = _read(group / "memory.max")
+    return float(text) if text not in ("", "max") else math.inf
+
+
+def _free_memory(group: Path) -> float:
+    statistics = dict(line.split() for line in _read(group / "memory.stat").splitlines())
+    used = int(_read(group / "memory.current") or 0) - int(statistics.get("inactive_file", 0))
+    return max(0.0, _memory_limit(group) - used)
+
+
+def _read(file: Path) -> str:
+    """Return the text of a file, "" where it is not there."""
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return ""

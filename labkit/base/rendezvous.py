@@ -10,14 +10,9 @@ import re
 import socket
 import sys
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
-
-if TYPE_CHECKING:
-    from torch.distributed import TCPStore
 
 LOOPBACK_INTERFACE = "lo0" if sys.platform == "darwin" else "lo"
 
@@ -83,7 +78,7 @@ def keep_on(interface: str) -> None:
         os.environ.setdefault(variable, interface)
 
 
-# --- where ranks meet -----------------------------------------------------------------------------
+# --- a store --------------------------------------------------------------------------------------
 
 
 class MeetingError(ConnectionError):
@@ -110,32 +105,6 @@ def without_name_server() -> Iterator[None]:
         configure(b"hosts", usual[1].encode() if usual else b"files dns")
 
 
-def loopback_store(
-    rank: int, world_size: int, host: str, port: int, listen_fd: int | None = None, timeout_s: float = 300.0
-) -> TCPStore:
-    """Return the store at ``host:port`` through which the ranks meet.
-
-    Rank 0 opens it, and every rank waits until all are there.
-
-    torch's own rendezvous listens on every network interface. Here, for a loopback ``host``, the
-    store, gloo and NCCL listen on the loopback interface only; for another ``host`` (several
-    machines) the store is the usual one. ``listen_fd`` is a listening socket that rank 0 has
-    already; the store takes it over.
-
-    Raises ValueError for a rank that is not in the world, MeetingError if the port is taken, and
-    torch's DistStoreError if the others are not there after ``timeout_s`` seconds.
-    """
-    from torch.distributed import TCPStore
-
-    _check_rank(rank, world_size)
-    if is_loopback(host):
-        keep_on(LOOPBACK_INTERFACE)
-        if rank == 0 and listen_fd is None:
-            listen_fd = listen(host, port)
-    with without_name_server() if is_loopback(host) else contextlib.nullcontext():
-        return TCPStore(host, port, world_size, rank == 0, timedelta(seconds=timeout_s), master_listen_fd=listen_fd)
-
-
 def listen(host: str, port: int) -> int:
     """Return a socket that listens at ``host:port`` only, as a descriptor that the caller owns.
 
@@ -149,8 +118,3 @@ def listen(host: str, port: int) -> int:
             f"rank 0 cannot listen at {host}:{port} ({os.strerror(error.errno or 0)}). Perhaps another process is rank 0 "
             "too, or another run is still using the port: end it, or give all ranks another master_port"
         ) from None
-
-
-def _check_rank(rank: int, world_size: int) -> None:
-    if not 0 <= rank < world_size:
-        raise ValueError(f"rank is {rank}, expected 0 to {world_size - 1} because world_size is {world_size}")

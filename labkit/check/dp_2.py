@@ -21,14 +21,13 @@ from multiprocessing import context, popen_fork, popen_spawn_posix, reduction
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from labkit.base.rendezvous import is_loopback
 from labkit.check.harness import Finding, TaskClaims
 
-TOLD_TO_FAIL = "this rank was told to fail"
+FAILURE = "this rank was told to fail"
 
 
 def work(file: Path, port: int, caller: int, rank: int, world_size: int, backend: str) -> None:
-    """Join the group, and report what this rank is told, which one it is, and where it listens.
+    """Join the group, and report what this rank was given, and what it is in the group.
 
     Rank 0 ends first, and the others only after its process: the last rank, then the one before.
     """
@@ -45,25 +44,24 @@ def work(file: Path, port: int, caller: int, rank: int, world_size: int, backend
     if rank > 0:
         with contextlib.suppress(psutil.Error):  # it has gone already, or stays
             psutil.Process(processes[0]).wait(timeout=3)
-        time.sleep(0.3 * (world_size - rank))  # whoever does not wait for all ranks has had time to go on
-    told, found = (rank, world_size, backend), (dist.get_rank(), dist.get_world_size(), dist.get_backend())
-    open_at = [c.laddr.ip for c in psutil.Process().net_connections("inet") if c.status == psutil.CONN_LISTEN]
+        time.sleep(0.3 * (world_size - rank))  # a run_processes that does not wait for all has returned by then
+    given, found = (rank, world_size, backend), (dist.get_rank(), dist.get_world_size(), dist.get_backend())
     with file.open("a") as reports:
-        reports.write(json.dumps([told, found, open_at]) + "\n")
+        reports.write(json.dumps([given, found]) + "\n")
 
 
-def go_on(file: Path, port: int, caller: int, rank: int, world_size: int, backend: str) -> None:
-    """Go on until somebody ends this rank, or report that nobody did.
+def run_until_ended(file: Path, port: int, caller: int, rank: int, world_size: int, backend: str) -> None:
+    """Run until this rank is ended, or report that it was not.
 
-    Rank 1 fails, and an only rank interrupts the process that called run_processes.
+    Rank 1 fails, and a single rank interrupts the process that called run_processes.
     """
     if rank == 1:
-        raise RuntimeError(TOLD_TO_FAIL)
+        raise RuntimeError(FAILURE)
     if world_size == 1:
-        time.sleep(0.5)  # by then it waits: where it still starts this rank, nobody could end what it starts
+        time.sleep(0.5)  # until run_processes waits: it cannot end a rank that it is still starting
         os.kill(caller, signal.SIGINT)
     time.sleep(6)
-    file.write_text(json.dumps("nobody did"))
+    file.write_text(json.dumps("not ended"))
 
 
 class Case(NamedTuple):
@@ -85,7 +83,7 @@ class Case(NamedTuple):
         _prepare()
         this, error = psutil.Process(), None
         before = {*this.children(recursive=True)}
-        with socket.create_server(("127.0.0.1", 0)) as server:
+        with socket.create_server(("", 0)) as server:  # free on all interfaces, as torch's store wants it
             port = server.getsockname()[1]
         with tempfile.NamedTemporaryFile() as reports:
             fn = functools.partial(self.fn, Path(reports.name), port, this.pid)
@@ -93,22 +91,13 @@ class Case(NamedTuple):
                 dp.run_processes(fn, self.ranks, "gloo")
             except (Exception, KeyboardInterrupt) as raised:
                 if not self.raises:
-                    raise _without_store(raised) from raised
+                    raise
                 error = str(raised)
             seen = [json.loads(line) for line in reports]
             _, left = psutil.wait_procs({*this.children(recursive=True)} - before, timeout=0.5)
             for process in left:
                 process.kill()
         return {"error": error, "left": len(left), "reports": seen}
-
-
-def _without_store(error: BaseException) -> BaseException:
-    """Return an error in other words if a rank opened a store where this process has its own."""
-    if "EADDRINUSE" not in str(error) or f"port: {os.environ.get('MASTER_PORT')}," not in str(error):
-        return error
-    return RuntimeError(
-        "init_process_group was given no store=, so it opened one of its own at MASTER_PORT, which is in use"
-    )
 
 
 class Forked(popen_fork.Popen):
@@ -125,18 +114,20 @@ class Forked(popen_fork.Popen):
 
 def _prepare() -> None:
     """Fork what would be spawned, where that is safe, and have torch log nothing."""
-    os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)  # the processes to come are nobody's ranks yet
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"):
+        os.environ.pop(name, None)  # the processes to come are not ranks of launch's
     if sys.platform == "linux":
         popen_spawn_posix.Popen = Forked  # type: ignore
     logging.disable()  # else the numbers of processes that it ends
 
 
 WORKING = Case("with 3 ranks, of which rank 0 ends first", work, 3, raises=False)
-FAILING = Case("with 2 ranks, of which rank 1 fails", go_on, 2)
-INTERRUPTED = Case("with 1 rank, interrupted from the keyboard", go_on, 1)
-CALLS = ["_check_backend(backend)", "_check_rank(rank, world_size)"]
+FAILING = Case("with 2 ranks, of which rank 1 fails", run_until_ended, 2)
+INTERRUPTED = Case("with 1 rank, interrupted from the keyboard", run_until_ended, 1)
+CALLS = ["_check_backend(backend)", "_check_rank(rank, world_size)", "_prepare_to_meet(master_addr, master_port)"]
 TASK = TaskClaims(
-    given=["_run_rank", "_check_backend", "_check_rank", *CALLS], waits="a rank that nobody starts or ends"
+    given=["_run_rank", "_check_backend", "_check_rank", "_prepare_to_meet", *CALLS],
+    waits="a rank that is never started, or never ended",
 )
 
 
@@ -144,34 +135,31 @@ TASK = TaskClaims(
 def a_process_for_each_rank(case: Case, seen: Any) -> Finding:
     """Each rank runs once, in a process of its own, and is told its rank, world size and
     backend."""
-    told = sorted(report[0] for report in seen["reports"])
+    given = sorted(report[0] for report in seen["reports"])
     expected = [[rank, case.ranks, "gloo"] for rank in range(case.ranks)]
-    if len(told) < case.ranks and all(each in expected for each in told):
-        return f"run_processes returned after fn was done on {len(told)} of them. Wait for all: only then is context.join() True"
-    return told != expected and f"fn was called with {told}, expected {expected}: start one process for each rank"
+    if len(given) < case.ranks and all(each in expected for each in given):
+        return f"run_processes returned after fn was done on {len(given)} of them. Wait for all: only then is context.join() True"
+    return given != expected and f"fn was called with {given}, expected {expected}: start one process for each rank"
 
 
 @TASK.claim([WORKING], after=[a_process_for_each_rank])
 def ranks_form_a_group(case: Case, seen: Any) -> Finding:
-    """setup makes one process group of all ranks, in which each has its rank, within this
-    machine."""
-    for told, found, open_at in seen["reports"]:
-        if found != told:
-            return f"a rank told {tuple(told)} found itself {tuple(found)}: pass on its rank, world size and backend"
-        if not all(map(is_loopback, open_at)):
-            return "a rank accepted connections from other machines: form the group through a loopback_store"
+    """setup makes one process group of all ranks, in which each has its rank."""
+    for given, found in seen["reports"]:
+        if found != given:
+            return f"a rank told {tuple(given)} found itself {tuple(found)}: pass on its rank, world size and backend"
 
 
 @TASK.claim([FAILING], after=[a_process_for_each_rank])
 def a_failure_ends_all(case: Case, seen: Any) -> Finding:
     """A rank that fails ends the others, at once, and makes run_processes raise what it raised."""
     if seen["reports"]:
-        return "rank 0 went on to its end all the same: wait for whichever ends first (context.join does), then end the rest"
+        return (
+            "rank 0 still ran to its end: wait for whichever rank ends first (context.join does), then end the others"
+        )
     if seen["error"] is None:
         return "run_processes returned as if all were well: look at how each process ended"
-    return (
-        TOLD_TO_FAIL not in seen["error"] and "what it raised does not say why: let the error of context.join() through"
-    )
+    return FAILURE not in seen["error"] and "what it raised does not say why: let the error of context.join() through"
 
 
 @TASK.claim([WORKING, FAILING, INTERRUPTED], after=[a_process_for_each_rank])

@@ -100,8 +100,6 @@ def stopped_by(error: Exception, source: Source, waits: str) -> str:
         return raised(error.error_type, message, error.traceback, source)
     place = source.place(error.traceback)
     what = str(error).partition("\n")[0] + (place and f" ({place})")
-    if error.error_type in ("NoMessage", "NoConnection"):  # which say where to look
-        return what
     why = "Look for what ends a process: os._exit, a signal, too much memory"
     if sizes := OTHER_SIZE.search("\n".join(error.last_lines)):
         what += f": a message of {sizes[1]} bytes came for a tensor of {sizes[2]}"

@@ -51,7 +51,7 @@ from typing import Any, NamedTuple
 
 from labkit.check import restrictions
 from labkit.check.failure import Source
-from labkit.check.hints import HINTS, log_hint
+from labkit.check.hints import HINTS
 from labkit.check.observer import ENDS, IS_IMPORTED, Observer, named
 from labkit.check.result import CheckResult, Claim
 from labkit.todo import missing, task_file
@@ -98,7 +98,7 @@ def check(task: str, hint: int | None = None) -> CheckResult:
     The answer runs in new processes, so an edit counts at once, and check survives an endless loop
     or a crash. It takes a few seconds at most, longer only where the answer does not end by
     itself. ``hint`` is 1, 2 or 3: that many hints stand under the result, each bigger than the one
-    before, and the highest number asked for is remembered.
+    before.
 
     Raises ValueError for an unknown task, with the list of known ones, and for another ``hint``,
     before anything is judged.
@@ -108,18 +108,19 @@ def check(task: str, hint: int | None = None) -> CheckResult:
         return _checked(task)
     if type(hint) is not int or not 1 <= hint <= len(HINTS[task]):
         raise ValueError(f"hint is {hint!r}, expected 1, 2 or 3: start with 1, the others say more")
-    return replace(_checked(task), hints=HINTS[task][:hint], hints_used=log_hint(task, hint))
+    return replace(_checked(task), hints=HINTS[task][:hint])
 
 
 def _checked(task: str) -> CheckResult:
     if todo := missing(task):
         return CheckResult(task, todo=todo)
-    code = task_file(task).read_bytes()
+    file = task_file(task)
+    code = file.read_bytes()
     module = importlib.import_module(f"labkit.check.{task.replace('.', '_')}")
     for other in module.TASK.first:
         if claim := _has_to_come_first(other):
             return CheckResult(task, (claim,))
-    result = _judge(task, module.TASK)
+    result = replace(_judge(task, module.TASK), warnings=restrictions.broken(f"labkit/{file.name}", code))
     if result.passed:
         _right[task] = code
     return result
@@ -142,13 +143,13 @@ def _has_to_come_first(task: str) -> Claim | None:
 
 def _judge(name: str, task: TaskClaims) -> CheckResult:
     tried: dict[Holds, Claim] = {}
-    with Observer(Source(task_file(name), task.given), task.waits, restrictions.forbidden(name)) as observer:
+    with Observer(Source(task_file(name), task.given), task.waits) as observer:
         for each in task.checks:
             tried[each.holds] = _try(each, observer, tried)
     claims = tuple(tried.values())
     if observer.failure:
         claims = (observer.failure, *claims)
-    return CheckResult(name, claims, warnings=restrictions.warnings(name, observer.reached))
+    return CheckResult(name, claims)
 
 
 def _try(check: _Check, observer: Observer, tried: dict[Holds, Claim]) -> Claim:

@@ -10,15 +10,13 @@ import contextlib
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import copy
 from typing import Any
 
 from labkit.check import plain
-from labkit.check.entry_points import watched
 from labkit.check.failure import WAITS_FOR_RANKS, Source, stopped_by
 from labkit.check.result import Claim
-from labkit.check.used_names import Use
 
 TIMEOUT_S = 30.0  # for one case; an answer that is right takes a few seconds at most for all of them
 START_S = 300.0  # until a first rank runs: on a busy machine it takes long to import torch
@@ -32,24 +30,18 @@ CELL = "<cell>"  # where code says that it stands
 OBSERVED = """
 def observed(case):
     __import__(student)
-    with watched(forbidden) as reached:
-        seen = typed(case).observe()
-    return pack(seen, reached)
+    return pack(typed(case).observe())
 """
 
 
 class Observer(contextlib.ExitStack):
-    """Observes each case once, in ranks that stay, until one cannot be: ``failure`` says why.
+    """Observes each case once, in ranks that stay, until one cannot be: ``failure`` says why."""
 
-    ``reached`` are those of the ``forbidden`` classes and modules that the answer was seen to use.
-    """
-
-    def __init__(self, source: Source, waits: str, forbidden: Sequence[str]):
+    def __init__(self, source: Source, waits: str):
         super().__init__()
-        self.reached: list[Use] = []
         self.observations: dict[int, Any] = {}  # by the case's id
         self.failure: Claim | None = None
-        self._source, self._waits, self._forbidden = source, waits, forbidden
+        self._source, self._waits = source, waits
         self._started: dict[int | None, Any] = {}
 
     def sees(self, case: Any) -> bool:
@@ -65,20 +57,17 @@ class Observer(contextlib.ExitStack):
         world_size = getattr(case, "world_size", None)
         waits = self._waits or ("" if world_size is None else WAITS_FOR_RANKS)
         try:
-            _wait_for_a_first_rank()
-            observed = _observed(self._source.path.stem, self._forbidden)
+            wait_for_a_first_rank()
+            observed = _observed(self._source.path.stem)
             found = self._ranks(world_size).run(observed, case).values
         except (plain.NotPlain, RankError, LaunchTimeout) as error:
             on_import, to_do = self._source.fails_on_import(error), getattr(error, "error_type", "") == "TodoError"
             what = stopped_by(error, self._source, waits)
             return Claim(IS_IMPORTED if on_import else ENDS, what if on_import or to_do else named(case, what))
-        for _, _, reached in found:
-            uses = [Use(name, self._source.file, self._source.line(lines)) for lines, name in reached.items()]
-            self.reached.extend(uses)
-        gone = [rank for rank, (_, has_group, _) in enumerate(found) if not has_group]
+        gone = [rank for rank, (_, has_group) in enumerate(found) if not has_group]
         if world_size is not None and gone:
             return Claim(ENDS, named(case, f"rank {gone[0]} {GROUP_IS_GONE}"))
-        seen = [seen for seen, _, _ in found]
+        seen = [seen for seen, _ in found]
         self.observations[id(case)] = seen[0] if world_size is None else seen
         return None
 
@@ -100,9 +89,13 @@ def named(case: Any, text: str) -> str:
 
 
 @functools.cache
-def _wait_for_a_first_rank() -> None:
+def wait_for_a_first_rank() -> None:
     """Wait until ranks can be started, so that no answer is blamed for the time that takes."""
     from labkit.launch import launch
+    from labkit.ranks import server_handle
+
+    server_handle.forks.start_ahead()
+    import torch  # noqa: F401  # for the claims; meanwhile the server imports it as well
 
     launch(int, world_size=1, backend="gloo", init=False, timeout_s=START_S)
 
@@ -110,23 +103,21 @@ def _wait_for_a_first_rank() -> None:
 # --- in the rank ----------------------------------------------------------------------------------
 
 
-def _observed(student: str, forbidden: Sequence[str]) -> Callable[[Any], Any]:
+def _observed(student: str) -> Callable[[Any], Any]:
     """Return a function for ranks: of a case, what it observes, packed.
 
-    The student's file is imported first, because what it imports for its other tasks is not what
-    this answer reaches.
+    The student's file is imported first, so it binds no function that a case replaces.
     """
-    names = {"student": f"labkit.{student}", "forbidden": forbidden, "watched": watched, "typed": typed, "pack": _pack}
+    names = {"student": f"labkit.{student}", "typed": typed, "pack": _pack}
     fn: Callable[[Any], Any] = _run(OBSERVED, **names)["observed"]
     return fn
 
 
-def _pack(seen: Any, reached: Any) -> list[Any]:
-    """Return as plain data what was observed, whether there still is a process group, and what of
-    the forbidden was reached."""
+def _pack(seen: Any) -> list[Any]:
+    """Return as plain data what was observed, and whether there still is a process group."""
     import torch.distributed as dist
 
-    return [plain.pack(seen), dist.is_initialized(), plain.pack(reached)]
+    return [plain.pack(seen), dist.is_initialized()]
 
 
 def typed(case: Any) -> Any:

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from labkit.check.harness import Finding, TaskClaims
 
-MEET_S = 5.0  # tasks that run at the same time meet by then, on a busy machine too; only others wait for so long
-SLOW_S = 0.3  # how long a slow stage goes on, unless compute comes back before
+MEET_S = 5.0  # tasks that run at the same time meet by then, on a busy machine too; only wrong answers wait
+SLOW_S = 0.3  # how long a slow stage takes, unless compute returns before
 RECORDED = ("forward", "queued", "result waits")  # of a task: its call, and its waits before and after
 AT_ONCE = [(1, 1), (0, 2), (2, 0)]  # the third clock of forward, in no special order
 
@@ -102,7 +102,7 @@ class Stages:
         self.modules[2].register_forward_hook(lambda _, x, y: y.double() if self.case.meta and len(y) == 1 else y)
 
     def _called(self, j: int, x: Any) -> None:
-        """Do as told, and note that partition j was called with x, and in which worker."""
+        """Note that partition j was called with x, and in which worker; do what the case says."""
         if self.case.fails == ((j - 1) % 3,):  # the one next to the only one that fails is slow
             self.came_back.wait(SLOW_S)
         if self.case.meets and (sum(call[0] == j for call in self.calls), j) in AT_ONCE:
@@ -141,13 +141,13 @@ def compute_does_its_schedule(case: Case, seen: Any) -> Finding:
     expected = {j: f"micro-batch {i} as it came" for i, j in case.schedule or ()}
     for j, given, *_ in seen["calls"]:
         if given != expected.get(j):
-            why = "For each pair (i, j), partition j gets batches[i], and nothing else is to be done"
+            why = "For each pair (i, j), call partition j with batches[i], and do nothing else"
             return f"it called partition {j} with {given}. {why}"
     if (found := [call[0] for call in seen["calls"]]) != sorted(expected):
         return f"it called partitions {found}, expected {sorted(expected)}, each once"
     for j, *_, worker in seen["calls"]:
         if worker != j:
-            where = f"the worker of partition {worker}" if worker < 3 else "a thread that is no worker of this Pipe"
+            where = f"the worker of partition {worker}" if worker < 3 else "a thread that is not a worker of this Pipe"
             return f"it ran partition {j} in {where}. Hand each task to the worker of its partition: self._workers[j].put(task)"
 
 
@@ -166,7 +166,9 @@ def results_take_their_places(case: Case, seen: Any) -> Finding:
 def tasks_have_their_numbers(case: Case, seen: Any) -> Finding:
     """A task is recorded as what it is: stage j, micro-batch i."""
     expected = sorted((j, i) for i, j in case.schedule or ())
-    why = "Timelines are drawn of what is recorded: give run_stage both numbers, by their names"
+    why = (
+        "Timelines are drawn of what is recorded: make a Task of run_stage itself, with stage j and then micro-batch i"
+    )
     for name in RECORDED:
         if (found := list(map(tuple, seen["spans"][name]))) != expected:
             return f"its span {name!r} was recorded as (stage, micro_batch) {found}, expected {expected}. {why}"

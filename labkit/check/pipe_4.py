@@ -71,7 +71,7 @@ TASK = TaskClaims(given=["Pipe", "split_module", "clock_cycles", "_clock_cycles"
 def the_model_comes_back_and_can_call_what_it_has(case: Case, seen: Any) -> Finding:
     """It gives the model itself back, which can call what it finds in gpt2.transformer.h."""
     if seen["returned"] is not True:
-        return f"what came back is {seen['returned']}, expected the model itself: whoever has it is to go on with it"
+        return f"what came back is {seen['returned']}, expected the model itself: callers keep using the same object"
     h = "gone" if seen["h"] is None else seen["h"]
     takes_all = isinstance(h, list) and {"a Pipe", "a Sequential"}.isdisjoint(map(str, h))
     why = "GPT-2 goes through it with for, and gives what it finds more than the one tensor that a Pipe takes"

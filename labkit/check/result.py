@@ -47,15 +47,14 @@ class CheckResult:
 
     ``claims`` are all that was judged; ``findings`` says what is wrong. An unfilled task has no
     claims: its only finding is ``TODO dp.1: labkit/dp.py, line 42``. ``hints`` are shown under the
-    result; ``hints_used`` is the highest number of a hint that was asked for so far. ``warnings``
-    say what the answer uses and must not (``restrictions.toml``); they fail nothing.
+    result. ``warnings`` say what the task's file uses and should not (``restrictions.toml``); they
+    fail nothing.
     """
 
     task: str
     claims: tuple[Claim, ...] = ()
     todo: str | None = None
     hints: tuple[str, ...] = ()
-    hints_used: int = 0
     warnings: tuple[str, ...] = ()
 
     @property
@@ -91,12 +90,8 @@ class CheckResult:
             lines += [f"  {claim.mark} {claim.text}", *(f"      {line}" for line in reason.splitlines())]
         lines += [f"  ! {warning}" for warning in self.warnings]
         for number, hint in enumerate(self.hints, 1):
-            lines += textwrap.wrap(f"hint {number}: {hint}", WIDTH, subsequent_indent="  ")
-        return "\n".join([*lines, f"hints {self._hints_so_far}"] if self.hints else lines)
-
-    @property
-    def _hints_so_far(self) -> str:
-        return f"asked for: {self.hints_used} of {len(HINTS[self.task])}"
+            lines += textwrap.wrap(f"hint {number} of {len(HINTS[self.task])}: {hint}", WIDTH, subsequent_indent="  ")
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         items = ""
@@ -109,7 +104,9 @@ class CheckResult:
         headline = as_html(self._headline)
         claims = f'<p><b>{headline}</b></p><ul style="list-style: none; padding-left: 1em">{items}</ul>'
         hints = "".join(f"<li>{as_html(hint)}</li>" for hint in self.hints)
-        return claims + (f"<p><b>Hints</b> ({self._hints_so_far})</p><ol>{hints}</ol>" if hints else "")
+        return claims + (
+            f"<p><b>Hints</b> ({len(self.hints)} of {len(HINTS[self.task])})</p><ol>{hints}</ol>" if hints else ""
+        )
 
 
 def _coloured(mark: str) -> str:

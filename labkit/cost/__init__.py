@@ -12,8 +12,8 @@ tensor:
     message      α + B / β
     all_reduce   2 (N − 1) α + 2 (N − 1) / N · B / β          around a ring
 
-A call costs its rank as well: ``host_s``, the seconds of Python, of threads that wake up and of the
-back end's own work, in which the rank computes nothing. It is 0 unless it is given.
+A call costs its rank as well: ``host_s``, the seconds beyond α and β in which the rank computes
+nothing. It is 0 unless it is given. Measured on an emulated link it is the emulator's.
 
 Papers often write β for the inverse, the seconds a byte takes; here it is bytes per second, as on a
 data sheet. Nothing is measured or sent here, and importing this loads neither torch nor numpy,

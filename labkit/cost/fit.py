@@ -91,7 +91,7 @@ def fit_link(sizes_bytes: Sequence[float], times_s: Sequence[float], world_size:
 def fit_host_s(calls: Sequence[float], times_s: Sequence[float], predicted_s: Sequence[float]) -> float:
     """Fit the seconds that one call of a collective costs its rank beyond the link's α and β.
 
-    That is Python, threads that wake up, and gloo's own work; the rank computes nothing meanwhile.
+    The rank computes nothing meanwhile. Measured on an emulated link it is the emulator's cost.
     ``times_s[i]`` was measured for ``calls[i]`` calls that should take ``predicted_s[i]`` on the
     link. The fit is the line through the origin with the least squared errors of measured −
     predicted, and never below 0.

@@ -1,8 +1,16 @@
 """Serve a course around the lab: what instructors run.
 
-student     the student edition: this repository without the solutions
-report      an assignment's report, from the reader's own notebook
-notebooks   notebooks as they are committed: executed, in normal form, held to a contract
-chromium    a page printed to PDF
-doctor      whether this machine is ready
+student         the student edition: this repository without the solutions
+report          an assignment's report, from the reader's own notebook
+notebook_html   a notebook as one page, in which nothing runs
+notebooks       notebooks as they are committed: executed, in normal form, held to a contract
+chromium        a page printed to PDF
+doctor          whether this machine is ready
+submission      what a student hands in, packed
+archive         that as a zip file: written, and read without trust
+assignments     what the archives of two assignments have besides
+judge           student files judged in a copy of the lab, by a process of its own
+grading         one archive, or a folder of them, graded
+points          what a task is worth, and what late days cost
+grade_pages     grades as a table and as pages
 """

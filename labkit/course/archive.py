@@ -1,77 +1,61 @@
-"""The archive that a student hands in: its files, without what tells who and where they are."""
+"""Write what a student hands in as one zip file, and read it without trusting it."""
 
 from __future__ import annotations
 
-import contextlib
-import getpass
+import hashlib
 import json
 import re
-import socket
-import urllib.parse
 import zipfile
-from collections.abc import Container, Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
-import psutil
-
-from labkit.course.edition import STUDENT_FILES
 from labkit.course.student import NOT_OURS
+from labkit.todo import TASKS, task_file
 
-MOST_BYTES = 10_000_000  # of a file in the archive
-TEXTS = (".ipynb", ".html", ".json", ".csv", ".txt", ".md", ".svg", ".toml", ".log", ".tsv", ".yaml", ".yml")
-# Names of accounts and hosts that say nothing about anyone.
-NOBODY = {"root", "user", "student", "jovyan", "ubuntu", "runner", "localhost", "docker"}
+STUDENT_FILES = tuple(dict.fromkeys(f"labkit/{task_file(task).name}" for task in TASKS))
+MANIFEST = "manifest.json"
+MAX_PACKED_BYTES = 10_000_000  # of a file that is packed
+MAX_READ_BYTES = 1 << 20  # of a student's file or the manifest, unpacked
+MAX_ARCHIVE_BYTES = 200_000_000  # the list of a zip file's members is read whole
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # the others unpack more than one asks for
 
 
 class Archive:
-    """The files of an archive, without what is private; and what is to be said of them."""
+    """The files of an archive by name, and what its author should know of them.
+
+    ``warnings`` say what is missing or left out.
+    """
 
     def __init__(self, lab: Path):
         self.lab, self.files = lab, dict[str, bytes]()
         self.warnings: list[str] = []
-        spellings = sorted({each for text in _private(lab) for each in _spellings(text)}, key=len, reverse=True)
-        words = (rf"(?<![^\W_]){re.escape(each)}(?![^\W_])" for each in spellings)
-        self._find = re.compile("|".join(words) or "(?!)", re.IGNORECASE)
 
     def add(self, name: str, content: bytes | str) -> None:
-        """Add a file; of a text what is private becomes ``…``. A program stays as it is written."""
-        name = self.without_private(name)
+        """Add a file, unless it is too large."""
         content = content.encode() if isinstance(content, str) else content
-        if len(content) > MOST_BYTES:
-            self.warnings.append(f"{name} is left out: it has {len(content) / 1e6:.0f} MB, more than 10")
-            return
-        text = content.decode("utf-8", "surrogateescape")
-        if name.endswith(TEXTS):
-            content = self.without_private(text).encode("utf-8", "surrogateescape")
-        if name in STUDENT_FILES and (found := self._find.search(text)):
-            line = text.count("\n", 0, found.start()) + 1
-            self.warnings.append(f"{name}, line {line} names you, this machine or a folder of yours")
-        self.files[name] = content
+        if self._fits(name, len(content)):
+            self.files[name] = content
 
-    def add_file(self, file: Path, name: str | None = None, washed: bool = True) -> None:
-        """Add a file of the lab; one that lies elsewhere, as a link does, is left out.
-
-        What came with the lab need not be ``washed``.
-        """
+    def add_file(self, file: Path, name: str | None = None) -> None:
+        """Add a file of the lab, by default under the name that it has there."""
         name = name or file.relative_to(self.lab).as_posix()
-        if not file.resolve().is_relative_to(self.lab.resolve()):
-            self.warnings.append(f"{name} is left out: it is a link to what lies outside the lab")
-        elif file.is_file() and file.stat().st_size > MOST_BYTES:
-            self.warnings.append(f"{name} is left out: it has {file.stat().st_size / 1e6:.0f} MB, more than 10")
-        elif file.is_file() and washed:
-            self.add(name, file.read_bytes())
-        elif file.is_file():
+        if file.is_file() and self._fits(name, file.stat().st_size):
             self.files[name] = file.read_bytes()
 
-    def add_folder(self, folder: Path, but: Container[str] = ()) -> None:
-        """Add the files of a folder of the lab, ``but`` for those of these names."""
-        for file in sorted(folder.rglob("*")):
-            name = file.relative_to(self.lab).as_posix()
-            if name not in but and file.suffix != ".zip" and not NOT_OURS.intersection(name.split("/")):
-                self.add_file(file, name)
+    def add_files(self, *patterns: str) -> None:
+        """Add the files of the lab that fit one of ``patterns``, such as ``runs/**/*.json``."""
+        for pattern in patterns:
+            for file in sorted(self.lab.glob(pattern)):
+                if file.suffix != ".zip" and not NOT_OURS.intersection(file.relative_to(self.lab).parts):
+                    self.add_file(file)
 
-    def without_private(self, text: str) -> str:
-        return self._find.sub("…", text)
+    def _fits(self, name: str, size: int) -> bool:
+        if size > MAX_PACKED_BYTES:
+            self.warnings.append(
+                f"{name} is left out: it has {size / 1e6:.0f} MB, more than {MAX_PACKED_BYTES / 1e6:.0f}"
+            )
+        return size <= MAX_PACKED_BYTES
 
     def write(self, file: Path) -> None:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -79,19 +63,74 @@ class Archive:
                 archive.writestr(name, content)
 
 
-def _private(lab: Path) -> Iterator[str]:
-    """Yield what tells who and where somebody is: folders, names, addresses."""
-    yield from (str(folder) for folder in (lab, lab.resolve(), Path.home()) if folder != Path(folder.anchor))
-    with contextlib.suppress(Exception):  # there may be no user of this number
-        yield getpass.getuser()
-    yield socket.gethostname()
-    for address in (each.address for addresses in psutil.net_if_addrs().values() for each in addresses):
-        if not address.startswith(("127.", "::1", "00:00:00:00:00:00")):
-            yield address.partition("%")[0]
+class Submission(NamedTuple):
+    """What a grader takes from an archive: the student files by name, the manifest, and remarks."""
+
+    files: dict[str, bytes]
+    manifest: dict[str, Any]
+    remarks: list[str]
 
 
-def _spellings(text: str) -> set[str]:
-    """Return a text as it is, in JSON and in a URL; nothing for one that says nothing."""
-    if len(text) < 3 or text.lower() in NOBODY:
-        return set()
-    return {text, json.dumps(text)[1:-1], urllib.parse.quote(text)}
+def read_submission(archive: Path) -> Submission:
+    """Return the student files and the manifest of an archive; nothing else of it is unpacked.
+
+    They may stand in one folder, as where somebody has packed the archive anew.
+
+    Raises ValueError, with what to do, for a file that cannot be read as such an archive: damaged,
+    encrypted, too large, packed by another method than zip's usual one, or without a student file.
+    """
+    try:
+        if archive.stat().st_size > MAX_ARCHIVE_BYTES:
+            raise ValueError(f"it has more than {MAX_ARCHIVE_BYTES / 1e6:.0f} MB")
+        with zipfile.ZipFile(archive) as members:
+            there = {name: _named(members, name) for name in (*STUDENT_FILES, MANIFEST)}
+            found = {name: _content(members, infos[0]) for name, infos in there.items() if infos}
+    except OSError as error:
+        raise ValueError(f"{archive} cannot be read: {error.strerror or error}") from None
+    except Exception as error:  # of a damaged zip file, zipfile raises nearly anything
+        raise ValueError(f"{archive} is not an archive that can be read: {error or type(error).__name__}") from None
+    manifest = _manifest(found.pop(MANIFEST, b""))
+    if not found:
+        raise ValueError(f"{archive} has neither {' nor '.join(STUDENT_FILES)}: expected what labkit submit makes")
+    return Submission(found, manifest, [*_remarks(found, manifest, there)])
+
+
+def _named(members: zipfile.ZipFile, name: str) -> list[zipfile.ZipInfo]:
+    """Return the members of this name, also in a folder, the one with the shortest path first."""
+    pattern = re.compile(rf"([^/\\]*[^/\\.]/)?{re.escape(name)}")
+    return sorted(
+        (info for info in members.infolist() if pattern.fullmatch(info.filename)), key=lambda i: len(i.filename)
+    )
+
+
+def _content(members: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+    if info.compress_type not in METHODS:
+        raise ValueError(f"{info.filename} in it is neither stored nor deflated: pack it again with labkit submit")
+    with members.open(info) as member:
+        content = member.read(MAX_READ_BYTES + 1)  # whatever its header says
+    if len(content) > MAX_READ_BYTES:
+        raise ValueError(f"{info.filename} in it has more than {MAX_READ_BYTES:,} bytes unpacked")
+    return content
+
+
+def _manifest(content: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _remarks(
+    found: Mapping[str, bytes], manifest: Mapping[str, Any], there: Mapping[str, list[zipfile.ZipInfo]]
+) -> Iterator[str]:
+    if not manifest:
+        yield f"it has no {MANIFEST} that can be read: labkit submit did not make it"
+    hashes = manifest.get("sha256")
+    for name in STUDENT_FILES:
+        if name not in found:
+            yield f"{name} is not in it"
+        elif len(there[name]) > 1:
+            yield f"there are {len(there[name])} {name} in it: {there[name][0].filename} was taken"
+        elif isinstance(hashes, dict) and hashes.get(name) != hashlib.sha256(found[name]).hexdigest():
+            yield f"{name} was changed after labkit submit had packed it"

@@ -1,9 +1,14 @@
-"""Add what each assignment asks for: CMU's 11-868, and Princeton's COS 598D."""
+"""Add what each assignment asks for: CMU's 11-868, and Princeton's COS 598D.
+
+The programs in ``layouts`` are thin. They run the labkit that is installed, but with the student
+files of the archive, beside which lies ``layouts/student_files/labkit/__init__.py``.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,32 +16,46 @@ import pandas as pd
 
 from labkit.base.texts import listed
 from labkit.course.archive import Archive
-from labkit.course.edition import STUDENT_FILES, Edition
 
-TRAIN = "python -m labkit.train"
+TREES = Path(__file__).parent / "layouts"
 
 
 class Layout(NamedTuple):
     """How an archive is laid out.
 
-    ``add(archive, edition)`` adds what only this layout has. The report of one that ``needs_name``
-    is named after its author.
+    ``add(archive)`` adds what only this layout has. The report of one that ``needs_name`` is named
+    after its author.
     """
 
-    add: Callable[[Archive, Edition], None]
+    add: Callable[[Archive], None]
     needs_name: bool = False
 
 
+class TrainingRun(NamedTuple):
+    """A run in the lab: its folder, and its ``merged.json``."""
+
+    folder: Path
+    merged: dict[str, Any]
+
+    def setting(self, name: str) -> Any:
+        """Return what it was told, such as its ``size``, or what it found, such as world_size."""
+        return self.merged["config"].get(name, self.merged.get(name))
+
+
 class Wanted(NamedTuple):
-    """A training run that an assignment asks for: what it is, how to tell it, how to make it."""
+    """A training run that an assignment asks for: its settings, and the flags that make it."""
 
     label: str
-    fits: Callable[[dict[str, Any]], bool]
-    command: str
+    settings: dict[str, Any]
+    flags: str
+
+    @property
+    def command(self) -> str:
+        return f"python -m labkit.train {self.flags}"
 
 
-def runs(lab: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield folder and ``merged.json`` of each training run in the lab, the latest last."""
+def runs(lab: Path) -> Iterator[TrainingRun]:
+    """Yield each training run in the lab, the latest last."""
     files = [*lab.glob("runs/*/merged.json"), *lab.glob("*/merged.json")]
     for file in sorted(files, key=lambda file: file.stat().st_mtime):
         try:
@@ -44,128 +63,174 @@ def runs(lab: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
             merged["config"]["seed"], merged["world_size"], merged["devices"]  # of another version, or half of it
         except (OSError, ValueError, KeyError, TypeError):
             continue
-        yield file.parent, merged
+        yield TrainingRun(file.parent, merged)
 
 
-def _latest(lab: Path, wanted: Wanted) -> tuple[Path, dict[str, Any]] | None:
-    return next((each for each in reversed(list(runs(lab))) if wanted.fits(each[1])), None)
+def _fitting(lab: Path, wanted: Wanted) -> list[TrainingRun]:
+    """Return the runs that are as ``wanted``, the latest first."""
+    items = wanted.settings.items()
+    return [run for run in runs(lab) if all(run.setting(name) == value for name, value in items)][::-1]
+
+
+def _add_tree(archive: Archive, tree: str) -> None:
+    """Add the files of ``layouts/tree``."""
+    folder = TREES / tree
+    for file in sorted(each for each in folder.rglob("*") if each.is_file() and each.suffix != ".pyc"):
+        archive.add(file.relative_to(folder).as_posix(), file.read_bytes())
 
 
 # --- CMU 11-868 -----------------------------------------------------------------------------------
 
-
-def _translates(mode: str, world_size: int = 1) -> Callable[[dict[str, Any]], bool]:
-    def fits(merged: dict[str, Any]) -> bool:
-        return bool(merged["config"].get("mode") == mode and merged["world_size"] == world_size)
-
-    return fits
+ALIKE = ("data_source", "limit", "max_length", "vocab_size", "size", "n_layer", "n_devices", "epochs", "warmup_epochs")
 
 
-_PROBLEMS = {
-    "1.3": (
-        Wanted("one device", _translates("data_parallel"), f"{TRAIN} translate --world-size 1"),
-        Wanted("two devices", _translates("data_parallel", 2), f"{TRAIN} translate --world-size 2 --save-gradients"),
+class Problem(NamedTuple):
+    """A problem whose figures compare runs: of these batch sizes, or if None, all of the same."""
+
+    number: str
+    name: str
+    compared: tuple[Wanted, Wanted]
+    batch_sizes: list[int] | None = None
+
+
+def _trains(label: str, flags: str, mode: str, **settings: Any) -> Wanted:
+    return Wanted(label, {"mode": mode, **settings}, f"translate {flags}")
+
+
+PROBLEMS = (
+    Problem(
+        "1.3",
+        "ddp",
+        (
+            _trains("one device", "--world-size 1 --batch-size 64", "data_parallel", world_size=1),
+            _trains("two devices", "--world-size 2 --batch-size 128", "data_parallel", world_size=2),
+        ),
+        [64, 128],
     ),
-    "2.3": tuple(
-        Wanted(mode.replace("_", " "), _translates(mode), f"{TRAIN} translate --mode {mode}")
-        for mode in ("model_parallel", "pipeline_parallel")
+    Problem(
+        "2.3",
+        "pp",
+        (
+            _trains("model parallel", "--mode model_parallel", "model_parallel"),
+            _trains("pipeline parallel", "--mode pipeline_parallel", "pipeline_parallel"),
+        ),
     ),
-}
+)
+_ONE_BATCH = _trains(
+    "one batch",
+    "--world-size 2 --size nano --batch-size 128 --limit 128 --epochs 1 --no-bleu --save-gradients",
+    "data_parallel",
+    world_size=2,
+    save_gradients=True,
+)
 _SHOWN = {
-    "training_time": ("epoch_s", "epoch_std", "s an epoch"),
-    "tokens_per_second": ("tokens_per_s", "tokens_std", "tokens per second"),
+    "training_time": ("training_time_s", "s an epoch"),
+    "tokens_per_second": ("tokens_per_s", "tokens per second"),
 }
 
 
-def _add_11_868(archive: Archive, edition: Edition) -> None:
-    """Add the whole project, and ``submit_figures`` with the runs that they show."""
-    for name in edition.names():
-        if (file := archive.lab / name).is_file() and name not in archive.files:
-            archive.add_file(file, washed=False)
-    for problem, compared in _PROBLEMS.items():
-        found = {wanted.label: _latest(archive.lab, wanted) for wanted in compared}
-        for wanted in compared:
-            if found[wanted.label] is None:
-                archive.warnings.append(
-                    f"submit_figures: those of problem {problem} are missing: there is no run of {wanted.label}. "
-                    f"Make it: {wanted.command}"
-                )
-        there = {label: each for label, each in found.items() if each}
-        for label, (folder, _) in there.items():
-            archive.add_file(folder / "merged.json", f"submit_figures/{problem}_{label.replace(' ', '_')}.json")
-        if len(there) == len(found):
-            _add_figures(archive, problem, {label: merged for label, (_, merged) in there.items()})
-    two = _latest(archive.lab, _PROBLEMS["1.3"][1])
-    gradients = sorted(two[0].glob("*_gradients.pth")) if two else []
-    for file in gradients:
-        archive.add_file(file, f"submit_figures/{file.name}")
-    if not gradients:
-        archive.warnings.append(
-            f"the ranks' gradients of problem 1.2 are missing. Make them: {_PROBLEMS['1.3'][1].command}"
-        )
+def _add_11_868(archive: Archive) -> None:
+    """Add the assignment's programs, ``submit_figures`` with its runs, and the gradients."""
+    for tree in ("11-868", "student_files"):
+        _add_tree(archive, tree)
+    files, missing = draw_figures(archive.lab)
+    for name, content in files.items():
+        archive.add(name, content)
+    archive.warnings += missing
+    names = ("model0_gradients.pth", "model1_gradients.pth")
+    kept = [[run.folder / name for name in names] for run in _fitting(archive.lab, _ONE_BATCH)]
+    kept = [each for each in kept if all(file.is_file() for file in each)]
+    for file in min(kept, key=lambda each: each[0].stat().st_size, default=[]):
+        archive.add_file(file, f"tests/{file.name}")
+    if not {f"tests/{name}" for name in names} <= archive.files.keys():
+        archive.warnings.append(f"the ranks' gradients of problem 1.2 are missing. Make them: {_ONE_BATCH.command}")
 
 
-def _add_figures(archive: Archive, problem: str, merged: dict[str, dict[str, Any]]) -> None:
-    """Add the figures of a problem: times and rates of its two runs."""
+def draw_figures(lab: Path) -> tuple[dict[str, bytes], list[str]]:
+    """Return the files of submit_figures, by name, and in a sentence each what is missing and why.
+
+    A problem's figures compare the latest runs that can be compared: their batch sizes are the
+    assignment's, and data, model, epochs and kind of device are the same.
+    """
+    files, missing = dict[str, bytes](), []
+    for problem in PROBLEMS:
+        found = {wanted.label: _fitting(lab, wanted) for wanted in problem.compared}
+        pairs = itertools.product(*found.values())
+        if pair := next((pair for pair in pairs if not _differences(problem, pair)), None):
+            files |= _figures(problem, pair)
+            continue
+        if absent := [f"no run of {label}" for label, fitting in found.items() if not fitting]:
+            why = f"there is {listed(absent)}"
+        else:
+            latest = [fitting[0] for fitting in found.values()]
+            names = listed([run.folder.relative_to(lab).as_posix() for run in latest])
+            why = f"of {names}, {'; '.join(_differences(problem, latest))}"
+        commands = " and ".join(wanted.command for wanted in problem.compared)
+        missing.append(f"submit_figures has nothing of problem {problem.number}: {why}. Make both alike: {commands}")
+    return files, missing
+
+
+def _differences(problem: Problem, pair: Sequence[TrainingRun]) -> list[str]:
+    """Return why runs cannot be compared, such as "size is nano and mini, expected the same"."""
+    settings = {name: [str(run.setting(name)) for run in pair] for name in (*ALIKE, "batch_size")}
+    settings["the device"] = [run.merged["devices"][0].partition(":")[0] for run in pair]
+    expected = {"batch_size": [str(size) for size in problem.batch_sizes]} if problem.batch_sizes else {}
+    return [
+        f"{name} is {' and '.join(values)}, expected {' and '.join(expected.get(name, ['the same']))}"
+        for name, values in settings.items()
+        if values != expected.get(name, values[:1] * 2)
+    ]
+
+
+def _figures(problem: Problem, pair: Sequence[TrainingRun]) -> dict[str, bytes]:
+    """Return the figures of a problem, times and rates, with their numbers and the runs'."""
     from labkit.draw import charts
     from labkit.draw.picture import figure_of, render
-    from labkit.train.metrics import table
 
-    rows = pd.DataFrame(table(merged))
-    devices = listed(sorted({each for run in merged.values() for each in run["devices"]}))
+    labels = [wanted.label for wanted in problem.compared]
+    devices = listed(sorted({device for run in pair for device in run.merged["devices"]}))
     devices += ": CPU cores, which virtual devices share" if "cpu" in devices else ""
-    for name, (value, error, label) in _SHOWN.items():
-        some = rows[error].notna().all()
-        axes = charts.bars(rows, group="run", value=value, error=error if some else None, label=label, note=devices)
-        bars = ", ".join(f"{row['run']} {row[value]:.3g} {label}" for row in rows.to_dict("records"))
-        alt = f"Problem {problem}, on {devices}: {bars}"
-        figure = figure_of(axes, name)
-        archive.add(f"submit_figures/{problem}_{name}.png", render(figure, "png", alt))
-        archive.add(f"submit_figures/{problem}_{name}.csv", rows.to_csv(index=False))
+    files = {
+        f"submit_figures/{problem.name}_{label.replace(' ', '_')}.json": (run.folder / "merged.json").read_bytes()
+        for label, run in zip(labels, pair, strict=True)
+    }
+    for name, (measured, unit) in _SHOWN.items():
+        spreads = [run.merged[measured] for run in pair]
+        rows = pd.DataFrame({"run": labels, "mean": [s["mean"] for s in spreads], "std": [s["std"] for s in spreads]})
+        error = "std" if rows["std"].notna().all() else None
+        axes = charts.bars(rows, group="run", value="mean", error=error, label=unit, note=devices)
+        bars = ", ".join(f"{row['run']} {row['mean']:.3g} {unit}" for row in rows.to_dict("records"))
+        alt = f"Problem {problem.number}, on {devices}: {bars}"
+        file = f"submit_figures/{problem.name}_{name}"
+        files |= {
+            f"{file}.png": render(figure_of(axes, name), "png", alt),
+            f"{file}.csv": rows.to_csv(index=False).encode(),
+        }
+    return files
 
 
 # --- Princeton COS 598D ---------------------------------------------------------------------------
 
-_RUN_GLUE = '''"""Train BERT on RTE: task {task}, in which the ranks agree by {sync}.
-
-    python run_glue.py [other args] --master_ip $ip --master_port $port --world_size 4 --local_rank $rank
-"""
-
-import sys
-
-from labkit.train import main
-
-if __name__ == "__main__":
-    main(["glue", "--sync", "{sync}", *sys.argv[1:]])
-'''
-
 
 def _agrees_by(sync: str) -> Wanted:
-    def fits(merged: dict[str, Any]) -> bool:
-        return bool(merged["config"].get("sync") == sync)
-
-    return Wanted(sync, fits, f"{TRAIN} glue --sync {sync} --output-dir runs/{sync}")
+    return Wanted(sync, {"sync": sync}, f"glue --sync {sync} --output-dir runs/{sync}")
 
 
 GLUE_TASKS = {"task2a": _agrees_by("gather_scatter"), "task2b": _agrees_by("all_reduce"), "task3": _agrees_by("ddp")}
 _ONE_PROCESS = _agrees_by("none")
 
 
-def _add_cos598d(archive: Archive, edition: Edition) -> None:
-    """Add a directory for each task that runs by itself, with the losses of its run."""
-    package = [name for name in edition.names() if name.startswith(("labkit/", "data/"))]
+def _add_cos598d(archive: Archive) -> None:
+    """Add a program for each task, with the losses of its run."""
+    for tree in ("cos598d", "student_files"):
+        _add_tree(archive, tree)
     for task, wanted in GLUE_TASKS.items():
-        archive.add(f"{task}/run_glue.py", _RUN_GLUE.format(task=task.removeprefix("task"), sync=wanted.label))
-        for name in package:
-            if (archive.lab / name).is_file():
-                archive.add_file(archive.lab / name, f"{task}/{name}", washed=False)
-        if (found := _latest(archive.lab, wanted)) is None:
+        if not (found := _fitting(archive.lab, wanted)):
             archive.warnings.append(f"{task} has no losses: there is no run. Make it: {wanted.command}")
             continue
-        for file in (found[0] / "merged.json", *sorted(found[0].glob("loss_*.txt"))):
+        folder = found[0].folder
+        for file in (folder / "merged.json", *sorted(folder.glob("loss_*.txt"))):
             archive.add_file(file, f"{task}/losses/{file.name}")
-    for name in STUDENT_FILES:
-        archive.files.pop(name, None)  # it stands in each of the three
 
 
 def report_of_glue(lab: Path, name: str = "") -> str:
@@ -174,8 +239,8 @@ def report_of_glue(lab: Path, name: str = "") -> str:
     rows = [columns, ["---"] * len(columns)]
     for task, wanted in {"task 1": _ONE_PROCESS, **GLUE_TASKS}.items():
         cells = (f"not run: `{wanted.command}`", *[""] * 4)
-        if found := _latest(lab, wanted):
-            merged = found[1]
+        if found := _fitting(lab, wanted):
+            merged = found[0].merged
             accuracy = ", ".join(f"{each:.4f}" for each in merged.get("accuracy", []))
             ranks = f"{merged['world_size']} on {merged['backend']}, {', '.join(sorted(set(merged['devices'])))}"
             what = f"{merged.get('data_source', '')}; {merged.get('model', '')}"
@@ -189,7 +254,7 @@ def report_of_glue(lab: Path, name: str = "") -> str:
 
 
 LAYOUTS = {
-    "labkit": Layout(lambda archive, edition: None),
+    "labkit": Layout(lambda archive: None),
     "11-868": Layout(_add_11_868),
     "cos598d": Layout(_add_cos598d, needs_name=True),
 }

@@ -10,7 +10,7 @@ from pathlib import Path
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 MAC = "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"
-PATIENCE_S = 120
+TIMEOUT_S = 120
 
 
 class NoPdf(RuntimeError):
@@ -20,10 +20,10 @@ class NoPdf(RuntimeError):
 def find_chromium() -> str | None:
     """Return the path of a Chromium or Chrome; None if there is neither."""
     installed = next((path for name in (*NAMES, MAC) if (path := shutil.which(name))), None)
-    return installed or _playwrights()
+    return installed or _playwright_chromium()
 
 
-def _playwrights() -> str | None:
+def _playwright_chromium() -> str | None:
     """Return the path of the browser that ``playwright install chromium`` has brought, if any."""
     try:
         from playwright.sync_api import sync_playwright
@@ -49,9 +49,9 @@ def print_to_pdf(html: bytes, folder: Path) -> bytes:
         command += ["--no-sandbox"] if getattr(os, "geteuid", lambda: 1)() == 0 else []  # root has no sandbox
         command += ["--no-pdf-header-footer", f"--print-to-pdf={pdf}", page.as_uri()]
         try:
-            subprocess.run(command, capture_output=True, timeout=PATIENCE_S, check=True)
+            subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=True)
             return pdf.read_bytes()
         except subprocess.TimeoutExpired:
-            raise NoPdf(f"{chromium} did not end within {PATIENCE_S} s") from None
+            raise NoPdf(f"{chromium} did not end within {TIMEOUT_S} s") from None
         except (subprocess.CalledProcessError, OSError) as error:
             raise NoPdf(f"{chromium} could not print it ({error})") from None

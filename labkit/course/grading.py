@@ -1,160 +1,163 @@
-"""Check what a student has written in a copy of this edition: from an archive, or before it is one.
+"""Grade a folder of archives: a table, a page for each student, and one for the class.
 
-Nothing but the regions of ``labkit/dp.py`` and ``labkit/pipe.py`` is taken from an archive, and no
-other file of it is read. The answers run as this user: an archive of somebody you do not trust
-belongs into a container. (Whole classes, and strangers' code, are a later issue.)
+What was found of an archive is kept in ``results/``, so a run that was stopped goes on from there.
+Points are counted anew each time: editing the table of points judges nothing again.
 """
 
 from __future__ import annotations
 
-import ast
+import contextlib
+import hashlib
 import json
-import os
-import re
-import subprocess
-import sys
-import tempfile
-import zipfile
-import zlib
-from collections.abc import Mapping, Sequence
-from importlib.util import decode_source
+import queue
+import threading
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import NamedTuple
 
-from labkit.check.restrictions import broken
-from labkit.course import regions
-from labkit.course.edition import STUDENT_FILES, Edition
-from labkit.todo import TASKS, task_file
+from labkit.check import restrictions
+from labkit.course.archive import STUDENT_FILES, Submission, read_submission
+from labkit.course.grade_pages import write_pages
+from labkit.course.judge import LIMIT_S, PACKAGE, Judge, TaskResult, hashes, judged
+from labkit.course.points import Grade, Points
+from labkit.todo import TASKS
 
-MOST_BYTES = 1 << 20  # of a student's file
-MANIFEST = "manifest.json"
-_DAMAGED = (
-    zipfile.BadZipFile,
-    zlib.error,
-    NotImplementedError,
-    RuntimeError,
-    EOFError,
-    json.JSONDecodeError,
-    TypeError,
-)
-_CHECK = """
-import json, sys
-from labkit.check import check
-found = [check(task) for task in sys.argv[2:]]
-results = [(each.task, each.passed, each.findings, each.warnings) for each in found]
-open(sys.argv[1], "w", encoding="utf-8").write(json.dumps(results))
-"""
+# --- one archive ----------------------------------------------------------------------------------
 
 
-class Checked(NamedTuple):
-    """What the check of a task found."""
+def check_archive(archive: Path, tasks: Sequence[str] = (), say: Callable[[str], None] = print) -> bool:
+    """Check ``tasks`` of an archive, by default those that were packed; return whether all passed.
 
-    task: str
-    passed: bool
-    findings: Sequence[str]
-    warnings: Sequence[str] = ()
-
-
-def table(results: Sequence[Checked]) -> str:
-    """Return the results as a table: task, passed, first finding."""
-    lines = [f"{'task':<8}{'passed':<8}first finding"]
-    for each in results:
-        first = next(iter(each.findings), "").partition("\n")[0]
-        lines.append(f"{each.task:<8}{'yes' if each.passed else 'no':<8}{first}".rstrip())
-    return "\n".join(lines)
-
-
-def check_archive(archive: Path, repository: Path, tasks: Sequence[str]) -> tuple[list[Checked], list[str]]:
-    """Check ``tasks`` of an archive that ``labkit submit`` has made; return results and remarks.
-
-    Raises ValueError for a file that is no such archive, or that holds what none of them does.
+    Raises ValueError for a file that cannot be read as an archive of ``labkit submit``.
     """
-    files, layout, remarks = _student_files(archive)
-    with tempfile.TemporaryDirectory() as scratch:
-        folder, edition = Path(scratch), Edition(repository)
-        edition.write_package(folder, written_into(edition, files))
-        results = checked_in(folder, tasks)
-    warnings = [f"{each.task}: {warning}" for each in results for warning in each.warnings]
-    for task in tasks if layout else ():
-        name = f"labkit/{task_file(task).name}"
-        source = decode_source(files[name]) if name in files else ""
-        warnings += [f"{task}: {each}" for each in broken(task, layout, source, edition.programs[name])]
-    return results, remarks + list(dict.fromkeys(warnings))
+    submission = read_submission(archive)
+    checks = submission.manifest.get("checks")
+    packed = [task for task in TASKS if isinstance(checks, dict) and task in checks]
+    with Judge() as judge:
+        results = print_results(judged(submission.files, tasks or packed or [*TASKS], judge), say)
+    for remark in (*submission.remarks, *broken_rules(submission)):
+        say(f"- {remark}")
+    return all(result.passed for result in results)
 
 
-def written_into(edition: Edition, files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return the student's files with nothing but what the student wrote.
+def print_results(results: Iterable[TaskResult], say: Callable[[str], None]) -> list[TaskResult]:
+    """Print results as a table, each as soon as it is there; return them."""
+    say(f"{'task':<8}{'passed':<8}first finding")
+    found = []
+    for result in results:
+        say(f"{result.task:<8}{'yes' if result.passed else 'no':<8}{result.first_finding}".rstrip())
+        found.append(result)
+    return found
 
-    One that is no Python is taken as it is: its checks say in which line.
+
+def broken_rules(submission: Submission) -> list[str]:
+    """Return what the student files use and should not, also by the archive's layout."""
+    layout = str(submission.manifest.get("layout", ""))
+    return [each for name, content in submission.files.items() for each in restrictions.broken(name, content, layout)]
+
+
+# --- a folder of archives -------------------------------------------------------------------------
+
+
+def grade_folder(
+    folder: Path,
+    points: Points,
+    out: Path,
+    jobs: int = 1,
+    limit_s: float = LIMIT_S,
+    say: Callable[[str], None] = print,
+) -> bool:
+    """Grade each ``.zip`` in ``folder``, ``jobs`` at a time; return whether all could be graded.
+
+    The pages and ``grades.csv`` go to ``out``. An archive whose grade is there from before, by the
+    same edition, is not graded again. ``limit_s`` is the time for a task.
+
+    Raises ValueError for a folder without archives and OSError where nothing can be written. Where
+    it is stopped by Ctrl-C, the pages have what is done by then.
     """
-    result = {}
-    for name, content in files.items():
+    files = sorted(file for file in folder.iterdir() if file.is_file() and not file.name.startswith("."))
+    archives = {file.stem: file for file in files if file.suffix.lower() == ".zip"}
+    if not archives:
+        raise ValueError(f"there is no .zip in {folder}: expected a folder of what labkit submit makes")
+    if others := [file.name for file in files if file not in archives.values()]:
+        say(f"left out, because they are not .zip: {', '.join(others)}")
+    (out / "results").mkdir(parents=True, exist_ok=True)
+    edition = _edition()
+    keys = {name: _key(file, edition, points.of) for name, file in archives.items()}
+    kept = [Grade.kept(out / "results" / f"{name}.json") for name in archives]
+    grades = {grade.name: grade for grade in kept if grade and grade.key == keys.get(grade.name)}
+    if grades:
+        say(f"{len(grades)} of {len(archives)} are graded already")
+    waiting = [file for name, file in archives.items() if name not in grades]
+    try:
+        with contextlib.closing(_graded(waiting, list(points.of), jobs, limit_s)) as found:
+            for grade in found:
+                if isinstance(grade, str):
+                    say(grade)
+                    continue
+                grade.key = keys[grade.name]
+                grade.keep(out / "results")
+                grades[grade.name] = grade
+                say(f"{len(grades)} of {len(archives)}  {grade.name}: {_summary(grade, points)}")
+    finally:
+        write_pages(out, [grades[name] for name in sorted(grades)], points)
+    return len(grades) == len(archives)
+
+
+def _edition() -> str:
+    """Return a hash of this lab without the student files."""
+    files = {name: hash_ for name, hash_ in hashes(PACKAGE).items() if f"labkit/{name}" not in STUDENT_FILES}
+    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
+
+
+def _key(archive: Path, edition: str, tasks: Iterable[str]) -> str:
+    """Return a hash of an archive, the edition that judges it, and the tasks."""
+    with archive.open("rb") as file:
+        content = hashlib.file_digest(file, "sha256").hexdigest()
+    return hashlib.sha256(json.dumps([content, edition, sorted(tasks)]).encode()).hexdigest()
+
+
+def _summary(grade: Grade, points: Points) -> str:
+    return grade.error or f"{grade.total(points):g} of {sum(points.of.values()):g} points, {grade.seconds:.0f} s"
+
+
+def _graded(
+    archives: Sequence[Path], tasks: Sequence[str], jobs: int, limit_s: float
+) -> Generator[Grade | str, None, None]:
+    """Yield the grade of each archive as soon as it is there, or why it could not be graded."""
+    stop, judges = threading.Event(), queue.SimpleQueue[Judge]()
+
+    def graded(archive: Path) -> Grade:
+        judge = judges.get()
         try:
-            result[name] = regions.set_into(edition.programs[name], decode_source(content)).encode()
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            result[name] = content
-    return result
+            return _grade_archive(archive, tasks, judge)
+        finally:
+            judges.put(judge)
+
+    with contextlib.ExitStack() as stack, ThreadPoolExecutor(jobs) as pool:
+        for _ in range(jobs):
+            judges.put(stack.enter_context(Judge(limit_s, stop)))
+        futures = {pool.submit(graded, archive): archive for archive in archives}
+        try:
+            for future in as_completed(futures):
+                try:
+                    yield future.result()
+                except (OSError, RuntimeError) as error:  # of this machine, not of the archive
+                    yield f"{futures[future].name} could not be graded, so run this again: {error}"
+        except BaseException:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
-def edits_what_was_given(edition: Edition, name: str, content: bytes) -> bool:
-    """Return whether a student's file differs from the given one in what was given."""
+def _grade_archive(archive: Path, tasks: Sequence[str], judge: Judge) -> Grade:
+    grade = Grade(archive.stem)
     try:
-        source = decode_source(content)
-        return ast.dump(ast.parse(regions.set_into(edition.programs[name], source))) != ast.dump(ast.parse(source))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False  # its checks say that it is no Python
-
-
-def checked_in(folder: Path, tasks: Sequence[str]) -> list[Checked]:
-    """Check ``tasks`` with the labkit in ``folder``, in a Python of its own."""
-    with tempfile.TemporaryDirectory() as scratch:
-        results = Path(scratch) / "results.json"
-        environment = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
-        command = [sys.executable, "-c", _CHECK, str(results), *tasks]
-        ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-        if ended.returncode or not results.is_file():
-            reason = (ended.stderr.strip() or "it printed nothing").splitlines()[-1]
-            return [Checked(task, False, [f"labkit cannot be imported from there: {reason}"]) for task in tasks]
-        return [Checked(*each) for each in json.loads(results.read_text(encoding="utf-8"))]
-
-
-def _student_files(archive: Path) -> tuple[dict[str, bytes], str, list[str]]:
-    """Return dp.py and pipe.py of an archive, its layout, and what is to be said of it."""
-    layout = ""
-    try:
-        with zipfile.ZipFile(archive) as members:
-            names = members.namelist()
-            found = {}
-            for name in STUDENT_FILES:
-                there = [each for each in names if re.fullmatch(rf"([^/\\]*[^/\\.]/)?{re.escape(name)}", each)]
-                if there:  # also in a folder, as task2a of --layout cos598d
-                    found[name] = _content(members, there[0])
-            if MANIFEST in names:
-                layout = str(dict(json.loads(_content(members, MANIFEST))).get("layout", ""))
-            remarks = [] if MANIFEST in names else [f"{archive.name} has no {MANIFEST}: labkit submit did not make it"]
-    except OSError as error:
-        raise ValueError(f"{archive} cannot be read: {error.strerror or error}") from None
-    except _DAMAGED as error:
-        raise ValueError(f"{archive} is no archive that can be read ({error})") from None
-    if not found:
-        raise ValueError(f"{archive} has neither {' nor '.join(STUDENT_FILES)}: expected what labkit submit makes")
-    return found, layout, [*remarks, *(f"{name} is not in it" for name in STUDENT_FILES if name not in found)]
-
-
-def _content(members: zipfile.ZipFile, name: str) -> bytes:
-    with members.open(name) as member:
-        content = member.read(MOST_BYTES + 1)  # whatever its header says
-    if len(content) > MOST_BYTES:
-        raise ValueError(f"{name} in it has more than {MOST_BYTES:,} bytes unpacked: no student's file has")
-    return content
-
-
-def tasks_of(only: Sequence[str]) -> list[str]:
-    """Return the tasks that ``only`` names, each a task or ``dp`` or ``pipe``; all for none.
-
-    Raises ValueError for another name.
-    """
-    for each in only:
-        if each not in TASKS and each not in ("dp", "pipe"):
-            raise ValueError(f"there is no task {each!r}, expected dp, pipe, or one of: {', '.join(TASKS)}")
-    return [task for task in TASKS if not only or task in only or task.partition(".")[0] in only]
+        submission = read_submission(archive)
+    except ValueError as error:
+        grade.error = str(error).replace(str(archive), archive.name)
+        return grade
+    grade.packed = str(submission.manifest.get("packed", ""))
+    grade.remarks = [*submission.remarks, *broken_rules(submission)]
+    grade.results = [*judged(submission.files, tasks, judge)]
+    return grade

@@ -1,4 +1,4 @@
-"""Execute notebooks, store them in one normal form, and hold them to one contract.
+"""Execute notebooks, store them in one normal form, hold them to a contract, tell what was run.
 
     python -m labkit.course.notebooks COMMAND [NOTEBOOK ...]
 
@@ -31,16 +31,17 @@ from jupyter_core.paths import jupyter_runtime_dir
 from nbformat import NotebookNode
 
 from labkit.base.files import lab_folder, write_atomically
+from labkit.base.texts import listed
 from labkit.course.glossary import link_terms, unlinked
 from labkit.guesses.store import KEPT
+from labkit.todo import TASKS
 
-MOST_CODE_CELLS = 25  # of a notebook's thread
-MOST_FURTHER_CELLS = 10  # of what follows the heading "Going further"
+MAX_CODE_CELLS = 25  # of a notebook's thread
+MAX_FURTHER_CELLS = 10  # of what follows the heading "Going further"
 MEDIAN_LINES = 6
-MOST_LINES = 12
+MAX_LINES = 12
 CELL_TIMEOUT_S = 300
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
-TAKEN_OUT = "nbval-ignore-output"  # the tag of a cell whose outputs the student edition leaves out
 RAISES = "raises-exception"  # nbclient and nbval both know this tag
 
 _PROJECT = Path(__file__).resolve().parents[2]
@@ -189,19 +190,17 @@ def _without_paths(text: str) -> str:
 # --- the contract ---------------------------------------------------------------------------------
 
 
-def breaches(notebook: NotebookNode, student_edition: bool = False) -> list[str]:
+def breaches(notebook: NotebookNode) -> list[str]:
     """Return where a stored notebook breaks the contract of DESIGN.md, a sentence each.
 
     An empty list is a good notebook. Code cells are counted in its thread, which ends at a heading
-    ``## Going further``, and from there on. In the student edition, cells whose outputs were taken
-    out with the solutions need not have any.
+    ``## Going further``, and from there on.
     """
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     found = [*_breaches_of_text(notebook, code), *_breaches_of_number(notebook.cells), *_breaches_of_length(code)]
     for number, cell in enumerate(code, start=1):
-        if not (student_edition and TAKEN_OUT in cell.metadata.get("tags", [])):
-            found += [f"code cell {number}: {breach}" for breach in _breaches_of_cell(cell)]
-    if not found and not student_edition and normalised(notebook) != notebook:
+        found += [f"code cell {number}: {breach}" for breach in _breaches_of_cell(cell)]
+    if not found and normalised(notebook) != notebook:
         found.append("not stored in normal form; run: python -m labkit.course.notebooks execute")
     return found
 
@@ -222,7 +221,7 @@ def _breaches_of_number(cells: list[NotebookNode]) -> Iterator[str]:
     further = (i for i, cell in enumerate(cells) if cell.cell_type == "markdown" and _FURTHER.search(cell.source))
     begin = next(further, len(cells))
     thread, helping = cells[:begin], cells[begin:]
-    limits = (thread, "", MOST_CODE_CELLS), (helping, ' under "Going further"', MOST_FURTHER_CELLS)
+    limits = (thread, "", MAX_CODE_CELLS), (helping, ' under "Going further"', MAX_FURTHER_CELLS)
     for part, where, most in limits:
         if (n_code := sum(cell.cell_type == "code" for cell in part)) > most:
             yield f"{n_code} code cells{where}, at most {most} are allowed"
@@ -233,8 +232,8 @@ def _breaches_of_length(code: list[NotebookNode]) -> Iterator[str]:
     if lengths and median(lengths) > MEDIAN_LINES:
         yield f"the median code cell has {median(lengths):g} lines, at most {MEDIAN_LINES} are allowed"
     for number, length in enumerate(lengths, start=1):
-        if length > MOST_LINES:
-            yield f"code cell {number}: {length} lines, at most {MOST_LINES} are allowed"
+        if length > MAX_LINES:
+            yield f"code cell {number}: {length} lines, at most {MAX_LINES} are allowed"
 
 
 def _breaches_of_cell(cell: NotebookNode) -> Iterator[str]:
@@ -264,6 +263,61 @@ def _texts(output: NotebookNode) -> Iterator[tuple[str, Any]]:
         yield "traceback", "\n".join(output.traceback)
     else:
         yield from ((kind, data) for kind, data in output.data.items() if not kind.startswith("image/"))
+
+
+# --- what its reader has run ----------------------------------------------------------------------
+
+
+def number_of(path: Path) -> str:
+    """Return ``"06"`` for ``06_ladder.ipynb``, and the whole name where it has no number."""
+    head = path.stem.partition("_")[0]
+    return head if head[:1].isdigit() else path.stem
+
+
+def not_run(path: Path, cells: Sequence[NotebookNode]) -> str:
+    """Return a sentence: which cells of a saved notebook its reader has not run; ``""`` if none.
+
+    If it was never run, the sentence says what it needs. A cell has the number that JupyterLab
+    shows: ``[7]`` is the seventh that was run.
+    """
+    code = [cell for cell in cells if cell.cell_type == "code" and cell.source.strip()]
+    silent = [cell for cell in code if cell.execution_count is None]
+    if not silent:
+        return ""
+    if len(silent) == len(code):
+        needs = f"; it needs {listed(names)}" if (names := _needs(code)) else ""
+        return f"you have not run {number_of(path)}{needs}"
+    first = code.index(silent[0])
+    after = f", after [{code[first - 1].execution_count}]," if first else ""
+    number = f"{len(silent)} code cell{'s' * (len(silent) > 1)} of {number_of(path)}"
+    return f"you have not run {number}; the first{after} is {first_line(silent[0])!r}"
+
+
+def waiting(cells: Sequence[NotebookNode]) -> list[str]:
+    """Return the tasks and guesses that cells with ``%%needs`` were waiting for when they ran.
+
+    Each is as the cell has printed it: ``TODO dp.3: labkit/dp.py, line 42``.
+    """
+    printed = (
+        "".join(output.get("text", "") for output in cell.outputs).strip()
+        for cell in cells
+        if cell.cell_type == "code" and cell.source.startswith("%%needs")
+    )
+    return sorted({each for text in printed if text.startswith(("TODO ", "GUESS ")) for each in text.split("; ")})
+
+
+def first_line(cell: NotebookNode) -> str:
+    """Return a code cell's first line below its ``%%needs``."""
+    lines = [line.strip() for line in cell.source.splitlines() if line.strip() and not line.startswith("%%needs")]
+    return lines[0][:50] if lines else "empty"
+
+
+def _needs(code: Sequence[NotebookNode]) -> list[str]:
+    """Return the tasks that cells wait for, in the order of the course, and whether for guesses."""
+    heads = [cell.source.partition("\n")[0].split() for cell in code]
+    names = {name for head in heads if head[:1] == ["%%needs"] for name in head[1:]}
+    guesses = ["your guesses"] if any(name.startswith("guess.") for name in names) else []
+    return [*(task for task in TASKS if task in names), *guesses]
 
 
 # --- the command ----------------------------------------------------------------------------------

@@ -9,10 +9,12 @@ answer      the text after it: the reader's answer
 
 from __future__ import annotations
 
+import datetime
+import importlib.metadata
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
@@ -24,14 +26,15 @@ from nbformat.v4 import new_markdown_cell
 from labkit.base.files import write_atomically
 from labkit.base.texts import listed
 from labkit.course import chromium
-from labkit.course.notebooks import RAISES, notebooks_folder
+from labkit.course.notebooks import RAISES, first_line, not_run, notebooks_folder, number_of, waiting
 
 UNANSWERED = "*Your answer:*"  # stands in the cell of an answer, and may stay above it
-_SILENT = 3  # so many cells without a result are named
+PACKAGES = ("labkit", "torch", "transformers", "accelerate", "numpy")
 _HEADING = re.compile(r"^#{1,3} +(.+?)\s*$", re.MULTILINE)
 _TRAINING = re.compile(r"labkit(?:\.|\s+)train\s+([a-z]\w*)")
-# The notebook that makes a report, before the notebooks stood in the order in which they are read.
-_FORMER_NUMBER, _FORMER_NAME, _PRESENT_NAME = "03", "03_gradient_sync", "05_gradient_sync"
+_LEGEND = """<p class="legend"><span class="labkit-measured">0.034 s</span>, written like this, is a measurement or a
+fact about the machine, and another run gives another one; <span class="labkit-device">0.7627</span> depends a little
+on the kind of device.</p>"""
 
 
 class ReportError(ValueError):
@@ -49,32 +52,30 @@ def write_report(
     notebook: str,
     folder: Path | None = None,
     pdf: bool = True,
-    wash: Callable[[str], str] = str,
     more: str = "",
     texts_alone: bool = False,
 ) -> ReportFiles:
     """Write ``report-NN.html``, and beside it a PDF where there is a Chromium to print it.
 
     ``notebook`` is a number ("05"), a name, or a path. ``folder`` is by default ``runs`` of the
-    lab. ``more`` is Markdown that stands after the title; ``wash`` changes the page before it is
-    written; with ``texts_alone`` it has questions and answers, and no cells that were run. Nothing
-    is written before the notebook has been read and found in order, and each file appears whole or
-    not at all.
+    lab. ``more`` is Markdown that stands after the title; with ``texts_alone`` the report has
+    questions and answers, and no cells that were run. Nothing is written before the notebook has
+    been read and found in order, and each file appears whole or not at all.
 
     Raises ReportError for a notebook that is not there, cannot be told from another, has no cells
     for a report or was not run; FileNotFoundError outside a lab; OSError where no file can be
     written.
     """
     path = find_notebook(notebook)
-    report = read_report(path, texts_alone)
-    from labkit.course.report_page import page  # loads much, and only for a report that can be
+    report = read_notebook(path)
+    cells = report_cells(path, report.cells, texts_alone)
+    from labkit.course.notebook_html import notebook_html  # loads much, and only for a report that can be
 
-    if more:
-        report.cells.insert(1, new_markdown_cell(more))
-    html = wash(page(report, path.parent, list(_runs(path)))).encode()
+    report.cells = [_title(path, report.cells), new_markdown_cell(more), *cells, *_facts(path)]
+    html = notebook_html(report, path).encode()
     folder = folder or notebooks_folder().parent / "runs"
     folder.mkdir(parents=True, exist_ok=True)
-    target, notes = folder / f"report-{_number(path)}.html", list(_notes(report))
+    target, notes = folder / f"report-{number_of(path)}.html", list(_notes(cells))
     files = {target: html}
     if pdf:
         try:
@@ -92,22 +93,15 @@ def write_report(
 def find_notebook(name: str) -> Path:
     """Return the notebook with this number ("05", or 5), name or path.
 
-    The former number or name of the notebook that makes a report is understood, and a line says
-    so; the number, as long as the notebook that has it now makes none.
-
     Raises ReportError where there is none, or more than one.
     """
     if Path(name).suffix == ".ipynb" and Path(name).is_file():
         return Path(name).resolve()
-    there = {path.stem: path for path in sorted(notebooks_folder().glob("*.ipynb"))}
+    there = sorted(notebooks_folder().glob("*.ipynb"))
     wanted = {name, name.zfill(2), name.removesuffix(".ipynb")}
-    found = [path for path in there.values() if path.stem in wanted]
-    found = found or [path for path in there.values() if _number(path) in wanted]
-    if wanted & {_FORMER_NUMBER, _FORMER_NAME} and _PRESENT_NAME in there and not any(map(_makes_report, found)):
-        print(f"labkit report: {_FORMER_NAME} is {_PRESENT_NAME} now")
-        return there[_PRESENT_NAME]
+    found = [path for path in there if path.stem in wanted] or [path for path in there if number_of(path) in wanted]
     if not found:
-        names = ", ".join(there) or "none"
+        names = ", ".join(path.stem for path in there) or "none"
         raise ReportError(f"there is no notebook {name!r}; those of {notebooks_folder()} are: {names}")
     if len(found) > 1:
         names = listed((path.name for path in found), "or")
@@ -115,28 +109,15 @@ def find_notebook(name: str) -> Path:
     return found[0]
 
 
-def _number(path: Path) -> str:
-    """Return ``"06"`` for ``06_ladder.ipynb``, and the whole name where it has no number."""
-    head = path.stem.partition("_")[0]
-    return head if head[:1].isdigit() else path.stem
-
-
-def _makes_report(path: Path) -> bool:
-    try:
-        return any({"report", "question"} & _tags(cell) for cell in read_notebook(path).cells)
-    except ReportError:
-        return True  # read_report will say what is wrong with it
-
-
 def read_notebook(path: Path) -> NotebookNode:
-    """Return a notebook. Raises ReportError for a file that is none."""
+    """Return a notebook. Raises ReportError for any other file."""
     try:
         notebook = nbformat.read(path, as_version=4)
         nbformat.validate(notebook)
         return notebook
     except (ValueError, AttributeError, KeyError, TypeError, nbformat.ValidationError) as error:
         reason = str(error).partition("\n")[0][:100]
-        raise ReportError(f"{path} is no notebook that can be read ({reason}): save it in JupyterLab again") from None
+        raise ReportError(f"{path} cannot be read as a notebook ({reason}): save it in JupyterLab again") from None
 
 
 def _tags(cell: NotebookNode) -> set[str]:
@@ -146,33 +127,31 @@ def _tags(cell: NotebookNode) -> set[str]:
 # --- what it has for a report ---------------------------------------------------------------------
 
 
-def read_report(path: Path, texts_alone: bool = False) -> NotebookNode:
-    """Return the notebook at ``path`` with its report's cells alone. Raises ReportError.
+def report_cells(path: Path, cells: Sequence[NotebookNode], texts_alone: bool = False) -> list[NotebookNode]:
+    """Return the cells of a report. Raises ReportError where there are none, or they were not run.
 
-    With ``texts_alone`` those are questions and answers.
-
-    The first cell has the title, and the question that the notebook asks. A section's heading
-    stands before the first cell from that section. An answer follows its question; it is an empty
-    text if nothing was written. ``metadata.number`` of a code cell is its place among all of them.
+    With ``texts_alone`` those are questions and answers. A section's heading stands before the
+    first cell from that section. An answer follows its question; it is an empty text if nothing
+    was written.
     """
-    notebook = read_notebook(path)
-    for number, cell in enumerate((cell for cell in notebook.cells if cell.cell_type == "code"), start=1):
-        cell.metadata.number = number
-    cells = list(_tagged(notebook.cells))
-    if not cells:
+    tagged = list(_tagged(cells))
+    if not tagged:
         raise ReportError(
             f"{path.name} has nothing for a report: tag cells with report, question or answer (in JupyterLab: "
             "the gear at the upper right, Cell Tags), and save it"
         )
     if texts_alone:
-        cells = [cell for cell in cells if {"question", "answer"} & _tags(cell)]
-    _check_run(path, [cell for cell in cells if cell.cell_type == "code"])
-    first = next((cell.source for cell in notebook.cells if cell.cell_type == "markdown"), "")
-    title = heading[1] if (heading := _HEADING.search(first)) else path.stem
-    question = next((part for part in _HEADING.sub("", first).split("\n\n") if "?" in part), "")
-    notebook.metadata.title = title
-    notebook.cells = [new_markdown_cell(f"# {title}\n\n{question.strip()}"), *cells]
-    return notebook
+        return [cell for cell in tagged if {"question", "answer"} & _tags(cell)]
+    if sentence := not_run(path, tagged):
+        raise ReportError(f"{sentence}. Choose Run, Run All Cells in JupyterLab, save the notebook, and try again")
+    for cell in tagged:
+        for output in cell.get("outputs", []):
+            if output.output_type == "error" and RAISES not in _tags(cell):
+                raise ReportError(
+                    f"{path.name}: [{cell.execution_count}] {first_line(cell)!r} ended with {output.ename}: "
+                    f"{output.evalue}. Fix it, run it, save the notebook, and try again"
+                )
+    return tagged
 
 
 def _tagged(cells: Sequence[NotebookNode]) -> Iterator[NotebookNode]:
@@ -203,47 +182,43 @@ def _answer(after: Sequence[NotebookNode]) -> list[NotebookNode]:
         for cell in takewhile(continues, after)
         if (text := cell.source.replace(UNANSWERED, "").strip())
     ]
-    return texts or [new_markdown_cell(metadata={"tags": ["answer"]})]
+    return texts or [new_markdown_cell(metadata={"tags": ["answer", "room"]})]
 
 
-def _check_run(path: Path, code: Sequence[NotebookNode]) -> None:
-    """Raise ReportError where a cell has nothing to show: it was not run, or it raised."""
-    silent = [_name(cell) for cell in code if cell.execution_count is None]
-    if silent:
-        more = f" and {len(silent) - _SILENT} more" if len(silent) > _SILENT else ""
-        first = (
-            f"was not run to its end, or not saved. Code cells without a result: {', '.join(silent[:_SILENT])}{more}"
-        )
-        what = "has not been run yet, or not been saved since" if len(silent) == len(code) else first
-        raise ReportError(
-            f"{path.name} {what}. Choose Run, Run All Cells in JupyterLab, save the notebook, and try again"
-        )
-    for cell in code:
-        for output in cell.outputs:
-            if output.output_type == "error" and RAISES not in _tags(cell):
-                raise ReportError(
-                    f"{path.name}: code cell {_name(cell)} ended with {output.ename}: {output.evalue}. "
-                    "Fix it, run it, save the notebook, and try again"
-                )
+def _title(path: Path, cells: Sequence[NotebookNode]) -> NotebookNode:
+    """Return a text with title, name, date, and the question that the notebook asks."""
+    first = next((cell.source for cell in cells if cell.cell_type == "markdown"), "")
+    title = heading[1] if (heading := _HEADING.search(first)) else path.stem
+    question = next((part for part in _HEADING.sub("", first).split("\n\n") if "?" in part), "")
+    name = f'<p class="who"><span>Name:</span><span>{_today()}</span></p>'
+    return new_markdown_cell(f"# {title}\n\n{question.strip()}\n\n{name}\n\n{_LEGEND}")
 
 
-def _name(cell: NotebookNode) -> str:
-    """Return a code cell's number and first line."""
-    lines = [line.strip() for line in cell.source.splitlines() if line.strip() and not line.startswith("%%needs")]
-    return f'{cell.metadata.number} "{lines[0][:50] if lines else "empty"}"'
+def _today() -> str:
+    today = datetime.date.today()
+    return f"{today.day} {today:%B %Y}"
 
 
-def _notes(report: NotebookNode) -> Iterator[str]:
+def _facts(path: Path) -> Iterator[NotebookNode]:
+    """Yield texts: the machine that the report is written on, and commands of training runs."""
+    from labkit.course.doctor import machine_facts  # asks the machine, and only for a report that can be
+
+    found = {distribution.name: distribution.version for distribution in importlib.metadata.distributions()}
+    facts = [(fact.name, fact.found) for fact in machine_facts()]
+    facts += [("versions", ", ".join(f"{name} {found[name]}" for name in PACKAGES if name in found))]
+    facts += [("written on", _today())]
+    rows = "\n".join(f"| {name} | {text.replace('|', '/')} |" for name, text in facts)
+    yield new_markdown_cell(f"## The machine\n\n| | |\n|---|---|\n{rows}")
+    if runs := "\n\n".join(f"`runs/{name}`\n\n    {command}" for name, command in _runs(path)):
+        yield new_markdown_cell(f"## Training runs\n\n{runs}")
+
+
+def _notes(cells: Sequence[NotebookNode]) -> Iterator[str]:
     """Yield what is still missing, a sentence each."""
-    waiting: set[str] = set()
-    for cell in report.cells:
-        if cell.cell_type == "code" and cell.source.startswith("%%needs"):
-            printed = "".join(output.get("text", "") for output in cell.outputs).strip()
-            waiting |= set(printed.split("; ")) if printed.startswith(("TODO ", "GUESS ")) else set()
-    if waiting:
-        yield f"Some of its cells wait for you: {'; '.join(sorted(waiting))}."
-    questions = sum("question" in _tags(cell) for cell in report.cells)
-    if unanswered := sum("answer" in _tags(cell) and not cell.source for cell in report.cells):
+    if missing := waiting(cells):
+        yield f"Some of its cells wait for you: {'; '.join(missing)}."
+    questions = sum("question" in _tags(cell) for cell in cells)
+    if unanswered := sum("answer" in _tags(cell) and not cell.source for cell in cells):
         yield f"Without an answer yet: {unanswered} of {questions} questions."
 
 

@@ -3,32 +3,32 @@
 A solution stands in a student file, or in a code cell of a notebook, under a comment that sets the
 task:
 
-    ### TODO dp.1 (15 minutes): Draw an order of the sample numbers with random.Random(seed), and
-    ### cut it into one list of numbers for each size.
-    ### BEGIN SOLUTION dp.1
-    order = list(range(len(data)))
-    random.Random(seed).shuffle(order)
+    ### TODO dp.9 (2 minutes): Return the largest gradient of this rank,
+    ### or 0 if there is none.
+    ### BEGIN SOLUTION dp.9
+    return max((parameter.grad.abs().max() for parameter in parameters), default=0)
     ### END SOLUTION
 
 In the student edition this becomes
 
-    # TODO dp.1 (about 2 lines, 15 minutes): Draw an order of the sample numbers with …
-    raise TodoError("dp.1")
+    # TODO dp.9 (about 1 line, 2 minutes): Return the largest gradient of this rank, or 0 if …
+    raise TodoError("dp.9")
 
-and everything else is copied as it is, except what is for instructors only: ``figures/`` but for
-the pages' pictures of the explorers, a Python file whose first line begins with ``### INSTRUCTORS
-ONLY``, a Markdown file that begins with ``<!-- INSTRUCTORS ONLY -->``, and in others what stands
-between that and ``<!-- END -->``. The edition's git ignores ``figures/``, where a student's own
-pictures go.
+Everything else is copied as it is, except that
 
-Outputs of notebook cells that show a solution, what only a solution can compute, or a guess and its
-answer, are taken out; the tag ``nbval-ignore-output`` tells the notebook test not to compare them.
+- notebooks have no outputs, and the guesses and answers of the stored ones stay here;
+- ``figures/`` stays here but for README's pictures of the explorers, and the edition's git ignores
+  what a student's own notebooks draw there;
+- what is for instructors only stays here: a Python file whose first line begins with
+  ``### INSTRUCTORS ONLY``, a Markdown file that begins with ``<!-- INSTRUCTORS ONLY -->``, and in
+  other Markdown what stands between that and ``<!-- END -->``;
+- the page ``assistants.md``, beside this file, is in its root as ``AGENTS.md``: what AI assistants
+  may do.
 """
 
 from __future__ import annotations
 
 import ast
-import hashlib
 import json
 import os
 import re
@@ -36,12 +36,11 @@ import shutil
 import subprocess
 import tempfile
 import textwrap
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from labkit.course.notebooks import TAKEN_OUT
+from labkit.guesses import store
 from labkit.todo import TASKS, task_file
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -53,19 +52,16 @@ NOT_OURS = {".git", ".venv", "build", *CACHES}
 # status stays clean when a notebook has saved its pictures.
 NOT_COMMITTED = "figures/*\n!figures/explorers/\n"
 
-RECORD = ".edition.zip"  # what the edition's files were: see labkit.course.edition
-HASHES = "sha256.json"  # in it
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # a record of the same files is the same to the byte
-
 REWRITTEN = (".py", ".ipynb", ".md", ".gitignore")
 INSTRUCTORS_ONLY = ("### INSTRUCTORS ONLY", "<!-- INSTRUCTORS ONLY -->")
+STORED_GUESSES = f"notebooks/{store.FILE}"
+ASSISTANTS = Path(__file__).with_name("assistants.md")
 _INSTRUCTORS_PART = re.compile(r"<!-- INSTRUCTORS ONLY -->.*?<!-- END -->\n*", re.DOTALL)
 _LIKE_A_MARKER = re.compile(r"\s*#+\s*(begin|end)[\s_-]*solution", re.IGNORECASE)
 _BEGIN = re.compile(r"(?P<indent>\s*)### BEGIN SOLUTION (?P<task>\S+)")
 _END = re.compile(r"(?P<indent>\s*)### END SOLUTION")
 _TODO = re.compile(r"\s*### TODO (?P<task>\S+) \((?P<minutes>\d+) minutes?\): (?P<what>.+)")
 _KNOWS_TODO_ERROR = re.compile(r"^from labkit\.todo import [\w\s,(]*\bTodoError\b", re.MULTILINE)
-_SHOWS_A_SOLUTION = re.compile(r"^%%needs\b|\bcheck\(|\bgetsource\(|\blisting\(|\bguess\(", re.MULTILINE)
 
 
 class MarkerError(ValueError):
@@ -89,8 +85,8 @@ def write_student_edition(directory: str | os.PathLike[str], repository: Path = 
     texts: dict[str, str | None] = {}  # of the edition's files; None where a file is copied as it is
     tasks: set[str] = set()
     for name in tracked_files(repository):
-        if name.startswith("figures/") and not name.startswith("figures/explorers/"):
-            continue  # what a student is to measure; README shows the explorers
+        if name == STORED_GUESSES or re.match("figures/(?!explorers/)", name):
+            continue  # what a student is to guess and to measure
         text = (repository / name).read_text(encoding="utf-8") if name.endswith(REWRITTEN) else ""
         if not text.startswith(INSTRUCTORS_ONLY):
             for_students, found = _without_solutions(text, name)
@@ -161,26 +157,11 @@ def _write(target: Path, repository: Path, texts: dict[str, str | None]) -> None
             shutil.copy2(repository / name, copy, follow_symlinks=False)
             if text is not None:
                 copy.write_text(text, encoding="utf-8")
-        _write_record(unfinished)
+        shutil.copy(ASSISTANTS, unfinished / "AGENTS.md")
         unfinished.rename(target)  # takes the place of an empty directory
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
-
-
-def _write_record(folder: Path) -> None:
-    """Write the record of the student edition in ``folder``."""
-    names = [file.relative_to(folder).as_posix() for file in sorted(folder.rglob("*")) if file.is_file()]
-    contents = {name: (folder / name).read_bytes() for name in names}
-    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
-    programs = {
-        name: content
-        for name, content in contents.items()
-        if name.startswith("labkit/") and name.endswith((".py", ".toml"))
-    }
-    with zipfile.ZipFile(folder / RECORD, "w", zipfile.ZIP_DEFLATED) as record:
-        for name, content in ({HASHES: json.dumps(hashes).encode()} | programs).items():
-            record.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED)
 
 
 # --- a source file --------------------------------------------------------------------------------
@@ -276,34 +257,16 @@ def _region(lines: list[str], begin: int, end: int, marker: re.Match[str], name:
 
 
 def student_notebook(text: str, name: str) -> tuple[str, set[str]]:
-    """Return a notebook without its solutions and their outputs, and their tasks.
-
-    One in which nothing changes stays as it is, to the byte.
-    """
+    """Return a notebook without solutions and outputs, and the tasks that it leaves to do."""
     notebook = json.loads(text)
     tasks: set[str] = set()
-    sources = []
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     for number, cell in enumerate(notebook["cells"], 1):
         if cell["cell_type"] == "code":
             lines, found = student_lines("".join(cell["source"]).split("\n"), f"{name}, cell {number}")
-            source = "\n".join(lines)
-            if found:
-                cell["source"] = source.splitlines(keepends=True)
-            if found or _SHOWS_A_SOLUTION.search(source):
-                _clear(cell)
             tasks |= found
-            sources.append(source)
+            cell["source"] = "\n".join(lines).splitlines(keepends=True)
+            cell["outputs"], cell["execution_count"] = [], None
     if tasks:
-        _check_import("\n".join(sources), name, " to a cell")
-    unchanged = json.loads(text) == notebook
-    return text if unchanged else json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", tasks
-
-
-def _clear(cell: dict[str, Any]) -> None:
-    """Take a cell's outputs out, and have the notebook test run the cell without comparing them."""
-    if not cell.get("outputs"):
-        return
-    cell["outputs"], cell["execution_count"] = [], None
-    tags = cell.setdefault("metadata", {}).setdefault("tags", [])
-    if TAKEN_OUT not in tags:
-        tags.append(TAKEN_OUT)
+        _check_import("\n".join("".join(cell["source"]) for cell in code), name, " to a cell")
+    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", tasks

@@ -9,7 +9,6 @@ painter            a panel in print
 timelines          an event table as a timeline, one over another, several on one time axis with
                    their memory; a schedule as a table of time slots
 cells              grids of cells as panels; cell_figure: those in print, beside each other
-device_assignment  which rank drives which devices
 charts             bars next to each other, and measured points with a predicted curve
 marks              the reader's guess in a picture, and lines at values to compare with
 waterfalls         what lies between a predicted duration and the measured one; stacked bars
@@ -27,7 +26,6 @@ from typing import TYPE_CHECKING
 from labkit.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from labkit.draw.device_assignment import describe_rank_devices, rank_devices
     from labkit.draw.palette import HATCHES, PALETTE, SOURCES, STYLES, darker, style_of
     from labkit.draw.picture import Picture, attach, new_axes, save, show
     from labkit.draw.timelines import overlay, schedule_table, schedules, timeline
@@ -41,10 +39,8 @@ _HOMES = {
     "STYLES": "palette",
     "attach": "picture",
     "darker": "palette",
-    "describe_rank_devices": "device_assignment",
     "new_axes": "picture",
     "overlay": "timelines",
-    "rank_devices": "device_assignment",
     "save": "picture",
     "schedule_table": "timelines",
     "schedules": "timelines",

@@ -7,7 +7,10 @@ same range.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -15,16 +18,18 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
+from labkit.base.files import lab_folder
 from labkit.base.formats import MeasuredTable, fact, measured
 from labkit.draw.picture import attach, house_style, new_axes
 from labkit.guesses import store
 from labkit.guesses.feedback import TERMS
 from labkit.stats import Interval, interval
-from labkit.stats.comparison import LEAST_REPEATS
+from labkit.stats.comparison import MIN_REPEATS
 
 FAR = 100.0  # a guess that is further off is drawn at the edge
 OTHER = "something else"
 ANSWER_WIDTH, LEFT_OUT_WIDTH = 52, 72  # as text, so that a table is as wide whatever was answered
+_ASKS = re.compile(r"\bguess\(\s*\"(\w+)\"")
 _COLUMNS = ["notebook", "question", "guess", "answer", "factor", "times off", "chance", "left out", "measured"]
 
 
@@ -38,10 +43,10 @@ def calibration() -> MeasuredTable:
     or the term that the guess may have come from, or "". ``measured`` tells an answer of this
     machine from one that is the same everywhere.
     """
-    shipped = store.read(store.shipped_file())
+    notebooks = notebooks_that_ask()
     rows = [
         {
-            "notebook": shipped.get(name, {}).get("notebook", ""),
+            "notebook": notebooks.get(name, ""),
             "question": name,
             "guess": _in_words(facts["guess"]),
             "answer": _in_words(facts["answer"]),
@@ -55,6 +60,17 @@ def calibration() -> MeasuredTable:
         if {"guess", "answer"} <= facts.keys()
     ]
     return MeasuredTable(rows, columns=_COLUMNS).astype({"chance": float})
+
+
+def notebooks_that_ask() -> dict[str, str]:
+    """Return for each question, by name, the notebook of the lab that asks it."""
+    asked_in: dict[str, str] = {}
+    for path in sorted((lab_folder() / "notebooks").glob("*.ipynb")):
+        with contextlib.suppress(ValueError):  # half-saved: JupyterLab will say so
+            cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+            code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+            asked_in |= dict.fromkeys(_ASKS.findall(code), path.stem)
+    return asked_in
 
 
 def all_guesses(table: pd.DataFrame) -> MeasuredTable:
@@ -101,8 +117,8 @@ def trend(table: pd.DataFrame) -> str:
     """
     chances = table.chance.dropna()
     half = len(chances) // 2
-    if half < LEAST_REPEATS:
-        return f"Better or worse? That takes {2 * LEAST_REPEATS} numbers."
+    if half < MIN_REPEATS:
+        return f"Better or worse? That takes {2 * MIN_REPEATS} numbers."
     early, late = interval(chances.iloc[:half]), interval(chances.iloc[half:])
     word = "better" if late.high < early.low else "worse" if late.low > early.high else "no trend beyond the noise"
     shares = [Interval(*(100 * share for share in each)).text("%") for each in (early, late)]

@@ -1,9 +1,9 @@
 """Keep the reader's guesses in a file outside the notebook.
 
 A reader's own are in ``.labkit/guesses.json`` of the lab, so running all cells again keeps them.
-A stored notebook (LABKIT_STATIC=1) has those of ``notebooks/guesses.json``, which ship with the
-lab. Either file is one JSON object: for each question, by name, what is known of it, in the order
-in which they were answered.
+The marked source has ``notebooks/guesses.json`` as well: the guesses of its stored notebooks
+(LABKIT_STATIC=1). Either file is one JSON object: for each question, by name, what is known of it,
+in the order in which they were answered.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from labkit.base.files import answers_folder, lab_folder, write_atomically
 from labkit.base.notebook import static
 
 FILE = "guesses.json"
-KEPT = "LABKIT_KEEP_ANSWERS"  # set while an instructor stores the notebooks: their answers ship too
+KEPT = "LABKIT_KEEP_ANSWERS"  # set while an instructor stores the notebooks: their answers are kept too
 
 
-def shipped_file() -> Path:
-    """Return the file of guesses that ships with the lab."""
+def stored_file() -> Path:
+    """Return the file of the stored notebooks' guesses. A student edition has none."""
     return lab_folder() / "notebooks" / FILE
 
 
@@ -33,13 +33,9 @@ def own_file() -> Path:
 def load() -> dict[str, dict[str, Any]]:
     """Return what is known of each question, by name: ``guess``, ``answer``, ``left_out`` …
 
-    Raises ValueError for a file that is damaged, with what to do.
+    Nothing where there is no file. Raises ValueError for one that is damaged, with what to do.
     """
-    return read(shipped_file() if static() else own_file())
-
-
-def read(file: Path) -> dict[str, dict[str, Any]]:
-    """Return what a file of guesses holds; nothing where there is none. Raises as :func:`load`."""
+    file = _file()
     try:
         known = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -51,10 +47,14 @@ def read(file: Path) -> dict[str, dict[str, Any]]:
     return known
 
 
+def _file() -> Path:
+    return stored_file() if static() and stored_file().is_file() else own_file()
+
+
 def keep(name: str, **facts: Any) -> None:
     """Write facts of a question into the file, beside what it holds already.
 
-    For a stored notebook nothing is written, except while an instructor stores it.
+    In a stored notebook nothing is written, except while an instructor stores it.
     """
     if static() and not os.environ.get(KEPT):
         return
@@ -70,7 +70,7 @@ def forget(name: str) -> None:
 
 
 def _write(known: dict[str, dict[str, Any]]) -> None:
-    file = shipped_file() if static() else own_file()
+    file = _file()
     file.parent.mkdir(parents=True, exist_ok=True)
     lines = [f"{json.dumps(name)}: {json.dumps(facts, ensure_ascii=False)}" for name, facts in known.items()]
     write_atomically(file, ("{\n" + ",\n".join(lines) + "\n}\n").encode())

@@ -8,7 +8,6 @@ stage_measurements  what single modules, cuts and recomputation cost in ranks
 published_results   what others measured, beside the reader's own
 host_cost           what a call of a collective costs its rank
 overlap             a small GPT-2 trained with several ways to agree on gradients, in turns
-emulated_scaling    an emulated step on 1 to 64 ranks
 learning            the translation task with several seeds at once
 all_reduces         sums over all ranks with send and receive
 """

@@ -1,9 +1,7 @@
 """Measure the host cost: what one call of a collective costs its rank beyond the link's α and β.
 
-Most of it is threads that wait for a core. On gloo a call passes through three threads of each
-rank, and the event loop spins while another of them holds a lock that it needs (pytorch/gloo,
-``Pair::handleEvents``): on two cores a call of 0.2 ms may take 3 ms, a time slice of Linux. On an
-emulated link :mod:`labkit.link` has gloo's threads give way.
+On an emulated link it is the emulator's, not that of a real one: see ``benchmarks/bench_link.py``.
+What it is made of is not measured.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ BY_CONSTRUCTION = "; a message takes what the formula says, by construction"
 BATCH = 8, 64  # sequences, and tokens of each
 _VOCABULARY = 512
 
-Way = Callable[[torch.nn.Module], tuple[Any, Callable[[], object]]]
+SyncMethod = Callable[[torch.nn.Module], tuple[Any, Callable[[], object]]]
 
 
 def small_gpt2() -> Any:
@@ -34,7 +34,7 @@ def small_gpt2() -> Any:
     return gpt2("mini", n_layer=4, n_embd=128, vocab_size=_VOCABULARY, n_positions=BATCH[1])
 
 
-def train_in_turns(ways: Mapping[str, Way], rounds: int = 10) -> None:
+def train_in_turns(ways: Mapping[str, SyncMethod], rounds: int = 10) -> None:
     """Train a model each way, step by step: step number s belongs to way number s % len(ways).
 
     So a slow moment of the machine hits all ways alike. Spans: forward, backward, wait, optimizer.
@@ -44,14 +44,14 @@ def train_in_turns(ways: Mapping[str, Way], rounds: int = 10) -> None:
     pairs = [way(small_gpt2().to(device())) for way in ways.values()]
     optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-3) for model, _ in pairs]
     for step in range(rounds * len(pairs)):
-        (model, agree), optimizer = pairs[step % len(pairs)], optimizers[step % len(pairs)]
+        (model, sync_gradients), optimizer = pairs[step % len(pairs)], optimizers[step % len(pairs)]
         barrier()
         with span("forward", step=step):
             loss = torch.nn.functional.cross_entropy(model(tokens).logits.mT, tokens)
         with span("backward", step=step):
             loss.backward()
         with span("wait", step=step):
-            agree()
+            sync_gradients()
         with span("optimizer", step=step):
             optimizer.step()
             optimizer.zero_grad()

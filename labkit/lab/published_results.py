@@ -1,8 +1,11 @@
-"""Hold what others published of the assignment's runs, for comparison with the reader's own.
+"""Hold what others published, for comparison with the reader's own and with predictions.
 
 RTE: bert-base-cased at length 128, four GPUs with 16 pairs each, NCCL, three epochs of 39 steps;
 from the report in the public repository wenzhe-li/cos598d_sp24. Its seconds are means over the
 first epoch without its first step.
+
+Playbook: a model of 1B parameters, data parallel on 8 to 256 H100s, sequences of 4,096 tokens; from
+the benchmarks of the Ultra-Scale Playbook (Hugging Face, 2025).
 """
 
 from __future__ import annotations
@@ -15,3 +18,4 @@ RTE_ACCURACY = {  # after each epoch
     "ddp": (0.607, 0.628, 0.632),
 }
 RTE_SECONDS = {"gather_scatter": 3.730, "all_reduce": 0.836, "ddp": 0.438}  # of an iteration
+PLAYBOOK_TOKENS_PER_S = {8: 39_273, 16: 37_610, 32: 35_368, 64: 31_112, 128: 24_494, 256: 15_700}  # of each GPU

@@ -74,7 +74,7 @@ class Bucket:
         for stream in self._streams - {_current_stream(self.buffer)}:  # partitions of a Pipe have one each
             _current_stream(self.buffer).wait_stream(stream)
         device, n_bytes = self.buffer.device, self.buffer.nbytes
-        timing = span("all_reduce", "comm", device=device, bucket=self.number, bytes=n_bytes).__enter__()
+        timing = span("all_reduce", "comm", device=device, bucket=self.number, bytes=n_bytes).begin()
 
         def arrived(future: torch.futures.Future[Any]) -> Any:
             timing.end()
@@ -93,11 +93,6 @@ class Bucket:
         """Wait until the buffer holds the sum. Raises what went wrong on the way."""
         if self.future is not None:
             self.future.wait()
-
-    def unused(self) -> list[str]:
-        """Return the names of parameters that got no gradient in this step, nor inside no_sync."""
-        missing = {self.names[i]: self.parameters[i].grad for i in sorted(self.missing)}
-        return [name for name, gradient in missing.items() if gradient is None or not gradient.any()]
 
     def __repr__(self) -> str:
         return f"Bucket({self.number}: {len(self.names)} parameters, {self.buffer.nbytes / MIB:.3g} MiB {self.buffer.dtype})"

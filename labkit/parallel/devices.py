@@ -1,4 +1,4 @@
-"""Choose devices: of a process, of training in one process, and of what a group sends.
+"""Choose devices: for a process, for training in one process, and for what a group sends.
 
 A device is real, or virtual: without GPUs ``cpu:0``, ``cpu:1``, … stand for devices.
 """
@@ -86,28 +86,6 @@ def training_devices(own: torch.device, n: int) -> list[torch.device]:
     """Return ``n`` devices for one process: GPUs if it has that many, else virtual ones."""
     on_gpus = training_device(own).type == "cuda" and torch.accelerator.device_count() >= n
     return [torch.device("cuda" if on_gpus else "cpu", number) for number in range(n)]
-
-
-def device_ids(local_rank: int, local_world_size: int, n_gpus: int) -> list[int]:
-    """Return the GPUs that a process drives, where those of a machine share out its ``n_gpus``.
-
-    Neighbours go to the same process. GPUs that are left over stay idle, such as 1 of 9 with 2
-    processes. As in ``demo_basic`` of torch's tutorial on DistributedDataParallel.
-
-    Raises ValueError for a local rank outside the machine's ``local_world_size`` processes, and for
-    fewer GPUs than processes.
-    """
-    if not 0 <= local_rank < local_world_size:
-        raise ValueError(
-            f"local_rank is {local_rank}, expected 0 to {local_world_size - 1} because local_world_size is {local_world_size}"
-        )
-    if n_gpus < local_world_size:
-        raise ValueError(
-            f"local_world_size is {local_world_size} and the machine has {n_gpus} GPUs, expected at least one for each "
-            "process: start fewer, or train on the CPU"
-        )
-    n = n_gpus // local_world_size
-    return list(range(local_rank * n, (local_rank + 1) * n))
 
 
 # --- real and virtual -----------------------------------------------------------------------------

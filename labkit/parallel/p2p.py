@@ -78,8 +78,8 @@ class Format(NamedTuple):
 
 
 DTYPES = sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)
-MOST_DIMENSIONS = 13
-HEADER_SIZE = 3 + MOST_DIMENSIONS
+MAX_DIMENSIONS = 13
+HEADER_SIZE = 3 + MAX_DIMENSIONS
 
 
 class _InFlight(NamedTuple):
@@ -269,8 +269,8 @@ class P2P:
         if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
             kind = tensor.layout if isinstance(tensor, torch.Tensor) else type(tensor).__name__
             raise TypeError(f"{what.format(f'a {kind}')}, expected a dense tensor")
-        if tensor.dim() > MOST_DIMENSIONS:
-            raise ValueError(f"{what.format(f'{tensor.dim()} dimensions')}, expected at most {MOST_DIMENSIONS}")
+        if tensor.dim() > MAX_DIMENSIONS:
+            raise ValueError(f"{what.format(f'{tensor.dim()} dimensions')}, expected at most {MAX_DIMENSIONS}")
         now = Format.of(tensor)
         known = self._formats.setdefault(Item.sent_by(op), now)
         if now != known:

@@ -26,7 +26,7 @@ Node = Any  # of the autograd graph: an operation of the forward pass, as the ba
 LEAF: Any = type(get_gradient_edge(torch.empty(0, requires_grad=True)).node)
 # W adds up to so many bytes of weight gradients to .grad at once: each addition is a call of the
 # engine.
-MOST_BYTES = 2**24
+MAX_BYTES = 2**24
 
 
 # --- where the graph begins -----------------------------------------------------------------------
@@ -117,13 +117,13 @@ class StageGraph:
         assert self._usages is not None
         # As in B, a weight that is used more than once gets the sum, once: its hooks are for the
         # whole gradient.
-        most_bytes = math.inf if self._shared else MOST_BYTES
+        max_bytes = math.inf if self._shared else MAX_BYTES
         waiting: list[tuple[GradientEdge, torch.Tensor]] = []
         n_bytes = 0
         for usage in self._usages:
             waiting += (found := list(usage.gradients()))
             n_bytes += sum(gradient.numel() * gradient.element_size() for _, gradient in found)
-            if waiting and (n_bytes > most_bytes or usage is self._usages[-1]):
+            if waiting and (n_bytes > max_bytes or usage is self._usages[-1]):
                 edges, gradients = zip(*waiting, strict=True)
                 torch.autograd.backward(edges, gradients)
                 waiting, n_bytes = [], 0

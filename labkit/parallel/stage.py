@@ -174,8 +174,8 @@ def check_no_grad(name: str, parts: list[torch.Tensor]) -> None:
 class MeanLoss:
     """The loss of each micro-batch as its part of the batch's: the parts add up to it."""
 
-    def __init__(self, loss_fn: LossFunction, targets: list[torch.Tensor], check_nan: bool = False):
-        self._loss_fn, self._targets, self._check_nan = loss_fn, targets, check_nan
+    def __init__(self, loss_fn: LossFunction, targets: list[torch.Tensor]):
+        self._loss_fn, self._targets = loss_fn, targets
         self._rows = sum(map(len, targets))
         self._parts: list[torch.Tensor] = []
 
@@ -183,8 +183,7 @@ class MeanLoss:
         """Return the part of micro-batch ``micro_batch``.
 
         Raises ValueError if the target has another number of rows than the output, if the loss is
-        not one number, or if no gradient leads from it back to the output; FloatingPointError if it
-        is NaN and ``check_nan`` was asked for.
+        not one number, or if no gradient leads from it back to the output.
         """
         target = self._targets[micro_batch].to(output.device)  # moves it where the last stage is on several devices
         if not output.dim() or len(output) != len(target):
@@ -207,9 +206,6 @@ class MeanLoss:
                 "loss_fn gave a loss that requires no grad, though the output does, so no stage would get a gradient: compute it "
                 "without detach, item and torch.no_grad"
             )
-        if self._check_nan and loss.isnan():
-            rest = "the output has NaN in it" if output.isnan().any() else "though the output has none in it"
-            raise FloatingPointError(f"the loss is NaN, {rest}")
         part = loss * (len(target) / self._rows)
         self._parts.append(part.detach())
         return part

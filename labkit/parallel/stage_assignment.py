@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from torch import nn
 
+from labkit.base.consequence import as_consequence
 from labkit.schedule import Schedule, validate
 
 
@@ -20,7 +20,7 @@ def assign_stages(
 
     The rank is that in ``process_group``, or among all ranks; without torch.distributed it is 0.
     All ranks call this together, and it returns on all of them or raises on all of them: one that
-    went on alone would wait for ever.
+    went on alone would never end.
 
     Raises:
 
@@ -102,8 +102,6 @@ def _check_group(process_group: Any) -> None:
 
 # --- do all agree? --------------------------------------------------------------------------------
 
-HEAD_START_S = 0.1  # launch reports the rank that raises first, which should be the one with the mistake
-
 
 class _Answer(NamedTuple):
     """What a rank tells the others: the fingerprint of its schedule, or its mistake."""
@@ -128,10 +126,8 @@ def _agree(schedule: Schedule, mistake: Exception | None, n_ranks: int, process_
         return
     for rank, answer in enumerate(everyone):
         if answer.mistake:
-            time.sleep(HEAD_START_S)
-            raise ValueError(
-                f"rank {rank} cannot take part in the pipeline, so nobody can. What it was given raised {answer.mistake}"
-            )
+            text = f"rank {rank} cannot take part in the pipeline, so nobody can. What it was given raised {answer.mistake}"
+            raise as_consequence(ValueError(text))
     if others := [rank for rank, answer in enumerate(everyone) if answer != everyone[0]]:
         raise ValueError(
             f"rank {', '.join(map(str, others))} has another schedule than rank 0: give all ranks the same one, "

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import inspect
 import queue
 import threading
 import time
@@ -44,7 +45,7 @@ class Task:
         self._done = threading.Event()
         self._value: Any = None
         self._error: BaseException | None = None
-        self._labels = {name: options.get(name) for name in ("stage", "micro_batch")}
+        self._labels = _labels(function, arguments, options) if _watched else {}
         self._waiting: span | None = None  # while somebody watches
         for argument in arguments:
             if isinstance(argument, torch.Tensor) and not hasattr(argument, "ready"):
@@ -91,12 +92,20 @@ class Task:
     def begin_waiting(self, what: str) -> None:
         """Begin a span, while somebody watches, that lasts until the wait is over."""
         if _watched:
-            self._waiting = span(what, lane="host", **self._labels).__enter__()
+            self._waiting = span(what, lane="host", **self._labels).begin()
 
     def _end_waiting(self) -> None:
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             waiting.end()
+
+
+def _labels(function: Callable[..., Any], arguments: Sequence[Any], options: dict[str, Any]) -> dict[str, Any]:
+    """Return a call's arguments ``stage`` and ``micro_batch``, passed by name or by position."""
+    given = dict(options)
+    with contextlib.suppress(TypeError, ValueError):  # a built-in function without a signature, or a wrong call
+        given |= inspect.signature(function).bind(*arguments, **options).arguments
+    return {name: given.get(name) for name in ("stage", "micro_batch")}
 
 
 _watched = 0  # blocks of watch_queues() that are running
@@ -107,8 +116,8 @@ def watch_queues() -> Iterator[None]:
     """Record each task of the block, in any thread, also while it waits.
 
     Two spans on the lane ``"host"``: ``queued``, from put until a worker takes the task, and
-    ``result waits``, from when it is done until its result is fetched. Labels are the task's
-    options ``stage`` and ``micro_batch``. Without this block, recordings have no such spans.
+    ``result waits``, from when it is done until its result is fetched. Labels are the call's
+    arguments ``stage`` and ``micro_batch``. Without this block, recordings have no such spans.
     """
     global _watched
     _watched += 1

@@ -1,18 +1,31 @@
 """Behind launch: how ranks are planned, started, talked to and ended.
 
-plan           what is decided before any of them starts
-pool           the notebook's side: a set of ranks
-rank_handle    one of them, as the notebook sees it
-servers        the notebook's side of the processes that ranks come from
-fork_server    those processes
-rank_process   becoming a rank: session, signals, descriptors
-rank           being one: run what is sent
-rank_config    where a rank stands, and what it takes over from the notebook
-messages       what the notebook and a rank send each other, and how
-pickling       how functions and values travel
-collective_count   did a function leave all ranks at the same collective
-rank_state     what a rank that stands still waits for; hang: whether that can come
-errors, cell_output   what the reader sees
+The way of a launch, one class a step:
+
+    in the notebook  WarmRanks     launch.py         pack a call, unpack the answers into a Run
+                     RankPool      pool.py           all ranks: start, call, listen, end
+                     RankHandle    rank_handle.py    one of them: process, output, answer
+                     ServerHandle  server_handle.py  the server: keep it running, ask it for ranks
+    the server                     fork_server.py    has torch imported; forks ranks
+    in a rank                      rank_process.py   session, signals, output, stacks
+                     Rank          rank.py           run what is sent, and answer
+
+The notebook talks to the server once for each rank: it asks, and has a *control* for signals and
+the exit status. Calls and answers go straight between RankHandle and Rank, over a *connection*.
+
+What these share:
+
+    plan               what is decided before any rank starts
+    rank_config        where a rank stands, and what it takes over from the notebook
+    imported_lab       has the lab changed on disk since the server imported it
+    messages           what the notebook and a rank send each other, and how
+    pickling           how functions and values travel
+    work_log           what a rank has begun: collectives and messages
+    rank_state         where a rank is that stands still
+    thread_wait, hang  what it waits for; whether that can come
+    frames             which lines of a stack are the reader's own
+    errors             what the reader sees of a failure
+    rank_output, cell_output   what ranks print: reading it, showing it
 
 Every rank imports this file, so it imports nothing.
 """

@@ -1,4 +1,4 @@
-"""What a cell shows of a run while it goes on: the lines its ranks print, and their progress."""
+"""Show in a cell what the ranks of a run print, and how far they are, while it goes on."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class CellDisplay:
     """Shows what the ranks of one run print, and how far they have come, until its block ends.
 
     Lines are shown as they come; where outputs are for keeping, they are held until the end and
-    shown in rank order. If there are more than ``most`` characters, the rest is left out, and a
-    line says so. There is a bar for each description, as far as the slowest rank. Those that are
+    shown in rank order. If there are more than ``max_characters``, the rest is left out, and a line
+    says so. There is a bar for each description, as far as the slowest rank. Those that are
     full are gone when it is over, or a cell with many runs would be full of them.
     """
 
-    def __init__(self, most: int = sys.maxsize):
-        self._held, self._rest = static(), most
+    def __init__(self, max_characters: int = sys.maxsize):
+        self._held, self._rest = static(), max_characters
         self._lines: dict[int, list[str]] = defaultdict(list)
         self._bars: dict[str, Any] = {}
         self._counts: dict[str, dict[int, int]] = defaultdict(dict)

@@ -1,14 +1,12 @@
-"""What a reader sees of ranks that failed, or that did not finish in time."""
+"""Show a reader ranks that failed, or that did not finish in time."""
 
 from __future__ import annotations
 
-import errno
 import linecache
 import multiprocessing
 import os
 import pickle
 import re
-import resource
 import signal
 import socket
 import sys
@@ -20,16 +18,10 @@ from types import TracebackType
 from labkit.base.texts import shorten
 from labkit.ranks.hang import Hang
 
-NO_CONNECTION = 254  # the exit status of a rank that cannot reach the notebook any more
-_GLOO_IS_CLOSED = "gloo/transport/tcp/loop.cc:"  # where gloo aborts if it cannot wait for its connections any more
-
 NCCL_ADVICE = (
     "Has every rank joined it? Then NCCL may not get from one GPU to the other: try os.environ['NCCL_P2P_DISABLE'] = '1' "
     "before the launch; with os.environ['NCCL_DEBUG'] = 'INFO' NCCL says what it does."
 )
-
-FILES_A_RANK, FILES = 4, 12  # that a launch keeps open here
-PROCESSES_A_RANK, PROCESSES = 6, 4  # that it starts, threads counted
 
 
 class RankError(RuntimeError):
@@ -70,7 +62,9 @@ class LaunchTimeout(RuntimeError):
             "A collective that not every rank joins waits for ever; below is where each rank was."
         )
         never = f"no rank had begun within timeout_s={timeout_s:g} s, which counts from the call"
-        super().__init__(f"the ranks wait for ever and were ended. {hang.cause}" if hang else late if began else never)
+        super().__init__(
+            f"deadlock: no rank can go on; all were ended. {hang.cause}" if hang else late if began else never
+        )
         self.stacks, self.hang = stacks, hang
         if hang:
             self.add_note("\n".join(["", *(f"rank {rank} {line}" for rank, line in hang.lines.items())]))
@@ -95,53 +89,32 @@ def check_loopback() -> None:
             ) from None
 
 
-def explain_os_error(error: OSError, world_size: int) -> None:
-    """Add to an error the limit that a launch ran into, its value, and how much it needs.
-
-    An error about something else stays as it is.
-    """
-    if error.errno == errno.EMFILE:
-        limit, need = resource.getrlimit(resource.RLIMIT_NOFILE)[0], world_size * FILES_A_RANK + FILES
-        text = (
-            f"this process may have {limit} files open (RLIMIT_NOFILE, ulimit -n), and {world_size} ranks need about {need} "
-            "besides those that it has. Start fewer ranks, close files, or raise the limit"
+def explain_refusal(error: OSError, world_size: int) -> None:
+    """Say in an error of the system's what it was refused for, and what to do."""
+    if error.errno is not None:
+        error.strerror = (
+            f"{error.strerror}. launch: the system refuses what {world_size} ranks need here. Start fewer ranks, end other "
+            "processes, or raise its limits: ulimit -a shows them, and a container has its own"
         )
-    elif error.errno == errno.EAGAIN:
-        limit, need = resource.getrlimit(resource.RLIMIT_NPROC)[0], world_size * PROCESSES_A_RANK + PROCESSES
-        named = "no limit" if limit == resource.RLIM_INFINITY else f"a limit of {limit} processes and threads"
-        text = (
-            f"the system starts no more processes: this user has {named} (RLIMIT_NPROC, ulimit -u), and a container may have "
-            f"one of its own. {world_size} ranks need about {need}. Start fewer ranks, end other processes, or raise the limit"
-        )
-    else:
-        return
-    error.strerror = f"{error.strerror}. launch: {text}"
 
 
-def how_it_ended(status: int, last_lines: Sequence[str] = ()) -> tuple[str, str]:
-    """Return (error type, sentence) for an exit status as waitpid gives it.
-
-    ``last_lines`` is the last that the rank printed.
-    """
-    if status == NO_CONNECTION or any(_GLOO_IS_CLOSED in line for line in last_lines):
-        return "NoConnection", (
-            "could not answer: the code in it has closed its connections, or put another file in their place. Look for "
-            "os.close, os.closerange or os.dup2 on file descriptors that are not its own"
-        )
-    if status < 0:
-        try:
-            name = signal.Signals(-status).name
-        except ValueError:  # a real-time signal has a number only
-            name = f"signal {-status}"
-        hint = " (out of memory?)" if name == "SIGKILL" and sys.platform == "linux" else ""
-        return name, f"was killed by {name}{hint}"
-    return f"exit status {status}", f"ended with exit status {status} before its function returned"
+def how_it_ended(status: int) -> tuple[str, str]:
+    """Return (error type, sentence) for an exit status as waitpid gives it."""
+    if status >= 0:
+        return f"exit status {status}", f"ended without an answer (exit status {status})"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:  # a real-time signal has a number only
+        name = f"signal {-status}"
+    hint = " (out of memory?)" if name == "SIGKILL" and sys.platform == "linux" else ""
+    return name, f"was killed by {name}{hint}"
 
 
 # --- tracebacks and stacks: the launched code, not the lab's way to it ----------------------------
 
-MOST_OF_A_MESSAGE = 10_000  # characters of an exception's text that are shown
-_ROOM = os.path.dirname(__file__) + os.sep
+MAX_MESSAGE_CHARACTERS = 10_000  # characters of an exception's text that are shown
+_PACKAGE = os.path.dirname(__file__) + os.sep
+_WORK_LOG = _PACKAGE + "work_log.py"  # between a call and torch's own method
 _MULTIPROCESSING = os.path.dirname(multiprocessing.__file__) + os.sep
 _ESCAPED = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")  # what is not ASCII, in a dump
 
@@ -149,7 +122,7 @@ _ESCAPED = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")  # 
 def message_of(error: BaseException) -> str:
     """Return ``str(error)``, shortened if it is long, or what type its ``__str__`` raised."""
     try:
-        return shorten(str(error), MOST_OF_A_MESSAGE)
+        return shorten(str(error), MAX_MESSAGE_CHARACTERS)
     except Exception as another:
         return f"<its __str__ raised {type(another).__name__}>"
 
@@ -160,7 +133,7 @@ def format_error(error: BaseException) -> str:
     Each frame and each message is shortened by itself, so a long message hides no frame.
     """
     parts = traceback.format_exception(type(error), error, _skip_own_frames(error.__traceback__))
-    return "".join(shorten(part, MOST_OF_A_MESSAGE) for part in parts).rstrip()
+    return "".join(shorten(part, MAX_MESSAGE_CHARACTERS) for part in parts).rstrip()
 
 
 def explain_pickling(error: BaseException) -> None:
@@ -176,8 +149,14 @@ def explain_pickling(error: BaseException) -> None:
 
 def _skip_own_frames(tb: TracebackType | None) -> TracebackType | None:
     inner = tb
-    while inner is not None and inner.tb_frame.f_code.co_filename.startswith(_ROOM):
+    while inner is not None and inner.tb_frame.f_code.co_filename.startswith(_PACKAGE):
         inner = inner.tb_next
+    each = inner
+    while each is not None and each.tb_next is not None:
+        if each.tb_next.tb_frame.f_code.co_filename == _WORK_LOG:
+            each.tb_next = each.tb_next.tb_next
+        else:
+            each = each.tb_next
     return inner
 
 
@@ -199,7 +178,9 @@ def _readable_stack(thread: str) -> str:
     heading, frames = [], []
     for line in thread.splitlines():
         file, _, rest = line.strip().removeprefix('File "').partition('", line ')
-        if file.startswith(_ROOM):  # below it stand only frames of the lab
+        if file == _WORK_LOG:
+            continue
+        if file.startswith(_PACKAGE):  # below it stand only frames of the lab
             break
         if not rest:
             heading.append(line.replace("most recent call first", "most recent call last"))

@@ -1,21 +1,22 @@
-"""The processes that ranks come from: they have imported what takes long, and fork.
+"""The process that ranks come from: it has imported what takes long, and forks.
 
-There are two, one behind the other. The *package server* imports third-party packages, which takes
-seconds. It is kept for as long as they would be imported in the same way. The *rank server*, forked
-by it, imports the lab's own modules that every rank needs, as they are on disk at that moment,
-which takes a tenth of a second. Once they have changed, a new one takes its place. Neither imports
-anything of the student's code. Neither is the notebook: CUDA may be in use there, and `__main__` is
-not imported again, so scripts need no guard.
+Importing third-party packages takes seconds; forking a process that has them takes milliseconds.
+The server imports the lab's own modules that every rank needs, and the first package, before it
+starts any rank. It imports the others one by one while no rank is in use, or before a launch that
+follows. It imports nothing of the student's. A rank finds the lab as it is on disk: if a file has
+changed, the rank imports the lab anew. The server is not the notebook: CUDA may be in use there,
+and `__main__` is not imported again, so scripts need no guard.
 
-The rank server looks after its ranks until the last of them has ended, whatever becomes of the
+The server looks after its ranks until the last of them has ended, whatever becomes of the
 notebook. It has a session of its own, so it outlives the notebook's process group. For each rank it
 has a *control*, a socket whose other end the notebook holds. On it the server sends the rank's
 process id, then its exit status; the notebook may send numbers of signals. When the notebook closes
 the control, or dies, the rank gets a moment to end by itself.
 
-Servers and ranks adopt orphans. So whatever a rank has started stays below it while it runs, in
+Server and ranks adopt orphans. So whatever a rank has started stays below it while it runs, in
 whatever session, and becomes a child of the server when the rank ends. The server then ends it as
-well. (Only Linux has such adoption. Elsewhere the rank's own session is ended.)
+well. (Only Linux has such adoption. Elsewhere the rank's own session is ended.) If the server is
+killed, its ranks end with it, and the notebook ends what is left in their sessions.
 """
 
 from __future__ import annotations
@@ -34,46 +35,31 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from multiprocessing import resource_tracker
-from typing import Any, NamedTuple
 
 import psutil
 
 from labkit.ranks import messages
+from labkit.ranks.imported_lab import ImportedLab, forget_lab
 
 # On a control: a process id, or -errno if there can be no process; then an exit status, negative
 # for a signal.
 STATUS = struct.Struct("!q")
 LEAVE_S = 2.0  # how long a rank may take to end by itself
-MOST_DESCRIPTORS = 8  # in one request
+MAX_DESCRIPTORS = 8  # in one request
 
 
-class Setup(NamedTuple):
-    """What a rank server is told: where the lab is found, and whether to fork ranks."""
+def serve(requests_fd: int, tracker: int, packages: list[str], fork: bool) -> None:
+    """Start a rank for each request that comes over the socket ``requests_fd``, until it closes.
 
-    sys_path: list[str]
-    directory: str
-    fork: bool
-
-
-class Report(NamedTuple):
-    """What a rank server tells: what it has imported of the lab, and whether it may not fork."""
-
-    files: dict[str, tuple[int, int]]  # path -> stamp()
-    opened_cuda: str  # the package that has, which no fork survives; "" if none has
-
-
-def stamp(path: str) -> tuple[int, int]:
-    """Return what changes when a file is changed: its time of modification and its size.
-
-    Zeros if it is not there.
+    ``fork``: ranks are forks of this process. Otherwise each is a new interpreter. ``tracker`` is
+    the descriptor of the notebook's resource tracker, which all ranks share.
     """
-    try:
-        status = os.stat(path)
-    except OSError:
-        return 0, 0
-    return status.st_mtime_ns, status.st_size
+    adopt_orphans()
+    resource_tracker._resource_tracker._fd = tracker  # type: ignore[attr-defined]
+    with socket.socket(fileno=requests_fd) as requests:
+        _ForkServer(requests, packages, fork).serve()
 
 
 def adopt_orphans() -> None:
@@ -83,67 +69,160 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1)
 
 
-def end_children(but: Container[int]) -> int:
-    """Kill this process's children, except those with these process ids. Return how many."""
-    orphans = [child for child in psutil.Process().children() if child.pid not in but]
-    for orphan in orphans:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            orphan.kill()
-    return len(orphans)
+class _ForkServer:
+    """Starts ranks, passes signals on, reports how they ended, and ends those it has to."""
 
+    def __init__(self, requests: socket.socket, packages: list[str], fork: bool):
+        self.requests, self.packages, self.fork = requests, packages, fork
+        self.serving = True  # until the requests are closed
+        self.controls: dict[int, socket.socket] = {}  # by process id, of the ranks that run
+        self.released: dict[int, float] = {}  # those whose control is closed, and until when they may run
+        self.orphans = 0  # that have been killed, and are not reaped yet
+        self.selector = selectors.DefaultSelector()
+        self.wake_up, self.awake = os.pipe()
+        for fd in (self.wake_up, self.awake):
+            os.set_blocking(fd, False)
+        started_ns = time.time_ns()
+        if fork:
+            importlib.import_module("labkit.ranks.rank_process")
+        self.lab = ImportedLab.now(started_ns)
 
-# --- the package server ---------------------------------------------------------------------------
+    def serve(self) -> None:
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self.awake)
+        self.selector.register(self.wake_up, selectors.EVENT_READ, self._reap_children)
+        self.selector.register(self.requests, selectors.EVENT_READ, self._handle_request)
+        while self.serving or self.controls or self.orphans:
+            events = self.selector.select(0 if self._may_import() else self._time_left_s())
+            for key, _ in events:
+                key.data()
+            if self._may_import() and not events:
+                self._import_next_package()
+            self._kill_overdue()
 
+    def _may_import(self) -> bool:
+        """Return whether there is a package to import, and no rank in use would wait for that."""
+        return bool(self.packages) and self.serving and self.controls.keys() <= self.released.keys()
 
-def serve_packages(requests_fd: int, tracker: int, preload: list[str]) -> None:
-    """Import ``preload``, then fork a rank server for every socket that comes through.
-
-    They come over the socket ``requests_fd``.
-    """
-    adopt_orphans()
-    resource_tracker._resource_tracker._fd = tracker  # type: ignore[attr-defined]  # the notebook's, for all ranks
-    opened_cuda = ""
-    for name in preload:
+    def _import_next_package(self) -> None:
+        """Import a package. If that opens the GPU, tell the notebook, and serve no more."""
+        name = self.packages.pop(0)
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-        if not opened_cuda and _cuda_is_open():
-            opened_cuda = name
-    gc.collect()
-    gc.freeze()  # a collection in a rank would copy every page it looks at
-    _take_huge_pages()
-    rank_servers: set[int] = set()
-    signal.signal(signal.SIGCHLD, lambda *_: _reap(rank_servers))
-    with socket.socket(fileno=requests_fd) as requests:
-        while fds := _request(requests):
-            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # until the new one is known
-            if (pid := os.fork()) == 0:
-                requests.close()
-                _leave_process(lambda: _become_rank_server(socket.socket(fileno=fds[0]), opened_cuda))
-            rank_servers.add(pid)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
-            os.close(fds[0])
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
-    while not _reap(rank_servers):
-        signal.sigwait([signal.SIGCHLD])
+        gc.collect()
+        gc.freeze()  # a collection in a rank would copy every page it looks at
+        _take_huge_pages()
+        if self.fork and _cuda_is_open():
+            with contextlib.suppress(BrokenPipeError):
+                messages.send(self.requests, name.encode())
+            self._stop_serving()
 
+    def _stop_serving(self) -> None:
+        if self.serving:
+            self.serving = False
+            self.selector.unregister(self.requests)
+            self.requests.close()
 
-def _reap(rank_servers: set[int]) -> bool:
-    """Reap rank servers that have ended, and kill what they left. Return whether that was all.
+    # --- ranks ------------------------------------------------------------------------------------
 
-    A rank server that is killed takes its ranks along, but not what these have started.
-    """
-    with contextlib.suppress(ChildProcessError):
-        while pid := os.waitpid(-1, os.WNOHANG)[0]:
-            rank_servers.discard(pid)
-        return end_children(but=rank_servers) == 0 and not rank_servers
-    return True
+    def _handle_request(self) -> None:
+        if self._may_import():  # first torch; the others at the latest with the launches that follow
+            self._import_next_package()
+        fds = socket.recv_fds(self.requests, 1, MAX_DESCRIPTORS)[1] if self.serving else []
+        if not fds:
+            self._stop_serving()
+            return
+        control, fds = socket.socket(fileno=fds[0]), fds[1:]
+        if _is_closed(control):  # it may have taken long until this server could listen
+            control.close()
+        else:
+            self._start_rank(control, fds)
+        for fd in fds:
+            os.close(fd)
+
+    def _start_rank(self, control: socket.socket, fds: list[int]) -> None:
+        try:
+            pid = self._fork(control, fds) if self.fork else _start_fresh(fds)
+        except OSError as error:  # there may be no more processes, or no memory for one
+            _report(control, -(error.errno or 0))
+            control.close()
+            return
+        self.controls[pid] = control
+        _report(control, pid)
+        self.selector.register(control, selectors.EVENT_READ, lambda: self._handle_control(pid))
+
+    def _fork(self, control: socket.socket, fds: list[int]) -> int:
+        if (pid := os.fork()) == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self.selector.close()
+            for mine in (self.requests, control, *self.controls.values()):
+                mine.close()
+            os.close(self.wake_up)
+            os.close(self.awake)
+            _leave_process(lambda: become_rank(fds, self.lab))
+        return pid
+
+    def _handle_control(self, pid: int) -> None:
+        """Send the rank the signals that the notebook asks for, or note that it is released."""
+        if (control := self.controls.get(pid)) is None:  # it ended a moment ago
+            return
+        try:
+            signals = control.recv(64)
+        except ConnectionResetError:
+            signals = b""
+        for number in signals:
+            _signal(pid, number)
+        if not signals:
+            self.selector.unregister(control)
+            self.released[pid] = time.monotonic() + LEAVE_S
+
+    def _time_left_s(self) -> float | None:
+        """Return how long until the next released rank is overdue, None if there is none."""
+        return max(0.0, min(self.released.values()) - time.monotonic()) if self.released else None
+
+    def _kill_overdue(self) -> None:
+        for pid in [pid for pid, until in self.released.items() if time.monotonic() >= until]:
+            _signal(pid, signal.SIGKILL)
+            self.released[pid] = time.monotonic() + LEAVE_S
+
+    def _reap_children(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.wake_up, 4096)
+        try:
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                self._note_end(*ended)
+        except ChildProcessError:
+            self.orphans = 0
+            return
+        if not self.released:  # or it would look once for each of them
+            self._kill_orphans()
+
+    def _note_end(self, pid: int, status: int) -> None:
+        """Report the end of a rank, and kill what it has left in its session."""
+        if (control := self.controls.pop(pid, None)) is None:
+            return  # an orphan
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+        _report(control, os.waitstatus_to_exitcode(status))
+        if self.released.pop(pid, None) is None:
+            self.selector.unregister(control)
+        control.close()
+
+    def _kill_orphans(self) -> None:
+        """Kill the children that are not ranks: ranks that have ended left them."""
+        orphans = [child for child in psutil.Process().children() if child.pid not in self.controls]
+        for orphan in orphans:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                orphan.kill()
+        self.orphans = len(orphans)
 
 
 def _take_huge_pages() -> None:
     """Put the memory of the imported packages into pages of 2 MiB.
 
-    A fork copies an entry for each page, so it takes less time with fewer of them. Linux 6.1 and
-    newer do so when asked; others refuse, which does no harm.
+    A fork copies an entry for each page: with fewer, launching two ranks takes a quarter less time.
+    Linux 6.1 and newer do so when asked; others refuse, which does no harm.
     """
     huge, collapse = 2 << 20, 25  # MADV_COLLAPSE
     madvise = ctypes.CDLL(None).madvise
@@ -157,66 +236,27 @@ def _take_huge_pages() -> None:
                 madvise(start, end - start, collapse)
 
 
-def _request(requests: socket.socket) -> list[int]:
-    """Return the descriptors of the next request, or none if there will be no other."""
+def _signal(pid: int, number: int) -> None:
+    """Send a signal to a rank; SIGKILL to every process that it started, too: its session."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+    if number == signal.SIGKILL:
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # it has no session yet
+            os.killpg(pid, number)
+
+
+def _report(control: socket.socket, number: int) -> None:
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the notebook has released it
+        control.sendall(STATUS.pack(number))
+
+
+def _is_closed(control: socket.socket) -> bool:
+    """Return whether the notebook has released the rank already, so that it need not begin."""
     try:
-        return socket.recv_fds(requests, 1, MOST_DESCRIPTORS)[1]
-    except ConnectionResetError:  # closed without having read our report
-        return []
-
-
-def _leave_process(last: Callable[[], Any]) -> None:
-    """Do one last thing, and end this process without the exit handlers that it was forked with."""
-    status = 1
-    try:
-        status = last() or 0
-    except (EOFError, ConnectionError):
-        pass  # whoever asked has gone
-    except BaseException:
-        traceback.print_exc()
-        sys.stderr.flush()
-    finally:
-        os._exit(status)
-
-
-def _become_rank_server(requests: socket.socket, opened_cuda: str) -> None:
-    setup = Setup(*pickle.loads(messages.receive(requests)[0]))
-    sys.path[:] = setup.sys_path
-    with contextlib.suppress(OSError):
-        os.chdir(setup.directory)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "labkit"]:
-        del sys.modules[name]
-    importlib.invalidate_caches()
-    importlib.import_module(__name__).serve_ranks(
-        requests, setup.fork, opened_cuda
-    )  # this file, too, as it is on disk now
-
-
-# --- the rank server ------------------------------------------------------------------------------
-
-
-def serve_ranks(requests: socket.socket, fork: bool, opened_cuda: str) -> None:
-    """Start ranks until ``requests`` is closed, and look after them until the last has gone."""
-    started_ns = time.time_ns()
-    adopt_orphans()
-    if fork:
-        importlib.import_module("labkit.ranks.rank_process")
-    gc.freeze()
-    report = Report(_lab_files(started_ns), opened_cuda * fork)
-    with contextlib.suppress(BrokenPipeError):  # nobody waits for it any more
-        messages.send(requests, pickle.dumps(tuple(report)))
-    if not report.opened_cuda:
-        _RankServer(requests, fork).serve()
-
-
-def _lab_files(started_ns: int) -> dict[str, tuple[int, int]]:
-    """Return the stamps of the lab's imported files; a wrong one if a file changed meanwhile."""
-    files = {
-        module.__file__: stamp(module.__file__)
-        for name, module in list(sys.modules.items())
-        if name.partition(".")[0] == "labkit" and module.__file__
-    }
-    return {path: (changed_ns, size * (changed_ns < started_ns)) for path, (changed_ns, size) in files.items()}
+        control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)  # a signal to end it, or nothing: closed
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _cuda_is_open() -> bool:
@@ -233,140 +273,50 @@ def _cuda_is_open() -> bool:
     return torch is not None and (torch.cuda.is_initialized() or torch.cuda._is_in_bad_fork())
 
 
-class _RankServer:
-    """Starts ranks, passes signals on, tells how they ended, and ends those that were let go of."""
-
-    def __init__(self, requests: socket.socket, fork: bool):
-        self.requests, self.fork = requests, fork
-        self.controls: dict[int, socket.socket] = {}  # by process id, of the ranks that run
-        self.let_go: dict[int, float] = {}  # those whose control is closed, and until when they may run
-        self.orphans = 0  # that have been killed, and are not taken away yet
-        self.selector = selectors.DefaultSelector()
-        self.wake_up, self.awake = os.pipe()
-        for fd in (self.wake_up, self.awake):
-            os.set_blocking(fd, False)
-
-    def serve(self) -> None:
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(self.awake)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
-        self.selector.register(self.wake_up, selectors.EVENT_READ, self._reap_children)
-        self.selector.register(self.requests, selectors.EVENT_READ, self._start)
-        asked = True
-        while asked or self.controls or self.orphans:
-            until = min(self.let_go.values(), default=None)
-            for key, _ in self.selector.select(None if until is None else max(0.0, until - time.monotonic())):
-                asked = key.data() and asked
-            for pid in [pid for pid, end in self.let_go.items() if time.monotonic() >= end]:
-                self._signal(pid, signal.SIGKILL)
-                self.let_go[pid] = time.monotonic() + LEAVE_S
-
-    def _start(self) -> bool:
-        """Start the rank that is asked for. Return False if none will be asked for any more."""
-        if not (fds := _request(self.requests)):
-            self.selector.unregister(self.requests)
-            return False
-        control, fds = socket.socket(fileno=fds[0]), fds[1:]
-        if _is_hung_up(control):  # it may have taken long until this server could listen
-            control.close()
-        else:
-            self._start_rank(control, fds)
-        for fd in fds:
-            os.close(fd)
-        return True
-
-    def _start_rank(self, control: socket.socket, fds: list[int]) -> None:
-        try:
-            pid = self._fork(control, fds) if self.fork else _start_fresh(fds)
-        except OSError as error:  # there may be no more processes, or no memory for one
-            _tell(control, -(error.errno or 0))
-            control.close()
-            return
-        self.controls[pid] = control
-        _tell(control, pid)
-        self.selector.register(control, selectors.EVENT_READ, lambda: self._obey(pid))
-
-    def _fork(self, control: socket.socket, fds: list[int]) -> int:
-        if (pid := os.fork()) == 0:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            self.selector.close()
-            for mine in (self.requests, control, *self.controls.values()):
-                mine.close()
-            os.close(self.wake_up)
-            os.close(self.awake)
-            _leave_process(lambda: sys.modules["labkit.ranks.rank_process"].run(*fds))
-        return pid
-
-    def _obey(self, pid: int) -> bool:
-        """Send the rank the signals that the notebook asks for, or note that it has let go."""
-        if (control := self.controls.get(pid)) is None:  # it ended a moment ago
-            return True
-        try:
-            signals = control.recv(64)
-        except ConnectionResetError:
-            signals = b""
-        for number in signals:
-            self._signal(pid, number)
-        if not signals:
-            self.selector.unregister(control)
-            self.let_go[pid] = time.monotonic() + LEAVE_S
-        return True
-
-    def _signal(self, pid: int, number: int) -> None:
-        """Send a signal to a rank; SIGKILL to every process that it started, too: its session."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
-        if number == signal.SIGKILL:
-            with contextlib.suppress(ProcessLookupError, PermissionError):  # it has no session yet
-                os.killpg(pid, number)
-
-    def _reap_children(self) -> bool:
-        with contextlib.suppress(BlockingIOError):
-            os.read(self.wake_up, 4096)
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                self.orphans = 0
-                return True
-            if pid == 0:  # the others run: ranks, and what ranks have left
-                if not self.let_go:  # or it would look once for each of them
-                    self.orphans = end_children(but=self.controls)
-                return True
-            if (control := self.controls.pop(pid, None)) is None:
-                continue  # an orphan
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)  # what it has left behind in its session
-            _tell(control, os.waitstatus_to_exitcode(status))
-            if self.let_go.pop(pid, None) is None:
-                self.selector.unregister(control)
-            control.close()
-
-
-def _tell(control: socket.socket, news: int) -> None:
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # nobody wants to know any more
-        control.sendall(STATUS.pack(news))
-
-
-def _is_hung_up(control: socket.socket) -> bool:
-    """Return whether nobody waits for the rank any more, so that it need not begin."""
-    try:
-        control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)  # a signal to end it, or nothing: closed
-    except BlockingIOError:
-        return False
-    return True
+# --- in a new process -----------------------------------------------------------------------------
 
 
 def _start_fresh(fds: list[int]) -> int:
     """Start a rank as an interpreter of its own. Return its process id."""
     for fd in fds:
         os.set_inheritable(fd, True)
-    code = f"from labkit.ranks import rank_process; sys.exit(rank_process.run(*{fds!r}))"
-    return os.posix_spawn(sys.executable, python(code, sys.path), os.environ)
+    code = f"from labkit.ranks import fork_server; sys.exit(fork_server.become_rank({fds!r}))"
+    return os.posix_spawn(sys.executable, python(code), os.environ)
 
 
-def python(code: str, path: list[str]) -> list[str]:
-    """Return the command that runs ``code`` in an interpreter like this one, on this path."""
+def python(code: str) -> list[str]:
+    """Return the command that runs ``code`` in an interpreter like this one, on its path."""
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    return [sys.executable, *flags, "-c", f"import sys; sys.path[:] = {path!r}; {code}"]
+    return [sys.executable, *flags, "-c", f"import sys; sys.path[:] = {sys.path!r}; {code}"]
+
+
+def become_rank(fds: list[int], lab: ImportedLab | None = None) -> int:
+    """Be a rank, with the lab's code as the notebook would find it now. Return an exit status.
+
+    ``fds`` are those of its connection to the notebook, its output, its stacks, and rank 0's
+    listener. The first message on the connection is where the notebook is, and the rank's config.
+    """
+    lab = lab or ImportedLab.now(time.time_ns())
+    connection = socket.socket(fileno=fds[0])
+    location, config = messages.receive(connection)
+    directory, sys.path[:] = pickle.loads(location)
+    with contextlib.suppress(OSError):
+        os.chdir(directory)
+    if not lab.is_current():
+        forget_lab()
+    status: int = importlib.import_module("labkit.ranks.rank_process").run(config, connection, *fds[1:])
+    return status
+
+
+def _leave_process(last: Callable[[], int]) -> None:
+    """Do one last thing, and end this process without the exit handlers that it was forked with."""
+    status = 1
+    try:
+        status = last()
+    except (EOFError, ConnectionError):
+        pass  # the notebook has gone
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(status)

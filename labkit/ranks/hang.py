@@ -1,9 +1,9 @@
-"""Find out whether ranks that stand still can go on; if not, say why, and who is to blame.
+"""Find out whether ranks that stand still can go on; if not, say why, and which is to blame.
 
 Pure: what each rank has said of itself (:class:`labkit.ranks.messages.RankState`) goes in, and
-sentences come out. A rank can go on if it computes or sleeps, or if one of the collectives and
-messages that it has begun will meet: all that belong to it have begun the same, or can go on and
-may still do so. If no rank can, all of them wait for ever.
+sentences come out. A rank can go on if one of its threads waits for nothing, or if one of the
+collectives and messages that it waits for may meet: all that belong to it have begun the same, or
+can go on and may still do so. If no rank can, all of them are deadlocked.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from labkit.base.texts import listed
-from labkit.ranks.messages import Begun, Place, RankState
+from labkit.ranks.messages import ANY, Begun, Place, RankState
 
-QUIET_S = 2.0  # so long ranks must have stood still together before they are said to wait for ever
+QUIET_S = 2.0  # so long ranks must have stood still together before they are taken for deadlocked
 FRESH_S = 1.5  # what a rank has said of itself longer ago may not hold any more
-ANY = -1  # the peer of a receive from anybody
 DEFAULT_GROUP, OTHER = "0", ""  # as torch names it; of what is in no group's count
 _SIZED_BY_RANK = {"all_to_all", "alltoall", "barrier", "all_to_all_base"}  # shapes need not agree
 _DTYPES = {"float": "float32", "double": "float64", "half": "float16", "long": "int64", "int": "int32"}  # of C++
@@ -28,7 +27,7 @@ _OPPOSITE = {"send": ("recv", "recv_anysource"), "recv": ("send",), "recv_anysou
 
 
 class Hang(NamedTuple):
-    """Why ranks wait for ever: a sentence, and a line for each rank."""
+    """Why no rank can go on: a sentence, and a line for each rank."""
 
     cause: str
     lines: dict[int, str]
@@ -47,7 +46,7 @@ def find_hang(states: Mapping[int, RankState | None], quiet_s: float) -> Hang | 
     until_ns = min(known[rank].at_ns for rank in waiting)
     together_s = (until_ns - max(state.since_ns for state in known.values())) * 1e-9
     ranks = _Ranks(known)
-    if together_s < quiet_s or any(ranks.goes_on(rank) for rank in waiting):
+    if together_s < quiet_s or any(ranks.can_progress(rank) for rank in waiting):
         return None
     return Hang(ranks.cause(sorted(waiting)), {rank: ranks.line(rank) for rank in known})
 
@@ -63,26 +62,29 @@ class _Ranks:
             for each in [*state.begun, *self.blocked_by[rank]]:
                 if each.peer is None:
                     self.collectives.setdefault((rank, each.group), {})[each.number] = each
-        self._live = {rank for rank, state in states.items() if self._is_free(rank, state)}
-        while more := {r for r in set(states) - self._live if any(self._may_meet(r, b) for b in self.blocked_by[r])}:
-            self._live |= more
+        self._live: set[int] = set()
+        while True:  # a rank that can go on may free others
+            freed = {rank for rank in states if rank not in self._live and self._is_free(rank)}
+            if not freed:
+                break
+            self._live |= freed
 
-    def goes_on(self, rank: int) -> bool:
+    def can_progress(self, rank: int) -> bool:
         return rank in self._live
 
-    def _is_free(self, rank: int, state: RankState) -> bool:
-        """Return whether a rank goes on whatever the others do."""
-        if not state.in_call:
-            return False
-        waits_for_lock = state.wait == "lock" or (state.wait == "call" and _is_lock(state.place))
-        return state.goes_on or (not self.blocked_by[rank] and not waits_for_lock)
+    def _is_free(self, rank: int) -> bool:
+        """Return whether a rank can go on by itself, or because what it waits for may meet."""
+        state = self.states[rank]
+        waits_for_nothing_known = state.in_call and state.wait != "thread" and not self.blocked_by[rank]
+        meets = any(self._may_meet(rank, each) for each in self.blocked_by[rank])
+        return state.can_progress or waits_for_nothing_known or meets
 
     def _blocked_by(self, state: RankState) -> list[Begun]:
         """Return what a rank waits for: all that is not done, or the last if it is in torch.
 
         A GPU takes the collectives of a group one after the other, so it waits in the first.
         """
-        pending = [each for each in state.begun if not each.done] if state.in_call else []
+        pending = [each for each in state.begun if not each.done]
         if state.wait == "gpu" and pending:
             return [each for each in pending if each.peer is not None or each.number == _first(pending, each.group)]
         if not state.in_call or not state.function:
@@ -92,6 +94,8 @@ class _Ranks:
         return [max(pending, key=lambda each: each.at_ns)._replace(root=state.root)]
 
     def _may_meet(self, rank: int, begun: Begun) -> bool:
+        if not begun.ranks:  # of a group that torch no longer knows
+            return True
         if begun.peer is None:
             return all(self._joins(other, begun) for other in begun.ranks if other != rank)
         if begun.peer == ANY:
@@ -116,7 +120,7 @@ class _Ranks:
         """Return whether ``other`` has begun as many messages to ``rank`` as it takes, or may."""
         if other in self._live or other not in self.states:
             return True
-        if rank not in begun.ranks:  # of a group that nobody knows
+        if rank not in begun.ranks:  # it is not in this group
             return True
         me = list(begun.ranks).index(rank)
         counts = [
@@ -143,7 +147,7 @@ class _Ranks:
         return f"waits in {listed([_named(each) for each in self.blocked_by[rank][:3]])}, {where}"
 
     def cause(self, waiting: Sequence[int]) -> str:
-        """Return in a sentence why ``waiting`` ranks wait for ever."""
+        """Return in a sentence why the ``waiting`` ranks cannot go on."""
         collectives = [(b.number, b) for r in waiting for b in self.blocked_by[r] if b.peer is None]
         for _, begun in sorted(collectives, key=lambda each: each[0]):
             others = {r: self.of(r, begun) for r in begun.ranks}
@@ -158,7 +162,7 @@ class _Ranks:
         return f"nothing will end the wait of {listed(places)} for a lock, a queue or a thread"
 
     def _disagreement(self, begun: Begun, others: Mapping[int, Begun | None]) -> str:
-        """Return who is in which collective, where they should be in the same; most are right."""
+        """Return which ranks are in which collective, if not all in the same; most are right."""
         groups: dict[tuple[str, Place], list[int]] = {}
         for rank, other in others.items():
             if other is not None:
@@ -174,7 +178,7 @@ class _Ranks:
         return text
 
     def _absence(self, begun: Begun, there: Sequence[int], absent: Sequence[int]) -> str:
-        """Return who has left out a collective that the others wait in."""
+        """Return which ranks have left out a collective that the others wait in."""
         wait = f"{_ranks(there)} wait{'s' * (len(there) == 1)} in {_of(begun)} ({_where(begun.place)})"
         returned = [rank for rank in absent if not self.states[rank].in_call]
         reasons = (
@@ -185,7 +189,7 @@ class _Ranks:
         return f"{_count(begun)}{wait}, and {listed(reasons)}" + (f". {why}" if why else "")
 
     def _silence(self, messages: Sequence[tuple[Begun, int]]) -> str:
-        """Return who waits for a message that nobody sends, or takes."""
+        """Return which ranks wait for a message that no rank sends, or takes."""
         names = sorted({begun.name.partition("_")[0] for begun, _ in messages})
         waiting = listed([f"rank {rank} is in {_named(begun)} ({_where(begun.place)})" for begun, rank in messages])
         gone = [f"rank {rank} has returned" for rank, state in self.states.items() if not state.in_call]
@@ -216,12 +220,6 @@ def _agree(one: Begun, other: Begun) -> bool:
 
 def _sizes(begun: Begun) -> list[int]:
     return [math.prod(shape) for shape in begun.shapes]
-
-
-def _is_lock(place: Place) -> bool:
-    """Return whether the call at a place takes a lock, or from a queue."""
-    line = linecache.getline(place.file, place.line).strip()
-    return place.call().endswith((".acquire()", ".get()")) or line.startswith("with ")
 
 
 def _source(place: Place) -> str:

@@ -15,24 +15,18 @@ import pickle
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-_HEADER = struct.Struct("!8sQQ")  # a mark, and the lengths of message and payload
-_MARK = b"labkit\r\n"  # what somebody else writes into the connection begins otherwise
-LONGEST_MESSAGE, LONGEST_PAYLOAD = 1 << 30, 1 << 44  # bytes; what claims to be longer is none of ours
-LONGEST_WAIT_S = 1e6  # days; the timeout of a socket cannot be infinite
+_HEADER = struct.Struct("!QQ")  # the lengths of message and payload
+MAX_WAIT_S = 1e6  # days; the timeout of a socket cannot be infinite
 _PIECE = 1 << 20
 
 Buffer = bytes | bytearray
 
 
-class NoMessage(Exception):
-    """A rank has sent something that is no message: the text is what came."""
-
-
 class NotPlain(ValueError):
-    """What was sent is something else than plain data."""
+    """Something other than plain data was sent."""
 
 
 # --- what a rank sends ----------------------------------------------------------------------------
@@ -47,7 +41,7 @@ class Progress(NamedTuple):
 
 
 class Done(NamedTuple):
-    """The function has returned ``value``, which stays pickled until somebody wants it."""
+    """The function has returned ``value``, which stays pickled until it is wanted."""
 
     rows: list[tuple[Any, ...]]  # of spans, see labkit.trace
     notes: list[str]  # what was emulated
@@ -62,6 +56,7 @@ class Failed(NamedTuple):
     error_type: str
     message: str
     traceback: str
+    is_consequence: bool  # of another rank's, which is the one to report
 
 
 class Place(NamedTuple):
@@ -79,13 +74,15 @@ class Place(NamedTuple):
 
 
 NOWHERE = Place("", 0)
+ANY = -1  # the peer of a receive from any rank
 
 
 class Begun(NamedTuple):
     """A collective or message that a rank has begun: the ``number``-th of its group.
 
-    ``ranks`` are those of its group. A message has a ``peer``, by its number in the group, -1 for
-    any, and a ``tag``; its number is how many there were of this kind, to or from this peer.
+    ``ranks`` are those of its group. A message has a ``peer``, by its number in the group or ANY,
+    and a ``tag``; its number is how many there were of this kind, to or from this peer. It is
+    ``done`` while nothing waits for it.
     ``root`` is the rank that a collective goes to or comes from, -1 where it is not known.
     """
 
@@ -107,11 +104,10 @@ class RankState(NamedTuple):
     """A rank that has stood still since ``since_ns``, and still did at ``at_ns`` (perf_counter).
 
     ``place`` is where, ``function`` that of torch.distributed in which it is, if any, and ``root``
-    the rank that it names as source or destination there, -1 if it names none. ``wait`` is "gpu"
-    where it waits for its GPU, "lock" where it waits for a thread of its own, and "call" where the
-    call at ``place`` is what it is in.
-    ``goes_on``: it, or a thread of it, sleeps or waits for a time only. ``unknown`` says why its
-    collectives are not known, if they are not.
+    the rank that it names as source or destination there, -1 if it names none. ``wait`` is what its
+    main thread waits for, as :mod:`labkit.ranks.thread_wait` has it. ``can_progress``: one of its
+    threads waits for nothing, as far as can be told. ``unknown`` says why its collectives are not
+    known, if they are not.
     """
 
     calls: int  # of the notebook, so far
@@ -122,37 +118,31 @@ class RankState(NamedTuple):
     function: str
     root: int
     wait: str
-    goes_on: bool
+    can_progress: bool
     begun: Sequence[Begun]
     unknown: str
 
-    def whole(self) -> RankState:
-        """Return the same as it was before it was sent as plain tuples."""
-        begun = [Begun(*each)._replace(place=Place(*each[7])) for each in self.begun]
-        return self._replace(place=Place(*self.place), begun=begun)
-
 
 Message = Progress | Done | Failed | RankState
-_CLASSES = {cls.__name__: cls for cls in (Progress, Done, Failed, RankState)}
+_CLASSES = {cls.__name__: cls for cls in (Progress, Done, Failed, RankState, Begun, Place)}
 
 
 def encode(message: Message) -> bytes:
-    """Return a message as bytes: the name of its class, and its fields, which are plain data."""
+    """Return a message as bytes: these classes, and in their fields plain data."""
     buffer = io.BytesIO()
-    _PlainPickler(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump((type(message).__name__, tuple(message)))
+    _PlainPickler(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(message)
     return buffer.getvalue()
 
 
 def decode(data: Buffer) -> Message:
     """Return the message that these bytes are; nothing of them is executed.
 
-    Raises NoMessage if they are something else.
+    Raises NotPlain if they are something else.
     """
-    try:
-        name, fields = loads_plain(data)
-        return _CLASSES[name](*fields)
-    except Exception as error:
-        raise NoMessage(f"{bytes(data[:60])!r}: {type(error).__name__}: {error}") from None
+    message: Message = _loads(data, _CLASSES)
+    if not isinstance(message, Message):
+        raise NotPlain(f"it is not a message but {message!r:.60}")
+    return message
 
 
 # --- plain data -----------------------------------------------------------------------------------
@@ -168,18 +158,25 @@ class _PlainPickler(pickle.Pickler):
             return int, (operator.index(obj),)
         if isinstance(obj, numbers.Real):
             return float, (float(obj),)
-        if isinstance(obj, tuple):  # a NamedTuple
+        if isinstance(obj, tuple) and type(obj) not in _CLASSES.values():
             return tuple, (tuple(obj),)
         return NotImplemented
 
 
+_BUILTINS = {cls.__name__: cls for cls in (int, float, str, tuple)}
+
+
 class _PlainUnpickler(pickle.Unpickler):
-    """Calls nothing but int, float, str and tuple, though a pickle may name any callable."""
+    """Calls int, float, str, tuple and ``classes`` alone, though a pickle may name anything."""
+
+    def __init__(self, data: Buffer, classes: Mapping[str, type]):
+        super().__init__(io.BytesIO(data))
+        self._allowed = {"builtins": _BUILTINS, __name__: classes}
 
     def find_class(self, module: str, name: str) -> Any:
-        if module == "builtins" and name in ("int", "float", "str", "tuple"):
-            return {"int": int, "float": float, "str": str, "tuple": tuple}[name]
-        raise NotPlain(f"it names {module}.{name}")
+        if (cls := self._allowed.get(module, {}).get(name)) is None:
+            raise NotPlain(f"it names {module}.{name}")
+        return cls
 
 
 def loads_plain(data: Buffer) -> Any:
@@ -187,9 +184,13 @@ def loads_plain(data: Buffer) -> Any:
 
     Raises NotPlain for other bytes, and executes none.
     """
+    return _loads(data, {})
+
+
+def _loads(data: Buffer, classes: Mapping[str, type]) -> Any:
     try:
-        return _PlainUnpickler(io.BytesIO(data)).load()
-    except Exception as error:  # unpickling what is no pickle raises nearly anything
+        return _PlainUnpickler(data, classes).load()
+    except Exception as error:  # bytes that are not a pickle raise nearly anything
         raise NotPlain(str(error)) from None
 
 
@@ -198,7 +199,7 @@ def loads_plain(data: Buffer) -> Any:
 
 def send(connection: socket.socket, message: Buffer, payload: Buffer = b"") -> None:
     """Send a message and its payload, for as long as the connection's timeout allows."""
-    connection.sendall(_HEADER.pack(_MARK, len(message), len(payload)) + message)
+    connection.sendall(_HEADER.pack(len(message), len(payload)) + message)
     connection.sendall(payload)
 
 
@@ -206,12 +207,9 @@ def receive(connection: socket.socket, deadline: float | None = None) -> tuple[b
     """Return the next message and its payload, waiting for them, if need be for ever.
 
     EOFError once the other end is closed, TimeoutError if they have not come whole by ``deadline``
-    (time.monotonic). NoMessage, with what came, if something else came.
+    (time.monotonic).
     """
-    header = _receive_exactly(connection, _HEADER.size, deadline)
-    mark, message, payload = _HEADER.unpack(header)
-    if mark != _MARK or message > LONGEST_MESSAGE or payload > LONGEST_PAYLOAD:
-        raise NoMessage(repr(bytes(header)))
+    message, payload = _HEADER.unpack(_receive_exactly(connection, _HEADER.size, deadline))
     return _receive_exactly(connection, message, deadline), _receive_exactly(connection, payload, deadline)
 
 
@@ -235,7 +233,7 @@ def _receive_exactly(connection: socket.socket, size: int, deadline: float | Non
 
 def allow_until(connection: socket.socket, deadline: float) -> None:
     """Let what is sent and received take until ``deadline`` (time.monotonic)."""
-    connection.settimeout(min(max(deadline - time.monotonic(), 0.0), LONGEST_WAIT_S))
+    connection.settimeout(min(max(deadline - time.monotonic(), 0.0), MAX_WAIT_S))
 
 
 def hang_up(connection: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""How functions and values travel: by cloudpickle, with tensors on the CPU.
+"""Pickle functions and values: by cloudpickle, with tensors on the CPU.
 
 What cannot be pickled is named.
 """
@@ -6,6 +6,7 @@ What cannot be pickled is named.
 from __future__ import annotations
 
 import io
+import marshal
 import pickle
 import pkgutil
 import sys
@@ -22,6 +23,8 @@ class _Pickler(cloudpickle.Pickler):
     """cloudpickle; tensors travel as CPU tensors, as the bytes they show, not their storage."""
 
     def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, types.CodeType):  # cloudpickle 3.1.3 drops the file name, so source lines
+            return marshal.loads, (marshal.dumps(obj),)
         if isinstance(obj, types.ModuleType) and type(obj) is not types.ModuleType and _has_a_name(obj):
             # Such as torch.ops. cloudpickle sends it along with a function that uses torch and an
             # .ops of anything, and takes a module whose class is not ModuleType for an object.

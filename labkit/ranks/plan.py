@@ -1,4 +1,4 @@
-"""What is decided about ranks before any starts: how many, where, on which backend and link."""
+"""Decide about ranks before any starts: how many, where, on which backend and link."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.base import formats, machine
+from labkit.base import machine
 from labkit.base.rendezvous import LOOPBACK_INTERFACE
 from labkit.cost import Link
-from labkit.ranks.errors import FILES_A_RANK, PROCESSES_A_RANK
 from labkit.ranks.rank_config import RankConfig
 
 BACKENDS = ("auto", "gloo", "nccl")
 
-BYTES_A_RANK = 12 << 20  # at least, measured with 64 forked ranks and their gloo group (torch 2.13)
+MIN_BYTES_A_RANK = 12 << 20  # measured with 64 forked ranks and their gloo group (torch 2.13)
 
 
 @dataclass(frozen=True)
@@ -33,15 +32,28 @@ class LaunchPlan:
     check_collectives: bool = False
 
     def config(self, rank: int, port: int) -> RankConfig:
-        where = (rank, self.world_size, self.backend, self.devices[rank])
-        variables = self.variables[rank] | ({"TORCH_DISTRIBUTED_DEBUG": "DETAIL"} if self.check_collectives else {})
-        return RankConfig(*where, self.timeout_s, self.threads, self.init, port, variables, self.link)
+        """Return what a rank is told; ``port`` is that of the store where the ranks meet."""
+        checks = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"} if self.check_collectives else {}
+        return RankConfig(
+            rank=rank,
+            world_size=self.world_size,
+            backend=self.backend,
+            device=self.devices[rank],
+            timeout_s=self.timeout_s,
+            threads=self.threads,
+            init=self.init,
+            master_port=port,
+            variables=self.variables[rank] | checks,
+            link=self.link,
+        )
 
     @property
     def emulated(self) -> str:
         return f"emulated link: {self.link}" if self.link else ""
 
     def header(self, seconds: float) -> str:
+        from labkit.base import formats  # here, because it loads pandas
+
         ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
         threads = formats.fact(f"{self.threads} CPU thread{'s' * (self.threads > 1)} each", width=20)
         parts = [
@@ -54,7 +66,7 @@ class LaunchPlan:
         return " ".join(filter(None, parts))
 
 
-RECORDED = "200"  # collectives that torch's flight recorder keeps: see labkit.ranks.rank_state
+MAX_RECORDED = "200"  # collectives that torch's flight recorder keeps: see labkit.ranks.rank_state
 
 
 def decide(
@@ -81,7 +93,7 @@ def decide(
     _check_ranks("world_size", world_size)
     if compared_with is not None:
         _check_ranks("compared_with", compared_with)
-    _check_room(world_size)
+    _check_memory(world_size)
     if backend not in BACKENDS:
         raise ValueError(f"launch: backend is {backend!r}, expected one of {', '.join(map(repr, BACKENDS))}")
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
@@ -116,27 +128,14 @@ def _check_ranks(name: str, number: Any) -> None:
         raise ValueError(f"launch: {name} is {number}, expected 1 or more")
 
 
-def _check_room(world_size: int) -> None:
-    """Refuse more ranks than this machine can hold, whatever they do."""
+def _check_memory(world_size: int) -> None:
+    """Refuse more ranks than this machine has memory for, whatever they do."""
     __tracebackhide__ = True
-    memory, processes, files = machine.free_memory(), machine.process_limit(), machine.open_file_limit()
-    room, reason = min(
-        (
-            memory // BYTES_A_RANK,
-            f"{memory / 2**30:.1f} GiB of memory are free, and a rank takes some {BYTES_A_RANK >> 20} MiB",
-        ),
-        (
-            processes // PROCESSES_A_RANK,
-            f"{processes:.0f} processes and threads are allowed, and a rank has {PROCESSES_A_RANK}",
-        ),
-        (
-            files // FILES_A_RANK,
-            f"{files:.0f} open files are allowed (ulimit -n), and a rank takes {FILES_A_RANK} here",
-        ),
-    )
-    if world_size > room:
+    free = machine.free_memory()
+    if world_size * MIN_BYTES_A_RANK > free:
         raise ValueError(
-            f"launch: world_size is {world_size}, and this machine has room for {room:.0f} at most: {reason}"
+            f"launch: world_size is {world_size}, and a rank takes at least {MIN_BYTES_A_RANK >> 20} MiB: of the "
+            f"{free / 2**30:.1f} GiB that are free here, {free // MIN_BYTES_A_RANK:.0f} ranks can have theirs"
         )
 
 
@@ -192,7 +191,7 @@ def _variables(rank: int, backend: str, gpus: int, shared: bool, hidden: bool) -
     ``shared``: fewer GPUs than ranks. ``hidden``: ranks on the CPU see no GPU.
     """
     variables = {"GLOO_SOCKET_IFNAME": LOOPBACK_INTERFACE, "NCCL_SOCKET_IFNAME": LOOPBACK_INTERFACE}
-    variables["TORCH_FR_BUFFER_SIZE"] = os.environ.get("TORCH_FR_BUFFER_SIZE", RECORDED)
+    variables["TORCH_FR_BUFFER_SIZE"] = os.environ.get("TORCH_FR_BUFFER_SIZE", MAX_RECORDED)
     if backend == "gloo":
         return variables | {"CUDA_VISIBLE_DEVICES": ""} if hidden else variables
     if shared:  # NCCL refuses two ranks on one GPU of one host, so let each believe it is on a host of its own

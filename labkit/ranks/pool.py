@@ -1,4 +1,4 @@
-"""The notebook's side of a set of ranks: start them, hand them calls, listen, and end them."""
+"""Start all ranks of a launch, hand them calls, listen to them, and end them."""
 
 from __future__ import annotations
 
@@ -11,24 +11,28 @@ import sys
 import time
 from typing import NamedTuple
 
+import psutil
+
 from labkit.base.interrupts import uninterrupted
 from labkit.base.texts import listed
-from labkit.ranks import messages, servers
+from labkit.ranks import messages, server_handle
 from labkit.ranks.cell_output import CellDisplay, is_stopped, show
-from labkit.ranks.errors import NCCL_ADVICE, LaunchTimeout, RankError, check_loopback, explain_os_error, how_it_ended
+from labkit.ranks.errors import NCCL_ADVICE, LaunchTimeout, RankError, check_loopback, explain_refusal, how_it_ended
 from labkit.ranks.hang import FRESH_S, QUIET_S, Hang, find_hang
 from labkit.ranks.messages import Done, Failed
 from labkit.ranks.plan import LaunchPlan
+from labkit.ranks.rank_config import working_directory
 from labkit.ranks.rank_handle import Died, RankHandle
 from labkit.ranks.rank_process import STACKS_SIGNAL
+from labkit.ranks.server_handle import ServerHandle
 
 GRACE_S = 0.25  # after a first failure, how long to listen for the one that caused it
 STACKS_S = 1.0  # how long a rank may take to write its stack
 EXIT_S = 2.0  # how long a rank may take to end by itself
 DRAIN_S = 2.0  # how long to go on reading what a rank has printed once it has answered
-WAKE_S = 0.5  # so often a thread that waits for ranks looks whether it is to stop
+WAKE_S = 0.5  # so often a thread that waits for ranks checks whether it should stop
 
-NOT_YET_STARTED = "not started yet: the server that starts ranks is still importing torch and other packages"
+NOT_YET_STARTED = "not started yet: the server that starts ranks is still importing torch or another package"
 NOT_ASKED_FOR = "not started yet: asking for so many ranks took all the time there was"
 NO_STACK_YET = "no Python stack: still starting"
 STOPPED = "no Python stack: its process is stopped by a signal (SIGSTOP, or Ctrl-Z in its terminal)"
@@ -50,8 +54,8 @@ class LaunchCall(NamedTuple):
     since: float
 
 
-class Ranks:
-    """The running ranks of a plan. Always close() them.
+class RankPool:
+    """The running ranks of a plan. Always close() it.
 
     Raises LaunchTimeout if asking for them alone takes until ``timeout_s`` after ``since``
     (time.monotonic).
@@ -60,9 +64,9 @@ class Ranks:
     def __init__(self, plan: LaunchPlan, since: float):
         self.plan, self.in_step, self._owner = plan, True, os.getpid()
         self.handles: list[RankHandle] = []
-        self._start(servers.forks if servers.forks.usable else servers.fresh, since)
+        self._start(server_handle.forks if server_handle.forks.usable else server_handle.fresh, since)
 
-    def _start(self, server: servers.Server, since: float) -> None:
+    def _start(self, server: ServerHandle, since: float) -> None:
         """Ask for all ranks, and tell each where it stands, without waiting until they are there.
 
         Hundreds take a while, so an interrupt or the deadline can come between two of them.
@@ -78,17 +82,18 @@ class Ranks:
                     with uninterrupted():
                         self.handles.append(RankHandle(rank, listener.fileno(), server))
                 port = listener.getsockname()[1]
+            location = pickle.dumps((working_directory(), list(sys.path)))  # where a rank finds the lab
             for handle in self.handles:
-                handle.send(pickle.dumps(self.plan.config(handle.rank, port)), b"", deadline)
+                handle.send(location, pickle.dumps(self.plan.config(handle.rank, port)), deadline)
                 # Functions, not methods: in a circle with its selector, the object would outlive
                 # its last user.
-                self._selector.register(handle.output, selectors.EVENT_READ, (Ranks._hear_output, handle))
-                self._selector.register(handle.connection, selectors.EVENT_READ, (Ranks._hear_message, handle))
-                self._selector.register(handle.process, selectors.EVENT_READ, (Ranks._hear_end, handle))
+                self._selector.register(handle.output, selectors.EVENT_READ, (RankPool._hear_output, handle))
+                self._selector.register(handle.connection, selectors.EVENT_READ, (RankPool._hear_message, handle))
+                self._selector.register(handle.control, selectors.EVENT_READ, (RankPool._hear_server, handle))
         except BaseException as error:
             self.close(kill=True)
             if isinstance(error, OSError):
-                explain_os_error(error, n)
+                explain_refusal(error, n)
             raise
 
     # --- one call ---------------------------------------------------------------------------------
@@ -104,10 +109,10 @@ class Ranks:
         try:
             return self._run(call, display)
         except ServerUnusable:  # none of them has started, so they can still be started in another way
-            if why := self._server.has_died():
+            if why := self._server.note_death():
                 show(f"labkit: {why}\n")
             self.close(kill=True)
-            self._start(servers.fresh, call.since)
+            self._start(server_handle.fresh, call.since)
             return self._run(call, display)
 
     def _run(self, call: LaunchCall, display: CellDisplay) -> list[Done]:
@@ -123,7 +128,7 @@ class Ranks:
         if (failure := self._first_failure()) is not None:
             raise failure
         if stacks is not None:
-            began = any(handle.process.pid for handle in self.handles)
+            began = any(handle.pid for handle in self.handles)
             advice = " ".join([NCCL_ADVICE] * (self.plan.backend == "nccl") + [self._at_work()] * (hang is None))
             raise LaunchTimeout(self.plan.timeout_s, stacks, began, advice, hang)
         answers = [handle.answer for handle in self.handles if isinstance(handle.answer, Done)]
@@ -155,10 +160,12 @@ class Ranks:
     def _at_work(self) -> str:
         """Return which ranks were not waiting when the time was up."""
         earliest_ns = time.perf_counter_ns() - int(FRESH_S * 1e9)
-        waiting = [m for m in self._unanswered() if m.state and m.state.at_ns > earliest_ns and not m.state.goes_on]
+        waiting = [
+            h for h in self._unanswered() if h.state and h.state.at_ns > earliest_ns and not h.state.can_progress
+        ]
         ranks = [str(handle.rank) for handle in self._unanswered() if handle not in waiting]
         unknown = [
-            f"Their collectives are not known: {m.state.unknown}." for m in waiting if m.state and m.state.unknown
+            f"Their collectives are not known: {h.state.unknown}." for h in waiting if h.state and h.state.unknown
         ]
         busy = f"Rank {listed(ranks)} {'was' if len(ranks) == 1 else 'were'} at work or asleep then; the others waited."
         return " ".join([busy] * bool(ranks and waiting) + unknown[:1])
@@ -166,48 +173,50 @@ class Ranks:
     def _hang(self) -> Hang | None:
         """Return why no rank can go on, if that is so and all have stood still for a while."""
         earliest_ns = time.perf_counter_ns() - int(FRESH_S * 1e9)
-        if any(m.state is None or (m.state.in_call and m.state.at_ns < earliest_ns) for m in self.handles):
+        if any(h.state is None or (h.state.in_call and h.state.at_ns < earliest_ns) for h in self.handles):
             return None
         return find_hang({handle.rank: handle.state for handle in self.handles}, QUIET_S)
 
     def _hear_output(self, handle: RankHandle, deadline: float, display: CellDisplay) -> None:
-        lines, _ = handle.read_output()
+        lines, _ = handle.output.read()
         if lines:
             display.lines(handle.rank, lines)
-        if handle.output_closed:
+        if handle.output.closed:
             self._selector.unregister(handle.output)
 
     def _hear_message(self, handle: RankHandle, deadline: float, display: CellDisplay) -> None:
         try:
             progress = handle.receive(deadline)
-        except EOFError:  # its process has ended or is about to, which its server will tell
+        except EOFError:  # its process has ended or is about to, which its server will report
             self._selector.unregister(handle.connection)
             return
         if progress is not None:
             display.progress(handle.rank, progress)
 
-    def _hear_end(self, handle: RankHandle, deadline: float, display: CellDisplay) -> None:
-        if (status := handle.process.poll()) is None:  # the news was that it has begun
+    def _hear_server(self, handle: RankHandle, deadline: float, display: CellDisplay) -> None:
+        if handle.poll() is None:  # it has begun
             return
-        if handle.process.refused is not None:
-            explain_os_error(handle.process.refused, self.plan.world_size)
-            raise handle.process.refused
-        nobody_has_started = status == servers.NEVER_STARTED and all(m.process.pid is None for m in self.handles)
-        if nobody_has_started and self._server.fork:
+        if handle.refused is not None:
+            explain_refusal(handle.refused, self.plan.world_size)
+            raise handle.refused
+        if handle.never_started and self._server.fork and all(each.pid is None for each in self.handles):
             raise ServerUnusable
-        self._selector.unregister(handle.process)
-        handle.has_gone(status)
+        self._selector.unregister(handle.control)
+        handle.note_end()
 
     def _first_failure(self) -> RankError | None:
-        """Return the failure that caused the others: a death, before the first exception."""
+        """Return the failure that caused the others: a death, before the first exception.
+
+        What a rank raised only because of another comes last.
+        """
         for handle in self.handles:
             if isinstance(handle.answer, Died):
-                error_type, sentence = how_it_ended(handle.answer.status, handle.last_lines)
-                return RankError(handle.rank, error_type, sentence, handle.stack(), handle.last_lines)
-        failures = {m.rank: m.answer for m in self.handles if isinstance(m.answer, Failed)}
+                error_type, sentence = how_it_ended(handle.answer.status)
+                return RankError(handle.rank, error_type, sentence, handle.stack(), handle.output.last_lines)
+        failures = {handle.rank: handle.answer for handle in self.handles if isinstance(handle.answer, Failed)}
         if not failures:
             return None
-        first = min(failures.values(), key=lambda failure: failure.at_ns)
+        first = min(failures.values(), key=lambda failure: (failure.is_consequence, failure.at_ns))
         raised = f"{first.error_type}: {first.message}"
         rank, *alike = [r for r, failure in failures.items() if f"{failure.error_type}: {failure.message}" == raised]
         others = f" (and so did rank {', '.join(map(str, alike))})" if alike else ""
@@ -215,35 +224,35 @@ class Ranks:
 
     def _stacks(self) -> dict[int, str]:
         """Return every rank's Python stack, now."""
-        stuck = [handle for handle in self._unanswered() if handle.process.pid is not None]
+        stuck = [handle for handle in self._unanswered() if handle.pid is not None]
         for handle in stuck:
-            handle.process.signal(STACKS_SIGNAL)
+            handle.signal(STACKS_SIGNAL)
         end, sizes = time.monotonic() + STACKS_S, [-1]
         while stuck and time.monotonic() < end:  # until every stack is there and none grows any more
             time.sleep(0.05)
             previous, sizes = sizes, [os.fstat(handle.stacks.fileno()).st_size for handle in stuck]
             if sizes == previous and all(sizes):
                 break
-        held = servers.stopped_servers() if any(handle.process.pid is None for handle in self.handles) else []
-        not_yet = STOPPED_SERVER.format(held[0]) if held else NOT_YET_STARTED
+        server = self._server.pid
+        not_yet = STOPPED_SERVER.format(server) if server and _is_stopped(server) else NOT_YET_STARTED
         return {handle.rank: _where(handle, not_yet) for handle in self.handles}
 
     def _drain(self, display: CellDisplay) -> None:
         end = time.monotonic() + DRAIN_S  # something that a rank started may go on printing
         for handle in self.handles:
-            lines, more = handle.read_output()
+            lines, more = handle.output.read()
             while more and time.monotonic() < end:
-                further, more = handle.read_output()
+                further, more = handle.output.read()
                 lines += further
             if not more:
-                lines += handle.read_unfinished_line()
+                lines += handle.output.read_unfinished_line()
             if lines:
                 display.lines(handle.rank, lines)
 
     # --- the end ----------------------------------------------------------------------------------
 
     def __del__(self) -> None:
-        # Nobody has closed them, and now nobody can. (When Python ends, their server ends them.)
+        # They were not closed, and no longer can be. (When Python ends, their server ends them.)
         if self.handles and self._owner == os.getpid() and not sys.is_finalizing():
             self.close(kill=True)
 
@@ -257,13 +266,13 @@ class Ranks:
             self._selector.close()
             for handle in handles:
                 if kill:
-                    handle.process.signal(signal.SIGKILL)
+                    handle.signal(signal.SIGKILL)
                 messages.hang_up(handle.connection)
             if kill or wait:
-                # One that has not begun never will: its server finds that nobody waits for it.
-                running = [m for m in handles if m.process.poll() is None and m.process.pid is not None]
+                # One that has not begun never will: its server finds that it is released.
+                running = [handle for handle in handles if handle.poll() is None and handle.pid is not None]
                 for handle in _still_running(running):
-                    handle.process.signal(signal.SIGKILL)
+                    handle.signal(signal.SIGKILL)
                 _still_running(running)
             for handle in handles:
                 handle.close()
@@ -272,15 +281,23 @@ class Ranks:
 def _still_running(handles: list[RankHandle]) -> list[RankHandle]:
     """Return those that have not ended by themselves within ``EXIT_S``."""
     end = time.monotonic() + EXIT_S
-    return [handle for handle in handles if handle.process.poll(max(0.0, end - time.monotonic())) is None]
+    return [handle for handle in handles if handle.poll(max(0.0, end - time.monotonic())) is None]
 
 
 def _where(handle: RankHandle, not_yet: str) -> str:
     """Return where a rank is when the time is up; ``not_yet`` if it has not started."""
     if handle.answer is not None:
         return "finished"
-    if handle.process.pid is None:
+    if handle.pid is None:
         return not_yet
-    if servers.is_stopped(handle.process.pid):
+    if _is_stopped(handle.pid):
         return STOPPED
     return handle.stack() or NO_STACK_YET
+
+
+def _is_stopped(pid: int) -> bool:
+    """Return whether a process is held by a signal such as SIGSTOP."""
+    try:
+        return psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+    except psutil.Error:  # it has ended
+        return False

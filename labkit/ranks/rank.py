@@ -11,9 +11,10 @@ import threading
 import time
 import warnings
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from labkit import trace
+from labkit.base.consequence import is_consequence
 from labkit.base.rendezvous import without_name_server
 from labkit.ranks import messages, pickling
 from labkit.ranks.errors import explain_pickling, format_error, message_of
@@ -21,30 +22,14 @@ from labkit.ranks.messages import Done, Failed, Message, encode
 from labkit.ranks.rank_config import RankConfig
 from labkit.ranks.rank_state import RankWatch
 
-if TYPE_CHECKING:  # it loads torch
-    from labkit.ranks.collective_count import CollectiveCount
-
 STORE_TIMEOUT_S = 300.0
 AFTER_NOTEBOOK_S = 15.0  # more than the notebook takes to end ranks once their time is up
 BARRIER_CHOOSES = r"barrier\(\): using the device under current context"  # on NCCL alone: it is the rank's own
-LONGEST_S = 1e8  # years, which torch can still count in nanoseconds
+MAX_TIMEOUT_S = 1e8  # years, which torch can still count in nanoseconds
 _libc = ctypes.CDLL(None)
 
 
-class NoConnection(Exception):
-    """This rank cannot reach the notebook any more."""
-
-
-def _identity(connection: socket.socket) -> tuple[int, int] | None:
-    """Return what tells a connection from another file with its number; None if it is closed."""
-    try:
-        status = os.fstat(connection.fileno())
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
-def _say(text: str) -> None:
+def _print_below(text: str) -> None:
     """Print a text below what the function has printed, if its stderr still takes one."""
     with contextlib.suppress(OSError):
         os.write(2, f"{text}\n".encode(errors="backslashreplace"))
@@ -64,25 +49,18 @@ class Rank:
     def __init__(self, connection: socket.socket, config: RankConfig, listener: int):
         self.connection, self.config, self.listener = connection, config, listener
         self.store: Any = None
-        self._pid, self._socket = os.getpid(), _identity(connection)
+        self._pid = os.getpid()
         self._sending = threading.Lock()
         self._groups = 0
         self._watch = RankWatch(self.send)
-        self._collectives: CollectiveCount | None = None
 
     def send(self, message: Message) -> None:
-        """Send a message to the notebook, from any thread.
-
-        The value of a Done follows it without a copy. NoConnection if the connection's descriptor
-        is another file by now.
-        """
+        """Send a message to the notebook, from any thread. A Done's value is not copied."""
         value: bytes | bytearray = b""
         if isinstance(message, Done):
             value, message = message.value, message._replace(value=b"")
         data = encode(message)
         with self._sending:
-            if _identity(self.connection) != self._socket:
-                raise NoConnection
             messages.send(self.connection, data, value)
 
     def serve(self) -> None:
@@ -113,13 +91,8 @@ class Rank:
             self._end_a_forked_copy(error)
             recorder.discard()
             explain_pickling(error)
-            failed = Failed(caught_ns, type(error).__name__, message_of(error), format_error(error))
-            try:
-                self._reply(failed)
-            except NoConnection:
-                if not isinstance(error, NoConnection):
-                    _say(failed.traceback)
-                raise
+            what = type(error).__name__, message_of(error), format_error(error)
+            self._reply(Failed(caught_ns, *what, is_consequence(error)))
 
     def _reply(self, message: Message) -> None:
         _flush()
@@ -138,8 +111,8 @@ class Rank:
         else:
             status = int(error is not None)
             if error is not None:
-                _say(format_error(error))
-            _say(
+                _print_below(format_error(error))
+            _print_below(
                 f"labkit: process {os.getpid()}, forked by the function (os.fork), left the function as its rank does. It was "
                 "ended here, and its result is left out: the rank alone answers. Let such a process end by os._exit(0)"
             )
@@ -160,7 +133,7 @@ class Rank:
         import torch
         import torch.distributed as dist
 
-        from labkit.ranks.collective_count import CollectiveCount
+        from labkit.ranks.work_log import WORK_LOG
 
         config = self.config
         if self.store is None:
@@ -175,6 +148,9 @@ class Rank:
                 warnings.filterwarnings("ignore", "Attempting to run cuBLAS")
             else:  # torch looks for GPUs in the first backward pass, and says what is wrong with them
                 warnings.filterwarnings("ignore", "CUDA initialization")
+            self._watch.log = WORK_LOG
+            if config.link is None:  # an emulated one has a class of its own, over torch's
+                WORK_LOG.watch(dist.ProcessGroup)
             self.store = self._meet()
         dist.set_debug_level_from_env()  # torch has been imported before, in another environment
         if config.init and not dist.is_initialized():
@@ -188,8 +164,7 @@ class Rank:
                 world_size=config.world_size,
             )
             self._wait_for_all(store)
-            self._collectives = self._collectives or CollectiveCount(dist.GroupMember.WORLD)
-            self._watch.messages.watch(type(dist.GroupMember.WORLD))
+            WORK_LOG.begin(type(dist.GroupMember.WORLD))
 
     def _meet(self) -> Any:
         """Return the store through which the ranks meet; rank 0 serves it, on loopback only.
@@ -230,7 +205,7 @@ class Rank:
         """
         if self.config.backend != "nccl":
             return None
-        return timedelta(seconds=min(self.config.timeout_s, LONGEST_S) + AFTER_NOTEBOOK_S)
+        return timedelta(seconds=min(self.config.timeout_s, MAX_TIMEOUT_S) + AFTER_NOTEBOOK_S)
 
     def _group_state(self) -> tuple[int, ...] | None:
         """Return how many collectives the process group has begun; None if it is gone.
@@ -239,21 +214,21 @@ class Rank:
         """
         import torch.distributed as dist
 
-        if self._collectives is None:
+        if self._watch.log is None or self._groups == 0:
             return ()
-        return self._collectives() if dist.is_initialized() else None
+        return self._watch.log.n_collectives() if dist.is_initialized() else None
 
 
 current: Rank | None = None  # set in a rank, None everywhere else
 
 
-def serve(connection: socket.socket, listener: int) -> None:
-    """Be the rank that the notebook says, until it closes the connection.
+def serve(pickled_config: bytes | bytearray, connection: socket.socket, listener: int) -> None:
+    """Be the rank of a config until the notebook closes the connection.
 
     ``listener`` is rank 0's to keep.
     """
     global current
-    config = pickling.loads(messages.receive(connection)[0])
+    config: RankConfig = pickling.loads(pickled_config)
     if config.rank != 0:
         os.close(listener)  # rank 0 alone hosts the store
     current = Rank(connection, config, listener)

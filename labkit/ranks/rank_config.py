@@ -1,4 +1,4 @@
-"""What the notebook tells a rank: where it stands, and what it takes over for each call."""
+"""Tell a rank where it stands, and what it takes over from the notebook for each call."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RankConfig(NamedTuple):
             "LOCAL_WORLD_SIZE": world_size,
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(self.master_port),
-            # As under torchrun: the store at MASTER_PORT is there already, nobody has to open one.
+            # As under torchrun: the store at MASTER_PORT is there already, no rank has to open one.
             "TORCHELASTIC_USE_AGENT_STORE": "True",
             "OMP_NUM_THREADS": str(self.threads),
             **self.variables,

@@ -4,43 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
+import signal
 import socket
 import tempfile
-from collections import deque
 from typing import IO, NamedTuple
 
 from labkit.ranks import messages
 from labkit.ranks.errors import RankError, readable_stacks
-from labkit.ranks.messages import Done, Failed, NoMessage, Progress, RankState
-from labkit.ranks.servers import Server
-
-MOST_CHUNKS = 64  # of 64 KiB: so much of one rank's output is read before the others have a turn
-LONGEST_LINE = 1 << 26  # bytes; what is longer goes on in another line
-LAST_LINES = 12  # so many of what a rank printed are part of the error if it dies,
-LAST_CHARACTERS = 2_000  # and so much of each
-
-# torch 2.9's gloo prints this for every process group.
-_GLOO_CONNECTS = rb"\[Gloo\] Rank \d+ is connected to \d+ peer ranks\..*"
-# NCCL makes a communicator for each pair of ranks that send to each other, as a pipeline wants. And
-# if nobody has told it a barrier's GPU, it takes the one that launch gave the rank.
-_NCCL_CHOOSES = (
-    rb".*\[W.* ProcessGroupNCCL\.cpp:\d+\] .*"
-    rb"(An unbatched P2P op \(send/recv\) .* In lazy initialization mode, .*|Guessing device ID based on global rank\..*)"
-)
-_CHATTER = re.compile(rb"|".join([_GLOO_CONNECTS, _NCCL_CHOOSES]))
-# torch prints this on every rank that another one has left alone: 25 lines that hide the reason.
-_CPP_STACK = re.compile(rb"frame #\d+: .* \(0x[0-9a-f]+ in .*\)|<omitting python frames>")
-
-
-def _is_chatter(line: bytes) -> bool:
-    wants_stacks = os.environ.get("TORCH_SHOW_CPP_STACKTRACES") == "1"
-    return bool(_CHATTER.fullmatch(line) or (not wants_stacks and _CPP_STACK.fullmatch(line)))
-
-
-def _unnamed_file() -> IO[bytes]:
-    """Return a file without a name: on Linux in memory, so that no folder need be writable."""
-    return os.fdopen(os.memfd_create("labkit"), "w+b") if hasattr(os, "memfd_create") else tempfile.TemporaryFile()
+from labkit.ranks.fork_server import STATUS
+from labkit.ranks.messages import Done, Failed, NotPlain, Progress, RankState
+from labkit.ranks.rank_output import RankOutput
+from labkit.ranks.server_handle import ServerHandle
 
 
 class Died(NamedTuple):
@@ -53,36 +27,86 @@ class Died(NamedTuple):
 
 
 class RankHandle:
-    """One rank as the notebook sees it: its process, its connection, its output, its answer."""
+    """A rank that was asked for, and perhaps has not begun.
 
-    def __init__(self, rank: int, listener: int, server: Server):
+    ``control`` is the socket to its server, ``connection`` the one to the rank itself; a selector
+    may wait for both, and for ``output``. ``pid`` is None until it has begun. ``exit_status`` is
+    None until it has ended, or its server has ended before it began. ``refused`` says why the
+    system made no process for it.
+    """
+
+    def __init__(self, rank: int, listener: int, server: ServerHandle):
         self.rank = rank
-        self.connection, theirs = socket.socketpair()
-        self.output, output_write = os.pipe()
-        self.stacks = _unnamed_file()
-        os.set_blocking(self.output, False)
-        self.partial_line = b""
-        self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
-        self.output_closed = False
+        self.pid: int | None = None
+        self.exit_status: int | None = None
+        self.refused: OSError | None = None
         self.answer: Done | Failed | Died | None = None
-        self.gone: Died | None = None
-        self.calls = 0
         self.state: RankState | None = None  # the last that it has said of itself in this call
-        self._is_cut_off = False  # in the midst of a message, so that what comes next is none
+        self.calls = 0
+        self.connection, ranks_end = socket.socketpair()
+        output, output_end = os.pipe()
+        self.output, self.stacks = RankOutput(output), _unnamed_file()
         try:
-            self.process = server.start([theirs.fileno(), output_write, self.stacks.fileno(), listener])
+            self.control = server.start_rank([ranks_end.fileno(), output_end, self.stacks.fileno(), listener])
         except BaseException:
             self._close_pipes()
             raise
         finally:
-            theirs.close()
-            os.close(output_write)
+            ranks_end.close()
+            os.close(output_end)
+
+    # --- its process ------------------------------------------------------------------------------
+
+    @property
+    def never_started(self) -> bool:
+        """Whether its server has ended before it could start the rank."""
+        return self.exit_status is not None and self.pid is None and self.refused is None
+
+    def poll(self, timeout_s: float = 0.0) -> int | None:
+        """Return the exit status, or None while it runs. Waits at most ``timeout_s`` for it."""
+        self.control.settimeout(timeout_s)
+        while self.exit_status is None:
+            try:
+                report = self.control.recv(STATUS.size)
+            except (BlockingIOError, TimeoutError):
+                return None
+            except ConnectionResetError:
+                report = b""
+            self._note(STATUS.unpack(report)[0] if report else None)
+        return self.exit_status
+
+    def _note(self, report: int | None) -> None:
+        """Take what the server reports; None: it has ended, and the rank with it."""
+        if report is None:
+            self.exit_status = -signal.SIGKILL
+            if self.pid is not None:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self.pid, signal.SIGKILL)  # what the rank has left in its session
+        elif self.pid is not None:
+            self.exit_status = report
+        elif report > 0:
+            self.pid = report
+        else:
+            self.exit_status, self.refused = 0, OSError(-report, os.strerror(-report))
+
+    def signal(self, number: int) -> None:
+        """Send the rank a signal, through its server, which knows whether it is still there."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.control.send(bytes([number]))
+
+    def stack(self) -> str:
+        """Return the stack that faulthandler has written, at a crash or when the time was up."""
+        self.stacks.seek(0)
+        return readable_stacks(self.stacks.read().decode("utf-8", "replace"))
+
+    # --- its calls and answers --------------------------------------------------------------------
 
     def begin(self, caller: bytes, call: bytes, deadline: float) -> None:
         """Send a call, or as much of it as the rank takes until ``deadline`` (time.monotonic)."""
-        self.answer, self.state = self.gone, None
+        self.answer = Died(self.exit_status) if self.exit_status is not None else None
+        self.state = None
         self.calls += 1
-        self.last_lines.clear()
+        self.output.last_lines.clear()
         self.send(caller, call, deadline)
 
     def send(self, message: bytes, payload: bytes, deadline: float) -> None:
@@ -95,80 +119,42 @@ class RankHandle:
         """Take the message that has come: return progress, keep an answer.
 
         EOFError if there is nothing more to hear: the rank has closed its end, or the rest of a
-        message has not come by ``deadline``. RankError if it sends what is no message.
+        message has not come by ``deadline``. RankError if it sends anything but a message.
         """
-        if self._is_cut_off:
-            raise EOFError
         try:
             received, value = messages.receive(self.connection, deadline)
             message = messages.decode(received)
         except TimeoutError:
-            self._is_cut_off = True
             raise EOFError from None
-        except NoMessage as error:
-            raise RankError(
-                self.rank,
-                "NoMessage",
-                f"wrote {error} into its connection to the notebook, which is for the lab's messages: the code in this rank "
-                "has written to a file descriptor that is not its own",
-            ) from None
+        except NotPlain:
+            raise RankError(self.rank, "no answer", "ended without an answer: it sent something else") from None
         if isinstance(message, Progress):
             return message
         if isinstance(message, RankState):
-            with contextlib.suppress(TypeError):  # made up by the code in this rank
-                self.state = message.whole() if message.calls == self.calls else None
-            return None
-        self.answer = message._replace(value=value) if isinstance(message, Done) else message
+            self.state = message if message.calls == self.calls else None
+        else:
+            self.answer = message._replace(value=value) if isinstance(message, Done) else message
         return None
 
-    def has_gone(self, status: int) -> None:
-        """Note that its process has ended, perhaps before it answered."""
-        self.gone = Died(status)
+    def note_end(self) -> None:
+        """Take the last that it has sent; unless that is an answer, it has died."""
+        assert self.exit_status is not None
         with contextlib.suppress(EOFError):
             while self.answer is None:
                 self.receive(deadline=0.0)  # its answer may have been on its way
-        self.answer = self.answer or self.gone
-
-    def read_output(self) -> tuple[list[str], bool]:
-        """Return the lines printed since the last call, and whether there is more.
-
-        An unfinished line is kept for later.
-        """
-        data, more = [self.partial_line], True
-        while more and len(data) <= MOST_CHUNKS:
-            try:
-                chunk = os.read(self.output, 1 << 16)
-            except BlockingIOError:
-                more = False
-            else:
-                data.append(chunk)
-                more, self.output_closed = bool(chunk), not chunk
-        *lines, self.partial_line = b"".join(data).split(b"\n")
-        if len(self.partial_line) > LONGEST_LINE:
-            lines, self.partial_line = [*lines, self.partial_line], b""
-        return self._readable(lines), more
-
-    def read_unfinished_line(self) -> list[str]:
-        """Return the line that will not be finished any more, if there is one."""
-        line, self.partial_line = self.partial_line, b""
-        return self._readable([line] if line else [])
-
-    def _readable(self, lines: list[bytes]) -> list[str]:
-        texts = [line.decode("utf-8", "replace") for line in lines if not _is_chatter(line)]
-        self.last_lines.extend(text[-LAST_CHARACTERS:] for text in texts)
-        return texts
-
-    def stack(self) -> str:
-        """Return the stack that faulthandler has written, at a crash or when the time was up."""
-        self.stacks.seek(0)
-        return readable_stacks(self.stacks.read().decode("utf-8", "replace"))
+        self.answer = self.answer or Died(self.exit_status)
 
     def close(self) -> None:
-        """Let go of the rank, and of everything that connects the notebook to it."""
-        self.process.close()
+        """Release the rank: its server ends it, with all that it has started."""
+        messages.hang_up(self.control)
         self._close_pipes()
 
     def _close_pipes(self) -> None:
         messages.hang_up(self.connection)
-        os.close(self.output)
+        self.output.close()
         self.stacks.close()
+
+
+def _unnamed_file() -> IO[bytes]:
+    """Return a file without a name: on Linux in memory, so that no folder need be writable."""
+    return os.fdopen(os.memfd_create("labkit"), "w+b") if hasattr(os, "memfd_create") else tempfile.TemporaryFile()

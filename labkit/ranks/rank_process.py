@@ -1,4 +1,4 @@
-"""Becoming a rank: a session, signals, where prints and stacks go, an end with its server."""
+"""Turn a process into a rank whose life is tied to its server: session, signals, output, stacks."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ import socket
 import sys
 
 from labkit.ranks import rank
-from labkit.ranks.errors import NO_CONNECTION
 from labkit.ranks.fork_server import adopt_orphans
 
 STACKS_SIGNAL = signal.SIGUSR1  # which a server blocks, and a rank lets through once it is ready for it
 
 
-def run(connection: int, output: int, stacks: int, listener: int) -> int:
-    """Be a rank until the notebook closes the connection.
+def run(config: bytes | bytearray, connection: socket.socket, output: int, stacks: int, listener: int) -> int:
+    """Be the rank of a pickled RankConfig until the notebook closes the connection.
 
-    The arguments are file descriptors. Return an exit status.
+    ``output``, ``stacks`` and ``listener`` are file descriptors. Return an exit status.
     """
     with contextlib.suppress(PermissionError):  # leads a session already
         os.setsid()  # an interrupt of the notebook's process group must not reach the ranks
@@ -36,12 +35,8 @@ def run(connection: int, output: int, stacks: int, listener: int) -> int:
     faulthandler.enable(stacks)
     faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [STACKS_SIGNAL])
-    try:
-        rank.serve(socket.socket(fileno=connection), listener)
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        pass
-    except rank.NoConnection:
-        return NO_CONNECTION
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        rank.serve(config, connection, listener)
     atexit._run_exitfuncs()
     return 0
 
@@ -56,7 +51,7 @@ def _die_with_parent() -> None:
 def _die_before_the_notebook() -> None:
     """Have Linux end this process, not the notebook, where memory runs out."""
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
-        score.write("1000")  # the most there is
+        score.write("1000")  # the maximum
 
 
 def _keep_freed_memory() -> None:
@@ -67,7 +62,7 @@ def _keep_freed_memory() -> None:
     """
     if hasattr(_libc, "mallopt"):  # glibc
         mmap_threshold, trim_threshold = -3, -1  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
-        _libc.mallopt(mmap_threshold, 32 << 20)  # the most that glibc takes
+        _libc.mallopt(mmap_threshold, 32 << 20)  # glibc's maximum
         _libc.mallopt(trim_threshold, 64 << 20)  # twice that is its own choice
 
 

@@ -29,7 +29,7 @@ def explain_step(predicted: pd.DataFrame, measured: pd.DataFrame, steps: Iterabl
     compute        a span of the lane compute is open, such as forward, backward and optimizer
     communication  a collective is on its way that the last rank has joined, and nobody computes
     waiting        one is on its way that another rank has not joined yet, and nobody computes
-    host           none of these, between two spans: Python, threads that wake up
+    host           none of these: between two spans
     =============  =================================================================================
 
     So communication that hides behind compute is in no part of its own. The k-th collective of a

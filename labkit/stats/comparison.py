@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from labkit.base.measurement_html import Lines
 
-LEAST_REPEATS = 6  # with fewer, not even the interval from the least to the greatest is sure enough
+MIN_REPEATS = 6  # with fewer, not even the interval from the least to the greatest is sure enough
 _SURE = 0.95
 
 
@@ -56,14 +56,14 @@ def interval(values: Iterable[float]) -> Interval:
     must not depend on each other. The interval need not be symmetric (Conover, Practical
     Nonparametric Statistics, section 3.2; Le Boudec, Performance Evaluation, section 2.2).
 
-    Raises ValueError for fewer than six values, or one that is no finite number.
+    Raises ValueError for fewer than six values, or one that is not a finite number.
     """
     ordered = sorted(float(value) for value in values)
     n = len(ordered)
-    if n < LEAST_REPEATS:
-        raise ValueError(f"interval: got {n} values, expected at least {LEAST_REPEATS}: repeat the measurement")
+    if n < MIN_REPEATS:
+        raise ValueError(f"interval: got {n} values, expected at least {MIN_REPEATS}: repeat the measurement")
     if not all(math.isfinite(value) for value in ordered):
-        raise ValueError("interval: a value is no finite number: leave out what was not measured")
+        raise ValueError("interval: a value is not a finite number: leave out what was not measured")
     k = max(k for k in range(1, n // 2 + 1) if 1 - 2 * _at_most(k - 1, n) >= _SURE)
     return Interval(statistics.median(ordered), ordered[k - 1], ordered[n - k])
 

@@ -4,7 +4,7 @@ spans     time a block of code, and record such spans
 gpu_time  read a GPU's events on the CPU's clock; wait for GPUs, and for all ranks and theirs
 table     the event table, and the timings of its spans
 chrome    the table as a file for Perfetto
-traffic   bytes that this process's sockets moved
+traffic   bytes that this process's sockets sent
 
 The simulator (what *should* happen) makes rows of the same table, so everything that reads or draws
 one reads the other.

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import torch
 
 _clock = time.perf_counter_ns
-_MOST_DRIFT = 1e-3  # seconds a second: clocks differ by less, so more is how late the CPU heard of an event
+_MAX_DRIFT = 1e-3  # seconds a second: clocks differ by less, so more is how late the CPU heard of an event
 
 # --- waiting --------------------------------------------------------------------------------------
 
@@ -86,7 +86,7 @@ class GpuClock:
         self._ticks.append((event, _clock()))
         (first, first_ns), (last, last_ns) = self._ticks[0], self._ticks[-1]
         if passed_ns := first.elapsed_time(last) * 1e6:  # 0 at the first tick
-            self._rate = min(max((last_ns - first_ns) / passed_ns, 1 - _MOST_DRIFT), 1 + _MOST_DRIFT)
+            self._rate = min(max((last_ns - first_ns) / passed_ns, 1 - _MAX_DRIFT), 1 + _MAX_DRIFT)
 
     def read(self, event: Any) -> int:
         """Return when ``event`` was, in nanoseconds of time.perf_counter_ns."""

@@ -67,15 +67,19 @@ class span:  # noqa: N801  (a context manager that reads as a verb)
         self._labels = (name, step, stage, micro_batch, bucket, bytes)
 
     def __enter__(self) -> span:
-        if _recorders:
-            self._start = _clock() if _gpu is None or self._lane == "host" else self._mark(_gpu)
-        return self
+        return self.begin()
 
     def __exit__(self, *_: object) -> None:
         self.end()
 
+    def begin(self) -> span:
+        """Begin, and return the span, where the work ends elsewhere: in a thread that waits."""
+        if _recorders:
+            self._start = _clock() if _gpu is None or self._lane == "host" else self._mark(_gpu)
+        return self
+
     def end(self) -> None:
-        """End what ``__enter__`` began, where the work ends elsewhere: in a thread that waits."""
+        """End what :meth:`begin` began."""
         if _recorders and not _paused and hasattr(self, "_start"):
             end = _clock() if isinstance(self._start, int) else gpu_time.mark(self._start.device)
             row = (self._lane, *self._labels, self._start, end)

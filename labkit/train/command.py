@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import os
 import sys
@@ -11,11 +12,13 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import torch.distributed as dist
+
 from labkit.base import machine
 from labkit.base.rendezvous import MeetingError, resolve
 from labkit.launch import BACKENDS, RankError, launch
 from labkit.todo import missing
-from labkit.train import metrics
+from labkit.train import metrics, trainer
 from labkit.train.glue_task import GlueFlags, glue, load_glue
 from labkit.train.options import check_options, check_output, option
 from labkit.train.rank_start import ByHand, joined, process, read_on_rank_0, recorded_on_all, under_torchrun
@@ -78,7 +81,12 @@ class StartFlags:
                 raise ValueError(f"{name} is {seconds}, expected at most {MAX_S:,.0f} seconds")
 
     def size(self, default: int) -> int:
-        """Return the world size. Raises ValueError where torchrun and the flags disagree."""
+        """Return the world size, that of a group which is up already if this process is in one.
+
+        Raises ValueError where torchrun and the flags disagree.
+        """
+        if dist.is_initialized():
+            return trainer.world().size
         if not under_torchrun():
             return self.world_size or default
         if self.local_rank is not None:
@@ -90,7 +98,7 @@ class StartFlags:
 
     def by_hand(self, world_size: int) -> ByHand | None:
         """Return what a process started by hand is told. Raises ValueError for no such rank."""
-        if self.local_rank is None:
+        if self.local_rank is None or dist.is_initialized():
             return None
         if self.local_rank >= world_size:
             raise ValueError(f"the rank is {self.local_rank}, expected 0 to {world_size - 1}: one for each process")
@@ -99,7 +107,10 @@ class StartFlags:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Train by command line: own processes, or this process as one rank of those started."""
+    """Train by command line: own processes, or this process as one rank of those started.
+
+    In a process group that is up already, this process trains in it.
+    """
     parser, name, flags = _parser_of(sys.argv[1:] if argv is None else argv)
     try:
         _run(TASKS[name], parser, flags)
@@ -151,27 +162,62 @@ def _parse(parser: Any, flags: list[str]) -> tuple[Any, StartFlags]:
         return parser.error(str(error))
 
 
-def _run(task: Task, parser: Any, flags: list[str]) -> None:
-    """Train as the flags say: start ranks, or be the one that this process is."""
+def check_flags(argv: Sequence[str]) -> None:
+    """End this process with status 2 and the reason unless ``main(argv)`` can start."""
+    parser, name, flags = _parser_of(argv)
+    _plan(TASKS[name], parser, flags)
+
+
+class Plan(NamedTuple):
+    """What a command line says: the task's config, and how this process and the ranks start."""
+
+    config: Any
+    start: StartFlags
+    world_size: int
+    by_hand: ByHand | None
+
+    @property
+    def is_rank(self) -> bool:
+        """Whether this process is one of the ranks: by hand, by torchrun, or of a group."""
+        return self.by_hand is not None or under_torchrun() or dist.is_initialized()
+
+    @property
+    def rank(self) -> int:
+        """This process's rank; 0 also where it starts all of them."""
+        if self.by_hand:
+            return self.by_hand.rank
+        return int(os.environ["RANK"]) if self.is_rank and not dist.is_initialized() else trainer.world().rank
+
+
+def _plan(task: Task, parser: Any, flags: list[str]) -> Plan:
+    """Return what the flags say. Flags that cannot be exit."""
     config, start = _parse(parser, flags)
-    torchrun = under_torchrun()
     try:
         world_size = start.size(config.default_world_size)
-        by_hand = start.by_hand(world_size)
+        plan = Plan(config, start, world_size, start.by_hand(world_size))
         config.check_world(world_size)
-        rank = by_hand.rank if by_hand else int(os.environ["RANK"]) if torchrun else 0
-        if rank == 0 and (folder := config.output_dir or os.path.dirname(task.folder)):
+        if plan.rank == 0 and (folder := config.output_dir or os.path.dirname(task.folder)):
             check_output(folder)
-        data = task.load(config) if rank == 0 else None  # before ranks meet: bad data stop it at once
+        return plan
+    except BAD_INPUT as error:
+        return parser.error(str(error))
+
+
+def _run(task: Task, parser: Any, flags: list[str]) -> None:
+    """Train as the flags say: start ranks, or be the one that this process is."""
+    plan = _plan(task, parser, flags)
+    config, start = plan.config, plan.start
+    try:
+        data = task.load(config) if plan.rank == 0 else None  # before ranks meet: bad data stop it at once
     except BAD_INPUT as error:
         parser.error(str(error))
-    for each in config.tasks(world_size):
+    for each in config.tasks(plan.world_size):
         if todo := missing(each):
             raise SystemExit(f"{todo}: this training needs it; fill it in first")
-    if by_hand or torchrun:
-        _be_a_rank(task, config, data, start, by_hand)
+    if plan.is_rank:
+        _be_a_rank(task, plan, data)
         return
-    options: dict[str, Any] = {"world_size": world_size, "backend": start.backend, "timeout_s": start.time_limit_s}
+    options: dict[str, Any] = {"world_size": plan.world_size, "backend": start.backend, "timeout_s": start.time_limit_s}
     try:
         run = launch(task.train, config, data, **options)
     except BAD_INPUT as error:  # a plan that cannot be: no rank has started
@@ -179,12 +225,14 @@ def _run(task: Task, parser: Any, flags: list[str]) -> None:
     _finish(task, config, run.values, run.events)
 
 
-def _be_a_rank(task: Task, config: Any, data: Any, start: StartFlags, by_hand: ByHand | None) -> None:
+def _be_a_rank(task: Task, plan: Plan, data: Any) -> None:
     """Train as one rank on the data that rank 0 has read; rank 0 reports what all ranks found."""
+    config, start, by_hand = plan.config, plan.start, plan.by_hand
     if by_hand:
         print(f"rank {by_hand.rank} of {by_hand.world_size}, {process()}: waiting until all are there", flush=True)
     options = task.in_terminal if by_hand else {}
-    with joined(by_hand, start.backend, start.timeout_s):
+    group = contextlib.nullcontext() if dist.is_initialized() else joined(by_hand, start.backend, start.timeout_s)
+    with group:
         data = read_on_rank_0(lambda: data)
         everything = recorded_on_all(lambda: task.train(config, data, **options))
     if everything:

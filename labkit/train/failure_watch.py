@@ -16,6 +16,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from labkit.base.consequence import is_consequence
+
 POLL_S = 0.2
 SILENT_S = 2.0  # after which a rank is gone that has given no sign of life
 BY_ITSELF_S = 4.0  # for which a rank may end by itself once another one has failed
@@ -38,12 +40,20 @@ class FailureWatch:
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
-    def tell(self, failure: str) -> None:
-        """Tell the others of a failure; the first of all ranks counts."""
+    def tell(self, error: BaseException, lost: str = "") -> str:
+        """Tell the others why this rank ends, and let it end unwatched. Return what they read.
+
+        It is ``lost``, how a rank ended for which this one waited, or else this rank's ``error``.
+        The first of all ranks counts. A consequence of another rank's error is not told: that rank
+        tells its own.
+        """
         self._stopped.set()
-        with contextlib.suppress(RuntimeError):
-            if not is_gone(self._line):
-                self._store.compare_set("failure", "", failure)
+        failure = lost or f"rank {self._rank} failed: {_first_line(error)}"
+        if not is_consequence(error):
+            with contextlib.suppress(RuntimeError):
+                if not is_gone(self._line):
+                    self._store.compare_set("failure", "", failure)
+        return failure
 
     def failure(self) -> str:
         """Return which rank has failed, and how; "" if none has told."""
@@ -96,6 +106,10 @@ class FailureWatch:
         if not (self._has_read or is_gone(self._line)):
             self._has_read = True
             self._store.add("readers", 1)
+
+
+def _first_line(error: BaseException) -> str:
+    return traceback.format_exception_only(error)[-1].strip().partition("\n")[0]
 
 
 def is_gone(line: socket.socket) -> bool:

@@ -37,7 +37,7 @@ class TrainingResult:
     - ``bleu`` and ``samples``: of the test sentences, the same on every rank. A sample is a
       ``source``, a ``reference`` and a ``translation``.
     - ``gradients``: of the first batch, if they were asked for: ``local`` (before averaging) and
-      ``averaged``, a list of tensors each.
+      ``averaged``, tensors by parameter name.
     - ``fingerprints``: of all parameters, before and after.
     """
 
@@ -56,7 +56,7 @@ class TrainingResult:
     accuracy: list[float] = field(default_factory=list)
     bleu: float | None = None
     samples: list[dict[str, str]] = field(default_factory=list)
-    gradients: dict[str, list[torch.Tensor]] | None = field(default=None, repr=False)
+    gradients: dict[str, dict[str, torch.Tensor]] | None = field(default=None, repr=False)
     fingerprints: tuple[str, str] | None = None
 
 
@@ -155,8 +155,8 @@ def save(results: Sequence[TrainingResult], events: pd.DataFrame, folder: str | 
     """Write ``merged.json``, ``steps.csv``, ``events.csv`` and gradients, where there are any.
 
     ``merged.json`` is :func:`merge`, and the command that this process was started with.
-    ``model0_gradients.pth`` is a list of tensors, rank 0's gradients after averaging, in the order
-    of the model's parameters; ``model0_local_gradients.pth`` those before. Gives the merged result.
+    ``model0_gradients.pth`` has rank 0's gradients after averaging, tensors by parameter name;
+    ``model0_local_gradients.pth`` those before. Gives the merged result.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

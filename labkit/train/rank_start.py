@@ -29,6 +29,7 @@ import torch.distributed as dist
 
 from labkit import trace
 from labkit.base import machine
+from labkit.base.consequence import as_consequence
 from labkit.base.rendezvous import (
     LOOPBACK_INTERFACE,
     MeetingError,
@@ -42,7 +43,6 @@ from labkit.base.rendezvous import (
 )
 from labkit.base.texts import listed
 from labkit.parallel.devices import gpu_mask
-from labkit.parallel.stage_assignment import HEAD_START_S
 from labkit.train import trainer
 from labkit.train.failure_watch import FailureWatch, end_after, is_gone
 
@@ -128,8 +128,7 @@ def joined(by_hand: ByHand | None = None, backend: str = "auto", timeout_s: floa
         except BaseException as error:
             lost = _lost(error, watch)
             shown = MeetingError(f"{lost}, while this one waited for it: its terminal says why") if lost else error
-            failure = lost or f"rank {how.rank} failed: {_first_line(error)}"
-            watch.tell(failure)
+            failure = watch.tell(error, lost)
             if backend == "nccl":  # whose own watchdog may end the process before Python shows the error
                 print(failure, file=sys.stderr, flush=True)
             _clear_frames(error)
@@ -285,10 +284,6 @@ def _lost(error: BaseException, watch: FailureWatch) -> str:
     return watch.failure() or f"rank {listed(watch.gone()) or 'unknown'} ended"
 
 
-def _first_line(error: BaseException) -> str:
-    return traceback.format_exception_only(error)[-1].strip().partition("\n")[0]
-
-
 def _end_of_group(backend: str) -> Callable[[], None]:
     """Return what ends a group after an error: on NCCL, whose end waits for its kernels, abort."""
     abort = getattr(dist.distributed_c10d, "_abort_process_group", None)
@@ -380,8 +375,8 @@ def read_on_rank_0(read: Callable[[], T]) -> T:
         raise mistake
     (sent,) = message
     if sent.failure:
-        time.sleep(HEAD_START_S)
-        raise RuntimeError(f"rank 0 could not read the data, so no rank can train: {sent.failure}")
+        text = f"rank 0 could not read the data, so no rank can train: {sent.failure}"
+        raise as_consequence(RuntimeError(text))
     return data if rank == 0 else pickle.loads(sent.data)
 
 

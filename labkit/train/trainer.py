@@ -217,7 +217,7 @@ class Trainer:
         self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, share_of_rate)
         self.step = 0
         self.record: list[Step] = []
-        self.kept_gradients: dict[str, list[torch.Tensor]] | None = {} if keep_gradients else None
+        self.kept_gradients: dict[str, dict[str, torch.Tensor]] | None = {} if keep_gradients else None
 
     def gradients(self, batch: Any | None, targets: int) -> torch.Tensor:
         """Compute the gradient of the whole batch's mean loss per target.
@@ -266,9 +266,8 @@ class Trainer:
 
     def _keep(self, name: str) -> None:
         if self.kept_gradients is not None and self.step == 0:
-            self.kept_gradients[name] = [
-                p.grad.detach().cpu().clone() for p in self.module.parameters() if p.grad is not None
-            ]
+            parameters = self.module.named_parameters()
+            self.kept_gradients[name] = {n: p.grad.detach().cpu().clone() for n, p in parameters if p.grad is not None}
 
     def train_step(self, batch: Any | None, targets: int) -> torch.Tensor:
         """Do one step of all ranks. Return the local loss, summed over targets."""

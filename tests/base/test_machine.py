@@ -1,6 +1,7 @@
 """What a container grants, read from control groups as the kernel writes them."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,19 +17,46 @@ def test_cores_are_those_in_sight_or_the_quota_if_that_is_less(monkeypatch, in_s
     assert plan.decide(2, "gloo", 1.0, None, None, False, True).threads == max(1, cores // 2)
 
 
-def test_limits_are_read_from_the_own_control_group_and_those_above(tmp_path, monkeypatch):
-    limits = ["max 100000", "150000 100000", "400000 100000"]
-    for folder, text in zip(("a/b", "a", "."), limits, strict=True):
-        (tmp_path / "fs" / folder).mkdir(parents=True, exist_ok=True)
-        (tmp_path / "fs" / folder / "cpu.max").write_text(text + "\n")
-    own = tmp_path / "cgroup"
-    own.write_text("1:name=systemd:/x\n0::/a/b\n")
-    assert list(machine._control_files("cpu.max", tmp_path / "fs", own)) == limits
-    assert list(machine._control_files("cpu.max", tmp_path / "fs", tmp_path / "not there")) == []
-    monkeypatch.setattr(machine, "_control_files", lambda _: limits)
-    assert machine.cpu_quota() == 1.5
-    monkeypatch.setattr(machine, "_control_files", lambda _: ["max", "1024"])
-    assert machine.memory_limit() == 1024
+@pytest.fixture
+def control_groups(tmp_path, monkeypatch):
+    """control_groups(name, *texts): the file ``name`` of this process's control group and of those
+    above it has these texts."""
+    (tmp_path / "own").write_text("1:name=systemd:/x\n0::/a/b\n")
+    folders = machine.control_groups(tmp_path / "fs", tmp_path / "own")
+    assert folders == [tmp_path / "fs" / below for below in ("a/b", "a", ".")]
+    monkeypatch.setattr(machine, "control_groups", lambda: folders)
+
+    def write(name: str, *texts: str) -> None:
+        for folder, text in zip(folders, texts, strict=True):
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text + "\n")
+
+    return write
+
+
+def test_limits_are_the_least_of_the_own_control_group_and_those_above(control_groups, tmp_path):
+    assert (machine.cpu_quota(), machine.memory_limit()) == (math.inf, math.inf)  # there are no files
+    control_groups("cpu.max", "max 100000", "150000 100000", "400000 100000")
+    control_groups("memory.max", "max", "2048", "1024")
+    assert (machine.cpu_quota(), machine.memory_limit()) == (1.5, 1024)
+
+
+def test_a_process_in_no_control_group_has_no_limit(tmp_path):
+    assert machine.control_groups(tmp_path, tmp_path / "not there") == []
+
+
+def test_of_a_containers_memory_what_is_used_is_not_free_except_for_cache_that_can_be_dropped(
+    control_groups, monkeypatch
+):
+    gib = 2**30
+    monkeypatch.setattr(machine.psutil, "virtual_memory", lambda: SimpleNamespace(available=64 * gib))
+    control_groups("memory.max", str(4 * gib), "max", "max")
+    control_groups("memory.current", str(39 * gib // 10), str(20 * gib), str(30 * gib))
+    assert machine.free_memory() == 4 * gib - 39 * gib // 10
+    control_groups("memory.stat", f"anon {2 * gib}\ninactive_file {gib}", "", "")
+    assert machine.free_memory() == 5 * gib - 39 * gib // 10
+    control_groups("memory.current", str(6 * gib), "0", "0")  # the limit has been lowered since
+    assert machine.free_memory() == 0
 
 
 # --- GPUs that torch can use ----------------------------------------------------------------------

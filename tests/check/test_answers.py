@@ -32,14 +32,15 @@ TASKS = sorted(file.stem.removeprefix("wrong_").replace("_", ".") for file in Pa
 ANSWERS = {task: importlib.import_module(f"wrong_{task.replace('.', '_')}") for task in TASKS}
 
 
-def edited(task: str, *answer: tuple[str, str] | str) -> str:
-    """Return the student file of ``task`` with each (before, after) carried out in the reference to
-    the task.
+def edited(task: str, *answer: tuple[str, str] | str, source: str = "") -> str:
+    """Return the student file of ``task``, or ``source``, with each (before, after) carried out in
+    the reference to the task.
 
     ``before`` must occur exactly once there. What is no pair is code that comes at the end of the
     file, so it counts.
     """
-    head, *parts = task_file(task).read_text(encoding="utf-8").split(BEGIN.format(task))
+    source = source or task_file(task).read_text(encoding="utf-8")
+    head, *parts = source.split(BEGIN.format(task))
     regions = [part.partition(END) for part in parts]
     for each in answer:
         if not isinstance(each, str):

@@ -21,8 +21,8 @@ def _run_rank(rank, fn, world_size, backend):
     fn(rank, world_size, backend)
     time.sleep(20 * (rank == 2))
 """
-STORE = "store = loopback_store(rank, world_size, master_addr, master_port)"
-GROUP = "store=store, rank=rank, world_size=world_size"
+PLACE = 'os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = master_addr, str(master_port)'
+GROUP = "(backend, rank=rank, world_size=world_size)"
 
 WRONG = {
     claims.a_process_for_each_rank: {
@@ -33,12 +33,7 @@ WRONG = {
         ),
     },
     claims.ranks_form_a_group: {
-        "a group for each rank": ("itself (0, 1", (STORE, ""), (GROUP, "store=dist.HashStore(), rank=0, world_size=1")),
-        "listens on every interface": (
-            "connections from other machines",
-            (STORE, "method = f'tcp://127.0.0.1:{master_port}'"),
-            (GROUP, GROUP.replace("store=store", "init_method=method")),
-        ),
+        "a group for each rank": ("itself (0, 1", (GROUP, "(backend, store=dist.HashStore(), rank=0, world_size=1)")),
     },
     claims.a_failure_ends_all: {
         "hides a failure": ("as if all were well", (END, "    except Exception:\n        pass\n" + END)),
@@ -46,7 +41,7 @@ WRONG = {
             "not say why: let",
             (END, "    except Exception:\n        raise OSError\n" + END),
         ),
-        "waits for one after the other": ("went on to its end all the same", (WAIT, ONE_BY_ONE)),
+        "waits for one after the other": ("rank 0 still ran to its end: wait", (WAIT, ONE_BY_ONE)),
     },
     claims.no_process_is_left: {
         "is not ready for an interrupt": ("keyboard: 1 of 1 were still running", (END, "    finally:\n        pass\n")),
@@ -58,11 +53,8 @@ WRONG = {
         "raises and leaves the others": ("rank 1 fails: 1 of 2 were still running", (WAIT, RAISES_AND_LEAVES)),
     },
     None: {
-        "leaves the store out": (
-            "was given no store=, so it opened one of its own",
-            (GROUP, GROUP.replace("store=store, ", "")),
-        ),
-        "raises in a rank": ("ends first: it raised KeyError: 'MASTER' (labkit/dp", (STORE, "store = {}['MASTER']")),
+        "does not say where to meet": ("environment variable MASTER_ADDR expected, but not set", (PLACE, "")),
+        "raises in a rank": ("ends first: it raised KeyError: 'MASTER' (labkit/dp", (PLACE, "{}['MASTER']")),
         "is rank 0 itself": ("rank 0 ran in", ("arguments = ", "fn(0, world_size, backend)\n    arguments = ")),
         "gives the ranks a function without a name": (
             "Can't pickle local object 'run_processes.<locals>.<lambda>' (labkit/dp.py, line ",
@@ -71,5 +63,24 @@ WRONG = {
     },
 }
 RIGHT = {
-    "ends the others only after an error": [(END, END.replace("finally:", "except BaseException:") + "        raise\n")]
+    "by an address": [
+        (PLACE, "meet_at = f'tcp://127.0.0.1:{master_port}'"),
+        (GROUP, GROUP.replace("(backend", "(backend, meet_at")),
+    ],
+    "by four variables": [
+        (PLACE, f"{PLACE}\n    os.environ['RANK'], os.environ['WORLD_SIZE'] = str(rank), str(world_size)"),
+        (GROUP, "(backend)"),
+    ],
+    "through a store on loopback alone": [
+        (
+            PLACE,
+            "from labkit.base.rendezvous import listen\n"
+            "    at = listen(master_addr, master_port) if rank == 0 else None\n"
+            "    store = dist.TCPStore(master_addr, master_port, world_size, rank == 0, master_listen_fd=at)",
+        ),
+        (GROUP, "(backend, store=store, rank=rank, world_size=world_size)"),
+    ],
+    "ends the others only after an error": [
+        (END, END.replace("finally:", "except BaseException:") + "        raise\n")
+    ],
 }

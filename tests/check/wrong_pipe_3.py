@@ -31,7 +31,7 @@ WRONG = {
     claims.compute_does_its_schedule: {
         "does each task twice": ("it called partitions [0, 0], expected [0]", other("sorted(schedule * 2)")),
         "j for i": ("2 with micro-batch 0 as it came. For each pair (i, j)", other("[(j, i) for i, j in schedule]")),
-        "in the thread that calls": ("it ran partition 0 in a thread that is no worker", (PUT, "task.run()")),
+        "in the thread that calls": ("it ran partition 0 in a thread that is not a worker", (PUT, "task.run()")),
         "one worker for all": ("in the worker of partition 0. Hand each task", (PUT, PUT.replace("[j]", "[0]"))),
     },
     claims.results_take_their_places: {
@@ -43,9 +43,14 @@ WRONG = {
             "(stage, micro_batch) [(1, 1), (2, 0)]",
             (TASK, TASK.replace("stage=j, micro_batch=i", "stage=i, micro_batch=j")),
         ),
-        "numbers by position": (
-            "'queued' was recorded as (stage, micro_batch) [(None, None)]",
-            (TASK, TASK.replace("stage=j, micro_batch=i", "j, i")),
+        "a function around run_stage": (
+            "'queued' was recorded as (stage, micro_batch) [(None, None)], expected [(0, 0)]. Timelines",
+            (
+                TASK,
+                TASK.replace("(run_stage", "(lambda *given: run_stage(*given)").replace(
+                    "stage=j, micro_batch=i", "j, i"
+                ),
+            ),
         ),
     },
     None: {
@@ -81,6 +86,7 @@ WRONG = {
     },
 }
 RIGHT = {
+    "numbers by position": [(TASK, TASK.replace("stage=j, micro_batch=i", "j, i"))],
     "handed out from the last to the first": [
         (PUT, ""),
         (WAIT, LATER),

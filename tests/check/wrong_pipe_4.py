@@ -60,7 +60,10 @@ WRONG = {
     None: NO_END,
 }
 RIGHT = {
-    "by name": [(BLOCKS, "__import__('collections').OrderedDict(gpt2.transformer.h.named_children())")],
+    "by name": [
+        (BLOCKS, "OrderedDict(gpt2.transformer.h.named_children())"),
+        "from collections import OrderedDict\n",
+    ],
     "deletes the blocks first": [(PLACE, f"del gpt2.transformer.h\n    {PLACE}")],
     "an adapter of its own that looks after the rest": [
         (PUT, "Adapter(pipe)"),

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import builtins
 import json
+import keyword
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from labkit.course import student
-from labkit.course.student import RECORD, MarkerError, write_student_edition
+from labkit.course import notebooks, student
+from labkit.course.student import MarkerError, write_student_edition
 from labkit.todo import TASKS, task_file
 
 ROOT = Path(__file__).parents[2]
@@ -73,6 +77,7 @@ def repository(tmp_path):
         (root / folder).mkdir(parents=True)
     (root / "labkit/dp.py").write_text(SOURCE)
     (root / "notebooks/00.ipynb").write_text(notebook(cell("1 + 1")))
+    (root / "notebooks/guesses.json").write_text('{"hidden": {"guess": 0.5, "answer": 0.7}}')
     (root / ".ci/run").write_text("#!/bin/sh\n")
     (root / ".ci/run").chmod(0o755)
     (root / "data.bin").write_bytes(bytes(range(256)))
@@ -103,11 +108,11 @@ def test_a_solution_becomes_a_todo_error_what_is_for_instructors_stays_and_all_e
     assert write_student_edition(target, repository) == ["dp.1"]
     assert (target / "labkit/dp.py").read_text() == STUDENT
     assert (target / "README.md").read_text() == "For all.\n\nFor all again.\n"
-    assert files(target) == {"labkit/dp.py", "notebooks/00.ipynb", ".ci/run", "data.bin", "link", "README.md", RECORD}
+    copied = {"labkit/dp.py", "notebooks/00.ipynb", ".ci/run", "data.bin", "link", "README.md"}
+    assert files(target) == {*copied, "AGENTS.md"}
     assert (target / "data.bin").read_bytes() == bytes(range(256))
     assert (target / ".ci/run").stat().st_mode & 0o777 == 0o755
     assert (target / "link").is_symlink()
-    assert (target / "notebooks/00.ipynb").read_bytes() == (repository / "notebooks/00.ipynb").read_bytes()
     assert {entry.name for entry in repository.parent.iterdir()} == {"repository", "edition"}
 
 
@@ -161,26 +166,25 @@ def test_a_notebooks_marker_that_does_not_fit_is_an_error_with_cell_and_line(rep
         edition(repository)
 
 
-def test_a_notebooks_solution_and_its_output_are_taken_out(repository):
+def test_a_notebook_has_no_outputs_and_a_todo_where_a_solution_stood_and_all_else_as_it_was(repository):
     solved = "### TODO dp.4 (1 minute): Say it.\n### BEGIN SOLUTION dp.4\nsecret = 1\n### END SOLUTION\n"
-    sources = ["from labkit.todo import TodoError", solved, "%%needs dp.1\nshow()", 'check("dp.1")']
-    sources += ["print(inspect.getsource(dp.average_gradients))", "listing(dp.average_gradients)", "1 + 1"]
-    (repository / "notebooks/00.ipynb").write_text(notebook(*map(cell, sources)))
-    cells = json.loads((edition(repository) / "notebooks/00.ipynb").read_text())["cells"]
-    assert "".join(cells[1]["source"]) == '# TODO dp.4 (about 1 line, 1 minute): Say it.\nraise TodoError("dp.4")\n'
-    for cleared in cells[1:6]:
-        assert cleared["outputs"] == []
-        assert cleared["execution_count"] is None
-        assert cleared["metadata"]["tags"] == ["nbval-ignore-output"]
-    for kept in (cells[0], cells[6]):
-        assert kept["outputs"]
-        assert "tags" not in kept["metadata"]
+    to_do = '# TODO dp.4 (about 1 line, 1 minute): Say it.\nraise TodoError("dp.4")\n'
+    text = {"cell_type": "markdown", "id": "y", "metadata": {"tags": ["report"]}, "source": ["Why?\n", "Ü."]}
+    sources = ["from labkit.todo import TodoError", solved, "1 + 1", ""]
+    (repository / "notebooks/00.ipynb").write_text(notebook(text, *map(cell, sources)))
+    unrun = [cell(source) | {"outputs": [], "execution_count": None} for source in [sources[0], to_do, *sources[2:]]]
+    assert json.loads((edition(repository) / "notebooks/00.ipynb").read_text()) == json.loads(notebook(text, *unrun))
+
+
+def test_a_notebook_without_outputs_is_copied_to_the_byte(repository):
+    unrun = notebook(cell("1 + 1") | {"outputs": [], "execution_count": None}).replace("\\u00e9", "é") + "\n"
+    (repository / "notebooks/00.ipynb").write_text(unrun)
+    assert (edition(repository) / "notebooks/00.ipynb").read_text() == unrun
 
 
 WRITTEN_BY_NOTEBOOKS = [
     "figures/pp_training_time.png",
     ".labkit/guesses.json",
-    ".labkit/hints.json",
     "runs/report-03.html",
     "notebooks/.ipynb_checkpoints/01_shards-checkpoint.ipynb",
     "labkit/__pycache__/dp.cpython-311.pyc",
@@ -193,7 +197,7 @@ def test_with_git_only_tracked_files_go_along_and_git_ignores_what_notebooks_wri
     for command in (["init", "-q"], ["add", "labkit", "notebooks", ".gitignore"]):
         subprocess.run(["git", "-C", repository, *command], check=True)
     target = edition(repository)
-    assert files(target) == {"labkit/dp.py", "notebooks/00.ipynb", ".gitignore", RECORD}
+    assert files(target) == {"labkit/dp.py", "notebooks/00.ipynb", ".gitignore", "AGENTS.md"}
     subprocess.run(["git", "init", "-q", target], check=True)
     assert ignored(target) == WRITTEN_BY_NOTEBOOKS
     assert ignored(repository) == WRITTEN_BY_NOTEBOOKS[1:]
@@ -217,19 +221,124 @@ def real_edition(tmp_path_factory):
     return folder
 
 
+MIN_LETTERS = 30  # of what is long enough to be a solution's, and nobody else's
+IDIOMS = {("x,x=x.get_rank(),x.get_world_size()",)}  # a line with which any rank may begin
+
+
+def normalised(lines: Sequence[str]) -> list[str]:
+    """Return lines without comments and spaces, without the marks of a diff, a quotation or a
+    comment before them, and with ``x`` for each name."""
+    known = {*keyword.kwlist, *dir(builtins)}
+    code = [re.sub(r"\s#.*$", "", re.sub(r'^[\s+>#`"-]+', "", line)) for line in lines]
+    code = [re.sub(r"(?<![.\w])[A-Za-z_]\w*", lambda name: name[0] if name[0] in known else "x", line) for line in code]
+    return [line for line in (re.sub(r"\s", "", line) for line in code) if line]
+
+
+def pieces(lines: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Yield what tells code: long lines, and pairs of lines with at most one between them."""
+    for i, line in enumerate(lines):
+        for piece in [(line,), *((line, after) for after in lines[i + 1 : i + 3])]:
+            if sum(map(len, piece)) >= MIN_LETTERS and piece not in IDIOMS:
+                yield piece
+
+
+def solutions() -> dict[tuple[str, ...], str]:
+    """Return the pieces of all solutions, and the task of each."""
+    found = {}
+    for name in STUDENT_FILES:
+        lines = (ROOT / name).read_text().split("\n")
+        for region in student.regions(lines, name):
+            solution = normalised(lines[region.start : region.end])
+            pieces_of_it = list(pieces(solution)) if len(solution) > 1 else [tuple(solution)]
+            assert pieces_of_it, f"{region.task}: nothing in it can be told from other code"
+            found |= dict.fromkeys(pieces_of_it, region.task)
+    return found
+
+
+def texts(folder: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield the name of each text in a folder, and its lines."""
+    for file in sorted(folder.rglob("*")):
+        if file.suffix == ".ipynb":
+            cells = json.loads(file.read_text())["cells"]
+            yield file.relative_to(folder).as_posix(), "\n".join("".join(cell["source"]) for cell in cells).split("\n")
+        elif file.is_file() and file.suffix != ".png":
+            yield file.relative_to(folder).as_posix(), file.read_text().splitlines()
+
+
+def leaks(folder: Path) -> set[tuple[str, str]]:
+    """Return the names of files that hold a piece of a solution, and the solution's task."""
+    known = solutions()
+    return {
+        (name, known[piece]) for name, lines in texts(folder) for piece in pieces(normalised(lines)) if piece in known
+    }
+
+
 @in_the_marked_source
-def test_no_line_of_a_solution_is_in_the_student_edition(real_edition):
-    for file in sorted((ROOT / "labkit").glob("*.py")):
-        lines = file.read_text().split("\n")
-        found = list(student.regions(lines, file.name))
-        left = {line.strip() for line in (real_edition / "labkit" / file.name).read_text().split("\n")}
-        for region in found:
-            stripped = map(str.strip, lines[region.start : region.end])
-            solution = {line for line in stripped if len(line) > 8 and not line.startswith("#")}
-            assert solution
-            assert not solution & left, f"{file.name}: {solution & left}"
+def test_no_file_of_the_student_edition_holds_a_piece_of_a_solution(real_edition):
+    assert leaks(real_edition) == set()
+    assert leaks(ROOT / "labkit") >= {("dp.py", "dp.4"), ("pipe.py", "pipe.2")}
+
+
+LOOP, IF, SUM = "for p in net.parameters():", "    if p.grad is not None:  # frozen", "        dist.all_reduce(p.grad)"
+CLOCKS = "    yield [(c - s, s) for s in range(num_partitions) if 0 <= c - s < num_batches]"
+PLANTED = {  # what gives a solution away, and of which task
+    "with other names": ("leak.py", [LOOP, IF, SUM], "dp.4"),
+    "with a line left out": ("leak.py", [LOOP, SUM], "dp.4"),
+    "indented, with other spaces": ("deep/leak.py", [f"\t\t{line} " for line in (LOOP, IF, SUM)], "dp.4"),
+    "in a docstring": ("leak.py", [f'"""{LOOP}', IF, SUM, '"""'], "dp.4"),
+    "in a comment": ("leak.py", [f"# {line}" for line in (LOOP, IF, SUM)], "dp.4"),
+    "as a diff": ("leak.md", [f"+{line}" for line in (LOOP, IF, SUM)], "dp.4"),
+    "in a notebook": ("leak.ipynb", [notebook({"cell_type": "markdown", "source": [f"{LOOP}\n", SUM]})], "dp.4"),
+    "one line that is nearly all of it": ("leak.toml", ["hint = 'no'", CLOCKS], "pipe.2"),
+}
+
+
+@in_the_marked_source
+@pytest.mark.parametrize(("name", "lines", "task"), PLANTED.values(), ids=PLANTED)
+def test_a_planted_solution_is_found(name, lines, task, tmp_path):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("\n".join(lines))
+    assert leaks(tmp_path) == {(name, task)}
+
+
+@in_the_marked_source
+def test_the_markers_of_solutions_are_in_no_student_file(real_edition):
     for name in STUDENT_FILES:
         assert "SOLUTION" not in (real_edition / name).read_text()
+
+
+@in_the_marked_source
+def test_notebooks_come_without_outputs_and_without_guesses(real_edition):
+    paths = sorted((real_edition / "notebooks").iterdir())
+    assert [path.name for path in paths] == [path.name for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
+    code = [cell for path in paths for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+    assert len(code) > 200
+    assert not [cell for cell in code if cell["outputs"] or cell["execution_count"] is not None]
+
+
+NOTEBOOKS = [path.stem for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
+FAST = NOTEBOOKS[-1]  # it looks back on guesses, and there are none
+
+
+@in_the_marked_source
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in NOTEBOOKS[:-1]] + [FAST])
+def test_an_unfilled_notebook_runs_to_its_end_and_all_that_waits_steps_aside(name, real_edition, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(real_edition))
+    monkeypatch.setenv("LABKIT_FIGURES", str(tmp_path))
+    monkeypatch.delenv("LABKIT_ANSWERS", raising=False)
+    code = [cell for cell in notebooks.run(real_edition / f"notebooks/{name}.ipynb").cells if cell.cell_type == "code"]
+    assert all(cell.execution_count for cell in code)
+    waiting = [cell.outputs for cell in code if cell.source.startswith("%%needs")]
+    assert [outputs for outputs in waiting if not re.match("TODO|GUESS", outputs[0].text)] == []
+    assert not (real_edition / ".labkit").exists() and not list(tmp_path.glob("*guess*"))
+
+
+@in_the_marked_source
+def test_agents_md_tells_assistants_to_fill_in_no_todo_and_where_to_point(real_edition):
+    text = (real_edition / "AGENTS.md").read_text()
+    assert text.startswith("# For AI assistants") and "## Never fill in a TODO" in text
+    named = set(re.findall(r"`((?:labkit|docs|tests)/[\w./]*)`", text))
+    assert len(named) > 8 and not [name for name in named if not (real_edition / name).exists()]
 
 
 @in_the_marked_source

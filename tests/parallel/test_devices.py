@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from labkit.base import machine
-from labkit.parallel.devices import device_ids, process_device, sending_device, training_device, training_devices
+from labkit.parallel.devices import process_device, sending_device, training_device, training_devices
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -73,31 +73,3 @@ def test_a_process_trains_where_its_group_sends_and_without_a_group_on_its_own_d
 def test_devices_are_gpus_if_there_are_so_many_and_else_virtual(monkeypatch, own, gpus, expected):
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: gpus)
     assert [str(device) for device in training_devices(own, 3)] == expected
-
-
-# --- GPUs of a machine, shared out among its processes --------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("local_world_size", "n_gpus", "expected"),
-    [
-        (2, 4, [[0, 1], [2, 3]]),
-        (1, 3, [[0, 1, 2]]),
-        (2, 5, [[0, 1], [2, 3]]),  # the last one is nobody's
-    ],
-)
-def test_processes_of_a_machine_never_drive_the_same_gpu(local_world_size, n_gpus, expected):
-    assert [device_ids(rank, local_world_size, n_gpus) for rank in range(local_world_size)] == expected
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        ((2, 2, 4), "local_rank is 2, expected 0 to 1 because local_world_size is 2"),
-        ((0, 0, 4), "local_rank is 0, expected 0 to -1 because local_world_size is 0"),
-        ((0, 2, 1), "local_world_size is 2 and the machine has 1 GPUs, expected at least one for each"),
-    ],
-)
-def test_gpus_that_nobody_could_share_out_are_refused(arguments, complaint):
-    with pytest.raises(ValueError, match=complaint):
-        device_ids(*arguments)

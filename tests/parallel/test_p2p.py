@@ -45,7 +45,7 @@ class Network:
 
     ``lane(rank, peer)`` is which queue a message goes into: on NCCL one for each pair of ranks, or
     a single one for all of a rank's messages. If ``patient``, a rank does not even go on before its
-    message is through. When all ranks wait, they wait for ever, and all are told so.
+    message is through. When all ranks wait, none can go on, and all are told so.
     """
 
     def __init__(self, n_ranks, lane, patient):

@@ -237,10 +237,10 @@ def test_the_gradients_are_autograds(name):
     check(MODULES[name])
 
 
-@pytest.mark.parametrize("most_bytes", [0, 100])
+@pytest.mark.parametrize("max_bytes", [0, 100])
 @pytest.mark.parametrize("name", ["one weight above itself", "lstm", "and used twice", "half frozen, one unused"])
-def test_w_may_add_gradients_as_they_come(name, most_bytes, monkeypatch):
-    monkeypatch.setattr(split_backward, "MOST_BYTES", most_bytes)
+def test_w_may_add_gradients_as_they_come(name, max_bytes, monkeypatch):
+    monkeypatch.setattr(split_backward, "MAX_BYTES", max_bytes)
     check(nn.Sequential(MODULES[name], nn.LayerNorm(MODULES[name](rows()).shape[-1]).double()))
 
 
@@ -307,7 +307,7 @@ def hook_where_gradients_are_added(model: nn.Sequential, log: Log) -> None:
     [hook_an_activation, hook_an_activation_in_place, hook_modules, hook_weights, hook_where_gradients_are_added],
 )
 def test_hooks_run_as_often_as_under_autograd_and_see_the_same(hook, twice, monkeypatch):
-    monkeypatch.setattr(split_backward, "MOST_BYTES", 0)  # a sum is waited for all the same
+    monkeypatch.setattr(split_backward, "MAX_BYTES", 0)  # a sum is waited for all the same
     found = {}
     for way in (by_autograd, *WAYS):
         layers = [linear(), nn.Tanh(), linear(seed=2)]
@@ -325,7 +325,7 @@ def test_hooks_run_as_often_as_under_autograd_and_see_the_same(hook, twice, monk
 
 
 def test_a_weights_whole_gradient_is_there_when_its_hooks_run_in_w(monkeypatch):
-    monkeypatch.setattr(split_backward, "MOST_BYTES", 0)
+    monkeypatch.setattr(split_backward, "MAX_BYTES", 0)
     layer, seen = linear(), []
     layer.weight.register_post_accumulate_grad_hook(lambda weight: seen.append(weight.grad.clone()))
     by_i_and_w(nn.Sequential(layer, nn.Tanh(), layer), [rows()])

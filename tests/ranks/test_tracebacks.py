@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from labkit.launch import RankError
-from labkit.ranks.errors import MOST_OF_A_MESSAGE, format_error
+from labkit.ranks.errors import MAX_MESSAGE_CHARACTERS, format_error
 
 LONG = "head" + "x" * 50_000_000 + "tail"
 
@@ -23,7 +23,7 @@ def test_of_a_long_message_a_rank_error_shows_head_tail_and_length(ranks):
     message = str(caught.value)
     assert message.startswith("rank 0 raised ValueError: head") and message.endswith("xtail")
     assert "[50,000,008 characters]" in message
-    assert len(message) + len(caught.value.traceback) < 4 * MOST_OF_A_MESSAGE
+    assert len(message) + len(caught.value.traceback) < 4 * MAX_MESSAGE_CHARACTERS
 
 
 def test_beside_a_long_message_every_frame_stays_in_the_traceback():

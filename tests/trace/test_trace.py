@@ -85,11 +85,11 @@ def test_spans_of_many_threads_are_all_there_and_keep_their_labels():
 
 def test_a_recording_has_the_spans_that_begin_and_end_in_it_and_leaves_nothing_behind():
     with span("before"):
-        early = span("began before").__enter__()
+        early = span("began before").begin()
     with record() as recording:
         early.end()
         span("never begun").end()
-        late = span("ends too late").__enter__()
+        late = span("ends too late").begin()
         with pause(), span("paused"):
             pass
     late.end()
@@ -101,7 +101,7 @@ def test_a_span_may_end_in_another_thread_than_it_began_in():
     with record() as recording:
         timing = span("all_reduce", lane="comm", bucket=1)
         began = time.perf_counter()
-        assert timing.__enter__() is timing  # what "with span(...) as timing" gives
+        assert timing.begin() is timing
         thread = threading.Thread(target=lambda: (time.sleep(0.02), timing.end()))
         thread.start()
         thread.join()
@@ -262,7 +262,7 @@ def test_a_thread_of_a_rank_is_timed_on_the_ranks_gpu_and_not_on_its_own_current
     with gpus.device(1):
         recorder.start("cuda")
         before = len(gpus.events)
-        thread = threading.Thread(target=lambda: span("all_reduce", "comm").__enter__().end())
+        thread = threading.Thread(target=lambda: span("all_reduce", "comm").begin().end())
         thread.start()
         thread.join()
         assert gpus.events[before:] == [1, 1]

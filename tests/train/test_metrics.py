@@ -109,7 +109,7 @@ def test_the_order_of_the_results_does_not_matter_but_a_missing_rank_does() -> N
 
 def test_what_is_saved_reads_back(tmp_path: Path) -> None:
     events = trace.event_table([(1, "comm", "all_reduce", 0, None, None, None, 64, 0.25, 0.5)], measured=True)
-    local, averaged = [torch.ones(2)], [torch.zeros(2)]
+    local, averaged = {"weight": torch.ones(2)}, {"weight": torch.zeros(2)}
     run = [replace(r, gradients={"local": local, "averaged": averaged}) for r in RUN]
     folder = tmp_path / "new" / "folder"
     merged = metrics.save(run, events, folder)
@@ -118,8 +118,8 @@ def test_what_is_saved_reads_back(tmp_path: Path) -> None:
     assert written == merged == metrics.merge(RUN)
     pd.testing.assert_frame_equal(pd.read_csv(folder / "steps.csv"), metrics.record(RUN))
     assert tuple(pd.read_csv(folder / "events.csv").columns) == trace.EVENT_COLUMNS
-    assert torch.equal(torch.load(folder / "model1_gradients.pth")[0], averaged[0])
-    assert torch.equal(torch.load(folder / "model1_local_gradients.pth")[0], local[0])
+    assert torch.load(folder / "model1_gradients.pth")["weight"].tolist() == [0, 0]
+    assert torch.load(folder / "model1_local_gradients.pth")["weight"].tolist() == [1, 1]
 
 
 def test_the_report_has_every_number_of_the_assignments() -> None:

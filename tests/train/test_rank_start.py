@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from train_commands import free_port
 
 from labkit.base import machine
+from labkit.base.consequence import as_consequence
 from labkit.base.rendezvous import LOOPBACK_INTERFACE, MeetingError
 from labkit.launch import launch, workers
 from labkit.train import failure_watch, rank_start
@@ -248,6 +249,18 @@ def test_a_rank_that_waits_over_gloo_for_one_that_fails_says_which_it_was_and_wh
     assert told == (
         "MeetingError: rank 0 failed: KeyError: 'no such luck', while this one waited for it: its terminal says why"
     )
+
+
+def test_ranks_are_told_of_the_cause_of_a_failure_and_not_of_what_followed_from_it():
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True)
+    lines = [socket.create_connection(("127.0.0.1", store.port)) for _ in range(2)]
+    watches = [failure_watch.FailureWatch(store, rank, 2, line) for rank, line in enumerate(lines)]
+    watches[1].tell(as_consequence(RuntimeError("rank 0 could not read")))
+    assert watches[0].failure() == ""
+    watches[0].tell(KeyError("no such luck"))
+    assert watches[1].failure() == "rank 0 failed: KeyError: 'no such luck'"
+    for watch in watches:
+        watch._line.close()
 
 
 def test_over_nccl_a_failed_group_is_aborted_since_its_end_would_wait_for_kernels(capsys):

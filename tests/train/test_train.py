@@ -167,10 +167,10 @@ def test_two_ranks_bring_home_one_result_from_a_notebook_cell() -> None:
     assert run.values[0].bleu == run.values[1].bleu
     first, second = (result.gradients for result in run.values)
     assert first and second
-    for a, b, own_a, own_b in zip(first["averaged"], second["averaged"], first["local"], second["local"], strict=True):
-        assert torch.equal(a, b)
-        torch.testing.assert_close(a, (own_a + own_b) / 2)
-    assert not torch.equal(first["local"][0], second["local"][0])
+    for name, averaged in first["averaged"].items():
+        assert torch.equal(averaged, second["averaged"][name])
+        torch.testing.assert_close(averaged, (first["local"][name] + second["local"][name]) / 2)
+        assert not torch.equal(first["local"][name], second["local"][name])
     steps = run.events[run.events["name"] == "optimizer"]["step"]
     assert sorted(set(steps)) == list(range(10))  # 17 and 16 samples in fours: 5 steps, twice
     all_reduce = run.events[run.events["name"] == "all_reduce"]
@@ -216,8 +216,15 @@ def test_whatever_rank_0_raises_while_it_reads_every_rank_raises(result: Any, fi
 
 def test_the_rank_that_failed_to_read_is_the_one_that_is_reported() -> None:
     def fn() -> None:
-        with mock.patch.object(translation_task, "load", side_effect=KeyError("de")):
-            translate(TranslateConfig())
+        store = dist.distributed_c10d._get_default_store()
+        try:
+            with mock.patch.object(translation_task, "load", side_effect=KeyError("de")):
+                translate(TranslateConfig())
+        finally:
+            if dist.get_rank() == 0:
+                store.wait(["rank 1 has raised"])
+            else:
+                store.set("rank 1 has raised", "")
 
     with pytest.raises(RankError, match="KeyError: 'de'") as caught:
         launch(fn, timeout_s=20)
@@ -265,8 +272,15 @@ def test_own_processes_and_torchrun_train_the_same(
         # On one clock, no rank has averaged its gradients before the last rank has begun to.
         assert (reduced["end_s"].min(axis=1) > reduced["start_s"].max(axis=1)).all()
     gradients = [torch.load(tmp_path / "a" / f"model{rank}_gradients.pth") for rank in (0, 1)]
-    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+    assert all(torch.equal(gradient, gradients[1][name]) for name, gradient in gradients[0].items())
     assert {path.name for path in (tmp_path / "b").iterdir()} == {"merged.json", "steps.csv", "events.csv"}
+
+
+@needs_answers
+def test_ranks_of_a_group_that_is_up_train_in_it_by_the_same_flags(tmp_path: Path) -> None:
+    launch(train.main, ["translate", *SMALL, "--epochs", "1", "--out", str(tmp_path)])
+    merged = json.loads((tmp_path / "merged.json").read_text())
+    assert merged["world_size"] == 2 and merged["steps"] == 8  # 120 samples in sixteens
 
 
 # --- a loss that is no number ---------------------------------------------------------------------

@@ -1,0 +1,242 @@
+"""Judge a student's files in a fresh copy of this lab, by a process that only judges.
+
+It protects against mistakes: an answer that loops, crashes, eats its time, or edits the lab around
+it touches no other answer. It does not protect against malice: answers run as this user.
+
+The process loads all judges, and starts a first rank, before the first answer runs. No answer runs
+in it: those run in ranks, which import labkit from the copy. So it can judge one copy after the
+other, and torch is imported once for all of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+import labkit
+from labkit import todo
+from labkit.base.texts import listed, shorten
+from labkit.check import check
+from labkit.check.harness import sentence
+from labkit.check.observer import wait_for_a_first_rank
+from labkit.course.archive import STUDENT_FILES
+from labkit.course.student import NOT_OURS
+
+PACKAGE = Path(labkit.__file__).parent
+LIMIT_S = 180.0  # for a task; check itself stops an answer that never ends, case by case
+START_S = 300.0  # until the process can judge: on a busy machine it takes long to import torch
+END_S = 10.0  # for it to end by itself
+STEP_S = 0.2  # how often a wait for it looks whether grading was stopped
+MAX_LAST_WORDS = 300  # characters
+MAX_NAMED = 3  # files
+
+
+class Stopped(Exception):
+    """Grading was stopped, as by Ctrl-C."""
+
+
+class TaskResult(NamedTuple):
+    """What was found of a task's answer, and how long that took.
+
+    ``claims`` are (text, mark, finding); a mark is ``✓``, ``✗`` or ``–``, not tried.
+    """
+
+    task: str
+    passed: bool
+    claims: Sequence[tuple[str, str, str]]
+    findings: Sequence[str]
+    seconds: float
+
+    @property
+    def first_finding(self) -> str:
+        return next(iter(self.findings), "").partition("\n")[0]
+
+
+def claims_of(task: str) -> list[str]:
+    """Return what must hold of an answer to ``task``, in the order in which it is tried."""
+    return [sentence(each.holds) for each in _judge_of(task).TASK.checks]
+
+
+def _judge_of(task: str) -> Any:
+    return importlib.import_module(f"labkit.check.{task.replace('.', '_')}")
+
+
+def judged(files: Mapping[str, bytes], tasks: Sequence[str], judge: Judge) -> Iterator[TaskResult]:
+    """Judge ``tasks`` one by one, as a student wrote them in ``files``, in a copy of this lab.
+
+    After each task the copy is compared with what was written. One that the answer has changed is
+    named in that task's result, which does not count; the next task has a new copy and a new
+    process.
+
+    Raises Stopped, OSError where no copy can be written, and RuntimeError where no process starts.
+    """
+    with tempfile.TemporaryDirectory(prefix="labkit-copy-") as folder:
+        lab = Path(folder, "lab")
+        written = _write_copy(lab, files)
+        for task in tasks:
+            result = judge.ask(lab, task)
+            if changed := _differences(written, hashes(lab)):
+                finding = f"it has changed the lab around it ({changed}), so what its check says does not count"
+                result = result._replace(passed=False, claims=[], findings=[finding])
+                judge.end()
+                written = _write_copy(lab, files)
+            yield result
+
+
+def _write_copy(folder: Path, files: Mapping[str, bytes]) -> dict[str, str]:
+    """Write a copy of this lab with a student's files; return the hashes of all its files."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(PACKAGE, folder / "labkit", ignore=shutil.ignore_patterns(*NOT_OURS))
+    for name in STUDENT_FILES:
+        (folder / name).unlink(missing_ok=True)
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    return hashes(folder)
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """Return the hash of each file in a folder, by its path from there."""
+    found = {}
+    for file in folder.rglob("*"):
+        if file.is_file() and "__pycache__" not in file.parts:
+            with file.open("rb") as opened:
+                found[file.relative_to(folder).as_posix()] = hashlib.file_digest(opened, "sha256").hexdigest()
+    return found
+
+
+def _differences(written: Mapping[str, str], found: Mapping[str, str]) -> str:
+    """Return the names of files that have come, gone or changed, the first of them by name."""
+    names = sorted({name for name, _ in written.items() ^ found.items()})
+    return listed([*names[:MAX_NAMED], *([f"{len(names) - MAX_NAMED} more"] if names[MAX_NAMED:] else [])])
+
+
+# --- the process that judges ----------------------------------------------------------------------
+
+
+class Judge(contextlib.AbstractContextManager["Judge"]):
+    """A process that judges answers in copies of this lab; a new one after one that was ended.
+
+    ``limit_s`` is the time for a task. Once ``stop`` is set, whoever waits for the process gets
+    Stopped.
+    """
+
+    def __init__(self, limit_s: float = LIMIT_S, stop: threading.Event | None = None):
+        self.limit_s, self._stop = limit_s, stop or threading.Event()
+        self._scratch = tempfile.TemporaryDirectory(prefix="labkit-judge-")
+        self._errors = Path(self._scratch.name, "stderr")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the process if none runs, and wait until it can judge."""
+        if self._process is not None:
+            return
+        self._connection, other = Pipe()
+        path = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")]))
+        environment = {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": self._scratch.name}
+        with other, self._errors.open("wb") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "labkit.course.judge", str(other.fileno())],
+                cwd=self._scratch.name,
+                env=os.environ | environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                pass_fds=[other.fileno()],
+                start_new_session=True,  # Ctrl-C is for the process that waits for it
+            )
+        try:
+            self._receive(START_S)
+        except (TimeoutError, EOFError, OSError) as error:
+            reason = self._last_words() or f": {error or type(error).__name__}"
+            self.end()
+            raise RuntimeError(f"the process that judges did not start{reason}") from None
+
+    def ask(self, lab: Path, task: str) -> TaskResult:
+        """Return what is found of a task in a copy; the process ends where that does not come."""
+        self.start()
+        began = time.monotonic()
+        try:
+            self._connection.send_bytes(json.dumps([str(lab), task]).encode())
+            found: dict[str, Any] = json.loads(self._receive(self.limit_s))
+        except TimeoutError:
+            found = self._without_answer(f"its check took more than {self.limit_s:g} s, and was ended")
+        except (EOFError, OSError):
+            found = self._without_answer(f"its check ended the process that judges it{self._last_words()}")
+        return TaskResult(task=task, seconds=round(time.monotonic() - began, 2), **found)
+
+    def _without_answer(self, reason: str) -> dict[str, Any]:
+        self.end()
+        return {"passed": False, "claims": [], "findings": [reason]}
+
+    def _receive(self, limit_s: float) -> bytes:
+        """Return the next message. Raises TimeoutError, Stopped, EOFError once it has ended."""
+        until = time.monotonic() + limit_s
+        while not self._connection.poll(STEP_S):
+            if self._stop.is_set():
+                raise Stopped
+            if time.monotonic() > until:
+                raise TimeoutError
+        return self._connection.recv_bytes()
+
+    def _last_words(self) -> str:
+        lines = self._errors.read_text("utf-8", "replace").strip().splitlines()
+        return f": {shorten(lines[-1], MAX_LAST_WORDS)}" if lines else ""
+
+    def end(self, idle: bool = False) -> None:
+        """End the process with all that it has started; one that is ``idle`` ends by itself."""
+        if self._process is None:
+            return
+        process, self._process = self._process, None
+        with contextlib.suppress(psutil.NoSuchProcess):
+            started = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+            self._connection.close()
+            if idle:
+                psutil.wait_procs(started, END_S)
+            for each in started:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    each.kill()
+        process.wait()
+
+    def __exit__(self, error_type: object, *_: object) -> None:
+        self.end(idle=error_type is None)
+        self._scratch.cleanup()
+
+
+def main(descriptor: int) -> None:
+    """Judge the tasks that come through a connection, until its other end is closed."""
+    os.set_inheritable(descriptor, False)  # else a rank would hold it open
+    grader = Connection(descriptor)
+    for task in todo.TASKS:
+        _judge_of(task)
+    wait_for_a_first_rank()
+    sys.path.insert(0, "")
+    with contextlib.suppress(EOFError):
+        grader.send_bytes(b"ready")
+        while True:
+            lab, task = json.loads(grader.recv_bytes())
+            os.chdir(Path(lab).parent)  # what an answer writes here is none of the lab's files
+            sys.path[0], todo._PACKAGE = lab, Path(lab, "labkit")
+            result = check(task)
+            claims = [(claim.text, claim.mark, claim.wrong or claim.not_tried or "") for claim in result.claims]
+            found = {"passed": result.passed, "claims": claims, "findings": result.findings}
+            grader.send_bytes(json.dumps(found).encode())
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,97 @@
+"""Make one HTML page of a notebook: nothing in it runs, nothing is fetched, and it prints on A4."""
+
+from __future__ import annotations
+
+import base64
+import mimetypes
+import re
+from html import escape
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import bleach
+from nbconvert import HTMLExporter
+from nbconvert.filters import ansi2html
+from nbformat import NotebookNode
+from traitlets.config import Config
+
+from labkit.base.measurement_html import style_measurements
+
+TAGS = "a b blockquote br caption code dd del div dl dt em h1 h2 h3 h4 h5 h6 hr i img ins li ol p pre span strong"
+TAGS += " table tbody td tfoot th thead tr ul"
+ATTRIBUTES = {"alt", "class", "colspan", "href", "rowspan"}
+# The forms of an output, the best first. JavaScript and widgets are not among them.
+FORMS = ["image/png", "image/jpeg", "image/svg+xml", "text/html", "text/markdown", "text/latex", "text/plain"]
+PAGE = Path(__file__).with_name("notebook_page.html")
+
+_WITHOUT_TEXT = re.compile(r"<(style|script|template)\b.*?</\1\s*>", re.DOTALL | re.IGNORECASE)
+_PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+)[^)]*\)")  # in Markdown
+_LINK = re.compile(r"https?:|mailto:|#")
+
+
+def notebook_html(notebook: NotebookNode, path: Path) -> str:
+    """Return a notebook as an HTML page, in which measurements are numbers in a style.
+
+    ``path`` is where it lies: its texts name pictures from there, which come along.
+    """
+
+    def prepare(notebook: NotebookNode, resources: dict[str, Any]) -> tuple[NotebookNode, dict[str, Any]]:
+        for cell in notebook.cells:
+            if cell.cell_type == "markdown":
+                cell.source = _with_pictures(cell, path.parent)
+            cell.outputs = [output for output in cell.get("outputs", []) if _can_be_shown(output)]
+            for output in cell.outputs:
+                if html := output.get("data", {}).get("text/html"):
+                    output.data["text/html"] = style_measurements(html)
+        return notebook, resources
+
+    filters = {
+        "ansi2html": lambda text: style_measurements(ansi2html(text)),
+        "clean_html": lambda html: html,  # which nbconvert would do cell by cell; the page is cleaned as a whole
+    }
+    exporter = HTMLExporter(
+        template_name="basic",
+        exclude_anchor_links=True,
+        preprocessors=[prepare],
+        filters=filters,
+        config=Config({"NbConvertBase": {"display_data_priority": FORMS}}),
+    )
+    body, _ = exporter.from_notebook_node(notebook)
+    return Template(PAGE.read_text(encoding="utf-8")).substitute(title=escape(path.stem), body=clean(body))
+
+
+def clean(html: str) -> str:
+    """Return HTML without whatever runs or is fetched: what is not in TAGS is left out."""
+    protocols = {*bleach.ALLOWED_PROTOCOLS, "data"}
+    cleaner = bleach.Cleaner(tags=TAGS.split(), attributes=_allowed, protocols=protocols, strip=True)
+    cleaner.serializer.use_best_quote_char = False  # between ' and ' bleach 6 escapes what is escaped already
+    return cleaner.clean(_WITHOUT_TEXT.sub("", html))
+
+
+def _allowed(tag: str, name: str, value: str) -> bool:
+    if name == "src":
+        return tag == "img" and value.startswith("data:image/")
+    return name in ATTRIBUTES and (name != "href" or bool(_LINK.match(value)))
+
+
+def _can_be_shown(output: NotebookNode) -> bool:
+    """Return whether an output has a form for a page. Of a widget, what follows it has one."""
+    return "data" not in output or not output.data.keys().isdisjoint(FORMS)
+
+
+def _with_pictures(cell: NotebookNode, folder: Path) -> str:
+    """Return a text with the pictures of its cell, or of a file that it names, in it."""
+
+    def embed(found: re.Match[str]) -> str:
+        text, url = found.groups()
+        kind, attached = mimetypes.guess_type(url)[0] or "", cell.get("attachments", {})
+        if url.removeprefix("attachment:") in attached:
+            kind, content = next(iter(attached[url.removeprefix("attachment:")].items()))
+        elif kind.startswith("image/") and (folder / url).is_file():
+            content = base64.b64encode((folder / url).read_bytes()).decode()
+        else:
+            return f"*picture {text}: {url}*"
+        return f"![{text}](data:{kind};base64,{content})"
+
+    return _PICTURE.sub(embed, cell.source)

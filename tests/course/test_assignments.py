@@ -1,0 +1,308 @@
+"""What the two assignments ask for: figures of runs that can be compared, and programs that run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from to_do import task
+from train_commands import ENVIRONMENT, ended, free_port
+
+from labkit.course import assignments
+from labkit.course.archive import Archive
+from labkit.todo import TASKS
+from labkit.train import command
+
+ROOT = Path(__file__).parents[2]
+STUDENT_FILES = ("dp.py", "pipe.py")
+
+
+# --- figures --------------------------------------------------------------------------------------
+
+ONE = {"mode": "data_parallel", "world_size": 1, "batch_size": 64}
+TWO = {"mode": "data_parallel", "world_size": 2, "batch_size": 128}
+MODEL_PARALLEL = {"mode": "model_parallel", "world_size": 1, "batch_size": 64}
+PIPELINE = MODEL_PARALLEL | {"mode": "pipeline_parallel"}
+
+
+def write_run(lab: Path, name: str, seconds: float = 2.0, **settings) -> Path:
+    """Write a run on CPUs; each is later than the one before."""
+    found = {"world_size": 1, "data_source": "shipped"}
+    found |= {name: settings.pop(name) for name in ("world_size", "data_source", "devices") if name in settings}
+    found.setdefault("devices", ["cpu"] * found["world_size"])
+    config = {"seed": 0, "size": "mini", "n_devices": 2, "epochs": 2, "limit": None} | settings
+    spread = {"mean": seconds, "std": None, "per_epoch": [seconds]}
+    merged = found | {"config": config, "training_time_s": spread, "tokens_per_s": spread}
+    (folder := lab / "runs" / name).mkdir(parents=True)
+    (folder / "merged.json").write_text(json.dumps(merged))
+    n = len([*folder.parent.iterdir()])
+    os.utime(folder / "merged.json", (n, n))
+    return folder
+
+
+def means(files: dict[str, bytes], name: str, folder: Path) -> dict[str, float]:
+    (folder / "figure.csv").write_bytes(files[f"submit_figures/{name}.csv"])
+    return pd.read_csv(folder / "figure.csv", index_col="run")["mean"].to_dict()
+
+
+def test_runs_that_differ_in_nothing_else_are_drawn_with_their_numbers(tmp_path):
+    write_run(tmp_path, "one", 4.0, **ONE)
+    write_run(tmp_path, "two", 2.5, **TWO)
+    files, missing = assignments.draw_figures(tmp_path)
+    assert means(files, "ddp_training_time", tmp_path) == {"one device": 4.0, "two devices": 2.5}
+    assert files["submit_figures/ddp_tokens_per_second.png"].startswith(b"\x89PNG")
+    assert json.loads(files["submit_figures/ddp_two_devices.json"])["world_size"] == 2
+    assert [line.partition(":")[0] for line in missing] == ["submit_figures has nothing of problem 2.3"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "says"),
+    [
+        (ONE | {"size": "nano"}, TWO, "size is nano and mini, expected the same"),
+        (ONE, TWO | {"batch_size": 64}, "batch_size is 64 and 64, expected 64 and 128"),
+        (ONE, TWO | {"data_source": "hub"}, "data_source is shipped and hub, expected the same"),
+        (ONE, TWO | {"epochs": 5, "limit": 9}, "limit is None and 9, expected the same; epochs is 2 and 5, expected"),
+        (ONE, TWO | {"devices": ["cuda:0", "cuda:1"]}, "the device is cpu and cuda, expected the same"),
+        (MODEL_PARALLEL, PIPELINE | {"batch_size": 32}, "batch_size is 64 and 32, expected the same"),
+    ],
+)
+def test_runs_that_differ_are_named_and_not_drawn(first, second, says, tmp_path):
+    write_run(tmp_path, "first", **first)
+    write_run(tmp_path, "second", **second)
+    files, missing = assignments.draw_figures(tmp_path)
+    assert not files
+    assert f"of runs/first and runs/second, {says}" in "\n".join(missing)
+
+
+def test_of_many_runs_the_latest_that_can_be_compared_are_drawn(tmp_path):
+    for seconds, size in enumerate(("mini", "mini", "nano"), 1):
+        write_run(tmp_path, f"one {size} {seconds}", seconds, **ONE, size=size)
+    write_run(tmp_path, "two", 7.0, **TWO)
+    files, _ = assignments.draw_figures(tmp_path)
+    assert means(files, "ddp_training_time", tmp_path) == {"one device": 2.0, "two devices": 7.0}
+
+
+def test_each_command_that_a_missing_run_names_makes_that_run(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for problem in assignments.PROBLEMS:
+        made = []
+        for wanted in problem.compared:
+            args = command.parser().parse_args(shlex.split(wanted.command)[3:])
+            config, start = command.configure(args.task, args)
+            made.append({"world_size": start.world_size, **vars(config)})
+            assert {name: made[-1][name] for name in wanted.settings} == wanted.settings
+        sizes = [each["batch_size"] for each in made]
+        assert sizes == (problem.batch_sizes or sizes[:1] * 2)
+
+
+def test_four_runs_on_cpus_with_gradients_leave_nothing_to_warn_of(tmp_path):
+    for number, settings in enumerate((ONE, TWO, MODEL_PARALLEL, PIPELINE)):
+        write_run(tmp_path, str(number), **settings)
+    for folder, size in (("large", 200), ("small", 100)):
+        kept = write_run(tmp_path, folder, **TWO, save_gradients=True, size="nano")
+        for rank in (0, 1):
+            (kept / f"model{rank}_gradients.pth").write_bytes(bytes(size))
+    archive = Archive(tmp_path)
+    assignments.LAYOUTS["11-868"].add(archive)
+    assert archive.warnings == []
+    assert [len(archive.files[f"tests/model{rank}_gradients.pth"]) for rank in (0, 1)] == [100, 100]
+    drawn = {name for name in archive.files if name.endswith(".png")}
+    assert drawn == {f"submit_figures/{p}_{n}.png" for p in ("ddp", "pp") for n in assignments._SHOWN}
+
+
+def test_without_a_run_each_warning_names_a_command(tmp_path):
+    for layout, n_warnings in (("11-868", 3), ("cos598d", 3)):
+        archive = Archive(tmp_path)
+        assignments.LAYOUTS[layout].add(archive)
+        assert sum("ake " in line and "python -m labkit.train" in line for line in archive.warnings) == n_warnings
+
+
+def test_the_report_of_cos598d_has_the_runs_numbers_and_names_those_that_are_missing(tmp_path):
+    folder = write_run(tmp_path, "ddp", sync="ddp")
+    merged = json.loads((folder / "merged.json").read_text()) | {"backend": "gloo"}
+    (folder / "merged.json").write_text(json.dumps(merged | {"accuracy": [0.5, 0.625], "seconds_per_iteration": 0.25}))
+    lines = assignments.report_of_glue(tmp_path).splitlines()
+    assert any("ddp" in line and "0.5000, 0.6250" in line and "0.25" in line for line in lines)
+    assert sum("not run: `python -m labkit.train glue --sync" in line for line in lines) == 3
+
+
+# --- the programs, unpacked -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """The labkit that is installed where a submission is unpacked: with all TODOs still to do."""
+    package = tmp_path / "installed" / "labkit"
+    package.mkdir(parents=True)
+    for entry in (ROOT / "labkit").iterdir():
+        if entry.name not in ("__pycache__", *STUDENT_FILES):
+            (package / entry.name).symlink_to(entry)
+    unfilled = "from labkit.todo import TodoError\n" + "".join(f"raise TodoError('{name}')\n" for name in TASKS)
+    for name in STUDENT_FILES:
+        (package / name).write_text(unfilled)
+    for name, value in (ENVIRONMENT | {"PYTHONPATH": str(package.parent), "MASTER_PORT": str(free_port())}).items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def unpacked(request, tmp_path, installed):
+    """A submission in the layout that is the test's parameter, in a folder with a space and ü."""
+    archive = Archive(ROOT)
+    assignments.LAYOUTS[request.param].add(archive)
+    for name in STUDENT_FILES:
+        archive.add(f"labkit/{name}", (ROOT / "labkit" / name).read_bytes())
+    archive.write(tmp_path / "submission.zip")
+    with zipfile.ZipFile(tmp_path / "submission.zip") as members:
+        members.extractall(tmp_path / "handed in ü")
+    return tmp_path / "handed in ü"
+
+
+def python(folder: Path, *arguments: str, status: int = 0) -> str:
+    """What a program in ``folder`` prints, which is to end with ``status``."""
+    done = subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=200)
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+AS_THE_COURSE_TESTS = """
+import pytest
+import torch
+from torch import nn
+from transformers import GPT2Config
+
+from data_parallel.dataset import DataPartitioner, Partition, partition_dataset
+from pipeline.model_parallel import GPT2LMHeadModelParallel
+from pipeline.partition import WithDevice, _split_module
+from pipeline.pipe import Pipe, _clock_cycles
+
+
+@pytest.mark.a4_1_1
+def test_loaders_have_each_sample_once():
+    loaders = [partition_dataset(rank, 2, list(range(12)), 4) for rank in (0, 1)]
+    assert sorted(int(x) for loader in loaders for batch in loader for x in batch) == list(range(12))
+    assert [*map(len, next(iter(zip(*loaders))))] == [2, 2]
+    assert isinstance(DataPartitioner("abcd", [0.5, 0.5]).use(1), Partition)
+
+
+@pytest.mark.a5_2_1
+def test_two_batches_through_two_partitions_take_three_clocks():
+    assert [sorted(clock) for clock in _clock_cycles(2, 2)] == [[(0, 0)], [(0, 1), (1, 0)], [(1, 1)]]
+
+
+@pytest.mark.a5_2_2
+def test_a_pipe_computes_what_its_modules_do():
+    first, second = nn.Linear(3, 4), nn.Linear(4, 5)
+    model = nn.Sequential(WithDevice(first, "cpu:0"), WithDevice(nn.Sigmoid(), "cpu:0"), WithDevice(second, "cpu:1"))
+    partitions, devices = _split_module(model)
+    assert [*map(len, partitions)] == [2, 1] and [*map(str, devices)] == ["cpu:0", "cpu:1"]
+    x = torch.randn(7, 3)
+    assert torch.allclose(Pipe(model, split_size=2)(x), second(torch.sigmoid(first(x))))
+
+
+def test_gpt2_in_a_pipeline_gives_the_logits_that_it_gives_without():
+    gpt2 = GPT2LMHeadModelParallel(GPT2Config(n_layer=2, n_head=2, n_embd=16, vocab_size=9, n_positions=8)).eval()
+    tokens = torch.randint(9, (4, 8))
+    plain = gpt2(tokens, use_cache=False).logits
+    gpt2._prepare_pipeline_parallel(split_size=3)
+    assert type(gpt2.transformer.h).__name__ == "PipedBlocks"
+    assert torch.allclose(gpt2(tokens, use_cache=False).logits, plain, atol=1e-5)
+    gpt2._finalize_pipeline_parallel()
+    assert torch.allclose(gpt2(tokens, use_cache=False).logits, plain, atol=1e-5)
+"""
+
+
+@task("dp.1", "pipe.1", "pipe.2", "pipe.3", "pipe.4")
+@pytest.mark.parametrize("unpacked", ["11-868"], indirect=True)
+def test_the_assignments_names_are_those_of_the_files_handed_in(unpacked):
+    (unpacked / "tests").mkdir(exist_ok=True)
+    (unpacked / "tests" / "test_names.py").write_text(AS_THE_COURSE_TESTS)
+    options = ("-q", "-p", "no:cacheprovider", "-W", "error::pytest.PytestUnknownMarkWarning")
+    assert "4 passed" in python(unpacked, "-m", "pytest", *options, "tests/test_names.py")
+
+
+TINY = ("--dataset", "shipped", "--size", "nano", "--limit-eval", "4", "--benchmark_only")
+
+
+@pytest.mark.slow
+@task("dp.1", "dp.2", "dp.4")
+@pytest.mark.parametrize("unpacked", ["11-868"], indirect=True)
+def test_two_ranks_that_the_student_started_keep_the_gradient_of_the_whole_batch(unpacked):
+    def gradients(n: int) -> list[dict[str, torch.Tensor]]:
+        flags = ("--pytest", "True", "--batch_size", "16", "--world_size", str(n))
+        python(unpacked, "project/run_data_parallel.py", *TINY, *flags)
+        return [torch.load(unpacked / "tests" / f"model{rank}_gradients.pth") for rank in range(n)]
+
+    (whole,) = gradients(1)
+    for of_rank in gradients(2):
+        assert "transformer.wte.weight" in of_rank and of_rank.keys() == whole.keys()
+        for name, gradient in of_rank.items():
+            torch.testing.assert_close(gradient, whole[name], rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.slow
+@task("dp.1", "pipe.1", "pipe.2", "pipe.3", "pipe.4")
+@pytest.mark.parametrize("unpacked", ["11-868"], indirect=True)
+def test_gpt2_learns_the_same_on_one_device_and_on_two_and_the_two_ways_are_drawn(unpacked):
+    flags = (*TINY, "--n_epochs", "2", "--batch_size", "8", "--max_batches", "2", "--n_chunk", "2")
+    for mode in ([], ["--model_parallel_mode=model_parallel"], ["--model_parallel_mode=pipeline_parallel"]):
+        python(unpacked, "project/run_pipeline.py", *mode, *flags)
+    merged = [json.loads(file.read_text()) for file in unpacked.glob("runs/*/merged.json")]
+    losses = [each["validation_loss"][-1] for each in merged]
+    assert len(losses) == 3 and losses == pytest.approx(losses[:1] * 3, rel=1e-4)
+    printed = python(unpacked, "project/plot.py").splitlines()
+    assert {"submit_figures/pp_training_time.png", "submit_figures/pp_tokens_per_second.png"} <= {*printed}
+    assert {name for name in printed if name.endswith(".png")} <= {
+        file.relative_to(unpacked).as_posix() for file in unpacked.glob("submit_figures/*")
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("unpacked", ["11-868"], indirect=True)
+def test_flags_that_cannot_be_are_refused_before_a_rank_starts(unpacked):
+    flags = ("--world_size", "3", "--batch_size", "2")
+    printed = python(unpacked, "project/run_data_parallel.py", *flags, status=2)
+    assert "batch_size is 2 and world_size 3" in printed and "Traceback" not in printed
+
+
+# The assignment's command, with a tiny model in place of bert-base-cased.
+GLUE = (
+    "--model_type bert --model_name_or_path= --task_name RTE --do_train --do_eval --data_dir shipped "
+    "--max_seq_length 32 --per_device_train_batch_size 8 --learning_rate 2e-5 --num_train_epochs 3.0 "
+    "--output_dir out --overwrite_output_dir --limit 16 --limit-eval 8 --iterations 1"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("unpacked", ["cos598d"], indirect=True)
+@pytest.mark.parametrize(
+    ("folder", "sync"),
+    [
+        pytest.param("task2a", "gather_scatter", marks=task("dp.3")),
+        pytest.param("task2b", "all_reduce", marks=task("dp.4")),
+        ("task3", "ddp"),
+    ],
+)
+def test_two_terminals_train_bert_by_the_assignments_command(folder, sync, unpacked):
+    meeting = f"--master_ip 127.0.0.1 --master_port {free_port()} --world_size 2 --local_rank"
+    terminals = [
+        subprocess.Popen(
+            [sys.executable, "run_glue.py", *GLUE.split(), *meeting.split(), str(rank)],
+            cwd=unpacked / folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+    (status, out, error), (other_status, _, _) = ended(terminals)
+    assert (status, other_status) == (0, 0), error
+    assert f"2 on gloo: cpu, cpu; sync {sync}" in out and "iter 1 loss" in out
+    assert {"loss_0.txt", "loss_1.txt"} <= {file.name for file in (unpacked / folder / "out").iterdir()}

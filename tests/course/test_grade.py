@@ -1,0 +1,390 @@
+### INSTRUCTORS ONLY: this file hands in answers, so it is not in the student edition
+"""Archives judged in a copy of the lab, and a folder of them graded: no answer touches another."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import os
+import re
+import signal
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from class_of_students import hand_in, students
+
+from labkit import cli
+from labkit.course import grade_pages, grading, judge, points
+from labkit.course.archive import STUDENT_FILES
+from labkit.course.grading import grade_folder
+from labkit.course.judge import PACKAGE, Judge, TaskResult, claims_of, judged
+from labkit.course.points import DEFAULT_POINTS, Grade, Points, late_days, read_points
+from labkit.todo import TASKS
+
+ROOT = Path(__file__).parents[2]
+RIGHT = {name: (ROOT / name).read_bytes() for name in STUDENT_FILES}
+
+
+def with_code(code: str, name: str = "labkit/dp.py") -> dict[str, bytes]:
+    """Return right student files of which one ends with ``code``."""
+    return RIGHT | {name: RIGHT[name] + code.encode()}
+
+
+# --- the process that judges ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def one_judge() -> Iterator[Judge]:
+    """One process for all tests of this file, until an answer costs it its life."""
+    with Judge() as process:
+        yield process
+        started = psutil.Process(process._process.pid).children(recursive=True)
+    assert not [each for each in started if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+
+
+REWRITES = """
+import pathlib
+
+def assign_buckets(*arguments, _right=assign_buckets, **options):
+    (pathlib.Path(__file__).parent / "check" / "pipe_2.py").write_text("raise SystemExit")
+    return _right(*arguments, **options)
+"""
+
+
+def test_an_answer_that_rewrites_another_tasks_judge_is_named_and_touches_no_other_task(one_judge):
+    judge_of_pipe_2 = (PACKAGE / "check/pipe_2.py").read_bytes()
+    first, second, third = judged(with_code(REWRITES), ["dp.6", "pipe.2", "dp.6"], one_judge)
+    assert not first.passed and first == third._replace(seconds=first.seconds)
+    assert first.findings == [
+        "it has changed the lab around it (labkit/check/pipe_2.py), so what its check says does not count"
+    ]
+    assert second.passed and [text for text, _, _ in second.claims] == claims_of("pipe.2")
+    assert (PACKAGE / "check/pipe_2.py").read_bytes() == judge_of_pipe_2
+
+
+@pytest.mark.slow
+def test_an_answer_that_deletes_the_lab_is_named_in_a_short_line(one_judge):
+    deletes = "\n\nimport shutil\n\ndef assign_buckets(*_, **__):\n    shutil.rmtree(__file__.rpartition('/')[0])\n"
+    gone, right = judged(with_code(deletes), ["dp.6", "pipe.2"], one_judge)
+    assert re.search(r"has changed the lab around it \(labkit/\S+, \S+, \S+ and \d\d\d more\)", gone.first_finding)
+    assert right.passed
+
+
+KILLS_ITS_JUDGE = """
+import psutil
+
+def assign_buckets(*arguments, **options):
+    for process in psutil.Process().parents():
+        if "labkit.course.judge" in process.cmdline():
+            process.kill()
+    while True:
+        pass
+"""
+SLEEPS = "\n\ndef assign_buckets(*arguments, **options):\n    while True:\n        pass\n"
+
+
+@pytest.mark.slow
+def test_after_an_answer_that_ends_its_judge_or_takes_too_long_the_next_one_is_judged(one_judge, monkeypatch):
+    one_judge.start()
+    (killed,) = judged(with_code(KILLS_ITS_JUDGE), ["dp.6"], one_judge)
+    assert not killed.passed and killed.first_finding.startswith("its check ended the process that judges it")
+    monkeypatch.setattr(one_judge, "limit_s", 1.0)
+    (endless,) = judged(with_code(SLEEPS), ["dp.6"], one_judge)
+    assert endless.findings == ["its check took more than 1 s, and was ended"]
+    monkeypatch.undo()
+    (right,) = judged(RIGHT, ["dp.6"], one_judge)
+    assert right.passed
+
+
+def test_a_file_that_is_not_in_the_archive_is_a_finding_of_its_tasks(one_judge):
+    dp, pipe = judged({"labkit/pipe.py": RIGHT["labkit/pipe.py"]}, ["dp.6", "pipe.2"], one_judge)
+    assert dp.findings == ["labkit/dp.py cannot be read: it is not there. Put it back, as it came with the lab"]
+    assert pipe.passed
+
+
+def test_where_no_process_starts_it_is_said_why(monkeypatch, tmp_path):
+    monkeypatch.setattr(judge, "PACKAGE", tmp_path / "labkit")
+    (tmp_path / "labkit").mkdir()
+    (tmp_path / "labkit/__init__.py").write_text("raise ImportError('no such thing')")
+    with Judge() as process, pytest.raises(RuntimeError, match="did not start: ImportError: no such thing"):
+        process.start()
+
+
+# --- points ---------------------------------------------------------------------------------------
+
+DUE = datetime.datetime(2027, 3, 1, 12, tzinfo=datetime.UTC)
+TEXTS = [f"claim {n}" for n in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("marks", "got"),
+    [
+        ("✓✓✓✓", 10.0),
+        ("✓✗✓✓", 7.5),
+        ("✗–––", 0.0),
+        ("✓✓✗", 5.0),  # a check that stops at the first claim that fails
+        ("  ✗", 5.0),  # or says no more than that one
+        ("", 0.0),
+    ],
+)
+def test_each_claim_that_holds_brings_an_equal_share_of_a_tasks_points(marks, got, monkeypatch):
+    monkeypatch.setattr(points, "claims_of", lambda task: TEXTS)
+    claims = [(text, mark, "") for text, mark in zip(TEXTS, marks, strict=False) if mark != " "]
+    grade = Grade("ada", results=[TaskResult("dp.1", False, claims, [], 1.0)])
+    assert grade.points("dp.1", Points({"dp.1": 10})) == got
+
+
+@pytest.mark.parametrize(
+    ("packed", "days", "total"),
+    [
+        ("2027-03-01T12:00:00+00:00", 0, 10.0),
+        ("2027-03-01T12:00:01+00:00", 1, 10.0),
+        ("2027-03-02T14:00:00+02:00", 1, 10.0),
+        ("2027-03-03T12:00:01+00:00", 3, 6.0),
+        ("2027-06-01T12:00:00+00:00", 92, 0.0),
+        ("whenever", 0, 10.0),
+    ],
+)
+def test_late_days_beyond_the_free_ones_cost_their_fraction_of_the_points(packed, days, total, monkeypatch):
+    monkeypatch.setattr(points, "claims_of", lambda task: TEXTS)
+    table = Points({"dp.1": 10}, DUE, free_days=1, per_day=0.2)
+    held = TaskResult("dp.1", True, [(text, "✓", "") for text in TEXTS], [], 1.0)
+    assert late_days(packed, table) == days
+    assert Grade("ada", packed=packed, results=[held]).total(table) == total
+
+
+def test_the_table_that_ships_has_points_for_each_task():
+    assert list(read_points(DEFAULT_POINTS).of) == list(TASKS)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[points", "is not TOML"),
+        ("", r"has no \[points\]"),
+        ('[points]\n"dp.99" = 1', "there is no task 'dp.99'"),
+        ('[points]\n"dp.1" = -1', "dp.1 is worth -1"),
+        ('[points]\n"dp.1" = 1\n[late]\ndue = "tomorrow"', "due is 'tomorrow'"),
+        ('[points]\n"dp.1" = 1\n[late]\nper_day = 10', "per_day as a fraction"),
+    ],
+)
+def test_a_table_of_points_that_cannot_be_used_is_refused_with_its_place(text, says, tmp_path, capsys):
+    (tmp_path / "mine.toml").write_text(text)
+    assert cli.main(["grade", str(tmp_path), "--points", str(tmp_path / "mine.toml")]) == 2
+    assert re.search(f"^labkit grade: .*mine.toml.*{says}", capsys.readouterr().err)
+
+
+# --- a folder of archives -------------------------------------------------------------------------
+
+
+class FakeJudge:
+    """Stands for the process that judges: nothing is started."""
+
+    def __init__(self, limit_s, stop):
+        self.stop = stop
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+
+TABLE = Points({"dp.6": 10, "pipe.2": 10})
+
+
+@pytest.fixture
+def judged_names(monkeypatch) -> list[str]:
+    """What was judged, by the first line of each dp.py; nothing is started for it.
+
+    One that begins with "# wrong" fails in dp.6, with "# refused" cannot be judged on this machine.
+    """
+    names = []
+
+    def fake(files, tasks, judge):
+        first = files["labkit/dp.py"].decode().splitlines()[0]
+        names.append(first)
+        if "refused" in first:
+            raise RuntimeError("no process for it")
+        for task in tasks:
+            wrong = "wrong" in first and task == "dp.6"
+            said = "<b>\ud800" * wrong  # what an answer raises may be any text
+            claims = [(text, "✗" if wrong and not n else "✓", said) for n, text in enumerate(claims_of(task))]
+            yield TaskResult(task, not wrong, claims, ["a, <b>\nand more"] * wrong, 1.5)
+
+    monkeypatch.setattr(grading, "Judge", FakeJudge)
+    monkeypatch.setattr(grading, "judged", fake)
+    return names
+
+
+def put(folder: Path, name: str, first_line: str = "# right") -> None:
+    with zipfile.ZipFile(folder / f"{name}.zip", "w") as file:
+        file.writestr("labkit/dp.py", f"{first_line} of {name}\n")
+
+
+def rows(folder: Path) -> dict[tuple[str, str], dict[str, str]]:
+    with (folder / "grades.csv").open(newline="") as file:
+        return {(row["name"], row["task"]): row for row in csv.DictReader(file)}
+
+
+def test_one_broken_empty_or_huge_archive_never_touches_the_rest(tmp_path, judged_names):
+    for name in ("ada", "bob"):
+        put(tmp_path, name, "# wrong" if name == "bob" else "# right")
+    (tmp_path / "empty.zip").write_bytes(b"")
+    (tmp_path / "broken.zip").write_bytes((tmp_path / "ada.zip").read_bytes()[:-30])
+    with zipfile.ZipFile(tmp_path / "huge.zip", "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("labkit/dp.py", bytes(300 << 20))
+    (tmp_path / "note.txt").write_text("")
+    (tmp_path / "._ada.zip").write_bytes(b"")  # as macOS leaves it
+    said = []
+    assert grade_folder(tmp_path, TABLE, tmp_path / "grades", 2, say=said.append)
+    assert "left out, because they are not .zip: note.txt" in said
+    found = rows(tmp_path / "grades")
+    assert {name: row["points"] for (name, task), row in found.items() if task == "total"} == {
+        **{"ada": "20", "bob": "16.67", "empty": "0", "broken": "0", "huge": "0"}
+    }
+    assert found["bob", "dp.6"]["claims"] == "2/3" and found["bob", "dp.6"]["first_finding"] == "a, <b>"
+    assert found["bob", "total"]["seconds"] == "3"
+    assert "more than 1,048,576 bytes" in found["huge", "total"]["first_finding"]
+    assert str(tmp_path) not in (tmp_path / "grades/grades.csv").read_text()
+
+
+def test_what_is_graded_is_not_graded_again_unless_its_archive_changes(tmp_path, judged_names):
+    for name in ("ada", "bob"):
+        put(tmp_path, name)
+    grade_folder(tmp_path, TABLE, tmp_path / "out", say=lambda _: None)
+    assert sorted(judged_names) == ["# right of ada", "# right of bob"]
+    put(tmp_path, "bob", "# wrong")
+    said = []
+    grade_folder(tmp_path, TABLE._replace(of={"dp.6": 30, "pipe.2": 10}), tmp_path / "out", say=said.append)
+    assert judged_names[2:] == ["# wrong of bob"] and said[0] == "1 of 2 are graded already"
+    assert rows(tmp_path / "out")["ada", "total"]["points"] == "40"  # points are counted anew
+    (tmp_path / "out/results/ada.json").write_text("half of")
+    grade_folder(tmp_path, TABLE, tmp_path / "out", say=said.append)
+    assert judged_names[3:] == ["# right of ada"]
+
+
+def test_another_edition_judges_again(tmp_path, judged_names, monkeypatch):
+    put(tmp_path, "ada")
+    for edition in ("a", "a", "b"):
+        monkeypatch.setattr(grading, "_edition", lambda edition=edition: edition)
+        grade_folder(tmp_path, TABLE, tmp_path / "out", say=lambda _: None)
+    assert len(judged_names) == 2
+
+
+def test_a_fault_of_this_machine_costs_no_student_points_and_is_tried_again(tmp_path, judged_names):
+    put(tmp_path, "ada", "# refused")
+    put(tmp_path, "bob")
+    said = []
+    assert not grade_folder(tmp_path, TABLE, tmp_path / "out", say=said.append)
+    assert "ada.zip could not be graded, so run this again: no process for it" in said
+    assert {name for name, _ in rows(tmp_path / "out")} == {"bob"}
+    grade_folder(tmp_path, TABLE, tmp_path / "out", say=said.append)
+    assert judged_names.count("# refused of ada") == 2 and judged_names.count("# right of bob") == 1
+
+
+def test_stopped_by_ctrl_c_it_has_written_what_is_done_and_goes_on_from_there(tmp_path, judged_names):
+    for n in range(4):
+        put(tmp_path, f"student_{n}")
+
+    def interrupt(line):
+        if line.startswith("2 of 4"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        grade_folder(tmp_path, TABLE, tmp_path / "out", say=interrupt)
+    assert len({name for name, _ in rows(tmp_path / "out")}) == 2
+    said = []
+    assert grade_folder(tmp_path, TABLE, tmp_path / "out", say=said.append)
+    assert said[0] == "2 of 4 are graded already" and len({name for name, _ in rows(tmp_path / "out")}) == 4
+
+
+def test_a_folder_without_archives_is_refused(tmp_path, capsys):
+    assert cli.main(["grade", str(tmp_path)]) == 2
+    assert "there is no .zip in" in capsys.readouterr().err
+    assert cli.main(["grade", str(tmp_path / "absent")]) == 2
+
+
+# --- the pages ------------------------------------------------------------------------------------
+
+
+def test_the_class_page_says_how_often_each_claim_failed_and_links_each_students(tmp_path, judged_names):
+    for name in ("ada", "bob & co", "<i>eve"):
+        put(tmp_path, name, "# right" if name == "ada" else "# wrong")
+    grade_folder(tmp_path, TABLE, tmp_path / "out", say=lambda _: None)
+    page = (tmp_path / "out/index.html").read_text()
+    assert f'<th>dp.6</th><td>2</td><td></td><td class="text">{claims_of("dp.6")[0]}</td>' in page
+    links = re.findall(r'href="([^"]+)"', page)
+    assert len(links) == 3
+    students_pages = {path.name: path.read_text() for path in (tmp_path / "out/students").iterdir()}
+    assert "bob%20%26%20co.html" in " ".join(links) and "bob & co.html" in students_pages
+    eve = students_pages["<i>eve.html"]
+    assert "<h1>&lt;i&gt;eve</h1>" in eve and "<pre>&lt;b&gt;\\ud800</pre>" in eve and "<b>" not in eve
+    assert "16.67 of 20 points" in eve
+
+
+def test_a_claim_is_counted_as_not_reached_where_a_check_stopped_before_it(monkeypatch):
+    for module in (points, grade_pages):
+        monkeypatch.setattr(module, "claims_of", lambda task: TEXTS)
+    endings = [("✓✓✗", "a"), ("✗", "b"), ("✓✓✓✓", "c"), ("✓✗", "d"), ("✓✗", "e")]
+    grades = [
+        Grade(name, results=[TaskResult("dp.1", False, [*zip(TEXTS, marks, [""] * 4, strict=False)], [], 1.0)])
+        for marks, name in endings
+    ]
+    found = [claim[1:] for claim in grade_pages.failed_claims([*grades, Grade("f", error="no")], Points({"dp.1": 10}))]
+    assert found == [("claim 1", 2, 1), ("claim 0", 1, 0), ("claim 2", 1, 3)]
+
+
+# --- as an instructor does it ---------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_wrong_answers_fail_with_their_findings_and_right_ones_pass(tmp_path):
+    """benchmarks/grade_class.py does so with all of them."""
+    known = {}
+    for n, student in enumerate(students()):
+        if n in (0, 48):
+            known[f"student_{n}"] = student
+            hand_in(student, tmp_path / f"student_{n}.zip")
+    assert cli.main(["grade", str(tmp_path), "--jobs", "2"]) == 0
+    found = rows(tmp_path / "grades")
+    for name, student in known.items():
+        pages = (tmp_path / f"grades/students/{name}.html").read_text()
+        for task in TASKS:
+            row = found[name, task]
+            assert (row["points"] == row["of"]) is (task not in student.wrong) or task in student.in_doubt, row
+        assert pages.count("✗") >= len(student.wrong) == 3
+        assert all(phrase in row_of(found, name, task) for task, phrase in student.wrong.items())
+
+
+def row_of(found: dict, name: str, task: str) -> str:
+    return found[name, task]["first_finding"]
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_all_processes_and_the_same_command_goes_on(tmp_path):
+    (tmp_path / "points.toml").write_text('[points]\n"pipe.2" = 10\n')
+    for n in range(3):
+        with zipfile.ZipFile(tmp_path / f"student_{n}.zip", "w") as file:
+            file.writestr("labkit/pipe.py", RIGHT["labkit/pipe.py"] + f"# {n}\n".encode())
+    command = [sys.executable, "-m", "labkit.cli", "grade", str(tmp_path), "--points", str(tmp_path / "points.toml")]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as graded:
+        lines = iter(graded.stdout.readline, "")
+        assert next(line for line in lines if line.startswith("1 of 3"))
+        started = psutil.Process(graded.pid).children(recursive=True)
+        graded.send_signal(signal.SIGINT)
+        assert "the same command goes on from here" in graded.communicate()[1]
+        assert graded.returncode == 130
+    assert started and not psutil.wait_procs(started, timeout=10)[1]
+    n_done = len({name for name, _ in rows(tmp_path / "grades")})
+    again = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert again.returncode == 0 and f"{n_done} of 3 are graded already" in again.stdout
+    assert {row["points"] for row in rows(tmp_path / "grades").values()} == {"10"}

@@ -1,0 +1,56 @@
+"""Launches whose ranks mostly wait, several at a time: how each of them ended."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import pytest
+
+from labkit.cost import Link
+from labkit.launch import Run, launch
+from labkit.ranks import pool
+
+N_LAUNCHES = 12  # at a time
+QUIET_S = 0.5  # so long ranks must have stood still here before they are taken for deadlocked
+
+
+class Case(NamedTuple):
+    """A function of the rank, to be launched."""
+
+    fn: Callable[[int], Any]
+    world_size: int = 2
+    link: Link | None = None
+    init: bool = True
+
+    def __str__(self) -> str:
+        return self.fn.__name__ + " on a link" * (self.link is not None)
+
+
+def on_this_rank(fn: Callable[[int], Any]) -> Any:
+    return fn(int(os.environ["RANK"]))
+
+
+def outcome(case: Case) -> Run | Exception:
+    """Return what launching a case gives, or raises."""
+    try:
+        options = case._asdict()
+        return launch(on_this_rank, options.pop("fn"), **options, backend="gloo", timeout_s=60)
+    except Exception as error:
+        return error
+
+
+def outcomes(cases: Iterable[Case]) -> dict[Case, Run | Exception]:
+    """Launch every case. Ranks that stand still are given less time than usual to move on."""
+    cases = list(dict.fromkeys(cases))
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(N_LAUNCHES) as launches:
+        patch.setattr(pool, "QUIET_S", QUIET_S)
+        return dict(zip(cases, launches.map(outcome, cases), strict=True))
+
+
+def selected(request: pytest.FixtureRequest) -> list[Case]:
+    """Return the cases of the tests that this session runs in the file that asks."""
+    items = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
+    return [item.callspec.params["case"] for item in items if "case" in item.callspec.params]

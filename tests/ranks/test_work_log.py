@@ -1,0 +1,213 @@
+"""A rank's log of its collectives and messages: gloo's, and those of a backend such as NCCL."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from labkit.launch import launch
+from labkit.ranks import work_log
+from labkit.ranks.errors import format_error
+from labkit.ranks.work_log import WorkLog
+
+
+class Gloo:
+    """Numbers messages like collectives."""
+
+    supports_coalescing, begun = False, 0
+
+    def message(self) -> None:
+        type(self).begun += 1
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self.begun
+
+
+class NCCL(Gloo):
+    """Numbers messages apart, and coalesced calls once: as they start, or (torch 2.11) where there
+    was a collective among them."""
+
+    supports_coalescing, begun, coalesces = True, 0, False
+    numbers_starts = True
+
+    def message(self) -> None:
+        pass
+
+
+class Group:
+    """A process group ``cpu:gloo,cuda:nccl`` without ranks. As torch's, it gives new objects."""
+
+    _device_types = (torch.device("cuda"), torch.device("cpu"))
+
+    def _get_backend(self, device):
+        return {"cpu": Gloo, "cuda": NCCL}[device.type]()
+
+    def all_reduce(self, tensor):
+        if not (tensor.device.type == "cuda" and NCCL.coalesces and NCCL.numbers_starts):
+            type(self._get_backend(tensor.device)).begun += 1
+
+    def send(self, tensors, rank, tag):
+        self._get_backend(tensors[0].device).message()
+        return None if NCCL.coalesces else self.works()
+
+    recv, works = send, type("Works", (), {})
+
+    def recv_anysource(self, tensors, tag):
+        self._get_backend(tensors[0].device).message()
+
+    def _start_coalescing(self, device):
+        NCCL.begun, NCCL.coalesces = NCCL.begun + NCCL.numbers_starts, True
+
+    def _end_coalescing(self, device):
+        NCCL.coalesces = False
+
+
+ON_GPU, ON_CPU = (
+    [SimpleNamespace(device=torch.device(where), shape=(3,), dtype=torch.float32)] for where in ("cuda", "cpu")
+)
+
+
+def batch(group, *tensors):
+    """As batch_isend_irecv, or the coalescing manager."""
+    group._start_coalescing(torch.device("cuda"))
+    for each in tensors:
+        group.send(each, 1, 0)
+    group._end_coalescing(torch.device("cuda"))
+
+
+@pytest.fixture(params=[True, False], ids=["starts count", "starts do not"])
+def count(monkeypatch, request):
+    monkeypatch.setattr(NCCL, "numbers_starts", request.param)
+    for backend in (Gloo, NCCL):
+        monkeypatch.setattr(backend, "begun", 0)
+    for name in ("send", "recv", "recv_anysource", "_start_coalescing", "_end_coalescing"):
+        monkeypatch.setattr(Group, name, getattr(Group, name))  # puts back what the log replaces
+    group, log = Group(), WorkLog()
+    monkeypatch.setattr(work_log, "dist", SimpleNamespace(GroupMember=SimpleNamespace(WORLD=group), Work=object))
+    monkeypatch.setattr(torch._C, "Future", object)
+    log.begin(Group)
+    return group, log.n_collectives
+
+
+def test_messages_batched_or_not_are_no_collectives_on_either_backend(count):
+    group, counted = count
+    for how_many in (1, 3):
+        batch(group, *[ON_GPU] * how_many)
+    group.send(ON_GPU, 1, 0)
+    group.recv(ON_CPU, 1, 0)
+    group.recv_anysource(ON_CPU, 0)
+    assert (NCCL.begun, Gloo.begun) == (2 * NCCL.numbers_starts, 2)  # which differ between the ranks of a pipeline
+    assert counted() == (0, 0)
+
+
+def test_a_collective_counts_on_the_backend_of_its_tensor_coalesced_or_not(count):
+    group, counted = count
+    group.all_reduce(*ON_CPU)
+    assert counted() == (0, 1)
+    group.all_reduce(*ON_GPU)
+    batch(group, ON_GPU)
+    group._start_coalescing(torch.device("cuda"))
+    group.all_reduce(*ON_GPU)
+    group._end_coalescing(torch.device("cuda"))
+    group.send(ON_GPU, 1, 0)  # after it, so no part of it
+    assert counted() == (2, 1)
+
+
+# --- which messages a rank waits for --------------------------------------------------------------
+
+
+class Work:
+    """Work of NCCL: ``wait()`` returns at once, and the GPU waits until it is completed."""
+
+    completed = fails = False
+
+    def wait(self):
+        if self.fails:
+            raise RuntimeError("Connection closed by peer")
+        return True
+
+    def is_completed(self):
+        return self.completed
+
+
+@pytest.fixture
+def log(monkeypatch):
+    """The log of a group of its own class, whose messages give Work."""
+
+    class OneGroup(Group):
+        works = type("Work", (Work,), dict(vars(Work)))
+
+        def send(self, tensors, rank, tag):
+            return self.works()
+
+    monkeypatch.setattr(work_log, "_recorded_collectives", lambda: ([], ""))
+    log = WorkLog()
+    log.watch(OneGroup)
+    return log, OneGroup()
+
+
+def waited_for(log):
+    return [(each.peer, each.number) for each in log.begun()[0] if not each.done]
+
+
+def test_a_message_is_waited_for_once_wait_is_called_and_not_before(log):
+    log, group = log
+    work = group.send(ON_GPU, 1, 0)
+    assert waited_for(log) == []
+    work.wait()
+    assert waited_for(log) == [(1, 1)]
+    work.completed = True
+    assert waited_for(log) == []
+
+
+def test_of_all_that_a_gpu_sends_to_a_rank_one_work_is_kept_and_none_once_it_is_completed(log):
+    log, group = log
+    works = [group.send(ON_GPU, 1, tag) for tag in range(5)]
+    for work in works:
+        work.wait()
+    last, kept = works[-1], weakref.WeakSet(works)
+    del works, work
+    gc.collect()
+    assert [*kept] == [last]
+    last.completed = True
+    assert waited_for(log) == []
+    del last
+    gc.collect()
+    assert not kept
+
+
+def test_a_class_of_groups_is_wrapped_once(log):
+    log, group = log
+    once = type(group).send
+    log.watch(type(group))
+    assert type(group).send is once
+
+
+def sends_with_tags_of_their_own():
+    rank, sent = dist.get_rank(), []
+    for tag in range(5):
+        tensor = torch.ones(3)
+        dist.send(tensor, 1, tag=tag) if rank == 0 else dist.recv(tensor, 0, tag=tag)
+        sent.append(weakref.ref(tensor))
+    del tensor
+    gc.collect()
+    return sum(each() is not None for each in sent)
+
+
+def test_what_was_sent_and_received_is_not_kept():
+    assert launch(sends_with_tags_of_their_own, world_size=2, backend="gloo").values == [0, 0]
+
+
+def test_a_traceback_has_no_line_of_the_log(log):
+    work = log[1].send(ON_GPU, 1, 0)
+    work.fails = True
+    with pytest.raises(RuntimeError) as raised:
+        work.wait()
+    shown = format_error(raised.value)
+    assert "work.wait()" in shown and 'raise RuntimeError("Connection' in shown
+    assert "ranks/work_log.py" not in shown
