@@ -19,9 +19,10 @@ from labkit.base.rendezvous import MeetingError, resolve
 from labkit.launch import BACKENDS, RankError, launch
 from labkit.todo import missing
 from labkit.train import metrics, trainer
+from labkit.train.exchange import read_on_rank_0, recorded_on_all
 from labkit.train.glue_task import GlueFlags, glue, load_glue
 from labkit.train.options import check_options, check_output, option
-from labkit.train.rank_start import ByHand, joined, process, read_on_rank_0, recorded_on_all, under_torchrun
+from labkit.train.rank_start import ByHand, joined, process, under_torchrun
 from labkit.train.translation_task import TranslateConfig, load, translate
 
 BAD_INPUT = (TypeError, ValueError, OSError)

@@ -22,9 +22,9 @@ from labkit.base.rendezvous import MeetingError
 from labkit.base.texts import listed
 from labkit.train import entailment
 from labkit.train.entailment import EntailmentCorpus, SentencePair
+from labkit.train.exchange import read_on_rank_0
 from labkit.train.metrics import TrainingResult
 from labkit.train.options import check_options, check_shares, option
-from labkit.train.rank_start import read_on_rank_0
 from labkit.train.trainer import SYNC_METHODS, Batch, Trainer, device, sum_over_ranks, world
 
 _BOUNDS = {"vocab_size": (100, 10**6), "max_length": (8, 10**5), "seed": (0, 2**32 - 1)}

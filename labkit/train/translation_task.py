@@ -14,9 +14,9 @@ import torch.distributed as dist
 from labkit import dp, launch, models, pipe
 from labkit.parallel.devices import is_virtual, training_devices
 from labkit.train import translation
+from labkit.train.exchange import read_on_rank_0
 from labkit.train.metrics import TrainingResult
 from labkit.train.options import check_options, option
-from labkit.train.rank_start import read_on_rank_0
 from labkit.train.trainer import RAMP_STEPS, Trainer, targets_per_step, world
 from labkit.train.translation import Corpus
 
