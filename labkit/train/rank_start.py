@@ -252,19 +252,24 @@ def _wait_for_all(store: Any, line: socket.socket, how: ByHand, timeout_s: float
     rank, world_size, host, port = how
     names = [f"rank {each} of {world_size}" for each in range(world_size)]
     deadline = time.monotonic() + timeout_s
-    if store.add(f"processes of {names[rank]}", 1) > 1:
-        raise MeetingError(f"another process at {host}:{port} is {names[rank]}, too: give each a rank of its own")
-    store.set(names[rank], json.dumps(RankFacts(machine.name(), gpu_mask(), machine.usable_gpus(), backend)))
-    while missing := [each for each, name in enumerate(names) if not store.check([name])]:
-        if time.monotonic() > deadline:
-            raise MeetingError(
-                f"{world_size - len(missing)} of {world_size} ranks were at {host}:{port} within {timeout_s:g} s, without rank "
-                f"{listed(missing)}: start a process for each rank, all with the same world size, address and port"
-            )
-        time.sleep(POLL_S)
-        if is_gone(line):
-            raise MeetingError(f"rank 0 at {host}:{port} ended before all ranks were there: its terminal says why")
-    return [RankFacts(*json.loads(store.get(name))) for name in names]
+    rank_0_ended = f"rank 0 at {host}:{port} ended before all ranks were there: its terminal says why"
+    try:
+        if store.add(f"processes of {names[rank]}", 1) > 1:
+            raise MeetingError(f"another process at {host}:{port} is {names[rank]}, too: give each a rank of its own")
+        store.set(names[rank], json.dumps(RankFacts(machine.name(), gpu_mask(), machine.usable_gpus(), backend)))
+        while missing := [each for each, name in enumerate(names) if not store.check([name])]:
+            if time.monotonic() > deadline:
+                raise MeetingError(
+                    f"{world_size - len(missing)} of {world_size} ranks were at {host}:{port} within {timeout_s:g} s, "
+                    f"without rank {listed(missing)}: start a process for each rank, all with the same world size, "
+                    "address and port"
+                )
+            time.sleep(POLL_S)
+            if is_gone(line):
+                raise MeetingError(rank_0_ended)
+        return [RankFacts(*json.loads(store.get(name))) for name in names]
+    except RuntimeError:  # it ended after the last look
+        raise MeetingError(rank_0_ended) from None
 
 
 def _lost(error: BaseException, watch: FailureWatch) -> str:

@@ -315,10 +315,14 @@ def hang_where_one_fails(rank, port, fails, killed=False):
     failure_watch.END_S = failure_watch.BY_ITSELF_S = 0.5
     dist.destroy_process_group = lambda: time.sleep(1000)  # as on NCCL, behind a kernel that never ends
     with joined(ByHand(rank, 2, port=port), "gloo"):
+        store = dist.distributed_c10d._get_default_store()
+        if rank == fails:
+            store.wait(["the other one is in the group"])
         if rank == fails and killed:
             os.kill(os.getpid(), signal.SIGKILL)
         if rank == fails:
             raise KeyError("no such luck")
+        store.set("the other one is in the group", "")
         time.sleep(1000)
 
 
