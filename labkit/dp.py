@@ -161,9 +161,9 @@ def setup(rank: int, world_size: int, backend: str, master_addr: str = "127.0.0.
     torch.distributed.DistNetworkError if the port is taken.
 
     Caveats: the store through which the ranks meet is torch's, which listens on all interfaces of
-    rank 0's machine, not on ``master_addr`` alone, for as long as the run lasts. One that
-    :func:`labkit.base.rendezvous.meet` opens listens on ``master_addr`` alone;
-    init_process_group takes it as ``store``.
+    rank 0's machine, not on ``master_addr`` alone, for as long as the run lasts. A TCPStore whose
+    ``master_listen_fd`` is from :func:`labkit.base.rendezvous.listen` listens on ``master_addr``
+    alone; init_process_group takes it as ``store``.
     """
     _check_backend(backend)
     _check_rank(rank, world_size)

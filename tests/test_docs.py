@@ -47,7 +47,7 @@ def test_every_command_of_training_is_understood():
     typed = [words[words.index("labkit.train") + 1 :] for words in commands(*PAGES) if "labkit.train" in words]
     assert len(typed) > 10
     for words in typed:
-        command.parser().parse_args(command.with_hyphens(words))
+        command.parse(words)
 
 
 def test_every_target_of_make_is_there_and_every_file_that_is_run():

@@ -11,8 +11,6 @@ import hashlib
 import inspect
 import queue
 import re
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -20,7 +18,6 @@ import torch
 import torch.distributed as dist
 from side_by_side import Case, on_this_rank, outcomes, selected
 from torch import nn
-from train_commands import free_port
 
 from labkit.cost import Link
 from labkit.launch import LaunchTimeout, RankError, launch, workers
@@ -473,38 +470,6 @@ def test_where_the_recorder_is_off_it_is_said_that_collectives_are_not_known():
         launch(without_recorder, world_size=2, backend="gloo", timeout_s=5)
     notes = "".join(raised.value.__notes__)
     assert "this torch has no flight recorder" in notes and "Rank 0 was at work" in notes
-
-
-# --- started by hand ------------------------------------------------------------------------------
-
-BY_HAND = """
-import sys, time, torch
-import torch.distributed as dist
-from labkit.train.rank_start import ByHand, joined
-
-clock, hours = time.perf_counter_ns, int(sys.argv[3]) * 3600 * 10**9
-time.perf_counter_ns = lambda: clock() + hours
-with joined(ByHand(int(sys.argv[1]), 2, port=int(sys.argv[2])), backend="gloo"):
-    if dist.get_rank() == 0:
-        dist.all_reduce(torch.ones(5))
-    dist.broadcast(torch.ones(3), 0)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("hours", [0, 100], ids=["on one machine", "on machines whose clocks differ"])
-def test_ranks_that_were_started_by_hand_end_with_the_same_words(hours, tmp_path):
-    (tmp_path / "by_hand.py").write_text(BY_HAND)
-    port = str(free_port())
-    command = [sys.executable, str(tmp_path / "by_hand.py")]
-    ranks = [
-        subprocess.Popen([*command, str(rank), port, str(rank * hours)], stderr=subprocess.PIPE, text=True)
-        for rank in range(2)
-    ]
-    for rank in ranks:
-        words = rank.communicate()[1]
-        assert rank.returncode == 1
-        assert "collective 2: rank 0 is in all_reduce of 5 float32 (by_hand.py, line 10); rank 1 is in" in words
 
 
 # --- without ranks -----------------------------------------------------------------------

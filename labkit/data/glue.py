@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from labkit.data.sources import DataSet, Rows, check_columns, lines, shipped_folder
+from labkit.data.sources import DataSet, Row, Rows, check_columns, lines
 
 LABELS = ("entailment", "not_entailment")  # a label's number is its place, as in GLUE
 _STEMS = {"train": "train", "validation": "dev"}  # the labels of RTE's test split are not public
@@ -34,10 +34,10 @@ def rte(split: str, source: str | os.PathLike[str] = "auto") -> Rows:
 # --- GLUE's files ---------------------------------------------------------------------------------
 
 
-def _from_glue_folder(split: str, folder: Path) -> Rows | None:
+def _from_glue_folder(split: str, folder: Path) -> list[Row] | None:
     places = (place / f"{_STEMS[split]}.tsv" for place in (folder, folder / "RTE", folder / "glue" / "RTE"))
     path = next(filter(Path.is_file, places), None)
-    return None if path is None else Rows(_read_tsv(path), str(folder))
+    return None if path is None else _read_tsv(path)
 
 
 def _expected(split: str) -> str:
@@ -47,7 +47,7 @@ def _expected(split: str) -> str:
     )
 
 
-def _read_tsv(path: Path) -> list[dict[str, Any]]:
+def _read_tsv(path: Path) -> list[Row]:
     text = enumerate(lines(path), 1)
     header = next(text, (1, ""))[1].split("\t")
     if not set(_COLUMNS) <= set(header):
@@ -67,7 +67,7 @@ def _read_tsv(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _row(fields: dict[str, Any], where: str) -> dict[str, Any]:
+def _row(fields: Row, where: str) -> Row:
     """Return a row with its label as a number; it may be a word in ``fields``."""
     first, second, label = (fields[column] for column in _COLUMNS)
     if label not in (*LABELS, 0, 1):
@@ -78,26 +78,19 @@ def _row(fields: dict[str, Any], where: str) -> dict[str, Any]:
     return {"sentence1": first, "sentence2": second, "label": LABELS.index(label) if label in LABELS else label}
 
 
-# --- its other places -----------------------------------------------------------------------------
+# --- its other form -------------------------------------------------------------------------------
 
 
-def _shipped(split: str) -> Rows:
-    return Rows(_from_glue_folder(split, shipped_folder("entailment")) or (), "shipped")
-
-
-def _from_table(table: Any, name: str, split: str) -> Rows:
+def _from_table(table: Any, name: str, split: str) -> list[Row]:
     check_columns(table, name, _COLUMNS)
-    return Rows((_row(row, f"{name}, {split}, row {number}") for number, row in enumerate(table)), name)
+    return [_row(row, f"{name}, {split}, row {number}") for number, row in enumerate(table)]
 
 
 _RTE = DataSet(
     name="entailment",
-    unit="sentence pair",
     splits={"train": "train", **dict.fromkeys(("validation", "val", "dev"), "validation")},
-    shipped=_shipped,
-    shipped_words="data/entailment, which ships with the lab",
     from_folder=_from_glue_folder,
     expected=_expected,
     from_table=_from_table,
-    on_hub=(("nyu-mll/glue", {"name": "rte"}),),
+    on_hub={"nyu-mll/glue": {"name": "rte"}},
 )

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from labkit.data.sources import DataSet, Rows, lines, shipped_folder
+from labkit.data.sources import DataSet, Row, Rows, lines
 
 # A split and the stems of its files: Multi30k calls one "val", and has several test sets.
 _STEMS = {"train": ("train",), "validation": ("val", "validation"), "test": ("test_2016_flickr", "test")}
@@ -30,7 +30,7 @@ def translation(split: str, source: str | os.PathLike[str] = "auto") -> Rows:
 # --- parallel text files --------------------------------------------------------------------------
 
 
-def _from_parallel_files(split: str, folder: Path) -> Rows | None:
+def _from_parallel_files(split: str, folder: Path) -> list[Row] | None:
     files = _parallel_files(split, folder)
     if files is None:
         return None
@@ -41,7 +41,7 @@ def _from_parallel_files(split: str, folder: Path) -> Rows | None:
             f"{longer}, line {n + 1}: has no partner, since {shorter} ends after line {n}; "
             "expected two parallel files of the same number of lines"
         )
-    return Rows(({"de": de, "en": en} for de, en in zip(german, english, strict=True)), str(folder))
+    return [{"de": de, "en": en} for de, en in zip(german, english, strict=True)]
 
 
 def _expected_files(split: str) -> str:
@@ -76,15 +76,10 @@ def _read_sentences(path: Path) -> list[str]:
     return sentences
 
 
-# --- its other places -----------------------------------------------------------------------------
+# --- its other form -------------------------------------------------------------------------------
 
 
-def _shipped(split: str) -> Rows:
-    pairs = _from_parallel_files(split, shipped_folder("translation"))
-    return Rows(pairs or (), "shipped")
-
-
-def _from_table(table: Any, name: str, split: str) -> Rows:
+def _from_table(table: Any, name: str, split: str) -> list[Row]:
     """Return rows of a data set. Rows with an empty side are left out, and a line says how many."""
     columns = table.column_names or []
     if "translation" in columns:
@@ -94,7 +89,7 @@ def _from_table(table: Any, name: str, split: str) -> Rows:
     else:
         raise ValueError(f"{name} has the columns {', '.join(columns)}; expected 'translation', or 'de' and 'en'")
     pairs = [{"de": pair["de"].strip(), "en": pair["en"].strip()} for pair in found]
-    whole = Rows((pair for pair in pairs if pair["de"] and pair["en"]), name)
+    whole = [pair for pair in pairs if pair["de"] and pair["en"]]
     if len(whole) < len(pairs):
         print(f"{name}, {split}: {len(pairs) - len(whole)} of {len(pairs):,} pairs have an empty side: left out")
     return whole
@@ -102,17 +97,11 @@ def _from_table(table: Any, name: str, split: str) -> Rows:
 
 _TRANSLATION = DataSet(
     name="translation",
-    unit="sentence pair",
     splits={"train": "train", "validation": "validation", "val": "validation", "test": "test"},
-    shipped=_shipped,
-    shipped_words="data/translation, which ships with the lab",
     from_folder=_from_parallel_files,
     expected=_expected_files,
     from_table=_from_table,
     # The assignment's data set is a loading script, which `datasets` no longer runs; the hub keeps
     # its rows as Parquet too.
-    on_hub=(
-        ("bbaaaa/iwslt14-de-en-preprocess", {"revision": "refs/convert/parquet"}),
-        ("bentrevett/multi30k", {}),
-    ),
+    on_hub={"bbaaaa/iwslt14-de-en-preprocess": {"revision": "refs/convert/parquet"}, "bentrevett/multi30k": {}},
 )

@@ -14,7 +14,8 @@ from labkit.lab.published_results import RTE_ACCURACY, RTE_LOSSES
 from labkit.launch import Run, device, launch
 from labkit.stats import Verdict
 from labkit.train.entailment import EntailmentCorpus, collate
-from labkit.train.glue_task import GlueConfig, GlueResult, glue
+from labkit.train.glue_task import GlueConfig, glue
+from labkit.train.metrics import TrainingResult
 from labkit.train.trainer import Batch, world
 
 Rounds: TypeAlias = Sequence[Mapping[str, Run]]  # of each round, the run of each way
@@ -45,13 +46,15 @@ def in_turns(ranks: Any, config: GlueConfig, corpus: EntailmentCorpus, ways: Seq
 
 def iterations_s(rounds: Rounds) -> pd.DataFrame:
     """Return the seconds of each iteration, a column per way, without the first of each turn."""
-    return pd.DataFrame({way: [s for runs in rounds for s in runs[way].values[0].iteration_s[1:]] for way in rounds[0]})
+    return pd.DataFrame(
+        {way: [s for runs in rounds for s in runs[way].values[0].steps.seconds[1:]] for way in rounds[0]}
+    )
 
 
 def middle_iteration(rounds: Rounds, way: str) -> tuple[Run, int]:
     """Return run and step of the iteration whose length is nearest the median of ``way``."""
     steps = [
-        (run, step, s) for run in (runs[way] for runs in rounds) for step, s in enumerate(run.values[0].iteration_s)
+        (run, step, s) for run in (runs[way] for runs in rounds) for step, s in enumerate(run.values[0].steps.seconds)
     ]
     median = iterations_s(rounds)[way].median()
     run, step, _ = min((each for each in steps if each[1]), key=lambda each: abs(each[2] - median))
@@ -84,10 +87,10 @@ def terms_to_read(terms: Mapping[str, pd.DataFrame], by_formula: Collection[str]
     return MeasuredTable(table)
 
 
-def losses_and_accuracy(found: Mapping[str, GlueResult]) -> MeasuredTable:
+def losses_and_accuracy(found: Mapping[str, TrainingResult]) -> MeasuredTable:
     """Return the first losses and the accuracy after each epoch, and below the published ones."""
     rows = {
-        name: [*map(loss, each.mean_losses[:5]), *(measured(share, width=6) for share in each.accuracy)]
+        name: [*map(loss, each.steps.loss[:5]), *(measured(share, width=6) for share in each.accuracy)]
         for name, each in found.items()
     }
     for name, accuracy in RTE_ACCURACY.items():

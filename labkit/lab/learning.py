@@ -9,20 +9,20 @@ from dataclasses import replace
 import pandas as pd
 
 from labkit.launch import workers
-from labkit.train import TranslateConfig, metrics, translate
-from labkit.train.metrics import RankResult
+from labkit.train import TranslateConfig, translate
 from labkit.train.translation import Corpus
 
 
 def learn(configs: Mapping[str, TranslateConfig], corpus: Corpus, seeds: int = 2) -> dict[str, list[pd.DataFrame]]:
-    """Return each config's :func:`labkit.train.metrics.history`, a table for each seed.
+    """Return how each config learned, a table for each seed, with a row after each epoch.
 
-    The processes know nothing of each other, and share the machine: their seconds say little.
+    Its columns are ``epochs`` and ``validation_loss``, in nats per target token. The processes know
+    nothing of each other, and share the machine.
     """
     with workers(seeds, init=False, threads=1) as processes:
-        runs = {name: processes.run(_of_seed, config, corpus).values for name, config in configs.items()}
-    return {name: [metrics.history([result]) for result in results] for name, results in runs.items()}
+        return {name: processes.run(_of_seed, config, corpus).values for name, config in configs.items()}
 
 
-def _of_seed(config: TranslateConfig, corpus: Corpus) -> RankResult:
-    return translate(replace(config, seed=int(os.environ["RANK"])), corpus)
+def _of_seed(config: TranslateConfig, corpus: Corpus) -> pd.DataFrame:
+    losses = translate(replace(config, seed=int(os.environ["RANK"])), corpus).validation_loss
+    return pd.DataFrame({"epochs": range(1, len(losses) + 1), "validation_loss": losses})

@@ -64,11 +64,6 @@ def gpu_mask() -> str:
     return f"{os.environ.get('CUDA_VISIBLE_DEVICES')}, task {by_slurm}"
 
 
-def gpu_uuid(device: torch.device) -> str:
-    """Return the unique name of a GPU, whatever its number is in this process."""
-    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
-
-
 def sending_device(group: Any = None) -> torch.device:
     """Return the device whose tensors ``group`` sends: a GPU over NCCL, otherwise the CPU."""
     # Gloo takes a GPU's tensor in some collectives, and in no send.

@@ -1,175 +1,251 @@
-"""The command line of training: every task's flags, and how a task is run."""
+"""The command line of training: ``python -m labkit.train TASK``, its flags, and how ranks start."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import datetime
+import os
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, fields
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
+import torch.distributed as dist
+
+from labkit.base import machine
+from labkit.base.rendezvous import MeetingError, resolve
 from labkit.launch import BACKENDS, RankError, launch
 from labkit.todo import missing
-from labkit.train import digits_task, glue_task, trainer, translation_task
-from labkit.train.rank_start import ByHand, Start, joined, process, read_on_rank_0, recorded_on_all, start_of
-from labkit.train.training_task import TrainingTask, type_of
+from labkit.train import metrics, trainer
+from labkit.train.exchange import read_on_rank_0, recorded_on_all
+from labkit.train.glue_task import GlueFlags, glue, load_glue
+from labkit.train.options import check_options, check_output, option
+from labkit.train.rank_start import ByHand, joined, process, under_torchrun
+from labkit.train.translation_task import TranslateConfig, load, translate
 
-TASKS = (translation_task.TASK, glue_task.TASK, digits_task.TASK)
 BAD_INPUT = (TypeError, ValueError, OSError)
-MAY_DIFFER = ("source", "output_dir", "quiet")  # among ranks that somebody starts one by one
 MAX_S = 1e8  # three years; a lock takes 292, a date 10,000
+DAY_S = 86400.0  # for ranks that the command starts itself: as long as training takes
+
+
+class Task(NamedTuple):
+    """A task of the command.
+
+    - ``folder``: where its results go if no flag says so, followed by date and time.
+    - ``in_terminal``: more arguments for ``train``, where each rank has a terminal of its own.
+    """
+
+    config: type
+    load: Callable[[Any], Any]
+    train: Callable[..., metrics.TrainingResult]
+    description: str
+    folder: str = ""
+    in_terminal: Mapping[str, Any] = MappingProxyType({})
+
+
+TASKS = {
+    "translate": Task(
+        TranslateConfig, load, translate, "Train GPT-2 to translate German into English.", folder="runs/translate"
+    ),
+    "glue": Task(
+        GlueFlags,
+        load_glue,
+        glue,
+        "Train BERT to tell what follows from a text.",
+        in_terminal={"every_rank_prints": True},
+    ),
+}
+
+
+@dataclass(frozen=True)
+class StartFlags:
+    """The flags that say how ranks start: here, by torchrun, or one by one, by hand."""
+
+    world_size: int | None = option(
+        None, "ranks, 2 if not given; torchrun sets its own. Devices, where one process drives them"
+    )
+    local_rank: int | None = option(
+        None, "which rank this process is, started by hand; without it all start here", "--rank"
+    )
+    master_ip: str = option("127.0.0.1", "an address of rank 0's machine, for all ranks alike", "--master-addr")
+    master_port: int = option(11868, "where rank 0 listens")
+    timeout_s: float = option(300.0, "seconds that ranks wait for each other, to meet and in each collective")
+    time_limit_s: float = option(DAY_S, "seconds after which ranks that this command starts are ended")
+    backend: str = option("auto", "auto: NCCL where each rank has a GPU, else gloo", choices=BACKENDS)
+
+    def __post_init__(self) -> None:
+        check_options(self, {"local_rank": (0, 10**6), "master_port": (1, 65535)})
+        for name in ("timeout_s", "time_limit_s"):
+            if (seconds := getattr(self, name)) > MAX_S:
+                raise ValueError(f"{name} is {seconds}, expected at most {MAX_S:,.0f} seconds")
+
+    def size(self, default: int) -> int:
+        """Return the world size, that of a group which is up already if this process is in one.
+
+        Raises ValueError where torchrun and the flags disagree.
+        """
+        if dist.is_initialized():
+            return trainer.world().size
+        if not under_torchrun():
+            return self.world_size or default
+        if self.local_rank is not None:
+            raise ValueError("torchrun tells each process its rank: leave out the flag for it, or torchrun")
+        started = int(os.environ["WORLD_SIZE"])
+        if self.world_size not in (None, started):
+            raise ValueError(f"--world-size is {self.world_size}, but torchrun started {started} ranks; leave it out")
+        return started
+
+    def by_hand(self, world_size: int) -> ByHand | None:
+        """Return what a process started by hand is told. Raises ValueError for no such rank."""
+        if self.local_rank is None or dist.is_initialized():
+            return None
+        if self.local_rank >= world_size:
+            raise ValueError(f"the rank is {self.local_rank}, expected 0 to {world_size - 1}: one for each process")
+        resolve(self.master_ip)
+        return ByHand(self.local_rank, world_size, self.master_ip, self.master_port)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Train by command line: own processes, or this process as one rank of those started."""
-    args = parser().parse_args(with_hyphens(sys.argv[1:] if argv is None else argv))
+    """Train by command line: own processes, or this process as one rank of those started.
+
+    In a process group that is up already, this process trains in it.
+    """
+    parser, name, flags = _parser_of(sys.argv[1:] if argv is None else argv)
     try:
-        run_task(args.task, args.parser, args)
+        _run(TASKS[name], parser, flags)
     except (FloatingPointError, RankError) as error:  # the loss is nan: here, or on a rank
         if isinstance(error, RankError) and error.error_type != FloatingPointError.__name__:
             raise
+        raise SystemExit(str(error)) from None
+    except MeetingError as error:
         raise SystemExit(str(error)) from None
     except KeyboardInterrupt:
         print("interrupted: all processes that this one has started are ended", file=sys.stderr)
         raise SystemExit(130) from None
 
 
-def with_hyphens(argv: Sequence[str]) -> list[str]:
-    """Return flags with hyphens, as argparse knows them; the assignment has --world_size=2."""
-    split = [arg.partition("=") for arg in argv]
-    return [
-        name.replace("_", "-") + eq + value if name.startswith("--") else name + eq + value for name, eq, value in split
-    ]
+def _parser_of(argv: Sequence[str]) -> tuple[Any, str, list[str]]:
+    """Return the parser of the task that the first word names, the name, and the flags."""
+    from transformers import HfArgumentParser
+
+    tasks = argparse.ArgumentParser(
+        prog="python -m labkit.train", description="Train on real ranks: own processes, or under torchrun."
+    )
+    tasks.add_argument("task", choices=TASKS, help="TASK --help lists its flags; hyphens and underscores both work")
+    name = tasks.parse_args(argv[:1]).task
+    usage = f"python -m labkit.train {name} [FLAG ...]    --help lists them"
+    parser = HfArgumentParser(
+        [TASKS[name].config, StartFlags],
+        prog=f"python -m labkit.train {name}",
+        usage=usage,
+        description=TASKS[name].description,
+    )
+    return parser, name, list(argv[1:])
+
+
+def parse(argv: Sequence[str]) -> tuple[Any, StartFlags]:
+    """Return the task's config and the start that a command line says. Bad flags exit."""
+    parser, _, flags = _parser_of(argv)
+    return _parse(parser, flags)
+
+
+def _parse(parser: Any, flags: list[str]) -> tuple[Any, StartFlags]:
+    try:
+        config, start = parser.parse_args_into_dataclasses(flags, look_for_args_file=False)
+        if getattr(config, "one_process", False):  # it drives as many devices as --world-size says
+            config = replace(config, n_devices=start.world_size or config.n_devices)
+            virtual = start.backend == "auto" and machine.usable_gpus() < config.n_devices
+            start = replace(start, world_size=None, backend="gloo" if virtual else start.backend)
+        return config, start
+    except ValueError as error:
+        return parser.error(str(error))
 
 
 def check_flags(argv: Sequence[str]) -> None:
     """End this process with status 2 and the reason unless ``main(argv)`` can start."""
-    args = parser().parse_args(with_hyphens(argv))
+    parser, name, flags = _parser_of(argv)
+    _plan(TASKS[name], parser, flags)
+
+
+class Plan(NamedTuple):
+    """What a command line says: the task's config, and how this process and the ranks start."""
+
+    config: Any
+    start: StartFlags
+    world_size: int
+    by_hand: ByHand | None
+
+    @property
+    def is_rank(self) -> bool:
+        """Whether this process is one of the ranks: by hand, by torchrun, or of a group."""
+        return self.by_hand is not None or under_torchrun() or dist.is_initialized()
+
+    @property
+    def rank(self) -> int:
+        """This process's rank; 0 also where it starts all of them."""
+        if self.by_hand:
+            return self.by_hand.rank
+        return int(os.environ["RANK"]) if self.is_rank and not dist.is_initialized() else trainer.world().rank
+
+
+def _plan(task: Task, parser: Any, flags: list[str]) -> Plan:
+    """Return what the flags say. Flags that cannot be exit."""
+    config, start = _parse(parser, flags)
     try:
-        configure(args.task, args)
+        world_size = start.size(config.default_world_size)
+        plan = Plan(config, start, world_size, start.by_hand(world_size))
+        config.check_world(world_size)
+        if plan.rank == 0 and (folder := config.output_dir or os.path.dirname(task.folder)):
+            check_output(folder)
+        return plan
     except BAD_INPUT as error:
-        args.parser.error(str(error))
+        return parser.error(str(error))
 
 
-def configure(task: TrainingTask, args: argparse.Namespace) -> tuple[Any, Start]:
-    """Return the task's config, and how the ranks start. Raises one of BAD_INPUT."""
-    task.complete(args)
-    by_hand = None if args.rank is None else ByHand(args.rank, 0, args.master_ip, args.master_port)
-    start = start_of(args.world_size, args.default_world_size, by_hand)
-    config = task.config(**{each.name: getattr(args, each.name) for each in fields(task.config)})
-    task.check(config, args, start)
-    return config, start
-
-
-def run_task(task: TrainingTask, parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+def _run(task: Task, parser: Any, flags: list[str]) -> None:
     """Train as the flags say: start ranks, or be the one that this process is."""
+    plan = _plan(task, parser, flags)
+    config, start = plan.config, plan.start
     try:
-        config, start = configure(task, args)
-        data = task.load(config) if start.reads else None
+        data = task.load(config) if plan.rank == 0 else None  # before ranks meet: bad data stop it at once
     except BAD_INPUT as error:
         parser.error(str(error))
-    needed, why = task.todos(config, start.world_size)
-    for each in needed:
+    for each in config.tasks(plan.world_size):
         if todo := missing(each):
-            raise SystemExit(f"{todo}: {why} needs it; fill it in first")
-    if start.here:
-        options = {"world_size": start.world_size, "backend": args.backend, "timeout_s": args.run_s}
-        try:
-            run = launch(task.train, config, data, **options)
-        except BAD_INPUT as error:  # a plan that cannot be: no rank has started
-            parser.error(str(error))
-        if task.finish:
-            task.finish(run.values, run.events, args)
+            raise SystemExit(f"{todo}: this training needs it; fill it in first")
+    if plan.is_rank:
+        _be_a_rank(task, plan, data)
         return
-    if start.joined:
-        _run_as_rank(task, config, data, args, trainer.device())
-        return
-    if start.by_hand:
-        print(f"rank {args.rank} of {start.world_size}, {process()}: waiting until all are there", flush=True)
-    told = {name: value for name, value in asdict(config).items() if name not in MAY_DIFFER}
+    options: dict[str, Any] = {"world_size": plan.world_size, "backend": start.backend, "timeout_s": start.time_limit_s}
     try:
-        with joined(start.by_hand, args.backend, task.device(args), wait_s=args.wait_s, options=told) as device:
-            _run_as_rank(task, config, data, args, device)
-    except ConnectionError as error:
-        raise SystemExit(str(error)) from None
+        run = launch(task.train, config, data, **options)
+    except BAD_INPUT as error:  # a plan that cannot be: no rank has started
+        parser.error(str(error))
+    _finish(task, config, run.values, run.events)
 
 
-def _run_as_rank(task: TrainingTask, config: Any, data: Any, args: argparse.Namespace, device: Any) -> None:
+def _be_a_rank(task: Task, plan: Plan, data: Any) -> None:
     """Train as one rank on the data that rank 0 has read; rank 0 reports what all ranks found."""
-    data = read_on_rank_0(lambda: data)
-    options = task.rank_options(args, device)
-    if task.finish is None:
-        task.train(config, data, **options)
-    elif everything := recorded_on_all(lambda: task.train(config, data, **options)):
-        task.finish(*everything, args)
+    config, start, by_hand = plan.config, plan.start, plan.by_hand
+    if by_hand:
+        print(f"rank {by_hand.rank} of {by_hand.world_size}, {process()}: waiting until all are there", flush=True)
+    options = task.in_terminal if by_hand else {}
+    group = contextlib.nullcontext() if dist.is_initialized() else joined(by_hand, start.backend, start.timeout_s)
+    with group:
+        data = read_on_rank_0(lambda: data)
+        everything = recorded_on_all(lambda: task.train(config, data, **options))
+    if everything:
+        _finish(task, config, *everything)
 
 
-# --- flags ----------------------------------------------------------------------------------------
-
-
-def parser() -> argparse.ArgumentParser:
-    """Return what understands the command line of all tasks."""
-    made = argparse.ArgumentParser(
-        prog="python -m labkit.train",
-        description="Train on real ranks: own processes, or under torchrun. Hyphens and underscores both work in flags.",
-    )
-    tasks = made.add_subparsers(dest="name", required=True, metavar="TASK")
-    for task in TASKS:
-        usage = f"python -m labkit.train {task.name} [FLAG ...]    --help lists them" if task.rank_flags else None
-        each = tasks.add_parser(task.name, help=task.help, description=task.description, usage=usage)
-        each.set_defaults(task=task, parser=each)
-        _add_option_flags(each, task.config)
-        task.add_flags(each)
-        _add_start_flags(each, task)
-        each.set_defaults(**asdict(task.config()) | task.defaults)
-    return made
-
-
-def _add_option_flags(parser: argparse.ArgumentParser, config: type) -> None:
-    """Add a flag for each option of ``config``."""
-    for each in fields(config):
-        about = each.metadata
-        if not about.get("help"):
-            continue
-        flags = about["flags"] or [f"--{each.name.replace('_', '-')}"]
-        if type_of(each) is bool:
-            action = "store_false" if flags[0].startswith("--no-") else "store_true"
-            parser.add_argument(*flags, dest=each.name, action=action, help=about["help"])
-        else:
-            parse = about["parse"] or type_of(each)
-            parser.add_argument(*flags, dest=each.name, type=parse, help=f"{about['help']} (%(default)s)")
-
-
-DAY_S = 86400.0  # for ranks that the command starts itself: as long as training takes
-
-
-def _add_start_flags(parser: argparse.ArgumentParser, task: TrainingTask) -> None:
-    """Add the flags that say how ranks start: here, by torchrun or, where they can, by hand."""
-    add, own = parser.add_argument, ByHand._field_defaults
-    parser.set_defaults(rank=None, default_world_size=2, wait_s=300.0, run_s=DAY_S)
-    seconds: dict[str, Any] = {"metavar": "SECONDS", "type": _seconds}
-    if task.rank_flags:
-        add("-w", "--world-size", type=int, help="processes in all, 2 if not given; torchrun sets its own")
-        rank = "which one this process is, started by hand: from 0 on; without it all are started here"
-        add(*task.rank_flags, dest="rank", type=int, help=rank)
-        master = "an address of rank 0's machine, for all ranks alike (%(default)s)"
-        add("--master-ip", "--master-addr", dest="master_ip", default=own["host"], help=master)
-        add("--master-port", type=int, default=own["port"], help="where rank 0 listens (%(default)s)")
-        add("--timeout-s", dest="wait_s", help="to wait for ranks that are started by hand (%(default)g)", **seconds)
-    else:
-        several = "ranks, 2 if not given; torchrun sets its own. Devices, in the modes in which one process drives all of them"
-        add("--world-size", type=int, help=several)
-    add(
-        "--time-limit-s",
-        dest="run_s",
-        help="after which ranks that this command starts are ended (%(default)g)",
-        **seconds,
-    )
-    add("--backend", default="auto", choices=BACKENDS, help="auto: NCCL where each rank has a GPU, else gloo")
-
-
-def _seconds(text: str) -> float:
-    """Return the time to wait that a flag gives: a type for argparse."""
-    if not 0 < float(text) <= MAX_S:
-        raise argparse.ArgumentTypeError(f"{text} is no time, expected seconds above 0, at most {MAX_S:g}")
-    return float(text)
+def _finish(task: Task, config: Any, results: Sequence[metrics.TrainingResult], events: Any) -> None:
+    """Print the report, and write the results into the folder for them, if there is one."""
+    print(metrics.report(metrics.merge(results)))
+    folder = config.output_dir
+    if not folder and task.folder:
+        folder = f"{task.folder}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+    if folder:
+        metrics.save(results, events, folder)
+        print(f"\nresults in {folder}: {', '.join(sorted(os.listdir(folder)))}")

@@ -7,7 +7,6 @@ ending the group waits for the kernel.
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import socket
 import sys
@@ -15,149 +14,121 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 from labkit.base.consequence import is_consequence
-from labkit.ranks.hang import FRESH_S, QUIET_S, find_hang
-from labkit.ranks.messages import RankState, decode, encode
-from labkit.ranks.rank_state import WATCHES, RankWatch
-from labkit.ranks.work_log import WORK_LOG
 
 POLL_S = 0.2
+SILENT_S = 2.0  # after which a rank is gone that has given no sign of life
 BY_ITSELF_S = 4.0  # for which a rank may end by itself once another one has failed
 END_S = 4.0  # which the end of a group may take after an error
-NO_FAILURE, HANG = "rank 0 is done", "no rank can go on"
 READ_S = 2.0  # for which rank 0 keeps the store, so that the others read why it ends
 
 
 class FailureWatch:
     """Tells the other ranks that this one fails, and ends this one soon after another has told.
 
-        with FailureWatch(store, rank, world_size, (host, port)):
-            train()
-
-    What the block raises is told, and raised on. ``store`` is one that all ranks share, and rank 0
-    has, at ``address``. Where another rank has told, this one has BY_ITSELF_S to leave the block;
-    then its process ends with a sentence, by os._exit: what it waits for takes no exception.
+    ``store`` is one that all ranks share. ``line`` is a connection to its server, silent until that
+    is gone. Where another rank has failed, this one has BY_ITSELF_S to call :meth:`stop`; then its
+    process ends with a sentence, by os._exit: what it waits for takes no exception.
     """
 
-    def __init__(self, store: Any, rank: int, world_size: int, address: tuple[str, int]):
+    def __init__(self, store: Any, rank: int, world_size: int, line: socket.socket):
         self._store = store.clone()  # a connection of its own, as the rank may wait in the other
-        self._rank, self._world_size = rank, world_size
-        self._line = socket.create_connection(address)  # silent, until the store is gone
-        self._over, self._knows = threading.Event(), False
-        self._still = RankWatch(self._keep)
-        self._state: RankState | None = None  # of this rank, to be told
-        self._seen: dict[int, tuple[bytes, int]] = {}  # on rank 0: what each has told last, and when that was read
-        self._thread = threading.Thread(target=self._watch, name=WATCHES, daemon=True)
-
-    def __enter__(self) -> FailureWatch:
+        self._rank, self._world_size, self._line = rank, world_size, line
+        self._stopped, self._has_read = threading.Event(), False
+        self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
-        return self
 
-    def look_for_hangs(self, group: Any) -> None:
-        """End ranks of ``group`` from now on if none can go on, and say which wait for which."""
-        self._still.log = WORK_LOG
-        WORK_LOG.begin(type(group))
-        self._still.begin()
+    def tell(self, error: BaseException, lost: str = "") -> str:
+        """Tell the others why this rank ends, and let it end unwatched. Return what they read.
 
-    def __exit__(self, error_type: Any, error: BaseException | None, _: Any) -> None:
-        self._over.set()
-        self._still.stopped = True
-        self._thread.join(READ_S)
-        with self._line, contextlib.suppress(RuntimeError):
-            if error is not None:
-                self.tell(error)
-            elif self._rank == 0:
-                self._end(NO_FAILURE)
-            self._know()
-            until = time.monotonic() + READ_S
-            while self._rank == 0 and self._store.add("know", 0) < self._world_size and time.monotonic() < until:
-                time.sleep(POLL_S / 10)
-
-    def tell(self, error: BaseException) -> str:
-        """Tell the others of this rank's error, and let it end unwatched. Return what they read.
-
-        A consequence of another rank's error is not told: that rank tells its own.
+        It is ``lost``, how a rank ended for which this one waited, or else this rank's ``error``.
+        The first of all ranks counts. A consequence of another rank's error is not told: that rank
+        tells its own.
         """
-        self._over.set()
-        failure = f"rank {self._rank} failed: {_in_a_line(error)}"
+        self._stopped.set()
+        failure = lost or f"rank {self._rank} failed: {_first_line(error)}"
         if not is_consequence(error):
-            self._end(failure)
+            with contextlib.suppress(RuntimeError):
+                if not is_gone(self._line):
+                    self._store.compare_set("failure", "", failure)
         return failure
 
     def failure(self) -> str:
-        """Return which rank has told of an error, and of which; "" if none has."""
+        """Return which rank has failed, and how; "" if none has told."""
         with contextlib.suppress(RuntimeError):
-            if not self._store_is_gone() and self._store.check(["end"]):
-                return self._store.get("end").decode().removeprefix(NO_FAILURE)
+            if is_gone(self._line):
+                return "rank 0 is gone"
+            if self._store.check(["failure"]):
+                return str(self._store.get("failure").decode())
         return ""
 
-    def _watch(self) -> None:
-        with contextlib.suppress(RuntimeError):  # the store went this very moment
-            while not (self._over.wait(POLL_S) or self._store_is_gone()):
-                if self._store.check(["end"]):
-                    self._know()
-                    if (failure := self.failure()) and not self._over.wait(BY_ITSELF_S):
-                        where = "" if failure.startswith(HANG) else ". The terminal of that rank says where"
-                        leave(f"rank {self._rank} was ended, as {failure}{where}", 1)
-                    return
-                self._tell_state()
+    def gone(self) -> list[int]:
+        """Return the ranks that give no sign of life: their processes have ended without a word."""
+        time.sleep(POLL_S)  # of a process that is killed one connection ends before the other
+        before = self._signs_of_life()
+        time.sleep(SILENT_S)
+        after = self._signs_of_life()
+        return [rank for rank, sign in enumerate(after) if sign == before[rank]] if before and after else [0]
 
-    def _keep(self, state: RankState) -> None:
-        self._state = state
-
-    def _tell_state(self) -> None:
-        """Tell where this rank stands still; rank 0 looks whether all of them do so for ever."""
-        state, self._state = self._state, None
-        if state is None:
-            return
-        self._store.set(f"state/{self._rank}", encode(state))
-        names = [f"state/{rank}" for rank in range(self._world_size)]
-        if self._rank == 0 and self._store.check(names):
-            states = {rank: self._read_state(rank, self._store.get(name)) for rank, name in enumerate(names)}
-            earliest_ns = time.perf_counter_ns() - int(FRESH_S * 1e9)
-            is_fresh = all(each.at_ns > earliest_ns for each in states.values())
-            if is_fresh and (hang := find_hang(states, QUIET_S)):
-                self._end("\n".join([f"{HANG}. {hang.cause}", *(f"rank {r} {line}" for r, line in hang.lines.items())]))
-
-    def _read_state(self, rank: int, told: bytes) -> RankState:
-        """Return what a rank has told, by this rank's clock: other machines have others."""
-        now_ns = time.perf_counter_ns()
-        if rank not in self._seen or self._seen[rank][0] != told:
-            self._seen[rank] = told, now_ns
-        state, at_ns = cast(RankState, decode(told)), self._seen[rank][1]
-        return state._replace(since_ns=at_ns - (state.at_ns - state.since_ns), at_ns=at_ns)
-
-    def _end(self, how: str) -> None:
+    def _signs_of_life(self) -> list[int]:
+        """Return how often each rank's watch has looked around; nothing where rank 0 is gone."""
         with contextlib.suppress(RuntimeError):
-            if not self._store_is_gone():
-                self._store.compare_set("end", "", how)  # the first counts
+            if not is_gone(self._line):
+                return [self._store.add(f"alive {rank}", 0) for rank in range(self._world_size)]
+        return []
 
-    def _know(self) -> None:
+    def stop(self) -> None:
+        """Let this rank end unwatched. Rank 0, which has the store, waits for the others."""
+        self._stopped.set()
+        self._thread.join(READ_S)
+        with self._line, contextlib.suppress(RuntimeError):
+            self._count_as_reader()
+            until = time.monotonic() + READ_S
+            while self._rank == 0 and self._store.add("readers", 0) < self._world_size and time.monotonic() < until:
+                time.sleep(POLL_S / 10)
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(POLL_S):
+            with contextlib.suppress(RuntimeError):
+                if not is_gone(self._line):
+                    self._store.add(f"alive {self._rank}", 1)
+            if failure := self.failure():
+                with contextlib.suppress(RuntimeError):
+                    self._count_as_reader()
+                if not self._stopped.wait(BY_ITSELF_S):
+                    leave(f"rank {self._rank} was ended, as {failure}. The terminal of that rank says where", 1)
+                return
+
+    def _count_as_reader(self) -> None:
         """Count this rank among those for which rank 0 need not keep the store any longer."""
-        if not (self._knows or self._store_is_gone()):
-            self._knows = True
-            self._store.add("know", 1)
+        if not (self._has_read or is_gone(self._line)):
+            self._has_read = True
+            self._store.add("readers", 1)
 
-    def _store_is_gone(self) -> bool:
-        """Return whether rank 0 has ended. torch would fill the screen if asked of its store."""
-        try:
-            return self._line.recv(1, socket.MSG_DONTWAIT) == b""
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
+
+def _first_line(error: BaseException) -> str:
+    return traceback.format_exception_only(error)[-1].strip().partition("\n")[0]
+
+
+def is_gone(line: socket.socket) -> bool:
+    """Return whether the store at the other end has ended.
+
+    torch would fill the screen if asked of a store that is not there.
+    """
+    try:
+        return line.recv(1, socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 def end_after(error: BaseException, end: Callable[[], None]) -> None:
-    """End a group by ``end()`` after an error, or, where that does not return, this process.
-
-    A model on it that is part of a circle goes first.
-    """
+    """End a group by ``end()`` after an error, or, where that does not return, this process."""
 
     def end_quietly() -> None:
-        gc.collect()
         with contextlib.suppress(Exception):  # the first error is the one to show
             end()
 
@@ -175,7 +146,3 @@ def leave(last_words: str, status: int) -> NoReturn:
         sys.stdout.flush()
         print(last_words, file=sys.stderr, flush=True)
     os._exit(status)
-
-
-def _in_a_line(error: BaseException) -> str:
-    return traceback.format_exception_only(error)[-1].strip().partition("\n")[0]

@@ -7,14 +7,9 @@ that differs between the ways is how the ranks agree.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-import math
-import shlex
-import statistics
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,23 +18,17 @@ import torch.distributed as dist
 
 from labkit import models
 from labkit.base.files import write_atomically
+from labkit.base.rendezvous import MeetingError
+from labkit.base.texts import listed
 from labkit.train import entailment
 from labkit.train.entailment import EntailmentCorpus, SentencePair
-from labkit.train.metrics import TrainingResult, write_json
-from labkit.train.rank_start import Start, read_on_rank_0
+from labkit.train.exchange import read_on_rank_0
+from labkit.train.metrics import TrainingResult
+from labkit.train.options import check_options, check_shares, option
 from labkit.train.trainer import SYNC_METHODS, Batch, Trainer, device, sum_over_ranks, world
-from labkit.train.training_task import TrainingTask, check_options, check_output, check_shares, option
 
-TIMED_ITERATIONS = 40  # of which the first does not count, as in the assignment
-PRECISIONS = ("fp32", "bf16")
-MODEL_TYPES, TASKS = ("bert",), ("RTE",)
-
-
-def _whole(text: str) -> int:
-    """Return a whole number; the assignment writes three epochs as 3.0."""
-    if not float(text).is_integer():
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
-    return int(float(text))
+_BOUNDS = {"vocab_size": (100, 10**6), "max_length": (8, 10**5), "seed": (0, 2**32 - 1)}
+_MAY_DIFFER = ("source", "output_dir", "quiet")  # among ranks that somebody starts one by one
 
 
 @dataclass(frozen=True)
@@ -65,48 +54,47 @@ class GlueConfig:
     Raises ValueError for a value that cannot be.
     """
 
-    source: str = option("auto", "a folder with train.tsv and dev.tsv; shipped; hub; auto", "--data-dir", "--source")
-    model: str = option(
-        "",
-        "a folder with a pretrained BERT, or a name on the hub; auto: bert-base-cased where it can be had, else a small one",
-        "--model-name-or-path",
-        "--model",
-    )
-    size: str = option("tiny", f"of a BERT with new weights: {', '.join(models.BERT_SIZES)}", choices=models.BERT_SIZES)
-    vocab_size: int = option(2000, "tokens of a vocabulary that is trained on the data, at most", least=100)
-    max_length: int = option(
-        128, "tokens of a pair of sentences, at most", "--max-seq-length", "--max-length", least=8, most=10**5
-    )
-    limit: int | None = option(None, "training rows to use; None: all of them", most=10**9)
-    limit_eval: int | None = option(None, "validation rows to use; None: all of them", most=10**9)
-    epochs: int = option(3, "times through the training rows", "--num-train-epochs", "--epochs", parse=_whole)
+    source: str = option("auto", "a folder with train.tsv and dev.tsv; shipped; hub; auto", "--data-dir")
+    model: str = option("", "a folder with a pretrained BERT, a name on the hub, or auto", "--model-name-or-path")
+    size: str = option("tiny", "of a BERT with new weights", choices=models.BERT_SIZES)
+    vocab_size: int = option(2000, "tokens of a vocabulary that is trained on the data, at most")
+    max_length: int = option(128, "tokens of a pair of sentences, at most", "--max-seq-length")
+    limit: int | None = option(None, "training rows to use; None: all of them")
+    limit_eval: int | None = option(None, "validation rows to use; None: all of them")
+    epochs: float = option(3, "times through the training rows", "--num-train-epochs")
     batch_size: int = option(
-        64,
-        "rows in a step, of all ranks together",
-        "--per-gpu-train-batch-size",
-        "--per-device-train-batch-size",
-        "--batch-size",
+        64, "rows in a step, of all ranks together", "--per-gpu-train-batch-size", "--per-device-train-batch-size"
     )
-    learning_rate: float = option(2e-5, "the highest; it falls to 0", "--learning-rate", "--lr")
-    seed: int = option(0, "of new weights, the order of rows, and dropout", least=0, most=2**32 - 1)
-    sync: str = option("all_reduce", f"how the ranks agree: {', '.join(SYNC_METHODS)}", choices=SYNC_METHODS)
-    dropout: bool = option(True, "compare runs to the last digit", "--no-dropout")
-    max_grad_norm: float = option(1.0, "norm to which the gradient is clipped", most=math.inf)
+    learning_rate: float = option(2e-5, "the highest; it falls to 0", "--lr")
+    seed: int = option(0, "of new weights, the order of rows, and dropout")
+    sync: str = option("all_reduce", "how the ranks agree on gradients", choices=SYNC_METHODS)
+    dropout: bool = option(True, "without it, runs can be compared to the last digit")
+    max_grad_norm: float = option(1.0, "norm to which the gradient is clipped")
     clip: str = option("after", "after the ranks have agreed, or before", choices=("after", "before"))
-    precision: str = option("fp32", f"of the forward pass: {', '.join(PRECISIONS)}", choices=PRECISIONS)
-    iterations: int | None = option(None, "end after so many; None: after all epochs", most=10**9)
+    precision: str = option("fp32", "of the forward pass", choices=("fp32", "bf16"))
+    iterations: int | None = option(None, "end after so many; None: after all epochs")
     do_train: bool = option(True, "train; with neither this nor --do-eval: both")
     do_eval: bool = option(True, "take the accuracy, after each epoch if it trains")
-    output_dir: str = ""
-    quiet: bool = False
+    output_dir: str = option("", "folder for losses, results and the trained model; nothing is kept without")
+    quiet: bool = option(False, "print no losses")
 
     def __post_init__(self) -> None:
-        check_options(self)
+        check_options(self, _BOUNDS)
+        if self.epochs % 1:  # the assignment writes 3.0
+            raise ValueError(f"epochs is {self.epochs!r}, expected a whole number")
         if self.clip == "before" and not SYNC_METHODS[self.sync].finish:
             raise ValueError(
                 f"clip is 'before' and sync {self.sync!r}, which leaves no moment between backward and synchronisation; "
                 "expected gather_scatter, all_reduce or bucketed"
             )
+
+    @property
+    def default_world_size(self) -> int:
+        return 1 if self.sync == "none" else 2
+
+    def tasks(self, world_size: int) -> tuple[str, ...]:
+        """Return the students' tasks that training needs."""
+        return SYNC_METHODS[self.sync].tasks if world_size > 1 else ()
 
     def check_world(self, world_size: int) -> None:
         """Raise ValueError if ``world_size`` ranks cannot train together so."""
@@ -119,27 +107,29 @@ class GlueConfig:
 
 
 @dataclass(frozen=True)
-class GlueResult(TrainingResult):
-    """The result of one rank.
+class GlueFlags(GlueConfig):
+    """The assignment's flags: those of a GlueConfig, with other defaults, and three more."""
 
-    ``losses`` are this rank's own, of its rows in each iteration (NaN where it had none),
-    ``mean_losses`` those of the whole batch, and ``iteration_s`` the seconds from the start of the
-    forward pass to the end of the optimizer's step. ``accuracy`` is that on the validation rows
-    after each epoch, over all ranks. ``fingerprints``: of all parameters, before and after.
-    """
+    model: str = option(
+        "auto",
+        "a folder with a pretrained BERT, or a name on the hub; auto: bert-base-cased where it can be had, else a small one",
+        "--model-name-or-path",
+    )
+    do_train: bool = option(False, "train; with neither this nor --do-eval: both")
+    do_eval: bool = option(False, "take the accuracy, after each epoch if it trains")
+    model_type: str = option("bert", "the lab knows no other", choices=("bert",))
+    task_name: str = option("RTE", "the lab knows no other", choices=("RTE", "rte"))
+    overwrite_output_dir: bool = option(False, "the folder may have something in it")
 
-    model: str
-    losses: list[float]
-    mean_losses: list[float]
-    iteration_s: list[float]
-    accuracy: list[float]
-    fingerprints: tuple[str, str]
-
-    @property
-    def seconds_per_iteration(self) -> float:
-        """The mean over the first 40 iterations without the first, as the assignment has it."""
-        timed = self.iteration_s[:TIMED_ITERATIONS]
-        return statistics.fmean(timed[1:] or timed)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (self.do_train or self.do_eval):
+            for name in ("do_train", "do_eval"):
+                object.__setattr__(self, name, True)
+        if (folder := self.output_dir) and not self.overwrite_output_dir and any(Path(folder).glob("*")):
+            raise ValueError(
+                f"--output-dir {folder} has something in it; name another folder, or say --overwrite-output-dir"
+            )
 
 
 def load_glue(config: GlueConfig) -> EntailmentCorpus:
@@ -152,12 +142,12 @@ def load_glue(config: GlueConfig) -> EntailmentCorpus:
     )
 
 
-def glue(config: GlueConfig, corpus: EntailmentCorpus | None = None, every_rank_prints: bool = False) -> GlueResult:
+def glue(config: GlueConfig, corpus: EntailmentCorpus | None = None, every_rank_prints: bool = False) -> TrainingResult:
     """Train BERT on RTE, on this rank with the others: the function to give to ``launch``.
 
     Without a ``corpus``, rank 0 loads it and sends it to the others. Also runs alone, without a
     process group. Rank 0 prints the losses, or every rank in a terminal of its own. Raises
-    FloatingPointError on all ranks, with the iteration, once the loss is no finite number.
+    FloatingPointError on all ranks, with the iteration, once the loss is not a finite number.
     """
     rank, world_size = world()
     config.check_world(world_size)
@@ -165,11 +155,11 @@ def glue(config: GlueConfig, corpus: EntailmentCorpus | None = None, every_rank_
     run = GlueRun(config, corpus, prints=not config.quiet and (every_rank_prints or rank == 0))
     first_fingerprint = fingerprint(run.trainer.module)
     if world_size > 1:
-        check_same_start(first_fingerprint)
+        check_same_start(first_fingerprint, config)
         if run.prints:
             print(f"all {world_size} ranks start with the same parameters: {first_fingerprint}", flush=True)
     torch.manual_seed(config.seed + rank)  # for dropout
-    for epoch in range(1, config.epochs + 1) if config.do_train else ():
+    for epoch in range(1, int(config.epochs) + 1) if config.do_train else ():
         run.train_epoch(epoch)
         if config.do_eval:
             run.evaluate(f"after epoch {epoch}")
@@ -179,12 +169,10 @@ def glue(config: GlueConfig, corpus: EntailmentCorpus | None = None, every_rank_
         run.evaluate("of the model as it is")
     if config.output_dir:
         run.save(Path(config.output_dir))
-    return GlueResult(
+    return TrainingResult(
         **run.trainer.facts(corpus.source, config),
         model=corpus.model or f"BERT {config.size}, new weights",
-        losses=run.losses,
-        mean_losses=run.mean_losses,
-        iteration_s=run.iteration_s,
+        layout=f"the ranks agree by {config.sync}" if world_size > 1 else "one process",
         accuracy=run.accuracy,
         fingerprints=(first_fingerprint, fingerprint(run.trainer.module)),
     )
@@ -200,20 +188,17 @@ class GlueRun:
             _model(config, corpus),
             self._loss,
             config.learning_rate,
-            self.steps * config.epochs,
-            way=SYNC_METHODS[config.sync],
+            self.steps * int(config.epochs),
+            sync=SYNC_METHODS[config.sync],
             ramp_steps=1,
             clip=lambda parameters: torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm),
             clip_local=config.clip == "before",
         )
-        self.losses: list[float] = []
-        self.mean_losses: list[float] = []
-        self.iteration_s: list[float] = []
         self.accuracy: list[float] = []
 
     @property
     def is_over(self) -> bool:
-        return self.config.iterations is not None and len(self.losses) >= self.config.iterations
+        return self.config.iterations is not None and len(self.trainer.record) >= self.config.iterations
 
     def train_epoch(self, epoch: int) -> None:
         """Train on the whole batches of an epoch, each rank on its rows of each batch."""
@@ -221,12 +206,9 @@ class GlueRun:
         order = epoch_order(len(rows), self.config.seed, epoch)
         cut = (order[i : i + self.config.batch_size] for i in range(0, len(order), self.config.batch_size))
         batches = ((self.own_rows(rows, whole), len(whole)) for whole in cut)
-        for step in self.trainer.steps(batches, look=True):
-            self.iteration_s.append(step.seconds)
-            self.losses.append(step.loss.item() / step.targets if step.targets else math.nan)
-            self.mean_losses.append(step.mean_loss)
+        for step in self.trainer.train_epoch(batches, epoch):
             if self.prints:
-                print(f"iter {len(self.losses)} loss {self.mean_losses[-1]:.4f}", flush=True)
+                print(f"iter {step.step} loss {step.loss:.4f}", flush=True)
             if self.is_over:
                 return
 
@@ -261,11 +243,12 @@ class GlueRun:
         """Write this rank's losses; on rank 0 also the model, as ``from_pretrained`` reads it."""
         rank = world().rank
         folder.mkdir(parents=True, exist_ok=True)
-        lines = (f"{i} {loss:.6f}\n" for i, loss in enumerate(self.losses, start=1))
+        lines = (f"{step.step} {step.local_loss:.6f}\n" for step in self.trainer.record)
         write_atomically(folder / f"loss_{rank}.txt", "".join(lines).encode())
         if rank == 0 and self.config.do_train:
+            model: Any = self.trainer.module
             with models.quiet_transformers():
-                self.trainer.whole_model().save_pretrained(folder)
+                model.save_pretrained(folder)
                 self.corpus.tokenizer.save_pretrained(folder)
 
 
@@ -310,120 +293,19 @@ def max_parameter_difference(module: torch.nn.Module) -> float:
     return float((stacked.amax(0) - stacked.amin(0)).max())
 
 
-def check_same_start(own: str) -> None:
-    """Raise RuntimeError on every rank, naming the ranks, unless all have this ``own`` fingerprint.
+def check_same_start(fingerprint: str, config: GlueConfig) -> None:
+    """Raise MeetingError on every rank, naming the ranks, unless all start alike.
 
-    Averaged gradients keep equal models equal; they never make different ones equal.
+    Averaged gradients keep equal models equal; they never make different ones equal. Nor do ranks
+    that were told different options, each in a terminal of its own, train one model.
     """
-    all_of_them: list[Any] = [None] * world().size
-    dist.all_gather_object(all_of_them, own)
-    if different := [str(r) for r, each in enumerate(all_of_them) if each != all_of_them[0]]:
-        raise RuntimeError(
-            f"the ranks start with different parameters: rank 0 has {all_of_them[0]}, and ranks {', '.join(different)} have "
-            "others; expected the same model, folder and seed on all of them"
-        )
-
-
-# --- what comes out -------------------------------------------------------------------------------
-
-
-def summary(results: Sequence[GlueResult], command: str) -> dict[str, Any]:
-    """Return the ranks' results as one: what was run, on what, and what came of it."""
-    ranks = sorted(results, key=lambda result: result.rank)
-    first = ranks[0]
-    seconds = [rank.seconds_per_iteration for rank in ranks] if first.iteration_s else []
-    return {
-        "command": command,
-        "data_source": first.data_source,
-        "model": first.model,
-        "parameters": first.parameters,
-        "world_size": first.world_size,
-        "backend": first.backend,
-        "devices": [rank.device for rank in ranks],
-        "threads_per_rank": first.threads,
-        "config": first.config,
-        "mean_losses": first.mean_losses,
-        "losses": [rank.losses for rank in ranks],
-        "seconds_per_iteration": statistics.fmean(seconds) if seconds else None,
-        "accuracy": first.accuracy,
-    }
-
-
-def report(summed: dict[str, Any]) -> str:
-    """Return the summary in a few lines, for a terminal."""
-    sync, seconds = summed["config"]["sync"], summed["seconds_per_iteration"]
-    lines = [
-        ("source", summed["data_source"]),
-        ("model", f"{summed['model']}, {summed['parameters']:,} parameters"),
-        ("ranks", f"{summed['world_size']} on {summed['backend']}: {', '.join(summed['devices'])}; sync {sync}"),
-    ]
-    if seconds is not None:
-        n = min(len(summed["mean_losses"]), TIMED_ITERATIONS)
-        timed = f"the mean of iterations 2 to {n}" if n > 1 else "the first iteration"
-        lines.append(("per iteration", f"{seconds:.4g} s, {timed}"))
-    if summed["accuracy"]:
-        lines.append(("accuracy", ", ".join(f"{accuracy:.4f}" for accuracy in summed["accuracy"])))
-    return "\n".join(f"{name:<14} {value}" for name, value in lines)
-
-
-def _finish(results: Sequence[GlueResult], events: Any, args: argparse.Namespace) -> None:
-    summed = summary(results, shlex.join(["python", "-m", "labkit.train", *sys.argv[1:]]))
-    print(report(summed))
-    if args.output_dir:
-        folder = Path(args.output_dir)
-        write_json(folder / "merged.json", summed)
-        events.to_csv(folder / "events.csv", index=False)
-        print(f"\nresults in {args.output_dir}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
-
-
-# --- its command ----------------------------------------------------------------------------------
-
-
-def _add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the assignment's flags that are no option of training."""
-    add = parser.add_argument
-    add("--model-type", default=MODEL_TYPES[0], help=f"{' or '.join(MODEL_TYPES)} (%(default)s)")
-    add("--task-name", default=TASKS[0], help=f"{' or '.join(TASKS)} (%(default)s)")
-    add("--output-dir", help="folder for losses, results and the trained model; nothing is kept without")
-    add("--overwrite-output-dir", action="store_true", help="the folder may have something in it")
-
-
-def _complete(args: argparse.Namespace) -> None:
-    if not (args.do_train or args.do_eval):
-        args.do_train = args.do_eval = True
-    if args.sync == "none":
-        args.default_world_size = 1
-
-
-def _check(config: GlueConfig, args: argparse.Namespace, start: Start) -> None:
-    for flag, given, known in (
-        ("--model-type", args.model_type, MODEL_TYPES),
-        ("--task-name", args.task_name, TASKS),
-    ):
-        if given.lower() not in map(str.lower, known):
-            raise ValueError(f"{flag} is {given!r}, expected {' or '.join(known)}: the lab knows no other")
-    if folder := config.output_dir:
-        if Path(folder).is_dir() and any(Path(folder).iterdir()) and not args.overwrite_output_dir:
-            raise ValueError(
-                f"--output-dir {folder} has something in it; name another folder, or say --overwrite-output-dir"
+    own = {name: value for name, value in asdict(config).items() if name not in _MAY_DIFFER}
+    starts: list[Any] = [None] * world().size
+    dist.all_gather_object(starts, own | {"parameters": fingerprint})
+    for name, expected in starts[0].items():
+        if different := [rank for rank, start in enumerate(starts) if start[name] != expected]:
+            what = "have different parameters" if name == "parameters" else "were told different options"
+            raise MeetingError(
+                f"the ranks {what}: {name} is {starts[different[0]][name]!r} on rank {listed(different)}, and {expected!r} "
+                "on rank 0; expected the same model, folder, seed and options on all of them"
             )
-        check_output("--output-dir", folder)
-    config.check_world(start.world_size)
-
-
-TASK = TrainingTask(
-    name="glue",
-    help="BERT on RTE",
-    description="Train BERT to tell what follows from a text.",
-    config=GlueConfig,
-    load=load_glue,
-    train=glue,
-    rank_flags=("--local-rank", "--rank"),
-    defaults={"model": "auto", "do_train": False, "do_eval": False},
-    add_flags=_add_flags,
-    complete=_complete,
-    check=_check,
-    todos=lambda config, n: (SYNC_METHODS[config.sync].tasks if n > 1 else (), f"--sync {config.sync}"),
-    rank_options=lambda args, device: {"every_rank_prints": args.rank is not None},
-    finish=_finish,
-)

@@ -1,55 +1,45 @@
-"""Measurements of a training run: one result per rank, merged into one, as JSON and CSV.
+"""Sum up a training run from its record, a row per step and rank; write it as JSON and CSV.
 
-Warm-up is left out of the averages and named with them: caches, allocators and, on GPUs, kernels
-settle in the first steps. With more epochs than ``warmup_epochs`` the first epochs are dropped;
-with no more than that, the first ``warmup_steps`` steps of every epoch are.
+Warm-up is left out of the averages: caches, allocators and, on GPUs, kernels settle in the first
+steps.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import statistics
+import shlex
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
 
 from labkit.base.files import write_atomically
 
 if TYPE_CHECKING:
-    import pandas as pd
     import torch
 
-
-@dataclass(frozen=True)
-class EpochMetrics:
-    """One epoch on one rank.
-
-    ``steps``, ``samples`` and ``tokens`` are this rank's. The ranks of a pipeline work on the same
-    samples, so that of the last stage counts them, and the others count none: sums over ranks are
-    right in all modes. Tokens are those of source and target with their end marks, without padding.
-    ``seconds`` is the whole epoch's training time: from the first forward to the last optimizer
-    step, batches ready-made, validation not in it. ``counted_steps``, ``counted_tokens`` and
-    ``counted_seconds`` are of the steps that count: all of the epoch's, or those after its warm-up
-    steps. The losses are nats per target token, over all ranks.
-    """
-
-    epoch: int
-    steps: int
-    samples: int
-    tokens: int
-    seconds: float
-    counted_steps: int
-    counted_tokens: int
-    counted_seconds: float
-    training_loss: float
-    validation_loss: float
+TIMED_ITERATIONS = 40  # of which the first does not count, as in the assignment
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TrainingResult:
-    """What the result of a rank says in every task: on what it trained what."""
+    """The result of one rank, in every task: where it trained what, and what came of it.
+
+    - ``steps``: the record. A row per step, with the columns of
+      :class:`labkit.train.trainer.Step`.
+    - ``validation_loss`` (nats per target) or ``accuracy``: after each epoch, over all ranks.
+    - ``layout``: how the training was shared out, in a line.
+    - ``bleu`` and ``samples``: of the test sentences, the same on every rank. A sample is a
+      ``source``, a ``reference`` and a ``translation``.
+    - ``gradients``: of the first batch, if they were asked for: ``local`` (before averaging) and
+      ``averaged``, tensors by parameter name.
+    - ``fingerprints``: of all parameters, before and after.
+    """
 
     rank: int
     world_size: int
@@ -59,113 +49,130 @@ class TrainingResult:
     data_source: str
     parameters: int
     config: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class RankResult(TrainingResult):
-    """The result of one rank. ``bleu`` and ``samples`` are the same on every rank.
-
-    ``samples`` are a few test sentences: ``source``, ``reference`` and ``translation``.
-    ``gradients`` holds those of the first batch if they were asked for: ``local`` (before
-    averaging) and ``averaged``, tensors by parameter name; in a pipeline those of its stages.
-    ``layout`` says in a line how the training was shared out.
-    """
-
-    epochs: list[EpochMetrics]
-    bleu: float | None
-    samples: list[dict[str, str]]
+    model: str
+    layout: str
+    steps: pd.DataFrame = field(repr=False)
+    validation_loss: list[float] = field(default_factory=list)
+    accuracy: list[float] = field(default_factory=list)
+    bleu: float | None = None
+    samples: list[dict[str, str]] = field(default_factory=list)
     gradients: dict[str, dict[str, torch.Tensor]] | None = field(default=None, repr=False)
-    layout: str = ""
-
-    def summary(self) -> dict[str, Any]:
-        """Return everything but the gradients, as plain values."""
-        return asdict(RankResult(**{**self.__dict__, "gradients": None}))
+    fingerprints: tuple[str, str] | None = None
 
 
-def merge(results: Sequence[RankResult]) -> dict[str, Any]:
-    """Return one result of all ranks': times averaged over ranks, tokens per second summed.
+# --- the record -----------------------------------------------------------------------------------
 
-    ``training_time_s`` and ``tokens_per_s`` are ``{"mean", "std", "per_epoch"}``: the mean and the
-    sample standard deviation (None for one epoch) are of the epochs that count, ``per_epoch`` has
-    all. ``warm_up`` says what was left out. Raises ValueError for no results and for results of
-    different runs.
+
+def record(results: Sequence[TrainingResult]) -> pd.DataFrame:
+    """Return the rows of all ranks as one table.
+
+    Raises ValueError for no results and for results of different runs.
     """
     ranks = sorted(results, key=lambda result: result.rank)
     if not ranks or [r.rank for r in ranks] != list(range(ranks[0].world_size)):
         raise ValueError(f"results of ranks {[r.rank for r in ranks]}, expected one of each rank of a run")
-    first = ranks[0]
-    by_epoch = list(zip(*(rank.epochs for rank in ranks), strict=True))
-    times = [statistics.fmean(e.counted_seconds for e in epoch) for epoch in by_epoch]
-    rates = [sum(e.counted_tokens / e.counted_seconds for e in epoch) for epoch in by_epoch]
-    dropped = dropped_epochs(len(by_epoch), first.config["warmup_epochs"])
+    return pd.concat([result.steps for result in ranks], ignore_index=True)
+
+
+def without_warm_up(steps: pd.DataFrame, epochs: int = 1, first_steps: int = 3) -> pd.DataFrame:
+    """Return the steps that count: those after the first ``epochs``.
+
+    Where that leaves none, those of each epoch without its ``first_steps``, at least one.
+    """
+    later = steps[steps.epoch > epochs]
+    number = steps.groupby(["rank", "epoch"]).cumcount()
+    return later if len(later) else steps[number >= min(first_steps, number.max())]
+
+
+def epoch_seconds(steps: pd.DataFrame) -> pd.Series:
+    """Return the seconds of each epoch's steps, averaged over ranks."""
+    return steps.groupby(["epoch", "rank"]).seconds.sum().groupby("epoch").mean()
+
+
+def tokens_per_second(steps: pd.DataFrame) -> pd.Series:
+    """Return the tokens per second in each epoch's steps, summed over ranks."""
+    sums = steps.groupby(["epoch", "rank"])[["tokens", "seconds"]].sum()
+    return (sums.tokens / sums.seconds).groupby("epoch").sum()
+
+
+def training_loss(steps: pd.DataFrame) -> pd.Series:
+    """Return the mean loss per target of each epoch, in which each target weighs the same."""
+    return (steps.local_loss * steps.targets).groupby(steps.epoch).sum() / steps.groupby("epoch").targets.sum()
+
+
+def seconds_per_iteration(steps: pd.DataFrame) -> float:
+    """Return the mean over the first 40 iterations without the first, as the assignment has it."""
+    return float(steps[steps.step.between(min(2, steps.step.max()), TIMED_ITERATIONS)].seconds.mean())
+
+
+# --- a run in a few numbers -----------------------------------------------------------------------
+
+
+def merge(results: Sequence[TrainingResult]) -> dict[str, Any]:
+    """Return one result of all ranks': times averaged over ranks, tokens per second summed.
+
+    ``training_time_s`` and ``tokens_per_s`` are ``{"mean", "std"}`` over the epochs that count (the
+    sample standard deviation, None for one epoch). Raises as :func:`record` does.
+    """
+    steps = record(results)
+    first = min(results, key=lambda result: result.rank)
+    warm_up = (first.config[name] for name in ("warmup_epochs", "warmup_steps") if name in first.config)
+    counted = without_warm_up(steps, *warm_up)
+    losses = steps.loss[steps["rank"] == 0]
     return {
         "data_source": first.data_source,
+        "model": first.model,
+        "parameters": first.parameters,
         "layout": first.layout,
         "world_size": first.world_size,
         "backend": first.backend,
-        "devices": [rank.device for rank in ranks],
+        "devices": [result.device for result in sorted(results, key=lambda result: result.rank)],
         "threads_per_rank": first.threads,
-        "parameters": first.parameters,
         "config": first.config,
-        "warm_up": _warm_up(by_epoch, dropped),
-        "training_time_s": _spread(times, dropped),
-        "tokens_per_s": _spread(rates, dropped),
-        "samples_per_epoch": [sum(e.samples for e in epoch) for epoch in by_epoch],
-        "training_loss": [epoch[0].training_loss for epoch in by_epoch],
-        "validation_loss": [epoch[0].validation_loss for epoch in by_epoch],
+        "steps": len(losses),
+        "warm_up_steps": len(losses) - int((counted["rank"] == 0).sum()),
+        "training_time_s": _spread(epoch_seconds(counted)),
+        "tokens_per_s": _spread(tokens_per_second(counted)),
+        "seconds_per_iteration": seconds_per_iteration(steps) if len(steps) else None,
+        "mean_losses": losses.tolist(),
+        "training_loss": training_loss(steps).tolist(),
+        "validation_loss": first.validation_loss,
+        "accuracy": first.accuracy,
         "bleu": first.bleu,
         "samples": first.samples,
     }
 
 
-def dropped_epochs(epochs: int, warmup_epochs: int) -> int:
-    """Return how many first epochs do not count: ``warmup_epochs``, or none if that leaves none."""
-    return warmup_epochs if epochs > warmup_epochs else 0
+def _spread(per_epoch: pd.Series) -> dict[str, float | None]:
+    several = len(per_epoch) > 1
+    return {
+        "mean": float(per_epoch.mean()) if len(per_epoch) else None,
+        "std": float(per_epoch.std()) if several else None,
+    }
 
 
-def _warm_up(by_epoch: Sequence[Sequence[EpochMetrics]], dropped: int) -> dict[str, Any]:
-    steps = max(e.steps for e in by_epoch[0])
-    counted = max(e.counted_steps for e in by_epoch[0])
-    if dropped:
-        rule = "epoch 1 is warm-up, not counted" if dropped == 1 else f"epochs 1 to {dropped} are warm-up, not counted"
-    elif counted < steps:
-        rule = f"the first {steps - counted} of {steps} steps of an epoch are warm-up, not counted"
-    else:
-        rule = "no warm-up: every step counts"
-    return {"epochs_dropped": dropped, "steps_dropped": steps - counted, "rule": rule}
+def save(results: Sequence[TrainingResult], events: pd.DataFrame, folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """Write ``merged.json``, ``steps.csv``, ``events.csv`` and gradients, where there are any.
 
-
-def _spread(per_epoch: list[float], dropped: int) -> dict[str, Any]:
-    counted = per_epoch[dropped:]
-    std = statistics.stdev(counted) if len(counted) > 1 else None
-    return {"mean": statistics.fmean(counted), "std": std, "per_epoch": per_epoch}
-
-
-def save(results: Sequence[RankResult], events: pd.DataFrame, folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """Write ``merged.json``, ``rank0.json`` …, ``events.csv`` and gradients, where there are any.
-
+    ``merged.json`` is :func:`merge`, and the command that this process was started with.
     ``model0_gradients.pth`` has rank 0's gradients after averaging, tensors by parameter name;
-    ``model0_local_gradients.pth`` those before. A rank of a pipeline has those of its own stages.
-    Gives the merged result.
+    ``model0_local_gradients.pth`` those before. Gives the merged result.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     merged = merge(results)
-    write_json(folder / "merged.json", merged)
+    command = shlex.join(["python", "-m", "labkit.train", *sys.argv[1:]])
+    text = json.dumps({"command": command} | merged, indent=2, ensure_ascii=False) + "\n"
+    write_atomically(folder / "merged.json", text.encode())
     for result in results:
-        write_json(folder / f"rank{result.rank}.json", result.summary())
         if result.gradients:
             import torch
 
             torch.save(result.gradients["averaged"], folder / f"model{result.rank}_gradients.pth")
             torch.save(result.gradients["local"], folder / f"model{result.rank}_local_gradients.pth")
+    record(results).to_csv(folder / "steps.csv", index=False)
     events.to_csv(folder / "events.csv", index=False)
     return merged
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write ``value`` as JSON, whole or not at all."""
-    write_atomically(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def report(merged: dict[str, Any]) -> str:
@@ -174,12 +181,22 @@ def report(merged: dict[str, Any]) -> str:
     threads = f"{merged['threads_per_rank']} CPU thread{'s' * (merged['threads_per_rank'] > 1)} each"
     lines = [
         ("source", merged["data_source"]),
+        ("model", f"{merged['model']}, {merged['parameters']:,} parameters"),
         ("mode", merged["layout"]),
         ("ranks", f"{merged['world_size']} on {merged['backend']}: {', '.join(merged['devices'])}, {threads}"),
-        ("training time", f"{_with_std(time, '.3g')} s an epoch, averaged over ranks ({merged['warm_up']['rule']})"),
-        ("tokens per second", f"{_with_std(rate, ',.0f')}, summed over ranks"),
-        ("validation loss", f"{merged['validation_loss'][-1]:.4g} nats a target token"),
     ]
+    if n := merged["steps"]:
+        warm_up = f"without {merged['warm_up_steps']} of {n} steps, which are warm-up"
+        timed = f"the mean of iterations 2 to {min(n, TIMED_ITERATIONS)}" if n > 1 else "the first iteration"
+        lines += [
+            ("training time", f"{_with_std(time, '.3g')} s an epoch, averaged over ranks ({warm_up})"),
+            ("tokens per second", f"{_with_std(rate, ',.0f')}, summed over ranks"),
+            ("per iteration", f"{merged['seconds_per_iteration']:.4g} s, {timed}"),
+        ]
+    if merged["validation_loss"]:
+        lines.append(("validation loss", f"{merged['validation_loss'][-1]:.4g} nats per target token"))
+    if merged["accuracy"]:
+        lines.append(("accuracy", ", ".join(f"{accuracy:.4f}" for accuracy in merged["accuracy"])))
     if merged["bleu"] is not None:
         lines.append(("BLEU", f"{merged['bleu']:.2f}"))
     for sample in merged["samples"]:
@@ -205,39 +222,14 @@ def table(merged: Mapping[str, dict[str, Any]]) -> pd.DataFrame:
     )
 
 
-def history(results: Sequence[RankResult]) -> pd.DataFrame:
-    """Return how a run learned, a row after each epoch: what it took until then, and the losses.
-
-    The columns are epochs, steps, seconds (of training, averaged over ranks), training_loss and
-    validation_loss (nats per target token). All epochs are in it, also those of the warm-up. Raises
-    as :func:`merge` does.
-    """
-    from labkit.base import formats
-
-    merge(results)  # refuses what is no run
-    by_epoch = list(zip(*(rank.epochs for rank in results), strict=True))
-    table = formats.MeasuredTable(
-        {
-            "epochs": [epoch[0].epoch for epoch in by_epoch],
-            "steps": [max(e.steps for e in epoch) for epoch in by_epoch],
-            "seconds": [statistics.fmean(e.seconds for e in epoch) for epoch in by_epoch],
-            "training_loss": [epoch[0].training_loss for epoch in by_epoch],
-            "validation_loss": [epoch[0].validation_loss for epoch in by_epoch],
-        }
-    )
-    table[["steps", "seconds"]] = table[["steps", "seconds"]].cumsum()
-    return table
-
-
 def epochs_to(history: pd.DataFrame, validation_loss: float) -> float:
-    """Return after how many epochs a run of :func:`history` first had that loss; infinity if never.
+    """Return after how many epochs a run first had that loss; infinity if never.
 
-    Between two epochs the loss counts as falling evenly.
+    ``history`` has a row after each epoch, with ``epochs`` and ``validation_loss``. Between two
+    epochs the loss counts as falling evenly.
     """
-    import numpy as np  # here, since every rank imports this module
-
-    least = history["validation_loss"].to_numpy(dtype=float)
-    return float(np.interp(-validation_loss, -np.minimum.accumulate(least), history["epochs"], right=np.inf))
+    least = history["validation_loss"].cummin()
+    return float(np.interp(-validation_loss, -least, history["epochs"], right=np.inf))
 
 
 def _with_std(spread: dict[str, Any], form: str) -> str:

@@ -1,7 +1,6 @@
 """Make this process a rank of training that torchrun started, or a hand in a terminal.
 
-In order: who starts the ranks, how they meet and form a group, what rank 0 reads for all of them,
-and what each of them found and when.
+In order: how ranks meet and form a group, and which device each has.
 """
 
 from __future__ import annotations
@@ -12,40 +11,43 @@ import gc
 import itertools
 import json
 import os
-import pickle
 import platform
 import re
+import socket
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
+import psutil
 import torch
 import torch.distributed as dist
 
-from labkit import launch, trace
 from labkit.base import machine
-from labkit.base.consequence import as_consequence
-from labkit.base.rendezvous import GRACE_S, POLL_S, MeetingError, meet, resolve, without_name_server
-from labkit.parallel.devices import gpu_mask, gpu_uuid
-from labkit.train import trainer
-from labkit.train.failure_watch import HANG, FailureWatch, end_after
+from labkit.base.rendezvous import (
+    LOOPBACK_INTERFACE,
+    MeetingError,
+    interface_towards,
+    is_loopback,
+    keep_on,
+    listen,
+    own_addresses,
+    resolve,
+    without_name_server,
+)
+from labkit.base.texts import listed
+from labkit.parallel.devices import gpu_mask
+from labkit.train.failure_watch import FailureWatch, end_after, is_gone
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-T = TypeVar("T")
-
-GROUP_TIMEOUT_S = 1800.0  # torch's own, for each collective
+POLL_S = 0.05
+CONNECT_S = 2.0  # for which torch tries to connect to a store that listens
 VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 # gloo's words, and NCCL's, for a rank whose process is gone.
 _PEER_IS_GONE = re.compile(r"Connection (closed|reset) by peer|Read error|Broken pipe|remote process exited")
-
-
-# --- who starts the ranks -------------------------------------------------------------------------
 
 
 class ByHand(NamedTuple):
@@ -60,99 +62,34 @@ class ByHand(NamedTuple):
     port: int = 11868
 
 
-def process() -> str:
-    """Return who this is: its process id and machine."""
-    return f"process {os.getpid()} on {platform.node()}"
-
-
 def under_torchrun() -> bool:
     """Return whether torchrun, or launch, has made this process a rank."""
     return {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
 
 
-class Start(NamedTuple):
-    """Who starts the ``world_size`` ranks: a hand, torchrun, or, if neither, this process.
-
-    If ``joined``, they have started, and this process is one of the group's.
-    """
-
-    world_size: int
-    by_hand: ByHand | None = None
-    torchrun: bool = False
-    joined: bool = False
-
-    @property
-    def here(self) -> bool:
-        """Whether this process starts the ranks."""
-        return not (self.by_hand or self.torchrun or self.joined)
-
-    @property
-    def reads(self) -> bool:
-        """Whether this process reads the data, before ranks meet: bad data then stop it at once."""
-        rank = int(os.environ["RANK"]) if self.torchrun else self.by_hand.rank if self.by_hand else trainer.world().rank
-        return rank == 0
-
-
-def start_of(world_size: int | None, default: int, by_hand: ByHand | None = None) -> Start:
-    """Return how the ranks start, by what flags and torchrun say, unless this is a rank already.
-
-    ``world_size`` is None, which stands for torchrun's or for ``default``, unless a flag gives it.
-    ``by_hand`` is what this process is told if somebody starts it; its world size does not count.
-
-    Raises ValueError for a rank outside the world, a world that torchrun did not start, a host
-    without an address, and no port.
-    """
-    if dist.is_initialized():
-        return Start(trainer.world().size, joined=True)
-    torchrun = under_torchrun()
-    if torchrun and by_hand:
-        raise ValueError("torchrun tells each process its rank: leave out the flag for it, or torchrun")
-    given = default if world_size is None else world_size
-    size = int(os.environ["WORLD_SIZE"]) if torchrun else given
-    if torchrun and world_size not in (None, size):
-        raise ValueError(f"--world-size is {world_size}, but torchrun started {size} ranks; leave it out")
-    if size < 1:
-        raise ValueError(f"world_size is {size}, expected 1 or more")
-    if by_hand is None:
-        return Start(size, torchrun=torchrun)
-    if not 0 <= by_hand.rank < size:
-        raise ValueError(f"the rank is {by_hand.rank}, expected 0 to {size - 1}: one for each process")
-    resolve(by_hand.host)
-    if not 0 < by_hand.port < 2**16:
-        raise ValueError(f"--master-port is {by_hand.port}, expected 1 to 65535")
-    return Start(size, by_hand._replace(world_size=size))
+def process() -> str:
+    """Return who this is: its process id and machine."""
+    return f"process {os.getpid()} on {platform.node()}"
 
 
 # --- how they meet, and form a group --------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def joined(
-    by_hand: ByHand | None = None,
-    backend: str = "auto",
-    device: torch.device | None = None,
-    wait_s: float = 300.0,
-    timeout_s: float = GROUP_TIMEOUT_S,
-    options: Mapping[str, Any] | None = None,
-) -> Iterator[torch.device]:
+def joined(by_hand: ByHand | None = None, backend: str = "auto", timeout_s: float = 300.0) -> Iterator[torch.device]:
     """Inside, this process is a rank, and the process group is up. Give the rank's device.
 
         with joined(ByHand(rank=0, world_size=2)) as device:
             result = train(device)
 
-    - ``by_hand``: None under torchrun. Otherwise the processes find each other as
-      :func:`labkit.base.rendezvous.meet` has it, for at most ``wait_s`` seconds, and inside
-      RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set.
-    - ``device``: None stands for a GPU of this rank's own where there is one, else the CPU.
-    - ``backend``: ``"auto"`` is NCCL for a GPU, gloo for the CPU.
-    - ``timeout_s``: of each collective.
-    - ``options``: what ranks started by hand must have been told alike, as JSON has it.
+    - ``by_hand``: None under torchrun, or with its variables. Inside, those are set.
+    - ``backend``: that of rank 0 counts. ``"auto"`` is NCCL where each rank has a GPU of its own,
+      else gloo and the CPU.
+    - ``timeout_s``: for which a rank waits for the others, to meet and in each collective.
 
-    Raises what ``meet`` raises, and MeetingError, on all ranks, where they were told different
-    options, would take different backends, NCCL without a GPU or one GPU twice; also where one of
-    them is gone while another waits for it, or where all wait for what cannot come. After an error
-    on one rank the others end within 10 s, as :class:`labkit.train.failure_watch.FailureWatch` has
-    it.
+    Raises MeetingError for an address that is not rank 0's or where nobody listens, and where some
+    ranks do not come. Also where a rank is gone while this one waits for it. After an error on one
+    rank the others end within 10 s, as :class:`labkit.train.failure_watch.FailureWatch` has it.
 
     Caveats: ending a group can hang for ever while a DistributedDataParallel model on it is alive
     (pytorch issue 56297: gloo's threads wait for the GIL). So have a function make the model, train
@@ -161,163 +98,191 @@ def joined(
     """
     before = {name: os.environ.get(name) for name in (*VARIABLES, *INTERFACES)}
     limit = datetime.timedelta(seconds=timeout_s)
+    how = by_hand or _by_torchrun()
     try:
-        store, rank, world_size = _meet(by_hand, wait_s, limit)
-        with _watch(store, rank, world_size, by_hand) as watch:
-            masks = _find_place(store, rank, world_size, by_hand)
-            device = device or (_own_device(masks) if backend != "gloo" else torch.device("cpu"))
-            if backend == "auto":
-                backend = "nccl" if device.type == "cuda" else "gloo"
-            if device.type == "cuda":
+        store, line = _meet(how, limit) if by_hand else _meet_by_torchrun(how, limit)
+        ranks = _wait_for_all(store, line, how, timeout_s, backend)
+        places = [place(ranks, rank) for rank in range(how.world_size)]
+        if by_hand or not {"LOCAL_RANK", "LOCAL_WORLD_SIZE"} <= os.environ.keys():  # as Slurm has it
+            _set_variables(how, places[how.rank])
+        watch = FailureWatch(store, how.rank, how.world_size, line)
+        try:
+            backend = _agreed_backend(ranks[0].backend, [each.gpu for each in places])
+            device = torch.device("cpu")
+            if backend == "nccl":
+                device = torch.device("cuda", places[how.rank].gpu or 0)
                 torch.cuda.set_device(device)
-            _check_ranks(store, rank, world_size, backend, device, options)
-            try:
-                dist.init_process_group(backend, timeout=limit, store=store, rank=rank, world_size=world_size)
-                if backend == "gloo":
-                    dist.barrier()  # a rank still reads addresses in the store when others are through
-                watch.look_for_hangs(dist.GroupMember.WORLD)
-                yield device
-            except BaseException as error:
-                shown = _lost(error, watch.failure()) or error
-                failure = watch.tell(shown)
-                _clear_frames(error)
-                if backend == "nccl":  # whose own watchdog may end the process before Python shows the error
-                    print(failure, file=sys.stderr, flush=True)
-                end_after(shown, _end_of_group(backend))
-                if shown is not error:
-                    raise shown from error
-                raise
-            gc.collect()  # a model that is part of a circle lives until here
-            dist.destroy_process_group()
+            dist.init_process_group(backend, timeout=limit, store=store, rank=how.rank, world_size=how.world_size)
+            yield device
+            dist.barrier()  # none leaves while another may still fail
+        except BaseException as error:
+            lost = _lost(error, watch)
+            shown = MeetingError(f"{lost}, while this one waited for it: its terminal says why") if lost else error
+            failure = watch.tell(error, lost)
+            if backend == "nccl":  # whose own watchdog may end the process before Python shows the error
+                print(failure, file=sys.stderr, flush=True)
+            _clear_frames(error)
+            gc.collect()
+            end_after(shown, _end_of_group(backend))
+            if shown is not error:
+                raise shown from error
+            raise
+        finally:
+            watch.stop()
+        gc.collect()  # a model that is part of a circle lives until here
+        dist.destroy_process_group()
     finally:
         _restore(before)
+
+
+def _by_torchrun() -> ByHand:
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return ByHand(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), host, port)
 
 
 _meetings = itertools.count()  # torchrun's store outlives them, with what was told before
 
 
-def _meet(by_hand: ByHand | None, wait_s: float, limit: datetime.timedelta) -> tuple[Any, int, int]:
-    """Meet the others. Return a store for this meeting alone, the rank, and the world size."""
-    if by_hand is None:
-        store, rank, world_size = next(dist.rendezvous("env://", timeout=limit))
-    else:
-        store, rank, world_size = meet(*by_hand, timeout_s=wait_s), by_hand.rank, by_hand.world_size
-    return dist.PrefixStore(f"labkit/{next(_meetings)}", store), rank, world_size
+def _meet_by_torchrun(how: ByHand, limit: datetime.timedelta) -> tuple[Any, socket.socket]:
+    """Return torchrun's store, with room for this meeting alone, and a connection to its server."""
+    store, _, _ = next(dist.rendezvous("env://", timeout=limit))
+    line = socket.create_connection((how.host, how.port))
+    return dist.PrefixStore(f"labkit/{next(_meetings)}", store), line
 
 
-def _watch(store: Any, rank: int, world_size: int, by_hand: ByHand | None) -> FailureWatch:
-    host, port = (by_hand.host, by_hand.port) if by_hand else (os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"])
-    address = resolve(host), int(port)
-    with without_name_server() if by_hand else contextlib.nullcontext():  # torchrun may have told a name
-        return FailureWatch(store, rank, world_size, address)
+def _meet(how: ByHand, limit: datetime.timedelta) -> tuple[Any, socket.socket]:
+    """Return a store that all ranks share, opened by rank 0, and a connection to its server.
 
-
-def _find_place(store: Any, rank: int, world_size: int, by_hand: ByHand | None) -> list[str]:
-    """Set the environment as torchrun does, where it does not say it all.
-
-    Return what tells this machine's ranks which GPUs they see.
+    On a loopback host nobody outside can connect; for another one gloo and NCCL take the interface
+    on the route to it, unless their variables say otherwise.
     """
-    told = _told_by_all(store, rank, world_size, "machine", (machine.name(), gpu_mask()))
-    local_rank, local_world_size = local_place([name for name, _ in told], rank)
-    places: dict[str, Any] = {"LOCAL_RANK": local_rank, "LOCAL_WORLD_SIZE": local_world_size}
-    if by_hand:
-        values = (rank, local_rank, world_size, local_world_size, by_hand.host, by_hand.port)
-        places = dict(zip(VARIABLES, values, strict=True))
-    elif places.keys() <= os.environ.keys():
-        places = {}  # torchrun knows
-    os.environ.update({name: str(value) for name, value in places.items()})
-    return [mask for name, mask in told if name == machine.name()]
+    address = resolve(how.host)
+    if interface := interface_towards(address):
+        keep_on(LOOPBACK_INTERFACE if is_loopback(address) else interface)
+    listener = None
+    if how.rank == 0:
+        _check_own(how.host, address)
+        listener = listen(address, how.port)
+    line = _find_rank_0(how.rank, address, how.port, limit.total_seconds())
+    store = _open_store(address, how.port, listener, limit.total_seconds())
+    store.set_timeout(limit)
+    return store, line
 
 
-def _own_device(masks: Sequence[str]) -> torch.device:
-    """Return this rank's device: also the one GPU that it sees if the others see other ones."""
-    device = launch.device()
-    if device.type == "cpu" and len(set(masks)) == len(masks) > 1 and machine.usable_gpus():
-        return torch.device("cuda", 0)
-    return device
+def _check_own(host: str, address: str) -> None:
+    """Raise MeetingError unless the other ranks reach this machine at ``host``."""
+    own = {each: name for each, name in own_addresses().items() if not is_loopback(each)}
+    if address not in own and not is_loopback(host):  # to some machines their own name is 127.0.1.1
+        there = listed(f"{each} ({name})" for each, name in own.items()) or "none but loopback"
+        raise MeetingError(
+            f"rank 0 cannot listen at {host}, which is {address} here: give all ranks (--master-ip) an address of rank 0's "
+            f"machine; this one has {there}"
+        )
 
 
-def _lost(error: BaseException, failure: str) -> MeetingError | None:
-    """Return what to raise in place of a backend's error for a rank that is gone."""
+def _find_rank_0(rank: int, address: str, port: int, timeout_s: float) -> socket.socket:
+    """Connect to ``address:port`` once somebody listens there. An interrupt ends the waiting."""
+    deadline = time.monotonic() + timeout_s
+    why: object = "no time to try"
+    while (left := deadline - time.monotonic()) > 0:
+        try:
+            line = socket.create_connection((address, port), timeout=left)
+            line.settimeout(None)
+            return line
+        except OSError as error:
+            why = error.strerror or error
+        time.sleep(POLL_S)
+    raise MeetingError(
+        f"rank {rank} found nobody at {address}:{port} within {timeout_s:g} s ({why}): start rank 0 on the machine with that "
+        "address (--master-ip), and see that its port (--master-port) is open"
+    )
+
+
+def _open_store(address: str, port: int, listener: int | None, timeout_s: float) -> Any:
+    """Return the store at ``address:port``: rank 0's over its ``listener``, another by connecting.
+
+    In a thread, because torch waits for ever, deaf to interrupts, if what answers there is not a
+    store. The thread has ended when this returns or raises: in torch's code it aborts Python's end.
+    """
+    options: dict[str, Any] = {"is_master": listener is not None, "wait_for_workers": False}
+    stores: list[Any] = []
+
+    def connect() -> None:
+        limit = datetime.timedelta(seconds=CONNECT_S)
+        with without_name_server(), contextlib.suppress(RuntimeError):
+            stores.append(dist.TCPStore(address, port, timeout=limit, master_listen_fd=listener, **options))
+
+    thread = threading.Thread(target=connect, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + timeout_s
+    try:
+        while thread.is_alive() and time.monotonic() < deadline:
+            time.sleep(POLL_S / 10)  # an interrupted join would take the thread for ended (bpo-45274)
+    finally:
+        while thread.is_alive():
+            _hang_up(address, port)
+            time.sleep(POLL_S)
+    if not stores:
+        raise MeetingError(
+            f"what answers at {address}:{port} is not rank 0: another program may have this port. Give all ranks another one "
+            "(--master-port)"
+        )
+    return stores[0]
+
+
+def _hang_up(address: str, port: int) -> None:
+    """End this process's connections to ``address:port``, whoever has opened them."""
+    for each in psutil.Process().net_connections("tcp"):
+        if each.raddr and each.raddr.port == port and each.raddr.ip.removeprefix("::ffff:") == address:
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(each.fd)) as connection:
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+class RankFacts(NamedTuple):
+    """What a rank tells the others: its machine, the GPUs that it sees there, and its backend."""
+
+    machine: str
+    gpu_mask: str
+    n_gpus: int
+    backend: str
+
+
+def _wait_for_all(store: Any, line: socket.socket, how: ByHand, timeout_s: float, backend: str) -> list[RankFacts]:
+    """Return what each rank tells, once all have come. An interrupt ends the waiting."""
+    rank, world_size, host, port = how
+    names = [f"rank {each} of {world_size}" for each in range(world_size)]
+    deadline = time.monotonic() + timeout_s
+    rank_0_ended = f"rank 0 at {host}:{port} ended before all ranks were there: its terminal says why"
+    try:
+        if store.add(f"processes of {names[rank]}", 1) > 1:
+            raise MeetingError(f"another process at {host}:{port} is {names[rank]}, too: give each a rank of its own")
+        store.set(names[rank], json.dumps(RankFacts(machine.name(), gpu_mask(), machine.usable_gpus(), backend)))
+        while missing := [each for each, name in enumerate(names) if not store.check([name])]:
+            if time.monotonic() > deadline:
+                raise MeetingError(
+                    f"{world_size - len(missing)} of {world_size} ranks were at {host}:{port} within {timeout_s:g} s, "
+                    f"without rank {listed(missing)}: start a process for each rank, all with the same world size, "
+                    "address and port"
+                )
+            time.sleep(POLL_S)
+            if is_gone(line):
+                raise MeetingError(rank_0_ended)
+        return [RankFacts(*json.loads(store.get(name))) for name in names]
+    except RuntimeError:  # it ended after the last look
+        raise MeetingError(rank_0_ended) from None
+
+
+def _lost(error: BaseException, watch: FailureWatch) -> str:
+    """Return what is known of the rank that is gone, if a backend's error says that one is."""
     if not (isinstance(error, RuntimeError) and _PEER_IS_GONE.search(str(error))):
-        return None
-    if failure.startswith(HANG):
-        return MeetingError(failure)
-    what = f"{failure}," if failure else "another rank ended"
-    return MeetingError(f"{what} while this one waited for it: its own terminal says why")
+        return ""
+    return watch.failure() or f"rank {listed(watch.gone()) or 'unknown'} ended"
 
 
 def _end_of_group(backend: str) -> Callable[[], None]:
     """Return what ends a group after an error: on NCCL, whose end waits for its kernels, abort."""
     abort = getattr(dist.distributed_c10d, "_abort_process_group", None)
     return abort if backend == "nccl" and abort is not None else dist.destroy_process_group
-
-
-def local_place(machines: Sequence[str], rank: int) -> tuple[int, int]:
-    """Return which of the ranks on its machine ``rank`` is, and how many those are.
-
-    ``machines`` has the machine of each rank.
-    """
-    here = [each for each, machine in enumerate(machines) if machine == machines[rank]]
-    return here.index(rank), len(here)
-
-
-def _told_by_all(store: Any, rank: int, world_size: int, name: str, mine: Any) -> list[Any]:
-    """Tell all ranks ``mine``, and return what each of them tells.
-
-    Rank 0, which has the store, waits until all have read it: it may be the last thing they do.
-    """
-    store.set(f"{name}/{rank}", json.dumps(mine))
-    told = [json.loads(store.get(f"{name}/{each}")) for each in range(world_size)]
-    read, until = store.add(f"{name}/read", 1), time.monotonic() + GRACE_S
-    while rank == 0 and read < world_size and time.monotonic() < until:
-        time.sleep(POLL_S)
-        read = store.add(f"{name}/read", 0)
-    return told
-
-
-def _check_ranks(
-    store: Any, rank: int, world_size: int, backend: str, device: torch.device, options: Mapping[str, Any] | None
-) -> None:
-    """Raise MeetingError, on every rank, where the ranks cannot work together."""
-    plan, gpu = backend, None
-    if backend == "nccl":
-        plan, gpu = ("nccl", gpu_uuid(device)) if device.type == "cuda" else ("nccl without a GPU", None)
-    told = _told_by_all(store, rank, world_size, "plan", (dict(options or {}), plan, gpu))
-    _check_options([options for options, _, _ in told])
-    _check_plans({rank: plan for rank, (_, plan, _) in enumerate(told)})
-    _check_gpus([gpu for _, _, gpu in told])
-
-
-def _check_options(told: Sequence[Mapping[str, Any]]) -> None:
-    """Raise MeetingError where a rank was ``told`` other options than rank 0."""
-    for rank, options in enumerate(told):
-        for name in sorted(told[0].keys() | options.keys()):
-            if options.get(name) != told[0].get(name):
-                raise MeetingError(
-                    f"the ranks were told different options: {name} is {options.get(name)!r} on rank {rank}, and "
-                    f"{told[0].get(name)!r} on rank 0. Start all of them with the same"
-                )
-
-
-def _check_plans(plans: dict[int, str]) -> None:
-    """Raise MeetingError where the ``plans`` of ranks, each a backend, make no group."""
-    if set(plans.values()) not in ({"gloo"}, {"nccl"}):
-        listed = ", ".join(f"rank {rank}: {plan}" for rank, plan in plans.items())
-        raise MeetingError(
-            f"the ranks can form no group ({listed}): expected NCCL with a GPU for each of them, or gloo on all, which works "
-            "everywhere (--backend gloo)"
-        )
-
-
-def _check_gpus(gpus: Sequence[str | None]) -> None:
-    """Raise MeetingError where two ranks have the same one of the ``gpus``; NCCL allows none."""
-    for rank, gpu in enumerate(gpus):
-        if gpu is not None and (first := gpus.index(gpu)) != rank:
-            raise MeetingError(
-                f"rank {first} and rank {rank} both have GPU {gpu}: over NCCL each rank needs a GPU of its own. Give each "
-                "another one (--gpu, or CUDA_VISIBLE_DEVICES), or use gloo on the CPU (--gpu -1, or --backend gloo)"
-            )
 
 
 def _clear_frames(error: BaseException | None) -> None:
@@ -335,75 +300,37 @@ def _restore(before: dict[str, str | None]) -> None:
             os.environ[name] = value
 
 
-# --- what rank 0 reads, and what all of them found ------------------------------------------------
+# --- which device each has ------------------------------------------------------------------------
 
 
-class _Sent(NamedTuple):
-    """What rank 0 tells the others: the data, pickled, or why it has none."""
+class Place(NamedTuple):
+    """Which of its machine's ranks one is, of how many, and the number of its own GPU, if any."""
 
-    data: bytes = b""
-    failure: str = ""
-
-
-def read_on_rank_0(read: Callable[[], T]) -> T:
-    """Return what ``read()`` gives on rank 0, on every rank.
-
-    Whatever rank 0 raises, every rank raises, so that none waits for it: rank 0 the exception
-    itself, the others a RuntimeError that quotes it. An exception that pickle cannot carry is
-    quoted as well as any other.
-    """
-    rank, world_size = trainer.world()
-    if world_size == 1:
-        return read()
-    message: list[Any] = [None]
-    mistake: BaseException | None = None
-    if rank == 0:
-        try:
-            data = read()
-            message = [_Sent(data=pickle.dumps(data))]
-        except BaseException as error:
-            mistake = error
-            message = [_Sent(failure="".join(traceback.format_exception_only(error)).strip())]
-    dist.broadcast_object_list(message, src=0, device=trainer.device())
-    if mistake is not None:
-        raise mistake
-    (sent,) = message
-    if sent.failure:
-        text = f"rank 0 could not read the data, so no rank can train: {sent.failure}"
-        raise as_consequence(RuntimeError(text))
-    return data if rank == 0 else pickle.loads(sent.data)
+    local_rank: int
+    local_world_size: int
+    gpu: int | None
 
 
-class Recorded(NamedTuple):
-    """Every rank's value, in rank order, and the event table of all of them."""
-
-    values: list[Any]
-    events: pd.DataFrame
-
-
-def recorded_on_all(fn: Callable[[], Any]) -> Recorded | None:
-    """Run ``fn()`` on every rank, its spans recorded. Return everything on rank 0, else None."""
-    rank, world_size = trainer.world()
-    recorder = trace.Recorder()
-    recorder.start(trainer.device().type)
-    origin = common_origin_ns()
-    value = fn()
-    rows = trace.rank_events(recorder.finish(), rank, origin)
-    gathered: list[Any] = [None] * world_size
-    dist.all_gather_object(gathered, (value, rows))
-    if rank:
-        return None
-    events = trace.event_table((row for _, rows in gathered for row in rows), measured=True)
-    return Recorded([value for value, _ in gathered], events)
+def place(ranks: Sequence[RankFacts], rank: int) -> Place:
+    """Return the place of a rank: a GPU of its own if it has one, or if only it sees its one."""
+    own = ranks[rank]
+    here = [each for each, facts in enumerate(ranks) if facts.machine == own.machine]
+    local_rank, n = here.index(rank), len(here)
+    if own.n_gpus >= n:
+        return Place(local_rank, n, local_rank)
+    alone = len({ranks[each].gpu_mask for each in here}) == n
+    return Place(local_rank, n, 0 if own.n_gpus and alone else None)
 
 
-def common_origin_ns() -> int:
-    """Return the moment from which all ranks count, as a reading of this machine's clock.
+def _agreed_backend(backend: str, gpus: Sequence[int | None]) -> str:
+    """Return the backend for all ranks. Raises MeetingError for NCCL where a rank has no GPU."""
+    without = [rank for rank, gpu in enumerate(gpus) if gpu is None]
+    if backend == "nccl" and without:
+        raise MeetingError(f"rank {listed(without)} has no GPU of its own, as NCCL needs: use --backend gloo")
+    return backend if backend != "auto" else "gloo" if without else "nccl"
 
-    All ranks have come this far by then. The processes of a machine have one clock, so they take
-    the reading of the first of them.
-    """
-    dist.barrier()
-    readings: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(readings, (machine.name(), time.perf_counter_ns()))
-    return next(reading for name, reading in readings if name == machine.name())
+
+def _set_variables(how: ByHand, own: Place) -> None:
+    """Set the environment as torchrun does."""
+    values = (how.rank, own.local_rank, how.world_size, own.local_world_size, how.host, how.port)
+    os.environ.update(zip(VARIABLES, map(str, values), strict=True))

@@ -1,8 +1,7 @@
 """The training loop: forward, backward, averaging of gradients, optimizer, each in a span.
 
 Every rank of a process group runs it on its own shard. Without a process group it is plain training
-on one device, or on several if the model is spread over them. :mod:`labkit.train.pipeline_trainer`
-has the ranks of a pipeline run it.
+on one device, or on several if the model is spread over them. Each step leaves a row in the record.
 """
 
 from __future__ import annotations
@@ -10,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
-from itertools import zip_longest
 from typing import Any, NamedTuple
 
+import pandas as pd
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -24,7 +23,6 @@ from torch.nn.parallel import DistributedDataParallel
 from labkit import dp, launch, models
 from labkit.parallel.devices import training_device
 from labkit.trace import pause, span
-from labkit.train.metrics import EpochMetrics
 
 LossFunction = Callable[[torch.nn.Module, Any], torch.Tensor]
 RAMP_STEPS = 20  # the learning rate rises for so many steps
@@ -84,15 +82,14 @@ def targets_per_step(batches: Sequence[Any]) -> list[int]:
     return targets.tolist()
 
 
-def check_losses(losses: Collection[float], first_step: int, name: str = "the loss") -> None:
-    """Raise FloatingPointError, with the step, unless every step's loss is a finite number.
+def check_loss(loss: float, step: int, name: str = "the loss") -> None:
+    """Raise FloatingPointError, with the step, unless the loss is a finite number.
 
-    Steps count from 1, through all epochs. The ``losses`` are those of all ranks together, so that
-    all of them stop.
+    Steps count from 1, through all epochs. The ``loss`` is that of all ranks together, so that all
+    of them stop.
     """
-    for step, loss in enumerate(losses, start=first_step):
-        if not math.isfinite(loss):
-            raise FloatingPointError(f"the learning rate may be too high: {name} is {loss} from step {step} on")
+    if not math.isfinite(loss):
+        raise FloatingPointError(f"the learning rate may be too high: {name} is {loss} from step {step} on")
 
 
 # --- the ways to agree on gradients, in one form --------------------------------------------------
@@ -155,26 +152,30 @@ class Batch:
 
 
 class Step(NamedTuple):
-    """One step: this rank's loss, summed over its ``targets``.
+    """A row of the record: one step of one rank. Steps and epochs count from 1.
 
-    Where each step is looked at, also the mean loss over the targets of all ranks, and the seconds
-    from the start of the forward pass to the end of the optimizer's step.
+    ``loss`` is the mean over the targets of the whole batch, ``local_loss`` that over this rank's
+    ``targets`` (NaN if it has none), in nats. ``tokens`` are this rank's, without padding.
+    ``seconds`` go from the start of the forward pass to the end of the optimizer's step.
     """
 
-    loss: torch.Tensor
+    rank: int
+    step: int
+    epoch: int
+    loss: float
+    local_loss: float
     targets: int
-    mean_loss: float = math.nan
-    seconds: float = math.nan
+    tokens: int
+    seconds: float
 
 
 class Trainer:
     """Trains ``model`` on this rank's device and batches, together with the other ranks.
 
     - ``loss_fn(model, batch)``: the loss summed over the targets of a :class:`Batch`.
-    - ``learning_rate``: the highest. It rises over the first ``ramp_steps`` and falls to 0 at
-      ``total_steps``, both linearly, as ``lr_scheduler`` has it. Without ``total_steps`` it stays.
-    - ``optimizer(parameters, lr=...)`` makes the optimizer.
-    - ``way``: how every rank's gradients become their mean over ranks. ``model`` is the wrapped
+    - ``learning_rate``: the highest, of AdamW. It rises over the first ``ramp_steps`` and falls to
+      0 at ``total_steps``, both linearly, as ``lr_scheduler`` has it.
+    - ``sync``: how every rank's gradients become their mean over ranks. ``model`` is the wrapped
       module that it wants, ``module`` always the plain one.
     - ``clip(parameters)``: change the mean gradient before the optimizer's step, such as by
       torch.nn.utils.clip_grad_norm_. With ``clip_local`` every rank's own gradient instead, before
@@ -184,39 +185,38 @@ class Trainer:
     - ``devices``: those over which the model is spread already, and then it is not moved.
     - ``spans=False``: leave the spans of forward and backward to a model that has its own, such as
       one with a :class:`labkit.pipe.Pipe` in it.
-    """
 
-    counts_samples = True  # whether this rank counts its batches' samples, tokens and losses
+    ``record`` has a :class:`Step` for each step that :meth:`train_epoch` has taken.
+    """
 
     def __init__(
         self,
         model: torch.nn.Module,
         loss_fn: LossFunction,
         learning_rate: float,
-        total_steps: int | None,
-        way: SyncMethod = SYNC_METHODS["all_reduce"],
+        total_steps: int,
+        sync: SyncMethod = SYNC_METHODS["all_reduce"],
         keep_gradients: bool = False,
         devices: Sequence[torch.device] | None = None,
         spans: bool = True,
         ramp_steps: int = RAMP_STEPS,
         clip: Callable[[list[torch.nn.Parameter]], Any] | None = None,
         clip_local: bool = False,
-        optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
     ):
         self.devices, self.world_size = devices or [device()], world().size
         self.module = model if devices else model.to(self.devices[0])
         self.device = next(model.parameters()).device  # a virtual device is plain cpu to torch
-        self.model = way.wrap(self.module) if self.world_size > 1 else self.module
-        self.loss_fn, self.way, self.spans = loss_fn, way, spans
+        self.model = sync.wrap(self.module) if self.world_size > 1 else self.module
+        self.loss_fn, self.sync, self.spans = loss_fn, sync, spans
         self.clip, self.clip_local = clip, clip_local
-        self.optimizer = optimizer(self.module.parameters(), lr=learning_rate)
+        self.optimizer = torch.optim.AdamW(self.module.parameters(), lr=learning_rate)
 
         def share_of_rate(step: int) -> float:
-            return 1 if total_steps is None else min((step + 1) / ramp_steps, 1) * (1 - step / max(total_steps, 1))
+            return min((step + 1) / ramp_steps, 1) * (1 - step / max(total_steps, 1))
 
         self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, share_of_rate)
         self.step = 0
-        self.n_parameters = models.parameter_count(model)  # of the whole model
+        self.record: list[Step] = []
         self.kept_gradients: dict[str, dict[str, torch.Tensor]] | None = {} if keep_gradients else None
 
     def gradients(self, batch: Any | None, targets: int) -> torch.Tensor:
@@ -225,20 +225,20 @@ class Trainer:
         ``targets`` is how many the batch has on all ranks together. The local loss, a sum, is
         scaled by world size / ``targets``, so that the *mean* over ranks is that gradient however
         unevenly the batch is shared out. A rank without a ``batch`` (None) takes part with zeros:
-        nobody waits for it, and no sample is left out (not where the ``way`` sends during
-        backward: there every rank needs a batch). Gives the local loss, a sum over targets.
+        nobody waits for it, and no sample is left out (not where ``sync`` sends during backward:
+        there every rank needs a batch). Gives the local loss, a sum over targets.
         """
-        loss = self.own_gradients(batch, targets)
+        loss = self.local_gradients(batch, targets)
         self._keep("local")
         if self.clip and self.clip_local:
             self.clip(list(self.module.parameters()))
-        self.agree()
+        self.sync_gradients()
         self._keep("averaged")
         if self.clip and not self.clip_local:
             self.clip(list(self.module.parameters()))
         return loss
 
-    def own_gradients(self, batch: Any | None, targets: int) -> torch.Tensor:
+    def local_gradients(self, batch: Any | None, targets: int) -> torch.Tensor:
         """Compute this rank's gradients, of its own share of the batch. Return the local loss."""
         self.module.zero_grad()
         if batch is None:
@@ -254,12 +254,12 @@ class Trainer:
             parameter.grad = torch.zeros_like(parameter)
         return torch.zeros((), device=self.device)
 
-    def agree(self) -> None:
+    def sync_gradients(self) -> None:
         """Replace this rank's gradients by their mean over all ranks, where nobody has done so."""
-        if self.world_size > 1 and self.way.finish:
+        if self.world_size > 1 and self.sync.finish:
             n_bytes = sum(p.grad.nbytes for p in self.module.parameters() if p.grad is not None)
-            with span(self.way.name, lane="comm", step=self.step, bytes=n_bytes):
-                self.way.finish(self.model)
+            with span(self.sync.name, lane="comm", step=self.step, bytes=n_bytes):
+                self.sync.finish(self.model)
 
     def _span(self, name: str) -> AbstractContextManager[Any]:
         return span(name, step=self.step) if self.spans else contextlib.nullcontext()
@@ -282,81 +282,41 @@ class Trainer:
         self.lr_scheduler.step()
         self.step += 1
 
-    def steps(self, batches: Iterable[tuple[Any | None, int]], look: bool = False) -> Iterator[Step]:
-        """Train: take a step of all ranks for each of this rank's batches. The loop of all tasks.
+    def train_epoch(self, batches: Iterable[tuple[Batch | None, int]], epoch: int) -> Iterator[Step]:
+        """Train on this rank's ``batches`` once; yield each step's row of the record.
 
-        A batch comes with its targets on all ranks together. With ``look``, each step's loss is
-        looked at, for which a GPU is waited for. Then this raises FloatingPointError on all ranks,
-        with the step, once it is no finite number.
+        A batch comes with its targets on all ranks together. Raises FloatingPointError on all
+        ranks, with the step, once the loss is not a finite number.
         """
         self.model.train()
-        for batch, targets in batches:
-            own_targets = 0 if batch is None else batch.n_targets
-            if not look:
-                yield Step(self.train_step(batch, targets), own_targets)
-                continue
+        for batch, all_targets in batches:
             began = self.now()
-            loss = self.gradients(batch, targets)
-            loss_of_all = start_sum_over_ranks(loss.view(1))  # now, as no rank is ahead of the others
+            local = self.gradients(batch, all_targets)
+            sums = start_sum_over_ranks(local.view(1))  # now, as no rank is ahead of the others
             self.update()
             seconds = self.now() - began
-            mean_loss = loss_of_all()[0] / targets
-            check_losses([mean_loss], self.step)
-            yield Step(loss, own_targets, mean_loss, seconds)
-
-    def train_epoch(self, batches: Sequence[Any], validation: Sequence[Any], epoch: int, skip: int = 0) -> EpochMetrics:
-        """Train on this rank's ``batches`` once, then take the validation loss.
-
-        The first ``skip`` steps are warm-up, which the counted times leave out. Raises
-        FloatingPointError on all ranks, with the step, for a loss that is no finite number.
-        """
-        counted = batches if self.counts_samples else []
-        targets = targets_per_step(counted)
-        skip = min(skip, len(targets) - 1)  # at least one step counts
-        losses: list[torch.Tensor] = []
-        start = counting_from = self.now()
-        steps = list(zip_longest(batches, targets))
-        for step in self.steps(launch.progress(steps, desc=f"epoch {epoch}")):
-            losses.append(step.loss)
-            if len(losses) == skip:
-                counting_from = self.now()
-        end = self.now()
-        total, *of_steps = sum_over_ranks(
-            sum(losses, torch.zeros((), device=self.device)).item(), *torch.stack(losses).tolist()
-        )
-        check_losses(of_steps, self.step - len(steps) + 1)
-        validation_loss = self.validation_loss(validation)
-        check_losses([validation_loss], self.step, "the validation loss")
-        return EpochMetrics(
-            epoch=epoch,
-            steps=len(steps),
-            samples=sum(map(len, counted)),
-            tokens=sum(batch.n_tokens for batch in counted),
-            seconds=end - start,
-            counted_steps=len(steps) - skip,
-            counted_tokens=sum(batch.n_tokens for batch in counted[skip:]),
-            counted_seconds=end - counting_from,
-            training_loss=total / sum(targets),
-            validation_loss=validation_loss,
-        )
+            loss = sums()[0] / all_targets
+            check_loss(loss, self.step)
+            targets, tokens = (0, 0) if batch is None else (batch.n_targets, batch.n_tokens)
+            local_loss = local.item() / targets if targets else math.nan
+            self.record.append(Step(world().rank, self.step, epoch, loss, local_loss, targets, tokens, seconds))
+            yield self.record[-1]
 
     @torch.no_grad()
-    def validation_loss(self, batches: Sequence[Any]) -> float:
-        """Return the mean loss per target over all ranks' batches: each target weighs the same."""
+    def validation_loss(self, batches: Sequence[Batch]) -> float:
+        """Return the mean loss per target over all ranks' batches: each target weighs the same.
+
+        Raises FloatingPointError on all ranks if it is not a finite number.
+        """
         self.model.eval()
         with pause():
-            losses = [self._loss(batch).item() for batch in batches]
-        loss, targets = sum_over_ranks(
-            sum(losses), sum(batch.n_targets for batch in batches) if self.counts_samples else 0
-        )
-        return loss / targets
-
-    def _loss(self, batch: Any) -> torch.Tensor:
-        """Return the batch's loss, summed over targets, where it is computed."""
-        return self.loss_fn(self.module, batch.to(self.device))
+            losses = [self.loss_fn(self.module, batch.to(self.device)).item() for batch in batches]
+        total, targets = sum_over_ranks(sum(losses), sum(batch.n_targets for batch in batches))
+        check_loss(total / targets, self.step, "the validation loss")
+        return total / targets
 
     def facts(self, data_source: str, config: Any) -> dict[str, Any]:
-        """Return what every task's result says, as :class:`labkit.train.metrics.TrainingResult`."""
+        """Return what the result of every task says: a part of :class:`TrainingResult`."""
         return {
             "rank": world().rank,
             "world_size": world().size,
@@ -364,16 +324,10 @@ class Trainer:
             "device": ", ".join(map(str, self.devices)),
             "threads": torch.get_num_threads(),
             "data_source": data_source,
-            "parameters": self.n_parameters,
+            "parameters": models.parameter_count(self.module),
             "config": asdict(config),
+            "steps": pd.DataFrame(self.record, columns=Step._fields),
         }
-
-    def whole_model(self) -> Any:
-        """Return the trained model, all of it."""
-        return self.module
-
-    def close(self) -> None:
-        """Free what training needed in addition to the model: here nothing."""
 
     def now(self) -> float:
         """Return the time in seconds, once the devices have done what they were given."""

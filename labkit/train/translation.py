@@ -107,47 +107,34 @@ def summed_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 # --- writing translations, and judging them -------------------------------------------------------
 
 
-@torch.no_grad()
 def generate(model: Any, prompts: Sequence[list[int]], max_length: int, batch_size: int = 64) -> list[list[int]]:
     """Return greedy translations of ``prompts``, sources that end with ``<eos_de>``.
 
-    A translation ends before ``<eos_en>``, or where prompt and translation have ``max_length``
-    tokens together. They come in the order of the prompts. Prompts of similar length share a batch.
+    transformers' own ``generate`` writes them. A translation ends before ``<eos_en>``, or where the
+    longest prompt of its batch and the translation have ``max_length`` tokens together. They come
+    in the order of the prompts. Prompts of similar length share a batch.
     """
+    from transformers import GenerationConfig
+
     model.eval()
+    device = next(model.parameters()).device
+    settings = GenerationConfig(
+        max_length=max_length, do_sample=False, pad_token_id=PAD_ID, bos_token_id=EOS_DE_ID, eos_token_id=EOS_EN_ID
+    )
     translations: list[list[int]] = [[] for _ in prompts]
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     for start in range(0, len(order), batch_size):
         members = order[start : start + batch_size]
-        for i, tokens in zip(members, _generate_batch(model, [prompts[i] for i in members], max_length), strict=True):
-            translations[i] = tokens
+        longest = len(prompts[members[-1]])
+        if longest >= max_length:  # no room to write anything
+            continue
+        # Padding goes to the left, so that all prompts end in the same column.
+        padded = torch.tensor([[PAD_ID] * (longest - len(prompts[i])) + prompts[i] for i in members], device=device)
+        mask = (torch.arange(longest) >= torch.tensor([[longest - len(prompts[i])] for i in members])).to(device)
+        written = model.generate(inputs=padded, attention_mask=mask.long(), generation_config=settings)
+        for i, row in zip(members, written[:, longest:].tolist(), strict=True):
+            translations[i] = row[: row.index(EOS_EN_ID)] if EOS_EN_ID in row else row
     return translations
-
-
-def _generate_batch(model: Any, prompts: list[list[int]], max_length: int) -> list[list[int]]:
-    device = next(model.parameters()).device
-    longest = max(map(len, prompts))
-    # Padding goes to the left, so that all prompts end in the same column; it is masked, and
-    # positions start after it.
-    tokens = torch.tensor([[PAD_ID] * (longest - len(p)) + p for p in prompts], device=device)
-    mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=device)
-    positions = (mask.cumsum(1) - 1).clamp(min=0)
-    room = torch.tensor([max_length - len(p) for p in prompts], device=device)
-    written: list[torch.Tensor] = []
-    cache, going = None, room > 0
-    while going.any():
-        out = model(
-            input_ids=tokens, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
-        )
-        cache = out.past_key_values
-        following = out.logits[:, -1].argmax(-1)
-        going = going & (following != EOS_EN_ID)
-        written.append(torch.where(going, following, EOS_EN_ID))
-        going = going & (room > len(written))
-        tokens, positions = following[:, None], (positions[:, -1:] + 1).clamp(max=max_length - 1)
-        mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
-    rows = torch.stack(written, dim=1).tolist() if written else [[] for _ in prompts]
-    return [row[: row.index(EOS_EN_ID)] if EOS_EN_ID in row else row for row in rows]
 
 
 def bleu(translations: Sequence[str], references: Sequence[str]) -> float:

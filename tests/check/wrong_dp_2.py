@@ -72,8 +72,13 @@ RIGHT = {
         (GROUP, "(backend)"),
     ],
     "through a store on loopback alone": [
-        (PLACE, "from labkit.base.rendezvous import meet"),
-        (GROUP, "(backend, store=meet(rank, world_size, master_addr, master_port), rank=rank, world_size=world_size)"),
+        (
+            PLACE,
+            "from labkit.base.rendezvous import listen\n"
+            "    at = listen(master_addr, master_port) if rank == 0 else None\n"
+            "    store = dist.TCPStore(master_addr, master_port, world_size, rank == 0, master_listen_fd=at)",
+        ),
+        (GROUP, "(backend, store=store, rank=rank, world_size=world_size)"),
     ],
     "ends the others only after an error": [
         (END, END.replace("finally:", "except BaseException:") + "        raise\n")

@@ -23,7 +23,7 @@ COMPARED_WITH_NOTHING = {
     "00_start_here": {"batch_times"},  # it is about the GPU, where there is one
     "01_shards": {"own_shard", "steps", "accuracy"},  # three ranks, and positions in a list
     "02_collectives": {"hold"},  # three ranks, and what each holds
-    "05_gradient_sync": {"five_steps", "digits_quietly"},  # four ranks with each other; another model
+    "05_gradient_sync": {"five_steps"},  # four ranks with each other
     "08_clock_cycles": {"time_recomputation"},  # what recomputing costs one rank
     "09_pipe": {"do_twice", "watch_queues"},  # threads of one rank, on the CPU
 }

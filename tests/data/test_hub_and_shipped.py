@@ -1,4 +1,4 @@
-"""Every place that may have a data set is read as it is, in order; what is malformed is named."""
+"""Every place that may have a data set is read as it is; what is malformed is named."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from collections import Counter
 from functools import partial
 
 import datasets
-import numpy as np
 import pytest
-from PIL import Image
 
 from labkit import data
 from labkit.base import hub
@@ -25,7 +23,7 @@ CLAIMS = [
 ]
 HEADER = "index\tsentence1\tsentence2\tlabel"
 LINES = ['0\tA dog "runs.\tA dog moves.\tentailment', "1\tTwo cats.\tThree cats.\tnot_entailment"]
-EACH = pytest.mark.parametrize("read", [data.translation, data.rte, data.digits])
+EACH = pytest.mark.parametrize("read", [data.translation, data.rte])
 
 
 def text(*lines):
@@ -51,55 +49,30 @@ def write_claims(folder, name="dev.tsv"):
     write(folder, {name: text(HEADER, *LINES)})
 
 
-def picture(number, side=28):
-    """A white square on black, as bright as its number."""
-    return Image.fromarray(np.full((side, side), 25 * number, dtype=np.uint8))
-
-
-def write_pictures(folder, split="validation", numbers=(7, 0), sides=(28, 28)):
-    """Write pictures as ylecun/mnist has them."""
-    features = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
-    images = [picture(*each) for each in zip(numbers, sides, strict=True)]
-    rows = datasets.Dataset.from_dict({"image": images, "label": list(numbers)}, features=features)
-    rows.to_parquet(folder / f"{split}-00000-of-00001.parquet")
-
-
-def rows_of(found):
-    return found.labels.tolist() if isinstance(found, data.Digits) else found
-
-
-# --- the places, in their order -------------------------------------------------------------------
+# --- the places -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("below", ["", "multi30k"])
 @pytest.mark.parametrize("packed", [False, True])
-def test_sentence_pairs_in_labkit_data_are_taken_first(below, packed, tmp_path, monkeypatch, capsys):
+def test_auto_takes_sentence_pairs_from_labkit_data(below, packed, tmp_path, monkeypatch, capsys):
     write_pairs(tmp_path / below, "val", packed=packed)
     taken_from_labkit_data(data.translation, ("validation", "val"), PAIRS, tmp_path, monkeypatch, capsys)
 
 
 @pytest.mark.parametrize("below", ["", "RTE", "glue/RTE"])
-def test_rte_in_labkit_data_is_taken_first(below, tmp_path, monkeypatch, capsys):
+def test_auto_takes_rte_from_labkit_data(below, tmp_path, monkeypatch, capsys):
     write_claims(tmp_path / below)
     taken_from_labkit_data(data.rte, ("validation", "val", "dev"), CLAIMS, tmp_path, monkeypatch, capsys)
 
 
-def test_mnist_in_labkit_data_is_taken_first(tmp_path, monkeypatch, capsys):
-    write_pictures(tmp_path / "mnist", "test")
-    found = taken_from_labkit_data(data.digits, ("test",), [7, 0], tmp_path, monkeypatch, capsys)
-    assert found.images.shape == (2, 1, 28, 28) and found[0][0].unique().tolist() == pytest.approx([175 / 255])
-    assert rows_of(data.digits("test", tmp_path / "mnist")) == rows_of(data.digits("test", found.source)) == [7, 0]
-
-
 def taken_from_labkit_data(read, names, rows, folder, monkeypatch, capsys):
     monkeypatch.setenv("LABKIT_DATA", str(folder))
-    monkeypatch.setattr(hub, "reachable", lambda: pytest.fail("the hub was asked although LABKIT_DATA has it"))
+    monkeypatch.setattr(hub, "require", lambda _: pytest.fail("the hub was asked although LABKIT_DATA has it"))
     for name in names:
         found = read(name)
-        assert rows_of(found) == rows and found.source.startswith(str(folder))
-        printed = capsys.readouterr().out
-        assert f", {names[0]}: 2 " in printed and printed.endswith(f"s from LABKIT_DATA: {folder}\n")
-    return found
+        assert found == rows and found.source == str(folder)
+        line = f", {names[0]}: 2 sentence pairs from the folder {folder}\n"
+        assert capsys.readouterr().out.endswith(line)
 
 
 def test_real_data_has_its_published_sizes_and_labels(shared_data, monkeypatch):
@@ -126,38 +99,27 @@ def test_without_anything_else_auto_takes_what_ships_and_says_so(read, capsys):
 
 IWSLT = ("bbaaaa/iwslt14-de-en-preprocess", {"revision": "refs/convert/parquet"})
 HUB = [
-    (data.translation, PAIRS, [IWSLT, ("bentrevett/multi30k", {})]),
-    (data.rte, CLAIMS, [("nyu-mll/glue", {"name": "rte"})]),
-    (data.digits, [4, 2], [("ylecun/mnist", {})]),
+    (data.translation, PAIRS, "hub", IWSLT),
+    (data.translation, PAIRS, "bentrevett/multi30k", ("bentrevett/multi30k", {})),
+    (data.rte, CLAIMS, "hub", ("nyu-mll/glue", {"name": "rte"})),
+    (data.rte, CLAIMS, "somebody/claims", ("somebody/claims", {})),
 ]
 
 
-@pytest.mark.parametrize(("read", "rows", "names"), HUB, ids=["translation", "rte", "digits"])
-def test_the_hub_is_asked_for_one_after_the_other_and_a_failure_leaves_what_ships(
-    read, rows, names, tmp_path, monkeypatch, capsys
-):
-    real, asked, gone = datasets.load_dataset, [], {name for name, _ in names[:-1]}
-    if read is data.digits:
-        write_pictures(tmp_path / "hub", "train", rows)
-    else:
-        write(tmp_path / "hub", {"train.jsonl": text(*map(json.dumps, rows))})
+@pytest.mark.parametrize(("read", "rows", "source", "name"), HUB, ids=["translation", "its other", "rte", "by name"])
+def test_a_name_on_the_hub_goes_straight_to_datasets(read, rows, source, name, tmp_path, monkeypatch, capsys):
+    real, asked = datasets.load_dataset, []
+    write(tmp_path / "hub", {"train.jsonl": text(*map(json.dumps, rows))})
 
     def load_dataset(repository, split, **options):
         asked.append((repository, options))
-        if repository in gone:
-            raise ConnectionError("gone")
         return real(str(tmp_path / "hub"), split=split)
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    monkeypatch.setattr(hub, "reachable", lambda: True)
-    found = read("train")
-    assert rows_of(found) == rows and found.source == names[-1][0] and asked == names
-    assert rows_of(read("train", found.source)) == rows and asked[-1] == names[-1]
-    gone |= dict(names).keys()
-    assert read("train").source == "shipped"
-    printed = capsys.readouterr().out
-    assert f"2 {'pictures' if read is data.digits else 'sentence pairs'} from the hub: {names[-1][0]}\n" in printed
-    assert f"none of these could be loaded: {names[0][0]}: ConnectionError: gone" in printed
+    found = read("train", source)
+    assert found == read("train", found.source) == rows
+    assert asked == [name, name]
+    assert f"2 sentence pairs from the hub: {name[0]}\n" in capsys.readouterr().out
 
 
 def test_a_hub_that_never_answers_is_asked_once_and_given_up(monkeypatch):
@@ -165,9 +127,9 @@ def test_a_hub_that_never_answers_is_asked_once_and_given_up(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.delenv("HF_HUB_OFFLINE")
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
-        assert data.translation("val").source == "shipped"
-        with pytest.raises(ConnectionError, match=r"does not answer.*HF_HUB_OFFLINE=1"):
-            data.translation("val", "hub")
+        for name in ("hub", "somebody/sentences"):
+            with pytest.raises(ConnectionError, match=r"does not answer.*HF_HUB_OFFLINE=1"):
+                data.translation("val", name)
         silent.accept()[0].close()
         silent.settimeout(0.1)
         with pytest.raises(TimeoutError):  # nobody else has called
@@ -211,17 +173,6 @@ def test_columns_of_rte_may_stand_in_any_order_and_lines_are_counted_by_newlines
     assert data.rte("train", tmp_path) == [{"sentence1": "A dog\u2028ran\x0b.", "sentence2": "Yes.", "label": 0}]
 
 
-def test_a_folder_of_picture_files_is_read_and_colour_is_made_grey(tmp_path):
-    for split in ("train", "test"):
-        for number in range(10):
-            path = tmp_path / split / str(number) / "one.png"
-            path.parent.mkdir(parents=True)
-            picture(number).convert("RGB").save(path)
-    found = data.digits("test", tmp_path)
-    assert found.images.shape == (10, 1, 28, 28)
-    assert {int(label): round(float(image.mean()) * 255) for image, label in found} == {n: 25 * n for n in range(10)}
-
-
 # --- what cannot be read --------------------------------------------------------------------------
 
 PACKED = gzip.compress(text(*[pair["de"] for pair in PAIRS] * 100))
@@ -247,8 +198,6 @@ REFUSALS = [
     (data.translation, {"train.de": DE}, r"train\.de is there without its partner"),
     (data.translation, {"train.jsonl": '{"source": "a"}'}, "columns source; expected 'translation', or 'de' and 'en'"),
     (data.translation, {}, r"no sentence pairs of the train split; expected train\.de"),
-    (data.digits, {"train.jsonl": '{"pixels": [0]}'}, "columns pixels; expected 'image' and 'label'"),
-    (data.digits, {}, "no pictures of the train split; expected MNIST's train-….parquet"),
 ]
 
 
@@ -256,20 +205,6 @@ REFUSALS = [
 def test_what_is_malformed_or_not_there_is_named_with_its_file_and_line(read, files, said, tmp_path):
     with pytest.raises((ValueError, FileNotFoundError), match=said):
         read("train", write(tmp_path, files))
-
-
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"sides": (28, 8)}, r"pictures of several sizes: \[\(8, 8\), \(28, 28\)\]; expected one"),
-        ({"numbers": (1, 10)}, "has labels from 1 to 10; expected 0 to 9"),
-        ({"numbers": (), "sides": ()}, "no pictures of the train split"),
-    ],
-)
-def test_pictures_that_are_no_digits_are_refused(changed, said, tmp_path):
-    write_pictures(tmp_path / "mnist", **{"split": "train", **changed})
-    with pytest.raises((ValueError, FileNotFoundError), match=said):
-        data.digits("train", tmp_path)
 
 
 @EACH
@@ -282,10 +217,7 @@ def test_a_source_or_a_split_that_there_is_not_is_refused(read, tmp_path, monkey
     with pytest.raises(FileNotFoundError, match=r"LABKIT_DATA is .*typo.*not a folder; correct it or unset it"):
         read("train")
     monkeypatch.setenv("LABKIT_DATA", str(tmp_path))
-    if read is data.digits:  # a folder of other data leaves those that ship
-        assert read("test").source == "shipped"
-        return
-    with pytest.raises(FileNotFoundError, match=rf"the folder {tmp_path} has no sentence pairs"):
+    with pytest.raises(FileNotFoundError, match=rf"{tmp_path} has no sentence pairs"):
         read("train")
     monkeypatch.setattr(sources, "SHIPPED", tmp_path)
     with pytest.raises(FileNotFoundError, match=r"installed without its repository.*pip install -e"):

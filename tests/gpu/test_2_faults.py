@@ -187,10 +187,10 @@ def network_variables():
 BY_HAND = """
 import sys, torch, torch.distributed as dist
 from labkit.train import rank_start
-from labkit.train.rank_start import ByHand, joined
-rank_start._check_gpus = lambda gpus: None  # it refuses ranks that share a GPU, as these may
+from labkit.train.rank_start import ByHand, Place, joined
 rank, port, backend, device = int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]
-with joined(ByHand(rank, 2, port=port), backend=backend, device=torch.device(device)) as device:
+rank_start.place = lambda ranks, rank: Place(rank, 2, torch.device(device).index or 0)  # ranks may share a GPU here
+with joined(ByHand(rank, 2, port=port), backend=backend) as device:
     x = torch.ones(1000, device=device)
     dist.all_reduce(x)
     assert x.sum().item() == 2000

@@ -1,5 +1,5 @@
-"""The merged result is arithmetic that can be done by hand: averaged over ranks, summed over ranks,
-spread over epochs."""
+"""What a run sums up to is arithmetic on its record that can be done by hand: averaged over ranks,
+summed over ranks, spread over epochs."""
 
 from __future__ import annotations
 
@@ -14,115 +14,139 @@ import torch
 
 from labkit import trace
 from labkit.train import metrics
-from labkit.train.metrics import EpochMetrics, RankResult
+from labkit.train.metrics import TrainingResult
+from labkit.train.trainer import Step
+
+SECONDS = {  # of the two steps of an epoch, by rank
+    0: [(5.0, 4.0), (1.0, 1.0), (1.5, 2.5)],
+    1: [(5.0, 4.0), (2.0, 2.0), (2.0, 3.0)],
+}
 
 
-def epoch(number: int, seconds: float, tokens: int = 1000, skipped: int = 0) -> EpochMetrics:
-    return EpochMetrics(
-        epoch=number,
-        steps=10,
-        samples=50,
-        tokens=tokens,
-        seconds=seconds + skipped,
-        counted_steps=10 - skipped,
-        counted_tokens=tokens,
-        counted_seconds=seconds,
-        training_loss=3.0 / number,
-        validation_loss=4.0 / number,
+def result(rank: int, config: dict[str, int] | None = None) -> TrainingResult:
+    """Three epochs of two steps of 500 tokens; rank 0 has 30 targets a step at a loss of 1, rank 1
+    10 at a loss of 3, half of it in the last epoch."""
+    rows = []
+    for epoch, both in enumerate(SECONDS[rank], start=1):
+        for seconds in both:
+            local, targets, share = (1.0, 30, 1.5) if rank == 0 else (3.0, 10, 1.5)
+            scale = 0.5 if epoch == 3 else 1.0
+            rows.append(Step(rank, len(rows) + 1, epoch, share * scale, local * scale, targets, 500, seconds))
+    steps = pd.DataFrame(rows, columns=Step._fields)
+    told = config or {"warmup_epochs": 1, "warmup_steps": 3}
+    return TrainingResult(
+        rank,
+        2,
+        "gloo",
+        "cpu",
+        1,
+        "shipped",
+        12,
+        told,
+        "GPT-2 nano",
+        "data_parallel",
+        steps,
+        [4.0, 2.0, 4 / 3],
+        bleu=31.5,
     )
 
 
-def result(rank: int, epochs: list[EpochMetrics], warmup_epochs: int = 1) -> RankResult:
-    config = {"warmup_epochs": warmup_epochs, "warmup_steps": 3}
-    return RankResult(rank, 2, "gloo", "cpu", 1, "shipped", 12, config, epochs, 31.5, [])
-
-
-RUN = [
-    result(0, [epoch(1, 9.0), epoch(2, 2.0), epoch(3, 4.0)]),
-    result(1, [epoch(1, 9.0), epoch(2, 4.0), epoch(3, 5.0)]),
-]
+RUN = [result(0), result(1)]
 
 
 def test_time_is_averaged_over_ranks_and_the_first_epoch_dropped() -> None:
+    assert metrics.epoch_seconds(metrics.record(RUN)).to_dict() == {1: 9.0, 2: 3.0, 3: 4.5}
     time = metrics.merge(RUN)["training_time_s"]
-    assert time["per_epoch"] == [9.0, 3.0, 4.5]
     assert time["mean"] == pytest.approx(3.75)
     assert time["std"] == pytest.approx(1.5 / 2**0.5)  # two values, 1.5 apart
 
 
 def test_tokens_per_second_are_summed_over_ranks() -> None:
-    rate = metrics.merge(RUN)["tokens_per_s"]
-    assert rate["per_epoch"] == pytest.approx([2000 / 9, 500 + 250, 250 + 200])
-    assert rate["mean"] == pytest.approx(600)
+    rates = metrics.tokens_per_second(metrics.record(RUN))
+    assert rates.to_dict() == pytest.approx({1: 2000 / 9, 2: 500 + 250, 3: 250 + 200})
+    assert metrics.merge(RUN)["tokens_per_s"]["mean"] == pytest.approx(600)
 
 
 @pytest.mark.parametrize(
-    ("epochs", "rule", "mean_s"),
-    [
-        (0, "no warm-up: every step counts", (9 + 3 + 4.5) / 3),
-        (1, "epoch 1 is warm-up, not counted", (3 + 4.5) / 2),
-        (2, "epochs 1 to 2 are warm-up, not counted", 4.5),
-    ],
+    ("epochs", "steps", "left"),
+    [(0, 3, [1, 2, 3, 4, 5, 6]), (1, 3, [3, 4, 5, 6]), (2, 3, [5, 6]), (3, 1, [2, 4, 6]), (3, 9, [2, 4, 6])],
 )
-def test_the_merged_result_names_its_warm_up(epochs: int, rule: str, mean_s: float) -> None:
-    merged = metrics.merge([replace(r, config=r.config | {"warmup_epochs": epochs}) for r in RUN])
-    assert merged["warm_up"] == {"epochs_dropped": epochs, "steps_dropped": 0, "rule": rule}
-    assert merged["training_time_s"]["mean"] == pytest.approx(mean_s)
+def test_warm_up_is_the_first_epochs_or_the_first_steps_of_each_but_never_all(
+    epochs: int, steps: int, left: list[int]
+) -> None:
+    counted = metrics.without_warm_up(metrics.record(RUN), epochs, steps)
+    assert counted.step.tolist() == left * 2
+    merged = metrics.merge([replace(r, config={"warmup_epochs": epochs, "warmup_steps": steps}) for r in RUN])
+    assert merged["warm_up_steps"] == 6 - len(left)
+    assert merged["training_time_s"]["mean"] == pytest.approx(counted.seconds.sum() / 2 / counted.epoch.nunique())
 
 
-def test_a_single_epoch_counts_without_its_first_steps_and_has_no_spread() -> None:
-    merged = metrics.merge([result(0, [epoch(1, 2.0, skipped=3)]), result(1, [epoch(1, 4.0, skipped=3)])])
-    assert merged["training_time_s"] == {"mean": 3.0, "std": None, "per_epoch": [3.0]}
-    assert merged["warm_up"]["rule"] == "the first 3 of 10 steps of an epoch are warm-up, not counted"
+def test_an_epochs_loss_weighs_each_target_alike() -> None:
+    # 30 targets at 1 and 10 at 3 have a mean of 1.5, where the mean of the ranks would be 2
+    assert metrics.training_loss(metrics.record(RUN)).to_dict() == {1: 1.5, 2: 1.5, 3: 0.75}
+
+
+def test_a_rank_without_targets_does_not_spoil_the_loss() -> None:
+    idle = result(1).steps.assign(local_loss=math.nan, targets=0)
+    assert metrics.training_loss(metrics.record([RUN[0], replace(RUN[1], steps=idle)])).tolist() == [1.0, 1.0, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [([100.0, *[1.0] * 20, *[2.0] * 19, *[50.0] * 9], (20 + 38) / 39), ([3.0], 3.0), ([9.0, 1.0, 3.0], 2.0)],
+)
+def test_seconds_per_iteration_are_those_of_forty_without_the_first(seconds: list[float], expected: float) -> None:
+    steps = pd.DataFrame({"step": range(1, len(seconds) + 1), "seconds": seconds})
+    assert metrics.seconds_per_iteration(steps) == pytest.approx(expected)
 
 
 def test_the_order_of_the_results_does_not_matter_but_a_missing_rank_does() -> None:
     assert metrics.merge(RUN[::-1]) == metrics.merge(RUN)
-    with pytest.raises(ValueError, match=r"results of ranks \[1\], expected one of each rank"):
-        metrics.merge(RUN[1:])
-    with pytest.raises(ValueError, match=r"results of ranks \[0, 0\]"):
-        metrics.merge([RUN[0], RUN[0]])
-    with pytest.raises(ValueError, match=r"results of ranks \[\]"):
-        metrics.merge([])
+    for results, ranks in ((RUN[1:], "1"), ([RUN[0], RUN[0]], "0, 0"), ([], "")):
+        with pytest.raises(ValueError, match=rf"results of ranks \[{ranks}\], expected one of each rank"):
+            metrics.merge(results)
 
 
 def test_what_is_saved_reads_back(tmp_path: Path) -> None:
     events = trace.event_table([(1, "comm", "all_reduce", 0, None, None, None, 64, 0.25, 0.5)], measured=True)
     local, averaged = {"weight": torch.ones(2)}, {"weight": torch.zeros(2)}
     run = [replace(r, gradients={"local": local, "averaged": averaged}) for r in RUN]
-    merged = metrics.save(run, events, tmp_path / "new" / "folder")
     folder = tmp_path / "new" / "folder"
-    assert json.loads((folder / "merged.json").read_text()) == merged == metrics.merge(RUN)
-    assert json.loads((folder / "rank1.json").read_text())["epochs"][2]["seconds"] == 5.0
+    merged = metrics.save(run, events, folder)
+    written = json.loads((folder / "merged.json").read_text())
+    assert written.pop("command").startswith("python -m labkit.train")
+    assert written == merged == metrics.merge(RUN)
+    pd.testing.assert_frame_equal(pd.read_csv(folder / "steps.csv"), metrics.record(RUN))
     assert tuple(pd.read_csv(folder / "events.csv").columns) == trace.EVENT_COLUMNS
     assert torch.load(folder / "model1_gradients.pth")["weight"].tolist() == [0, 0]
     assert torch.load(folder / "model1_local_gradients.pth")["weight"].tolist() == [1, 1]
 
 
-def test_the_report_has_every_number_of_the_assignment() -> None:
+def test_the_report_has_every_number_of_the_assignments() -> None:
     text = metrics.report(metrics.merge(RUN))
-    for part in ("shipped", "2 on gloo: cpu, cpu", "3.75 ± 1.06 s", "600 ± 212, summed", "1.333 nats", "31.50"):
+    for part in ("shipped", "2 on gloo: cpu, cpu", "3.75 ± 1.06 s", "without 2 of 6 steps", "600 ± 212, summed"):
         assert part in text
-    assert "BLEU" not in metrics.report(metrics.merge([replace(r, bleu=None) for r in RUN]))
+    assert "2.3 s, the mean of iterations 2 to 6" in text  # 4, 1, 1, 1.5, 2.5 and 4, 2, 2, 2, 3
+    assert "1.333 nats per target token" in text and "31.50" in text and "accuracy" not in text
+    other = metrics.report(
+        metrics.merge([replace(r, bleu=None, validation_loss=[], accuracy=[0.5, 0.625]) for r in RUN])
+    )
+    assert "accuracy           0.5000, 0.6250" in other and "BLEU" not in other and "validation" not in other
+
+
+def test_a_run_that_only_judges_has_no_times() -> None:
+    merged = metrics.merge([replace(r, steps=r.steps[:0], accuracy=[0.5]) for r in RUN])
+    assert merged["training_time_s"] == {"mean": None, "std": None} and merged["seconds_per_iteration"] is None
+    assert "training time" not in metrics.report(merged) and "0.5000" in metrics.report(merged)
 
 
 def test_the_table_of_named_results_holds_what_was_merged() -> None:
     table = metrics.table({"two ranks": metrics.merge(RUN)})
     assert table[["run", "epoch_s", "tokens_per_s"]].values.tolist() == [["two ranks", 3.75, pytest.approx(600)]]
-    assert table["first loss"].tolist() == ["[≈ 3.000]"]
-
-
-def test_the_history_adds_up_steps_and_the_mean_seconds_of_ranks_warm_up_included() -> None:
-    history = metrics.history(RUN)
-    assert history.epochs.tolist() == [1, 2, 3]
-    assert history.steps.tolist() == [10, 20, 30]
-    assert history.seconds.tolist() == [9.0, 12.0, 16.5]
-    assert history.validation_loss.tolist() == [4.0, 2.0, pytest.approx(4 / 3)]
-    assert history.training_loss.tolist() == [3.0, 1.5, 1.0]
-    with pytest.raises(ValueError, match=r"results of ranks \[1\], expected one of each rank"):
-        metrics.history(RUN[1:])
+    assert table["first loss"].tolist() == ["[≈ 1.500]"]
 
 
 @pytest.mark.parametrize(("loss", "epochs"), [(4.0, 1.0), (3.0, 1.5), (2.0, 2.0), (1.0, math.inf)])
 def test_a_loss_is_reached_between_two_epochs_or_never(loss: float, epochs: float) -> None:
-    assert metrics.epochs_to(metrics.history(RUN), loss) == epochs
+    history = pd.DataFrame({"epochs": [1, 2, 3], "validation_loss": [4.0, 2.0, 4 / 3]})
+    assert metrics.epochs_to(history, loss) == epochs

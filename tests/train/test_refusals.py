@@ -4,27 +4,30 @@ wrong and what was expected of it."""
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 
 import pytest
 
 from labkit import train
 from labkit.launch import launch
-from labkit.train import command, modes
+from labkit.train import command
 from labkit.train.glue_task import GlueConfig
 
 OF_ALL = [
-    ("--epochs 0", "epochs is 0, expected a whole number, 1 or more"),
-    ("--epochs 1000000000", "epochs is 1000000000, expected at most 1,000,000"),
+    ("--epochs 0", "epochs is 0"),
     ("--batch-size 0", "batch_size is 0, expected a whole number, 1 or more"),
     ("--seed -1", "seed is -1, expected a whole number, 0 or more"),
     ("--seed 99999999999999999999999", "seed is 99999999999999999999999, expected at most 4,294,967,295"),
     ("--lr 0", "learning_rate is 0.0, expected a finite number above 0"),
     ("--lr 1e400", "learning_rate is inf, expected a finite number above 0"),
-    ("--world-size 0", "world_size is 0, expected 1 or more"),
-    ("--time-limit-s -1", "--time-limit-s: -1 is no time, expected seconds above 0"),
-    ("--time-limit-s nan", "--time-limit-s: nan is no time"),
-    ("--time-limit-s 1e300", "--time-limit-s: 1e300 is no time, expected seconds above 0, at most 1e+08"),
+    ("--world-size 0", "world_size is 0, expected a whole number, 1 or more"),
+    ("--time-limit-s -1", "time_limit_s is -1.0, expected a finite number above 0"),
+    ("--timeout_s nan", "timeout_s is nan, expected a finite number above 0"),
+    ("--timeout-s 1e300", "timeout_s is 1e+300, expected at most 100,000,000 seconds"),
+    ("--no-such-flag", "Some specified arguments are not used by the HfArgumentParser: ['--no-such-flag']"),
+    ("--world-size 4 --local-rank 4", "the rank is 4, expected 0 to 3: one for each process"),
+    ("--world-size 4 --local-rank -1", "local_rank is -1, expected a whole number, 0 or more"),
+    ("--world-size 2 --local-rank 1 --master-ip no.such.host", "this machine knows no address of that name"),
+    ("--world-size 2 --local-rank 1 --master-port 65536", "master_port is 65536, expected at most 65,535"),
     ("--backend mpi", "invalid choice: 'mpi'"),
 ]
 OF_ONE = {
@@ -36,68 +39,43 @@ OF_ONE = {
         ("--vocab-size 258", "vocab_size is 258, expected a whole number, 259 or more"),
         ("--vocab-size 1000001", "vocab_size is 1000001, expected at most 1,000,000"),
         ("--warmup-steps -1", "warmup_steps is -1, expected a whole number, 0 or more"),
-        ("--size huge", "size is 'huge', expected one of nano, mini"),
+        ("--size huge", "invalid choice: 'huge' (choose from "),
         ("--source /no/such/folder", "source is '/no/such/folder', which is not a folder"),
-        ("--out README.md", "--out is 'README.md', where no results can be written: File exists"),
+        ("--out README.md", "output_dir is 'README.md', where no results can be written: File exists"),
         ("--out README.md/sub", "where no results can be written: Not a directory"),
-        ("--mode pipedream", "mode is 'pipedream', expected one of data_parallel, model_parallel"),
-        ("--mode 1f1b --n-micro 0", "n_micro is 0, expected a whole number, 1 or more"),
-        ("--mode gpipe --n-micro 1001", "n_micro is 1001, expected at most 1,000"),
-        ("--mode 1f1b --batch-size 3", "batch_size is 3 and n_micro 4: a batch is cut into n_micro micro-batches"),
-        ("--mode pipeline_parallel --batch-size 3", "batch_size is 3 and n_micro 4"),
-        ("--mode gpipe --world-size 4 --n-layer 3", "the model has 3 blocks and mode gpipe cuts it into 4 stages"),
-        ("--mode gpipe --world-size 100000000", "cuts it into 100000000 stages"),
+        ("--mode 1f1b", "invalid choice: '1f1b' (choose from "),
+        ("--mode pipeline_parallel --n-micro 0", "n_micro is 0, expected a whole number, 1 or more"),
+        ("--mode pipeline_parallel --n-micro 1001", "n_micro is 1001, expected at most 1,000"),
+        ("--mode pipeline_parallel --batch-size 3", "batch_size is 3 and n_micro 4: a batch is cut into n_micro"),
         (
-            "--mode zb-v",
-            "the model has 3 blocks and mode zb_v cuts it into 4 stages, expected at least a block for each",
+            "--mode model_parallel --world-size 5 --n-layer 4",
+            "the model has 4 blocks and mode model_parallel puts it on 5 devices, expected at least a block for each: take",
         ),
-        ("--mode interleaved --stages-per-rank 1000", "cuts it into 2000 stages"),
-        (
-            "--mode interleaved --stages-per-rank 3 --n-layer 5",
-            "take n_layer=6 (--n-layer 6), a bigger size, or fewer ranks",
-        ),
-        ("--mode interleaved --n-micro 5 --n-layer 6", "mode is interleaved: n_micro is 5, expected one that divides"),
-        ("--mode model_parallel --world-size 5 --n-layer 4", "mode model_parallel puts it on 5 devices"),
-        ("--mode model_parallel --world-size 0", "n_devices is 0, expected a whole number, 1 or more"),
-        ("--mode gpipe --n-layer 0", "n_layer is 0, expected a whole number, 1 or more"),
+        ("--mode model_parallel --n-layer 0", "n_layer is 0, expected a whole number, 1 or more"),
         ("--backend nccl --size nano --limit 20", "backend='nccl' needs a GPU for each of the 2 ranks"),
     ],
     "glue": [
-        ("--task-name MRPC", "--task-name is 'MRPC', expected RTE"),
-        ("--model-type gpt2", "--model-type is 'gpt2', expected bert"),
-        ("--sync ring", "sync is 'ring', expected one of none, gather_scatter"),
+        ("--task-name MRPC", "invalid choice: 'MRPC' (choose from "),
+        ("--model-type gpt2", "invalid choice: 'gpt2' (choose from "),
+        ("--sync ring", "invalid choice: 'ring' (choose from "),
         ("--sync none --world-size 2", "sync is 'none' and world_size 2: ranks that never agree"),
         ("--sync none --clip before", "clip is 'before' and sync 'none'"),
         ("--sync ddp --clip before", "clip is 'before' and sync 'ddp'"),
-        ("--clip never", "clip is 'never', expected one of after, before"),
-        ("--size huge", "size is 'huge', expected one of tiny, mini"),
-        ("--precision fp16", "precision is 'fp16', expected one of fp32, bf16"),
+        ("--clip never", "invalid choice: 'never' (choose from "),
+        ("--size huge", "invalid choice: 'huge' (choose from "),
+        ("--precision fp16", "invalid choice: 'fp16' (choose from "),
         ("--max-grad-norm -1", "max_grad_norm is -1.0, expected a finite number above 0"),
         ("--iterations 0", "iterations is 0, expected a whole number, 1 or more"),
         ("--batch-size 64 --world-size 3", "batch_size is 64 and world_size 3"),
-        ("--world-size 4 --local-rank 4", "the rank is 4, expected 0 to 3: one for each process"),
-        ("--world-size 4 --local-rank -1", "the rank is -1, expected 0 to 3"),
-        ("--world-size 2 --local-rank 1 --master-ip no.such.host", "this machine knows no address of that name"),
-        ("--world-size 2 --local-rank 1 --master-port 65536", "--master-port is 65536, expected 1 to 65535"),
         (
             "--output-dir /proc/no/such/folder",
-            "--output-dir is '/proc/no/such/folder', where no results can be written",
+            "output_dir is '/proc/no/such/folder', where no results can be written",
         ),
-        ("--num-train-epochs 1.5", "--num-train-epochs/--epochs: '1.5' is no whole number"),
-        ("--epochs inf", "'inf' is no whole number"),
+        ("--num-train-epochs 1.5", "epochs is 1.5, expected a whole number"),
+        ("--epochs inf", "epochs is inf, expected a finite number above 0"),
         ("--max-seq-length 10000000000", "max_length is 10000000000, expected at most 100,000"),
         ("--data-dir /no/such/folder", "/no/such/folder"),
         ("--model-name-or-path /no/such/folder", "/no/such/folder"),
-    ],
-    "digits": [
-        (
-            "-w 3",
-            "batch_size is 100 and world_size 3: the batch is that of all ranks together, expected a multiple of 3, such as 102",
-        ),
-        ("-w 2 -nr 2", "the rank is 2, expected 0 to 1: one for each process"),
-        ("-g -2", "--gpu (-g) is -2, and this machine has "),
-        ("-nr 0 -g 0", "--gpu (-g) is 0, and this machine has 0 GPUs"),
-        ("--source /no/such/folder", "source is '/no/such/folder', which is not a folder"),
     ],
 }
 CASES = [(task, *case) for task, own in OF_ONE.items() for case in OF_ALL + own]
@@ -130,13 +108,7 @@ def test_what_cannot_be_is_refused_in_a_line(name, flags, complaint, monkeypatch
     [
         ("translate --world-size 4", "--world-size is 4, but torchrun started 2 ranks; leave it out"),
         ("glue --local-rank 1", "torchrun tells each process its rank: leave out the flag for it"),
-        *(
-            (
-                f"translate --mode {mode}",
-                f"mode is {mode}, in which one process drives all devices, and there are 2 processes",
-            )
-            for mode in modes.ONE_PROCESS
-        ),
+        ("translate --mode model_parallel", "in which one process drives all devices, and there are 2 processes"),
     ],
 )
 def test_what_torchrun_has_decided_is_not_decided_again(flags, complaint, monkeypatch, capsys):
@@ -167,18 +139,20 @@ def test_yes_is_no_number_although_python_counts_it_as_one():
         ("translate --mode data_parallel", {"dp.1", "dp.4"}),
         ("translate --mode model_parallel", {"dp.1"}),
         ("translate --mode pipeline_parallel", {"dp.1", "pipe.1", "pipe.2", "pipe.3", "pipe.4"}),
-        *((f"translate --mode {mode} --n-layer 4", {"dp.1", "pipe.5"}) for mode in modes.SCHEDULED),
         ("glue --sync gather_scatter", {"dp.3"}),
         ("glue --sync bucketed", {"dp.6", "dp.7"}),
-        ("glue --sync bucketed -w 1", set()),
+        ("glue --sync bucketed --world-size 1", set()),
     ],
 )
 def test_each_unfilled_task_that_is_needed_is_named_and_no_other(flags, needed, monkeypatch):
-    monkeypatch.setattr(command, "TASKS", [replace(each, load=lambda _: None) for each in command.TASKS])
+    tasks = {name: task._replace(load=lambda _: None) for name, task in command.TASKS.items()}
+    monkeypatch.setattr(command, "TASKS", tasks)
     for unfilled in ("dp.1", "dp.3", "dp.4", "dp.6", "dp.7", "pipe.1", "pipe.2", "pipe.3", "pipe.4", "pipe.5"):
         monkeypatch.setattr(
             command, "missing", lambda task, u=unfilled: f"TODO {u}: a file, line 7" if task == u else None
         )
-        expected = rf"TODO {unfilled}: a file, line 7: .* needs it" if unfilled in needed else "ranks were started"
+        expected = (
+            rf"TODO {unfilled}: a file, line 7: this training needs it" if unfilled in needed else "ranks were started"
+        )
         with pytest.raises(SystemExit, match=expected):
             train.main(flags.split())
