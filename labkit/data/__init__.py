@@ -7,7 +7,8 @@ printed line says which it was.
 """
 
 from labkit.data.glue import rte
+from labkit.data.handwritten import Digits, digits
 from labkit.data.sentence_pairs import translation
 from labkit.data.sources import Rows
 
-__all__ = ["Rows", "rte", "translation"]
+__all__ = ["Digits", "Rows", "digits", "rte", "translation"]

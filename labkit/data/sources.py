@@ -17,6 +17,7 @@ from labkit.base.texts import listed
 SHIPPED = Path(__file__).resolve().parents[2] / "data"
 
 Row = dict[str, Any]
+UNIT = "sentence pair"
 
 
 class Rows(list[Row]):
@@ -56,54 +57,57 @@ class DataSet:
             raise ValueError(f"split is {split!r}, expected {expected}")
         split, source = self.splits[split], os.fspath(source)
         if source == "auto":
-            source = _labkit_data() or "shipped"
+            source = labkit_data() or "shipped"
         if source == "hub":
             source = next(iter(self.on_hub))
         if source == "shipped":
             where = f"data/{self.name}, which ships with the lab"
-            rows = self._from_folder(split, shipped_folder(self.name))
-        elif Path(source).is_dir():
-            where, rows = f"the folder {source}", self._from_folder(split, Path(source))
-        elif re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", source):
-            hub.require(f"the data set {source}")
-            where, rows = f"the hub: {source}", self._from_datasets(split, source, self.on_hub.get(source, {}))
+            rows = self.from_folder(split, shipped_folder(self.name))
         else:
-            raise FileNotFoundError(
-                f"source is {source!r}, which is not a folder; expected 'auto', 'shipped', 'hub', a folder, or "
-                f"owner/name on the hub. In a folder, {self.expected(split)}"
-            )
+            where = f"the folder {source}"
+            rows = self.from_folder(split, Path(source)) if Path(source).is_dir() else None
+        if rows is None:
+            where, table = load_table(source, split, UNIT, self.expected(split), **self.on_hub.get(source, {}))
+            rows = self.from_table(table, source, split)
         if not rows:
-            raise ValueError(f"{where}: the {split} split is empty, expected at least one sentence pair")
-        print(f"{self.name}, {split}: {len(rows):,} sentence pairs from {where}")
+            raise ValueError(f"{where}: the {split} split is empty, expected at least one {UNIT}")
+        print(f"{self.name}, {split}: {len(rows):,} {UNIT}s from {where}")
         return Rows(rows, source)
 
-    def _from_folder(self, split: str, folder: Path) -> list[Row]:
-        rows = self.from_folder(split, folder)
-        if rows is not None:
-            return rows
-        try:
-            return self._from_datasets(split, str(folder), {})
-        except FileNotFoundError as error:  # no file that it reads
-            raise self._missing(split, folder) from error
 
-    def _from_datasets(self, split: str, name: str, options: dict[str, str]) -> list[Row]:
-        from datasets import load_dataset
+def labkit_data() -> str | None:
+    """Return the folder that ``LABKIT_DATA`` names, None if unset.
 
-        try:
-            table = load_dataset(name, split=split, **options)
-        except ValueError as error:  # none of the split
-            raise self._missing(split, name) from error
-        return self.from_table(table, name, split)
-
-    def _missing(self, split: str, place: object) -> FileNotFoundError:
-        return FileNotFoundError(f"{place} has no sentence pairs of the {split} split; {self.expected(split)}")
-
-
-def _labkit_data() -> str | None:
+    Raises FileNotFoundError if there is no such folder.
+    """
     named = os.environ.get("LABKIT_DATA")
     if named and not Path(named).is_dir():
         raise FileNotFoundError(f"LABKIT_DATA is {named!r}, which is not a folder; correct it or unset it")
     return named
+
+
+def load_table(source: str, split: str, unit: str, expected: str, **options: str) -> tuple[str, Any]:
+    """Return where a split is from, in words, and what ``datasets`` loads: of a folder or the hub.
+
+    ``unit`` says what it has, ``expected`` what was looked for. Raises FileNotFoundError for a
+    source that is not there, or without the split.
+    """
+    from datasets import load_dataset
+
+    if Path(source).is_dir():
+        where = f"the folder {source}"
+    elif re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", source):
+        where = f"the hub: {source}"
+        hub.require(f"the data set {source}")
+    else:
+        raise FileNotFoundError(
+            f"source is {source!r}, which is not a folder; expected 'auto', 'shipped', 'hub', a folder, or "
+            f"owner/name on the hub. In a folder, {expected}"
+        )
+    try:
+        return where, load_dataset(source, split=split, **options)
+    except (FileNotFoundError, ValueError) as error:  # no file that it reads, or none of the split
+        raise FileNotFoundError(f"{source} has no {unit}s of the {split} split; {expected}") from error
 
 
 def check_columns(table: Any, name: str, columns: Iterable[str]) -> None:
