@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import linecache
 import math
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import NamedTuple
@@ -24,6 +25,11 @@ DEFAULT_GROUP, OTHER = "0", ""  # as torch names it; of what is in no group's co
 _SIZED_BY_RANK = {"all_to_all", "alltoall", "barrier", "all_to_all_base"}  # shapes need not agree
 _DTYPES = {"float": "float32", "double": "float64", "half": "float16", "long": "int64", "int": "int32"}  # of C++
 _OPPOSITE = {"send": ("recv", "recv_anysource"), "recv": ("send",), "recv_anysource": ("send",)}
+
+
+# Python 3.11 counts the depth of its parser for all threads at once, and raises SystemError where
+# two of them parse.
+_PARSING = threading.Lock()
 
 
 class Hang(NamedTuple):
@@ -265,8 +271,9 @@ def _ranks(ranks: Sequence[int]) -> str:
 def _branch(taken: Place, other: Place | None = None) -> str:
     """Return which `if` or loop may have led ranks to different lines of a file."""
     try:
-        tree = ast.parse("".join(linecache.getlines(taken.file)))
-    except (SyntaxError, ValueError):
+        with _PARSING:
+            tree = ast.parse("".join(linecache.getlines(taken.file)))
+    except (SyntaxError, ValueError, SystemError):
         return ""
     around = [
         node
