@@ -12,7 +12,7 @@ import sys
 def end_with_parent() -> None:
     """Have Linux kill this process as soon as its parent has ended, even if it was killed itself.
 
-    Call it first thing in a process that multiprocessing has started. torch.multiprocessing asks
+    Call it first thing in a process that was just started. torch.multiprocessing asks
     for SIGINT instead, which Python handles only once a collective has returned. Elsewhere than on
     Linux this only ends a process whose parent is gone already.
     """

@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 
+from labkit.base.parent import end_with_parent
 from labkit.ranks import rank
 from labkit.ranks.fork_server import adopt_orphans
 
@@ -25,7 +26,7 @@ def run(config: bytes | bytearray, connection: socket.socket, output: int, stack
     """
     with contextlib.suppress(PermissionError):  # leads a session already
         os.setsid()  # an interrupt of the notebook's process group must not reach the ranks
-    _die_with_parent()
+    end_with_parent()  # that is its server
     adopt_orphans()
     _die_before_the_notebook()
     _keep_freed_memory()
@@ -39,13 +40,6 @@ def run(config: bytes | bytearray, connection: socket.socket, output: int, stack
         rank.serve(config, connection, listener)
     atexit._run_exitfuncs()
     return 0
-
-
-def _die_with_parent() -> None:
-    """Have Linux end this process with its server, even if Python never gets to run again."""
-    if sys.platform == "linux":
-        pr_set_pdeathsig = 1
-        _libc.prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 def _die_before_the_notebook() -> None:
