@@ -111,7 +111,8 @@ def test_a_cell_that_reveals_the_answer_waits_for_the_guess(shell, hidden):
     hidden.give(None)
     with capture_output() as after:
         shell.run_cell(cell)
-    assert before.stdout.startswith("GUESS hidden: give your guess first")
+    (waits,) = before.outputs
+    assert waits.data["text/plain"].startswith("GUESS hidden: give your guess first")
     assert after.stdout == "72 % hide\n"
     assert todo.missing("guess.of_another_day") == "GUESS of_another_day: run the cell that asks for it first"
 

@@ -186,8 +186,8 @@ def _largest_part(terms: Mapping[str, Quantity], answer: float, unit: str) -> st
 
 
 def _of_models(as_if: Mapping[str, Quantity], unit: str) -> str:
-    *models, last = [f"{amount(value, unit)} {clause}" for clause, (value, _) in as_if.items()]
-    return f"It would be {', '.join(models)}{', and ' if models else ''}{last}."
+    first_two = [f"{amount(value, unit)} {clause}" for clause, (value, _) in [*as_if.items()][:2]]
+    return f"It would be {', and '.join(first_two)}."
 
 
 def _inversions(guess: Sequence[str], order: Sequence[str]) -> int:

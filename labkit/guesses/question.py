@@ -10,12 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.base.checks import is_whole
+from labkit.base.units import UNITS
 
 LOGARITHMIC = 30  # from this ratio of high to low on a slider goes by factors
-_UNITS: list[dict[str, float]] = [  # that are taken for each other
-    {"µs": 1e-6, "ms": 1e-3, "s": 1.0, "minutes": 60.0, "hours": 3600.0, "days": 86400.0},
-    {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30},
-]
 
 
 @dataclass(frozen=True)
@@ -119,7 +116,7 @@ class Question:
 
     def _in_another_unit(self, number: float) -> str:
         """Return in which unit a number would be possible, as a question, or ""."""
-        sizes = next((sizes for sizes in _UNITS if self.unit in sizes), {})
+        sizes = next((sizes for sizes in UNITS if self.unit in sizes), {})
         for unit, size in sizes.items():
             if self._is_within(converted := number * size / sizes[self.unit]):
                 return f". Do you mean {number:g} {unit}? That is {converted:g} {self.unit}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from labkit.base.formats import fact
 from labkit.base.measurement_html import Lines, as_html
 from labkit.base.notebook import display, static
+from labkit.base.units import size_of
 from labkit.guesses import feedback, store
 from labkit.guesses.feedback import Feedback, Quantity
 from labkit.guesses.question import Question
@@ -45,6 +47,14 @@ class Guess:
             return None if kept is None else self.question.accept(kept)
         except ValueError:  # the question has changed since
             return None
+
+    @property
+    def number(self) -> float:
+        """The guess in seconds, bytes, or the unit of its question; NaN where there is no number.
+
+        So a cell computes with it: ``guess=ratio.number * ring_s``.
+        """
+        return math.nan if self.value is None else self.value * size_of(self.question.unit)
 
     @property
     def given(self) -> bool:

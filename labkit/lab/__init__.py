@@ -9,5 +9,6 @@ published_results   what others measured, beside the reader's own
 host_cost           what a call of a collective costs its rank
 overlap             a small GPT-2 trained with several ways to agree on gradients, in turns
 learning            the translation task with several seeds at once
+collectives         what ranks hold after a collective, and how long it takes
 all_reduces         sums over all ranks with send and receive
 """

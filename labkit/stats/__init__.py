@@ -1,6 +1,7 @@
 """Compare ways by repeats that took turns.
 
 interleaved_repeats  the seconds of each repeat, a column per way; and one step of a run
+repeated_times       the table of these seconds, which compares two ways
 comparison           a median and its interval; two ways in a sentence, worded by the data
 """
 

@@ -8,17 +8,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pandas as pd
 
+    from labkit.stats.repeated_times import RepeatedTimes
 
-def repeats(events: pd.DataFrame, by: str = "name", name: str | None = None) -> pd.DataFrame:
+
+def repeats(events: pd.DataFrame, by: str = "name", name: str | None = None) -> RepeatedTimes:
     """Return the seconds of each repeat: a row per repeat, a column per value of ``by``.
 
     ``by`` is a column of the event table: ``"name"``, or a label such as ``"step"`` or ``"bytes"``
     that tells the ways apart. ``name`` keeps only the spans of that name. The slowest rank counts.
-    ``repeats(...).median()`` is a number per way, and two columns are what
-    :func:`labkit.stats.verdict` takes.
+    ``repeats(...).median()`` is a number per way.
 
     Raises ValueError where there are no such spans, or not as many of each way.
     """
+    from labkit.stats.repeated_times import RepeatedTimes  # here, because it loads pandas
+
     spans = events if name is None else events[events["name"] == name]
     spans = spans[spans[by].notna()].sort_values("start_s", kind="stable")
     if spans.empty:
@@ -29,14 +32,14 @@ def repeats(events: pd.DataFrame, by: str = "name", name: str | None = None) -> 
         counts = ", ".join(f"{value}: {count}" for value, count in table.count().items())
         raise ValueError(f"repeats: not as many repeats of each {by} ({counts})")
     table.attrs = dict(events.attrs)
-    return table
+    return RepeatedTimes(table)
 
 
-def turns(events: pd.DataFrame, ways: Iterable[str], name: str | None = None, warm_up: int = 1) -> pd.DataFrame:
+def turns(events: pd.DataFrame, ways: Iterable[str], name: str | None = None, warm_up: int = 1) -> RepeatedTimes:
     """Return the seconds of each repeat: a row per round and a column per way.
 
         seconds = turns(run.events, ["flat", "buckets"])
-        verdict("buckets", seconds["buckets"], "flat", seconds["flat"])
+        seconds.verdict("buckets", "flat")
 
     Step s belongs to way s % n of n ways. It lasts from the start of its first span to the end of
     its last one, of those that have its number; with ``name`` it is the spans of that name, added
@@ -45,6 +48,8 @@ def turns(events: pd.DataFrame, ways: Iterable[str], name: str | None = None, wa
     Raises ValueError where no span has a step (or that name), where the last round lacks a way, and
     where ``warm_up`` leaves no round.
     """
+    from labkit.stats.repeated_times import RepeatedTimes  # here, because it loads pandas
+
     columns = list(ways)
     spans = events[events["step"].notna() & (True if name is None else events["name"] == name)]
     if spans.empty:
@@ -59,7 +64,7 @@ def turns(events: pd.DataFrame, ways: Iterable[str], name: str | None = None, wa
         )
     if n_rounds <= warm_up:
         raise ValueError(f"turns: {n_rounds} rounds, of which {warm_up} are to warm up: expected more rounds")
-    table = type(events)(slowest.to_numpy(dtype=float).reshape(n_rounds, len(columns))[warm_up:], columns=columns)
+    table = RepeatedTimes(slowest.to_numpy(dtype=float).reshape(n_rounds, len(columns))[warm_up:], columns=columns)
     table.attrs = dict(events.attrs)
     return table
 
