@@ -177,10 +177,10 @@ def save(results: Sequence[TrainingResult], events: pd.DataFrame, folder: str | 
 
 def report(merged: dict[str, Any]) -> str:
     """Return the merged result in a few lines, for a terminal."""
-    time, rate = merged["training_time_s"], merged["tokens_per_s"]
+    time, rate, source = merged["training_time_s"], merged["tokens_per_s"], merged["data_source"]
     threads = f"{merged['threads_per_rank']} CPU thread{'s' * (merged['threads_per_rank'] > 1)} each"
     lines = [
-        ("source", merged["data_source"]),
+        ("source", source),
         ("model", f"{merged['model']}, {merged['parameters']:,} parameters"),
         ("mode", merged["layout"]),
         ("ranks", f"{merged['world_size']} on {merged['backend']}: {', '.join(merged['devices'])}, {threads}"),
@@ -196,9 +196,9 @@ def report(merged: dict[str, Any]) -> str:
     if merged["validation_loss"]:
         lines.append(("validation loss", f"{merged['validation_loss'][-1]:.4g} nats per target token"))
     if merged["accuracy"]:
-        lines.append(("accuracy", ", ".join(f"{accuracy:.4f}" for accuracy in merged["accuracy"])))
+        lines.append(("accuracy", f"{', '.join(f'{share:.4f}' for share in merged['accuracy'])} on {source}"))
     if merged["bleu"] is not None:
-        lines.append(("BLEU", f"{merged['bleu']:.2f}"))
+        lines.append(("BLEU", f"{merged['bleu']:.2f} on {source}"))
     for sample in merged["samples"]:
         lines += [("", ""), ("German", sample["source"]), ("English", sample["reference"])]
         lines.append(("translated", sample["translation"]))
