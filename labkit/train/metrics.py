@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -151,17 +149,18 @@ def _spread(per_epoch: pd.Series) -> dict[str, float | None]:
     }
 
 
-def save(results: Sequence[TrainingResult], events: pd.DataFrame, folder: str | os.PathLike[str]) -> dict[str, Any]:
+def save(
+    results: Sequence[TrainingResult], events: pd.DataFrame, folder: str | os.PathLike[str], command: str
+) -> dict[str, Any]:
     """Write ``merged.json``, ``steps.csv``, ``events.csv`` and gradients, where there are any.
 
-    ``merged.json`` is :func:`merge`, and the command that this process was started with.
+    ``merged.json`` is :func:`merge`, and the ``command`` that trained.
     ``model0_gradients.pth`` has rank 0's gradients after averaging, tensors by parameter name;
     ``model0_local_gradients.pth`` those before. Gives the merged result.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     merged = merge(results)
-    command = shlex.join(["python", "-m", "labkit.train", *sys.argv[1:]])
     text = json.dumps({"command": command} | merged, indent=2, ensure_ascii=False) + "\n"
     write_atomically(folder / "merged.json", text.encode())
     for result in results:

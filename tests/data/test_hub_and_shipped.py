@@ -74,13 +74,13 @@ def taken_from_labkit_data(read, names, rows, folder, monkeypatch, capsys):
         assert capsys.readouterr().out.endswith(line)
 
 
-def test_real_data_has_its_published_sizes_and_labels(shared_data, monkeypatch):
-    monkeypatch.setenv("LABKIT_DATA", str(shared_data))
+def test_real_data_has_its_published_sizes_and_labels(real_data, monkeypatch):
+    monkeypatch.setenv("LABKIT_DATA", str(real_data))
     sizes = {split: len(data.translation(split)) for split in ("train", "validation", "test")}
     assert sizes == {"train": 29_000, "validation": 1_014, "test": 1_000}
     assert data.translation("val")[0]["en"] == "A group of men are loading cotton onto a truck"
     for split, n in (("train", 2_490), ("dev", 277)):  # counted in the file as bytes, without the reader
-        raw = (shared_data / "glue" / "RTE" / f"{split}.tsv").read_bytes()
+        raw = (real_data / "glue" / "RTE" / f"{split}.tsv").read_bytes()
         rows = data.rte(split)
         assert len(rows) == n
         labels = Counter(row["label"] for row in rows)
