@@ -177,13 +177,6 @@ def test_the_place_is_a_link_that_opens_the_file_from_the_notebooks_folder(monke
     assert as_html("TODO dp.2: mine.py, line 155") == "TODO dp.2: mine.py, line 155"
 
 
-def test_other_cells_are_left_alone_and_loading_it_twice_changes_nothing(shell):
-    for cell in (["x = 1\n"], ["%%needsmore\n", "x\n"], [], ["# %%needs dp.1\n", "x\n"]):
-        assert todo.step_aside(cell) == cell
-    todo.load_ipython_extension(shell)
-    assert [getattr(t, "__name__", "") for t in shell.input_transformers_cleanup].count("step_aside") == 1
-
-
 def test_importing_it_in_a_notebook_is_enough_and_outside_needs_no_ipython():
     code = """
 import sys
