@@ -5,7 +5,7 @@
 schedules      schedule_explorer: change schedules, compare two, run them
 puzzle         schedule_puzzle: build one by hand
 buckets        bucket_explorer: a model's gradients in buckets, and when they are sent
-grids          ring_explorer, fill_ring, and other grids: collectives, places of a model's parts
+grids          ring_explorer, fill_ring, collectives_explorer
 worker_queue   a worker thread's queue, from a recorded Pipe
 
 timeline             the one widget that shows every picture, a labkit.draw.panel or several
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from labkit.explore.buckets.gradients import Gradients
     from labkit.explore.buckets.widget import bucket_explorer
     from labkit.explore.grids.ring_answer import fill_ring
-    from labkit.explore.grids.widget import collectives_explorer, placement_explorer, ring_explorer
+    from labkit.explore.grids.widget import collectives_explorer, ring_explorer
     from labkit.explore.puzzle.widget import schedule_puzzle
     from labkit.explore.schedules.widget import schedule_explorer
     from labkit.explore.timeline import Timeline
@@ -41,7 +41,6 @@ _HOMES = {
     "bucket_explorer": "buckets.widget",
     "collectives_explorer": "grids.widget",
     "fill_ring": "grids.ring_answer",
-    "placement_explorer": "grids.widget",
     "queue_table": "worker_queue",
     "queue_timeline": "worker_queue",
     "record_queue": "worker_queue",

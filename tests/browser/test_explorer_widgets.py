@@ -17,7 +17,6 @@ EXPLORERS = {
     "bucket": "bucket_explorer('mlp')",
     "ring": "ring_explorer(3)",
     "collectives": "collectives_explorer(2)",
-    "placement": "placement_explorer()",
 }
 
 

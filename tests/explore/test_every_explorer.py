@@ -12,7 +12,6 @@ from labkit.explore import (
     Timeline,
     bucket_explorer,
     collectives_explorer,
-    placement_explorer,
     queue_timeline,
     ring_explorer,
     schedule_explorer,
@@ -45,7 +44,6 @@ EXPLORERS = {
     "bucket_explorer": lambda: bucket_explorer("mlp"),
     "ring_explorer": ring_explorer,
     "collectives_explorer": lambda: collectives_explorer(2),
-    "placement_explorer": lambda: placement_explorer("1.3B"),
 }
 
 
@@ -112,7 +110,6 @@ def test_every_key_that_it_takes_says_what_it_does_and_does_one_thing(explorer):
         (bucket_explorer, ["gpt5"], ValueError, "gpt2"),
         (ring_explorer, [17], ValueError, "2 to 16"),
         (collectives_explorer, [1], ValueError, "2 to 8"),
-        (placement_explorer, ["2B"], ValueError, "125M"),
     ],
 )
 def test_what_cannot_be_is_refused_with_what_can(make, arguments, error, words):

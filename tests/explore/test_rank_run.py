@@ -31,7 +31,7 @@ def test_a_task_that_is_to_do_is_named_before_any_rank_starts(run, task, monkeyp
 
 def test_rank_files_load_no_widgets_and_draw_nothing():
     buckets, grids, schedules = (f"from labkit.explore.{room} import" for room in ("buckets", "grids", "schedules"))
-    files = f"{buckets} overlap_rank; {grids} collectives_rank, placement_rank, ring_rank; {schedules} pipeline_rank"
+    files = f"{buckets} overlap_rank; {grids} collectives_rank, ring_rank; {schedules} pipeline_rank"
     code = f"import sys; {files}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"ipywidgets", "anywidget", "matplotlib"} & set(done.stdout.split())
