@@ -132,7 +132,7 @@ def fit_table(flash_attention: bool = True) -> pd.DataFrame:
 
 
 # Where a model's two halves may be: for each rank the stages that it keeps.
-PLACEMENTS = {
+PLACEMENTS: dict[str, list[tuple[int, ...]]] = {
     "one process": [(0, 1)],
     "data parallel": [(0, 1)] * 2,
     "pipeline": [(0,), (1,)],
