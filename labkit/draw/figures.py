@@ -98,7 +98,9 @@ def _text_of(value: Any) -> str:
             return fact(value.text(), width=26)
         case float():
             return measured(value)
-    return fact(value, width=26)
+        case list():
+            return fact(", ".join(f"{each:g}" for each in value), width=26)
+    return _text_of(interval(value)) if hasattr(value, "median") else fact(value, width=26)
 
 
 # --- the kinds of figures -------------------------------------------------------------------------

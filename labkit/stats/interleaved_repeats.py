@@ -27,12 +27,12 @@ def repeats(events: pd.DataFrame, by: str = "name", name: str | None = None) -> 
     if spans.empty:
         raise ValueError(f"repeats: no spans{f' named {name}' if name else ''} with a {by}")
     spans = spans.assign(seconds=spans["end_s"] - spans["start_s"], repeat=spans.groupby(["rank", by]).cumcount())
-    table = spans.groupby(["repeat", by], sort=False)["seconds"].max().unstack(by)
+    table = RepeatedTimes(spans.groupby(["repeat", by], sort=False)["seconds"].max().unstack(by))
     if table.isna().any(axis=None):
         counts = ", ".join(f"{value}: {count}" for value, count in table.count().items())
         raise ValueError(f"repeats: not as many repeats of each {by} ({counts})")
     table.attrs = dict(events.attrs)
-    return RepeatedTimes(table)
+    return table
 
 
 def turns(events: pd.DataFrame, ways: Iterable[str], name: str | None = None, warm_up: int = 1) -> RepeatedTimes:

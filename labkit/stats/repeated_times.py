@@ -30,6 +30,16 @@ class RepeatedTimes(MeasuredTable):
         """Return which fraction of the time of ``b`` is saved by ``a``."""
         return interval(1 - self[a] / self[b])
 
+    def as_fast(self) -> list[Hashable]:
+        """Return the fastest way, by the median, and after it those within noise of it."""
+        fastest, *others = self.median().sort_values().index
+        return [fastest, *(way for way in others if self.verdict(way, fastest).is_noise)]
+
+    def fastest(self) -> Interval:
+        """Return the fastest of ways that are numbers, between the ends of :meth:`as_fast`."""
+        numbers = [float(str(way)) for way in self.as_fast()]
+        return Interval(numbers[0], min(numbers), max(numbers))
+
     def verdict(self, a: Hashable, b: Hashable) -> Verdict:
         """Say how many times as fast as ``b`` is ``a``: see :func:`labkit.stats.verdict`."""
         return verdict(str(a), self[a], str(b), self[b])

@@ -3,6 +3,7 @@
 import pytest
 
 from labkit.stats import one_step, repeats, turns
+from labkit.stats.repeated_times import RepeatedTimes
 from labkit.trace import event_table
 
 
@@ -92,3 +93,13 @@ UNEVEN = in_a_row((0, "ring", 1, 2.0), (0, "server", 1, 3.0), (0, "ring", 1, 2.0
 def test_what_is_not_there_or_makes_no_whole_rounds_is_refused(call, said):
     with pytest.raises(ValueError, match=said):
         call()
+
+
+def test_ways_that_this_run_cannot_tell_from_the_fastest_are_named_with_it():
+    noise = [0.99, 1.01, 1.0, 0.98, 1.02, 1.0, 1.01, 0.99]
+    times = RepeatedTimes({4: noise, 1: [1.001 * each for each in noise[::-1]], 2: [2.0] * 8})
+    assert times.as_fast() == [4, 1]
+    assert times.fastest() == (4, 1, 4)
+    assert times.ratio(2, 4).median == pytest.approx(2, rel=0.02)
+    assert times.saved(4, 2).median == pytest.approx(0.5, rel=0.02)
+    assert times.verdict(4, 1).is_noise and not times.verdict(4, 2).is_noise
