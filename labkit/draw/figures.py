@@ -3,7 +3,7 @@
 An entry of that file:
 
     [overlap_step_time]
-    kind = "bars"                # bars, parts, curve, curves, schedules, overlay or drawn
+    kind = "bars"                # bars, parts, curve, curves, schedules, overlay, slots or drawn
     title = "A step, six ways"
     y = "ms a step"              # what an axis is; x for curves alone
     y_unit = "ms"                # numbers come in seconds and bytes, and are drawn in this unit
@@ -54,6 +54,7 @@ def show(what: Any, *, guess: Any = None, at: Mapping[str, float] | None = None,
     ``curves``               a number by position, by the name of a line
     ``schedules``            event tables by name, above each other
     ``overlay``              an event table, the predicted one over the measured
+    ``slots``                a schedule, as a table
     ``drawn``                axes or a figure that a function has drawn
 
     A number may be an :class:`Interval`, or repeats, such as a column of seconds: then it is their
@@ -118,8 +119,9 @@ def _curve(entry: _Numbers, numbers: _Numbers) -> Axes:
 
 
 def _curves(entry: _Numbers, numbers: _Numbers) -> Axes:
+    several = len(numbers) > 1
     lines = {
-        line if source == "measured" else f"{line}, {source}": points
+        f"{line}, {source}" if several and source != "measured" else line: points
         for source, by_line in numbers.items()
         for line, points in by_line.items()
     }
@@ -151,6 +153,11 @@ def _overlay(entry: _Numbers, numbers: _Numbers) -> Figure:
     return figure_of(timelines.overlay(numbers["predicted"], numbers["measured"]), "show")
 
 
+def _slots(entry: _Numbers, numbers: _Numbers) -> Axes:
+    (schedule,) = numbers.values()
+    return timelines.schedule_table(schedule)
+
+
 def _drawn(entry: _Numbers, numbers: _Numbers) -> Axes | Figure:
     (drawn,) = numbers.values()
     found: Axes | Figure = drawn
@@ -164,6 +171,7 @@ _KINDS: dict[str, Callable[[_Numbers, _Numbers], Axes | Figure]] = {
     "curves": _curves,
     "schedules": _schedules,
     "overlay": _overlay,
+    "slots": _slots,
     "drawn": _drawn,
 }
 

@@ -22,7 +22,7 @@ from labkit.base.formats import MeasuredTable
 from labkit.base.measurement_html import as_html
 from labkit.launch import Run, device, launch
 from labkit.models import gpt2
-from labkit.stats import Interval, one_step, turns
+from labkit.stats import Interval, numbered, one_step, turns
 from labkit.stats.repeated_times import RepeatedTimes
 from labkit.trace import barrier, span
 
@@ -31,7 +31,6 @@ PARTS = "forward", "backward", "wait", "optimizer"  # of a step, its spans
 BY_CONSTRUCTION = "a message takes what the formula says, by construction"
 BATCH = 8, 64  # sequences, and tokens of each
 _VOCABULARY = 512
-_STEP = "step"  # a span around a whole one
 
 SyncMethod = Callable[[torch.nn.Module], tuple[Any, Callable[[], object]]]
 Step = Callable[[Any, torch.Tensor, torch.optim.Optimizer, Callable[[], object]], None]
@@ -111,7 +110,7 @@ def _take_turns(step: Step, ways: Sequence[SyncMethod], rounds: int) -> None:
         trained.append((model, torch.optim.AdamW(model.parameters(), lr=1e-3), sync))
     for number, (model, optimizer, sync) in enumerate(trained * rounds):
         barrier()
-        with span(_STEP, lane="host", step=number):
+        with span("step", lane="host", step=number):
             step(model, tokens, optimizer, sync)
 
 
@@ -145,13 +144,7 @@ class InTurns:
     @functools.cached_property
     def events(self) -> pd.DataFrame:
         """The run's events; spans named as PARTS have the number of their step."""
-        events = self.run.events.copy()
-        for _, own in events.groupby("rank"):
-            whole = own[own["name"] == _STEP].sort_values("start_s")
-            parts = own[own["name"].isin(PARTS)]
-            places = np.searchsorted(whole["start_s"], parts["start_s"], side="right") - 1
-            events.loc[parts.index, "step"] = whole["step"].to_numpy()[places]
-        return events[events["name"] != _STEP]
+        return numbered(self.run.events, PARTS)
 
     @functools.cached_property
     def step_s(self) -> RepeatedTimes:

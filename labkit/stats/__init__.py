@@ -6,6 +6,6 @@ comparison           a median and its interval; two ways in a sentence, worded b
 """
 
 from labkit.stats.comparison import Interval, Verdict, interval, verdict
-from labkit.stats.interleaved_repeats import one_step, repeats, turns
+from labkit.stats.interleaved_repeats import numbered, one_step, repeats, turns
 
-__all__ = ["Interval", "Verdict", "interval", "one_step", "repeats", "turns", "verdict"]
+__all__ = ["Interval", "Verdict", "interval", "numbered", "one_step", "repeats", "turns", "verdict"]

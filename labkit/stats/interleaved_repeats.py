@@ -69,6 +69,21 @@ def turns(events: pd.DataFrame, ways: Iterable[str], name: str | None = None, wa
     return table
 
 
+def numbered(events: pd.DataFrame, names: Iterable[str], whole: str = "step") -> pd.DataFrame:
+    """Return the events in which the spans of these names have the number of their step.
+
+    That is the number of the span named ``whole`` of their rank that they begin in, a loop's span
+    around a step that does not know its number. Those spans are left out.
+    """
+    events = events.copy()
+    for _, own in events.groupby("rank"):
+        steps = own[own["name"] == whole].sort_values("start_s")
+        parts = own[own["name"].isin(list(names))]
+        places = steps["start_s"].searchsorted(parts["start_s"], side="right") - 1
+        events.loc[parts.index, "step"] = steps["step"].to_numpy()[places]
+    return events[events["name"] != whole]
+
+
 def one_step(events: pd.DataFrame, step: int, names: Iterable[str] | None = None, rank: int = 0) -> pd.DataFrame:
     """Return one rank's spans of a step, and those without a step that begin meanwhile.
 

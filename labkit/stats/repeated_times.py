@@ -40,6 +40,10 @@ class RepeatedTimes(MeasuredTable):
         numbers = [float(str(way)) for way in self.as_fast()]
         return Interval(numbers[0], min(numbers), max(numbers))
 
-    def verdict(self, a: Hashable, b: Hashable) -> Verdict:
-        """Say how many times as fast as ``b`` is ``a``: see :func:`labkit.stats.verdict`."""
-        return verdict(str(a), self[a], str(b), self[b])
+    def verdict(self, a: Hashable, b: Hashable, names: tuple[str, str] | None = None) -> Verdict:
+        """Say how many times as fast as ``b`` is ``a``: see :func:`labkit.stats.verdict`.
+
+        ``names`` are what the sentence calls them, where a column's name differs between machines.
+        """
+        name_a, name_b = names or (str(a), str(b))
+        return verdict(name_a, self[a], name_b, self[b])
