@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from labkit import __version__
+from labkit.base.extras import MissingExtra
 from labkit.base.texts import listed
 
 LAYOUTS = ("labkit", "11-868", "cos598d")
@@ -25,8 +26,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         with contextlib.suppress(AttributeError):  # somebody's own, or none
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # ✓ where there is only ASCII
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if arguments[:1] == ["train"]:  # has a command line of its own
-        return _train(arguments[1:])
+    try:
+        return _train(arguments[1:]) if arguments[:1] == ["train"] else _run(arguments)
+    except MissingExtra as error:
+        return _refuse(f"{arguments[0]}: {error}")
+
+
+def _run(arguments: Sequence[str]) -> int:
+    """Run every command but ``train``, which has a command line of its own."""
     parser = argparse.ArgumentParser(prog="labkit", description="A course lab on distributed training.")
     parser.add_argument("--version", action="version", version=f"labkit {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,9 @@ from packaging.utils import canonicalize_name
 
 PROJECT = Path(__file__).resolve().parent.parent
 PYPROJECT = tomllib.loads((PROJECT / "pyproject.toml").read_text())
-REQUIREMENTS = [
-    Requirement(text)
-    for text in [*PYPROJECT["project"]["dependencies"], *PYPROJECT["project"]["optional-dependencies"]["test"]]
-]
+EXTRAS = PYPROJECT["project"]["optional-dependencies"]
+ALL = [Requirement(text) for text in [*PYPROJECT["project"]["dependencies"], *chain(*EXTRAS.values())]]
+REQUIREMENTS = [each for each in ALL if each.name != "labkit"]
 OWN_FOLDERS = ("labkit", "tests", "notebooks", "data", "benchmarks", "figures")
 
 
