@@ -14,6 +14,7 @@ from typing import Any
 
 import edited_package
 import matplotlib
+import notebook_tiers
 import pytest
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts what runs in the background like this
@@ -53,6 +54,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in on_gpu:
             if not (config.getoption("rehearse", False) and "rig" in getattr(item, "fixturenames", ())):
                 item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if config.option.markexpr == "not slow":
+        terminalreporter.write_line(notebook_tiers.left_out())
 
 
 def what_a_worker_takes(test: str) -> str:

@@ -18,6 +18,7 @@ from collections import Counter
 from pathlib import Path
 
 import nbformat
+import notebook_tiers
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from nbval.plugin import get_sanitize_patterns
@@ -34,6 +35,9 @@ NOTEBOOKS = PROJECT / "notebooks"
 EXPECTED = [
     *("00_start_here", "01_shards", "02_collectives", "03_data_parallel", "04_overlap", "05_gradient_sync"),
     *("06_ladder", "08_clock_cycles", "09_pipe", "10_gpt2_pipeline", "13_your_guesses"),
+]
+REPLAYED = [
+    name if name.startswith(notebook_tiers.FAST) else pytest.param(name, marks=pytest.mark.slow) for name in EXPECTED
 ]
 STUDENT_EDITION = is_student_edition(PROJECT)
 stored = pytest.mark.skipif(STUDENT_EDITION, reason="a student edition stores no outputs")
@@ -82,7 +86,7 @@ def test_the_lab_has_the_notebooks_that_are_tested_here():
 
 
 @pytest.mark.skipif(not STUDENT_EDITION, reason="the marked source compares what is stored, below")
-@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize("name", REPLAYED)
 def test_a_notebook_runs_to_its_end(name, tmp_path, monkeypatch):
     monkeypatch.setenv("LABKIT_FIGURES", str(tmp_path))  # those of the project stay as they are
     before = (NOTEBOOKS / f"{name}.ipynb").read_bytes()
@@ -98,7 +102,7 @@ def test_a_notebook_keeps_the_contract(name):
 
 
 @stored
-@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize("name", REPLAYED)
 def test_every_cell_of_a_notebook_reproduces_its_stored_output(name):
     cells = json.loads((NOTEBOOKS / f"{name}.ipynb").read_text())["cells"]
     results = replay_of(name)["cells"]
@@ -107,7 +111,7 @@ def test_every_cell_of_a_notebook_reproduces_its_stored_output(name):
 
 
 @stored
-@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize("name", REPLAYED)
 def test_a_changed_digit_is_noticed_exactly_where_it_is_compared(name):
     hidden = ("~", "≈") if rules_of_this_machine() == GPU_RULES else ("~",)
     trials = replay_of(name)["trials"]
