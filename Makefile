@@ -2,6 +2,7 @@
 # make test       set up, then the fast tests, in about 9 minutes on two quiet cores
 # make test SLOW=1            all tests, as .ci/run: about 16 minutes
 # make test TESTS=tests/draw  some tests alone, the slow ones among them too
+# make test LABKIT_TEST_DATA=~/data   also the tests on the real RTE and Multi30k, from data/glue/RTE and data/multi30k
 # make figures    run every notebook without a browser and export figures/
 # make notebooks  run every notebook and store its outputs in place (instructors)
 # make screenshots  the pictures of the explorers in README.md and docs, from a real JupyterLab

@@ -1,4 +1,4 @@
-"""The sentences that ship are right German and English, and hold out the numbers that they say."""
+"""The generated sentences are right German and English, and hold out the numbers that they say."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from labkit import data
 from labkit.data import sources
 
 PROJECT = Path(__file__).resolve().parents[2]
-FILES = [f"{split}.{language}" for split in ("train", "val", "test_2016_flickr") for language in ("de", "en")]
+FILES = [f"{split}.{language}" for split in ("train", "val", "test") for language in ("de", "en")]
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def maker():
 def test_the_script_makes_the_committed_files_byte_for_byte(tmp_path):
     subprocess.run([sys.executable, PROJECT / "data" / "make_translation.py", tmp_path], check=True)
     for name in FILES:
-        assert (tmp_path / name).read_bytes() == (sources.SHIPPED / "translation" / name).read_bytes(), name
+        assert (tmp_path / name).read_bytes() == (sources.GENERATED / "translation" / name).read_bytes(), name
 
 
 def test_number_words_are_those_of_num2words(maker):
