@@ -32,7 +32,7 @@ TWO_BUCKETS = {
 @pytest.mark.parametrize(
     "calls, times_s, predicted_s, error, message",
     [
-        ([], [], [], ValueError, "no measurement has a call in it"),
+        ([], [], [], ValueError, "no measurement makes a call"),
         ([1, 2], [1.0], [1.0, 1.0], ValueError, "2 numbers of calls, 1 times and 2 predictions"),
         ([-1], [1.0], [1.0], ValueError, "calls[0] is -1, expected a number of calls, 0 or more"),
         ([1], [math.nan], [1.0], ValueError, "times_s[0] is nan"),

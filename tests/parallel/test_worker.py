@@ -196,7 +196,7 @@ go.set()
     script = [sys.executable, "-W", "ignore", "-c", code]
     done = subprocess.run(script, capture_output=True, text=True, timeout=60)
     of_the_fork, *lines = done.stdout.splitlines()
-    assert "it stayed behind in the process that this one was forked from" in of_the_fork
+    assert "it belongs to the process that this one was forked from" in of_the_fork
     assert (done.returncode, lines, done.stderr) == (0, ["end of the script", "end of the task"], "")
 
 
