@@ -137,16 +137,6 @@ def test_a_stored_page_has_the_stored_guess_and_writes_nothing(kept_page, hidden
     assert (hidden.value, hidden.given) == (None, False)  # in a live notebook the reader is asked
 
 
-def test_where_no_guesses_are_stored_a_page_run_without_a_browser_has_the_readers_own(own_answers, hidden, monkeypatch):
-    hidden.give(0.3)
-    monkeypatch.setenv("LABKIT_STATIC", "1")
-    assert (hidden.value, hidden.given, hidden.final) == (0.3, True, False)
-    before = store.own_file().read_bytes()
-    hidden.feedback(0.72, as_if={"if nothing overlapped": 0.0})
-    assert store.own_file().read_bytes() == before  # no answer that its reader has not seen
-    assert not store.stored_file().exists()
-
-
 def test_who_stores_the_page_keeps_its_answers(kept_page, hidden, monkeypatch):
     monkeypatch.setenv(store.KEPT, "1")
     hidden.feedback(0.7234, as_if={"if nothing overlapped": 0.0})

@@ -29,7 +29,7 @@ from labkit.launch import RankError, WarmRanks, device, launch, progress, worker
 from labkit.ranks import pickling, plan, rank_output, server_handle
 from labkit.ranks.cell_output import CellDisplay
 from labkit.ranks.messages import Progress
-from labkit.trace import EVENT_COLUMNS, TIMING_COLUMNS, span
+from labkit.trace import EVENT_COLUMNS, TIMING_COLUMNS
 
 # --- refused before anything starts ---------------------------------------------------------------
 
@@ -561,13 +561,6 @@ def test_a_function_may_use_torch_and_an_attribute_ops_of_anything():
         cloudpickle.dumps(in_rank)  # once this works, labkit/pickling.py need not do it
 
 
-def test_a_module_of_a_class_of_its_own_arrives_as_the_ranks_own_even_one_that_is_made_when_asked_for():
-    found = launch(
-        lambda given: given is torch.ops.no_rank_has_seen_this, torch.ops.no_rank_has_seen_this, world_size=1
-    )
-    assert found.values == [True]
-
-
 def test_a_slice_is_sent_without_its_storage_and_what_occurs_twice_arrives_as_one_that_can_be_written_to():
     big, x = torch.arange(1_000_000), torch.zeros(3, requires_grad=True)
     pickled = pickling.dumps([big[:2], x, x])
@@ -681,14 +674,3 @@ def test_an_error_comes_as_text_where_values_are_decoded_as_plain_data():
     ):
         ranks.run(fail)
     assert error.value.error_type == "OfTheCell" and "raise OfTheCell" in error.value.traceback
-
-
-def test_a_span_may_be_labelled_by_another_library_s_numbers_and_texts():
-    def fn():
-        import numpy as np
-
-        with span(np.str_("forward"), step=np.int64(3), stage=torch.tensor(1)):
-            pass
-
-    events = launch(fn, world_size=1).events
-    assert events[["name", "step", "stage"]].values.tolist() == [["forward", 3, 1]]

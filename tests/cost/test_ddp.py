@@ -233,10 +233,3 @@ def test_only_ddp_hides_and_its_row_is_the_predicted_step():
     step = ddp_step(1.0, ready, 0.5, SIZES, BUCKETS, 2, LINK.latency_s, LINK.bytes_per_s, 0.005)
     assert found.iteration.ddp == pytest.approx(step.end_s.max())
     assert found.iteration.all_reduce == pytest.approx(3.5 + 0.08 + 1.0 + 0.02)
-
-
-def test_a_way_without_its_cost_or_with_a_negative_one_is_refused():
-    with pytest.raises(KeyError, match="ddp"):
-        terms(host={"gather_scatter": 0.0, "all_reduce": 0.0})
-    with pytest.raises(ValueError, match="all_reduce"):
-        terms(host=HOST | {"all_reduce": -1.0})

@@ -295,17 +295,6 @@ def test_no_product_is_computed_twice_however_deep_the_stage_and_each_half_compu
     assert [flops(stage.input_grad, 0, gradient), flops(stage.weight_grad, 0)] == [2 * 2 * 5 * 4 * 4] * 2
 
 
-def test_a_checkpoint_is_computed_again_once_for_each_half():
-    calls = []
-    layers = nn.Sequential(linear(), nn.Tanh(), linear(), nn.LayerNorm(4).double())
-    layers[0].register_forward_hook(lambda *_: calls.append(1))
-    stage, (gradient,) = forward(Do(lambda x, f: checkpoint(f, x, use_reentrant=False), layers), [rows()])
-    stage.input_grad(0, gradient)
-    assert len(calls) == 2
-    stage.weight_grad(0)
-    assert len(calls) == 3
-
-
 @pytest.fixture
 def no_garbage_collector():
     gc.collect()
@@ -321,14 +310,3 @@ def test_nothing_of_the_graph_stays_alive(way, name, no_garbage_collector):
     module = copy.deepcopy(nn.Sequential(MODULES[name], Do(lambda x, w: Product.apply(x, 2.0, w), w)))
     way(nn.Sequential(module, keep), [rows(), rows(seed=1)])
     assert (len(keep.kept), keep.alive()) == (2, 0)
-
-
-def test_a_graph_that_is_dropped_before_or_amid_backward_is_gone_too(no_garbage_collector):
-    keep = Keep()
-    model = nn.Sequential(linear(), keep, linear())
-    stage, (gradient,) = forward(model, [rows()])
-    stage.input_grad(0, gradient)
-    output = run_stage(model, rows(), torch.device("cpu"), stage=1, micro_batch=0)
-    assert keep.alive() == 2
-    del stage, output
-    assert keep.alive() == 0
