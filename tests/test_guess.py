@@ -14,7 +14,7 @@ from IPython.utils.capture import capture_output
 
 from labkit import todo
 from labkit.course.student import is_student_edition
-from labkit.guess import Guess, calibration, guess, said_of_calibration, terms_left_out
+from labkit.guess import Guess, calibration, guess, said_of_calibration
 from labkit.guesses import store
 from labkit.guesses.calibration import notebooks_that_ask
 from labkit.guesses.form import Form
@@ -214,18 +214,3 @@ def test_calibration_says_how_far_off_and_what_has_no_factor():
 def test_guesses_get_better_only_where_random_ones_would_not_come_as_near(early, late, word):
     answered(**{f"{half}{i}": (value, 10.0) for half, value in (("a", early), ("b", late)) for i in range(6)})
     assert re.search(rf"\[~ {word} *\]\.", said_of_calibration(calibration()))
-
-
-def test_calibration_counts_choices_and_what_is_left_out():
-    answered(a=(0.11, 10.0), b=(0.09, 10.0), c=(0.1, 10.0), d=(11.0, 10.0))
-    choice = Guess(Question("which", "Which?", choices=("x", "y")))
-    choice.give("x")
-    choice.feedback("x", as_if={"y": "No."})
-    said = said_of_calibration(calibration())
-    assert "Choices and orders: 1, right: [~  1]" in said
-    assert (
-        "[~  3] guesses left something out: " in said
-        and "of the terms, most often [~ messages and their latency" in said
-    )
-    counts = terms_left_out(calibration()).set_index("term").guesses
-    assert counts["messages and their latency"] == 3 and counts.sum() == 3

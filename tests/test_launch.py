@@ -6,7 +6,6 @@ import math
 import os
 import pickle
 import re
-import resource
 import shutil
 import subprocess
 import sys
@@ -262,27 +261,6 @@ def test_what_is_on_disk_now_runs_the_students_file_and_the_lab_itself(monkeypat
         assert launched() == ([1, number], *before[1:])
 
 
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="it is glibc's memory that is kept")
-def test_a_rank_takes_new_tensors_from_the_memory_that_others_gave_back():
-    """Twenty tensors of 1 MiB have 5,000 pages, and a page that comes anew from the system is a
-    fault."""
-
-    def faults_of_ten_rounds():
-        def allocate_and_free():
-            tensors = [torch.empty(2**18).fill_(1) for _ in range(20)]
-            del tensors
-
-        for _ in range(3):
-            allocate_and_free()
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        for _ in range(10):
-            allocate_and_free()
-        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-    (faults,) = launch(faults_of_ten_rounds, world_size=1, threads=1, backend="gloo").values
-    assert faults < 5_000  # 50,000 where glibc gives them back to the system
-
-
 def test_without_init_the_function_makes_its_own_group_as_under_torchrun():
     def init():
         before = dist.is_initialized()
@@ -370,7 +348,6 @@ def test_where_the_fork_server_dies_while_starting_a_fresh_interpreter_serves(mo
 
 def test_what_ranks_print_from_python_and_c_appears_line_by_line_with_their_rank(capsys):
     def chatter():
-        import ctypes
 
         print("from Python")
         ctypes.CDLL(None).puts(b"from C")
@@ -497,12 +474,6 @@ def test_a_full_bar_is_gone_when_the_run_is_over(monkeypatch, capsys):
 
 
 # --- what they return -----------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_a_value_of_500_mb_arrives():
-    value = launch(lambda: torch.arange(125_000_000, dtype=torch.float32), world_size=1).values[0]
-    assert value.nbytes == 500_000_000 and value[-1] == 124_999_999
 
 
 def test_a_value_that_cannot_be_sent_is_named():

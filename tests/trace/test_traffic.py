@@ -96,19 +96,6 @@ def test_only_what_was_sent_within_the_block_counts_and_once_for_a_socket_with_t
     assert (outer.sent_bytes, inner.sent_bytes) == (23, 3)
 
 
-def test_a_connection_under_the_descriptor_of_one_that_was_closed_is_new():
-    with contextlib.ExitStack() as stack, tcp_pair() as (left, right):
-        left.sendall(bytes(1000))
-        descriptors = {left.fileno(), right.fileno()}
-        with observe() as seen:
-            left.close()
-            right.close()
-            new = stack.enter_context(tcp_pair())
-            new[0].sendall(bytes(5))
-        assert descriptors & {new[0].fileno(), new[1].fileno()}
-        assert seen.sent_bytes == 5
-
-
 # --- it leaves no trace ---------------------------------------------------------------------------
 
 
