@@ -67,22 +67,6 @@ def test_a_guess_for_a_question_that_has_changed_is_asked_for_again(hidden):
     assert todo.missing("guess.hidden").startswith("GUESS hidden")
 
 
-CHOICES = {"choices": ["a", "b", "c"]}
-REFUSED = {
-    "neither model nor term": ({}, 0.72, None, "as_if or terms"),
-    "a term that there is not": ({}, 0.72, {"if messages were free": (0.1, "luck")}, "expected one of latency, host"),
-    "an order without all its numbers": (CHOICES | {"ordered": True}, {"a": 1.0}, None, "expected all of a, b, c"),
-    "a choice of which nothing is said": (CHOICES, "a", {"b": "No."}, "expected all of a, b, c"),
-}
-
-
-@pytest.mark.parametrize(("options", "answer", "as_if", "message"), REFUSED.values(), ids=REFUSED)
-def test_feedback_that_could_not_say_what_was_left_out_is_refused(options, answer, as_if, message):
-    asked = guess("asked", "Which?", **options)
-    with pytest.raises(ValueError, match=message):
-        asked.feedback(answer, as_if)
-
-
 def test_a_damaged_file_is_named_and_kept(own_answers, hidden):
     hidden.give(0.5)
     file = own_answers / "answers" / "guesses.json"

@@ -30,21 +30,6 @@ TWO_BUCKETS = {
 
 
 @pytest.mark.parametrize(
-    "calls, times_s, predicted_s, error, message",
-    [
-        ([], [], [], ValueError, "no measurement has a call in it"),
-        ([1, 2], [1.0], [1.0, 1.0], ValueError, "2 numbers of calls, 1 times and 2 predictions"),
-        ([-1], [1.0], [1.0], ValueError, "calls[0] is -1, expected a number of calls, 0 or more"),
-        ([1], [math.nan], [1.0], ValueError, "times_s[0] is nan"),
-        ([1], [1.0], ["1"], TypeError, "predicted_s[0] is '1'"),
-    ],
-)
-def test_measurements_without_a_call_are_refused(calls, times_s, predicted_s, error, message):
-    with pytest.raises(error, match=re.escape(message)):
-        fit_host_s(calls, times_s, predicted_s)
-
-
-@pytest.mark.parametrize(
     "changed, error, message",
     [
         ({"host_s": math.inf}, ValueError, "host_s is inf"),
