@@ -1,4 +1,4 @@
-"""What all tests share: no window, few threads, GPU tests only where there is a GPU, real data."""
+"""What all tests share: no window, few threads, real data."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 
 import edited_package
 import matplotlib
+import notebook_tiers
 import pytest
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts what runs in the background like this
@@ -45,15 +46,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (*LONGEST, item.path.stem).index(item.path.stem))
-    on_gpu = [item for item in items if item.get_closest_marker("gpu")]
-    if not on_gpu:
-        return
-    from labkit.base.machine import usable_gpus
 
-    if not usable_gpus():
-        for item in on_gpu:
-            if not (config.getoption("rehearse", False) and "rig" in getattr(item, "fixturenames", ())):
-                item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if config.option.markexpr == "not slow":
+        terminalreporter.write_line(notebook_tiers.left_out())
 
 
 def what_a_worker_takes(test: str) -> str:

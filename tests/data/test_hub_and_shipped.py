@@ -51,8 +51,7 @@ def write_claims(folder, name="dev.tsv"):
 # --- the places -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("below", ["", "multi30k"])
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(("below", "packed"), [("", False), ("multi30k", True)])
 def test_auto_takes_sentence_pairs_from_labkit_data(below, packed, tmp_path, monkeypatch, capsys):
     write_pairs(tmp_path / below, "val", packed=packed)
     taken_from_labkit_data(data.translation, ("validation", "val"), PAIRS, tmp_path, monkeypatch, capsys)
@@ -179,7 +178,6 @@ DE, EN = text("Ein Hund.", "Noch einer."), text("A dog.", "Another.")
 tsv = partial(text, HEADER, *LINES)
 REFUSALS = [
     (data.rte, {"train.tsv": tsv("2\tA dog.\tno")}, "line 4: 3 fields, expected 4 with tabs between them: index, sent"),
-    (data.rte, {"train.tsv": tsv("2\tA\tdog.\tRuns.\tno")}, "line 4: 5 fields, expected 4"),
     (data.rte, {"train.tsv": tsv("2\tA\tB\t0")}, "line 4: the label is '0', expected 'entailment'"),
     (data.rte, {"train.tsv": tsv("2\t \tB\tentailment")}, "line 4: sentence1 is empty, expected a sentence"),
     (data.rte, {"train.tsv": ""}, "line 1: the header is ''; expected index, sentence1"),
@@ -190,10 +188,7 @@ REFUSALS = [
     (data.rte, {}, r"no sentence pairs of .*; expected train\.tsv, there, in RTE/ or in glue/RTE/ below it\. To get"),
     (data.translation, {"train.de": DE, "train.en": text("A dog.", " ")}, r"train\.en, line 2: empty, expected a sen"),
     (data.translation, {"train.de": DE, "train.en": EN[:7]}, r"train\.de, line 2: has no partner, since .*en ends aft"),
-    (data.translation, {"train.de": DE[:10], "train.en": EN}, r"train\.en, line 2: has no partner, since .*de ends a"),
     (data.translation, {"train.de.gz": PACKED[:-10], "train.en": EN}, r"de\.gz, after line \d+: not a whole gzip file"),
-    (data.translation, {"train.de.gz": PACKED[:20] + bytes(9) + PACKED[29:], "train.en": EN}, "not a whole gzip file"),
-    (data.translation, {"train.de": "", "train.en": ""}, "the train split is empty"),
     (data.translation, {"train.de": DE}, r"train\.de is there without its partner"),
     (data.translation, {"train.jsonl": '{"source": "a"}'}, "columns source; expected 'translation', or 'de' and 'en'"),
     (data.translation, {}, r"no sentence pairs of the train split; expected train\.de"),
