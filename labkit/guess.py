@@ -44,15 +44,14 @@ def guess(
     high: float | None = None,
     unit: str = "",
     choices: Sequence[str] | None = None,
-    ordered: bool = False,
 ) -> Guess:
     """Ask a question: show its form in the cell, and return what holds the guess.
 
     With a ``name`` alone the question is the one of that name in ``notebooks/questions.toml``, with
     ``choices`` where these are computed. The guess is a number, in ``unit`` and from ``low`` to
     ``high`` where these are given, and a whole one if both are ints more than 1 apart. With
-    ``choices`` it is one of these strings, and with ``ordered`` all of them in order. ``name`` is
-    this question's name in the whole course: ``%%needs guess.name`` waits for it.
+    ``choices`` it is one of these strings. ``name`` is this question's name in the whole course:
+    ``%%needs guess.name`` waits for it.
 
     Raises ValueError or TypeError for a question that cannot be asked.
     """
@@ -61,7 +60,7 @@ def guess(
         question, low, high = (entry.get(key) for key in ("text", "low", "high"))
         unit = entry.get("unit", "")
         choices = choices or [*entry.get("choices", ())]
-    made = Guess(Question(name, question or "", low, high, unit, tuple(choices or ()), ordered))
+    made = Guess(Question(name, question or "", low, high, unit, tuple(choices or ())))
     todo.GUESSES[name] = made.missing
     if static():  # a stored notebook: the guess that ships
         display(Card(f"{question}\nThe guess on this page: {made.in_words()}"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import numbers
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +16,10 @@ LOGARITHMIC = 30  # from this ratio of high to low on a slider goes by factors
 
 @dataclass(frozen=True)
 class Question:
-    """A question whose guess is a number, one of some choices, or all choices in an order.
+    """A question whose guess is a number or one of some choices.
 
     ``low`` and ``high`` bound a number, None where there is no bound; it is a whole one where both
-    are ints more than 1 apart. ``choices`` are strings; with ``ordered`` the guess is a tuple of
-    all of them.
+    are ints more than 1 apart. ``choices`` are strings.
 
     Raises ValueError or TypeError for what cannot be asked.
     """
@@ -32,14 +30,13 @@ class Question:
     high: float | None = None
     unit: str = ""
     choices: tuple[str, ...] = ()
-    ordered: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not re.fullmatch(r"[a-z][a-z0-9_]*", self.name):
             raise ValueError(f"guess: name is {self.name!r}, expected small letters, digits and _, such as 'hidden'")
         if not isinstance(self.text, str) or not self.text.strip():
             raise ValueError(f"guess {self.name}: question is {self.text!r}, expected a sentence")
-        if self.choices or self.ordered:
+        if self.choices:
             _check_choices(self)
         else:
             _check_bounds(self)
@@ -83,18 +80,12 @@ class Question:
         return nearer / (high - low)
 
     def accept(self, value: Any) -> Any:
-        """Return ``value`` as a guess of this question: int, float, str or tuple.
+        """Return ``value`` as a guess of this question: int, float or str.
 
         Raises ValueError that says what is expected.
         """
         if not self.choices:
             return self._accept_number(value)
-        if self.ordered:
-            if isinstance(value, str) or not isinstance(value, Sequence) or sorted(value) != sorted(self.choices):
-                raise ValueError(
-                    f"guess {self.name}: {value!r}, expected all of {', '.join(self.choices)}, in an order"
-                )
-            return tuple(value)
         if value not in self.choices:
             raise ValueError(f"guess {self.name}: {value!r}, expected one of {', '.join(self.choices)}")
         return value
