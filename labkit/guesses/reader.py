@@ -32,7 +32,8 @@ class Card(Lines):
 class Guess:
     """A question and the reader's guess: ``value``, once it is ``given``.
 
-    ``value`` is a float, an int or a string; None until it is given, and for "I don't know". It is final once its answer has been seen.
+    ``value`` is a float, an int or a string; None until it is given, and for "I don't know". It is
+    final once its answer has been seen.
     """
 
     def __init__(self, question: Question):

@@ -159,7 +159,8 @@ class InTurns:
     def parts(self) -> MeasuredTable:
         """Milliseconds of the parts of a step: medians, of the slower rank."""
         table = MeasuredTable({part: 1000 * self.part_s(part).median() for part in PARTS})
-        table.attrs["emulated"] = f"{self.run.events.attrs['emulated']}; {BY_CONSTRUCTION}"
+        if emulated := self.events.attrs.get("emulated"):
+            table.attrs["emulated"] = f"{emulated}; {BY_CONSTRUCTION}"
         return table.rename(columns={"backward": "elapsed in backward"})
 
     @functools.cached_property

@@ -8,6 +8,8 @@ import pytest
 
 from labkit.stats import interval, verdict
 
+pytestmark = pytest.mark.usefixtures("static")
+
 
 def test_the_interval_goes_between_the_order_statistics_of_the_textbook():
     """The table of Le Boudec, appendix A: for n values the ranks of a 95 % interval."""

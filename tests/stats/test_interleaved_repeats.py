@@ -6,6 +6,8 @@ from labkit.stats import numbered, one_step, repeats, turns
 from labkit.stats.repeated_times import RepeatedTimes
 from labkit.trace import event_table
 
+pytestmark = pytest.mark.usefixtures("static")
+
 
 def table_of(*spans):
     """Return events of (rank, lane, name, step, start, end), measured on an emulated link."""
