@@ -40,7 +40,6 @@ MAX_CODE_CELLS = 25  # of a notebook's thread
 MAX_FURTHER_CELLS = 10  # of what follows the heading "Going further"
 MEDIAN_LINES = 6
 MAX_LINES = 12
-MAX_COLUMNS = 100
 CELL_TIMEOUT_S = 300
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 RAISES = "raises-exception"  # nbclient and nbval both know this tag

@@ -8,6 +8,7 @@ A way takes a model, and returns the model to train and a function to call after
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -24,7 +25,7 @@ from labkit.launch import Run, device, launch
 from labkit.models import gpt2
 from labkit.stats import Interval, numbered, one_step, turns
 from labkit.stats.repeated_times import RepeatedTimes
-from labkit.trace import barrier, span
+from labkit.trace import barrier, span, traffic
 
 NO_SYNC = "no sync"
 PARTS = "forward", "backward", "wait", "optimizer"  # of a step, its spans
@@ -112,6 +113,30 @@ def _take_turns(step: Step, ways: Sequence[SyncMethod], rounds: int) -> None:
         barrier()
         with span("step", lane="host", step=number):
             step(model, tokens, optimizer, sync)
+
+
+def traffic_of(model: torch.nn.Module, rows: int, steps: int = 3) -> tuple[float, float]:
+    """Train on ``rows`` sequences a step; return the bytes that this rank sends a step, and a loss.
+
+    The kernel counts the bytes, of steps after two that set up what the others use; the loss is the
+    last step's. Where the kernel does not count, the bytes are NaN.
+    """
+    torch.manual_seed(dist.get_rank())
+    tokens = torch.randint(_VOCABULARY, (rows, BATCH[1])).to(device())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    def train(steps: int) -> float:
+        for _ in range(steps):
+            loss = torch.nn.functional.cross_entropy(model(tokens).logits.mT, tokens)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return loss.item()
+
+    train(2)
+    with traffic.observe() as seen:
+        loss = train(steps)
+    return (seen.sent_bytes / steps if traffic.available() else math.nan), loss
 
 
 class ComputeTimes(NamedTuple):

@@ -77,3 +77,12 @@ def test_each_answer_gives_the_numbers_that_the_words_need():
         needed = {*entry.get("wrong", {}), *entry.get("parts", {})}
         given = {keyword.arg for keyword in call.keywords}
         assert None in given or needed <= given <= needed | {*fields_of(entry)}
+
+
+@pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
+def test_a_notebook_that_shows_by_name_does_so_everywhere_in_lines_of_100_columns(path):
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    if any(re.search(r"^ *show\(", cell, re.MULTILINE) for cell in code):
+        assert [line for cell in code for line in cell.splitlines() if len(line) > 100] == []
+        assert [cell for cell in code if re.search(r"charts|formats|labkit import.*stats|labkit.stats", cell)] == []
