@@ -57,9 +57,8 @@ def assign_buckets(*arguments, _right=assign_buckets, **options):
 
 def test_an_answer_that_rewrites_another_tasks_judge_is_named_and_touches_no_other_task(one_judge):
     judge_of_pipe_2 = (PACKAGE / "check/pipe_2.py").read_bytes()
-    first, second, third = judge_in_copy(with_code(REWRITES), ["dp.6", "pipe.2", "dp.6"], one_judge)
-    assert not first.passed and first == third._replace(seconds=first.seconds)
-    assert first.findings == [
+    first, second = judge_in_copy(with_code(REWRITES), ["dp.6", "pipe.2"], one_judge)
+    assert not first.passed and first.findings == [
         "it has changed the lab around it (labkit/check/pipe_2.py), so what its check says does not count"
     ]
     assert second.passed and [text for text, _, _ in second.claims] == claims_of("pipe.2")

@@ -161,7 +161,7 @@ MODELS_AT_THE_END = """
 import gc, runpy, sys, torch, torch.distributed as dist
 
 def counting(*group, end=dist.destroy_process_group):
-    print("left:", *(type(thing).__name__ for thing in gc.get_objects() if isinstance(thing, torch.nn.Module)))
+    print("left:", *(type(thing).__name__ for thing in gc.get_objects() if isinstance(thing, torch.nn.parallel.DistributedDataParallel)))
     end(*group)
 
 gc.disable()  # nothing is collected by chance
