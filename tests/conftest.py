@@ -17,6 +17,8 @@ import matplotlib
 import notebook_tiers
 import pytest
 
+# jsonschema, under nbformat, would build 38 grammars for a format that no notebook has: seconds.
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts what runs in the background like this
     signal.signal(signal.SIGINT, signal.default_int_handler)
 matplotlib.use("Agg")  # by hand, not by MPLBACKEND: kernels that a test starts would inherit it and lose their pictures

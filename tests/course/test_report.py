@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 import subprocess
-import warnings
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -213,12 +212,6 @@ def test_the_report_has_title_question_tables_pictures_sources_and_answers_in_or
     assert "Without an answer yet: 1 of 2 questions." in capsys.readouterr().out
 
 
-def test_a_text_that_has_a_heading_of_its_own_stands_under_that_alone(lab):
-    tagged = [text("## Before\n\nOne.\n\n## After\n\nTwo.", "report"), code("1", printed("three"))]
-    page = report_of(lab, [text("# Top\n\nWhy?"), text("## Now"), *tagged, text("Four.", "report")])
-    assert "Before One. After Two. In [1]: 1 three Four. The machine" in page.text and "Now" not in page.text
-
-
 STEAL = "document.title='stolen'"
 SCRIPT, HANDLER = f"<script>{STEAL}</script>", f'<img src="data:," onerror="{STEAL}">'
 SVG = f'<svg xmlns="http://www.w3.org/2000/svg" onload="{STEAL}">{SCRIPT}</svg>'
@@ -278,15 +271,6 @@ def test_nothing_runs_and_nothing_is_fetched_that_a_student_or_an_output_has_wri
         assert {attributes["href"][:8] for attributes in page.all("a") if "href" in attributes} == {"https://"}
         assert "default-src 'none'" in page.all("meta")[2]["content"]
         assert len(page.all("style")) == 1 and "<script>" in page.text  # in the sources of cells, to read
-
-
-def test_what_can_be_shown_is_without_a_word_of_nbconverts(lab, capsys):
-    widget = shows(**{"application_vnd.jupyter.widget-view+json": {}})
-    unknown = shows(**{"application_x-mine": "1"})
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        pages_of(lab, [*good_cells(), code("explore()", widget, unknown)])
-    assert capsys.readouterr().err == ""
 
 
 def test_a_measurement_is_a_number_in_a_style_of_its_own(lab):
