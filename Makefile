@@ -2,6 +2,7 @@
 # make test       set up, then the fast tests, which replay four of the notebooks
 # make test SLOW=1            all tests and notebooks, as .ci/run
 # make test TESTS=tests/draw  some tests alone, the slow ones among them too
+# make test LABKIT_TEST_DATA=~/data   also the tests on the real RTE and Multi30k, from data/glue/RTE and data/multi30k
 # make test WORKERS=2         two test files at a time instead of four
 # make figures    run every notebook without a browser and export figures/
 # make notebooks  run every notebook and store its outputs in place (instructors)

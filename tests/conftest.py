@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import re
 import signal
 import sys
@@ -80,13 +81,17 @@ def _few_threads() -> None:
         sys.modules["torch"].set_num_threads(1)
 
 
+REAL_DATA = ("glue/RTE/train.tsv", "multi30k/train.de.gz")
+
+
 @pytest.fixture(scope="session")
-def shared_data() -> Path:
-    """The folder of real data beside the project (Multi30k's form), or the test is skipped."""
-    folder = PROJECT.parent / "shared" / "data"
-    if not folder.is_dir():
-        pytest.skip(f"no data in {folder}")
-    return folder
+def real_data() -> Path:
+    """The folder with RTE and Multi30k that LABKIT_TEST_DATA names, or the test is skipped."""
+    if not (named := os.environ.get("LABKIT_TEST_DATA")):
+        pytest.skip("needs the real RTE and Multi30k: set LABKIT_TEST_DATA to a folder that has glue/RTE and multi30k")
+    if missing := [name for name in REAL_DATA if not Path(named, name).is_file()]:
+        raise FileNotFoundError(f"LABKIT_TEST_DATA is {named!r}, which has no {' and no '.join(missing)}")
+    return Path(named).resolve()
 
 
 @pytest.fixture(scope="module")

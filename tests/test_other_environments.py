@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from itertools import chain
 
 import environments
 import pytest
@@ -20,7 +21,8 @@ from packaging.requirements import Requirement
 
 pytestmark = pytest.mark.slow
 PYPROJECT = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
-REQUIREMENTS = [Requirement(text) for text in PYPROJECT["dependencies"] + PYPROJECT["optional-dependencies"]["test"]]
+EXTRAS = PYPROJECT["optional-dependencies"].values()
+REQUIREMENTS = [Requirement(text) for text in chain(PYPROJECT["dependencies"], *EXTRAS)]
 NEED_NO_TORCH = ["schedule", "simulate", "cost", "draw/test_charts.py", "draw/test_schedule_figures.py"]
 OF_MODELS = ["test_models.py", "test_gpt2_pipeline.py", "train/test_translation.py"]
 

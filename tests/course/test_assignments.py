@@ -59,7 +59,7 @@ def test_runs_that_differ_in_nothing_else_are_drawn_with_their_numbers(tmp_path)
     assert means(files, "ddp_training_time", tmp_path) == {"one device": 4.0, "two devices": 2.5}
     assert files["submit_figures/ddp_tokens_per_second.png"].startswith(b"\x89PNG")
     assert json.loads(files["submit_figures/ddp_two_devices.json"])["world_size"] == 2
-    assert [line.partition(":")[0] for line in missing] == ["submit_figures has nothing of problem 2.3"]
+    assert [line.partition(":")[0] for line in missing] == ["submit_figures has nothing for problem 2.3"]
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def test_a_driver_that_torch_cannot_use_is_a_warning_and_its_answer_is_read(monk
     monkeypatch.setattr(machine, "usable_gpus", lambda: 0)
     monkeypatch.setattr(machine, "has_gpu_driver", lambda: True)
     fact = doctor_module._gpus()
-    assert fact.status == WARNING and "torch can use no GPU: Tesla K80" in fact.found and "470.82.01" in fact.found
+    assert fact.status == WARNING and "torch cannot use any GPU: Tesla K80" in fact.found and "470.82.01" in fact.found
     smi.unlink()
     assert "nvidia-smi shows none" in doctor_module._gpus().found
 

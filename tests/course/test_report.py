@@ -209,7 +209,7 @@ def test_the_report_has_title_question_tables_pictures_sources_and_answers_in_or
     tags = [re.findall(r"celltag_(\w+)", division.get("class", "")) for division in page.all("div")]
     texts = [each for each in tags if each and each != ["report"]]
     assert texts == [["question"], ["answer"], ["answer"], ["question"], ["answer", "room"]]
-    assert "Without an answer yet: 1 of 2 questions." in capsys.readouterr().out
+    assert "Not answered yet: 1 of 2 questions." in capsys.readouterr().out
 
 
 STEAL = "document.title='stolen'"

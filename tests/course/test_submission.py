@@ -232,7 +232,7 @@ def test_what_is_left_to_do_is_said_in_a_line_each_and_the_last_line_says_what_i
     assert len(remarks) == len(begins)
     for remark, begin in zip(remarks, begins, strict=True):
         assert remark.startswith(begin)
-    assert not nothing_left and lines[-1].startswith("Next: see to the lines with - above")
+    assert not nothing_left and lines[-1].startswith("Next: see to the lines that begin with -")
     assert "notebooks/02_b.ipynb" in members.namelist() and "notebooks/08_e.html" not in members.namelist()
 
 
@@ -302,7 +302,7 @@ def test_whatever_bytes_of_an_archive_are_damaged_it_is_read_or_refused(tmp_path
 
 def test_what_a_grader_should_know_of_an_archive_is_said(tmp_path):
     assert read_submission(zipped(tmp_path / "x.zip", {"mine/labkit/pipe.py": "1"})).remarks == [
-        "it has no manifest.json that can be read: labkit submit did not make it",
+        "its manifest.json is missing or cannot be read: labkit submit did not make it",
         "labkit/dp.py is not in it",
     ]
     members = {"labkit/dp.py": "1", "old/labkit/dp.py": "2", "labkit/pipe.py": "3", "manifest.json": '{"sha256": {}}'}

@@ -14,7 +14,6 @@ import pytest
 
 from labkit import data
 from labkit.base import hub
-from labkit.data import sources
 
 PAIRS = [{"de": "Ein Hund läuft.", "en": "A dog runs."}, {"de": "Zwei Katzen.", "en": "Two cats."}]
 CLAIMS = [
@@ -74,13 +73,13 @@ def taken_from_labkit_data(read, names, rows, folder, monkeypatch, capsys):
         assert capsys.readouterr().out.endswith(line)
 
 
-def test_real_data_has_its_published_sizes_and_labels(shared_data, monkeypatch):
-    monkeypatch.setenv("LABKIT_DATA", str(shared_data))
+def test_real_data_has_its_published_sizes_and_labels(real_data, monkeypatch):
+    monkeypatch.setenv("LABKIT_DATA", str(real_data))
     sizes = {split: len(data.translation(split)) for split in ("train", "validation", "test")}
     assert sizes == {"train": 29_000, "validation": 1_014, "test": 1_000}
     assert data.translation("val")[0]["en"] == "A group of men are loading cotton onto a truck"
     for split, n in (("train", 2_490), ("dev", 277)):  # counted in the file as bytes, without the reader
-        raw = (shared_data / "glue" / "RTE" / f"{split}.tsv").read_bytes()
+        raw = (real_data / "glue" / "RTE" / f"{split}.tsv").read_bytes()
         rows = data.rte(split)
         assert len(rows) == n
         labels = Counter(row["label"] for row in rows)
@@ -89,11 +88,11 @@ def test_real_data_has_its_published_sizes_and_labels(shared_data, monkeypatch):
 
 
 @EACH
-def test_without_anything_else_auto_takes_what_ships_and_says_so(read, capsys):
+def test_without_anything_else_auto_takes_what_ships_and_says_that_it_is_generated(read, capsys):
     found = read("train")
     assert found.source == "shipped" and len(read("train", found.source)) == len(found)
     printed = capsys.readouterr().out
-    assert "which ships" in printed and "hub" not in printed
+    assert "generated sentence pairs, which ship with the lab" in printed and "hub" not in printed
 
 
 IWSLT = ("bbaaaa/iwslt14-de-en-preprocess", {"revision": "refs/convert/parquet"})
@@ -214,6 +213,3 @@ def test_a_source_or_a_split_that_there_is_not_is_refused(read, tmp_path, monkey
     monkeypatch.setenv("LABKIT_DATA", str(tmp_path))
     with pytest.raises(FileNotFoundError, match=rf"{tmp_path} has no sentence pairs"):
         read("train")
-    monkeypatch.setattr(sources, "SHIPPED", tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"installed without its repository.*pip install -e"):
-        read("train", "shipped")

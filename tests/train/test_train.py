@@ -249,7 +249,7 @@ def test_the_command_starts_ranks_of_its_own_and_saves_what_they_did(
     without_torchrun(monkeypatch)
     train.main(["translate", *SMALL, "--world_size=2", "--n_epochs", "2", "--save_gradients", "--out", str(tmp_path)])
     out, merged = capfd.readouterr().out, json.loads((tmp_path / "merged.json").read_text())
-    assert "4,000 sentence pairs from data/translation, which ships with the lab" in out
+    assert "4,000 generated sentence pairs, which ship with the lab" in out
     assert all(line in out for line in metrics.report(merged).splitlines())
     assert len(pd.read_csv(tmp_path / "steps.csv")) == 2 * 16  # of each rank; 120 samples in eights, twice
     events = pd.read_csv(tmp_path / "events.csv")
