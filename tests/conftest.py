@@ -37,6 +37,10 @@ LONGEST = (
     "test_glue_command",
     "test_launch_faults",
     "test_hangs",
+    "test_correct_runs",
+    "test_link",
+    "test_dp",
+    "test_train",
 )
 
 

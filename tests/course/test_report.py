@@ -161,18 +161,6 @@ def test_two_notebooks_of_one_number_are_both_named_and_the_whole_name_tells_the
     assert {path.name for path in (folder / "runs").iterdir()} == {"report-03.html", "report-03b.html"}
 
 
-def test_a_notebook_is_found_by_number_name_and_path_and_a_former_number_is_the_notebook_that_has_it(lab, capsys):
-    lab([code("untagged", tags=())], "03_data_parallel")
-    folder = lab(good_cells(), "05_gradient_sync")
-    for name in ("5", "05", "05_gradient_sync", "05_gradient_sync.ipynb"):
-        assert cli.main(["report", name, "--no-pdf"]) == 0
-    assert [path.name for path in (folder / "runs").iterdir()] == ["report-05.html"]
-    assert cli.main(["report", "03"]) == cli.main(["report", "03_gradient_sync"]) == 2
-    errors = capsys.readouterr().err
-    assert "03_data_parallel.ipynb has nothing for a report" in errors
-    assert "there is no notebook '03_gradient_sync'" in errors
-
-
 @pytest.mark.parametrize("content", ["", '{"cells": 1, "nbformat": 4}', "\udcff"])
 def test_a_file_that_is_not_a_notebook_is_refused(lab, capsys, content):
     folder = lab(good_cells())

@@ -193,10 +193,6 @@ NORMAL = {
         ran('check("pipe.2")', 2),
     ],
     "a check that was run again after a fix": [ran('check("pipe.2")', 9), ran("1", 2)],
-    "a picture without alt text, of which nbconvert warns": [
-        ran('check("pipe.2")', 1, new_output("display_data", data={"image/png": "aGVsbG8="}))
-    ],
-    "a notebook of no task that was run in part": [ran("1", 1), new_code_cell("2")],
 }
 
 

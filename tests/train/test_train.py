@@ -214,23 +214,6 @@ def test_whatever_rank_0_raises_while_it_reads_every_rank_raises(
     assert others in told[1]
 
 
-def test_the_rank_that_failed_to_read_is_the_one_that_is_reported() -> None:
-    def fn() -> None:
-        store = dist.distributed_c10d._get_default_store()
-        try:
-            with mock.patch.object(translation_task, "load", side_effect=KeyError("de")):
-                translate(TranslateConfig())
-        finally:
-            if dist.get_rank() == 0:
-                store.wait(["rank 1 has raised"])
-            else:
-                store.set("rank 1 has raised", "")
-
-    with pytest.raises(RankError, match="KeyError: 'de'") as caught:
-        launch(fn, timeout_s=20)
-    assert (caught.value.rank, caught.value.error_type) == (0, "KeyError")
-
-
 @needs_answers
 def test_a_batch_that_ranks_cannot_share_equally_is_said(capfd: pytest.CaptureFixture[str], ranks: Any) -> None:
     config = TranslateConfig("shipped", "nano", 300, limit=20, limit_eval=4, epochs=1, batch_size=7, bleu=False)
