@@ -280,24 +280,6 @@ def test_no_file_of_the_student_edition_holds_a_piece_of_a_solution(real_edition
     assert leaks(ROOT / "labkit") >= {("dp.py", "dp.4"), ("pipe.py", "pipe.2")}
 
 
-LOOP, IF, SUM = "for p in net.parameters():", "    if p.grad is not None:  # frozen", "        dist.all_reduce(p.grad)"
-CLOCKS = "    yield [(c - s, s) for s in range(num_partitions) if 0 <= c - s < num_batches]"
-PLANTED = {  # what gives a solution away, and of which task
-    "with other names": ("leak.py", [LOOP, IF, SUM], "dp.4"),
-    "with a line left out": ("leak.py", [LOOP, SUM], "dp.4"),
-    "as a diff": ("leak.md", [f"+{line}" for line in (LOOP, IF, SUM)], "dp.4"),
-    "in a notebook": ("leak.ipynb", [notebook({"cell_type": "markdown", "source": [f"{LOOP}\n", SUM]})], "dp.4"),
-    "one line that is nearly all of it": ("leak.toml", ["hint = 'no'", CLOCKS], "pipe.2"),
-}
-
-
-@in_the_marked_source
-@pytest.mark.parametrize(("name", "lines", "task"), PLANTED.values(), ids=PLANTED)
-def test_a_planted_solution_is_found(name, lines, task, tmp_path):
-    (tmp_path / name).write_text("\n".join(lines))
-    assert leaks(tmp_path) == {(name, task)}
-
-
 @in_the_marked_source
 def test_notebooks_come_without_outputs_and_without_guesses(real_edition):
     paths = sorted((real_edition / "notebooks").iterdir())
