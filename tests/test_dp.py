@@ -43,7 +43,7 @@ def printed_lines(output: str) -> list[str]:
 
 @pytest.fixture
 def launch():
-    """labkit.launch.launch, not imported above: the processes of dp.2 import this file and have no
+    """labkit.launch.launch, not imported above: the processes of dp.8 import this file and have no
     use for it."""
     from labkit.launch import launch
 
@@ -103,7 +103,7 @@ def test_bad_input_is_refused_with_what_was_given_and_what_was_expected(call, sa
         call()
 
 
-# --- dp.2: processes ------------------------------------------------------------------------------
+# --- dp.2 and dp.8: processes ---------------------------------------------------------------------
 
 
 def add_up(port: int, folder: str, rank: int, world_size: int, backend: str) -> None:
@@ -113,7 +113,7 @@ def add_up(port: int, folder: str, rank: int, world_size: int, backend: str) -> 
     Path(folder, f"{rank}").write_text(f"{total.item()} {dist.get_rank()} {dist.get_world_size()} {os.getpid()}")
 
 
-@task("dp.2")
+@task("dp.2", "dp.8")
 def test_the_ranks_find_each_other_and_have_ended_when_it_returns(tmp_path):
     dp.run_processes(functools.partial(add_up, free_port(), str(tmp_path)), 2, "gloo")
     reports = [(tmp_path / str(rank)).read_text().split() for rank in range(2)]
@@ -146,7 +146,7 @@ def running(process: psutil.Process) -> bool:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system ends no process with its parent")
-@task("dp.2")
+@task("dp.2", "dp.8")
 def test_ranks_that_wait_for_each_other_end_with_a_parent_that_is_killed(tmp_path):
     program = f"""
 import functools, test_dp

@@ -91,7 +91,7 @@ LIGHT = {
     ],
     "torch": ["draw", "draw.charts", "explore import *"],
     "torch pandas numpy IPython": ["cli import main; main(['check', 'dp.99'])"],
-    "torch pandas matplotlib labkit.launch labkit.dp": ["check", "check.dp_2"],
+    "torch pandas matplotlib labkit.launch labkit.dp": ["check", "check.dp_8"],
     "torch numpy sklearn datasets": ["data"],
     "torch nbconvert bleach": ["course.report"],
 }

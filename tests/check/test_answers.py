@@ -109,7 +109,7 @@ def test_what_an_answer_leaves_is_ended_and_nothing_else_of_the_notebooks_group(
     started = tmp_path / "started"
     answer(LEAVES_A_PROCESS.format(path=str(started)))
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
-        (finding,) = check("dp.2").findings
+        (finding,) = check("dp.8").findings
         assert other.poll() is None
     assert "1 of 1 were still running" in finding
     assert not any(psutil.pid_exists(int(process)) for process in started.read_text().split())
