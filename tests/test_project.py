@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import gzip
+import os
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
+import venv
 from pathlib import Path
 
 import pytest
@@ -144,3 +147,19 @@ def test_a_copied_file_would_be_noticed_packed_too(shared_data, tmp_path):
     plain.write_bytes(text)
     packed.write_bytes(gzip.compress(text))
     assert list(copied(long_lines(source), [plain, packed])) == [str(plain), str(packed)]
+
+
+def test_a_terminal_of_make_lab_finds_the_environments_python_first_whatever_bashrc_puts_there(tmp_path):
+    venv.create(tmp_path / "venv")
+    for name, script in {"jupyter": 'for each; do echo "$each"; done', "labkit": ""}.items():
+        (tmp_path / "venv/bin" / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "venv/bin" / name).chmod(0o755)
+    (tmp_path / "venv/ready").touch()
+    (tmp_path / ".bashrc").write_text(f"PATH={Path(sys.executable).parent}:$PATH\n")
+    env = os.environ | {"HOME": str(tmp_path)}
+    make = ["make", "--silent", "lab", f"VENV={tmp_path / 'venv'}"]
+    jupyter = subprocess.run(make, cwd=PROJECT, env=env, capture_output=True, text=True, check=True).stdout
+    (shell,) = re.findall(r"--ServerApp.terminado_settings=shell_command=(.*)", jupyter)
+    terminal = [*ast.literal_eval(shell), "-i", "-c", "command -v python labkit"]
+    found = subprocess.run(terminal, env=env, capture_output=True, text=True).stdout
+    assert found.split() == [f"{tmp_path}/venv/bin/python", f"{tmp_path}/venv/bin/labkit"]
