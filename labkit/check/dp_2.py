@@ -65,7 +65,7 @@ def ranks_form_a_group(case: Case, seen: Any) -> Finding:
             )
 
 
-@TASK.claim([CASE], after=[ranks_form_a_group])
+@TASK.claim([CASE])
 def ranks_meet_at_the_port(case: Case, seen: Any) -> Finding:
     """The ranks meet at the port that setup is given."""
     return not seen[0]["at_port"] and (

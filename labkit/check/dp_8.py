@@ -134,7 +134,7 @@ def a_process_for_each_rank(case: Case, seen: Any) -> Finding:
     return given != expected and f"fn was called with {given}, expected {expected}: start one process for each rank"
 
 
-@TASK.claim([FAILING], after=[a_process_for_each_rank])
+@TASK.claim([FAILING])
 def a_failure_ends_all(case: Case, seen: Any) -> Finding:
     """A rank that fails ends the others, at once, and makes run_processes raise what it raised."""
     if seen["reports"]:
@@ -146,7 +146,7 @@ def a_failure_ends_all(case: Case, seen: Any) -> Finding:
     return FAILURE not in seen["error"] and "what it raised does not say why: let the error of context.join() through"
 
 
-@TASK.claim([WORKING, FAILING, INTERRUPTED], after=[a_process_for_each_rank])
+@TASK.claim([WORKING, FAILING, INTERRUPTED])
 def no_process_is_left(case: Case, seen: Any) -> Finding:
     """However run_processes comes to its end, none of its processes is left."""
     return seen["left"] and (
