@@ -232,7 +232,7 @@ def _open_store(address: str, port: int, listener: int | None, timeout_s: float)
 
 @contextlib.contextmanager
 def _without_stderr() -> Iterator[None]:
-    """Inside, leave out what this process prints on stderr: torch's C++ stacks, a screen of them."""
+    """Inside, leave out what this process prints on stderr: torch prints a screen of C++ stacks."""
     stderr = os.dup(2)
     try:
         with open(os.devnull, "w") as nowhere:
