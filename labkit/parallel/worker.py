@@ -169,7 +169,7 @@ class Worker(threading.Thread):
         with self._lock:
             if self._ending or not self.is_alive():
                 raise RuntimeError(
-                    f"the worker thread {self.name!r} has ended: it was closed, or it stayed behind in the process that "
+                    f"the worker thread {self.name!r} has ended: it was closed, or it belongs to the process that "
                     "this one was forked from. Make new workers here"
                 )
             task.begin_waiting("queued")

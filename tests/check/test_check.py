@@ -236,7 +236,7 @@ def test_an_answer_without_end_has_its_line_named_and_the_beginning_of_what_it_p
     printed = capsys.readouterr().out
     assert "it did not end in time. It was at labkit/dp.py, line " in finding
     assert "[rank 0] going round\n" in printed
-    assert printed.endswith("[rank 0] labkit: what is printed beyond this is left out\n")
+    assert printed.endswith("[rank 0] labkit: further output is left out\n")
     assert len(printed) < 2 * observer.MAX_PRINTED
 
 

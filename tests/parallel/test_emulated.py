@@ -13,33 +13,13 @@ from labkit.pipe import ScheduledPipeline
 from labkit.schedule import gpipe, zero_bubble_h1
 from labkit.simulate import simulate
 from labkit.simulate.measures import makespan
-from labkit.trace import record, span
+from labkit.trace import span
 
 SAID = emulated.NOTE
 mse = torch.nn.functional.mse_loss
 
 
 # --- what it computes -----------------------------------------------------------------------------
-
-
-def test_output_and_gradients_are_those_of_a_multiplication():
-    stage, x = EmulatedStage(0, 0, 0), torch.randn(3, 5, requires_grad=True)
-    with torch.no_grad():
-        stage.weight.fill_(2.5)
-    weight, plain = stage.weight.detach().clone().requires_grad_(), x.detach().clone().requires_grad_()
-    y, expected = stage(x), plain * weight
-    torch.testing.assert_close(y, expected)
-    y.square().mean().backward()
-    expected.square().mean().backward()
-    torch.testing.assert_close([x.grad, stage.weight.grad], [plain.grad, weight.grad])
-
-
-@pytest.mark.parametrize("name", ["forward_s", "input_grad_s", "weight_grad_s"])
-@pytest.mark.parametrize(("value", "error"), [(-0.1, ValueError), (float("inf"), ValueError), ("1", TypeError)])
-def test_a_time_that_is_no_number_of_seconds_is_refused_by_name(name, value, error):
-    times = {"forward_s": 0.0, "input_grad_s": 0.0, "weight_grad_s": 0.0} | {name: value}
-    with pytest.raises(error, match=f"{name} is {value!r}, expected a finite number of seconds"):
-        EmulatedStage(**times)
 
 
 # --- how long it takes ----------------------------------------------------------------------------
@@ -128,11 +108,3 @@ def test_emulated_ranks_are_told_once_beside_an_emulated_link_and_not_in_the_nex
     for said in (f"emulated link: {link}", SAID):
         assert run.header.count(said) == run.timings.attrs["emulated"].count(said) == 1
     assert SAID not in after.header and after.timings.attrs["emulated"] == f"emulated link: {link}"
-
-
-def test_what_is_recorded_in_the_notebook_says_so_too():
-    with record() as recording, span("forward"):
-        EmulatedStage(0, 0, 0)(torch.ones(1))
-    with record() as later, span("forward"):
-        torch.ones(1)
-    assert recording.events.attrs == recording.timings.attrs == {"emulated": SAID} and later.events.attrs == {}

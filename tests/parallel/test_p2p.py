@@ -181,26 +181,13 @@ LANES = {"a lane for each pair of ranks": lambda rank, peer: (rank, peer), "one 
 @pytest.mark.parametrize("patient", [False, True], ids=["queued", "handshake"])
 @pytest.mark.parametrize("lane", LANES.values(), ids=LANES)
 def test_everything_arrives_and_nobody_waits_for_ever_on_lanes_that_keep_their_order(lane, patient):
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=30, deadline=None)
     @given(any_schedule, st.frozensets(st.integers(0, 5)))
     def holds(schedule, frozen):
         network = Network(schedule.n_ranks, lane, patient)
         run(network, schedule.n_ranks, steps_of(schedule, 2, frozen))
 
     holds()
-
-
-def test_on_such_a_network_ranks_that_send_and_receive_as_it_comes_do_wait_for_ever():
-    def as_it_comes(rank):  # 1F1B of two stages and two micro-batches
-        wires, there = p2p.dist, 1 - rank
-        sends = [wires.isend(torch.ones(1), group_dst=there)] if rank == 0 else []
-        if rank == 1:
-            wires.irecv(torch.ones(1), group_src=there).wait()
-        sends.append(wires.isend(torch.ones(1), group_dst=there))  # 0F1 there, 1B0 here
-        wires.irecv(torch.ones(1), group_src=there).wait()  # which 1B0 there, 0F1 here
-
-    with pytest.raises(WaitsForEver):
-        run(Network(2, LANES["a lane for each pair of ranks"], patient=False), 2, as_it_comes)
 
 
 # --- memory ---------------------------------------------------------------------------------------
@@ -281,22 +268,6 @@ def test_an_op_out_of_its_turn_or_place_is_said_by_name(calls, error, message):
     channel = alone()
     with pytest.raises(error, match=message):
         for call in calls.split(", "):
-            make(channel, call)
-
-
-@pytest.mark.parametrize(
-    "calls, message",
-    [
-        (["send 0F0", "receive 0B1"], "cannot be sent or received before the activation for stage 1, micro-batch 1"),
-        (["finish"], "the step is over, and what 0F0 gives was not sent"),
-    ],
-)
-def test_what_was_not_sent_is_said_before_anybody_is_waited_for(monkeypatch, calls, message):
-    monkeypatch.setattr(p2p, "dist", Network(2, LANES["one lane a rank"], patient=False))
-    p2p.dist._here.rank = 0
-    channel = P2P(gpipe(2, 2), 0, None, {0: CPU})
-    with pytest.raises(RuntimeError, match=message):
-        for call in calls:
             make(channel, call)
 
 

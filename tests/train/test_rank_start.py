@@ -343,6 +343,20 @@ def test_a_rank_that_waits_for_nobody_ends_too_once_rank_0_is_killed(two_process
     assert printed.splitlines()[-1].startswith("rank 1 was ended, as rank 0 is gone.")
 
 
+def reduce_until_one_is_killed(rank, port):
+    with joined(ByHand(rank, 2, port=port), "gloo"):
+        dist.barrier()
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        dist.barrier()
+
+
+def test_a_rank_whose_partner_is_killed_says_so_and_ends(two_processes):
+    (status, printed), (killed, _) = two_processes(reduce_until_one_is_killed)
+    assert (status, killed) == (1, -signal.SIGKILL)
+    assert "rank 1 ended, while this one waited for it" in printed
+
+
 def end_one_after_the_other(rank, port):
     with joined(ByHand(rank, 2, port=port), "gloo"):
         time.sleep(rank / 2)
