@@ -6,6 +6,7 @@ import os
 import socket
 from typing import Any, NamedTuple
 
+from labkit.base.rendezvous import free_port
 from labkit.check.harness import Finding, TaskClaims
 
 ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE")
@@ -24,10 +25,7 @@ class Case(NamedTuple):
 
         from labkit import dp
 
-        rank, port = dist.get_rank(), [0]
-        if rank == 0:
-            with socket.create_server(("", 0)) as server:  # free on all interfaces, as torch's store wants it
-                port = [server.getsockname()[1]]
+        rank, port = dist.get_rank(), [free_port()]
         dist.broadcast_object_list(port)
         dist.destroy_process_group()
         for name in ENVIRONMENT:

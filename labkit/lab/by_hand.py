@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from labkit import dp
+from labkit.base.rendezvous import free_port
 from labkit.train import TranslateConfig, translate
 from labkit.train.translation import Corpus
 
@@ -19,10 +19,8 @@ def train(config: TranslateConfig, corpus: Corpus, world_size: int = 2) -> pd.Da
 
     Its columns are those of :class:`labkit.train.metrics.TrainingResult`'s ``steps``.
     """
-    with socket.create_server(("", 0)) as server:
-        port = server.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
-        dp.run_processes(partial(train_as_rank, config, corpus, port, folder), world_size, "gloo")
+        dp.run_processes(partial(train_as_rank, config, corpus, free_port(), folder), world_size, "gloo")
         return pd.concat([pd.read_pickle(_record(folder, rank)) for rank in range(world_size)], ignore_index=True)
 
 
