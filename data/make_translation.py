@@ -327,7 +327,9 @@ def make(sizes: dict[str, int] | None = None, seed: int = SEED) -> dict[str, lis
     seen: set[str] = set()
     splits: dict[str, list[Pair]] = {}
     for split, size in (sizes or SIZES).items():
-        stream = "test_2016_flickr" if split == "test" else split  # its old name: recorded scores are of these sentences
+        stream = (
+            "test_2016_flickr" if split == "test" else split
+        )  # its old name: recorded scores are of these sentences
         writer = Writer(random.Random(f"{seed} {stream}"), novel_share=0.0 if split == "train" else NOVEL_SHARE)
         pairs = splits[split] = []
         while len(pairs) < size:

@@ -43,7 +43,7 @@ def no_rank_starts(monkeypatch):
 
 def test_more_ranks_than_there_is_free_memory_for_are_refused_with_how_many_fit(no_rank_starts, monkeypatch):
     monkeypatch.setattr(machine, "free_memory", lambda: 1 << 30)
-    reason = r"at least 12 MiB: of the 1\.0 GiB that are free here, 85 ranks can have theirs"
+    reason = r"at least 12 MiB: the 1\.0 GiB that are free here are enough for 85 ranks"
     with pytest.raises(ValueError, match=f"world_size is 86, and a rank takes {reason}"):
         launch(rank_and_sum, world_size=86)
 
@@ -550,7 +550,7 @@ def test_pickled_bytes_hold_no_export_of_a_buffer():
 def test_warm_ranks_end_with_their_with_block_or_when_nobody_holds_them_any_more():
     with workers(world_size=1) as ranks:
         pids = ranks.run(os.getpid).values
-    with pytest.raises(RuntimeError, match="ended with their with block"):
+    with pytest.raises(RuntimeError, match="these ranks ended with their with block"):
         ranks.run(os.getpid)
     held = workers(world_size=1)
     pids += held.run(os.getpid).values

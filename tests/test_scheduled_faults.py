@@ -94,7 +94,7 @@ def test_fewer_rows_than_in_the_first_step_are_refused_on_both_ends_before_anyth
 
 STAGE = [nn.ReLU()]
 CIRCLE = Schedule([list(map(Op.parse, ops.split())) for ops in ("0F0 0B0 0F1 0B1", "1F1 1B1 1F0 1B0")])
-HINT = "rank 1 cannot take part in the pipeline, so nobody can. What it was given raised "
+HINT = "rank 1 cannot take part in the pipeline, so no rank can. Checking its arguments raised "
 
 
 @pytest.fixture

@@ -284,5 +284,5 @@ def test_a_step_after_one_that_failed_is_refused_and_what_loss_fn_was_given_is_s
     with pytest.raises(ZeroDivisionError) as caught:
         pipe.step(*batch())
     assert caught.value.__notes__[0] == "loss_fn was given an output of shape (3, 6) and a target of (3, 6)"
-    with pytest.raises(RuntimeError, match=r"an earlier step of this ScheduledPipeline has failed.* launch anew"):
+    with pytest.raises(RuntimeError, match=r"an earlier step of this ScheduledPipeline has failed.* launch again"):
         pipe.step(*batch())
