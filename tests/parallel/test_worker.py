@@ -87,7 +87,6 @@ MODES: dict[str, Callable[[], Any]] = {
     "no_grad": torch.no_grad,
     "inference_mode": torch.inference_mode,
     "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
-    "autocast, no cache": lambda: torch.autocast("cpu", torch.float16, cache_enabled=False),
 }
 
 
