@@ -136,7 +136,7 @@ class WarmRanks:
         """
         __tracebackhide__ = True  # IPython shows the reader's frames, not this one
         if not self._open:
-            raise RuntimeError("workers: these ranks were ended with their with block; start new ones")
+            raise RuntimeError("workers: these ranks ended with their with block; start new ones")
         _check_call(fn, args, kwargs)
         return self._run(fn, args, kwargs)
 
@@ -229,7 +229,7 @@ def launch(
     ``compared_with``: the world size of another launch that this one is compared with; ``"auto"``
     then takes a backend that both can have. On a machine with one GPU, ``world_size=1,
     compared_with=2`` runs on the CPU, because two ranks would.
-    ``threads``: CPU threads a rank, by default the cores shared out.
+    ``threads``: CPU threads per rank; by default the ranks share the cores.
     ``link``: a :class:`labkit.cost.Link`, such as ``ETHERNET_1G``. All communication takes at least
     as long as it would there, over gloo (see :mod:`labkit.link`). It must have less bandwidth than
     gloo, which is measured once per world size.

@@ -125,7 +125,7 @@ def _gpus() -> Fact:
     if not count and not machine.has_gpu_driver():
         return Fact("GPUs", "none: everything runs on the CPU, with gloo")
     if not count:
-        found = f"there is a driver, but torch can use no GPU: {'; '.join(gpus) or 'nvidia-smi shows none'}"
+        found = f"there is a driver, but torch cannot use any GPU: {'; '.join(gpus) or 'nvidia-smi shows none'}"
         advice = "compare nvidia-smi with the CUDA version of torch above, and look at CUDA_VISIBLE_DEVICES"
         return Fact("GPUs", found, advice)
     mode = "each takes one process or none, so no share_gpu=True: ask for compute mode Default (nvidia-smi -c 0)"

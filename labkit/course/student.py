@@ -132,7 +132,7 @@ def _check_target(target: Path, repository: Path) -> None:
     if target.resolve().is_relative_to(repository.resolve()):
         raise ValueError(f"{target} is inside the repository {repository}: give a directory outside of it")
     if target.is_dir() and any(target.iterdir()):
-        raise FileExistsError(f"{target} has something in it already: give a new directory, or empty this one first")
+        raise FileExistsError(f"{target} is not empty: give a new directory, or empty this one first")
     if target.exists() and not target.is_dir():
         raise FileExistsError(f"{target} is a file: give a new directory")
 

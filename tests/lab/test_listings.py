@@ -75,12 +75,6 @@ def test_code_is_shown_with_its_signature_and_without_docstring_markers_and_what
     ]
 
 
-def test_a_method_begins_at_the_margin_with_its_decorator(module):
-    shown = "@functools.cache\ndef forward(self):\n    return 1"
-    assert repr(listing(module.Pipe.forward)) == shown
-    assert repr(listing(module.Pipe.forward, module.given)) == f'{shown}\n\ndef given():\n    return "given"'
-
-
 def test_code_is_shown_as_it_is_in_the_file_now_wherever_it_has_moved(module, tmp_path):
     (tmp_path / "student_file_to_list.py").write_text('"""A file."""\n' * 7 + SOURCE.replace("return 1", "return 2"))
     assert repr(listing(module.Pipe.forward)) == "@functools.cache\ndef forward(self):\n    return 2"

@@ -91,31 +91,10 @@ def test_second_derivatives_are_refused_by_name():
         torch.autograd.grad(Staged(nn.Tanh())(x).sum(), x, create_graph=True)
 
 
-def test_a_second_backward_pass_needs_retain_graph_as_ever():
-    plain, staged = nn.Sequential(*layers()), Staged(*layers())
-    for model in (plain, staged):
-        output = model(rows()).square().sum()
-        output.backward(retain_graph=True)
-        output.backward()
-        with pytest.raises(RuntimeError, match="backward through the graph a second time"):
-            output.backward()
-    for twice, expected in zip(staged.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(twice.grad, expected.grad)
-
-
 def test_the_old_kind_of_checkpoint_refuses():
     output = Staged(linear(), Do(lambda x: checkpoint(torch.tanh, x, use_reentrant=True)))(rows())
     with pytest.raises(RuntimeError, match="checkpoint"):
         output.sum().backward()
-
-
-def test_hooks_on_a_parameter_are_there_again_when_backward_has_failed():
-    layer, seen = linear(), []
-    layer.weight.register_hook(seen.append)
-    with pytest.raises(ArithmeticError):
-        Staged(nn.Sequential(layer, Do(Fail.apply)))(rows()).sum().backward()
-    Staged(layer)(rows()).sum().backward()
-    assert len(seen) == 1
 
 
 # --- from one stage to the next -------------------------------------------------------------------

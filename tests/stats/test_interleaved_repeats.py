@@ -1,7 +1,5 @@
 """labkit.stats: of ways that take turns, each repeat and each step counts for its own way."""
 
-import pytest
-
 from labkit.stats import one_step, repeats, turns
 from labkit.trace import event_table
 
@@ -73,22 +71,3 @@ def test_one_step_is_a_rank_s_own_and_a_bucket_waits_for_the_link():
         [0, "all_reduce", 4.0, 6.0],
         [0, "wait", 5.0, 7.0],
     ]
-
-
-UNEVEN = in_a_row((0, "ring", 1, 2.0), (0, "server", 1, 3.0), (0, "ring", 1, 2.0))
-
-
-@pytest.mark.parametrize(
-    ("call", "said"),
-    [
-        (lambda: repeats(UNEVEN), r"not as many repeats of each name \(ring: 2, server: 1\)"),
-        (lambda: repeats(UNEVEN, by="step", name="gather"), "no spans named gather with a step"),
-        (lambda: turns(steps_of(1, 1, 1), "ab", warm_up=0), "3 steps up to number 2, expected whole rounds of 2"),
-        (lambda: turns(steps_of(1, 1), "ab"), "1 rounds, of which 1 are to warm up"),
-        (lambda: turns(steps_of(1, 1), "ab", "wait"), "no spans named wait with a step"),
-        (lambda: one_step(steps_of(1), 4), "rank 0 has no such spans in step 4"),
-    ],
-)
-def test_what_is_not_there_or_makes_no_whole_rounds_is_refused(call, said):
-    with pytest.raises(ValueError, match=said):
-        call()
