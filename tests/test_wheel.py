@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import environments
@@ -72,11 +73,13 @@ def skip_offline(function, *arguments):
 
 
 @pytest.fixture(scope="module")
-def core(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+def core(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
     """With the packages that labkit itself depends on, and no other."""
-    environment = Environment(tmp_path_factory.mktemp("core"))
+    root = tmp_path_factory.mktemp("core")
+    environment = Environment(root)
     environment.install(str(wheel))
-    return environment
+    yield environment
+    shutil.rmtree(root)  # two gigabytes, which pytest would keep
 
 
 @pytest.fixture(scope="module")
