@@ -782,7 +782,7 @@ def test_an_interrupt_ends_the_ranks_and_the_kernel_lives(kernel):
 def test_an_interrupt_while_torch_is_still_being_imported_harms_nobody():
     kernel = Kernel()
     try:
-        kernel.run("from labkit.launch import launch")
+        kernel.run("from labkit.launch import launch; import torch")  # here: it is the server that imports it now
         kernel.start("launch(print, 'too early', world_size=2)")
         time.sleep(0.1)
         os.killpg(kernel.manager.provisioner.pgid, signal.SIGINT)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import gzip
+import os
 import re
 import subprocess
 import sys
 import tomllib
+import venv
 from itertools import chain
 from pathlib import Path
 
@@ -76,7 +79,7 @@ LIGHT = {
     ],
     "torch": ["draw", "draw.charts", "explore import *"],
     "torch pandas numpy IPython": ["cli import main; main(['check', 'dp.99'])"],
-    "torch pandas matplotlib labkit.launch labkit.dp": ["check", "check.dp_2"],
+    "torch pandas matplotlib labkit.launch labkit.dp": ["check", "check.dp_8"],
     "torch numpy sklearn datasets": ["data"],
     "torch nbconvert bleach": ["course.report"],
 }
@@ -111,3 +114,19 @@ def test_none_of_the_real_data_was_copied_into_the_project(real_data):
     folders = ("labkit", "tests", "notebooks", "data", "benchmarks", "figures")
     own = [path for folder in folders for path in (PROJECT / folder).rglob("*") if path.is_file()]
     assert [path for path in own if len(long_lines(path) & borrowed) > 10] == []  # fewer are a quotation
+
+
+def test_a_terminal_of_make_lab_finds_the_environments_python_first_whatever_bashrc_puts_there(tmp_path):
+    venv.create(tmp_path / "venv")
+    for name, script in {"jupyter": 'for each; do echo "$each"; done', "labkit": ""}.items():
+        (tmp_path / "venv/bin" / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "venv/bin" / name).chmod(0o755)
+    (tmp_path / "venv/ready").touch()
+    (tmp_path / ".bashrc").write_text(f"PATH={Path(sys.executable).parent}:$PATH\n")
+    env = os.environ | {"HOME": str(tmp_path)}
+    make = ["make", "--silent", "lab", f"VENV={tmp_path / 'venv'}"]
+    jupyter = subprocess.run(make, cwd=PROJECT, env=env, capture_output=True, text=True, check=True).stdout
+    (shell,) = re.findall(r"--ServerApp.terminado_settings=shell_command=(.*)", jupyter)
+    terminal = [*ast.literal_eval(shell), "-i", "-c", "command -v python labkit"]
+    found = subprocess.run(terminal, env=env, capture_output=True, text=True).stdout
+    assert found.split() == [f"{tmp_path}/venv/bin/python", f"{tmp_path}/venv/bin/labkit"]

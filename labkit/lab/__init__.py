@@ -9,5 +9,6 @@ published_results   what others measured, beside the reader's own
 host_cost           what a call of a collective costs its rank
 overlap             a small GPT-2 trained with several ways to agree on gradients, in turns
 learning            the translation task with several seeds at once
+by_hand             the translation task in processes of the reader's run_processes
 all_reduces         sums over all ranks with send and receive
 """

@@ -135,6 +135,13 @@ def test_a_target_that_holds_something_is_refused_and_left_alone(repository, dir
     assert files(repository.parent) == before
 
 
+def test_where_labkit_is_installed_without_its_repository_no_edition_is_made(tmp_path):
+    (tmp_path / "site-packages/labkit").mkdir(parents=True)
+    with pytest.raises(ValueError, match="site-packages, which is not its repository"):
+        write_student_edition(tmp_path / "edition", tmp_path / "site-packages")
+    assert not (tmp_path / "edition").exists()
+
+
 TODO = "    ### TODO dp.1 (2 minutes): Give twice x.\n    ### Any way will do.\n"
 BEGIN, END = "### BEGIN SOLUTION dp.1", "### END SOLUTION"
 BAD = {  # a change to SOURCE, and what is said of it
