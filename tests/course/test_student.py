@@ -118,7 +118,7 @@ def test_a_solution_becomes_a_todo_error_what_is_for_instructors_stays_and_all_e
 
 
 REFUSED = {  # where to write, what is there before, and why it is refused
-    "a directory with something in it": ("edition", "edition/homework.txt", FileExistsError, "something in it already"),
+    "a directory with something in it": ("edition", "edition/homework.txt", FileExistsError, "is not empty"),
     "a file": ("edition", "edition", FileExistsError, "is a file"),
     "one by a roundabout way": ("repository/../repository/new", None, ValueError, "inside the repository"),
 }
