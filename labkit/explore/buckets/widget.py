@@ -17,7 +17,7 @@ from labkit.draw.panel import Panel, TimeAxis
 from labkit.explore.buckets.bucket_plan import ASSIGN, RULES, make_buckets
 from labkit.explore.buckets.gradients import MIB, MODELS, Gradients, check_model, predicted_gradients
 from labkit.explore.buckets.overlap_run import OverlapRun, run_overlap
-from labkit.explore.buckets.panels import blocks_panel, bucket_table, pass_panel, summary
+from labkit.explore.buckets.panels import blocks_panel, pass_panel, summary
 from labkit.explore.buckets.reducer import Reduction, best_cap, predict
 from labkit.explore.explorer import Explorer, RunButtons, table_html
 from labkit.explore.standalone_html import Slider
@@ -208,9 +208,8 @@ def _panels(passes: dict[str, Reduction]) -> tuple[list[Panel], TimeAxis]:
 def _show_passes(timeline: Timeline, passes: dict[str, Reduction], note: str) -> TimeAxis:
     """Show blocks and passes in a Timeline; return the axis of the passes."""
     panels, axis = _panels(passes)
-    table = pd.concat([bucket_table(one, axis, name) for name, one in passes.items()])
     alt = " ".join(f"Gradients and all_reduces, {name}: {summary(one, axis)}." for name, one in passes.items())
-    timeline.show(panels, time=axis, alt=alt, note=note, table=table)
+    timeline.show(panels, time=axis, alt=alt, note=note)
     return axis
 
 

@@ -12,7 +12,7 @@ import ipywidgets
 from labkit.base.formats import emulated
 from labkit.draw import overlay
 from labkit.draw.layout import time_axis
-from labkit.explore.events_panel import events_panel
+from labkit.explore.events_message import EventTables
 from labkit.explore.explorer import Explorer, RunButtons, table_html
 from labkit.explore.puzzle.board import Board
 from labkit.explore.puzzle.game import Game
@@ -199,7 +199,7 @@ class SchedulePuzzle(Explorer):
             return "The board has changed while it ran, so the run is not shown: run again."
         self.run, title = run, f"Level {self.game.number}, on real ranks"
         axis = time_axis(float(max(run.ideal["end_s"].max(), run.measured["end_s"].max())))
-        panel = events_panel(run.measured, run.schedule, run.ideal, time=axis, title=title)
+        panel = EventTables.of(run.measured, run.schedule, run.ideal, title)
         alt = f"{alt_text(self.game)} A run on real ranks lies under it."
         said = f"{run.note} The run lies under what was predicted; the next move goes back to the board."
         self.timeline.show([panel], time=axis, alt=alt, note=emulated(run.measured), said=said)
