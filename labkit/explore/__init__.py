@@ -5,8 +5,8 @@
 schedules      schedule_explorer: change schedules, compare two, run them
 puzzle         schedule_puzzle: build one by hand
 buckets        bucket_explorer: a model's gradients in buckets, and when they are sent
-grids          ring_explorer, fill_ring, and other grids: collectives, places of a model's parts
-worker_queue   a worker thread's queue, from a recorded Pipe
+grids          ring_explorer, fill_ring, collectives_explorer
+worker_queue   record_queue: a Pipe's tasks while they wait
 
 timeline             the one widget that shows every picture, a labkit.draw.panel or several
 events_panel         event tables as a panel; event_explanations: what its bars say of themselves
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from labkit.explore.buckets.gradients import Gradients
     from labkit.explore.buckets.widget import bucket_explorer
     from labkit.explore.grids.ring_answer import fill_ring
-    from labkit.explore.grids.widget import collectives_explorer, placement_explorer, ring_explorer
+    from labkit.explore.grids.widget import collectives_explorer, ring_explorer
     from labkit.explore.puzzle.widget import schedule_puzzle
     from labkit.explore.schedules.widget import schedule_explorer
     from labkit.explore.timeline import Timeline
-    from labkit.explore.worker_queue import queue_table, queue_timeline, record_queue
+    from labkit.explore.worker_queue import record_queue
 
 _HOMES = {
     "Gradients": "buckets.gradients",
@@ -41,9 +41,6 @@ _HOMES = {
     "bucket_explorer": "buckets.widget",
     "collectives_explorer": "grids.widget",
     "fill_ring": "grids.ring_answer",
-    "placement_explorer": "grids.widget",
-    "queue_table": "worker_queue",
-    "queue_timeline": "worker_queue",
     "record_queue": "worker_queue",
     "ring_explorer": "grids.widget",
     "schedule_explorer": "schedules.widget",

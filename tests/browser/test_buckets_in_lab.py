@@ -1,4 +1,4 @@
-"""The bucket explorer in a browser: a slider by key changes the picture; a run lies under it."""
+"""The bucket explorer in a browser: a slider by key changes the numbers."""
 
 from __future__ import annotations
 
@@ -11,16 +11,13 @@ CELLS = ["from labkit.explore import bucket_explorer\nbucket_explorer('mlp', wor
 PATIENCE_MS = 60_000  # more than anything here takes
 
 
-@task("dp.6", "dp.7")
+@task("dp.6")
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_a_slider_moved_by_key_changes_the_numbers_and_a_run_is_laid_under_the_prediction(lab, theme):
+def test_a_slider_moved_by_key_changes_the_numbers(lab, theme):
     with lab.notebook(CELLS, theme=theme) as page:
         numbers = page.locator("table.labkit-metrics").filter(has_text="exposed communication")
         expect(numbers).to_contain_text("hidden", timeout=PATIENCE_MS)
         before = numbers.inner_text()
         page.get_by_role("slider", name="bucket size").press("ArrowRight")
         expect(numbers).not_to_have_text(before, timeout=PATIENCE_MS, use_inner_text=True)
-        page.get_by_role("button", name="Run it").click()
-        expect(page.get_by_text("Measured on 2 ranks").first).to_be_visible(timeout=PATIENCE_MS)
-        expect(numbers).to_contain_text("measured", timeout=PATIENCE_MS)
         axe.check(page, ".jp-OutputArea-output")

@@ -17,7 +17,6 @@ EXPLORERS = {
     "bucket": "bucket_explorer('mlp')",
     "ring": "ring_explorer(3)",
     "collectives": "collectives_explorer(2)",
-    "placement": "placement_explorer()",
 }
 
 
@@ -144,9 +143,8 @@ def test_a_two_by_two_puzzle_is_built_by_keyboard_to_par(explore):
     for key in "ff1fbfb0bb":
         page.keyboard.press(key)  # as a hand does: in no time at all they may arrive in another order
     expect(narration(page)).to_contain_text("Finished in 9: that is par")
-    expect(page.get_by_role("button", name="Run it")).to_be_enabled()
     page.keyboard.press("u")
-    expect(page.get_by_role("button", name="Run it")).to_be_hidden()
+    expect(narration(page)).to_contain_text("Undone: 0B1 is off the board")
 
 
 def test_a_bar_of_the_puzzle_is_dragged_to_its_place_and_one_that_cannot_go_there_says_why(explore):
@@ -161,7 +159,7 @@ def test_a_bar_of_the_puzzle_is_dragged_to_its_place_and_one_that_cannot_go_ther
     drag_bar(page, "0B0", to=0.1)
     expect(narration(page)).to_contain_text("No: 0B0 cannot go before 0F0")
     drag_bar(page, "0F1", to=1.5)
-    expect(narration(page)).to_contain_text("Finished in 9: that is par, 1 hint.")
+    expect(narration(page)).to_contain_text("Finished in 9: that is par.")
 
 
 def drag_bar(page: Page, label: str, to: float) -> None:

@@ -10,7 +10,6 @@ export const KEYS = [
   ["0", "see all", "zooming"],
   ["Shift ← →", "move along the axis; also drag the picture", "zooming"],
   ["drag the axis", "go to that time", "stepping"],
-  ["Shift + drag", "measure a time", "zooming"],
   ["Home End", "the first bar, the last bar"],
 ];
 

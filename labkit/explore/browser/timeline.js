@@ -87,8 +87,8 @@ export class TimelineView {
       const focus = document.activeElement === this.stage ? this.focus : null;
       const place = STILL.matches ? playback.position : playback.placeAt(now);
       const [playhead, step] = scene.axis ? [place, this.step] : [null, place ?? this.step];
-      const { layout, theme, litStyles, ruler, dragged } = this;
-      const looks = { hovered, pinned, focus, showCritical, litStyles, ruler, dragged };
+      const { layout, theme, litStyles, dragged } = this;
+      const looks = { hovered, pinned, focus, showCritical, litStyles, dragged };
       this.painter.paint({ scene, layout, viewport, theme, playhead, step, ...looks });
       Object.assign(this.root.dataset, { drawn: ++this.drawn, version: scene.version, step: playback.step });
       if (place !== playback.position) this.draw();
@@ -204,7 +204,6 @@ export class TimelineView {
     const drags = {
       pan: (event) => this.viewport.pan((grip.x - event.clientX) / this.layout.plot),
       scrub: (event) => this.goTo(timeAt(event)),
-      measure: (event) => this.measure(grip.from, timeAt(event)),
       bar: (event) => {
         const isThere = grip.version === this.scene.version;
         if (isThere) this.dragged = { ...grip.mark, by: timeAt(event) - grip.from };
@@ -213,11 +212,12 @@ export class TimelineView {
     const take = (event) => {
       const isOnAxis = this.scene.axis && event.offsetY > this.layout.axisTop && this.playback.positions.length > 0;
       const mark = this.host.get("draggable") && this.isBar(at(event)) ? at(event) : null;
-      const drag = event.shiftKey ? "measure" : isOnAxis ? "scrub" : mark ? "bar" : "pan";
+      const drag = isOnAxis ? "scrub" : mark ? "bar" : "pan";
       grip = { x: event.clientX, moved: false, from: timeAt(event), drag, mark, version: this.scene.version };
-      this.ruler = null;
-      if (drag === "measure" || drag === "scrub") this.hover(null);
-      if (drag === "scrub") this.goTo(grip.from);
+      if (drag === "scrub") {
+        this.hover(null);
+        this.goTo(grip.from);
+      }
       this.draw();
     };
     const move = (event) => {
@@ -230,7 +230,6 @@ export class TimelineView {
     };
     const release = (event) => {
       if (grip && !grip.moved && grip.drag !== "scrub") this.choose(at(event));
-      if (grip?.moved && this.ruler) this.say(this.ruler.text);
       if (this.dragged) this.drop(this.dragged);
       grip = null;
     };
@@ -369,7 +368,7 @@ export class TimelineView {
       Home: () => this.go("first"),
       End: () => this.go("last"),
       Enter: () => this.focus && this.choose(this.focus),
-      Escape: () => { this.ruler = null; this.pin(null); this.stop(); },
+      Escape: () => { this.pin(null); this.stop(); },
       " ": () => this.playOrPause(),
       ".": () => this.moveStep(1),
       ",": () => this.moveStep(-1),
@@ -423,17 +422,6 @@ export class TimelineView {
     const { left, right } = mark ? this.spots(mark.panel) : {};
     const viewport = this.viewportOf(mark?.panel);
     viewport.zoom(factor, mark ? (left[mark.bar] + right[mark.bar]) / 2 : viewport.middle);
-  }
-
-  // Measure from one place on the axis to another; where a bar begins or ends nearby, from or to there.
-  measure(...range) {
-    const { axis: { unit, per_second: perSecond }, stops } = this.scene;
-    const [from, until] = range.sort((a, b) => a - b).map((x) => {
-      const near = stops.moment.reduce((a, b) => (Math.abs(b - x) < Math.abs(a - x) ? b : a), Infinity);
-      return Math.abs(near - x) <= this.axisLength(2 * SLACK) ? near : x;
-    });
-    const [first, last, length] = [from, until, until - from].map((x) => Number((x * perSecond).toPrecision(4)));
-    this.ruler = { from, until, text: `from ${first} to ${last}: ${length} ${unit}`.trim() };
   }
 
   // --- playing ----------------------------------------------------------------------------------

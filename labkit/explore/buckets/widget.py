@@ -1,4 +1,4 @@
-"""Let a reader try buckets: parameters as blocks, the Reducer over time, and a run beside it."""
+"""Let a reader try buckets: parameters as blocks, and the Reducer over time."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from labkit.draw.painter import panel_figure
 from labkit.draw.panel import Panel, TimeAxis
 from labkit.explore.buckets.bucket_plan import ASSIGN, RULES, make_buckets
 from labkit.explore.buckets.gradients import MIB, MODELS, Gradients, check_model, predicted_gradients
-from labkit.explore.buckets.overlap_run import OverlapRun, run_overlap
 from labkit.explore.buckets.panels import blocks_panel, pass_panel, summary
 from labkit.explore.buckets.reducer import Reduction, best_cap, predict
-from labkit.explore.explorer import Explorer, RunButtons, table_html
+from labkit.explore.explorer import Explorer, table_html
 from labkit.explore.standalone_html import Slider
 from labkit.explore.static_fallback import StaticForm
 from labkit.explore.timeline import Timeline
@@ -45,16 +44,14 @@ def bucket_explorer(
     :class:`~labkit.explore.buckets.gradients.Gradients` of a model of the reader's own, with the
     times that were measured. Buckets are those of the reader's own ``assign_buckets``, with
     capacities in MiB; ``first_cap_mb=None`` is the same for all. ``backward_s`` is by default what
-    the model's FLOPs take on an assumed GPU. "Run it" trains the model, an eighth as wide, on real
-    ranks, with the reader's own BucketedDataParallel and an emulated link in proportion, and lays
-    what was measured under what was predicted.
+    the model's FLOPs take on an assumed GPU.
 
     Controls can be set from Python too, to what their sliders offer: ``explorer.cap_mb.value = 5``;
-    for the first bucket, 0 is as the others. ``explorer.reduction`` is the pass that is shown,
-    ``explorer.measured`` the last run.
+    for the first bucket, 0 is the same as the others. ``explorer.reduction`` is the pass that is
+    shown.
 
-    Raises ValueError for an unknown model and for what is not more than 0, TypeError for a link
-    that is none.
+    Raises ValueError for an unknown model and for a number that is not more than 0, TypeError for
+    anything but a Link.
     """
     if not isinstance(model, Gradients):
         check_model(model)
@@ -68,7 +65,7 @@ def bucket_explorer(
 
 
 class BucketExplorer(Explorer):
-    """What :func:`bucket_explorer` returns: sliders, a Timeline, numbers and a run."""
+    """What :func:`bucket_explorer` returns: sliders, a Timeline and numbers."""
 
     def __init__(
         self,
@@ -80,7 +77,6 @@ class BucketExplorer(Explorer):
         backward_s: float | None,
     ):
         self.reduction: Reduction
-        self.measured: OverlapRun | None = None
         self._models = {name: predicted_gradients(name) for name in MODELS}
         if isinstance(model, Gradients):
             self._models[_OWN], model = model, _OWN
@@ -97,11 +93,10 @@ class BucketExplorer(Explorer):
         self.backward_ms = _log_slider("backward", "ms", (0, 4), backward_ms, *backwards_ms)
         controls = [self.rule, self.cap_mb, self.first_cap_mb, self.latency_us, self.bandwidth_gb_s]
         controls += [self.world_size, self.backward_ms]
-        self.scaled, self.numbers, timeline = ipywidgets.HTML(), ipywidgets.HTML(), Timeline()
-        self.run = RunButtons("Run it", self._run, self.say)
+        self.numbers, timeline = ipywidgets.HTML(), Timeline()
         columns = ipywidgets.Layout(grid_template_columns="repeat(auto-fit, minmax(min(330px, 100%), 1fr))")
         grid = ipywidgets.GridBox([self.model, *controls], layout=columns)
-        super().__init__([grid, self.scaled, timeline, self.numbers, self.run], timeline)
+        super().__init__([grid, timeline, self.numbers], timeline)
         timeline.slider = self._slider_of_file
         self.model.observe(self.guarded(self._model_changed), "value")
         for control in controls:
@@ -136,14 +131,17 @@ class BucketExplorer(Explorer):
         self.reduction, fault = self._predict(self.cap_mb.value)
         by_size = self.rule.value == ASSIGN and not fault
         self.cap_mb.disabled = self.first_cap_mb.disabled = not by_size
-        note = f"When gradients are ready: {self.gradients.source.partition(' at ')[0]}; link: {self.link}"
-        self._show({"predicted": self.reduction}, note)
+        _show_pass(self.timeline, self.reduction, self._note)
+        numbers = _numbers_of(self.reduction)
         if by_size:
-            numbers = self._numbers()
             passes = {cap: self._predict(cap)[0] for _, cap in self.cap_mb.options}
             numbers.loc["best bucket size on the slider"] = f"{best_cap(passes):g} MiB"
-            self.numbers.value = table_html(numbers, index=True)
+        self.numbers.value = table_html(numbers, index=True)
         self.say(fault or self.timeline.scene["alt"])
+
+    @property
+    def _note(self) -> str:
+        return f"When gradients are ready: {self.gradients.source.partition(' at ')[0]}; link: {self.link}"
 
     def _predict(self, cap_mb: float) -> tuple[Reduction, str]:
         """Return the pass with buckets of this size, and what is wrong with them, if anything."""
@@ -151,66 +149,33 @@ class BucketExplorer(Explorer):
         return predict(self.gradients, plan.buckets, self.world_size.value, self.link), plan.note
 
     def _slider_of_file(self) -> Slider | None:
-        """Return the slider of bucket sizes for a file, which has no kernel; None for a run."""
-        if self.cap_mb.disabled or "measured" in self._passes:
+        """Return the slider of bucket sizes for a file, which has no kernel."""
+        if self.cap_mb.disabled:
             return None
         texts, caps = zip(*self.cap_mb.options, strict=True)
-        note = self.timeline.scene["note"]
+        note = self._note
 
         def show(timeline: Timeline, place: int) -> None:
-            _show_passes(timeline, {"predicted": self._predict(caps[place])[0]}, note)
+            _show_pass(timeline, self._predict(caps[place])[0], note)
 
         return Slider(self.cap_mb.description, list(texts), self.cap_mb.index, show)
 
-    def _show(self, passes: dict[str, Reduction], note: str, scaled: str = "") -> None:
-        """Show passes with the same buckets one under the other, and their numbers.
-
-        ``scaled`` says how they differ from what the controls say.
-        """
-        self._passes, self._axis = passes, _show_passes(self.timeline, passes, note)
-        self.scaled.value = f'<div class="labkit-metrics">{scaled}</div>' if scaled else ""
-        self.numbers.value = table_html(self._numbers(), index=True)
-
-    def _numbers(self) -> pd.DataFrame:
-        return pd.DataFrame({source: _numbers_of(one, self._axis) for source, one in self._passes.items()})
-
     def static_form(self) -> StaticForm:
-        scene = self.timeline.scene
-        figure = panel_figure(*_panels(self._passes), scene["note"])
-        table = self.measured.table() if self.measured and "measured" in self._passes else self._numbers()
-        return StaticForm(figure, scene["alt"], table)
-
-    # --- the measured run -------------------------------------------------------------------------
-
-    def _run(self) -> str:
-        """Run these buckets on real ranks, show what was measured, and return a sentence on it."""
-        if self.model.value == _OWN:
-            raise ValueError("a run trains one of the lab's own models: choose one above")
-        rule, ranks, backward_s = self.rule.value, self.world_size.value, self.backward_ms.value / 1000
-        cap_mb, first_cap_mb = (self.cap_mb.value, self._first_cap_mb) if rule == ASSIGN else (RULES[rule], None)
-        self.measured = run = run_overlap(self.model.value, cap_mb, first_cap_mb, ranks, self.link, backward_s)
-        times = run.predicted.backward_s / backward_s
-        n_bytes = self.gradients.n_bytes / run.predicted.gradients.n_bytes
-        scaled = (
-            f"These are the model's own. The run below is of the model, scaled: all times × {times:.3g}, all bytes "
-            f"÷ {n_bytes:.3g}, {run.world_size} ranks."
-        )
-        self._show({"predicted": run.predicted, "measured": run.measured}, run.note, scaled)
-        return run.sentence()
+        figure = panel_figure(*_panels(self.reduction), self._note)
+        return StaticForm(figure, self.timeline.scene["alt"], _numbers_of(self.reduction))
 
 
-def _panels(passes: dict[str, Reduction]) -> tuple[list[Panel], TimeAxis]:
-    """Return the blocks, and under them the passes, with the axis of these."""
-    (first, *_), axis = passes.values(), time_axis(max(one.end_s for one in passes.values()))
-    return [blocks_panel(first), *(pass_panel(one, axis, name) for name, one in passes.items())], axis
+def _panels(reduction: Reduction) -> tuple[list[Panel], TimeAxis]:
+    """Return the blocks, and under them the pass, with the axis of the latter."""
+    axis = time_axis(reduction.end_s)
+    return [blocks_panel(reduction), pass_panel(reduction, axis)], axis
 
 
-def _show_passes(timeline: Timeline, passes: dict[str, Reduction], note: str) -> TimeAxis:
-    """Show blocks and passes in a Timeline; return the axis of the passes."""
-    panels, axis = _panels(passes)
-    alt = " ".join(f"Gradients and all_reduces, {name}: {summary(one, axis)}." for name, one in passes.items())
+def _show_pass(timeline: Timeline, reduction: Reduction, note: str) -> None:
+    """Show blocks and pass in a Timeline."""
+    panels, axis = _panels(reduction)
+    alt = f"Gradients and all_reduces, predicted: {summary(reduction, axis)}."
     timeline.show(panels, time=axis, alt=alt, note=note)
-    return axis
 
 
 _LOOK: dict[str, Any] = {"style": {"description_width": "90px"}, "layout": {"width": "auto"}}
@@ -224,7 +189,7 @@ def _slider(description: str, text: Callable[[float], str], *values: float) -> i
 
 
 def _size(cap_mb: float) -> str:
-    return f"{cap_mb:g} MiB" if cap_mb else "as the others"
+    return f"{cap_mb:g} MiB" if cap_mb else "same as the others"
 
 
 def _log_slider(description: str, unit: str, powers: tuple[int, int], *values: float) -> ipywidgets.SelectionSlider:
@@ -240,9 +205,9 @@ def _log_slider(description: str, unit: str, powers: tuple[int, int], *values: f
     return _slider(description, text, *values, *grid, 10.0 ** powers[1])
 
 
-def _numbers_of(one: Reduction, axis: TimeAxis) -> dict[str, str]:
-    hidden = one.hidden_share
-    return {
+def _numbers_of(one: Reduction) -> pd.DataFrame:
+    hidden, axis = one.hidden_share, time_axis(one.end_s)
+    numbers = {
         "gradients": f"{len(one.gradients.names)}, {one.gradients.n_bytes / MIB:.4g} MiB",
         "buckets": f"{len(one.buckets)}",
         "backward": axis(one.backward_s),
@@ -251,3 +216,4 @@ def _numbers_of(one: Reduction, axis: TimeAxis) -> dict[str, str]:
         "hidden": "nothing is sent" if hidden is None else f"{100 * hidden:.0f} %",
         "until all gradients are averaged": axis(one.end_s),
     }
+    return pd.DataFrame({"predicted": numbers})

@@ -1,8 +1,7 @@
-"""Show grids in a notebook, step by step: a ring, seven collectives, the parts of a model."""
+"""Show grids in a notebook, step by step: a ring, seven collectives."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,19 +12,14 @@ from ipywidgets import Dropdown, IntSlider, ToggleButtons, Widget
 from matplotlib.figure import Figure
 
 from labkit.base.texts import listed
-from labkit.cost.memory import GPT3_SIZES, GPUS
 from labkit.draw.cell_figure import GridStep, cell_figure
-from labkit.draw.painter import panel_figure
-from labkit.draw.panel import Panel, TimeAxis
+from labkit.draw.panel import Panel
 from labkit.explore.explorer import Explorer, RunButtons, table_html
-from labkit.explore.grids import placement_map as placement
 from labkit.explore.grids import rings
 from labkit.explore.grids.collectives import SEVEN, seen_collectives
-from labkit.explore.grids.placement_map import SETTINGS, kept_of_size
 from labkit.explore.grids.ring_panel import MAX_NAMED, ring_panel, step_titles, verdict
 from labkit.explore.grids.ring_recording import YOURS, RingError, record_ring
 from labkit.explore.grids.rings import ALGORITHMS, MAX_RANKS, RingTrace, in_units, simulate_ring
-from labkit.explore.rank_run import run_on_ranks
 from labkit.explore.static_fallback import StaticForm
 from labkit.explore.timeline import Timeline
 
@@ -35,7 +29,6 @@ class GridView(NamedTuple):
 
     ``figure()`` is what stands for it in print, with an alt text of its own if ``printed_alt`` is
     one. ``options`` are what can be chosen now in some of the controls. It ``opens_at`` a step.
-    Panels lie on an axis of ``time``, or without it on columns.
     """
 
     panels: Sequence[Panel]
@@ -46,11 +39,10 @@ class GridView(NamedTuple):
     options: Mapping[str, list[Any]] = {}
     printed_alt: str = ""
     opens_at: int = 0
-    time: TimeAxis | None = None
 
 
 class GridExplorer(Explorer):
-    """Grids to step through under controls: every explorer of this room is one.
+    """Grids to step through under controls: every explorer of this package is one.
 
     ``controls`` are rows of widgets by name, each an attribute too. ``view(recorded, **values)``
     returns what to show for their values; ``recorded`` is what real ranks did, None before.
@@ -90,7 +82,7 @@ class GridExplorer(Explorer):
                 control.options = options  # which chooses the first of them
                 control.value = value
         self.shown = shown
-        self.timeline.show(shown.panels, time=shown.time, alt=shown.alt, note=shown.note, opens_at=shown.opens_at)
+        self.timeline.show(shown.panels, alt=shown.alt, note=shown.note, opens_at=shown.opens_at)
         self.metrics.value = table_html(shown.table)
 
     def show_recorded(self, recorded: Any, control: str, value: str) -> None:
@@ -235,61 +227,3 @@ def collectives_explorer(world_size: int = 4) -> GridExplorer:
 
     buttons = ToggleButtons(options=list(SEVEN), description="collective")
     return GridExplorer(view, {"collective": buttons}, with_table=False)
-
-
-# --- where a model's parts live -------------------------------------------------------------------
-
-SMALL = "a small model"
-
-
-def placement_explorer(model: str = "1.3B") -> GridExplorer:
-    """Return an explorer of where weights, gradients and optimizer state live, in four settings.
-
-    ``model`` is a size of GPT-3. **Train a small one** takes a step in each setting in four real
-    ranks, and shows what they kept. From Python: ``explorer.model.value = "13B"``,
-    ``explorer.device.value = "H100"``, and ``explorer.record()`` to train. Raises ValueError for an
-    unknown size.
-    """
-    kept_of_size(model)
-    sizes = Dropdown(options=[size.name for size in GPT3_SIZES], value=model, description="GPT-3")
-    devices = [(f"{name}, {gpu.memory_gib:g} GiB", name) for name, gpu in GPUS.items()]
-    device = Dropdown(options=devices, description="device")
-    return GridExplorer(placement_view, {"model": sizes, "device": device}, run=("Train a small one", _train))
-
-
-def placement_view(recorded: Sequence[placement.Kept] | None, model: str, device: str) -> GridView:
-    """Return the four settings of a model under one another, and their bytes."""
-    if recorded and model == SMALL:
-        kept, title, device, facts = recorded, SMALL, "", "32-bit numbers, as seen in four real ranks; lighter: stage 1"
-    else:
-        kept, title = kept_of_size(model), f"GPT-3 {model}"
-        facts = "weights and gradients in 16 bits, Adam's state in 32; lighter: stage 1"
-    panel, table = placement.placement_panel(kept, title, facts, device), placement.placement_table(kept)
-    table[table.columns[2:]] = table[table.columns[2:]].map(in_units)
-    settings = [setting.name for setting in SETTINGS]
-    alt = f"Which rank keeps which part of {title}, in bytes: {listed(settings)}. Only stages make it less."
-
-    axis = placement.size_axis(kept)
-    options = [size.name for size in GPT3_SIZES] + [SMALL] * bool(recorded)
-    figure = partial(panel_figure, [panel], axis)
-    return GridView([panel], alt, table, figure, options={"model": options}, time=axis)
-
-
-def kept_in_ranks() -> list[placement.Kept]:
-    """Return what real ranks kept of a small model after one step in each setting.
-
-    Pipelines are run by the reader's own ScheduledPipeline. Raises TodoError while pipe.5 is to do,
-    and what :func:`labkit.launch.launch` raises.
-    """
-    from labkit.explore.grids.placement_rank import weigh
-
-    seen = run_on_ranks(weigh, world_size=placement.MAX_RANKS, tasks=["pipe.5"], backend="gloo").values
-    return sorted(itertools.chain(*seen), key=lambda each: each[:2])
-
-
-def _train(explorer: GridExplorer) -> str:
-    """Train a small model for a step in each setting, show what the ranks kept, and say so."""
-    kept = kept_in_ranks()
-    explorer.show_recorded(kept, "model", SMALL)
-    same = "the same weights" if placement.agree(kept) else "different weights: point at a bar to see where"
-    return f"Four real ranks took a step in each setting. After it, ranks with the same stage have {same}."

@@ -8,17 +8,10 @@ import pytest
 from html_files import script_of
 from to_do import task
 
-from labkit.cost import ETHERNET_1G, Link, ring_all_reduce_s
+from labkit.cost import ETHERNET_1G, ring_all_reduce_s
 from labkit.explore import bucket_explorer
 from labkit.explore.buckets.bucket_plan import ONE_BUCKET, ONE_EACH, make_buckets
 from labkit.explore.buckets.gradients import Gradients, predicted_gradients
-
-LINK = Link(20e-6, 12.5e9)
-
-
-def titles(explorer):
-    return [panel["title"] for panel in explorer.timeline.scene["panels"]]
-
 
 # --- controls -------------------------------------------------------------------------------------
 
@@ -72,7 +65,7 @@ def test_sizes_mean_nothing_to_the_other_rules_so_their_sliders_are_off(rule):
     assert "best bucket size" not in explorer.numbers.value
 
 
-def test_gradients_of_ones_own_can_be_shown_but_not_run():
+def test_gradients_of_ones_own_can_be_shown():
     longest = predicted_gradients("mlp").backward_s  # so that another model does not move the slider
     own = Gradients(
         "my model", ["a", "b", "c"], [4 * 2**20, 2**20, 8], [longest, longest / 2, longest / 4], "measured by hooks"
@@ -81,9 +74,6 @@ def test_gradients_of_ones_own_can_be_shown_but_not_run():
     explorer.rule.value = ONE_EACH
     assert explorer.reduction.gradients.ready_s == pytest.approx(own.ready_s)
     assert "measured by hooks" in explorer.timeline.scene["note"]
-    explorer.run.begin()
-    explorer.run.wait()
-    assert "a run trains one of the lab's own models: choose one above" in explorer.timeline.said
     explorer.model.value = "mlp"
     assert explorer.reduction.gradients.model == "MLP"
 
@@ -130,23 +120,3 @@ def test_where_no_size_is_chosen_its_file_has_no_slider():
     explorer = bucket_explorer("mlp")
     explorer.rule.value = ONE_BUCKET
     assert script_of(explorer.timeline.to_html())[1]["slider"] is None
-
-
-# --- the run --------------------------------------------------------------------------------------
-
-
-@task("dp.6", "dp.7")
-def test_a_run_lays_the_measured_pass_under_the_predicted_one_until_a_slider_moves():
-    explorer = bucket_explorer("mlp", world_size=2, link=LINK)
-    explorer.run.begin()
-    explorer.run.wait()
-    assert explorer.timeline.said.startswith("Measured on 2 ranks: all gradients are averaged ")
-    assert titles(explorer) == ["MLP, widths ÷ 8", "predicted", "measured"]
-    assert "The run below is of the model, scaled: all times × " in explorer.scaled.value
-    assert "MLP with all widths ÷ 8" in explorer.timeline.scene["note"]
-    assert explorer.measured.measured.measured
-    kept = explorer.static_form().table
-    assert list(kept.columns) == ["predicted, ms", "measured, ms"]
-    assert repr(kept).splitlines()[-1].startswith("[~ MLP with all widths ÷ 8")  # differs from machine to machine
-    explorer.cap_mb.value = 100
-    assert titles(explorer) == ["MLP", "predicted"] and not explorer.scaled.value

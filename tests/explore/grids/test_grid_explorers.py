@@ -4,9 +4,8 @@ import itertools
 
 import numpy as np
 import pytest
-from to_do import task
 
-from labkit.explore import collectives_explorer, placement_explorer, ring_explorer
+from labkit.explore import collectives_explorer, ring_explorer
 from labkit.explore.grids import widget
 from labkit.explore.grids.collectives import SEVEN
 from labkit.explore.grids.ring_recording import YOURS, RingError
@@ -76,7 +75,7 @@ def test_a_recorded_ring_stands_beside_the_ideal_one_as_long_as_it_has_as_many_r
     assert "yours" not in ring.table()["way"].tolist()
 
 
-# --- collectives, placement -----------------------------------------------------------------------
+# --- collectives ----------------------------------------------------------------------------------
 
 
 def test_of_each_collective_after_stands_beside_before_and_on_paper_are_all_seven():
@@ -95,42 +94,16 @@ def test_of_each_collective_after_stands_beside_before_and_on_paper_are_all_seve
     assert printed(explorer)[0] == [title for name in SEVEN for title in (name, "→ after")]
 
 
-@task("pipe.5")
-def test_a_small_model_is_trained_beside_the_sizes_of_gpt3():
-    explorer = placement_explorer("1.3B")
-    assert "GPT-3 1.3B" in explorer.timeline.scene["alt"]
-    (ax,) = explorer.static_form().figure.axes
-    assert [label.get_text() for label in ax.get_yticklabels()] == [
-        "one process",
-        "data parallel",
-        "pipeline",
-        "both, 2 × 2",
-    ]
-    explorer.device.value = "H100"
-    assert explorer.timeline.scene["panels"][0]["marks"][0][0] == 80 * 2**30
-    explorer.run.begin()
-    explorer.run.wait()
-    assert explorer.timeline.said.endswith("ranks with the same stage have the same weights.")
-    assert explorer.model.value == "a small model" and "a small model" in explorer.timeline.scene["alt"]
-    assert explorer.table()["weights"].tolist() == ["1 MiB", "1 MiB", "514 KiB", "514 KiB"]
-    explorer.model.value = "13B"
-    assert "GPT-3 13B" in explorer.timeline.scene["alt"]
-
-
-@pytest.mark.parametrize(("make", "run"), [(ring_explorer, "record_ring"), (placement_explorer, "kept_in_ranks")])
-def test_why_it_cannot_run_is_said_and_the_explorer_lives_on(make, run, monkeypatch):
+def test_why_it_cannot_run_is_said_and_the_explorer_lives_on(ring, monkeypatch):
     def not_yet(*_):
-        raise TodoError("pipe.5", "labkit/pipe.py, line 42")
+        raise TodoError("dp.5", "labkit/dp.py, line 42")
 
-    monkeypatch.setattr(widget, run, not_yet)
-    explorer = make()
-    before = titles(explorer)
-    explorer.run.begin()
-    explorer.run.wait()
-    assert explorer.timeline.said == (
-        "TODO pipe.5: labkit/pipe.py, line 42. Real ranks run your own code: fill in pipe.5 first."
-    )
-    assert titles(explorer) == before
+    monkeypatch.setattr(widget, "record_ring", not_yet)
+    before = titles(ring)
+    ring.run.begin()
+    ring.run.wait()
+    assert ring.timeline.said == "TODO dp.5: labkit/dp.py, line 42. Real ranks run your own code: fill in dp.5 first."
+    assert titles(ring) == before
 
 
 def test_why_a_ring_cannot_be_shown_is_said(ring, monkeypatch):
