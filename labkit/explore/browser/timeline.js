@@ -113,8 +113,8 @@ export class TimelineView {
 
   fitControls() {
     const { stops, axis, panels, clock } = this.scene;
-    this.stepping.hidden = !(stops.clock.length || stops.moment.length);
-    this.mode.hidden = !(stops.clock.length && stops.moment.length);
+    this.stepping.hidden = !(stops.clock.length || stops.hasMoments);
+    this.mode.hidden = !(stops.clock.length && stops.hasMoments);
     this.mode.options[0].textContent = `by ${clock}`;
     this.mode.value = this.playback.mode;
     this.zooming.hidden = !axis;
