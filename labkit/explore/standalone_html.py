@@ -9,7 +9,6 @@ import re
 import zlib
 from collections.abc import Callable, Sequence
 from functools import cache
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,8 +17,6 @@ from labkit.draw.palette import THEMES, css_colours
 BROWSER = Path(__file__).parent / "browser"
 _IMPORT = re.compile(r'^import .* from "\./(\w+)\.js";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:class|function|const) (\w+))", re.MULTILINE)
-MAX_EXPLAINED = 20_000  # bars: an explanation takes some 300 bytes of the file
-MAX_NARRATED = 3000  # steps by clock, and by event
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -95,31 +92,22 @@ def style() -> str:
 
 def standalone_html(
     scenes: Sequence[dict[str, Any]],
-    written: Sequence[dict[str, Any]],
     title: str,
     slider: Slider | None = None,
     library: dict[str, Any] | None = None,
 ) -> str:
-    """Return the file: scenes as :mod:`labkit.explore.scene_message` makes them, with all answers.
+    """Return the file: scenes as :mod:`labkit.explore.scene_message` makes them.
 
     With a ``slider`` a reader chooses one of the scenes, with a ``library`` what the page draws.
-    ``written`` has the answers of each, by kind, panel and index; in the file those of all scenes
-    to a question stand together, which packs well. Bytes become text in base64.
+    Bytes become text in base64.
     """
-    answers = {kind: _together([each[kind] for each in written]) for kind in written[0]}
     numbered = [scene | {"version": k} for k, scene in enumerate(scenes)]
-    content = {"scenes": numbered, "written": answers, "slider": slider and slider[:3], "library": library}
+    content = {"scenes": numbered, "slider": slider and slider[:3], "library": library}
     shown = json.dumps(content, separators=(",", ":"), default=_base64)
     code = module().replace("export default { render };", "")
     script = f'{code}openFile(document.getElementById("timeline"), {shown});'
     words = {"title": html.escape(title), "alt": html.escape(scenes[slider.at if slider else 0]["alt"])}
     return _PAGE.format(**THEMES, **words, css=style(), packed=_base64(zlib.compress(script.encode(), 9)))
-
-
-def _together(answers: Sequence[list[list[str]]]) -> list[list[list[str]]]:
-    """Return answers by scene, panel and index as answers by panel, index and scene."""
-    panels = zip_longest(*answers, fillvalue=[])
-    return [[list(texts) for texts in zip_longest(*panel, fillvalue="")] for panel in panels]
 
 
 def _base64(content: bytes) -> str:

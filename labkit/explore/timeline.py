@@ -13,23 +13,20 @@ import traitlets
 
 from labkit.base.files import write_atomically
 from labkit.base.formats import emulated
-from labkit.base.measurement_html import style_measurements
 from labkit.draw import Picture, overlay, save
 from labkit.draw import timeline as draw_timeline
-from labkit.draw.layout import RANK, TimeAxis, from_zero, row_word, time_axis
+from labkit.draw.layout import RANK, TimeAxis, row_word, time_axis
 from labkit.draw.palette import words_of
 from labkit.draw.panel import Panel
 from labkit.draw.picture import figure_of, figures_folder, render
 from labkit.explore import standalone_html
-from labkit.explore.events_panel import events_panel
+from labkit.explore.events_message import EventTables
 from labkit.explore.scene_message import scene_of
 from labkit.explore.static_fallback import StaticFallback, StaticForm
 from labkit.schedule import Schedule
-from labkit.simulate.measures import check_events
-from labkit.trace import EVENT_COLUMNS, timings
+from labkit.trace import timings
 
 Pick = Callable[[int, int], None]
-MAX_TABLE_ROWS = 1000
 _MIME = {"html": "text/html", "png": "image/png", "svg": "image/svg+xml"}
 
 
@@ -68,8 +65,6 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
         time_label: str = "",
     ):
         super().__init__()
-        self._panels: list[Panel] = []
-        self._table: pd.DataFrame | None = None
         self._picked: list[Pick] = []
         self._dropped: list[Callable[[int, int, float], None]] = []
         self._pressed: list[Callable[[str], None]] = []
@@ -82,15 +77,10 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
         self.on_msg(self._receive)
         if events is None:
             return
-        tables = [check_events(events, "Timeline(events)", EVENT_COLUMNS)]
-        if ideal is not None:
-            tables.append(check_events(ideal, "Timeline(ideal)", EVENT_COLUMNS))
-        shown = [from_zero(table) for table in tables] if ideal is not None else tables
-        axis = time_axis(max(float(table["end_s"].max()) for table in shown), time_label)
-        panel = events_panel(events, schedule, ideal, time=axis, title=title)
-        table = pd.concat(tables, ignore_index=True)
-        about: dict[str, Any] = {"note": emulated(*tables), "table": table, "title": title}
-        self.show([panel], time=axis, alt=_alt(events, ideal, axis), **about)
+        shown = EventTables.of(events, schedule, ideal, title)
+        axis = time_axis(max(float(table["end_s"].max()) for table in shown.tables.values()), time_label)
+        note = emulated(*(table for table in (events, ideal) if table is not None))
+        self.show([shown], time=axis, alt=_alt(events, ideal, axis), note=note, title=title)
         self.static_form = lambda: _static_form(events, ideal, time_label, self.scene["alt"])
 
     def __repr__(self) -> str:
@@ -100,12 +90,11 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
 
     def show(
         self,
-        panels: Sequence[Panel],
+        panels: Sequence[Panel | EventTables],
         *,
         alt: str,
         time: TimeAxis | None = None,
         said: str = "",
-        table: pd.DataFrame | None = None,
         title: str = "",
         pipeline: dict[str, Any] | None = None,
         **others: Any,
@@ -113,15 +102,12 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
         """Show ``panels`` one under the other, on one axis: of ``time``, or without it of columns.
 
         ``alt`` says what is to be seen, ``said`` stands in the picture's line of narration,
-        ``table`` in place of the bars, ``title`` over a file of it, and among ``others`` a ``note``
-        under it. Where the axis is as long as before, the reader's zoom stays. A grid goes to the
-        page with what is said at each step, and opens at the step ``opens_at``. A ``pipeline`` the
-        page can draw with other times.
+        ``title`` over a file of it, and among ``others`` a ``note`` under it. Where the axis is as
+        long as before, the reader's zoom stays. A grid opens at the step ``opens_at``. A
+        ``pipeline`` the page can draw with other times.
         """
-        self._panels, self._table = list(panels), table
         self._version += 1
-        steps = [] if time else [self._narration(x) for x in self._stops("clock")]
-        scene = scene_of(panels, time=time, alt=alt, steps=steps, version=self._version, **others)
+        scene = scene_of(panels, time=time, alt=alt, version=self._version, **others)
         with self.hold_sync():  # picture and words arrive together
             self.scene = scene | {"title": title, "pipeline": pipeline}
             self.said = said
@@ -155,10 +141,6 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
             self._press(message["view"], message["number"], message["key"])
         elif message.get("version") != self._version:
             return  # about a picture that is no longer there
-        elif "ask" in message:
-            kind, panel, index = message["ask"], message["panel"], message["index"]
-            text = self._answer(kind, panel, index)
-            self.send({"answer": kind, "panel": panel, "index": index, "version": self._version, "text": text})
         elif "drop" in message:
             for dropped in self._dropped:
                 dropped(message["panel"], message["drop"], message["x"])
@@ -174,60 +156,23 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
             for pressed in self._pressed:
                 pressed(next_key)
 
-    def _answer(self, kind: str, panel: int, index: int) -> str:
-        if kind == "bar":
-            return self._panels[panel].explain(index)
-        if kind == "table":
-            return self._html_table()
-        if kind in self._panels[panel].explain_more:
-            return self._panels[panel].explain_more[kind](index)
-        return self._narration(self._stops(kind)[index])
-
-    def _stops(self, kind: str) -> list[float]:
-        every = [panel.clocks if kind == "clock" else panel.moments for panel in self._panels]
-        return sorted(set().union(*(stops.tolist() for stops in every)))
-
-    def _narration(self, x: float) -> str:
-        said = [(panel.title, text) for panel in self._panels if (text := panel.narrate(x))]
-        return " ".join(f"{title}: {text}" if len(said) > 1 and title else text for title, text in said)
-
-    def _html_table(self) -> str:
-        table = self._table if self._table is not None else pd.concat([panel.bars for panel in self._panels])
-        shown = pd.DataFrame(table).head(MAX_TABLE_ROWS).dropna(axis="columns", how="all")
-        text = shown.to_html(index=False, na_rep="", border=0, float_format=lambda value: f"{value:.6g}")
-        left_out = len(table) - len(shown)
-        return style_measurements(text) + (f"<p>and {left_out} rows more</p>" if left_out > 0 else "")
-
     # --- to keep ----------------------------------------------------------------------------------
 
     def to_html(self, title: str = "") -> str:
         """Return the picture as one HTML file that plays and explains without a kernel."""
         slider = self.slider()
-        shown = self._panels[0].title if slider else self.scene["alt"].removesuffix(".")  # an alt text follows a slider
+        shown = (
+            self.scene["panels"][0]["title"] if slider else self.scene["alt"].removesuffix(".")
+        )  # an alt text follows a slider
         title = title or self.scene["title"] or shown or "labkit timeline"
         if slider is None:
-            return standalone_html.standalone_html([self.scene], [self._written()], title, library=self.library())
-        other, pictures = Timeline(), []
+            return standalone_html.standalone_html([self.scene], title, library=self.library())
+        other, scenes = Timeline(), []
         for k in range(len(slider.values)):
-            with other.hold_sync():
-                slider.show(other, k)
-            pictures.append((other.scene, other._written()))
+            slider.show(other, k)
+            scenes.append(other.scene)
         other.close()
-        scenes, written = zip(*pictures, strict=True)
-        return standalone_html.standalone_html(scenes, written, title, slider)
-
-    def _written(self) -> dict[str, list[list[str]]]:
-        """Return all answers, by kind, panel and index."""
-        is_small = sum(len(panel.bars) for panel in self._panels) <= standalone_html.MAX_EXPLAINED
-        explained = self._panels if is_small else []
-        written = {"bar": [[panel.explain(bar) for bar in range(len(panel.bars))] for panel in explained]}
-        for kind, count in (("idle", lambda panel: 2 * len(panel.bars)), ("kept", lambda panel: len(panel.strips))):
-            found = [(panel.explain_more.get(kind), panel) for panel in explained]
-            written[kind] = [[*map(explain, range(count(panel)))] if explain else [] for explain, panel in found]
-        for kind in ("clock", "moment"):
-            stops = self._stops(kind)[: standalone_html.MAX_NARRATED]
-            written[kind] = [[self._narration(x) for x in stops]]
-        return written | {"table": [[self._html_table()]]}
+        return standalone_html.standalone_html(scenes, title, slider)
 
     def save(self, name: str, *, alt: str = "") -> Picture:
         """Write ``name`` as .png, .svg, .csv, .alt.txt and .html into the folder of figures.

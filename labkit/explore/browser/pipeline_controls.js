@@ -1,6 +1,6 @@
 // The controls of the schedule explorer in a file: of schedules, whose orders are in it, and of times.
 
-import { movedTo } from "./pipeline.js";
+import { movedTo } from "./schedules.js";
 
 // orders: by name and "n,m". pipeline: what the file begins with. Calls show(pipeline) when a control
 // has moved. Returns the controls.

@@ -1,8 +1,7 @@
 // The two places where a Timeline lives: a notebook, with a kernel, and a file, without one.
 
-import { Answers, WrittenAnswers } from "./answers.js";
 import { KernelMessages, NO_KERNEL } from "./kernel.js";
-import { movedTo } from "./pipeline.js";
+import { movedTo } from "./schedules.js";
 import { pipelineControls } from "./pipeline_controls.js";
 import { nameSliders, sliderOf } from "./sliders.js";
 import { TimelineView } from "./timeline.js";
@@ -14,12 +13,11 @@ const CONTROLS = "button, input, select, .noUi-target";
 function render({ model, el }) {
   const root = el.appendChild(document.createElement("div"));
   const messages = new KernelMessages(model.send, {
-    busy: (message) => view.wait(!("ask" in message)),
+    busy: () => view.wait(true),
     free: () => view.follow(),
     lost: () => {
       view.follow();
       view.say(NO_KERNEL);
-      answers.giveUp(NO_KERNEL);
     },
   });
   const send = (message) => messages.send(message);
@@ -63,14 +61,12 @@ function render({ model, el }) {
     noUiSlider.on("end.labkit", () => { dragged.delete(key); show(); });
   };
   const uses = [["keydown", onKey], ["keydown", onUse], ["pointerdown", followDrag], ["pointerdown", onUse], ["change", onUse]];
-  const answers = new Answers(send);
-  const view = new TimelineView(root, { get: (name) => model.get(name), answers, send, onDrawn });
+  const view = new TimelineView(root, { get: (name) => model.get(name), send, onDrawn });
   const listeners = {
     "change:scene": show,
     "change:said": () => view.say(model.get("said")),
     "msg:custom": (message, buffers) => {
-      if ("answer" in message) answers.receive(message);
-      else if ("copy" in message) copy(view, message.copy);
+      if ("copy" in message) copy(view, message.copy);
       else download(message, buffers[0]);
     },
     comm_live_update: () => messages.lose(),
@@ -99,19 +95,18 @@ function download({ download: name, type }, content) {
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
-// In a file: scenes and all answers are in it. Of several scenes a slider chooses one; with a library
-// of schedules the page draws what its controls say.
-export function openFile(root, { scenes, written, slider, library }) {
+// In a file: of several scenes a slider chooses one; with a library of schedules the page draws what its
+// controls say.
+export function openFile(root, { scenes, slider, library }) {
   const [name, values, first] = slider ?? ["", [], 0];
   const state = { scene: scenes[first], said: slider ? scenes[first].alt : "", own_keys: [] };
-  const view = new TimelineView(root, { get: (name) => state[name], answers: new WrittenAnswers(written) });
+  const view = new TimelineView(root, { get: (name) => state[name] });
   if (slider) root.prepend(sliderOf(name, values, first, (at) => {
     state.said = scenes[at].alt;
     view.show(scenes[at]);
   }));
-  const drawn = { ...scenes[0], shades: library?.shades };
-  if (library) root.prepend(pipelineControls(library.orders, drawn.pipeline, (pipeline) => {
-    view.show(drawn, pipeline);
+  if (library) root.prepend(pipelineControls(library.orders, scenes[0].pipeline, (pipeline) => {
+    view.show(scenes[0], pipeline);
     document.title = document.querySelector("h1").textContent = view.scene.alt;
   }));
 }

@@ -83,16 +83,6 @@ def summary(reduction: Reduction, time: TimeAxis) -> str:
     return f"backward {backward}, communication {sent}{share}, {exposed} not hidden"
 
 
-def bucket_table(reduction: Reduction, time: TimeAxis) -> pd.DataFrame:
-    """Return a row per bucket: what is in it, when it is full, and when it is on its way."""
-    one, columns = reduction, ["bucket", "gradients", "size", "full", "all_reduce starts", "ends"]
-    rows = [
-        (k, len(one.buckets[k]), _size(one.bucket_bytes[k]), *map(time, (full_s, *span)))
-        for k, full_s, span in one.sent()
-    ]
-    return pd.DataFrame(rows, columns=columns)
-
-
 # --- bars -----------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ from labkit.draw.painter import panel_figure
 from labkit.draw.panel import Panel, TimeAxis
 from labkit.explore.buckets.bucket_plan import ASSIGN, RULES, make_buckets
 from labkit.explore.buckets.gradients import MIB, MODELS, Gradients, check_model, predicted_gradients
-from labkit.explore.buckets.panels import blocks_panel, bucket_table, pass_panel, summary
+from labkit.explore.buckets.panels import blocks_panel, pass_panel, summary
 from labkit.explore.buckets.reducer import Reduction, best_cap, predict
 from labkit.explore.explorer import Explorer, table_html
 from labkit.explore.standalone_html import Slider
@@ -175,7 +175,7 @@ def _show_pass(timeline: Timeline, reduction: Reduction, note: str) -> None:
     """Show blocks and pass in a Timeline."""
     panels, axis = _panels(reduction)
     alt = f"Gradients and all_reduces, predicted: {summary(reduction, axis)}."
-    timeline.show(panels, time=axis, alt=alt, note=note, table=bucket_table(reduction, axis))
+    timeline.show(panels, time=axis, alt=alt, note=note)
 
 
 _LOOK: dict[str, Any] = {"style": {"description_width": "90px"}, "layout": {"width": "auto"}}

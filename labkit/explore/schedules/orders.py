@@ -1,4 +1,4 @@
-"""Write schedules as the page reads them, which draws them by itself (browser/pipeline.js).
+"""Write schedules as the page reads them, which draws them by itself (browser/schedules.js).
 
 It does while a slider is dragged, and in a file without a kernel.
 """
@@ -13,17 +13,20 @@ from labkit.explore.schedules.state import SCHEDULES, Choice, State
 from labkit.explore.schedules.values import n_micro_of, timed_schedule
 from labkit.schedule import EVENT_NAMES, Schedule
 
+UNITS = "time (units)"
 MAX_RANKS, MAX_MICRO, MAX_CHUNKS = 8, 16, 4  # of the schedules in a file
 
 
 def pipeline_message(state: State, schedules: Iterable[Schedule]) -> dict[str, Any]:
     """Return what the page needs to draw ``schedules`` with other times than those of ``state``."""
     numbers = {"n": state.n_ranks, "m": state.n_micro, "times": state.times, "hop": state.hop, "cap": state.cap}
-    return {"orders": {schedule.name: schedule.to_csv() for schedule in schedules}, **numbers}
+    shades = [styles_message(EVENT_NAMES.values(), 1 + chunk) for chunk in range(MAX_CHUNKS)]
+    orders = {schedule.name: schedule.to_csv() for schedule in schedules}
+    return {"orders": orders, "axis": {"label": UNITS, "unit": "", "per_second": 1.0}, "shades": shades, **numbers}
 
 
 def schedule_library(state: State) -> dict[str, Any]:
-    """Return the orders of all schedules, by name and by ``n,m``, and how their bars look.
+    """Return the orders of all schedules, by name and by ``n,m``.
 
     They are those up to MAX_RANKS and MAX_MICRO; if ``state`` has more, those of its size alone.
     """
@@ -37,5 +40,4 @@ def schedule_library(state: State) -> dict[str, Any]:
             if n_micro_of(size) == size.n_micro:
                 schedule = timed_schedule(size, choice).schedule
                 orders.setdefault(schedule.name, {})[f"{size.n_ranks},{size.n_micro}"] = schedule.to_csv()
-    shades = [styles_message(EVENT_NAMES.values(), 1 + chunk) for chunk in range(MAX_CHUNKS)]
-    return {"orders": orders, "shades": shades}
+    return {"orders": orders}

