@@ -1,7 +1,9 @@
 # make lab        set up, then JupyterLab on the first notebook
-# make test       set up, then the fast tests, in about 9 minutes on two quiet cores
-# make test SLOW=1            all tests, as .ci/run: about 16 minutes
+# make test       set up, then the fast tests, which replay four of the notebooks
+# make test SLOW=1            all tests and notebooks, as .ci/run
 # make test TESTS=tests/draw  some tests alone, the slow ones among them too
+# make test LABKIT_TEST_DATA=~/data   also the tests on the real RTE and Multi30k, from data/glue/RTE and data/multi30k
+# make test WORKERS=2         two test files at a time instead of four
 # make figures    run every notebook without a browser and export figures/
 # make notebooks  run every notebook and store its outputs in place (instructors)
 # make screenshots  the pictures of the explorers in README.md and docs, from a real JupyterLab
@@ -15,8 +17,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Two tests at a time: often a test's ranks wait for each other. A worker takes a file whole, and notebooks one by one.
-PYTEST_FLAGS ?= --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 25
+# More workers than cores: often a test's ranks wait for each other. A worker takes a file whole, and notebooks one by one.
+WORKERS ?= 4
+PYTEST_FLAGS ?= --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 25
 READY := $(VENV)/ready$(if $(SYSTEM_TORCH),-with-system-torch)
 
 .PHONY: setup lab test figures notebooks screenshots submit bench gpu matrix clean

@@ -6,7 +6,8 @@ numbers that RESULTS.md does not have yet.
     python benchmarks/on_gpu.py --rehearse --part faults --part clocks      over gloo, without a GPU
 
 It needs torch, transformers, pytest and other plain packages, and nothing installed of this folder;
-no Jupyter. Facts come first, then the parts, which are the files of tests/gpu, in their order.
+no Jupyter. Facts come first, then the parts, which are the files of tests/gpu, in their order, and
+of benchmarks/gpu, what is only measured.
 After every test it writes what there is to gpu.json and gpu.md in FOLDER (``runs``). A test that
 hangs, or takes its process along, has failed, and another process goes on with the rest. What the
 minutes do not suffice for is skipped, and said to be. Without a GPU the facts are written, and
@@ -33,6 +34,8 @@ from typing import Any
 
 PROJECT = Path(__file__).resolve().parents[1]
 PARTS = {path.stem.split("_", 2)[2]: path for path in sorted((PROJECT / "tests" / "gpu").glob("test_*.py"))}
+PARTS |= {name: PROJECT / "benchmarks" / "gpu" / f"{name}.py" for name in ("rates", "times")}
+PARTS["notebooks"] = PARTS.pop("notebooks")  # last
 PACKAGES = ("transformers", "numpy", "pandas", "pytest")
 LAST_MINUTE_S = 45.0  # what a test that began in time may take before all is ended
 MAX_TEST_S = 150.0

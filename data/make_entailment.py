@@ -1,6 +1,6 @@
-"""Make the entailment set that ships with the lab: does a second sentence follow from a first one?
+"""Make the generated entailment pairs of the lab: does a second sentence follow from a first one?
 
-    python data/make_entailment.py [FOLDER]        (FOLDER: by default data/entailment)
+    python data/make_entailment.py [FOLDER]   (by default labkit/data/generated/entailment)
 
 Rows come from **squares** of two premises and two hypotheses:
 
@@ -27,6 +27,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+FOLDER = Path(__file__).parents[1] / "labkit" / "data" / "generated" / "entailment"
 SEED = 20240229
 SQUARES = {"train": (84, 32), "dev": (12, 5)}  # how many of each kind: of those in LEANING, of the others
 ATTEMPTS = 10_000  # after so many a kind has no words left for a new square
@@ -316,4 +317,4 @@ def write(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "entailment")
+    write(Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER)

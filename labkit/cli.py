@@ -209,7 +209,7 @@ def _report(args: argparse.Namespace) -> int:
 def _train(arguments: list[str]) -> int:
     from labkit.train import main as train
 
-    train(arguments)
+    train(arguments, prog="labkit train")
     return 0
 
 

@@ -133,6 +133,9 @@ class Pipe(nn.Module):
       generator, so a seed does not repeat them.
     - There are no second derivatives: see :func:`labkit.parallel.stage_node.run_stage`. Backward
       runs a stage's micro-batches from the last to the first.
+    - It pays off only if the partitions are large. Every clock cycle waits for the worker threads,
+      so a Pipe of two stages of 512 x 512 layers, on one H100, took twelve times as long as the
+      plain module (benchmarks/RESULTS.md).
     - CPUs work in parallel in the forward pass alone, as autograd runs their backward in one
       thread. On GPUs each partition has a stream of its own, and copies have theirs.
 

@@ -1,9 +1,10 @@
-"""What all tests share: no window, few threads, GPU tests only where there is a GPU, real data."""
+"""What all tests share: no window, few threads, real data."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import re
 import signal
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 
 import edited_package
 import matplotlib
+import notebook_tiers
 import pytest
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts what runs in the background like this
@@ -44,15 +46,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (*LONGEST, item.path.stem).index(item.path.stem))
-    on_gpu = [item for item in items if item.get_closest_marker("gpu")]
-    if not on_gpu:
-        return
-    from labkit.base.machine import usable_gpus
 
-    if not usable_gpus():
-        for item in on_gpu:
-            if not (config.getoption("rehearse", False) and "rig" in getattr(item, "fixturenames", ())):
-                item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if config.option.markexpr == "not slow":
+        terminalreporter.write_line(notebook_tiers.left_out())
 
 
 def what_a_worker_takes(test: str) -> str:
@@ -81,13 +79,17 @@ def _few_threads() -> None:
         sys.modules["torch"].set_num_threads(1)
 
 
+REAL_DATA = ("glue/RTE/train.tsv", "multi30k/train.de.gz")
+
+
 @pytest.fixture(scope="session")
-def shared_data() -> Path:
-    """The folder of real data beside the project (Multi30k's form), or the test is skipped."""
-    folder = PROJECT.parent / "shared" / "data"
-    if not folder.is_dir():
-        pytest.skip(f"no data in {folder}")
-    return folder
+def real_data() -> Path:
+    """The folder with RTE and Multi30k that LABKIT_TEST_DATA names, or the test is skipped."""
+    if not (named := os.environ.get("LABKIT_TEST_DATA")):
+        pytest.skip("needs the real RTE and Multi30k: set LABKIT_TEST_DATA to a folder that has glue/RTE and multi30k")
+    if missing := [name for name in REAL_DATA if not Path(named, name).is_file()]:
+        raise FileNotFoundError(f"LABKIT_TEST_DATA is {named!r}, which has no {' and no '.join(missing)}")
+    return Path(named).resolve()
 
 
 @pytest.fixture(scope="module")

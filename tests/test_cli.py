@@ -85,11 +85,19 @@ def test_student_writes_an_edition_and_says_what_is_left_to_do(monkeypatch, caps
     assert capsys.readouterr().out == "The student edition is in there, with these tasks to do: dp.1, dp.4\n"
 
 
-def test_train_gets_its_arguments_as_they_are(monkeypatch):
-    given = []
-    monkeypatch.setitem(sys.modules, "labkit.train", types.SimpleNamespace(main=given.extend))
+def test_train_gets_its_arguments_as_they_are_and_is_called_labkit_train(monkeypatch):
+    given = {}
+    train = types.SimpleNamespace(main=lambda arguments, prog: given.update({prog: arguments}))
+    monkeypatch.setitem(sys.modules, "labkit.train", train)
     assert cli.main(["train", "translate", "--world_size", "2", "--help"]) == 0
-    assert given == ["translate", "--world_size", "2", "--help"]
+    assert given == {"labkit train": ["translate", "--world_size", "2", "--help"]}
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["translate", "--help"]])
+def test_the_help_of_train_calls_it_as_it_was_called(arguments, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["train", *arguments])
+    assert capsys.readouterr().out.startswith(f"usage: labkit train {'' if arguments[1:] else '[-h]'}")
 
 
 def test_a_call_without_a_command_ends_with_2(capsys):

@@ -17,7 +17,7 @@ from transformers import GPT2LMHeadModel
 from labkit import models
 from labkit.parallel.gpt2 import PipedBlocks
 from labkit.pipe import ScheduledPipeline, prepare_pipeline_parallel
-from labkit.schedule import interleaved, one_f_one_b, zero_bubble_v
+from labkit.schedule import interleaved, zero_bubble_v
 from labkit.trace import record
 from labkit.train.translation import EOS_DE_ID, Example, collate, generate, target_loss
 
@@ -72,25 +72,17 @@ def check_equal(found: object, expected: object) -> None:
 # --- loss and gradients ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n_devices", [2, 5])
-def test_model_parallel_has_the_single_devices_loss_and_gradients(n_devices):
-    check_equal(loss_and_gradients(model_parallel(n_devices)), loss_and_gradients(single()))
+def test_model_parallel_has_the_single_devices_loss_and_gradients():
+    check_equal(loss_and_gradients(model_parallel(5)), loss_and_gradients(single()))
 
 
-@pytest.mark.parametrize("n_devices, split_size, n_micro", [(1, 3, 3), (2, 1, 7), (3, 2, 4), (3, ROWS, 1), (2, 100, 1)])
+@pytest.mark.parametrize("n_devices, split_size, n_micro", [(1, 3, 3), (3, 2, 4), (2, 100, 1)])
 def test_pipeline_parallel_has_the_single_devices_loss_and_gradients(n_devices, split_size, n_micro):
     with record() as recording:
         check_equal(loss_and_gradients(pipeline_parallel(n_devices, split_size)), loss_and_gradients(single()))
     tasks = [(j, i) for j in range(n_devices) for i in range(n_micro)]
     for _, spans in recording.events.groupby("name"):  # forward and backward, through the partitions
         assert sorted(zip(spans.stage, spans.micro_batch, strict=True)) == tasks
-
-
-@pytest.mark.parametrize("prepared", [model_parallel, pipeline_parallel])
-def test_a_mask_that_pads_nothing_and_labels_of_transformers_own_change_nothing(prepared):
-    tokens = torch.randint(0, VOCABULARY, (ROWS, 6), generator=torch.Generator().manual_seed(1))
-    options = {"labels": tokens, "attention_mask": torch.ones_like(tokens), "use_cache": False}
-    check_equal(prepared()(tokens, **options).loss, single()(tokens, **options).loss)
 
 
 # --- where there is nothing to pipeline -----------------------------------------------------------
@@ -186,16 +178,6 @@ def test_the_threads_end_with_the_model():
     assert ended() is None and not any(worker.is_alive() for worker in workers)
 
 
-def test_a_model_can_be_printed_and_dropout_and_modes_reach_the_blocks():
-    gpt2 = pipeline_parallel(2, resid_pdrop=0.5)
-    assert repr(gpt2).count("GPT2Block(") == 5
-    tokens = torch.arange(6).view(2, 3)
-    with torch.no_grad():
-        assert not torch.equal(gpt2(tokens, use_cache=False).logits, gpt2(tokens, use_cache=False).logits)
-        gpt2.eval()
-        check_equal(gpt2(tokens, use_cache=False).logits, single().eval()(tokens).logits)
-
-
 @pytest.mark.parametrize(
     ("make", "split_size", "error", "message"),
     [
@@ -244,7 +226,7 @@ def test_copies_of_the_tied_weight_have_gradients_that_add_up_to_the_single_devi
     check_equal((loss.detach(), found), expected_in_stages())
 
 
-@pytest.mark.parametrize("schedule", [interleaved(1, 3, 3), one_f_one_b(1, 7), zero_bubble_v(1, 2)])
+@pytest.mark.parametrize("schedule", [interleaved(1, 3, 3), zero_bubble_v(1, 2)])
 def test_a_pipeline_of_one_rank_has_the_single_devices_loss_and_gradients(schedule):
     gpt2 = single()
     pipeline = ScheduledPipeline(models.stages(gpt2, schedule.n_stages), schedule, mean_loss)

@@ -14,12 +14,11 @@ from IPython.utils.capture import capture_output
 
 from labkit import todo
 from labkit.course.student import is_student_edition
-from labkit.guess import Guess, all_guesses, calibration, draw_calibration, guess, said_of_calibration, terms_left_out
+from labkit.guess import Guess, calibration, guess, said_of_calibration, terms_left_out
 from labkit.guesses import store
 from labkit.guesses.calibration import notebooks_that_ask
 from labkit.guesses.form import Form
 from labkit.guesses.question import Question
-from labkit.guesses.reader import Card
 
 NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
 
@@ -152,15 +151,7 @@ def test_who_stores_the_page_keeps_its_answers(kept_page, hidden, monkeypatch):
     monkeypatch.setenv(store.KEPT, "1")
     hidden.feedback(0.7234, as_if={"if nothing overlapped": 0.0})
     kept = json.loads(kept_page.read_text())["hidden"]
-    facts = {
-        "guess": 0.5,
-        "answer": 0.7234,
-        "measured": True,
-        "left_out": "",
-        "term": "",
-        "chance": 0.4468,
-    }
-    assert kept == facts
+    assert kept == dict(guess=0.5, answer=0.7234, measured=True, left_out="", term="", chance=0.4468)
 
 
 ASKS = re.compile(r"\bguess\(\s*\"(\w+)\"")
@@ -202,11 +193,6 @@ def test_the_form_sends_a_guess_and_shows_what_is_wrong_with_another(hidden):
     assert form.state["final"]  # so the page offers no change
 
 
-def test_what_stands_in_backticks_is_code_on_the_card():
-    card = Card("Where is `counter < 2`?")
-    assert "<code>counter &lt; 2</code>" in card._repr_html_() and "`counter" in str(card)
-
-
 # --- calibration ----------------------------------------------------------------------------------
 
 
@@ -231,17 +217,6 @@ def test_calibration_says_how_far_off_and_what_has_no_factor():
     assert "That takes 12 numbers" in said
 
 
-def test_what_was_not_measured_stands_exactly_in_the_table_and_what_was_is_marked():
-    answered(a=(1.0, 10.0))
-    exact = Guess(Question("exact", "How many?", 0, 10))
-    exact.give(2)
-    exact.feedback(4, as_if={"if half": 2}, measured=False)
-    table = all_guesses(calibration()).set_index("question")
-    assert table.loc["exact", ["answer", "factor", "left out"]].tolist() == ["4", "0.5", "if half"]
-    marked = str(table.loc[["a"]]).splitlines()[-1]
-    assert marked.count("[~ ") == 4  # answer, factor, chance, left out
-
-
 @pytest.mark.parametrize(
     ("early", "late", "word"),
     [(1.0, 11.0, "better"), (11.0, 1.0, "worse"), (11.0, 11.0, "no trend beyond the noise")],
@@ -264,14 +239,3 @@ def test_calibration_counts_choices_and_what_is_left_out():
     )
     counts = terms_left_out(calibration()).set_index("term").guesses
     assert counts["messages and their latency"] == 3 and counts.sum() == 3
-
-
-def test_calibration_draws_each_number_with_its_factor_and_says_to_come_back_with_more():
-    with pytest.raises(ValueError, match="no number"):
-        draw_calibration(calibration())
-    answered(a=(1.0, 10.0), b=(0.01, 10_000.0))
-    ax = draw_calibration(calibration())
-    stars = next(line for line in ax.lines if line.get_label() == "your guess")
-    assert stars.get_xdata().tolist() == pytest.approx([0.1, 0.01])  # the second is beyond the edge
-    assert [text.get_text() for text in ax.texts] == ["1/1,000,000"]
-    assert "come back" in said_of_calibration(calibration())

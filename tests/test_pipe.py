@@ -19,19 +19,15 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from small_modules import Do, Fail, output_and_gradients, rows
 from to_do import task
 from torch import nn
 
-from labkit import pipe
 from labkit.parallel import worker
 from labkit.pipe import Pipe, WithDevice, clock_cycles, split_module
 
 SECONDS = 20.0  # more than anything here takes; waiting that long is a failure
 split_task = task("pipe.1")
-clock_task = task("pipe.2")
 pipe_task = task("pipe.1", "pipe.2", "pipe.3")
 made_task = task("pipe.1")  # a Pipe can be made, if not run
 
@@ -85,57 +81,40 @@ def over_two_devices() -> nn.Module:
     return nn.Sequential(nn.Linear(2, 2), on_meta())
 
 
-@pytest.mark.parametrize(
-    ("model", "error", "message"),
-    [
-        ([nn.Linear(2, 2)], TypeError, "the model is a list, expected an nn.Sequential"),
-        (nn.Sequential(), ValueError, r"the nn\.Sequential is empty, expected at least one module"),
-        (nn.Sequential(norm_on_two_devices()), ValueError, "module '0', a BatchNorm1d, has .* on cpu and meta"),
-        (nn.Sequential(nn.ReLU(), over_two_devices()), ValueError, "module '1', a Sequential, has .* on cpu and meta"),
-        (nn.Sequential(layers(2)), ValueError, "module '0', a Sequential, has parameters or buffers on cpu:0 and cpu:1"),
-        (placed(on_meta()), ValueError, "module '0', a Linear, is on meta, but its WithDevice says cpu:0"),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("use", [split_module, Pipe])
-def test_a_model_that_cannot_be_cut_is_refused_by_the_name_of_the_module(use, model, error, message):
-    with pytest.raises(error, match=message):
-        use(model)
-
-
-def test_with_device_says_what_it_wants():
-    with pytest.raises(TypeError, match="module is a str, expected an nn"):
-        WithDevice("cpu:0", nn.Linear(1, 1))
-    if not torch.cuda.is_available():
-        with pytest.raises(ValueError, match=r"'cuda:0', and there is no GPU here: use virtual devices, cpu:0"):
-            WithDevice(nn.Linear(1, 1), "cuda:0")
-
-
-@pytest.mark.parametrize(
-    ("use", "error", "message"),
-    [
-        (lambda: clock_cycles(0, 1), ValueError, "num_batches is 0, expected a whole number, 1 or more"),
-        (lambda: clock_cycles(1, True), TypeError, "num_partitions is True, expected"),
-        (lambda: Pipe(layers(), 0), ValueError, "split_size is 0, expected"),
-        (lambda: Pipe(layers(), None), TypeError, "split_size is None, expected"),
-    ],
-)
-def test_counts_below_1_or_no_int_are_refused_at_the_call(use, error, message):
-    with pytest.raises(error, match=f"^{message}"):
-        use()
-
-
-@made_task
-@pytest.mark.parametrize(
-    ("x", "error", "message"),
-    [
-        ([1.0], TypeError, "the input is a list, expected one tensor"),
-        (torch.tensor(1.0), ValueError, r"the input has shape \(\), expected at least one row"),
-        (torch.ones(0, 4), ValueError, r"the input has shape \(0, 4\), expected at least one row"),
-    ],
-)
-def test_an_input_without_rows_is_refused(x, error, message):
-    with Pipe(layers(), 2) as piped, pytest.raises(error, match=message):
+def fed(x: Any) -> None:
+    with Pipe(layers(), 2) as piped:
         piped(x)
+
+
+REFUSED = [
+    (lambda: split_module([nn.Linear(2, 2)]), TypeError, "the model is a list, expected an nn.Sequential"),
+    (lambda: Pipe(nn.Sequential()), ValueError, r"the nn\.Sequential is empty, expected at least one module"),
+    (lambda: Pipe(nn.Sequential(norm_on_two_devices())), ValueError, "module '0', a BatchNorm1d, .* on cpu and meta"),
+    (lambda: Pipe(nn.Sequential(nn.ReLU(), over_two_devices())), ValueError, "module '1', a Sequential, .* on cpu and"),
+    (lambda: Pipe(nn.Sequential(layers(2))), ValueError, "module '0', .* has parameters or buffers on cpu:0 and cpu:1"),
+    (lambda: Pipe(placed(on_meta())), ValueError, "a Linear, is on meta, but its WithDevice says cpu:0"),
+    (lambda: Pipe(layers(), 0), ValueError, "^split_size is 0, expected"),
+    (lambda: Pipe(layers(), None), TypeError, "^split_size is None, expected"),
+    (lambda: clock_cycles(0, 1), ValueError, "^num_batches is 0, expected a whole number, 1 or more"),
+    (lambda: clock_cycles(1, True), TypeError, "^num_partitions is True, expected"),
+    (lambda: WithDevice("cpu:0", nn.Linear(1, 1)), TypeError, "module is a str, expected an nn"),
+]
+if not torch.cuda.is_available():
+    no_gpu = r"'cuda:0', and there is no GPU here: use virtual devices, cpu:0"
+    REFUSED.append((lambda: WithDevice(nn.Linear(1, 1), "cuda:0"), ValueError, no_gpu))
+ROWLESS = [
+    (lambda: fed([1.0]), TypeError, "the input is a list, expected one tensor"),
+    (lambda: fed(torch.tensor(1.0)), ValueError, r"the input has shape \(\), expected at least one row"),
+    (lambda: fed(torch.ones(0, 4)), ValueError, r"the input has shape \(0, 4\), expected at least one row"),
+]
+
+
+@pytest.mark.parametrize(
+    ("use", "error", "says"), [*REFUSED, *(pytest.param(*row, marks=made_task) for row in ROWLESS)]
+)
+def test_what_cannot_be_cut_or_piped_is_refused_with_what_was_given_and_expected(use, error, says):
+    with pytest.raises(error, match=says):
+        use()
 
 
 @made_task
@@ -157,59 +136,14 @@ def test_a_closed_pipe_says_so():
     piped.close()  # again does no harm
 
 
-# --- split_module: where it cuts ------------------------------------------------------------------
-
-
-def made(kind: str) -> nn.Module:
-    """ "meta", "cpu": a Linear there; "-": a module without parameters; "-@cpu:0" and "cpu@cpu:0":
-    such modules with a device; "(…)": a Sequential of such a module, twice."""
-    if kind.startswith("("):
-        return nn.Sequential(made(kind[1:-1]), made(kind[1:-1]))
-    kind, _, device = kind.partition("@")
-    module = nn.ReLU() if kind == "-" else nn.Linear(2, 2, device=kind)
-    return WithDevice(module, device) if device else module
-
-
-def cut(*kinds: str) -> tuple[list[str], list[str]]:
-    """The names in each partition, and the devices."""
-    partitions, devices = split_module(nn.Sequential(*map(made, kinds)))
-    return ["".join(partition._modules) for partition in partitions], list(map(str, devices))
-
-
-@split_task
-@pytest.mark.parametrize(
-    ("kinds", "partitions", "devices"),
-    [
-        (["(cpu@cpu:0)", "(cpu@cpu:1)"], ["0", "1"], ["cpu:0", "cpu:1"]),
-        # those that name none stay with the one before, and at the front with the first that does
-        (["-"], ["0"], ["cpu"]),
-        (["-", "cpu@cpu:1", "-", "cpu@cpu:0"], ["012", "3"], ["cpu:1", "cpu:0"]),
-        # plain cpu beside virtual devices, and beside another one
-        (["cpu", "cpu@cpu:0", "cpu", "cpu@cpu:1", "cpu"], ["012", "34"], ["cpu:0", "cpu:1"]),
-        (["-", "cpu", "meta", "cpu"], ["01", "2", "3"], ["cpu", "meta", "cpu"]),
-        (["cpu@cpu:0", "meta", "cpu"], ["0", "1", "2"], ["cpu:0", "meta", "cpu"]),
-    ],
-    ids=str,
-)
-def test_a_cut_is_where_the_device_changes_which_not_every_module_names(kinds, partitions, devices):
-    assert cut(*kinds) == (partitions, devices)
-
-
-@split_task
-@given(st.lists(st.sampled_from(["cpu@cpu:0", "cpu@cpu:1", "-@cpu:2", "-", "cpu"]), min_size=1, max_size=8))
-@settings(max_examples=60, deadline=None)
-def test_partitions_are_the_model_in_order_and_neighbours_differ(kinds):
-    partitions, devices = cut(*kinds)
-    assert "".join(partitions) == "".join(map(str, range(len(kinds)))) and all(partitions)
-    assert all(one != next_one for one, next_one in itertools.pairwise(devices))
-    for names, device in zip(partitions, devices, strict=True):
-        assert {kinds[int(name)].partition("@")[2] for name in names} <= {device, ""}
+# --- what becomes of a module ---------------------------------------------------------------------
 
 
 @split_task
 def test_a_module_that_stands_there_twice_stays_twice():
     twice = nn.ReLU()
-    partitions, _ = split_module(nn.Sequential(made("cpu@cpu:0"), twice, made("cpu@cpu:1"), twice))
+    first, last = placed(nn.Linear(2, 2), nn.Linear(2, 2))
+    partitions, _ = split_module(nn.Sequential(first, twice, last, twice))
     assert [list(partition._modules) for partition in partitions] == [["0", "1"], ["2", "3"]]
     assert partitions[0][1] is partitions[1][1] is twice
 
@@ -223,46 +157,13 @@ def test_with_device_is_its_module_with_a_device_and_moves_it_to_a_real_one():
     assert WithDevice(nn.Linear(3, 2), "meta").module.weight.is_meta
 
 
-# --- clock_cycles ---------------------------------------------------------------------------------
-
-
-@clock_task
-@given(st.integers(1, 12), st.integers(1, 12))
-@settings(max_examples=40, deadline=None)
-def test_every_task_runs_once_as_early_as_it_can_and_alone_on_its_partition(m, n):
-    clocks = list(clock_cycles(m, n))
-    assert len(clocks) == m + n - 1
-    assert sorted(pair for clock in clocks for pair in clock) == [(i, j) for i in range(m) for j in range(n)]
-    done: set[tuple[int, int]] = set()
-    for clock in clocks:
-        assert clock and [j for _, j in clock] == sorted({j for _, j in clock})
-        # what could run now: the stage before has done it, and the stage is through with the one
-        # before
-        able = {(i, j) for i in range(m) for j in range(n) if (i, j) not in done}
-        able = {(i, j) for i, j in able if (not j or (i, j - 1) in done) and (not i or (i - 1, j) in done)}
-        assert set(clock) == able
-        done |= set(clock)
-
-
-@clock_task
-def test_the_clocks_come_one_by_one_from_an_iterator():
-    clocks = clock_cycles(10**9, 3)
-    assert iter(clocks) is clocks and next(clocks) == [(0, 0)] and next(clocks) == [(1, 0), (0, 1)]
-
-
 # --- Pipe: the plain module's output and gradients ------------------------------------------------
 
 
 @pipe_task
 @pytest.mark.filterwarnings("error")
-@given(st.integers(1, 9), st.integers(1, 11), st.integers(1, 4))
-@settings(max_examples=40, deadline=None)
-def test_output_and_gradients_are_the_plain_modules_without_a_warning(count, split_size, stages):
-    check_equal(layers(stages), split_size, rows(count))
-
-
-@pipe_task
-def test_so_they_are_with_stages_in_place_frozen_or_with_a_weight_in_common_and_for_token_ids():
+def test_stages_in_place_frozen_or_with_a_weight_in_common_and_token_ids_give_the_plain_modules_without_a_warning():
+    check_equal(layers(4), 3, rows(8))
     first, _, last = (stage.module[0] for stage in layers())
     last.weight = first.weight
     frozen = nn.Linear(4, 4).double().requires_grad_(False)
@@ -492,7 +393,3 @@ def test_a_keyboard_interrupt_while_stages_work_leaves_the_pipe_usable(use, monk
             piped.close()  # returns, though a stage is stuck
             assert not go.is_set()
     go.set()
-
-
-def test_the_student_file_names_what_it_uses_from_the_given_code():
-    assert {"run_stage", "concatenate", "Task"} <= set(vars(pipe))

@@ -131,14 +131,14 @@ def copied(borrowed: set[str], files: list[Path]) -> dict[str, int]:
     return {path: count for path, count in counts.items() if count > 10}
 
 
-def test_no_data_from_beside_the_project_was_copied_into_it(shared_data):
-    borrowed = set().union(*(long_lines(path) for path in shared_data.rglob("*") if path.is_file()))
+def test_none_of_the_real_data_was_copied_into_the_project(real_data):
+    borrowed = set().union(*(long_lines(path) for path in real_data.rglob("*") if path.is_file()))
     assert len(borrowed) > 1000
     assert copied(borrowed, own_files()) == {}
 
 
-def test_a_copied_file_would_be_noticed_packed_too(shared_data, tmp_path):
-    source = shared_data / "glue" / "RTE" / "train.tsv"
+def test_a_copied_file_would_be_noticed_packed_too(real_data, tmp_path):
+    source = real_data / "glue" / "RTE" / "train.tsv"
     text = ("# mine\n" + text_of(source)[:20_000]).encode()
     plain, packed = tmp_path / "mine.txt", tmp_path / "mine.txt.gz"
     plain.write_bytes(text)

@@ -7,6 +7,7 @@ import contextlib
 import copy
 import functools
 import gc
+import itertools
 import threading
 import time
 import weakref
@@ -102,20 +103,7 @@ def collectives_begun() -> int:
     return group._get_sequence_number_for_group()
 
 
-# --- bad input ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("model", "cap_mb", "error", "says"),
-    [
-        (nn.Linear(2, 2), 0, ValueError, "^bucket_cap_mb is 0, expected more than 0"),
-        (nn.Tanh(), None, ValueError, "no parameter of the model requires a gradient.*use it as it is"),
-        (nn.Linear(2, 2).requires_grad_(False), None, ValueError, "no parameter of the model requires a gradient"),
-    ],
-)
-def test_what_has_no_bucket_is_refused_before_the_ranks_talk(model, cap_mb, error, says):
-    with pytest.raises(error, match=says):
-        dp.BucketedDataParallel(model, bucket_cap_mb=cap_mb)
+# --- ranks that differ ----------------------------------------------------------------------------
 
 
 def model_of_three_layers() -> nn.Sequential:
@@ -366,8 +354,7 @@ def assert_the_same(values: list[tuple[list[dict], list[dict]]], **tolerance: fl
 
 
 @reducer_task
-@pytest.mark.parametrize("clear", ["to None", "to zero", "never"])
-@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize(("world_size", "clear"), [(1, "to None"), (2, "to zero"), (3, "to None"), (3, "never")])
 def test_steps_with_momentum_weight_decay_and_batch_norm_are_those_of_torchs_ddp(world_size, clear, ranks):
     values = ranks(world_size).run(trained_by_both, net, clear=clear).values
     assert_the_same(values, rtol=1e-9, atol=1e-12)
@@ -537,6 +524,34 @@ def test_no_gradient_is_copied_on_its_way_into_a_bucket_and_out_of_it(set_to_non
 
     for in_buckets, without in ranks(2).run(in_rank).values:
         assert in_buckets == without
+
+
+def buckets_in_a_running_model(widths: list[int], cap_mb: float | None) -> tuple[list, list]:
+    """The buckets that torch's DDP and our reducer make of a chain of layers."""
+    model = nn.Sequential(*(nn.Linear(a, b, bias=False) for a, b in itertools.pairwise(widths)))
+    names = [name for name, _ in model.named_parameters()]
+    theirs = DistributedDataParallel(copy.deepcopy(model), bucket_cap_mb=cap_mb)
+    for _ in range(3):  # after the first step torch draws the lines, in the third its log has them
+        theirs(torch.ones(1, widths[0])).sum().backward()
+    log = theirs._get_ddp_logging_data()["rebuilt_per_bucket_param_indices"]
+    ours = dp.BucketedDataParallel(model, cap_mb).buckets
+    return [[int(index) for index in bucket.split()] for bucket in log.split(",")], [
+        [names.index(name) for name in bucket.names] for bucket in ours
+    ]
+
+
+@task("dp.6")
+@pytest.mark.parametrize(
+    ("widths", "cap_mb"),
+    [
+        ([512, 1024, 512, 1024, 512], None),  # 2 MiB a layer: by default the first bucket is closed after one of them
+        ([512, 1024, 512, 1024, 512], 25),  # the default's number, but given: then the first bucket is no smaller
+        ([16, 32, 64, 128, 64, 32, 16], 16 * 32 * 4 / MIB),  # exactly the last layer
+    ],
+)
+def test_torchs_ddp_draws_the_same_lines_in_a_running_model(widths, cap_mb, ranks):
+    ((torchs, ours),) = ranks(1).run(buckets_in_a_running_model, widths, cap_mb).values
+    assert ours == torchs
 
 
 @reducer_task

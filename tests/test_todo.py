@@ -132,13 +132,6 @@ def test_a_wrong_line_is_an_error_that_lists_the_tasks_and_below_another_cell_ma
     assert shell.user_ns["captured"].stdout == "TODO dp.1: labkit/dp.py, line 5\n"
 
 
-def test_other_cells_are_left_alone_and_loading_it_twice_changes_nothing(shell):
-    for cell in (["x = 1\n"], ["%%needsmore\n", "x\n"], [], ["# %%needs dp.1\n", "x\n"]):
-        assert todo.step_aside(cell) == cell
-    todo.load_ipython_extension(shell)
-    assert [getattr(t, "__name__", "") for t in shell.input_transformers_cleanup].count("step_aside") == 1
-
-
 def test_importing_it_in_a_notebook_is_enough_and_outside_needs_no_ipython():
     code = """
 import sys

@@ -191,7 +191,7 @@ def _without_paths(text: str) -> str:
 
 
 def breaches(notebook: NotebookNode) -> list[str]:
-    """Return where a stored notebook breaks the contract of DESIGN.md, a sentence each.
+    """Return where a stored notebook breaks the contract for notebooks, a sentence each.
 
     An empty list is a good notebook. Code cells are counted in its thread, which ends at a heading
     ``## Going further``, and from there on.

@@ -1,9 +1,9 @@
 """The data sets of the lab: found, read and checked.
 
 A source is a folder in the form that the data set has on the web; ``"shipped"``, what comes with
-the lab in ``data/``; or a data set on the Hugging Face hub, ``"hub"`` or ``"owner/name"``.
-``"auto"`` is the folder that the environment variable ``LABKIT_DATA`` names, else what ships. A
-printed line says which it was.
+the lab: scikit-learn's digits, and generated sentences; or a data set on the Hugging Face hub,
+``"hub"`` or ``"owner/name"``. ``"auto"`` is the folder that the environment variable
+``LABKIT_DATA`` names, else what ships. A printed line says which it was.
 """
 
 from labkit.data.glue import rte

@@ -1,4 +1,4 @@
-"""Sentence pairs, of which the second may follow from the first: the lab's, RTE, or RTE's form."""
+"""Sentence pairs, of which the second may follow from the first: RTE, its form, or generated."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ _COLUMNS = ("sentence1", "sentence2", "label")
 
 
 def rte(split: str, source: str | os.PathLike[str] = "auto") -> Rows:
-    """Return the rows of a split of RTE (recognising textual entailment, of GLUE).
+    """Return the rows of a split of RTE (recognising textual entailment, of GLUE), or of its like.
 
     Splits are ``"train"`` and ``"validation"``, which is also ``"val"`` and ``"dev"``. A row is
     ``{"sentence1": ..., "sentence2": ..., "label": ...}``; label 0, entailment, says that sentence2
     follows from sentence1, and 1 that it does not.
 
-    ``source`` is ``"auto"`` (see :mod:`labkit.data`), ``"shipped"``, ``"hub"``, a folder, or a data
-    set's name on the hub. A folder holds either GLUE's files (``train.tsv`` and ``dev.tsv``, in the
-    folder, in ``RTE/`` or in ``glue/RTE/`` below it; fields are separated by tabs, and a quote is a
-    character like any other) or a data set that ``datasets.load_dataset`` reads.
+    ``source`` is ``"auto"`` (see :mod:`labkit.data`), ``"shipped"`` (generated pairs, not RTE's),
+    ``"hub"``, a folder, or a data set's name on the hub. A folder holds either GLUE's files
+    (``train.tsv`` and ``dev.tsv``, in the folder, in ``RTE/`` or in ``glue/RTE/`` below it; fields
+    are separated by tabs, and a quote is a character like any other) or a data set that
+    ``datasets.load_dataset`` reads.
 
     Raises ValueError for an unknown split, a malformed line (file and line number), an unknown
     label or an empty data set, and FileNotFoundError for a source that has no such files.

@@ -1,4 +1,4 @@
-"""German-English sentence pairs: the lab's own, Multi30k, or any parallel text."""
+"""German-English sentence pairs: generated ones, Multi30k, or any parallel text."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ def translation(split: str, source: str | os.PathLike[str] = "auto") -> Rows:
     """Return German-English sentence pairs of a split: ``"train"``, ``"validation"``, ``"test"``.
 
     A row is ``{"de": ..., "en": ...}``. ``"val"`` is ``"validation"``. ``source`` is ``"auto"``
-    (see :mod:`labkit.data`), ``"shipped"``, ``"hub"``, a folder, or a data set's name on the hub. A
-    folder holds either Multi30k's files (``train.de`` and ``train.en``, one sentence a line, plain
-    or ``.gz``, in the folder or in ``multi30k/`` below it) or a data set that
-    ``datasets.load_dataset`` reads, with a column ``translation`` or columns ``de`` and ``en``.
+    (see :mod:`labkit.data`), ``"shipped"`` (generated pairs, not Multi30k's), ``"hub"``, a folder,
+    or a data set's name on the hub. A folder holds either Multi30k's files (``train.de`` and
+    ``train.en``, one sentence a line, plain or ``.gz``, in the folder or in ``multi30k/`` below it)
+    or a data set that ``datasets.load_dataset`` reads, with a column ``translation`` or columns
+    ``de`` and ``en``.
 
     Raises ValueError for an unknown split, a malformed line (file and line number) or an empty data
     set, and FileNotFoundError for a source that has no such files.

@@ -1,4 +1,8 @@
-"""Find a data set: in a folder, in what ships, or on the hub. Read its files line by line."""
+"""Find a data set: in a folder, in what ships, or on the hub. Read its files line by line.
+
+The sentences that ship are generated, by ``data/make_translation.py`` and
+``data/make_entailment.py``: a score on them says nothing about Multi30k or RTE.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,8 @@ from typing import Any
 from labkit.base import hub
 from labkit.base.texts import listed
 
-SHIPPED = Path(__file__).resolve().parents[2] / "data"
+GENERATED = Path(__file__).with_name("generated")
+SHIPPED = "shipped"
 
 Row = dict[str, Any]
 UNIT = "sentence pair"
@@ -32,7 +37,7 @@ class Rows(list[Row]):
 class DataSet:
     """A data set of sentence pairs, and how each of its places is read.
 
-    - ``name``: also that of its folder in ``data/``.
+    - ``name``: also that of its folder of generated sentences.
     - ``splits``: their names, and for each the one under which its places have it.
     - ``from_folder(split, folder)``: the form that the data set has on the web, or None where the
       folder does not hold it. ``expected(split)`` says what was looked for.
@@ -57,22 +62,25 @@ class DataSet:
             raise ValueError(f"split is {split!r}, expected {expected}")
         split, source = self.splits[split], os.fspath(source)
         if source == "auto":
-            source = labkit_data() or "shipped"
+            source = labkit_data() or SHIPPED
         if source == "hub":
             source = next(iter(self.on_hub))
-        if source == "shipped":
-            where = f"data/{self.name}, which ships with the lab"
-            rows = self.from_folder(split, shipped_folder(self.name))
-        else:
-            where = f"the folder {source}"
-            rows = self.from_folder(split, Path(source)) if Path(source).is_dir() else None
+        folder = GENERATED / self.name if source == SHIPPED else Path(source)
+        where = f"the folder {source}"
+        rows = self.from_folder(split, folder) if folder.is_dir() else None
         if rows is None:
             where, table = load_table(source, split, UNIT, self.expected(split), **self.on_hub.get(source, {}))
             rows = self.from_table(table, source, split)
         if not rows:
             raise ValueError(f"{where}: the {split} split is empty, expected at least one {UNIT}")
-        print(f"{self.name}, {split}: {len(rows):,} {UNIT}s from {where}")
+        found = f"generated {UNIT}s, which ship with the lab" if source == SHIPPED else f"{UNIT}s from {where}"
+        print(f"{self.name}, {split}: {len(rows):,} {found}")
         return Rows(rows, source)
+
+
+def source_in_words(source: str) -> str:
+    """Return where sentences are from, as it stands beside a score on them."""
+    return "generated sentences (shipped)" if source == SHIPPED else source
 
 
 def labkit_data() -> str | None:
@@ -114,17 +122,6 @@ def check_columns(table: Any, name: str, columns: Iterable[str]) -> None:
     """Raise ValueError unless ``table``, of what ``datasets`` loads, has these columns."""
     if not set(columns) <= set(there := table.column_names or []):
         raise ValueError(f"{name} has the columns {', '.join(there)}; expected {listed(map(repr, columns))}")
-
-
-def shipped_folder(name: str) -> Path:
-    """Return a folder of ``data/``. Raises FileNotFoundError where labkit is without it."""
-    folder = SHIPPED / name
-    if not folder.is_dir():
-        raise FileNotFoundError(
-            f"the shipped sentences are not at {folder}: labkit is installed without its repository. "
-            "Install it from a checkout (pip install -e .) or name another source"
-        )
-    return folder
 
 
 def lines(path: Path) -> Iterator[str]:

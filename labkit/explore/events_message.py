@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from labkit.draw.layout import from_zero, row_word
-from labkit.schedule import EVENT_KINDS, Schedule
+from labkit.schedule import Schedule
 from labkit.simulate.measures import check_events
 from labkit.simulate.replay import Replay, attribute_delays, replay_events, schedule_from_events
 from labkit.trace import EVENT_COLUMNS
@@ -49,7 +49,9 @@ class EventTables(NamedTuple):
         """
         given = {"": events} if ideal is None else {"predicted": ideal, "measured": events}
         tables = {
-            name: pd.DataFrame(check_events(table, f"Timeline({'ideal' if name == 'predicted' else 'events'})", EVENT_COLUMNS))
+            name: pd.DataFrame(
+                check_events(table, f"Timeline({'ideal' if name == 'predicted' else 'events'})", EVENT_COLUMNS)
+            )
             for name, table in given.items()
         }
         for name, table in tables.items():

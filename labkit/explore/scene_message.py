@@ -55,9 +55,7 @@ def scene_of(
         "styles": styles,
         "memory": memory,
         "cap": cap,
-        "panels": [
-            panel.message() if isinstance(panel, EventTables) else _panel(panel, numbers) for panel in panels
-        ],
+        "panels": [panel.message() if isinstance(panel, EventTables) else _panel(panel, numbers) for panel in panels],
     }
 
 
@@ -128,4 +126,3 @@ def _columns(table: Mapping[Any, Any] | pd.DataFrame) -> dict[str, Any]:
 def _fill(colour: str, chunk: int, n_chunks: int) -> dict[str, str]:
     colour = shade(colour, chunk, n_chunks)
     return {"colour": colour, "edge": darker(colour), "ink": text_colour(colour)}
-

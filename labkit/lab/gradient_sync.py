@@ -95,7 +95,7 @@ def losses_and_accuracy(found: Mapping[str, TrainingResult]) -> MeasuredTable:
     }
     for name, accuracy in RTE_ACCURACY.items():
         losses = RTE_LOSSES.get(name, [None] * 5)
-        rows[f"published: {name}"] = ["" if each is None else f"{each:.3f}" for each in (*losses, *accuracy)]
+        rows[f"published, on RTE: {name}"] = ["" if each is None else f"{each:.3f}" for each in (*losses, *accuracy)]
     columns = [f"loss {i}" for i in range(1, 6)] + [f"accuracy {i}" for i in range(1, 4)]
     return MeasuredTable(rows, index=columns).T
 

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import datetime
 import os
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from labkit.train.options import check_options, check_output, option
 from labkit.train.rank_start import ByHand, joined, process, under_torchrun
 from labkit.train.translation_task import TranslateConfig, load, translate
 
+PROG = "python -m labkit.train"
 BAD_INPUT = (TypeError, ValueError, OSError)
 MAX_S = 1e8  # three years; a lock takes 292, a date 10,000
 DAY_S = 86400.0  # for ranks that the command starts itself: as long as training takes
@@ -107,12 +109,13 @@ class StartFlags:
         return ByHand(self.local_rank, world_size, self.master_ip, self.master_port)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None, prog: str = PROG) -> None:
     """Train by command line: own processes, or this process as one rank of those started.
 
-    In a process group that is up already, this process trains in it.
+    In a process group that is up already, this process trains in it. ``prog`` is what the reader
+    typed before ``argv``, for the help and for errors.
     """
-    parser, name, flags = _parser_of(sys.argv[1:] if argv is None else argv)
+    parser, name, flags = _parser_of(sys.argv[1:] if argv is None else argv, prog)
     try:
         _run(TASKS[name], parser, flags)
     except (FloatingPointError, RankError) as error:  # the loss is nan: here, or on a rank
@@ -126,19 +129,17 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise SystemExit(130) from None
 
 
-def _parser_of(argv: Sequence[str]) -> tuple[Any, str, list[str]]:
+def _parser_of(argv: Sequence[str], prog: str = PROG) -> tuple[Any, str, list[str]]:
     """Return the parser of the task that the first word names, the name, and the flags."""
     from transformers import HfArgumentParser
 
-    tasks = argparse.ArgumentParser(
-        prog="python -m labkit.train", description="Train on real ranks: own processes, or under torchrun."
-    )
+    tasks = argparse.ArgumentParser(prog=prog, description="Train on real ranks: own processes, or under torchrun.")
     tasks.add_argument("task", choices=TASKS, help="TASK --help lists its flags; hyphens and underscores both work")
     name = tasks.parse_args(argv[:1]).task
-    usage = f"python -m labkit.train {name} [FLAG ...]    --help lists them"
+    usage = f"{prog} {name} [FLAG ...]    --help lists them"
     parser = HfArgumentParser(
         [TASKS[name].config, StartFlags],
-        prog=f"python -m labkit.train {name}",
+        prog=f"{prog} {name}",
         usage=usage,
         description=TASKS[name].description,
     )
@@ -172,6 +173,7 @@ def check_flags(argv: Sequence[str]) -> None:
 class Plan(NamedTuple):
     """What a command line says: the task's config, and how this process and the ranks start."""
 
+    command: str
     config: Any
     start: StartFlags
     world_size: int
@@ -195,7 +197,8 @@ def _plan(task: Task, parser: Any, flags: list[str]) -> Plan:
     config, start = _parse(parser, flags)
     try:
         world_size = start.size(config.default_world_size)
-        plan = Plan(config, start, world_size, start.by_hand(world_size))
+        command = f"{parser.prog} {shlex.join(flags)}"
+        plan = Plan(command, config, start, world_size, start.by_hand(world_size))
         config.check_world(world_size)
         if plan.rank == 0 and (folder := config.output_dir or os.path.dirname(task.folder)):
             check_output(folder)
@@ -223,7 +226,7 @@ def _run(task: Task, parser: Any, flags: list[str]) -> None:
         run = launch(task.train, config, data, **options)
     except BAD_INPUT as error:  # a plan that cannot be: no rank has started
         parser.error(str(error))
-    _finish(task, config, run.values, run.events)
+    _finish(task, plan, run.values, run.events)
 
 
 def _be_a_rank(task: Task, plan: Plan, data: Any) -> None:
@@ -237,15 +240,15 @@ def _be_a_rank(task: Task, plan: Plan, data: Any) -> None:
         data = read_on_rank_0(lambda: data)
         everything = recorded_on_all(lambda: task.train(config, data, **options))
     if everything:
-        _finish(task, config, *everything)
+        _finish(task, plan, *everything)
 
 
-def _finish(task: Task, config: Any, results: Sequence[metrics.TrainingResult], events: Any) -> None:
+def _finish(task: Task, plan: Plan, results: Sequence[metrics.TrainingResult], events: Any) -> None:
     """Print the report, and write the results into the folder for them, if there is one."""
     print(metrics.report(metrics.merge(results)))
-    folder = config.output_dir
+    folder = plan.config.output_dir
     if not folder and task.folder:
         folder = f"{task.folder}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
     if folder:
-        metrics.save(results, events, folder)
+        metrics.save(results, events, folder, plan.command)
         print(f"\nresults in {folder}: {', '.join(sorted(os.listdir(folder)))}")

@@ -20,6 +20,7 @@ from labkit import models
 from labkit.base.files import write_atomically
 from labkit.base.rendezvous import MeetingError
 from labkit.base.texts import listed
+from labkit.data.sources import source_in_words
 from labkit.train import entailment
 from labkit.train.entailment import EntailmentCorpus, SentencePair
 from labkit.train.exchange import read_on_rank_0
@@ -224,7 +225,8 @@ class GlueRun:
                 correct += entailment.count_correct(self.trainer.module, batch)
         self.accuracy.append(sum_over_ranks(correct)[0] / len(rows))
         if self.prints:
-            print(f"accuracy {self.accuracy[-1]:.4f} {when}, on {len(rows):,} rows", flush=True)
+            source = source_in_words(self.corpus.source)
+            print(f"accuracy {self.accuracy[-1]:.4f} {when}, on {len(rows):,} rows of {source}", flush=True)
 
     def own_rows(self, examples: Sequence[SentencePair], whole: Sequence[int]) -> Batch:
         """Return this rank's rows of a batch, padded as the whole batch would be."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -151,17 +149,18 @@ def _spread(per_epoch: pd.Series) -> dict[str, float | None]:
     }
 
 
-def save(results: Sequence[TrainingResult], events: pd.DataFrame, folder: str | os.PathLike[str]) -> dict[str, Any]:
+def save(
+    results: Sequence[TrainingResult], events: pd.DataFrame, folder: str | os.PathLike[str], command: str
+) -> dict[str, Any]:
     """Write ``merged.json``, ``steps.csv``, ``events.csv`` and gradients, where there are any.
 
-    ``merged.json`` is :func:`merge`, and the command that this process was started with.
+    ``merged.json`` is :func:`merge`, and the ``command`` that trained.
     ``model0_gradients.pth`` has rank 0's gradients after averaging, tensors by parameter name;
     ``model0_local_gradients.pth`` those before. Gives the merged result.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     merged = merge(results)
-    command = shlex.join(["python", "-m", "labkit.train", *sys.argv[1:]])
     text = json.dumps({"command": command} | merged, indent=2, ensure_ascii=False) + "\n"
     write_atomically(folder / "merged.json", text.encode())
     for result in results:
@@ -177,10 +176,10 @@ def save(results: Sequence[TrainingResult], events: pd.DataFrame, folder: str | 
 
 def report(merged: dict[str, Any]) -> str:
     """Return the merged result in a few lines, for a terminal."""
-    time, rate = merged["training_time_s"], merged["tokens_per_s"]
+    time, rate, source = merged["training_time_s"], merged["tokens_per_s"], merged["data_source"]
     threads = f"{merged['threads_per_rank']} CPU thread{'s' * (merged['threads_per_rank'] > 1)} each"
     lines = [
-        ("source", merged["data_source"]),
+        ("source", source),
         ("model", f"{merged['model']}, {merged['parameters']:,} parameters"),
         ("mode", merged["layout"]),
         ("ranks", f"{merged['world_size']} on {merged['backend']}: {', '.join(merged['devices'])}, {threads}"),
@@ -196,9 +195,9 @@ def report(merged: dict[str, Any]) -> str:
     if merged["validation_loss"]:
         lines.append(("validation loss", f"{merged['validation_loss'][-1]:.4g} nats per target token"))
     if merged["accuracy"]:
-        lines.append(("accuracy", ", ".join(f"{accuracy:.4f}" for accuracy in merged["accuracy"])))
+        lines.append(("accuracy", f"{', '.join(f'{share:.4f}' for share in merged['accuracy'])} on {source}"))
     if merged["bleu"] is not None:
-        lines.append(("BLEU", f"{merged['bleu']:.2f}"))
+        lines.append(("BLEU", f"{merged['bleu']:.2f} on {source}"))
     for sample in merged["samples"]:
         lines += [("", ""), ("German", sample["source"]), ("English", sample["reference"])]
         lines.append(("translated", sample["translation"]))

@@ -21,6 +21,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from labkit import dp, launch, models
+from labkit.data.sources import source_in_words
 from labkit.parallel.devices import training_device
 from labkit.trace import pause, span
 
@@ -323,7 +324,7 @@ class Trainer:
             "backend": dist.get_backend() if dist.is_initialized() else "none",
             "device": ", ".join(map(str, self.devices)),
             "threads": torch.get_num_threads(),
-            "data_source": data_source,
+            "data_source": source_in_words(data_source),
             "parameters": models.parameter_count(self.module),
             "config": asdict(config),
             "steps": pd.DataFrame(self.record, columns=Step._fields),

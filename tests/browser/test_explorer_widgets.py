@@ -369,7 +369,9 @@ def test_a_kernel_that_restarts_is_said_and_a_slider_moved_then_is_no_error(expl
     expect(narration(page)).to_contain_text("makespan 9")
 
 
-def test_while_the_kernel_is_busy_the_picture_explains_itself_and_what_asks_python_follows_when_it_is_free(explore, tmp_path):
+def test_while_the_kernel_is_busy_the_picture_explains_itself_and_what_asks_python_follows_when_it_is_free(
+    explore, tmp_path
+):
     page, go = explore("schedule"), tmp_path / "go"
     keep_busy(page, until=go)
     stage = page.locator(".lk-stage")
@@ -403,14 +405,19 @@ def test_while_a_time_is_dragged_picture_numbers_and_words_follow_although_the_k
     assert forward > 1.5
     expect(narration(page)).to_have_text(f"1F1B: makespan {makespan}; GPipe: makespan {makespan}.")
     expect(page.locator(".lk-numbers")).to_contain_text(makespan)
-    facts = page.evaluate("document.querySelector('.labkit-timeline').timeline.scene.panels.map((panel) => panel.facts)")
+    facts = page.evaluate(
+        "document.querySelector('.labkit-timeline').timeline.scene.panels.map((panel) => panel.facts)"
+    )
     assert facts[0] == f"makespan {makespan}, bubble 33.3 %"
     page.mouse.up()
     page.locator(".lk-stage").press("End")
     expect(page.locator(".lk-card").first).to_contain_text(f"takes 2 units")
     assert page.locator(".labkit-timeline").get_attribute("data-version") == version
     go.touch()
-    run_in_kernel(page, f"assert shown.state == '1f1b n=2 m=2 F={forward:g} B=2 vs gpipe', shown.state\nshown.timeline.said = 'told'")
+    run_in_kernel(
+        page,
+        f"assert shown.state == '1f1b n=2 m=2 F={forward:g} B=2 vs gpipe', shown.state\nshown.timeline.said = 'told'",
+    )
     expect(narration(page)).to_have_text("told")
     expect(slider).to_have_value(f"{forward:g}")
 

@@ -9,8 +9,6 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from labkit.cost import (
     ETHERNET_1G,
@@ -73,11 +71,7 @@ SMALL, TIMES = [1, 2, 3], [1.0, 2.0, 3.0]
         (lambda: collective_s("reduce", 1, 2, 1e6), TypeError, "link is 1000000.0, expected a Link"),
         (lambda: ring_broadcast_s(1, 2, 0, 0, 1e9), ValueError, "n_chunks is 0, expected a whole"),
         (lambda: fit_link([], []), ValueError, "0 points, expected at least 3: latency"),
-        (
-            lambda: fit_link([8, 8, 8], TIMES),
-            ValueError,
-            "all 3 points are of one size, 8 bytes",
-        ),
+        (lambda: fit_link([8, 8, 8], TIMES), ValueError, "all 3 points are of one size, 8 bytes"),
         (lambda: fit_link(SMALL, TIMES[:2]), ValueError, "3 sizes and 2 times, expected one time"),
         (lambda: fit_link(SMALL, [1, 0, 3]), ValueError, r"times_s\[1\] is 0, expected .*, more"),
         (lambda: fit_link(SMALL, [1, 2, "3"]), TypeError, r"times_s\[2\] is '3'"),
@@ -95,12 +89,6 @@ def test_what_tells_no_link_and_no_cost_is_refused(compute, error, message):
 # --- links ----------------------------------------------------------------------------------------
 
 
-def test_a_message_takes_the_latency_and_then_its_bytes():
-    assert Link(0.5, 100).message_s(0) == 0.5
-    assert Link(0.5, 100).message_s(250) == 3.0
-    assert Link(0.5, math.inf).message_s(1e12) == 0.5
-
-
 def test_a_gigabit_is_125_megabytes_and_the_presets_run_from_slow_to_fast():
     assert ETHERNET_1G.bytes_per_s == 125e6
     assert [link.bytes_per_s * 8 / 1e9 for link in (ETHERNET_10G, INFINIBAND_HDR)] == [10, 200]
@@ -116,19 +104,12 @@ def test_a_gigabit_is_125_megabytes_and_the_presets_run_from_slow_to_fast():
         (ETHERNET_1G, "ETHERNET_1G (125 MB/s, 50 µs)"),
         (Link(50e-6, 125e6), "125 MB/s, 50 µs"),
         (Link(2e-3, 1.25e9, "slow start"), "slow start (1.25 GB/s, 2 ms)"),
-        (Link(1.5, 300), "300 B/s, 1.5 s"),
-        (Link(1e-3, 1e9), "1 GB/s, 1 ms"),
         (Link(0, 64_000), "64 kB/s, 0 µs"),
         (Link(0.25e-6, math.inf), "no limit, 0.25 µs"),
     ],
 )
 def test_a_link_is_shown_in_the_units_of_a_data_sheet(link, shown):
     assert str(link) == shown
-
-
-def test_only_a_link_without_latency_and_without_limit_is_free():
-    assert Link(0, math.inf).is_free
-    assert not Link(0, 1e15).is_free and not Link(1e-9, math.inf).is_free
 
 
 # --- collectives: the oracle sends every message of the algorithm, one by one ---------------------
@@ -180,14 +161,14 @@ def chain_rounds(n: int, n_chunks: int, n_bytes: float) -> list[list[Message]]:
     return [[(rank, rank + 1, n_bytes / n_chunks)] for _ in range(n_chunks) for rank in range(n - 1)]
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 8])
+@pytest.mark.parametrize("world_size", [1, 2, 5])
 @pytest.mark.parametrize("name", [name for name in COLLECTIVES if name not in ("broadcast", "reduce")])
 def test_a_collective_costs_what_its_messages_cost_sent_one_by_one(name, world_size):
     expected = seconds_until_all_have_arrived(rounds_of(name, world_size, 1e4), LINK)
     assert collective_s(name, 1e4, world_size, LINK) == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 8])
+@pytest.mark.parametrize("world_size", [1, 2, 5])
 @pytest.mark.parametrize("name", ["broadcast", "reduce"])
 def test_a_broadcast_costs_what_many_chunks_cost_one_behind_the_other(name, world_size):
     n_chunks = 2000
@@ -197,28 +178,15 @@ def test_a_broadcast_costs_what_many_chunks_cost_one_behind_the_other(name, worl
     assert got == pytest.approx(expected, rel=world_size / n_chunks)
 
 
-@given(
-    world_size=st.integers(1, 6),
-    n_chunks=st.integers(1, 9),
-    n_bytes=st.integers(0, 10**6),
-    latency_s=st.floats(0, 1),
-    bytes_per_s=st.floats(1e3, 1e9),
-)
-@settings(deadline=None)
-def test_a_broadcast_in_chunks_costs_its_messages(world_size, n_chunks, n_bytes, latency_s, bytes_per_s):
-    chunks = chain_rounds(world_size, n_chunks, n_bytes)
-    expected = seconds_until_all_have_arrived(chunks, Link(latency_s, bytes_per_s))
-    got = ring_broadcast_s(n_bytes, world_size, n_chunks, latency_s, bytes_per_s)
-    assert got == pytest.approx(expected, rel=1e-9, abs=1e-12)
+@pytest.mark.parametrize("world_size", [1, 2, 5])
+@pytest.mark.parametrize("n_chunks", [1, 9])
+def test_a_broadcast_in_chunks_costs_its_messages(world_size, n_chunks):
+    expected = seconds_until_all_have_arrived(chain_rounds(world_size, n_chunks, 1e4), LINK)
+    got = ring_broadcast_s(1e4, world_size, n_chunks, LINK.latency_s, LINK.bytes_per_s)
+    assert got == pytest.approx(expected, rel=1e-9)
 
 
-def test_the_best_number_of_chunks_is_the_one_that_the_docstring_gives():
-    n, n_bytes, link = 5, 3e6, ETHERNET_1G
-    best = min(range(1, 500), key=lambda chunks: ring_broadcast_s(n_bytes, n, chunks, link.latency_s, link.bytes_per_s))
-    assert best == pytest.approx(math.sqrt((n - 2) * n_bytes / (link.latency_s * link.bytes_per_s)), abs=1)
-
-
-@pytest.mark.parametrize("world_size", [1, 2, 3, 8])
+@pytest.mark.parametrize("world_size", [1, 2, 5])
 def test_a_parameter_server_costs_what_all_gradients_cost_through_its_port_and_back(world_size):
     n_bytes = 1e4
     there = [(rank, 0, n_bytes) for rank in range(1, world_size)]
@@ -243,17 +211,17 @@ def noisy_times(seed: int, noise: float, latency_s: float = 50e-6, bytes_per_s: 
     return (latency_s + SIZES / bytes_per_s) * (1 + noise * np.random.default_rng(seed).standard_normal(len(SIZES)))
 
 
-@given(latency_s=st.floats(1e-7, 1e-2), bytes_per_s=st.floats(1e6, 1e11))
-@settings(deadline=None)
-def test_times_without_noise_give_their_link_back_exactly(latency_s, bytes_per_s):
-    crossing = latency_s * bytes_per_s  # the size that takes as long as the latency
-    sizes = [0, crossing / 10, crossing, 10 * crossing]
-    fit = fit_link(sizes, [latency_s + size / bytes_per_s for size in sizes])
-    assert (fit.latency_s, fit.bytes_per_s) == pytest.approx((latency_s, bytes_per_s), rel=1e-9)
-    assert fit.latency_error_s <= 1e-6 * latency_s and fit.bytes_per_s_error <= 1e-6 * bytes_per_s
+@pytest.mark.parametrize("world_size", [None, 2, 4])
+def test_a_fit_gives_the_link_between_two_ranks_and_predicts_what_it_was_fitted_to(world_size):
+    link = Link(50e-6, 125e6)
+    seconds = [collective_s("all_reduce", s, world_size, link) if world_size else link.message_s(s) for s in SIZES]
+    fit = fit_link(SIZES, seconds, world_size)
+    assert (fit.latency_s, fit.bytes_per_s) == pytest.approx((50e-6, 125e6), rel=1e-9)
+    assert [fit.predict_s(size) for size in SIZES] == pytest.approx(seconds)
+    assert str(fit.link) == "fitted (125 MB/s, 50 µs)"
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_fit_and_its_errors_are_those_of_numpys_weighted_polyfit(seed):
     times = noisy_times(seed, noise=0.05)
     (slope, intercept), covariance = np.polyfit(SIZES, times, 1, w=1 / times, cov=True)
@@ -262,25 +230,6 @@ def test_the_fit_and_its_errors_are_those_of_numpys_weighted_polyfit(seed):
     assert (fit.latency_s, fit.latency_error_s) == pytest.approx((intercept, intercept_error), rel=1e-6)
     assert fit.bytes_per_s == pytest.approx(1 / slope, rel=1e-6)
     assert fit.bytes_per_s_error / fit.bytes_per_s == pytest.approx(slope_error / slope, rel=1e-6)
-
-
-@pytest.mark.parametrize("world_size", [None, 2, 4])
-def test_a_fit_gives_the_link_between_two_ranks_and_predicts_what_it_was_fitted_to(world_size):
-    link, all_reduce = Link(50e-6, 125e6), world_size is not None
-    seconds = [collective_s("all_reduce", s, world_size, link) if all_reduce else link.message_s(s) for s in SIZES]
-    fit = fit_link(SIZES, seconds, world_size)
-    assert (fit.latency_s, fit.bytes_per_s) == pytest.approx((50e-6, 125e6), rel=1e-9)
-    assert [fit.predict_s(size) for size in SIZES] == pytest.approx(seconds)
-    assert fit.link == Link(fit.latency_s, fit.bytes_per_s, "fitted") and str(fit.link) == "fitted (125 MB/s, 50 µs)"
-
-
-def test_the_errors_of_a_ring_are_scaled_as_its_numbers_are():
-    times = noisy_times(seed=1, noise=0.05)
-    message, ring = fit_link(SIZES, times), fit_link(SIZES, times, world_size=4)
-    assert ring.latency_s / message.latency_s == pytest.approx(1 / 6)
-    assert ring.bytes_per_s / message.bytes_per_s == pytest.approx(3 / 2)
-    assert ring.latency_error_s / message.latency_error_s == pytest.approx(1 / 6)
-    assert ring.bytes_per_s_error / message.bytes_per_s_error == pytest.approx(3 / 2)
 
 
 def test_a_latency_that_would_be_negative_is_zero_and_the_line_starts_at_the_origin():
@@ -329,13 +278,9 @@ def test_work_gives_its_cost_a_unit_and_the_fixed_one_back():
     assert fit_work([1024, 8], [1024 * 5e-6, 7 * 5e-6]).fixed_s == 0
 
 
-@pytest.mark.parametrize("noise", [-0.02, 0.0, 0.02])
-def test_work_that_is_done_before_the_host_hands_out_more_is_refused(noise):
-    clock = [max(1.5e-3, tokens * 20e-9) for tokens in (1024, 8)]
-    with pytest.raises(
-        ValueError, match=r"1024 units of work take 1\.\d+ ms, and 8 take 1\.5 ms, expected clearly longer"
-    ):
-        fit_work([1024, 8], [clock[0] * (1 + noise), clock[1]])
+def test_work_that_is_done_before_the_host_hands_out_more_is_refused():
+    with pytest.raises(ValueError, match=r"1024 units of work take 1\.53 ms, and 8 take 1\.5 ms, expected clearly"):
+        fit_work([1024, 8], [1.53e-3, 1.5e-3])
 
 
 def test_every_number_of_a_fit_prints_as_a_measurement():

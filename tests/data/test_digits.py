@@ -6,7 +6,6 @@ import pytest
 import torch
 from PIL import Image
 from sklearn.datasets import load_digits
-from torch.utils.data import DataLoader
 
 from labkit import data
 
@@ -31,11 +30,6 @@ def test_the_shipped_digits_are_all_of_scikit_learns_each_in_one_split(capsys):
     assert torch.cat([train.labels, test.labels]).tolist() == load_digits().target.tolist()
     assert len(images.flatten(1).unique(dim=0)) == 1797  # no picture occurs twice, so none is in both
     assert "digits, train: 1,500 pictures from scikit-learn, which ships them\n" in capsys.readouterr().out
-
-
-def test_a_data_loader_makes_batches_of_them():
-    batches = [(images.shape, labels.dtype) for images, labels in DataLoader(data.digits("test", "shipped"), 100)]
-    assert batches[0] == ((100, 1, 8, 8), torch.int64) and batches[-1][0] == (97, 1, 8, 8)
 
 
 def test_auto_takes_mnist_from_labkit_data_and_else_what_ships(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""The entailment set that ships has right labels, which neither sentence alone gives away."""
+"""The generated entailment set has right labels, which neither sentence alone gives away."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 
 from labkit import data
-from labkit.data.sources import SHIPPED, Rows
+from labkit.data.sources import GENERATED, Rows
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -33,7 +33,7 @@ def test_the_script_makes_the_committed_files_byte_for_byte(tmp_path: Path) -> N
     subprocess.run([sys.executable, PROJECT / "data" / "make_entailment.py", tmp_path], check=True)
     for name in ("train.tsv", "dev.tsv"):
         made = (tmp_path / name).read_bytes()
-        assert made == (SHIPPED / "entailment" / name).read_bytes(), name
+        assert made == (GENERATED / "entailment" / name).read_bytes(), name
         assert len(made) < 400_000
 
 

@@ -24,7 +24,11 @@ MISTAKES = [
     ("playback", "Math.min(MOVE_MS, this.intervalMs)", "MOVE_MS"),  # a long schedule never arrives
     ("messages", "number <= this.done ||", ""),  # busy although it has answered
     ("messages", "Math.max(this.done, number)", "number"),
-    ("messages", "if (next) this.send(next);\n    else this.free();", "this.free();"),  # the last place of a slider is lost
+    (
+        "messages",
+        "if (next) this.send(next);\n    else this.free();",
+        "this.free();",
+    ),  # the last place of a slider is lost
     ("messages", "this.isLost || number", "number"),  # busy although it has gone
     ("bars", "if (this.left[i] > x1) break;", "if (this.right[i] > x1) break;"),
     ("bars", "this.appear[i] <= step && step < this.vanish[i]", "this.appear[i] <= step"),

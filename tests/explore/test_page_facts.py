@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from page_in_node import BROWSER, NODE, in_node
-from pipelines import EVENT_NAMES, eighths, play, random_schedules, schedules, stage_times, table_of
+from pipelines import EVENT_NAMES, eighths, play, random_schedules, schedules, table_of
 
 from labkit.explore.events_message import EventTables
 from labkit.explore.schedules.values import metrics_of
@@ -134,7 +134,11 @@ def test_of_measured_runs_the_page_finds_the_facts_that_python_finds():
         stages = [len({op.stage for op in ops}) for ops in schedule.ops]
         assert one["peaks"] == pytest.approx([peaks[rank] / stages[rank] for rank in peaks], rel=1e-3)
     assert {code for one in found for *_, code, _, _ in one["gaps"]} == {
-        "activation", "gradient", "hop", "overhead", "done",
+        "activation",
+        "gradient",
+        "hop",
+        "overhead",
+        "done",
     }
 
 
@@ -146,7 +150,10 @@ def a_pipeline(data):
     n, chunks = len(schedule.ops), schedule.n_stages // len(schedule.ops)
     times = {key: [data.draw(eighths) for _ in range(data.draw(st.sampled_from([1, n])))] for key in "FIW"}
     hop = data.draw(st.just(0.0) | eighths)
-    of_stages = {key: [(each * n if len(each) == 1 else each)[s // chunks] / chunks for s in range(n * chunks)] for key, each in times.items()}
+    of_stages = {
+        key: [(each * n if len(each) == 1 else each)[s // chunks] / chunks for s in range(n * chunks)]
+        for key, each in times.items()
+    }
     whole = [i + w for i, w in zip(of_stages["I"], of_stages["W"], strict=True)]
     events = simulate(schedule, of_stages["F"], whole, of_stages["I"], of_stages["W"], hop)
     pipeline = {"orders": {schedule.name: schedule.to_csv()}, "n": n, "m": 0, "times": times, "hop": hop, "cap": None}

@@ -76,7 +76,9 @@ def test_a_measured_op_says_how_far_it_is_from_the_prediction():
     ideal = simulate(gpipe(2, 2))
     measured = ideal.assign(start_s=100 + 1.1 * ideal.start_s, end_s=100 + 1.1 * ideal.end_s)
     bars = words(measured, ideal=ideal)["bar"]
-    *_, last = said_of([text for text in bars if "measured" in text], "0F1: forward pass of micro-batch 1, stage 0, measured")
+    *_, last = said_of(
+        [text for text in bars if "measured" in text], "0F1: forward pass of micro-batch 1, stage 0, measured"
+    )
     assert last == "It began 0.1 s later than predicted and took 0.1 s longer."
 
 
@@ -85,10 +87,16 @@ def test_what_is_not_an_op_says_where_it_ran_and_its_size_and_a_gap_what_runs_me
     rows += [(rank, "compute", "optimizer", None, None, None, None, None, 3.0, 4.0) for rank in (0, 1)]
     rows += [(0, "comm", "all_reduce", None, None, None, 2, 2**21, 0.5, 3.0)]  # rank 1 has recorded none
     found = words(event_table(rows), at=[0.5])
-    assert said_of(found["bar"], "all reduce") == ["all reduce, bucket 2, 2 MiB", "Rank 0, lane comm, 0.5 s to 3 s: takes 2.5 s."]
+    assert said_of(found["bar"], "all reduce") == [
+        "all reduce, bucket 2, 2 MiB",
+        "Rank 0, lane comm, 0.5 s to 3 s: takes 2.5 s.",
+    ]
     assert "all reduce 2 on rank 0 begins" in found["time"][0]
     assert said_of(found["idle"], "Rank 0, lane compute,")[1] == "Meanwhile it has all reduce 2 in lane comm."
-    assert said_of(found["idle"], "Rank 1, lane compute,")[1] == "The table does not say why: nothing else is recorded there meanwhile."
+    assert (
+        said_of(found["idle"], "Rank 1, lane compute,")[1]
+        == "The table does not say why: nothing else is recorded there meanwhile."
+    )
 
 
 def test_a_strip_says_whose_activations_are_kept_and_where_that_is_over_the_cap():
@@ -109,7 +117,11 @@ def test_where_stages_are_threads_nothing_is_called_a_rank():
     threads = by_stage(simulate(gpipe(2, 3), forward=1.1).assign(rank=0))
     timeline = Timeline(threads, ideal=simulate(gpipe(2, 3)))
     form = timeline.static_form()
-    said = [timeline.scene["alt"], form.table.to_string(), *(label.get_text() for label in form.figure.get_yticklabels())]
+    said = [
+        timeline.scene["alt"],
+        form.table.to_string(),
+        *(label.get_text() for label in form.figure.get_yticklabels()),
+    ]
     said += sum(words(threads, ideal=simulate(gpipe(2, 3)), at=[0, 1.5]).values(), [])
     assert not re.search("rank", "".join(said), re.IGNORECASE) and "stage 0, stage 0" not in "".join(said).lower()
     assert re.search("rank", "".join(words(simulate(gpipe(2, 3)))["idle"]))

@@ -37,7 +37,10 @@ def column(table, name):
 def test_the_page_gets_the_columns_of_the_table():
     events = simulate(one_f_one_b(2, 4))
     (table,) = Timeline(events).scene["panels"][0]["tables"]
-    assert [column(table, name).tolist() for name in ("start_s", "end_s")] == [events["start_s"].tolist(), events["end_s"].tolist()]
+    assert [column(table, name).tolist() for name in ("start_s", "end_s")] == [
+        events["start_s"].tolist(),
+        events["end_s"].tolist(),
+    ]
     assert column(table, "stage").tolist() == events["stage"].tolist()
     assert [table["names"][i] for i in column(table, "name")] == events["name"].tolist()
 

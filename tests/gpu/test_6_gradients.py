@@ -87,28 +87,6 @@ def test_buckets_and_ddp_average_to_the_gradient_of_the_whole_batch(in_bf16, rig
             torch.testing.assert_close(torchs, parameter.grad.float(), **close)
 
 
-def memory_after_a_step(wrap):
-    """Bytes in use on the device once the gradients are averaged, without the model's own; and the
-    gradients' bytes."""
-    model = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048) for _ in range(8))).to(device())
-    own = torch.cuda.memory_allocated()
-    wrapped = wrap(model)
-    wrapped(torch.ones(4, 2048, device=device())).mean().backward()
-    if isinstance(wrapped, dp.BucketedDataParallel):
-        wrapped.finish_gradient_synchronization()
-    torch.cuda.synchronize()
-    return torch.cuda.memory_allocated() - own, sum(parameter.nbytes for parameter in model.parameters())
-
-
-def test_gradients_that_are_views_into_buckets_save_a_copy_of_the_gradients(measured):
-    ours, gradients = launch(memory_after_a_step, dp.BucketedDataParallel, world_size=1).values[0]
-    theirs, _ = launch(memory_after_a_step, DistributedDataParallel, world_size=1).values[0]
-    measured("memory beside the model: BucketedDataParallel", ours / 2**20, "MiB")
-    measured("memory beside the model: torch's DDP", theirs / 2**20, "MiB")
-    measured("memory beside the model: the gradients alone", gradients / 2**20, "MiB")
-    assert theirs - ours > 0.9 * gradients
-
-
 def test_a_buckets_span_lasts_until_its_sum_is_there_on_the_stream():
     def step():
         model = dp.BucketedDataParallel(

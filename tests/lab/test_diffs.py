@@ -54,11 +54,6 @@ def test_in_html_what_comes_and_goes_has_a_sign_a_tag_and_a_colour_of_its_own(tm
     assert " kept\n" in page and "x < 1" not in page
 
 
-def test_equal_files_have_no_changes(tmp_path):
-    same = diff(*files(tmp_path, "a\n", "a\n"))
-    assert (same.hunks, same.added, same.removed) == ((), 0, 0)
-
-
 def test_a_file_that_is_not_there_and_a_negative_context_are_refused(tmp_path):
     there, _ = files(tmp_path, "a\n", "b\n")
     with pytest.raises(FileNotFoundError, match=r"no file .*none\.py"):

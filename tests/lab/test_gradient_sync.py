@@ -30,12 +30,6 @@ def test_the_first_iteration_of_a_turn_is_left_out_and_the_middle_one_is_found_i
     assert run.values[0].steps.seconds[step] in (2.0, 2.1)  # the median is 2.05
 
 
-def test_a_step_with_an_all_reduce_for_each_parameter_has_its_calls_on_the_link():
-    step = gradient_sync.all_reduce_step([1.0, 2.0, 3.0], Link(0.5, 100.0), 0.25, [100, 300])
-    assert step["end_s"].max() == pytest.approx(6 + 2 * (2 * 0.5 + 0.25) + 4)
-    assert set(step["lane"]) == {"compute", "comm"}
-
-
 def test_terms_that_follow_from_a_given_link_stand_exactly_and_measured_ones_are_marked():
     calls = {"gather_scatter": 0.0, "all_reduce": 0.0, "ddp": 0.0}
     found = way_terms([1.0, 2.0, 3.0], [100, 300], [[1, 0]], 2, Link(0.5, 100.0), calls)

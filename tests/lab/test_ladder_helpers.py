@@ -12,11 +12,6 @@ from labkit.trace import traffic
 PRINTED = "epoch 1, step 7, loss 2.1800\nnoise\nepoch 1, step 14, loss 1.8040\nepoch 2, step 7, loss 0.3879\n"
 
 
-def test_losses_are_found_by_epoch_and_step():
-    found = ladder.losses(PRINTED)
-    assert found.to_dict() == {(1, 7): 2.18, (1, 14): 1.804, (2, 7): 0.3879}
-
-
 def test_the_first_epoch_that_differs_is_named_and_rounding_is_no_difference():
     rounded, broken = PRINTED.replace("0.3879", "0.3880"), PRINTED.replace("0.3879", "0.3979")
     assert ladder.first_difference(PRINTED, rounded) is None
@@ -38,17 +33,6 @@ def test_beside_shows_the_end_of_each_epoch_and_says_whether_all_agree(capsys):
     assert table.loc[(1, 14)].tolist() == ["[≈ 1.804]", "[≈ 1.904]"] and len(table) == 2
 
 
-def test_what_was_printed_is_shown_with_marked_losses():
-    assert ladder.shown(PRINTED).splitlines()[0] == "epoch 1, step 7, loss [≈ 2.180]"
-
-
-def test_the_broken_rung_is_dotted_beside_the_one_that_it_came_from():
-    ax = ladder.draw_losses({4: PRINTED, "4, broken": PRINTED})
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["rung 4", "rung 4, broken"]
-    assert [line.get_linestyle() for line in ax.lines] == ["-", ":"]
-    assert ax.lines[0].get_xdata().tolist() == [7, 14, 21]  # epoch 2 begins after 14 steps
-
-
 def test_fsdp2_holds_half_of_what_ddp_holds_and_sends_more_than_it():
     held, sent = (
         [launch(count, wrap, backend="gloo", threads=1).values[0] for wrap in (DistributedDataParallel, ladder.shard)]
@@ -59,10 +43,3 @@ def test_fsdp2_holds_half_of_what_ddp_holds_and_sends_more_than_it():
     assert (held[0] / held[1]).tolist() == pytest.approx([2, 2, 2], rel=1e-3)
     if traffic.available():
         assert 1.4 < sent[1] / sent[0] < 2.1  # of rings 1.5; of gloo's reduce_scatter, an all_reduce, 2
-
-
-def test_a_rank_runs_a_file_as_a_terminal_would_and_collects_what_it_prints(tmp_path, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["before"])
-    file = tmp_path / "file.py"
-    file.write_text("import sys\nif __name__ == '__main__':\n    print(*sys.argv[1:])\n")
-    assert ladder.in_rank(str(file), "--epochs", "1") == "--epochs 1\n"

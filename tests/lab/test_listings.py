@@ -75,12 +75,6 @@ def test_code_is_shown_with_its_signature_and_without_docstring_markers_and_what
     ]
 
 
-def test_a_docstring_is_shown_on_request_or_where_it_is_all_there_is(module):
-    shown = repr(listing(module.double, docstrings=True))
-    assert '"""Return twice x.' in shown and "SOLUTION" not in shown
-    assert '"""There is nothing else."""' in repr(listing(module.Pipe.only_a_docstring))
-
-
 def test_a_method_begins_at_the_margin_with_its_decorator(module):
     shown = "@functools.cache\ndef forward(self):\n    return 1"
     assert repr(listing(module.Pipe.forward)) == shown

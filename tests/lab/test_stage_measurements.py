@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from labkit.lab.stage_measurements import kept_mb, take_turns, time_cuts, time_micro_batches, time_recomputation
+from labkit.lab.stage_measurements import kept_mb, take_turns, time_recomputation
 from labkit.launch import launch
 
 
@@ -28,20 +28,6 @@ def test_recomputing_keeps_the_input_alone_and_runs_the_stage_once_more_inside_b
     assert found[of_stage("backward", "recomputed")] == 2 and not found[of_stage("backward", "kept")]
 
 
-def note_call(stage, micro_batches, step):
-    print(step, len(stage), len(micro_batches), flush=True)
-
-
-def test_cuts_take_turns_and_single_modules_are_timed_before_each_round(capsys):
-    modules = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)))
-    cuts = [(modules[:at], modules[at:]) for at in (1, 2)]
-    run = launch(time_cuts, note_call, cuts, modules, [torch.ones(2, 4)] * 2, rounds=2)
-    spans = run.events[run.events["name"] == "module"]
-    assert Counter(spans["stage"]) == dict.fromkeys(range(3), 2 * 2 * 2)  # ranks, rounds, micro-batches
-    calls = Counter(line.split("]")[-1].strip() for line in capsys.readouterr().out.splitlines())
-    assert sum(calls.values()) == 2 * 4
-
-
 def two_ways():
     return {"alone": lambda batch: batch, "both": lambda batch: 2 * batch}
 
@@ -54,10 +40,3 @@ def test_only_the_way_that_all_take_part_in_runs_on_other_ranks():
         (0, "both"): 2,
         (1, "both"): 2,
     }
-
-
-def test_numbers_of_micro_batches_take_turns_by_step():
-    settings = {"n_layer": 2, "vocab_size": 64}
-    run = launch(time_micro_batches, settings, [(1, 4, 8), (2, 4, 8)], rounds=2)
-    forwards = run.events[run.events["name"] == "forward"]
-    assert forwards.groupby("step")["micro_batch"].nunique().tolist() == [1, 2, 1, 2]

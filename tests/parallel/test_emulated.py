@@ -13,7 +13,7 @@ from labkit.pipe import ScheduledPipeline
 from labkit.schedule import gpipe, zero_bubble_h1
 from labkit.simulate import simulate
 from labkit.simulate.measures import makespan
-from labkit.trace import record, span
+from labkit.trace import span
 
 SAID = emulated.NOTE
 mse = torch.nn.functional.mse_loss
@@ -128,11 +128,3 @@ def test_emulated_ranks_are_told_once_beside_an_emulated_link_and_not_in_the_nex
     for said in (f"emulated link: {link}", SAID):
         assert run.header.count(said) == run.timings.attrs["emulated"].count(said) == 1
     assert SAID not in after.header and after.timings.attrs["emulated"] == f"emulated link: {link}"
-
-
-def test_what_is_recorded_in_the_notebook_says_so_too():
-    with record() as recording, span("forward"):
-        EmulatedStage(0, 0, 0)(torch.ones(1))
-    with record() as later, span("forward"):
-        torch.ones(1)
-    assert recording.events.attrs == recording.timings.attrs == {"emulated": SAID} and later.events.attrs == {}

@@ -181,26 +181,13 @@ LANES = {"a lane for each pair of ranks": lambda rank, peer: (rank, peer), "one 
 @pytest.mark.parametrize("patient", [False, True], ids=["queued", "handshake"])
 @pytest.mark.parametrize("lane", LANES.values(), ids=LANES)
 def test_everything_arrives_and_nobody_waits_for_ever_on_lanes_that_keep_their_order(lane, patient):
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=40, deadline=None)
     @given(any_schedule, st.frozensets(st.integers(0, 5)))
     def holds(schedule, frozen):
         network = Network(schedule.n_ranks, lane, patient)
         run(network, schedule.n_ranks, steps_of(schedule, 2, frozen))
 
     holds()
-
-
-def test_on_such_a_network_ranks_that_send_and_receive_as_it_comes_do_wait_for_ever():
-    def as_it_comes(rank):  # 1F1B of two stages and two micro-batches
-        wires, there = p2p.dist, 1 - rank
-        sends = [wires.isend(torch.ones(1), group_dst=there)] if rank == 0 else []
-        if rank == 1:
-            wires.irecv(torch.ones(1), group_src=there).wait()
-        sends.append(wires.isend(torch.ones(1), group_dst=there))  # 0F1 there, 1B0 here
-        wires.irecv(torch.ones(1), group_src=there).wait()  # which 1B0 there, 0F1 here
-
-    with pytest.raises(WaitsForEver):
-        run(Network(2, LANES["a lane for each pair of ranks"], patient=False), 2, as_it_comes)
 
 
 # --- memory ---------------------------------------------------------------------------------------

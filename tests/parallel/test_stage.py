@@ -5,19 +5,13 @@ Their gradients are in test_stage_gradients.
 
 from __future__ import annotations
 
-import copy
-import gc
 import traceback
-import weakref
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from fake_gpus import FakeGpus
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from small_modules import Do, Fail, Keep, output_and_gradients, rows
+from small_modules import Do, Fail, Keep, rows
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -109,14 +103,6 @@ def test_a_second_backward_pass_needs_retain_graph_as_ever():
         torch.testing.assert_close(twice.grad, expected.grad)
 
 
-def test_a_graph_from_outside_that_several_micro_batches_use_has_to_be_retained():
-    outside = rows(1).requires_grad_().exp()  # saves its result for backward, once
-    model = Staged(Do(lambda x: x * outside))
-    loss = (model(rows(seed=1)) + model(rows(seed=2))).sum()
-    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
-        loss.backward()
-
-
 def test_the_old_kind_of_checkpoint_refuses():
     output = Staged(linear(), Do(lambda x: checkpoint(torch.tanh, x, use_reentrant=True)))(rows())
     with pytest.raises(RuntimeError, match="checkpoint"):
@@ -133,36 +119,6 @@ def test_hooks_on_a_parameter_are_there_again_when_backward_has_failed():
 
 
 # --- from one stage to the next -------------------------------------------------------------------
-
-KINDS: dict[str, Callable[[nn.Module], nn.Module]] = {
-    "linear": lambda shared: nn.Linear(4, 4),
-    "shared": lambda shared: shared,
-    "frozen": lambda shared: nn.Linear(4, 4).requires_grad_(False),
-    "tanh": lambda shared: nn.Tanh(),
-    "relu in place": lambda shared: nn.ReLU(inplace=True),
-    "norm": lambda shared: nn.LayerNorm(4),
-    "identity": lambda shared: nn.Identity(),
-    "add in place": lambda shared: Do(lambda x: x.add_(1)),
-    "view": lambda shared: Do(lambda x: x.view(-1, 2, 2).flatten(1)),
-}
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.sampled_from(list(KINDS)), max_size=6), st.integers(1, 4))
-def test_output_and_gradients_are_the_plain_modules_for_any_stages(kinds, count):
-    torch.manual_seed(0)
-    first = nn.Linear(4, 4)
-    plain = [first.double(), *(KINDS[kind](first).double() for kind in kinds)]
-    alike = copy.deepcopy(plain)  # together, so that what they share is still shared
-    try:
-        expected = output_and_gradients(nn.Sequential(*plain), rows(count))
-    except RuntimeError as error:  # two in-place operations in a row may destroy what backward needs
-        with pytest.raises(RuntimeError, match="modified by an inplace operation") as caught:
-            output_and_gradients(Staged(*alike), rows(count))
-        assert "modified by an inplace operation" in str(error)
-        assert "in the backward of stage" in caught.value.__notes__[0]  # what torch itself raises has a note, too
-    else:
-        torch.testing.assert_close(output_and_gradients(Staged(*alike), rows(count)), expected, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("stage", [0, 1])
@@ -224,19 +180,6 @@ def test_what_is_kept_for_backward_is_let_go_as_backward_passes_even_while_the_l
     assert (len(keep.kept), counts, keep.alive()) == (3, [2, 1, 0], 0) and loss.grad_fn is not None
 
 
-def test_a_boundary_that_no_operation_needs_is_not_kept():
-    boundaries: list[Any] = []
-
-    def note(x: torch.Tensor) -> torch.Tensor:
-        boundaries.append(weakref.ref(x.untyped_storage()))
-        return x + 1
-
-    output = Staged(Do(lambda x: x * 2), Do(note), Do(note))(rows().requires_grad_())
-    gc.collect()
-    assert [storage() for storage in boundaries] == [None, None]  # x + 1 keeps nothing for backward
-    output.sum().backward()
-
-
 # --- spans ----------------------------------------------------------------------------------------
 
 
@@ -248,21 +191,6 @@ def test_forward_and_backward_of_each_node_are_spans():
     assert list(zip(events.name, events.stage, strict=True)) == order
     assert (events.lane == "compute").all() and (events.micro_batch == 7).all()
     assert (events.end_s[:-1].to_numpy() <= events.start_s[1:].to_numpy()).all()
-
-
-def test_each_op_of_a_stage_is_a_span_with_step_stage_and_micro_batch():
-    stage = Stage(linear(), 3)
-    stage.step = 7
-    with record() as recording:
-        for i in range(2):
-            stage.forward(i, rows().requires_grad_())
-        stage.backward(1, rows())
-        stage.input_grad(0, rows())
-        stage.weight_grad(0)
-    events = recording.events
-    order = [("forward", 0), ("forward", 1), ("backward", 1), ("input_grad", 0), ("weight_grad", 0)]
-    assert list(zip(events.name, events.micro_batch, strict=True)) == order
-    assert (events.step == 7).all() and (events.stage == 3).all() and (events.lane == "compute").all()
 
 
 @pytest.mark.parametrize("device, expected", [("cuda:1", [1, 1, 1, 1]), ("cpu", []), ("cpu:1", [])])
@@ -279,12 +207,6 @@ def test_both_passes_are_timed_on_the_stages_own_device(monkeypatch, device, exp
         backward()
     assert gpus.events[before:] == expected * 2
     assert [row[1] for row in recorder.finish()] == ["forward", "backward"] * 2
-
-
-def test_a_stage_is_on_the_device_of_its_parameters_or_buffers():
-    assert Stage(nn.Linear(4, 4, device="meta"), 0).device == torch.device("meta")
-    assert Stage(nn.BatchNorm1d(4, affine=False, device="meta"), 0).device == torch.device("meta")
-    assert Stage(nn.Identity(), 0).device == torch.device("cpu")
 
 
 def test_virtual_devices_are_all_the_cpu_and_to_another_device_there_is_a_copy_which_is_a_span():

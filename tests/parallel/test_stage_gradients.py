@@ -5,14 +5,11 @@ from __future__ import annotations
 
 import copy
 import gc
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from small_modules import Do, Keep, rows
 from torch import nn
 from torch.nn.utils import parametrizations
@@ -115,62 +112,13 @@ def check(module: nn.Module, inputs: Tensors | None = None, tolerance: float = 1
     assert any(gradient is not None for gradient in expected)
 
 
-# --- random modules -------------------------------------------------------------------------------
-
-POOL = 3  # weights of which several layers of one module may use the same
-
-LAYERS: dict[str, Callable[[nn.Parameter], nn.Module]] = {
-    "linear": lambda w: linear(),
-    "frozen": lambda w: linear().requires_grad_(False),
-    "layer_norm": lambda w: nn.LayerNorm(4).double(),
-    "gelu": lambda w: nn.GELU(),
-    "relu in place": lambda w: Do(lambda x: (x * 1).relu_()),
-    "dropout": lambda w: nn.Dropout(0.3),
-    "matmul": lambda w: Do(lambda x, w: x @ w, w),
-    "tied": lambda w: Do(lambda x, w: (x @ w).tanh() @ w.T, w),
-    "bias": lambda w: Do(lambda x, w: x + w[0], w),
-    "gate": lambda w: Do(lambda x, w: x * w.exp().mean(dim=0) + w[1], w),
-    "part of x": lambda w: Do(lambda x, w: torch.cat([x[:, :2] * w[0, :2], x[:, 2:]], dim=1), w),
-    "function": lambda w: Do(lambda x, w: Product.apply(x, 0.5, w), w),
-    "dead branch": lambda w: Do(lambda x, w: x + Stop.apply(x @ w), w),
-    "in place on a view": lambda w: Do(lambda x, w: written(x, w), w),
-}
+# --- modules of all kinds -------------------------------------------------------------------------
 
 
 def written(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     y = x * 2
     y[:, 1:3] = w[:2, :1].T * x[:, :2]
     return y
-
-
-def built(plan: Any, pool: list[nn.Parameter]) -> nn.Module:
-    if isinstance(plan[0], str) and plan[0] in LAYERS:
-        return LAYERS[plan[0]](pool[plan[1]])
-    inner = nn.Sequential(*(built(part, pool) for part in plan[1]))
-    return {
-        "chain": lambda: inner,
-        "residual": lambda: Do(lambda x, f: x + f(x), inner),
-        "twice": lambda: nn.Sequential(inner, inner),
-        "checkpoint": lambda: Do(lambda x, f: checkpoint(f, x, use_reentrant=False), inner),
-    }[plan[0]]()
-
-
-plans = st.recursive(
-    st.tuples(st.sampled_from(sorted(LAYERS)), st.integers(0, POOL - 1)),
-    lambda part: st.tuples(
-        st.sampled_from(["chain", "residual", "twice", "checkpoint"]), st.lists(part, min_size=1, max_size=4)
-    ),
-    max_leaves=8,
-)
-
-
-@settings(max_examples=60, deadline=None)
-@given(plans)
-def test_the_gradients_of_any_module_are_autograds(plan):
-    check(built(plan, [weight(4, 4, seed=seed) for seed in range(POOL)]))
-
-
-# --- special cases --------------------------------------------------------------------------------
 
 
 class Lstm(nn.Module):
@@ -193,6 +141,11 @@ def half_frozen() -> nn.Module:
 shared = linear()
 w = weight(4, 4)
 MODULES: dict[str, nn.Module] = {
+    "layers": nn.Sequential(linear(), nn.LayerNorm(4).double(), nn.GELU(), nn.Dropout(0.3), linear(seed=2)),
+    "residual": Do(lambda x, f: x + f(x + f(x)), nn.Sequential(linear(), nn.ReLU(inplace=True), linear(seed=2))),
+    "checkpoint": Do(lambda x, f: checkpoint(f, f(x), use_reentrant=False), nn.Sequential(linear(), nn.Tanh())),
+    "in place on a view": nn.Sequential(linear(), Do(written, w), linear(seed=2)),
+    "dead branch": Do(lambda x, w: x + Stop.apply(x @ w), w),
     "one weight above itself": nn.Sequential(shared, nn.Tanh(), shared),
     "one weight beside itself": Do(lambda x, f: f(x) * f(x.exp()), shared),
     "weights computed from weights": parametrizations.weight_norm(linear()),
@@ -324,14 +277,6 @@ def test_hooks_run_as_often_as_under_autograd_and_see_the_same(hook, twice, monk
         torch.testing.assert_close(gradients, expected)
 
 
-def test_a_weights_whole_gradient_is_there_when_its_hooks_run_in_w(monkeypatch):
-    monkeypatch.setattr(split_backward, "MAX_BYTES", 0)
-    layer, seen = linear(), []
-    layer.weight.register_post_accumulate_grad_hook(lambda weight: seen.append(weight.grad.clone()))
-    by_i_and_w(nn.Sequential(layer, nn.Tanh(), layer), [rows()])
-    assert len(seen) == 1 and seen[0].equal(layer.weight.grad)
-
-
 # --- work and memory ------------------------------------------------------------------------------
 
 
@@ -387,24 +332,3 @@ def test_a_graph_that_is_dropped_before_or_amid_backward_is_gone_too(no_garbage_
     assert keep.alive() == 2
     del stage, output
     assert keep.alive() == 0
-
-
-def test_a_stage_without_weights_keeps_nothing_after_i():
-    keep = Keep()
-    stage, (gradient,) = forward(nn.Sequential(linear().requires_grad_(False), keep), [rows()])
-    stage.input_grad(0, gradient)
-    assert keep.alive() == 0
-    stage.weight_grad(0)
-
-
-@pytest.mark.parametrize("saved", [False, True])
-def test_the_outputs_memory_is_kept_only_where_an_operation_saved_it(saved):
-    stage = Stage(nn.Sequential(linear(), Do(lambda x: x.exp() if saved else x + 1)), 1)
-    output = stage.forward(0, rows().requires_grad_())
-    gradient, memory = torch.ones_like(output), weakref.ref(output.untyped_storage())
-    del output
-    assert (memory() is not None) == saved
-    stage.input_grad(0, gradient)
-    assert (memory() is not None) == saved
-    stage.weight_grad(0)
-    assert memory() is None

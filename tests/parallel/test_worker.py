@@ -81,16 +81,6 @@ def test_tasks_of_one_worker_run_in_its_thread_one_after_the_other_in_order():
     assert ran == [(i, only) for i in range(20)]
 
 
-def test_put_returns_before_the_task_is_done_and_a_result_nobody_fetches_disturbs_no_one():
-    go = threading.Event()
-    with working() as (only,):
-        only.put(Task(go.wait, SECONDS))
-        later = Task(lambda: "later")
-        only.put(later)
-        go.set()
-        assert later.result() == "later" and later.result() == "later"
-
-
 MODES: dict[str, Callable[[], Any]] = {
     "plain": torch.enable_grad,
     "no_grad": torch.no_grad,
@@ -183,11 +173,6 @@ def test_threads_end_once_what_was_put_before_is_done():
         assert not only.is_alive()
 
 
-def test_a_worker_may_end_its_own_kind():
-    with working() as workers:
-        assert done_by(workers[0], lambda: (end_workers(workers), wait_for_end(workers))) == (None, None)
-
-
 def test_when_python_exits_workers_finish_one_that_never_ends_is_left_and_a_fork_has_none():
     code = """
 import os, threading, time, torch
@@ -254,20 +239,3 @@ def test_a_watched_task_is_labelled_with_stage_and_micro_batch_however_it_passes
         ["queued", 2, 5],
         ["result waits", 2, 5],
     ]
-
-
-def test_a_task_that_raises_is_watched_to_its_end():
-    def fails():
-        raise ValueError("bad")
-
-    with working() as (only,), record() as recording, worker.watch_queues(), pytest.raises(ValueError, match="bad"):
-        done_by(only, fails)
-    assert recording.events["name"].tolist() == ["queued", "result waits"]
-
-
-def test_queues_leave_no_span_in_a_recording_that_does_not_watch_them():
-    with working() as (only,), record() as recording:
-        with worker.watch_queues():
-            pass
-        done_by(only, len, "abc")
-    assert recording.events.empty

@@ -79,56 +79,58 @@ def _is_whole(ops: set[Op]) -> bool:
 
 # --- bad input ------------------------------------------------------------------------------------
 
-
-@pytest.mark.parametrize("make", BY_COUNTS)
-@pytest.mark.parametrize(("count", "error"), [(0, ValueError), (2.0, TypeError), (True, TypeError)])
-def test_a_count_that_is_no_whole_number_from_one_on_is_refused_by_name(make, count, error):
-    says = rf"is {count!r}, expected a whole number, 1 or more$"
-    with pytest.raises(error, match=rf"^n_(stages|ranks) {says}"):
-        make(count, 4)
-    with pytest.raises(error, match=rf"^n_micro {says}"):
-        make(4, count)
-    with pytest.raises(error, match=rf"^n_chunks {says}"):
-        interleaved(4, 8, count)
-
-
-@pytest.mark.parametrize(("n_ranks", "n_micro", "instead"), [(4, 9, "8, 10"), (4, 14, "12, 15"), (2, 5, "4, 6")])
-def test_interleaved_names_the_micro_batches_that_would_divide(n_ranks, n_micro, instead):
-    with pytest.raises(ValueError, match=rf"^n_micro is {n_micro}, .* take {instead}, or any multiple of {n_ranks}$"):
-        interleaved(n_ranks, n_micro, 2)
-    for count in instead.split(", "):
-        validate(interleaved(n_ranks, int(count), 2))
-
-
-@pytest.mark.parametrize(
-    ("given", "error", "says"),
-    [
-        (("FB", 0, 0), ValueError, "kind is 'FB', expected one of F, B, I, W"),
-        (("F", -1, 0), ValueError, "stage is -1 and micro_batch 0; both count from 0"),
-        (("F", 0, -1), ValueError, "stage is 0 and micro_batch -1"),
-        (("F", 0.0, 0), TypeError, "stage is 0.0 and micro_batch 0, expected two ints"),
-        (("F", 0, True), TypeError, "micro_batch True"),
-        *[
-            ((text,), ValueError, rf"^'{text}' is not an op, expected .* such as 2F0$")
-            for text in ("", "F0", "2FB0", "-2F0", "2F0x")
-        ],
+NUMBER = "expected a whole number, 1 or more$"
+COUNTS = [
+    *[(lambda make=make: make(0, 4), ValueError, rf"^n_(stages|ranks) is 0, {NUMBER}") for make in BY_COUNTS],
+    *[(lambda make=make: make(4, True), TypeError, rf"^n_micro is True, {NUMBER}") for make in BY_COUNTS],
+    (lambda: interleaved(4, 8, 0), ValueError, rf"^n_chunks is 0, {NUMBER}"),
+    (lambda: interleaved(4, 9, 2), ValueError, r"^n_micro is 9, .* take 8, 10, or any multiple of 4$"),
+]
+OPS = [
+    (lambda: Op("FB", 0, 0), ValueError, "kind is 'FB', expected one of F, B, I, W"),
+    (lambda: Op("F", -1, 0), ValueError, "stage is -1 and micro_batch 0; both count from 0"),
+    (lambda: Op("F", 0.0, True), TypeError, "stage is 0.0 and micro_batch True, expected two ints"),
+    *[
+        (lambda text=text: Op.parse(text), ValueError, rf"^'{text}' is not an op, expected .* such as 2F0$")
+        for text in ("", "F0", "2FB0", "-2F0", "2F0x")
     ],
-)
-def test_an_op_of_no_known_kind_or_place_is_refused_and_so_is_its_text(given, error, says):
+    (lambda: Schedule([["0F0"]]), TypeError, r"^rank 0, position 0: '0F0' is not an Op; .*Op\.parse\(\"2F0\"\)"),
+]
+CELLS = {
+    "0F0,0X0": (1, 2, "0X0"),
+    "0F0,0B0\n1F0,,1B\n": (2, 3, "1B"),
+    "stage,kind,micro\n": (1, 1, "stage"),
+    "0F0,(0B0;0Q1)OVERLAP_F_B\n": (1, 2, "(0B0;0Q1)OVERLAP_F_B"),
+    "0F0,0SEND_Q0\n": (1, 2, "0SEND_Q0"),
+    f"0F0,0F{'9' * 5000}\n": (1, 2, f"0F{'9' * 5000}"),
+}
+CSV = [
+    *[
+        (
+            lambda text=text: Schedule.from_csv(text),
+            ValueError,
+            rf"^row {row}, column {column}: {re.escape(repr(cell))} is not an action, expected",
+        )
+        for text, (row, column, cell) in CELLS.items()
+    ],
+    (lambda: Schedule.from_csv("0F0,0B1,0F1,0B0\n"), ScheduleError, "^rank 0, position 1, 0B1: it needs 0F1"),
+    (lambda: Schedule.from_csv("0F0\n\n1F0\n"), ScheduleError, "^rank 1, position 0: the rank has nothing"),
+    (lambda: Schedule.from_csv(""), ScheduleError, ": the schedule has no ranks"),
+    *[
+        (
+            lambda nowhere=nowhere: Schedule.from_csv(nowhere),
+            FileNotFoundError,
+            rf"^there is no file {re.escape(repr(str(nowhere)))}, and as text",
+        )
+        for nowhere in ("no/such.csv", Path("no/such.csv"), ".", "0F0 0F1", "x" * 5000)
+    ],
+]
+
+
+@pytest.mark.parametrize(("call", "error", "says"), [*COUNTS, *OPS, *CSV])
+def test_what_is_no_count_op_or_csv_is_refused_with_what_was_given_and_expected(call, error, says):
     with pytest.raises(error, match=says):
-        Op(*given) if len(given) == 3 else Op.parse(*given)
-
-
-@pytest.mark.parametrize("other", ["0B0", ("B", 0, 0)])
-def test_what_is_no_op_is_refused_where_it_stands_and_also_if_it_comes_later(other):
-    says = rf"^rank 1, position 2: {re.escape(repr(other))} is not an Op; .*Op\.parse\(\"2F0\"\)"
-    good = ranks_of("0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1")
-    with pytest.raises(TypeError, match=says):
-        Schedule([good[0], [*good[1][:2], other, good[1][3]]])
-    schedule = Schedule(good)
-    schedule.ops[1][2] = other
-    with pytest.raises(TypeError, match=says):
-        validate(schedule)
+        call()
 
 
 # --- what validate refuses ------------------------------------------------------------------------
@@ -194,7 +196,7 @@ def test_a_deadlock_is_told_as_the_circle_of_ranks_that_wait(rows, rank, positio
     assert not can_run(ranks)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(schedule=any_schedule, data=st.data())
 def test_a_changed_schedule_is_refused_exactly_where_it_can_no_longer_run(schedule, data):
     ranks = [list(ops) for ops in schedule.ops]
@@ -224,14 +226,6 @@ def test_a_changed_schedule_is_refused_exactly_where_it_can_no_longer_run(schedu
 
 
 # --- what the generators make: torch's orders are in test_torch_schedules -------------------------
-
-
-@settings(max_examples=30, deadline=None)
-@given(n=small, m=micro)
-def test_h2_has_the_ops_of_h1_and_forward_only_those_of_gpipe_without_backward(n, m):
-    assert [sorted(ops) for ops in zero_bubble_h2(n, m).ops] == [sorted(ops) for ops in zero_bubble_h1(n, m).ops]
-    assert forward_only(n, m).ops == [ops[:m] for ops in gpipe(n, m).ops]
-    assert (forward_only(n, m).n_ranks, forward_only(n, m).n_stages, forward_only(n, m).n_micro) == (n, n, m)
 
 
 def test_names_are_those_of_the_papers_and_h2_starts_as_drawn_there():
@@ -267,7 +261,7 @@ def makespan(spans: Spans) -> float:
 
 
 @pytest.mark.parametrize(("forward", "backward"), [(1, 1), (3, 2)])
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(n=small, m=micro, v=st.integers(1, 3))
 def test_gpipe_and_1f1b_take_equally_long_interleaving_idles_for_one_chunk_and_each_keeps_its_own(
     n, m, v, forward, backward
@@ -283,8 +277,8 @@ def test_gpipe_and_1f1b_take_equally_long_interleaving_idles_for_one_chunk_and_e
         assert peaks(schedule) == peak
 
 
-@pytest.mark.parametrize("times", [(1, 1, 1), (2, 2, 1), (2, 3, 2), (3, 2, 2), (5, 4, 3)])  # F, I, W; W the shortest
-@settings(max_examples=30, deadline=None)
+@pytest.mark.parametrize("times", [(1, 1, 1), (2, 3, 2), (5, 4, 3)])  # F, I, W; W the shortest
+@settings(max_examples=20, deadline=None)
 @given(n=small, more=st.integers(0, 8))
 def test_zero_bubble_schedules_idle_and_keep_as_much_as_the_paper_says(n, more, times):
     forward, input_grad, weight_grad = times
@@ -316,7 +310,7 @@ def test_with_fewer_micro_batches_h2_goes_over_into_h1(n):
 # --- CSV, as torch writes it ----------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(schedule=st.one_of(any_schedule, random_schedules()))
 def test_a_schedule_comes_back_from_its_csv_and_knows_what_each_op_comes_after_and_takes(schedule):
     assert Schedule.from_csv(schedule.to_csv()) == schedule
@@ -336,10 +330,12 @@ def test_a_schedule_comes_back_from_its_csv_and_knows_what_each_op_comes_after_a
     assert all(place[j] < place[i] for i in place for j in (found.previous_op[i], found.input_op[i]) if j is not None)
 
 
-def test_the_csv_is_a_row_for_each_rank_and_the_file_holds_what_is_returned(tmp_path):
-    text = one_f_one_b(2, 2).to_csv(tmp_path / "schedule.csv")
-    assert text == "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
-    assert (tmp_path / "schedule.csv").read_text() == text == one_f_one_b(2, 2).to_csv()
+def test_the_csv_is_a_row_for_each_rank_in_the_file_too_also_as_a_spreadsheet_writes_it(tmp_path):
+    path = tmp_path / "schedule.csv"
+    text = one_f_one_b(2, 2).to_csv(path)
+    assert text == "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n" == path.read_text() == one_f_one_b(2, 2).to_csv()
+    path.write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
+    assert Schedule.from_csv(path) == Schedule.from_csv(str(path)) == one_f_one_b(2, 2)
 
 
 def test_what_computes_nothing_is_skipped_and_overlapped_ops_come_one_after_the_other():
@@ -351,35 +347,6 @@ def test_what_computes_nothing_is_skipped_and_overlapped_ops_come_one_after_the_
     assert Schedule.from_csv('"0F0","0B0"\n').ops == ranks_of("0F0 0B0")
 
 
-@pytest.mark.parametrize("text", ["0F0,0B1,0F1,0B0\n", "0F0\n\n1F0\n", ""])
-def test_a_csv_that_cannot_run_is_refused_as_text_and_as_a_spreadsheets_file(text, tmp_path):
-    (tmp_path / "schedule.csv").write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
-    says = (
-        r"^rank 0, position 1, 0B1: it needs 0F1|^rank 1, position 0: the rank has nothing|: the schedule has no ranks"
-    )
-    for given_as in (text, tmp_path / "schedule.csv", str(tmp_path / "schedule.csv")):
-        with pytest.raises(ScheduleError, match=says):
-            Schedule.from_csv(given_as)
-
-
-@pytest.mark.parametrize(
-    ("text", "row", "column", "cell"),
-    [
-        ("0F0,0X0", 1, 2, "0X0"),
-        ("0F0,0B0\n1F0,,1B\n", 2, 3, "1B"),
-        ("stage,kind,micro\n", 1, 1, "stage"),
-        ("0F0,(0B0;0Q1)OVERLAP_F_B\n", 1, 2, "(0B0;0Q1)OVERLAP_F_B"),
-        ("0F0,0SEND_Q0\n", 1, 2, "0SEND_Q0"),
-        (f"0F0,0F{'9' * 5000}\n", 1, 2, f"0F{'9' * 5000}"),
-    ],
-)
-def test_a_cell_that_is_no_action_is_named_by_row_and_column(text, row, column, cell):
-    with pytest.raises(
-        ValueError, match=rf"^row {row}, column {column}: {re.escape(repr(cell))} is not an action, expected"
-    ):
-        Schedule.from_csv(text)
-
-
 def test_a_str_is_a_path_unless_it_has_lines_or_an_action(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     forward_only(1, 2).to_csv("1F1B, v2.csv")
@@ -387,12 +354,6 @@ def test_a_str_is_a_path_unless_it_has_lines_or_an_action(tmp_path, monkeypatch)
     Path("0F0").write_text("0F0,0F1,0F2")
     assert Schedule.from_csv(Path("0F0")) == forward_only(1, 3)
     assert Schedule.from_csv("0F0") == forward_only(1, 1)
-
-
-@pytest.mark.parametrize("nowhere", ["no/such.csv", Path("no/such.csv"), ".", "0F0 0F1", "x" * 5000])
-def test_a_path_to_nowhere_is_said_to_be_no_schedule_either(nowhere):
-    with pytest.raises(FileNotFoundError, match=rf"^there is no file {re.escape(repr(str(nowhere)))}, and as text"):
-        Schedule.from_csv(nowhere)
 
 
 # --- what travels to a rank -----------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from types import SimpleNamespace
 
 import pytest
@@ -66,14 +65,14 @@ def run_by_torch(name: str, n_stages: int, n_micro: int) -> list[list[str]]:
     return ranks
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(n=small, m=micro)
 def test_gpipe_and_1f1b_run_in_the_order_of_torchs_runtime(n, m):
     assert texts(gpipe(n, m)) == run_by_torch("ScheduleGPipe", n, m)
     assert texts(one_f_one_b(n, m)) == run_by_torch("Schedule1F1B", n, m)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(n=small, m=micro, v=st.integers(1, 4))
 def test_interleaved_has_torchs_order_and_refuses_what_torch_refuses(n, m, v):
     try:
@@ -85,7 +84,7 @@ def test_interleaved_has_torchs_order_and_refuses_what_torch_refuses(n, m, v):
         assert texts(interleaved(n, m, v)) == theirs
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(n=small, m=micro)
 def test_h1_has_the_order_of_torchs_interleaved_zero_bubble_of_one_chunk(n, m):
     assume(m % max(1, m // n) == 0)
@@ -93,7 +92,7 @@ def test_h1_has_the_order_of_torchs_interleaved_zero_bubble_of_one_chunk(n, m):
     assert texts(zero_bubble_h1(n, m)) == compute_only(theirs)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(n=small, m=micro)
 def test_zero_bubble_v_has_torchs_order_also_with_few_micro_batches(n, m):
     assert texts(zero_bubble_v(n, m)) == compute_only(order_of_torch("ScheduleZBVZeroBubble", n, m, 2).pipeline_order)
@@ -136,14 +135,3 @@ def test_we_read_what_torch_dumps(name, chunks, form, tmp_path):
     ours = Schedule.from_csv(tmp_path / "theirs.csv")
     assert texts(ours) == compute_only(theirs.pipeline_order)
     assert ours == Schedule.from_csv((tmp_path / "theirs.csv").read_text())
-
-
-def test_the_torch_dumps_do_hold_idle_slots_messages_and_overlapped_pairs(tmp_path):
-    """What the test above would otherwise not have seen."""
-    order_of_torch("ScheduleDualPipeV", 4, 8, 2)._dump_csv(str(tmp_path / "pairs.csv"), format="compute_comms")
-    order_of_torch("ScheduleZBVZeroBubble", 4, 8, 2)._dump_csv(str(tmp_path / "idle.csv"), format="compute_only")
-    assert re.search(r"\(\d+F\d+;\d+B\d+\)OVERLAP_F_B", (tmp_path / "pairs.csv").read_text())
-    assert {"UNSHARD", "RESHARD", "SEND_F", "RECV_F", "SEND_B", "RECV_B"} <= set(
-        re.findall("[A-Z_]{2,}", (tmp_path / "pairs.csv").read_text())
-    )
-    assert (tmp_path / "idle.csv").read_text().splitlines()[3].startswith(",,,3F0")

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
-import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipelines import at_stage, eighths, feeder, op_of_row, ops_of, play, rank_of, schedules, stage_times, table_of
+from pipelines import at_stage, eighths, feeder, op_of_row, play, schedules, stage_times, table_of
 
 from labkit.schedule import Op, gpipe, interleaved, one_f_one_b, zero_bubble_h1, zero_bubble_v
 from labkit.simulate import critical_path, explain_idle, makespan, simulate
@@ -24,7 +23,7 @@ def path_of(schedule, events):
     return [op_of_row(row) for row in rows], sum(row.end_s - row.start_s for row in rows), hops
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(st.data())
 def test_a_simulated_makespan_is_the_length_of_its_critical_path(data):
     schedule = data.draw(schedules())
@@ -33,31 +32,6 @@ def test_a_simulated_makespan_is_the_length_of_its_critical_path(data):
     events = simulate(schedule, **data.draw(stage_times(schedule, seconds)), hop=hop)
     _, length, hops = path_of(schedule, events)
     assert length + hops * hop == pytest.approx(makespan(events), rel=1e-9)
-
-
-@settings(deadline=None)
-@given(st.data())
-def test_the_path_goes_from_op_to_op_that_wait_for_one_another(data):
-    schedule, seconds = data.draw(schedules()), data.draw(st.randoms())
-    draw = {op: [seconds.uniform(0.0, 1.0) for _ in range(3)] for op in ops_of(schedule)}
-    times = play(schedule, lambda op: 0.1 + draw[op][0], lambda op: draw[op][1], lambda op: 0.1 * draw[op][2])
-    events = table_of(schedule, times, origin=7.0)
-    ops, length, _ = path_of(schedule, events)
-    assert length <= makespan(events) + 1e-9
-    assert times[ops[-1]][1] == max(end for _, end in times.values())
-    assert feeder(schedule, ops[0]) is None and schedule.ops[rank_of(schedule)[0]][0] == ops[0]
-    for op, following in pairwise(ops):
-        on_rank = schedule.ops[rank_of(schedule)[following.stage]]
-        previous = on_rank[on_rank.index(following) - 1] if on_rank.index(following) else None
-        assert op in (feeder(schedule, following), previous)
-
-
-def test_the_path_is_rows_of_the_table_as_they_are():
-    schedule = gpipe(2, 2)
-    events = table_of(schedule, play(schedule, lambda op: 1.0)).sample(frac=1, random_state=0)
-    path = critical_path(schedule, events)
-    assert path["start_s"].is_monotonic_increasing
-    pd.testing.assert_frame_equal(path, events.loc[path.index])
 
 
 # --- why a rank is idle ---------------------------------------------------------------------------
@@ -133,15 +107,6 @@ def test_a_rank_that_has_all_it_needs_and_does_not_begin_shows_overhead_on_the_t
     assert re.search(r"until \[~ +\S+ s\]$", str(explain_idle(schedule, events, 1, 10.5)))
     with pytest.raises(ValueError, match=r"time is 0\.0, expected a time in the run, from 10.0 to "):
         explain_idle(schedule, events, 0, 0.0)
-
-
-def test_an_op_whose_input_came_long_ago_shows_overhead_and_no_hop():
-    schedule = gpipe(2, 3)
-    times = play(schedule, lambda op: 1.0 + op.stage, transfer=lambda op: 0.125, overhead=lambda op: 0.25 * op.stage)
-    (_, ended), (begins, _) = times[Op("F", 1, 1)], times[Op("F", 1, 2)]
-    assert ended < begins and times[Op("F", 0, 2)][1] < ended - 1.0
-    idle = explain_idle(schedule, table_of(schedule, times), 1, ended)
-    assert (idle.code, idle.op, idle.waits_for) == ("overhead", Op("F", 1, 2), None)
 
 
 def test_an_op_may_be_late_because_of_overhead_elsewhere():

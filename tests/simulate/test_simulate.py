@@ -20,7 +20,7 @@ def times_of(events):
     return {op_of_row(row): (row.start_s, row.end_s) for row in events.itertuples(index=False)}
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(st.data())
 def test_every_op_starts_at_the_first_time_at_which_its_rank_is_free_and_its_input_there(data):
     schedule = data.draw(schedules())
@@ -76,17 +76,9 @@ def test_four_stages_and_eight_micro_batches(make, backward, total_s, bubble, pe
     assert list(peak_activations(events).values()) == peaks
 
 
-@pytest.mark.parametrize("n, m", [(2, 3), (3, 5), (4, 8), (6, 24)])
-@pytest.mark.parametrize("hop", [0.125, 1.0, 4.0])
+@pytest.mark.parametrize("n, m, hop", [(2, 3, 4.0), (4, 8, 0.125), (6, 24, 1.0)])
 def test_a_hop_costs_gpipe_its_way_there_and_back_and_1f1b_more(n, m, hop):
     without = {make: makespan(simulate(make(n, m))) for make in (gpipe, one_f_one_b)}
     assert without[gpipe] == without[one_f_one_b]
     assert makespan(simulate(gpipe(n, m), hop=hop)) == without[gpipe] + 2 * (n - 1) * hop
     assert makespan(simulate(one_f_one_b(n, m), hop=hop)) > without[gpipe] + 2 * (n - 1) * hop
-
-
-def test_gpipe_on_two_stages_takes_m_plus_1_of_2m_of_the_time():
-    # as measured for ResNet50 in pytorch/examples#749: 16.45, 12.33, 10.16, 9.08 s for m = 1, 2, 4,
-    # 8
-    of_the_time = [makespan(simulate(gpipe(2, m), forward=1 / m, backward=2 / m)) / 6 for m in (1, 2, 4, 8)]
-    assert of_the_time == pytest.approx([(m + 1) / (2 * m) for m in (1, 2, 4, 8)])

@@ -210,8 +210,8 @@ def test_where_bert_base_cannot_be_had_auto_is_a_small_bert_and_says_so(
         entailment.load_corpus("shipped", "nobody/no-such-model")
 
 
-def test_real_rte_becomes_examples(shared_data: Path) -> None:
-    corpus = entailment.load_corpus(str(shared_data), "", vocab_size=4000, max_length=64)
+def test_real_rte_becomes_examples(real_data: Path) -> None:
+    corpus = entailment.load_corpus(str(real_data), "", vocab_size=4000, max_length=64)
     assert (len(corpus.train), len(corpus.validation), corpus.vocab_size) == (2_490, 277, 4000)
     assert max(map(len, corpus.train)) == 64
 

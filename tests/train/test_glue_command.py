@@ -95,10 +95,13 @@ def test_one_process_needs_no_sync_and_eval_alone_judges_a_model(
     capsys.readouterr()
     train.main(["glue", *SMALL, "--sync", "none", "--do-eval", "--model-name-or-path", out])
     printed = capsys.readouterr().out
-    assert f"accuracy {accuracy:.4f} of the model as it is, on 20 rows" in printed and "iter" not in printed
+    assert (
+        f"accuracy {accuracy:.4f} of the model as it is, on 20 rows of generated sentences" in printed
+        and "iter" not in printed
+    )
     train.main(["glue", *SMALL, "--sync", "none", "--epochs", "1"])  # neither is named: both
     printed = capsys.readouterr().out
-    assert "iter 3 loss " in printed and " after epoch 1, on 20 rows" in printed
+    assert "iter 3 loss " in printed and " after epoch 1, on 20 rows of generated sentences" in printed
 
 
 # --- what is refused ------------------------------------------------------------------------------

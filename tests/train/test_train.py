@@ -260,7 +260,7 @@ def test_own_processes_and_torchrun_train_the_same(
     targets = [pd.read_csv(tmp_path / name / "steps.csv").groupby(["epoch", "step"]).targets.sum() for name in "ab"]
     assert targets[0].equals(targets[1]) and len(targets[0]) == 16  # 120 samples in eights, twice
     for text, merged in ((out, ours), (done.stdout, theirs)):
-        assert "4,000 sentence pairs from data/translation, which ships with the lab" in text
+        assert "4,000 generated sentence pairs, which ship with the lab" in text
         for line in metrics.report(merged).splitlines():
             assert line in text
     for name in "ab":

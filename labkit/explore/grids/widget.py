@@ -42,7 +42,13 @@ def ring_explorer(world_size: int = 4) -> FormExplorer:
     algorithms = {name: name for name in (*ALGORITHMS, YOURS)}
     in_file = [NOTHING, *ALGORITHMS]
     controls = [
-        Control("ranks", "ranks", {str(n): n for n in range(2, MAX_RANKS + 1)}, "slider", in_file=range(2, MAX_RANKS_IN_FILE + 1)),
+        Control(
+            "ranks",
+            "ranks",
+            {str(n): n for n in range(2, MAX_RANKS + 1)},
+            "slider",
+            in_file=range(2, MAX_RANKS_IN_FILE + 1),
+        ),
         Control("size", "tensor", SIZES),
         Control("algorithm", "algorithm", algorithms, in_file=in_file),
         Control("compare_with", "compare with", {NOTHING: NOTHING, **algorithms}, in_file=in_file),

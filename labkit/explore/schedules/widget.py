@@ -172,7 +172,9 @@ class ScheduleExplorer(Explorer):
         """Return schedules and metrics; after a run, that run under its prediction, and the gap."""
         if not self.runs:
             predicted = self._predicted()
-            metrics = tables.metrics({name: each.metrics for name, each in predicted.items()}, UNIT_AXIS, self._parsed.cap)
+            metrics = tables.metrics(
+                {name: each.metrics for name, each in predicted.items()}, UNIT_AXIS, self._parsed.cap
+            )
             events = {name: each.events for name, each in predicted.items()}
             return StaticForm(draw.schedules(events, time_label=UNITS), self._alt(), metrics)
         n_rows = sum(run.schedule.n_ranks for run in self.runs)

@@ -62,7 +62,10 @@ def test_a_capacity_beside_the_grid_gets_a_place_on_the_slider():
 def test_sizes_mean_nothing_to_the_other_rules_so_their_sliders_are_off(rule):
     explorer = bucket_explorer()
     explorer.rule = rule
-    assert [each["name"] for each in explorer.timeline.form["controls"] if each["disabled"]] == ["cap_mb", "first_cap_mb"]
+    assert [each["name"] for each in explorer.timeline.form["controls"] if each["disabled"]] == [
+        "cap_mb",
+        "first_cap_mb",
+    ]
     assert "best bucket size" not in explorer.timeline.scene["numbers"]
 
 

@@ -87,7 +87,14 @@ def test_of_each_collective_after_stands_beside_before_and_on_paper_are_all_seve
     explorer.collective = "all_gather"
     (panel,) = explorer.timeline.scene["panels"]
     left, appear = (np.frombuffer(content, "<" + kind) for kind, content in map(panel["bars"].get, ("left", "appear")))
-    assert sorted(zip(left // 1, panel["labels"], appear, strict=True)) == [(0, "0", 0), (1, "1", 0), (3, "0", 1), (3, "0", 1), (4, "1", 1), (4, "1", 1)]
+    assert sorted(zip(left // 1, panel["labels"], appear, strict=True)) == [
+        (0, "0", 0),
+        (1, "1", 0),
+        (3, "0", 1),
+        (3, "0", 1),
+        (4, "1", 1),
+        (4, "1", 1),
+    ]
     assert explorer.timeline.scene["opens_at"] == 1
     assert explorer.timeline.scene["steps"]["clock"][1] == f"After all_gather: {SEVEN['all_gather']}"
     names = ["chunk 0 before", "chunk 1 before", "chunk 0 after", "chunk 1 after"]

@@ -97,7 +97,10 @@ def test_the_page_writes_a_state_as_python_does():
     )
     choices = st.builds(Choice, st.sampled_from([*SCHEDULES]), st.just(3))
     numbers = {name: times for name in ("forward", "input_grad", "weight_grad")}
-    numbers |= {"hop": st.integers(0, 40).map(lambda each: each / 10), "cap": st.none() | st.integers(1, 64).map(lambda each: each / 2)}
+    numbers |= {
+        "hop": st.integers(0, 40).map(lambda each: each / 10),
+        "cap": st.none() | st.integers(1, 64).map(lambda each: each / 2),
+    }
     states = []
 
     @settings(max_examples=200, deadline=None, derandomize=True, database=None)
@@ -190,7 +193,9 @@ def test_a_run_lies_under_what_should_happen_with_the_gap_and_goes_when_a_contro
     assert notes == "Ran on 4 ranks. It took 1.5 s."  # what holds for both runs once
     scene = explorer.timeline.scene
     assert [run.schedule.name for run in explorer.runs] == ["1F1B", "GPipe"]
-    assert [[table["title"] for table in panel["tables"]] for panel in scene["panels"]] == [["predicted", "measured"]] * 2
+    assert [[table["title"] for table in panel["tables"]] for panel in scene["panels"]] == [
+        ["predicted", "measured"]
+    ] * 2
     assert "363.0 (362.7 to 363.3) ms" in scene["numbers"]
     assert "1F1B: measured − predicted is 33.0 ms: imbalance 33.0, communication 0.0" in scene["numbers"]
     assert scene["note"] == "emulated compute: stages sleep"

@@ -1,4 +1,7 @@
-"""Times and memory on a GPU, beside what was predicted."""
+"""Times and memory on a GPU, beside what was predicted, and how far two clocks drift apart.
+
+python3 benchmarks/on_gpu.py runs it, after the tests of tests/gpu, and keeps what it measures.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,16 @@ import ast
 import contextlib
 import copy
 import json
+import statistics
+import time
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-from stage_steps import gradients_in
+from torch.nn.parallel import DistributedDataParallel
 
-from labkit import models, pipe
+from labkit import dp, models, pipe
 from labkit.cost import fit_link
 from labkit.explore.schedules.measure import TimedSchedule, run_schedules
 from labkit.launch import device, launch
@@ -26,6 +31,7 @@ from labkit.trace import barrier, span
 
 pytestmark = pytest.mark.gpu
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
+TOLERANCE_S = 100e-6  # an event is recorded a moment after the host has asked for it
 
 
 def batch_times(sizes, repeats=9):
@@ -66,7 +72,8 @@ def passes_of_a_block(rows, tokens, count=12):
         split.forward(i, x)
         first = split.input_grad(i, dy)
         split.weight_grad(i)
-    return [at_once, *gradients_in(whole.module)], [first, *gradients_in(split.module)]
+    ours, theirs = ([parameter.grad for parameter in stage.module.parameters()] for stage in (whole, split))
+    return [at_once, *ours], [first, *theirs]
 
 
 def test_the_backward_pass_of_a_gpt2_block_costs_hardly_more_in_two_parts(measured, rows=8, tokens=1024):
@@ -116,6 +123,103 @@ def test_1f1bs_order_on_one_gpu_saves_the_activations_that_the_simulator_counts(
     measured("what a stage keeps of a micro-batch", activation / 2**20, "MiB")
     saved = (taken["GPipe"] - taken["1F1B"]) / activation
     assert saved == pytest.approx(peaks["GPipe"] - peaks["1F1B"], rel=0.15)
+
+
+def memory_after_a_step(wrap):
+    """Bytes in use on the device once the gradients are averaged, without the model's own; and the
+    gradients' bytes."""
+    model = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048) for _ in range(8))).to(device())
+    own = torch.cuda.memory_allocated()
+    wrapped = wrap(model)
+    wrapped(torch.ones(4, 2048, device=device())).mean().backward()
+    if isinstance(wrapped, dp.BucketedDataParallel):
+        wrapped.finish_gradient_synchronization()
+    torch.cuda.synchronize()
+    return torch.cuda.memory_allocated() - own, sum(parameter.nbytes for parameter in model.parameters())
+
+
+def test_gradients_that_are_views_into_buckets_save_a_copy_of_the_gradients(measured):
+    ours, gradients = launch(memory_after_a_step, dp.BucketedDataParallel, world_size=1).values[0]
+    theirs, _ = launch(memory_after_a_step, DistributedDataParallel, world_size=1).values[0]
+    measured("memory beside the model: BucketedDataParallel", ours / 2**20, "MiB")
+    measured("memory beside the model: torch's DDP", theirs / 2**20, "MiB")
+    measured("memory beside the model: the gradients alone", gradients / 2**20, "MiB")
+    assert theirs - ours > 0.9 * gradients
+
+
+# --- drift ----------------------------------------------------------------------------------------
+
+
+def mark(where):
+    """Now, on the clock of a device."""
+    if where.type == "cpu":
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def between_s(first, second):
+    """Between two marks. Of events that is a float32 of milliseconds: 4 µs steps after a minute."""
+    return second - first if isinstance(first, float) else first.elapsed_time(second) / 1e3
+
+
+def anchor(where):
+    """The same moment on both clocks."""
+    if where.type == "cuda":
+        torch.cuda.synchronize()
+    event = mark(where)
+    if where.type == "cuda":
+        event.synchronize()
+    return event, time.perf_counter()
+
+
+def ops_at(times_s, count=50):
+    """``count`` ops, each waited for in a span of the host, once so many seconds have passed. Gives
+    of each op its step, and when it and its host span began and ended: the op in seconds since a
+    first anchor on the device's clock, the host's since the same anchor on its own. Then the
+    second anchor, on both clocks."""
+    where = device()
+    x = torch.randn(512, 512, device=where)
+    for _ in range(20):
+        x @ x
+    (first, first_s), rows = anchor(where), []
+    for step, wait_s in enumerate(times_s):
+        while (left := first_s + wait_s - time.perf_counter()) > 0:
+            time.sleep(left)
+        for i in range(count):
+            begin_s = time.perf_counter()
+            with span("host", lane="host", step=step, micro_batch=i):
+                begin = mark(where)
+                with span("op", step=step, micro_batch=i):
+                    x @ x
+                end = mark(where)
+                if where.type == "cuda":
+                    torch.cuda.synchronize()
+            rows.append((step, begin, end, begin_s - first_s, time.perf_counter() - first_s))
+    second, second_s = anchor(where)
+    table = [(step, between_s(first, a), between_s(first, b), *host) for step, a, b, *host in rows]
+    return table, (between_s(first, second), second_s - first_s)
+
+
+def test_ops_lie_in_the_host_spans_that_wait_for_them_after_a_minute_too(rig, measured):
+    times_s = (0, 30, 60) if rig.on_gpu else (0, 1, 2)
+    run = rig.launch(ops_at, times_s, world_size=1, timeout_s=max(times_s) + 60)
+    rows, (device_s, host_s) = run.values[0]
+    measured("the device's clock against the host's", 1e6 * (device_s / host_s - 1), "ppm")
+    for name, rate in (("one anchor", 1.0), ("two anchors", host_s / device_s)):
+        late = [(step, rate * end - host_end) for step, _, end, _, host_end in rows]
+        for step, seconds in enumerate(times_s):
+            value = statistics.median(each for number, each in late if number == step)
+            measured(f"{name}: device end − host end of a synchronised op after {seconds} s", 1e6 * value, "µs")
+        inside = [begin <= rate * start <= end for _, start, _, begin, end in rows]
+        measured(f"{name}: ops that begin within their host spans", 100 * sum(inside) / len(inside), "%")
+    events = run.events.set_index(["name", "step", "micro_batch"])
+    ops, hosts = events.loc["op"], events.loc["host"]
+    early, late = (hosts.start_s - ops.start_s).max(), (ops.end_s - hosts.end_s).max()
+    measured("spans: the most by which an op begins before its host span", 1e6 * early, "µs")
+    measured("spans: the most by which an op ends after its host span", 1e6 * late, "µs")
+    assert early < TOLERANCE_S and late < TOLERANCE_S
 
 
 # --- collectives, and what is fitted to their times -----------------------------------------------
