@@ -331,7 +331,8 @@ def test_a_form_is_gone_through_by_keyboard_and_its_controls_are_as_high_as_a_fi
     expect(page.locator(".lk-numbers")).to_contain_text("over the cap of 0.5")
 
 
-STICKS_OUT = """() => [...document.querySelectorAll(".labkit-explorer :is(.jupyter-widgets, .lk-field, .lk-form :is(input, select, button))")]
+WIDGETS = ":is(.jupyter-widgets, .lk-field, .lk-form :is(input, select, button))"
+STICKS_OUT = f"""() => [...document.querySelectorAll(".labkit-explorer {WIDGETS}")]
     .filter((each) => each.getBoundingClientRect().right > each.closest(".labkit-explorer").getBoundingClientRect().right)
     .map((each) => each.textContent)"""
 
@@ -411,7 +412,7 @@ def test_while_a_time_is_dragged_picture_numbers_and_words_follow_although_the_k
     assert facts[0] == f"makespan {makespan}, bubble 33.3 %"
     page.mouse.up()
     page.locator(".lk-stage").press("End")
-    expect(page.locator(".lk-card").first).to_contain_text(f"takes 2 units")
+    expect(page.locator(".lk-card").first).to_contain_text("takes 2 units")
     assert page.locator(".labkit-timeline").get_attribute("data-version") == version
     go.touch()
     run_in_kernel(

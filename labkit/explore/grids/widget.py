@@ -16,7 +16,6 @@ from labkit.explore.grids.ring_panel import MAX_NAMED, ring_panel, step_titles, 
 from labkit.explore.grids.ring_recording import YOURS, RingError, record_ring
 from labkit.explore.grids.rings import ALGORITHMS, MAX_RANKS, RingTrace, in_units, simulate_ring
 
-
 # --- the ring -------------------------------------------------------------------------------------
 
 SIZES = {"64 KiB": 2**16, "1 MiB": 2**20, "25 MiB": 25 * 2**20, "475 MiB (GPT-2's gradients)": 475 * 2**20}
