@@ -12,25 +12,61 @@ too; what works on one number at a time (GELU, dropout) does not.
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import nn
 
-from labkit.explore.buckets import overlap_rank
+from labkit import models
 
 FILE = Path(__file__).parents[1] / "labkit" / "explore" / "buckets" / "gradients.json"
 FLOAT_BYTES = 4  # gradients are float32, as the lab trains
 ASSUMED_FLOPS_PER_S = 50e12  # of a data-centre GPU while it computes
 
 
-class Counted(NamedTuple):
-    """How a model of ``overlap_rank`` is counted: its batch, and the shape of a sample."""
+def gpt2() -> nn.Module:
+    """Return GPT-2 small. How many heads it has changes neither bytes nor FLOPs."""
+    return models.gpt2("mini", n_layer=12, n_head=4, n_embd=768, vocab_size=50257, n_positions=1024)
 
+
+def bert() -> nn.Module:
+    """Return BERT base with two classes."""
+    sizes = {"hidden_size": 768, "intermediate_size": 3072, "vocab_size": 30522, "max_position_embeddings": 512}
+    return models.bert("mini", num_hidden_layers=12, num_attention_heads=4, **sizes)
+
+
+def convnet() -> nn.Sequential:
+    """Return AlexNet without dropout: most FLOPs are in its convolutions, most bytes behind them.
+
+    It is for pictures of 224 × 224 (Krizhevsky 2014, arXiv 1404.5997).
+    """
+    layers: list[nn.Module] = []
+    for (n_in, n_out), kernel in zip(itertools.pairwise((3, 64, 192, 384, 256, 256)), (11, 5, 3, 3, 3), strict=True):
+        stride, padding = (1, kernel // 2) if layers else (4, 2)
+        layers += [nn.Conv2d(n_in, n_out, kernel, stride, padding), nn.ReLU()]
+        if len(layers) in (2, 5, 12):
+            layers.append(nn.MaxPool2d(3, stride=2))
+    layers += [nn.AdaptiveAvgPool2d(6), nn.Flatten(), nn.Linear(256 * 36, 4096), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 1000))
+
+
+def mlp() -> nn.Sequential:
+    """Return nine linear layers with ReLUs between them, seven of them of equal size."""
+    layers: list[nn.Module] = []
+    for n_in, n_out in itertools.pairwise((784, *[2048] * 8, 1000)):
+        layers += [nn.Linear(n_in, n_out), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+class Counted(NamedTuple):
+    """How a model is counted: its builder, its batch, and the shape of a sample."""
+
+    build: Callable[[], nn.Module]
     title: str
     samples: int
     batch: str
@@ -38,10 +74,10 @@ class Counted(NamedTuple):
 
 
 MODELS = {
-    "gpt2": Counted("GPT-2 small", 8, "8 sequences of 1,024 tokens", (1024,)),
-    "bert": Counted("BERT base", 64, "64 texts of 128 tokens", (128,)),
-    "convnet": Counted("ConvNet (AlexNet)", 128, "128 images", (3, 224, 224)),
-    "mlp": Counted("MLP", 4096, "4,096 rows", (784,)),
+    "gpt2": Counted(gpt2, "GPT-2 small", 8, "8 sequences of 1,024 tokens", (1024,)),
+    "bert": Counted(bert, "BERT base", 64, "64 texts of 128 tokens", (128,)),
+    "convnet": Counted(convnet, "ConvNet (AlexNet)", 128, "128 images", (3, 224, 224)),
+    "mlp": Counted(mlp, "MLP", 4096, "4,096 rows", (784,)),
 }
 
 
@@ -96,7 +132,7 @@ def gradients_of(name: str) -> list[tuple[str, int, float]]:
     """Return name, bytes and the time from backward's start of each gradient, by parameter."""
     counted = MODELS[name]
     with torch.device("meta"):
-        model = overlap_rank.TRAININGS[name].build(1)
+        model = counted.build()
         x = torch.zeros(1, *counted.sample, dtype=torch.long if name in ("gpt2", "bert") else torch.float32)
     found, flops = [], 0
     for piece in reversed(list(pieces(model, x))):

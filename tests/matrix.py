@@ -60,7 +60,7 @@ OTHERS = [
 OTHERS += ["pytest", "pytest-timeout", "pytest-xdist", "sacrebleu", "scikit-learn", "tqdm", "anywidget", "accelerate"]
 PACKAGES = ["base", "trace", "parallel", "ranks", "train", "examples"]
 FILES = ["test_launch*", "test_link*", "test_dp*", "test_reducer*", "test_pipe*", "test_scheduled_*"]
-FILES += ["test_models*", "test_gpt2*", "test_explorer", "test_measure", "test_recorded_*", "test_overlap_run"]
+FILES += ["test_models*", "test_gpt2*", "test_explorer", "test_measure", "test_recorded_*"]
 
 
 def main(names: list[str]) -> int:

@@ -131,6 +131,43 @@ def fit_table(flash_attention: bool = True) -> pd.DataFrame:
     return pd.DataFrame({place: needed.le(gpu.memory_gib) for place, (gpu, needed) in places.items()})
 
 
+# Where a model's two halves may be: for each rank the stages that it keeps.
+PLACEMENTS: dict[str, list[tuple[int, ...]]] = {
+    "one process": [(0, 1)],
+    "data parallel": [(0, 1)] * 2,
+    "pipeline": [(0,), (1,)],
+    "both, 2 × 2": [(0,), (1,)] * 2,
+}
+
+
+def placement_table(model: str = "1.3B") -> pd.DataFrame:
+    """Return what the fullest rank keeps of a GPT-3, for each placement: a row per part.
+
+    Columns: ``placement``, ``ranks``, ``part`` ("weights", "gradients", "optimizer state"), ``GiB``
+    in the rank that keeps most. A stage is half of the layers; both embeddings come before the
+    first, the last norm and the output layer after the last. Where a rank keeps both stages, the
+    output layer is the token embedding; in a pipeline the last stage keeps a copy.
+
+    Raises ValueError for an unknown size.
+    """
+    sizes = {size.name: size for size in GPT3_SIZES}
+    if model not in sizes:
+        raise ValueError(f"model is {model!r}, expected one of {', '.join(sizes)}")
+    size, parts = sizes[model], {"weights": WEIGHT_BYTES, "gradients": GRADIENT_BYTES, "optimizer state": ADAM_BYTES}
+    whole, last_norm = parameters(size.layers, size.width), 2 * size.width
+    first = parameters(size.layers // 2, size.width) - last_norm
+    stages = [first, whole - first + VOCABULARY * size.width]
+    kept = {
+        name: max(whole if len(own) == 2 else stages[own[0]] for own in by_rank) for name, by_rank in PLACEMENTS.items()
+    }
+    rows = [
+        (name, len(PLACEMENTS[name]), part, n * n_bytes / GIB)
+        for name, n in kept.items()
+        for part, n_bytes in parts.items()
+    ]
+    return pd.DataFrame(rows, columns=["placement", "ranks", "part", "GiB"])
+
+
 def training_flops(n_parameters: float, n_tokens: float = TRAINING_TOKENS) -> float:
     """Return the FLOPs of a training, about 6 for each parameter and token: 2 forward, 4 backward.
 

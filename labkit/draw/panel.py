@@ -80,9 +80,7 @@ class Panel:
     ``clocks`` and ``moments`` are where stepping by clock and by event stops, in ascending order;
     ``clock`` is the word for the first.
     ``explain(i)`` says in a few sentences what bar i is and why it is where it is; ``narrate(x)``
-    says in one line what happens at ``x``. ``explain_more`` explains the rest, by kind:
-    ``"idle"`` the gap before bar i in its row, or that after the row's last bar, i + the number of
-    bars; ``"kept"`` piece i of ``strips``. All are asked only when a reader wants to know.
+    says in one line what happens at ``x``.
     """
 
     bars: pd.DataFrame
@@ -107,4 +105,3 @@ class Panel:
     moments: np.ndarray = field(default_factory=lambda: np.zeros(0))
     explain: Callable[[int], str] = _nothing
     narrate: Callable[[float], str] = _nothing
-    explain_more: Mapping[str, Callable[[int], str]] = field(default_factory=dict)

@@ -61,3 +61,22 @@ def test_days_agree_with_those_that_megatron_states_for_gpt3():
     """
     days = memory.training_s(175e9, 1024, memory.GPUS["A100"], utilisation=140e12 / 312e12) / memory.DAY_S
     assert days * 8 / 6 == pytest.approx(34, rel=0.01)
+
+
+# --- where its halves are -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", memory.GPT3_SIZES, ids=lambda size: size.name)
+def test_data_parallel_saves_nothing_and_a_pipeline_half_but_for_its_copy_of_the_output_layer(size):
+    whole, copy = memory.parameters(size.layers, size.width), memory.VOCABULARY * size.width
+    gib = memory.placement_table(size.name).groupby("placement")["GiB"].sum()
+    everything = 16 * whole / 2**30
+    assert gib["one process"] == gib["data parallel"] == pytest.approx(everything)
+    assert gib["pipeline"] == gib["both, 2 × 2"]
+    half = (whole + copy) / 2 * 16 / 2**30
+    assert half <= gib["pipeline"] < 0.75 * everything
+
+
+def test_a_size_that_gpt3_did_not_come_in_is_refused_with_those_that_it_did():
+    with pytest.raises(ValueError, match="'2B', expected one of 125M"):
+        memory.placement_table("2B")

@@ -12,8 +12,6 @@ from labkit.explore import (
     Timeline,
     bucket_explorer,
     collectives_explorer,
-    placement_explorer,
-    queue_timeline,
     ring_explorer,
     schedule_explorer,
     schedule_puzzle,
@@ -21,13 +19,6 @@ from labkit.explore import (
 )
 from labkit.schedule import one_f_one_b
 from labkit.simulate import simulate
-from labkit.trace import event_table
-
-TASK = [
-    (0, "host", "queued", None, 0, 0, None, None, 0.0, 0.5),
-    (0, "compute", "forward", None, 0, 0, None, None, 0.5, 1.5),
-    (0, "host", "result waits", None, 0, 0, None, None, 1.5, 2.0),
-]
 
 
 def puzzle_under_way():
@@ -39,13 +30,11 @@ def puzzle_under_way():
 
 EXPLORERS = {
     "Timeline": lambda: Timeline(simulate(one_f_one_b(2, 4))),
-    "queue_timeline": lambda: queue_timeline(event_table(TASK)),
     "schedule_explorer": schedule_explorer,
     "schedule_puzzle": lambda: puzzle_under_way(),
     "bucket_explorer": lambda: bucket_explorer("mlp"),
     "ring_explorer": ring_explorer,
     "collectives_explorer": lambda: collectives_explorer(2),
-    "placement_explorer": lambda: placement_explorer("1.3B"),
 }
 
 
@@ -88,13 +77,13 @@ def test_after_the_widget_come_the_same_picture_and_table_for_where_there_is_no_
     assert f'alt="{escape(kept.alt)}"' in data["text/html"] and data["text/html"].count("<tr") > len(table)
 
 
-def test_every_bar_and_every_step_is_explained_and_there_is_a_table(explorer):
-    timeline = timeline_of(explorer)
-    for panel in timeline._panels:
-        assert all(len(panel.explain(bar)) > 10 for bar in range(len(panel.bars)))
-        assert all(len(panel.narrate(x)) > 3 for x in (*panel.clocks, *panel.moments))
-    bars = pd.concat([panel.bars for panel in timeline._panels]) if timeline._table is None else timeline._table
-    assert timeline._answer("table", 0, 0).count("<tr") == 1 + len(bars)
+def test_every_bar_that_is_not_an_event_and_every_step_there_has_its_sentence(explorer):
+    scene = timeline_of(explorer).scene
+    for panel in scene["panels"]:
+        if "tables" not in panel:
+            assert len(panel["sentences"]) == len(panel["labels"])
+            assert all(len(sentence) > 10 for sentence in panel["sentences"])
+    assert all(len(text) > 3 for texts in scene["steps"].values() for text in texts)
 
 
 def test_every_key_that_it_takes_says_what_it_does_and_does_one_thing(explorer):
@@ -106,13 +95,11 @@ def test_every_key_that_it_takes_says_what_it_does_and_does_one_thing(explorer):
     ("make", "arguments", "error", "words"),
     [
         (Timeline, [simulate(one_f_one_b(2, 4)), one_f_one_b(2, 3)], ValueError, "not in the schedule"),
-        (queue_timeline, [event_table([])], ValueError, "no task of a queue"),
         (schedule_explorer, ["n=0"], ValueError, "1 to"),
         (schedule_puzzle, [13], ValueError, "1 to 12"),
         (bucket_explorer, ["gpt5"], ValueError, "gpt2"),
         (ring_explorer, [17], ValueError, "2 to 16"),
         (collectives_explorer, [1], ValueError, "2 to 8"),
-        (placement_explorer, ["2B"], ValueError, "125M"),
     ],
 )
 def test_what_cannot_be_is_refused_with_what_can(make, arguments, error, words):

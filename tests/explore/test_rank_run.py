@@ -8,19 +8,13 @@ import sys
 import pytest
 
 from labkit import todo
-from labkit.cost import Link
-from labkit.explore.buckets.overlap_run import run_overlap
+from labkit.explore.grids.ring_recording import record_ring
 from labkit.explore.schedules.measure import TimedSchedule, run_schedules
 from labkit.schedule import gpipe
 
 
-def run_buckets() -> None:
-    run_overlap("bert", 25, 1, 2, Link(0, 1e9), 0.01)
-
-
 @pytest.mark.parametrize(
-    ("run", "task"),
-    [(lambda: run_schedules(TimedSchedule(gpipe(2, 2))), "pipe.5"), (run_buckets, "dp.6"), (run_buckets, "dp.7")],
+    ("run", "task"), [(lambda: run_schedules(TimedSchedule(gpipe(2, 2))), "pipe.5"), (lambda: record_ring(2), "dp.5")]
 )
 def test_a_task_that_is_to_do_is_named_before_any_rank_starts(run, task, monkeypatch):
     monkeypatch.setattr(todo, "missing", lambda name: f"TODO {name}: labkit/it.py, line 7" if name == task else None)
@@ -30,8 +24,7 @@ def test_a_task_that_is_to_do_is_named_before_any_rank_starts(run, task, monkeyp
 
 
 def test_rank_files_load_no_widgets_and_draw_nothing():
-    buckets, grids, schedules = (f"from labkit.explore.{room} import" for room in ("buckets", "grids", "schedules"))
-    files = f"{buckets} overlap_rank; {grids} collectives_rank, placement_rank, ring_rank; {schedules} pipeline_rank"
-    code = f"import sys; {files}; print(*sys.modules)"
+    grids, schedules = (f"from labkit.explore.{package} import" for package in ("grids", "schedules"))
+    code = f"import sys; {grids} collectives_rank, ring_rank; {schedules} pipeline_rank; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"ipywidgets", "anywidget", "matplotlib"} & set(done.stdout.split())

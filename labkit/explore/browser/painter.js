@@ -24,9 +24,8 @@ export class Painter {
   }
 
   // picture: {scene, layout, viewport, theme, playhead, step, hovered, pinned, focus, showCritical,
-  // litStyles, ruler, dragged}. The playhead is a place on the axis, the step that of a grid, or a number between
-  // two of them. The ruler is from where to where a reader measures, with what it says. The bar that is
-  // dragged is `by` so much beside its place on the axis.
+  // litStyles, dragged}. The playhead is a place on the axis, the step that of a grid, or a number between
+  // two of them. The bar that is dragged is `by` so much beside its place on the axis.
   paint(picture) {
     Object.assign(this, picture);
     this.resize(this.layout);
@@ -43,7 +42,6 @@ export class Painter {
     this.scale = this.viewport;
     if (this.scene.axis) this.paintAxis(this.scene.axis, this.layout.axisTop);
     if (this.playhead !== null) this.paintPlayhead();
-    if (this.ruler) this.paintRuler(this.ruler);
   }
 
   resize({ width, height }) {
@@ -259,9 +257,9 @@ export class Painter {
   paintLinks(panel) {
     const { needs, waiters, links, chosen } = panel;
     if (chosen.length && needs.length) {
-      const [kind, i] = panel.spots?.asked?.[chosen[0].bar] ?? ["bar", chosen[0].bar]; // of a gap, the bar after it
-      if (kind !== "kept" && needs[i] >= 0) this.arrow(panel, needs[i], i);
-      for (const waiter of (kind === "bar" && waiters.get(i)) || []) this.arrow(panel, i, waiter);
+      const { kind, bar, after } = panel.spots?.what?.[chosen[0].bar] ?? { kind: "bar", bar: chosen[0].bar };
+      if (kind !== "kept" && !after && needs[bar] >= 0) this.arrow(panel, needs[bar], bar);
+      for (const waiter of (kind === "bar" && waiters.get(bar)) || []) this.arrow(panel, bar, waiter);
     }
     links?.labels.forEach((text, k) => {
       const isThere = links.appear[k] <= this.step && this.step < links.vanish[k];
@@ -338,22 +336,6 @@ export class Painter {
     const look = { ...muted, size: 11.5 };
     const middle = Math.min(gutter + plot / 2, width - this.widthOf(label, look) / 2);
     this.write(label, middle, axisTop + 29, look);
-  }
-
-  // A band over all panels, and how long it is beside the axis.
-  paintRuler({ from, until, text }) {
-    const { pen, layout: { panels: [{ rowsTop: top }], axisTop, gutter, plot } } = this;
-    const [left, right] = [this.x(from), this.x(until)];
-    pen.globalAlpha = 0.2;
-    pen.fillStyle = this.theme.focus;
-    pen.fillRect(left, top - 4, right - left, axisTop - top + 6);
-    pen.globalAlpha = 1;
-    for (const x of [left, right]) pen.fillRect(x - 1, top - 4, 2, axisTop - top + 6);
-    const half = 0.5 * LETTER * 12 * text.length;
-    const middle = Math.max(gutter + half, Math.min(gutter + plot - half, (left + right) / 2));
-    pen.fillStyle = this.theme.ground;
-    pen.fillRect(middle - half, axisTop + 6, 2 * half, 15);
-    this.write(text, middle, axisTop + 13, { align: "center", weight: "600" });
   }
 
   paintPlayhead() {

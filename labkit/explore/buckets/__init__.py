@@ -4,6 +4,5 @@ gradients     sizes of a model's gradients, and when backward makes them: gradie
 bucket_plan   gradients in buckets, by the reader's own rule
 reducer       a backward pass with buckets, step by step
 panels        the same as panels
-overlap_run   buckets on real ranks; overlap_rank is what a rank does
 widget        all of it in a notebook: bucket_explorer
 """

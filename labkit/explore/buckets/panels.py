@@ -48,7 +48,7 @@ def blocks_panel(reduction: Reduction) -> Panel:
     )
 
 
-def pass_panel(reduction: Reduction, time: TimeAxis, title: str) -> Panel:
+def pass_panel(reduction: Reduction, time: TimeAxis) -> Panel:
     """Return backward, full buckets that wait, and all_reduces, as rows over time.
 
     Steps by event are the Reducer's; the others go from bucket to bucket.
@@ -62,9 +62,9 @@ def pass_panel(reduction: Reduction, time: TimeAxis, title: str) -> Panel:
         pd.DataFrame([each.bar for each in bars], columns=[*BAR_COLUMNS, "same"]),
         height=2.0 + waiting,
         rows=[Label(0.5, "backward"), *between, Label(1.5 + waiting, "all_reduce")],
-        title=title,
+        title="predicted",
         facts=summary(one, time),
-        marks=[Mark(one.backward_s, f"{title}: backward is over", not one.measured)],
+        marks=[Mark(one.backward_s, "backward is over", True)],
         needs=np.array([each.needs for each in bars], dtype="int32"),
         critical=np.array(critical[::-1], dtype="int32"),
         clock="bucket",
@@ -81,16 +81,6 @@ def summary(reduction: Reduction, time: TimeAxis) -> str:
     share = "" if hidden is None else f", {100 * hidden:.0f} % hidden"
     backward, sent, exposed = map(time, (reduction.backward_s, reduction.communication_s, reduction.exposed_s))
     return f"backward {backward}, communication {sent}{share}, {exposed} not hidden"
-
-
-def bucket_table(reduction: Reduction, time: TimeAxis, title: str) -> pd.DataFrame:
-    """Return a row per bucket: what is in it, when it is full, and when it is on its way."""
-    one, columns = reduction, ["", "bucket", "gradients", "size", "full", "all_reduce starts", "ends"]
-    rows = [
-        (title, k, len(one.buckets[k]), _size(one.bucket_bytes[k]), *map(time, (full_s, *span)))
-        for k, full_s, span in one.sent()
-    ]
-    return pd.DataFrame(rows, columns=columns)
 
 
 # --- bars -----------------------------------------------------------------------------------------

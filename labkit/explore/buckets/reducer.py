@@ -4,7 +4,7 @@
     reduction.exposed_s, reduction.hidden_share    # what overlap does not hide, and what it does
     reduction.moments[0].text                      # 'The hook of transformer.ln_f.bias fires: …'
 
-The same class holds a measured pass. Nothing is drawn and nothing is sent here.
+Nothing is drawn and nothing is sent here.
 """
 
 from __future__ import annotations
@@ -41,14 +41,12 @@ class Reduction:
     """One backward pass, and the all_reduces of its buckets meanwhile and after it.
 
     ``all_reduces`` says when each bucket was on its way, ``end_s`` when all gradients are averaged.
-    ``measured`` says that this did happen.
     """
 
     gradients: Gradients
     buckets: Buckets
     all_reduces: Sequence[Span]
     end_s: float
-    measured: bool = False
 
     # --- numbers ---
 
@@ -129,11 +127,9 @@ class Reduction:
         text = f"Bucket {k} is full with {self.bucket_bytes[k] / MIB:.2f} MiB:"
         if self.all_reduces[k].start_s <= self.full_s[k]:
             return f"{text} all_reduce {k} starts."
-        if k and self.full_s[k - 1] > self.full_s[k]:
+        if self.full_s[k - 1] > self.full_s[k]:
             return f"{text} it waits for bucket {k - 1}, as every rank sends in the same order."
-        if k and self.all_reduces[k - 1].end_s > self.full_s[k]:
-            return f"{text} it waits, as the link is busy with bucket {k - 1}."
-        return f"{text} it is handed over."
+        return f"{text} it waits, as the link is busy with bucket {k - 1}."
 
     def _done_text(self, k: int) -> str:
         n = len(self.buckets[k])

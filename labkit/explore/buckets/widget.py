@@ -1,12 +1,12 @@
-"""Let a reader try buckets: parameters as blocks, the Reducer over time, and a run beside it."""
+"""Let a reader try buckets: parameters as blocks, and the Reducer over time."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-import ipywidgets
 import pandas as pd
 
 from labkit.base.checks import check_number, check_world_size
@@ -16,13 +16,9 @@ from labkit.draw.painter import panel_figure
 from labkit.draw.panel import Panel, TimeAxis
 from labkit.explore.buckets.bucket_plan import ASSIGN, RULES, make_buckets
 from labkit.explore.buckets.gradients import MIB, MODELS, Gradients, check_model, predicted_gradients
-from labkit.explore.buckets.overlap_run import OverlapRun, run_overlap
-from labkit.explore.buckets.panels import blocks_panel, bucket_table, pass_panel, summary
+from labkit.explore.buckets.panels import blocks_panel, pass_panel, summary
 from labkit.explore.buckets.reducer import Reduction, best_cap, predict
-from labkit.explore.explorer import Explorer, RunButtons, table_html
-from labkit.explore.standalone_html import Slider
-from labkit.explore.static_fallback import StaticForm
-from labkit.explore.timeline import Timeline
+from labkit.explore.form_explorer import Control, FormExplorer, View
 
 CAPS_MB = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 20, 25, 35, 50, 75, 100, 200, 500)
 MAX_RANKS = 64
@@ -45,16 +41,14 @@ def bucket_explorer(
     :class:`~labkit.explore.buckets.gradients.Gradients` of a model of the reader's own, with the
     times that were measured. Buckets are those of the reader's own ``assign_buckets``, with
     capacities in MiB; ``first_cap_mb=None`` is the same for all. ``backward_s`` is by default what
-    the model's FLOPs take on an assumed GPU. "Run it" trains the model, an eighth as wide, on real
-    ranks, with the reader's own BucketedDataParallel and an emulated link in proportion, and lays
-    what was measured under what was predicted.
+    the model's FLOPs take on an assumed GPU.
 
-    Controls can be set from Python too, to what their sliders offer: ``explorer.cap_mb.value = 5``;
-    for the first bucket, 0 is as the others. ``explorer.reduction`` is the pass that is shown,
-    ``explorer.measured`` the last run.
+    Controls can be set from Python too, to what their sliders offer: ``explorer.cap_mb = 5``; for
+    the first bucket, 0 is the same as the others. ``explorer.reduction`` is the pass that is
+    shown.
 
-    Raises ValueError for an unknown model and for what is not more than 0, TypeError for a link
-    that is none.
+    Raises ValueError for an unknown model and for a number that is not more than 0, TypeError for
+    anything but a Link.
     """
     if not isinstance(model, Gradients):
         check_model(model)
@@ -67,8 +61,11 @@ def bucket_explorer(
     return BucketExplorer(model, cap_mb, first_cap_mb, world_size, link, backward_s)
 
 
-class BucketExplorer(Explorer):
-    """What :func:`bucket_explorer` returns: sliders, a Timeline, numbers and a run."""
+class BucketExplorer(FormExplorer):
+    """What :func:`bucket_explorer` returns: a form, a Timeline and numbers."""
+
+    model: str  # a trait, as all controls are
+    backward_ms: float
 
     def __init__(
         self,
@@ -79,171 +76,120 @@ class BucketExplorer(Explorer):
         link: Link,
         backward_s: float | None,
     ):
-        self.reduction: Reduction
-        self.measured: OverlapRun | None = None
         self._models = {name: predicted_gradients(name) for name in MODELS}
         if isinstance(model, Gradients):
             self._models[_OWN], model = model, _OWN
-        most, backwards_ms = max(MAX_RANKS, world_size), [1000 * each.backward_s for each in self._models.values()]
         backward_ms = 1000 * (backward_s or self._models[model].backward_s)
-        names = [(each.model, name) for name, each in self._models.items()]
-        self.model = ipywidgets.Dropdown(options=names, value=model, description="model", **_LOOK)
-        self.rule = ipywidgets.Dropdown(options=list(RULES), description="buckets", **_LOOK)
-        self.cap_mb = _slider("bucket size", _size, cap_mb, *CAPS_MB)
-        self.first_cap_mb = _slider("first bucket", _size, first_cap_mb or _AS_OTHERS, _AS_OTHERS, *CAPS_MB)
-        self.latency_us = _log_slider("latency", "µs", (0, 4), 1e6 * link.latency_s)
-        self.bandwidth_gb_s = _log_slider("bandwidth", "GB/s", (-2, 3), link.bytes_per_s / 1e9)
-        self.world_size = ipywidgets.IntSlider(world_size, 1, most, description="world size", **_LOOK)
-        self.backward_ms = _log_slider("backward", "ms", (0, 4), backward_ms, *backwards_ms)
-        controls = [self.rule, self.cap_mb, self.first_cap_mb, self.latency_us, self.bandwidth_gb_s]
-        controls += [self.world_size, self.backward_ms]
-        self.scaled, self.numbers, timeline = ipywidgets.HTML(), ipywidgets.HTML(), Timeline()
-        self.run = RunButtons("Run it", self._run, self.say)
-        columns = ipywidgets.Layout(grid_template_columns="repeat(auto-fit, minmax(min(330px, 100%), 1fr))")
-        grid = ipywidgets.GridBox([self.model, *controls], layout=columns)
-        super().__init__([grid, self.scaled, timeline, self.numbers, self.run], timeline)
-        timeline.slider = self._slider_of_file
-        self.model.observe(self.guarded(self._model_changed), "value")
-        for control in controls:
-            control.observe(self.guarded(self.refresh), "value")
-        self.guarded(self.refresh)()
+        backwards_ms = [1000 * each.backward_s for each in self._models.values()]
+        values: dict[str, Any] = {
+            "model": model,
+            "rule": next(iter(RULES)),
+            "cap_mb": cap_mb,
+            "first_cap_mb": first_cap_mb or _AS_OTHERS,
+            "latency_us": 1e6 * link.latency_s,
+            "bandwidth_gb_s": link.bytes_per_s / 1e9,
+            "world_size": world_size,
+            "backward_ms": backward_ms,
+        }
+        ranks = range(1, max(MAX_RANKS, world_size) + 1)
+        controls = [
+            Control("model", "model", {each.model: name for name, each in self._models.items()}),
+            Control("rule", "buckets", {rule: rule for rule in RULES}),
+            _slider("cap_mb", "bucket size", _size, *CAPS_MB, cap_mb)._replace(in_file=[*CAPS_MB, cap_mb]),
+            _slider("first_cap_mb", "first bucket", _size, _AS_OTHERS, *CAPS_MB, values["first_cap_mb"]),
+            _log_slider("latency_us", "latency", "µs", (0, 4), values["latency_us"]),
+            _log_slider("bandwidth_gb_s", "bandwidth", "GB/s", (-2, 3), values["bandwidth_gb_s"]),
+            Control("world_size", "world size", {str(n): n for n in ranks}, "slider"),
+            _log_slider("backward_ms", "backward", "ms", (0, 4), *backwards_ms, backward_ms),
+        ]
+        self._model = model
+        super().__init__(self._view, controls, values)
 
-    # --- what the controls say --------------------------------------------------------------------
-
-    @property
-    def link(self) -> Link:
-        return Link(self.latency_us.value / 1e6, 1e9 * self.bandwidth_gb_s.value)
-
-    @property
-    def _first_cap_mb(self) -> float | None:
-        return self.first_cap_mb.value or None
+    def refresh(self) -> None:
+        """Show what is chosen; the backward pass of another model takes as long as its own."""
+        own_ms = 1000 * self._models[self.model].backward_s
+        is_other, self._model = self.model != self._model, self.model
+        if is_other and own_ms != self.backward_ms:
+            self.backward_ms = own_ms  # which comes back here
+        else:
+            super().refresh()
 
     @property
     def gradients(self) -> Gradients:
-        return self._models[self.model.value].lasting(self.backward_ms.value / 1000)
+        """The model's gradients, and when they are ready."""
+        return _gradients(self._models, **self.values)
 
-    def _model_changed(self) -> None:
-        """Show another model, whose backward pass takes another time."""
-        backward_ms = 1000 * self._models[self.model.value].backward_s
-        if backward_ms == self.backward_ms.value:
-            self.refresh()
-        self.backward_ms.value = backward_ms  # which refreshes if it is another one
+    @property
+    def reduction(self) -> Reduction:
+        """The pass that is shown."""
+        return _predict(self.gradients, **self.values)[0]
 
-    # --- what is shown ----------------------------------------------------------------------------
-
-    def refresh(self) -> None:
-        """Predict the pass that the controls describe, and show it."""
-        self.reduction, fault = self._predict(self.cap_mb.value)
-        by_size = self.rule.value == ASSIGN and not fault
-        self.cap_mb.disabled = self.first_cap_mb.disabled = not by_size
-        note = f"When gradients are ready: {self.gradients.source.partition(' at ')[0]}; link: {self.link}"
-        self._show({"predicted": self.reduction}, note)
+    def _view(self, _: None, **values: Any) -> View:
+        """Return the pass of these values as a picture."""
+        gradients = _gradients(self._models, **values)
+        reduction, fault = _predict(gradients, **values)
+        by_size = values["rule"] == ASSIGN and not fault
+        numbers = _numbers_of(reduction)
         if by_size:
-            numbers = self._numbers()
-            passes = {cap: self._predict(cap)[0] for _, cap in self.cap_mb.options}
-            numbers.loc["best bucket size on the slider"] = f"{best_cap(passes):g} MiB"
-            self.numbers.value = table_html(numbers, index=True)
-        self.say(fault or self.timeline.scene["alt"])
-
-    def _predict(self, cap_mb: float) -> tuple[Reduction, str]:
-        """Return the pass with buckets of this size, and what is wrong with them, if anything."""
-        plan = make_buckets(self.gradients.sizes_bytes, self.rule.value, cap_mb, self._first_cap_mb)
-        return predict(self.gradients, plan.buckets, self.world_size.value, self.link), plan.note
-
-    def _slider_of_file(self) -> Slider | None:
-        """Return the slider of bucket sizes for a file, which has no kernel; None for a run."""
-        if self.cap_mb.disabled or "measured" in self._passes:
-            return None
-        texts, caps = zip(*self.cap_mb.options, strict=True)
-        note = self.timeline.scene["note"]
-
-        def show(timeline: Timeline, place: int) -> None:
-            _show_passes(timeline, {"predicted": self._predict(caps[place])[0]}, note)
-
-        return Slider(self.cap_mb.description, list(texts), self.cap_mb.index, show)
-
-    def _show(self, passes: dict[str, Reduction], note: str, scaled: str = "") -> None:
-        """Show passes with the same buckets one under the other, and their numbers.
-
-        ``scaled`` says how they differ from what the controls say.
-        """
-        self._passes, self._axis = passes, _show_passes(self.timeline, passes, note)
-        self.scaled.value = f'<div class="labkit-metrics">{scaled}</div>' if scaled else ""
-        self.numbers.value = table_html(self._numbers(), index=True)
-
-    def _numbers(self) -> pd.DataFrame:
-        return pd.DataFrame({source: _numbers_of(one, self._axis) for source, one in self._passes.items()})
-
-    def static_form(self) -> StaticForm:
-        scene = self.timeline.scene
-        figure = panel_figure(*_panels(self._passes), scene["note"])
-        table = self.measured.table() if self.measured and "measured" in self._passes else self._numbers()
-        return StaticForm(figure, scene["alt"], table)
-
-    # --- the measured run -------------------------------------------------------------------------
-
-    def _run(self) -> str:
-        """Run these buckets on real ranks, show what was measured, and return a sentence on it."""
-        if self.model.value == _OWN:
-            raise ValueError("a run trains one of the lab's own models: choose one above")
-        rule, ranks, backward_s = self.rule.value, self.world_size.value, self.backward_ms.value / 1000
-        cap_mb, first_cap_mb = (self.cap_mb.value, self._first_cap_mb) if rule == ASSIGN else (RULES[rule], None)
-        self.measured = run = run_overlap(self.model.value, cap_mb, first_cap_mb, ranks, self.link, backward_s)
-        times = run.predicted.backward_s / backward_s
-        n_bytes = self.gradients.n_bytes / run.predicted.gradients.n_bytes
-        scaled = (
-            f"These are the model's own. The run below is of the model, scaled: all times × {times:.3g}, all bytes "
-            f"÷ {n_bytes:.3g}, {run.world_size} ranks."
-        )
-        self._show({"predicted": run.predicted, "measured": run.measured}, run.note, scaled)
-        return run.sentence()
+            caps = self.controls["cap_mb"].options.values()
+            best = best_cap({cap: _predict(gradients, **values | {"cap_mb": cap})[0] for cap in caps})
+            numbers.loc["best bucket size on the slider"] = f"{best:g} MiB"
+        panels, axis = _panels(reduction)
+        alt = f"Gradients and all_reduces, predicted: {summary(reduction, axis)}."
+        note = f"When gradients are ready: {gradients.source.partition(' at ')[0]}; link: {_link(**values)}"
+        figure, disabled = partial(panel_figure, panels, axis, note), () if by_size else ("cap_mb", "first_cap_mb")
+        about: dict[str, Any] = {"time": axis, "said": fault or alt, "disabled": disabled, "row_names": True}
+        return View(panels, alt, numbers, figure, note, **about)
 
 
-def _panels(passes: dict[str, Reduction]) -> tuple[list[Panel], TimeAxis]:
-    """Return the blocks, and under them the passes, with the axis of these."""
-    (first, *_), axis = passes.values(), time_axis(max(one.end_s for one in passes.values()))
-    return [blocks_panel(first), *(pass_panel(one, axis, name) for name, one in passes.items())], axis
+def _gradients(models: dict[str, Gradients], *, model: str, backward_ms: float, **_: Any) -> Gradients:
+    return models[model].lasting(backward_ms / 1000)
 
 
-def _show_passes(timeline: Timeline, passes: dict[str, Reduction], note: str) -> TimeAxis:
-    """Show blocks and passes in a Timeline; return the axis of the passes."""
-    panels, axis = _panels(passes)
-    table = pd.concat([bucket_table(one, axis, name) for name, one in passes.items()])
-    alt = " ".join(f"Gradients and all_reduces, {name}: {summary(one, axis)}." for name, one in passes.items())
-    timeline.show(panels, time=axis, alt=alt, note=note, table=table)
-    return axis
+def _link(*, latency_us: float, bandwidth_gb_s: float, **_: Any) -> Link:
+    return Link(latency_us / 1e6, 1e9 * bandwidth_gb_s)
 
 
-_LOOK: dict[str, Any] = {"style": {"description_width": "90px"}, "layout": {"width": "auto"}}
+def _predict(
+    gradients: Gradients, *, rule: str, cap_mb: float, first_cap_mb: float, world_size: int, **values: Any
+) -> tuple[Reduction, str]:
+    """Return the pass with buckets of this size, and what is wrong with them, if anything."""
+    plan = make_buckets(gradients.sizes_bytes, rule, cap_mb, first_cap_mb or None)
+    return predict(gradients, plan.buckets, world_size, _link(**values)), plan.note
+
+
+def _panels(reduction: Reduction) -> tuple[list[Panel], TimeAxis]:
+    """Return the blocks, and under them the pass, with the axis of the latter."""
+    axis = time_axis(reduction.end_s)
+    return [blocks_panel(reduction), pass_panel(reduction, axis)], axis
+
+
 _STEPS = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)  # of each power of ten
 
 
-def _slider(description: str, text: Callable[[float], str], *values: float) -> ipywidgets.SelectionSlider:
-    """Return a slider over ``values``, of which the first is chosen; ``text`` says each."""
-    options = [(text(value), value) for value in sorted({*values})]
-    return ipywidgets.SelectionSlider(options=options, value=values[0], description=description, **_LOOK)
+def _slider(name: str, label: str, text: Callable[[float], str], *values: float) -> Control:
+    """Return a slider over ``values``; ``text`` says each."""
+    by_text = {text(value): value for value in values}  # of two that are written alike, the later one
+    return Control(name, label, dict(sorted(by_text.items(), key=lambda each: each[1])), "slider")
 
 
 def _size(cap_mb: float) -> str:
-    return f"{cap_mb:g} MiB" if cap_mb else "as the others"
+    return f"{cap_mb:g} MiB" if cap_mb else "same as the others"
 
 
-def _log_slider(description: str, unit: str, powers: tuple[int, int], *values: float) -> ipywidgets.SelectionSlider:
-    """Return a slider over powers of ten and ``values``, of which the first is chosen.
-
-    ipywidgets has one of its own, which moves what it is given to the nearest step.
-    """
+def _log_slider(name: str, label: str, unit: str, powers: tuple[int, int], *values: float) -> Control:
+    """Return a slider over powers of ten and ``values``."""
     grid = [step * 10.0**power for power in range(*powers) for step in _STEPS]
 
     def text(value: float) -> str:
         return f"{value:,.0f} {unit}" if value >= 1000 else f"{value:.3g} {unit}"
 
-    return _slider(description, text, *values, *grid, 10.0 ** powers[1])
+    return _slider(name, label, text, *grid, 10.0 ** powers[1], *values)
 
 
-def _numbers_of(one: Reduction, axis: TimeAxis) -> dict[str, str]:
-    hidden = one.hidden_share
-    return {
+def _numbers_of(one: Reduction) -> pd.DataFrame:
+    hidden, axis = one.hidden_share, time_axis(one.end_s)
+    numbers = {
         "gradients": f"{len(one.gradients.names)}, {one.gradients.n_bytes / MIB:.4g} MiB",
         "buckets": f"{len(one.buckets)}",
         "backward": axis(one.backward_s),
@@ -252,3 +198,4 @@ def _numbers_of(one: Reduction, axis: TimeAxis) -> dict[str, str]:
         "hidden": "nothing is sent" if hidden is None else f"{100 * hidden:.0f} %",
         "until all gradients are averaged": axis(one.end_s),
     }
+    return pd.DataFrame({"predicted": numbers})

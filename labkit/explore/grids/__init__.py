@@ -6,6 +6,5 @@ ring_answer       the ring as the reader filled it in by hand: fill_ring
 ring_recording    the reader's own ring, as it was recorded in real ranks; ring_rank logs it there
 tagged_tensor     tensors whose numbers say whose they are
 collectives       seven collectives, as real ranks saw them; collectives_rank calls them there
-placement_map     where the parts of a model live; placement_rank weighs them in real ranks
-widget            ring_explorer, collectives_explorer, placement_explorer
+widget            ring_explorer, collectives_explorer
 """

@@ -145,11 +145,8 @@ def least_tensors(n: int) -> float:
 
 
 def in_units(n_bytes: float) -> str:
-    """Return bytes in the unit that fits, such as 1.5 MiB."""
+    """Return bytes in the unit that fits, such as 1.5 MiB, in three digits or whole ones."""
     power = min(int(math.log2(n_bytes)) // 10, 4) if n_bytes >= 1 else 0
-    return f"{digits(n_bytes / 1024**power)} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
-
-
-def digits(number: float) -> str:
-    """Return a number with three digits, or with all that it has before the point."""
-    return f"{number:.3g}" if number < 999.5 else f"{number:.0f}"
+    number = n_bytes / 1024**power
+    digits = f"{number:.3g}" if number < 999.5 else f"{number:.0f}"
+    return f"{digits} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"

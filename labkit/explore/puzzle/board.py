@@ -92,6 +92,21 @@ class Board:
 
     # --- what may be ------------------------------------------------------------------------------
 
+    def ready(self) -> list[Op]:
+        """Return the ops that may be placed now.
+
+        As micro-batches are alike, of each stage and kind it is the one whose input arrives first.
+        """
+        first: dict[tuple[int, str], tuple[float, Op]] = {}
+        for op, needed in self.rules.inputs.items():
+            if op in self.placed or (needed and needed not in self.placed):
+                continue
+            arrival_s = self.bars[needed].end_s if needed else 0.0
+            group = (op.stage, op.kind)
+            if group not in first or arrival_s < first[group][0]:
+                first[group] = (arrival_s, op)
+        return [op for _, op in first.values() if not self._reorder(op, (*self._order_of(op), op))._no_room(op)]
+
     def _why_not(self, moved: Op) -> str:
         """Return why the board cannot run after a move of an op, "" if it can."""
         try:

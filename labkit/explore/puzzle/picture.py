@@ -14,7 +14,6 @@ from labkit.draw.painter import panel_figure
 from labkit.draw.panel import BAR_COLUMNS, Label, Mark, Panel
 from labkit.explore.puzzle.board import Bar, Board
 from labkit.explore.puzzle.game import Game
-from labkit.explore.puzzle.results import counted_hints
 from labkit.explore.puzzle.rules import OF_KIND
 from labkit.explore.static_fallback import StaticForm
 from labkit.schedule import EVENT_NAMES, Op
@@ -63,10 +62,8 @@ def facts(game: Game) -> str:
     """Return how far the board is, in a line."""
     board, this = game.board, game.level
     if not board.finished:
-        hints = f" · {counted_hints(game.hints)}" if game.hints else ""
-        return f"{len(board.placed)} of {len(board.rules.ops)} ops · par {this.par_s:g}{hints}"
-    result_s, _ = result = game.result
-    reached = f"✓ {result.in_words(this.par_s)}" if game.at_par else f"{result_s:g} · par {this.par_s:g}"
+        return f"{len(board.placed)} of {len(board.rules.ops)} ops · par {this.par_s:g}"
+    reached = "✓ par" if game.at_par else f"{game.result_s:g} · par {this.par_s:g}"
     return f"{reached} · bubble {100 * board.bubble:.0f} %"
 
 

@@ -105,16 +105,6 @@ class Rules:
         home = {op: self.rank_of(op) for op in self.ops}
         return {op: self.timed.hop if home[op] != home[needed or op] else 0.0 for op, needed in self.inputs.items()}
 
-    @cached_property
-    def tail_s(self) -> dict[Op, float]:
-        """By op, the least time from its end to the end of all that comes of it."""
-        tail_s: dict[Op, float] = {}
-        for op in reversed(self.ops):
-            takers = self.outputs[op]
-            after = (self.delay_s[then] + self.duration_s[then] + tail_s[then] for then in takers)
-            tail_s[op] = max(after, default=0.0)
-        return tail_s
-
 
 # --- why not --------------------------------------------------------------------------------------
 

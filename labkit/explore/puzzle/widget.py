@@ -9,42 +9,32 @@ from typing import Any
 
 import ipywidgets
 
-from labkit.base.formats import emulated
-from labkit.draw import overlay
-from labkit.draw.layout import time_axis
-from labkit.explore.events_panel import events_panel
-from labkit.explore.explorer import Explorer, RunButtons, table_html
+from labkit.explore.explorer import Explorer, table_html
 from labkit.explore.puzzle.board import Board
 from labkit.explore.puzzle.game import Game
-from labkit.explore.puzzle.hints import ASSISTANCE
-from labkit.explore.puzzle.levels import LEVELS, level
+from labkit.explore.puzzle.levels import LEVELS
 from labkit.explore.puzzle.picture import alt_text, axis, board_panel, shown, static_form, table
-from labkit.explore.puzzle.results import Result, best_results, keep
 from labkit.explore.puzzle.rules import OF_KIND, Rules
-from labkit.explore.schedules.measure import ScheduleRun, run_schedules
-from labkit.explore.schedules.tables import gap_as_html
 from labkit.explore.static_fallback import StaticForm
 from labkit.explore.timeline import Timeline
 from labkit.schedule import EVENT_NAMES, Schedule
 
 _BUTTONS = {  # by key; each with the first level that has it
     "u": ("Undo", "Take the last move back", 1),
-    "r": ("Redo", "Make it again", 2),
     "c": ("Clear", "Empty the board", 2),
     "h": ("Hint", "What to do next, and why; again: do it", 1),
 }
-_SHOW_FROM, _TOOLBAR_FROM = 3, 4  # the first levels with these
+_TOOLBAR_FROM = 4  # the first level with all of the picture's buttons
 
 
 def schedule_puzzle(level: int = 1) -> SchedulePuzzle:
     """Return a puzzle: build the schedule of ``level``, 1 to 12, op by op.
 
     Click an outlined op to place it and drag it to change the order, or use buttons, or keys in
-    the picture: "keys" lists them. A move that cannot be is refused with the reason. Hints are
-    counted, and the best result of each level is kept. ``puzzle.schedule`` is the schedule once it
-    is finished, ``puzzle.csv`` what is placed so far.
+    the picture: "keys" lists them. A move that cannot be is refused with the reason.
+    ``puzzle.schedule`` is the schedule once it is finished, ``puzzle.csv`` what is placed so far.
 
-    Raises TypeError for a level that is no number, ValueError for one that does not exist.
+    Raises TypeError for a level that is not a number, ValueError for one that does not exist.
     """
     return SchedulePuzzle(level)
 
@@ -52,14 +42,15 @@ def schedule_puzzle(level: int = 1) -> SchedulePuzzle:
 class SchedulePuzzle(Explorer):
     """A :class:`Game` with a Timeline, buttons and a line that answers every move.
 
-    A cell can use the controls too: ``puzzle.press("f")``, ``puzzle.assistance.value = 2``.
+    A cell can use the keys too: ``puzzle.press("f")``.
     """
 
     def __init__(self, level: int = 1):
         self._games = {level: Game(level)}
         self.game = self._games[level]
-        self.run: ScheduleRun | None = None  # shown over the board until the next move
-        self.choice = ipywidgets.Dropdown(description="Level", style={"description_width": "auto"}, **_narrow())
+        levels = [(f"{k} of {len(LEVELS)}: {each.title}", k) for k, each in enumerate(LEVELS, start=1)]
+        look = {"style": {"description_width": "auto"}, **_narrow()}
+        self.choice = ipywidgets.Dropdown(options=levels, value=level, description="Level", **look)
         self.text = ipywidgets.HTML()
         self.rank = ipywidgets.ToggleButtons(style={"button_width": "70px"}, **_narrow())
         self.kinds = {
@@ -67,21 +58,16 @@ class SchedulePuzzle(Explorer):
             for kind, name in OF_KIND.items()
         }
         self.buttons = {key: self._button(name, tooltip, key) for key, (name, tooltip, _) in _BUTTONS.items()}
-        options = [(shown, assistance) for assistance, shown in enumerate(ASSISTANCE)]
-        self.assistance = ipywidgets.Dropdown(description="Show", options=options)
         self.lesson = ipywidgets.HTML(layout=ipywidgets.Layout(min_height="36px"))  # so that nothing moves at par
-        self.next = self._button("Next level", "Go on", "n")
-        self.runs = RunButtons("Run it", self._run_it, self.say)
+        self.next = self._button("Next level", "Go to the next level", "n")
         self.table = ipywidgets.HTML()
         timeline = Timeline()
         super().__init__(self._rows(timeline), timeline)
         timeline.on_pick(lambda _, bar: self.guarded(partial(self._pick, bar))())
         timeline.on_drop(lambda _, bar, time_s: self.guarded(partial(self._pick, bar, time_s))())
         timeline.on_key(lambda key: self.guarded(partial(self.press, key))())
-        self._choose_level = self.guarded(lambda: self.go_to(self.choice.value))
-        self.choice.observe(self._choose_level, "value")
+        self.choice.observe(self.guarded(lambda: self.go_to(self.choice.value)), "value")
         self.rank.observe(self.guarded(self._choose_rank), "value")
-        self.assistance.observe(self.guarded(self._assist), "value")
         self._open()
 
     # --- for a cell -------------------------------------------------------------------------------
@@ -97,7 +83,7 @@ class SchedulePuzzle(Explorer):
         if missing := [op for op in ops if op not in self.board.placed]:
             left = f"{len(missing)} of {len(ops)} ops are not placed yet, {missing[0]} for one"
             raise ValueError(f"the board of level {self.game.number} is not finished: {left}")
-        return self.board.to_schedule(self.game.level.name_of(self.board))
+        return self.board.to_schedule("yours")
 
     @property
     def csv(self) -> str:
@@ -112,18 +98,20 @@ class SchedulePuzzle(Explorer):
             self._after(self.game.press(key))
 
     def go_to(self, number: int) -> None:
-        """Go to another level; each keeps its board and how much it shows unasked.
+        """Go to another level; each keeps its board.
 
         Raises as :func:`schedule_puzzle` does.
         """
         if number not in self._games:
             self._games[number] = Game(number)
         self.game = self._games[number]
-        self._open()
+        if self.choice.value == number:
+            self._open()
+        else:
+            self.choice.value = number  # which comes back here
 
     def static_form(self) -> StaticForm:
-        form = static_form(self.game)
-        return form._replace(figure=overlay(self.run.ideal, self.run.measured)) if self.run else form
+        return static_form(self.game)
 
     # --- what is shown ----------------------------------------------------------------------------
 
@@ -135,39 +123,22 @@ class SchedulePuzzle(Explorer):
         chosen = game.rank
         self.rank.options = [(f"rank {rank}", rank) for rank in range(rules.n_ranks)]
         game.rank = chosen  # not the first one, which the new options choose
-        self.assistance.value = game.assistance
         needed = {button: kind in rules.kinds for kind, button in self.kinds.items()}
         needed |= {self.buttons[key]: game.number >= first for key, (_, _, first) in _BUTTONS.items()}
-        needed[self.assistance] = game.number >= _SHOW_FROM
         for control, is_needed in needed.items():
             control.layout.display = "" if is_needed else "none"
         (self.remove_class if game.number >= _TOOLBAR_FROM else self.add_class)("labkit-few-controls")
-        self._show_levels()
         self._after(f"Level {game.number}: {game.level.title}.")
-
-    def _show_levels(self) -> None:
-        """Show which levels there are, each with the best result so far."""
-        best = best_results()
-        self.choice.unobserve(self._choose_level, "value")  # new options choose the first one
-        self.choice.options = [(_label(number, best.get(number)), number) for number in range(1, len(LEVELS) + 1)]
-        self.choice.value = self.game.number
-        self.choice.observe(self._choose_level, "value")
 
     def _after(self, said: str) -> None:
         """Show the board after a move, and say how it went."""
-        game, finished = self.game, self.game.board.finished
-        self.run = None
+        game = self.game
         self.timeline.show([board_panel(game)], alt=alt_text(game), time=axis(), said=said)
         self.rank.value = game.rank
         self.buttons["u"].disabled = not game.before
-        self.buttons["r"].disabled = not game.undone
         self.table.value = table_html(table(game))
         self.lesson.value = _lesson(game)
         self.next.layout.visibility = "visible" if game.at_par and game.number < len(LEVELS) else "hidden"
-        self.runs.layout.visibility = "visible" if finished or self.runs.start.disabled else "hidden"
-        if finished:
-            keep(game.number, game.result)
-            self._show_levels()
 
     # --- what a reader does -----------------------------------------------------------------------
 
@@ -178,46 +149,26 @@ class SchedulePuzzle(Explorer):
         return button
 
     def _pick(self, bar: int, dropped_s: float | None = None) -> None:
-        """Take a click on a bar, or its drop at a time; those of a run are no ops of the board."""
-        if not self.run:
-            op = list(shown(self.game))[bar]
-            self._after(self.game.pick(op) if dropped_s is None else self.game.drop(op, dropped_s))
+        """Take a click on a bar, or its drop at a time."""
+        op = list(shown(self.game))[bar]
+        self._after(self.game.pick(op) if dropped_s is None else self.game.drop(op, dropped_s))
 
     def _choose_rank(self) -> None:
         if self.rank.value is not None and self.rank.value != self.game.rank:
             self._after(self.game.choose_rank(self.rank.value))
 
-    def _assist(self) -> None:
-        if self.assistance.value != self.game.assistance:
-            self._after(self.game.assist(self.assistance.value))
-
-    def _run_it(self) -> str:
-        """Run the schedule on real ranks; show it under what it should be, until the next move."""
-        board = self.board
-        (run,) = run_schedules(board.rules.timed._replace(schedule=self.schedule))
-        if self.board is not board:
-            return "The board has changed while it ran, so the run is not shown: run again."
-        self.run, title = run, f"Level {self.game.number}, on real ranks"
-        axis = time_axis(float(max(run.ideal["end_s"].max(), run.measured["end_s"].max())))
-        panel = events_panel(run.measured, run.schedule, run.ideal, time=axis, title=title)
-        alt = f"{alt_text(self.game)} A run on real ranks lies under it."
-        said = f"{run.note} The run lies under what was predicted; the next move goes back to the board."
-        self.timeline.show([panel], time=axis, alt=alt, note=emulated(run.measured), said=said)
-        self.table.value = gap_as_html("This run", run.gap)
-        return said
-
     # --- the page ---------------------------------------------------------------------------------
 
     def _rows(self, timeline: Timeline) -> Sequence[ipywidgets.Widget]:
         wrapped = ipywidgets.Layout(flex_flow="row wrap")
-        controls = [self.rank, *self.kinds.values(), *self.buttons.values(), self.assistance]
+        controls = [self.rank, *self.kinds.values(), *self.buttons.values()]
         return [
             self.choice,
             self.text,
             ipywidgets.HBox(controls, layout=wrapped),  # above the line that answers them
             timeline,
             self.lesson,
-            ipywidgets.HBox([self.runs, self.next], layout=wrapped),
+            self.next,
             self.table,
         ]
 
@@ -231,22 +182,15 @@ _MOVES = (
     "An op goes after the last one of its rank: drag it to change the order."
 )
 _GOALS = {
-    "makespan": "End as early as you can",
-    "span": "Let each rank be done as soon as you can after its own first op",
+    "makespan": "End as early as you can; no order ends earlier than par",
+    "span": "Let each rank be done as soon as you can after its own first op; no order does better than par",
 }
-
-
-def _label(number: int, best: Result | None) -> str:
-    """Return what the choice of a level says of it."""
-    this = level(number)
-    return f"{number} of {len(LEVELS)}: {this.title}" + (f" · best: {best.in_words(this.par_s)}" if best else "")
 
 
 def _level_text(game: Game) -> str:
     """Return what the level asks and what holds in it, as HTML."""
     this = game.level
-    par = "par, the least that any order needs," if game.number == 1 else "par"
-    goal = f"{_rules_in_words(this.rules)} {_GOALS[this.goal]}: {par} is {this.par_s:g}."
+    goal = f"{_rules_in_words(this.rules)} {_GOALS[this.goal]}, {this.par_s:g}."
     style = '<p style="margin: 3px 0; line-height: 1.4">'
     return "".join(f"{style}{html.escape(line)}</p>" for line in (this.asks, goal))
 

@@ -34,7 +34,7 @@ def test_every_fourth_bucket_has_a_colour_of_the_labs_own():
 
 
 def test_bars_of_a_pass_are_gradients_the_wait_buckets_that_wait_and_all_reduces():
-    bars = pass_panel(three(), SECONDS, "predicted").bars
+    bars = pass_panel(three(), SECONDS).bars
     assert bars["left"].tolist() == [0, 1, 2, 3, 3, 2, 4.5]
     assert bars["right"].tolist() == [1, 2, 3, 7.5, 4.5, 4.5, 7.5]
     assert bars["label"].tolist() == ["0", "0", "1", "exposed", "1", "0", "1"]
@@ -43,24 +43,24 @@ def test_bars_of_a_pass_are_gradients_the_wait_buckets_that_wait_and_all_reduces
 
 
 def test_each_bar_needs_what_it_starts_after_and_the_critical_path_ends_with_the_pass():
-    panel = pass_panel(three(), SECONDS, "predicted")
+    panel = pass_panel(three(), SECONDS)
     assert panel.needs.tolist() == [-1, 0, 1, 6, 2, 1, 5]
     assert panel.critical.tolist() == [0, 1, 5, 6]
 
 
 def test_a_row_for_buckets_that_wait_is_there_if_one_does():
-    rows = [[row.text for row in pass_panel(three(n), SECONDS, "").rows] for n in (1, 2)]
+    rows = [[row.text for row in pass_panel(three(n), SECONDS).rows] for n in (1, 2)]
     assert rows == [["backward", "all_reduce"], ["backward", "queued", "all_reduce"]]
 
 
 def test_without_communication_backward_alone_is_critical():
-    panel = pass_panel(three(world_size=1), SECONDS, "predicted")
+    panel = pass_panel(three(world_size=1), SECONDS)
     assert panel.critical.tolist() == [0, 1, 2]
     assert "wait" not in set(panel.bars["name"])
 
 
 def test_every_bar_is_explained():
-    panel = pass_panel(three(), SECONDS, "predicted")
+    panel = pass_panel(three(), SECONDS)
     said = [panel.explain(bar) for bar in range(len(panel.bars))]
     where, when = said[0].splitlines()
     assert where == "m.c.bias: 1 MiB, parameter 2 of 3."
@@ -80,7 +80,7 @@ def test_every_bar_is_explained():
 
 
 def test_narration_says_what_happens_and_how_far_it_is():
-    panel = pass_panel(three(), SECONDS, "predicted")
+    panel = pass_panel(three(), SECONDS)
     assert panel.moments.tolist() == [0, 1, 2, 3, 4.5, 7.5]
     assert panel.narrate(0) == "0 s: backward begins at the last layer. No gradient is ready."
     assert panel.narrate(2).endswith("starts. (3 of 7 MiB ready; in flight: bucket 0; 0 of 2 buckets done)")
@@ -91,7 +91,5 @@ def test_narration_says_what_happens_and_how_far_it_is():
 
 
 def test_facts_give_the_parts_of_the_pass():
-    assert pass_panel(three(), SECONDS, "predicted").facts == (
-        "backward 3 s, communication 5.5 s, 18 % hidden, 4.5 s not hidden"
-    )
-    assert pass_panel(three(world_size=1), SECONDS, "p").facts.endswith("0 s not hidden")
+    assert pass_panel(three(), SECONDS).facts == ("backward 3 s, communication 5.5 s, 18 % hidden, 4.5 s not hidden")
+    assert pass_panel(three(world_size=1), SECONDS).facts.endswith("0 s not hidden")

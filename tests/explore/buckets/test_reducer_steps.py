@@ -11,7 +11,7 @@ from labkit.cost import Link, ddp_timeline, ring_all_reduce_s
 from labkit.explore.buckets import reducer
 from labkit.explore.buckets.bucket_plan import ONE_BUCKET, ONE_EACH, make_buckets
 from labkit.explore.buckets.gradients import MIB, Gradients, predicted_gradients
-from labkit.explore.buckets.reducer import Reduction, Span, predict
+from labkit.explore.buckets.reducer import predict
 from labkit.todo import TodoError
 
 LINK = Link(50e-6, 12.5e9)
@@ -91,13 +91,6 @@ def test_communication_without_cost_is_told_in_order_too():
     texts = [moment.text for moment in predict(three_layers(), [[2], [1, 0]], 1, LINK).moments]
     assert [("fires" in text, "done" in text) for text in texts] == [(1, 0), (0, 1), (1, 0), (1, 0), (0, 1)]
     assert texts[-1].endswith("no communication is exposed.")
-
-
-def test_a_measured_pass_is_told_by_its_own_times():
-    spans = [Span(2.001, 2.9), Span(3.002, 4.0)]
-    found = Reduction(three_layers(), [[2, 1], [0]], spans, end_s=4.1)
-    assert found.exposed_s == pytest.approx(1.1)
-    assert "Bucket 0 is full with 3.00 MiB: it is handed over." in found.moments[1].text
 
 
 # --- buckets --------------------------------------------------------------------------------------

@@ -2,10 +2,10 @@
 
 import itertools
 
+import numpy as np
 import pytest
-from to_do import task
 
-from labkit.explore import collectives_explorer, placement_explorer, ring_explorer
+from labkit.explore import collectives_explorer, ring_explorer
 from labkit.explore.grids import widget
 from labkit.explore.grids.collectives import SEVEN
 from labkit.explore.grids.ring_recording import YOURS, RingError
@@ -39,21 +39,21 @@ def ring():
 
 def test_each_control_changes_the_picture_and_its_numbers(ring):
     assert titles(ring) == ["ring", "parameter server"] and "4 ranks by 4 chunks" in ring.timeline.scene["alt"]
-    steps = ring.timeline.scene["steps"].split("\n")
+    steps = ring.timeline.scene["steps"]["clock"]
     assert len(steps) == 7 and steps[0].startswith("ring: before step 1 of 6: reduce-scatter")
     assert "parameter server: after step 3 of 6: " in steps[3] and ring.timeline.scene["opens_at"] == 0
-    table = ring.table().set_index("way")
+    table = ring.table().set_index("algorithm")
     assert list(table.index) == ["ring", "parameter server", "naive ring"]
     assert table.loc["ring"].tolist() == [6, "1.5 MiB", "1.5 MiB", "6 MiB", "1 ×"]
     assert table.loc["parameter server"].tolist() == [6, "3 MiB", "3 MiB", "6 MiB", "2 ×"]
-    ring.ranks.value = 8
+    ring.ranks = 8
     assert "8 ranks by 8 chunks" in ring.timeline.scene["alt"]
-    ring.beside.value = "ring"
+    ring.compare_with = "ring"
     assert titles(ring) == ["ring"], "what is chosen twice is shown once"
-    ring.beside.value, ring.way.value = "nothing", "naive ring"
+    ring.compare_with, ring.algorithm = "nothing", "naive ring"
     assert titles(ring) == ["naive ring"]
-    ring.size.value = 2**16
-    assert "112 KiB" in ring.metrics.value  # 2 · 7/8 · 64
+    ring.timeline._receive(None, {"control": "size", "text": "64 KiB"}, [])
+    assert "112 KiB" in ring.timeline.scene["numbers"]  # 2 · 7/8 · 64
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 8, pytest.param(16, marks=pytest.mark.slow)])
@@ -66,70 +66,52 @@ def test_on_paper_each_way_goes_from_a_start_to_the_end_and_begins_a_line(n):
 
 def test_a_recorded_ring_stands_beside_the_ideal_one_as_long_as_it_has_as_many_ranks(ring, monkeypatch):
     monkeypatch.setattr(widget, "record_ring", lambda n: simulate_ring("naive ring", n)._replace(name=YOURS))
-    ring.way.value = "naive ring"
+    ring.algorithm = "naive ring"
     verdict = ring.record()
     assert verdict.startswith("Every rank ends up with the whole sum.") and ring.record() == verdict
-    assert titles(ring) == ["naive ring", "yours"] and ring.table()["way"].tolist()[-1] == "yours"
-    ring.ranks.value = 3
-    assert titles(ring) == ["naive ring"] and "yours" not in [*ring.beside.options, *ring.way.options]
-    assert "yours" not in ring.table()["way"].tolist()
+    assert titles(ring) == ["naive ring", "yours"] and ring.table()["algorithm"].tolist()[-1] == "yours"
+    ring.ranks = 3
+    assert titles(ring) == ["naive ring"]
+    assert ring.timeline.said == "Your own ring has not run on 3 ranks yet: press Run mine."
+    assert "yours" not in ring.table()["algorithm"].tolist()
 
 
-# --- collectives, placement -----------------------------------------------------------------------
+# --- collectives ----------------------------------------------------------------------------------
 
 
 def test_of_each_collective_after_stands_beside_before_and_on_paper_are_all_seven():
     explorer = collectives_explorer(2)
     for name in SEVEN:
-        explorer.collective.value = name
+        explorer.collective = name
         assert titles(explorer) == [name] and explorer.timeline.scene["alt"].endswith(SEVEN[name])
-    explorer.collective.value = "all_gather"
-    (panel,) = explorer.timeline._panels
-    bars = sorted(zip(panel.bars["left"] // 1, panel.bars["label"], panel.bars["appear"], strict=True))
-    assert bars == [(0, "0", 0), (1, "1", 0), (3, "0", 1), (3, "0", 1), (4, "1", 1), (4, "1", 1)]
+    explorer.collective = "all_gather"
+    (panel,) = explorer.timeline.scene["panels"]
+    left, appear = (np.frombuffer(content, "<" + kind) for kind, content in map(panel["bars"].get, ("left", "appear")))
+    assert sorted(zip(left // 1, panel["labels"], appear, strict=True)) == [
+        (0, "0", 0),
+        (1, "1", 0),
+        (3, "0", 1),
+        (3, "0", 1),
+        (4, "1", 1),
+        (4, "1", 1),
+    ]
     assert explorer.timeline.scene["opens_at"] == 1
-    assert explorer.timeline.scene["steps"].split("\n")[1] == f"After all_gather: {SEVEN['all_gather']}"
+    assert explorer.timeline.scene["steps"]["clock"][1] == f"After all_gather: {SEVEN['all_gather']}"
     names = ["chunk 0 before", "chunk 1 before", "chunk 0 after", "chunk 1 after"]
-    assert [label.text for label in panel.columns] == names
+    assert [text for _, text, _ in panel["columns"]] == names
     assert printed(explorer)[0] == [title for name in SEVEN for title in (name, "→ after")]
 
 
-@task("pipe.5")
-def test_a_small_model_is_trained_beside_the_sizes_of_gpt3():
-    explorer = placement_explorer("1.3B")
-    assert "GPT-3 1.3B" in explorer.timeline.scene["alt"]
-    (ax,) = explorer.static_form().figure.axes
-    assert [label.get_text() for label in ax.get_yticklabels()] == [
-        "one process",
-        "data parallel",
-        "pipeline",
-        "both, 2 × 2",
-    ]
-    explorer.device.value = "H100"
-    assert explorer.timeline.scene["panels"][0]["marks"][0][0] == 80 * 2**30
-    explorer.run.begin()
-    explorer.run.wait()
-    assert explorer.timeline.said.endswith("ranks with the same stage have the same weights.")
-    assert explorer.model.value == "a small model" and "a small model" in explorer.timeline.scene["alt"]
-    assert explorer.table()["weights"].tolist() == ["1 MiB", "1 MiB", "514 KiB", "514 KiB"]
-    explorer.model.value = "13B"
-    assert "GPT-3 13B" in explorer.timeline.scene["alt"]
-
-
-@pytest.mark.parametrize(("make", "run"), [(ring_explorer, "record_ring"), (placement_explorer, "kept_in_ranks")])
-def test_why_it_cannot_run_is_said_and_the_explorer_lives_on(make, run, monkeypatch):
+def test_why_it_cannot_run_is_said_and_the_explorer_lives_on(ring, monkeypatch):
     def not_yet(*_):
-        raise TodoError("pipe.5", "labkit/pipe.py, line 42")
+        raise TodoError("dp.5", "labkit/dp.py, line 42")
 
-    monkeypatch.setattr(widget, run, not_yet)
-    explorer = make()
-    before = titles(explorer)
-    explorer.run.begin()
-    explorer.run.wait()
-    assert explorer.timeline.said == (
-        "TODO pipe.5: labkit/pipe.py, line 42. Real ranks run your own code: fill in pipe.5 first."
-    )
-    assert titles(explorer) == before
+    monkeypatch.setattr(widget, "record_ring", not_yet)
+    before = titles(ring)
+    ring.runner.begin()
+    ring.runner.wait()
+    assert ring.timeline.said == "TODO dp.5: labkit/dp.py, line 42. Real ranks run your own code: fill in dp.5 first."
+    assert titles(ring) == before
 
 
 def test_why_a_ring_cannot_be_shown_is_said(ring, monkeypatch):

@@ -119,7 +119,7 @@ def test_at_each_step_a_panel_shows_one_bar_a_cell_and_links_lead_between_bars_t
 
 
 def test_what_ranks_import_loads_no_torch_no_matplotlib_and_no_widgets():
-    engines = ("rings", "ring_recording", "collectives", "placement_map")
+    engines = ("rings", "ring_recording", "collectives")
     code = f"import sys; from labkit.explore.grids import {', '.join(engines)}; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "matplotlib", "ipywidgets"} & set(loaded)

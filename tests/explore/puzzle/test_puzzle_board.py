@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from small_puzzles import ONE_EACH, TWO_BY_TWO, TWO_SPLIT, built, refused
 
-from labkit.explore.puzzle.completion import candidates
 from labkit.explore.puzzle.rules import Rules
 from labkit.explore.schedules.measure import TimedSchedule
 from labkit.schedule import Op, gpipe, one_f_one_b, zero_bubble_h1
@@ -86,8 +85,12 @@ def test_a_rank_keeps_as_many_activations_as_the_simulator_counts():
 
 def test_the_times_of_an_op_that_is_not_placed_are_those_it_would_have():
     board = built(ONE_EACH, "0F0 1F0 1B0")
-    for op in candidates(board):
+    for op in board.ready():
         assert board.place(op).bars[op] == board.bars[op]
+
+
+def test_of_micro_batches_the_one_whose_input_arrives_first_may_be_next():
+    assert built(TWO_BY_TWO, "0F1 0F0").ready() == [Op("F", 1, 1)]
 
 
 def test_ops_that_change_places_are_timed_anew_with_all_that_follows():

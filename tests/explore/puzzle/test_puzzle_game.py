@@ -17,9 +17,8 @@ AT_PAR = {  # keys by level: no hint, but what one may know by then
 }
 
 
-def played(number: int, keys: str, assistance: int = 1) -> tuple[Game, list[str]]:
+def played(number: int, keys: str) -> tuple[Game, list[str]]:
     game = Game(number)
-    game.assistance = assistance
     return game, [game.press(key) for key in keys]
 
 
@@ -39,8 +38,6 @@ def played(number: int, keys: str, assistance: int = 1) -> tuple[Game, list[str]
         (1, "hh", "0F0 on rank 0 from 0 to 1."),
         (2, "f1", "Rank 1: 1F0 at 1 may be placed."),
         (2, "f1fu", "Undone: 1F0 is off the board."),
-        (2, "f1fur", "Done again: 1F0 is on the board."),
-        (2, "f1fu0fr", "No: there is nothing to redo."),  # a move after undo is the last one
         (2, "f1fb0bcu", "Undone: 0F0 to 0B0 are on the board."),
         (2, "f1fb0bf[u", "Undone: 0F1 is at 6."),
     ],
@@ -57,25 +54,39 @@ def test_an_op_may_go_before_the_one_before_it_and_back():
     assert game.press("]").startswith("0F1 now runs after 0B0, from 6 on")
 
 
-def test_a_hint_on_demand_moves_nothing():
-    game, answers = played(1, "h")
-    assert answers[-1].startswith("Place 0F0 next, on rank 0 at 0") and not game.board.placed
+def test_a_hint_says_what_the_schedule_that_sets_par_runs_next_and_asked_again_places_it():
+    game, answers = played(2, "f1f0fh")
+    assert answers[-1].startswith("Place 1F1 next, on rank 1 at 2, as the schedule that sets par does.")
+    assert Op("F", 1, 1) not in game.board.placed
+    assert game.press("h") == "1F1 on rank 1 from 2 to 3."
+    game.press("h")  # of another board, so it says again what to do
+    assert len(game.board.placed) == 4
 
 
-def test_a_finished_board_is_told_its_result_and_its_name_from_level_3_on():
+def test_a_hint_on_a_board_of_another_order_says_where_it_is_another():
+    _, answers = played(2, "f1fb0bh")
+    assert answers[-1].startswith(
+        "Your order is another one: rank 0 runs 0B0 where the schedule that sets par runs 0F1."
+    )
+
+
+def test_hints_alone_finish_a_board_at_par_and_then_say_so():
+    game, answers = played(8, "h" * 37)
+    assert game.at_par and "✓ Finished in 10: that is par." in answers[-2]
+    assert answers[-1] == "All is placed, and at par."
+
+
+def test_a_finished_board_is_told_its_result():
     _, answers = played(2, "f1fb0bf1fb0b")
     assert "0B1 on rank 0 from 10 to 12. Finished in 12: par is 9. Drag an op" in answers[-1]
-    _, answers = played(2, AT_PAR[2])
-    assert "Finished in 9: that is par, 0 hints." in answers[-1] and "name" not in answers[-1]
     _, answers = played(4, AT_PAR[4])
-    assert "that is par, 0 hints. Bubble (idle share of the ranks' time): 43 %." in answers[-1]
-    assert "rank by rank: 4, 3, 2, 1. This order has a name: 1F1B, one forward" in answers[-1]
-    assert answers[-1].endswith("put all forwards first, and compare what the ranks keep.")
+    assert "that is par. Bubble (idle fraction of the ranks' time): 43 %." in answers[-1]
+    assert answers[-1].endswith("rank by rank: 4, 3, 2, 1.")
 
 
 def test_where_ranks_own_times_count_no_gap_is_told_apart_from_the_bubble():
-    game, answers = played(10, "h" * 45, assistance=2)
-    assert "Finished in at most 15 on a rank: that is par, 45 hints. No rank is idle" in answers[-1]
+    game, answers = played(10, "h" * 90)
+    assert "Finished in at most 15 on a rank: that is par. No rank is idle" in answers[-1]
     assert "with the time before and after, the bubble is 12 %" in answers[-1]
     assert table(game)["idle between its ops"].tolist() == ["0", "0", "0"]
 
@@ -115,47 +126,6 @@ def test_a_bar_that_is_dragged_goes_to_its_place_in_the_order_or_is_refused(drag
     assert (game.board is before) == answer.startswith(("No", "0F1 is chosen"))
 
 
-# --- hints are counted ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("keys", "assistance", "hints"),
-    [
-        ("h" * 36, 1, 18),  # each told, then done
-        ("h" * 18, 2, 18),
-        ("hhu", 1, 1),
-        ("hhuhh", 1, 1),  # the same one again
-        ("hhc", 1, 0),  # the board is empty: this begins anew
-        ("hhcu", 1, 1),  # but not after all
-        ("ffuu", 2, 3),  # unasked after each move
-        (AT_PAR[8], 1, 0),
-    ],
-)
-def test_a_hint_counts_once_for_each_board_since_the_board_was_empty(keys, assistance, hints):
-    game, answers = played(8, keys, assistance)
-    assert game.hints == hints and (not game.at_par or f"par, {hints} hints" in answers[-1])
-
-
-# --- how much is shown unasked --------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("assistance", "n_offers"), [(0, 0), (1, 1), (2, 3)])
-def test_assistance_shows_nothing_what_may_be_next_and_the_whole_way(assistance, n_offers):
-    game, _ = played(1, "f", assistance)
-    assert len(game.offers()) == n_offers
-
-
-def test_an_op_of_the_whole_way_is_not_placed_before_those_that_are_there_before_it():
-    game, _ = played(2, "", assistance=2)
-    assert game.pick(Op("F", 0, 1)) == "No: on this way rank 0 runs 0F0 before 0F1."
-    assert game.pick(Op("F", 0, 0)) == "0F0 on rank 0 from 0 to 1."
-
-
-def test_where_the_whole_way_is_shown_it_is_said_that_a_move_has_lost_par():
-    _, answers = played(2, "f1fb0bf", assistance=2)
-    assert "From here 12 is the best there is; par is 9: undo 2 moves for par." in answers[-1]
-
-
 # --- what is seen ---------------------------------------------------------------------------------
 
 
@@ -187,7 +157,7 @@ def test_a_strip_is_full_where_the_rank_may_keep_no_more():
 
 def test_a_board_at_par_says_so_beside_its_title():
     game, _ = played(2, AT_PAR[2])
-    assert board_panel(game).facts == "✓ par, 0 hints · bubble 33 %"
+    assert board_panel(game).facts == "✓ par · bubble 33 %"
     game.press("u")
     assert board_panel(game).facts == "7 of 8 ops · par 9"
 
@@ -198,7 +168,7 @@ def test_idle_times_of_the_table_are_those_of_the_bubble():
     assert sum(idle) / (3 * game.board.makespan_s) == game.board.bubble
 
 
-def test_an_empty_board_without_help_can_be_shown_too():
-    game, _ = played(3, "", assistance=0)
-    assert board_panel(game).bars.empty and not shown(game) and "0 of 24 ops" in alt_text(game)
+def test_an_empty_board_can_be_shown_too():
+    game, _ = played(3, "")
+    assert list(shown(game)) == [Op("F", 0, 0)] and "0 of 24 ops" in alt_text(game)
     assert static_form(game).table["ops"].tolist() == ["", "", ""]
