@@ -24,7 +24,7 @@ _KINDS = {
 def scene_of(
     panels: Sequence[Panel | EventTables],
     *,
-    time: TimeAxis | None,
+    time: TimeAxis | None = None,
     alt: str,
     note: str = "",
     opens_at: int = 0,

@@ -34,8 +34,8 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
     """An event table to point at, to step through and to zoom into.
 
     ``said`` is its line of narration, which a screen reader reads aloud. ``static_form()`` returns
-    what stands for it where there is no browser. Its file has the ``slider()``, if that is one, or
-    controls that choose from the ``library()``.
+    what stands for it where there is no browser. In its file the controls of its ``form`` choose from
+    the ``library()``.
 
     ``events`` is what ``simulate(...)`` or a run gives. With a ``schedule``, or where the table is
     one step of a pipeline, each op says what it needs, what waits for it and why it is late. With
@@ -51,7 +51,7 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
     _esm, _css = standalone_html.module(), standalone_html.style()
     scene: traitlets.Dict = traitlets.Dict().tag(sync=True)
     own_keys: traitlets.List = traitlets.List().tag(sync=True)
-    sliders: traitlets.Dict = traitlets.Dict().tag(sync=True)  # by key: models of those that the page follows itself
+    form: traitlets.Dict = traitlets.Dict().tag(sync=True)  # see labkit.explore.form_explorer, and browser/form.js
     said = traitlets.Unicode().tag(sync=True)
     draggable = traitlets.Bool(False).tag(sync=True)  # whether bars are, along the axis: see on_drop
 
@@ -68,11 +68,11 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
         self._picked: list[Pick] = []
         self._dropped: list[Callable[[int, int, float], None]] = []
         self._pressed: list[Callable[[str], None]] = []
+        self._controlled: list[Callable[[str, str], None]] = []
         self._heard: Counter[str] = Counter()  # keys, by view
         self._early: dict[tuple[str, int], str] = {}  # those that came before the ones pressed before them
         self._version = 0
         self.static_form: Callable[[], StaticForm] = self._no_static_form
-        self.slider: Callable[[], standalone_html.Slider | None] = lambda: None
         self.library: Callable[[], dict[str, Any] | None] = lambda: None
         self.on_msg(self._receive)
         if events is None:
@@ -93,24 +93,39 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
         panels: Sequence[Panel | EventTables],
         *,
         alt: str,
-        time: TimeAxis | None = None,
         said: str = "",
-        title: str = "",
-        pipeline: dict[str, Any] | None = None,
         **others: Any,
     ) -> None:
-        """Show ``panels`` one under the other, on one axis: of ``time``, or without it of columns.
+        """Show ``panels`` one under the other, as :meth:`scene_of` describes them.
 
-        ``alt`` says what is to be seen, ``said`` stands in the picture's line of narration,
-        ``title`` over a file of it, and among ``others`` a ``note`` under it. Where the axis is as
-        long as before, the reader's zoom stays. A grid opens at the step ``opens_at``. A
-        ``pipeline`` the page can draw with other times.
+        ``alt`` says what is to be seen, ``said`` stands in the picture's line of narration. Where
+        the axis is as long as before, the reader's zoom stays.
         """
         self._version += 1
-        scene = scene_of(panels, time=time, alt=alt, version=self._version, **others)
+        scene = self.scene_of(panels, alt=alt, **others)
         with self.hold_sync():  # picture and words arrive together
-            self.scene = scene | {"title": title, "pipeline": pipeline}
+            self.scene = scene
             self.said = said
+
+    def scene_of(
+        self,
+        panels: Sequence[Panel | EventTables],
+        *,
+        alt: str,
+        title: str = "",
+        said: str = "",
+        numbers: str = "",
+        pipeline: dict[str, Any] | None = None,
+        **others: Any,
+    ) -> dict[str, Any]:
+        """Return panels as the page reads them: on an axis of ``time``, or without it of columns.
+
+        ``title`` stands over a file of it, ``numbers``, in HTML, below the picture, and among
+        ``others`` a ``note`` under it. A grid opens at the step ``opens_at``. What a ``pipeline``
+        shows the page works out itself: browser/schedules.js.
+        """
+        scene = scene_of(panels, alt=alt, version=self._version, **others)
+        return scene | {"title": title, "said": said, "numbers": numbers, "pipeline": pipeline}
 
     @classmethod
     def of(cls, panels: Sequence[Panel], *, alt: str, time: TimeAxis | None = None, note: str = "") -> Timeline:
@@ -134,11 +149,18 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
         """Call ``callback(key)`` for ``own_keys``, pairs such as ("f", "place a forward")."""
         self._pressed.append(callback)
 
+    def on_control(self, callback: Callable[[str, str], None]) -> None:
+        """Call ``callback(name, text)`` when a reader has moved a control of the form."""
+        self._controlled.append(callback)
+
     def _receive(self, _: Any, message: dict[str, Any], __: Any) -> None:
         if "save" in message:
             self._download(message["save"])
         elif "key" in message:
             self._press(message["view"], message["number"], message["key"])
+        elif "control" in message:
+            for controlled in self._controlled:
+                controlled(message["control"], message["text"])
         elif message.get("version") != self._version:
             return  # about a picture that is no longer there
         elif "drop" in message:
@@ -160,19 +182,8 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
 
     def to_html(self, title: str = "") -> str:
         """Return the picture as one HTML file that plays and explains without a kernel."""
-        slider = self.slider()
-        shown = (
-            self.scene["panels"][0]["title"] if slider else self.scene["alt"].removesuffix(".")
-        )  # an alt text follows a slider
-        title = title or self.scene["title"] or shown or "labkit timeline"
-        if slider is None:
-            return standalone_html.standalone_html([self.scene], title, library=self.library())
-        other, scenes = Timeline(), []
-        for k in range(len(slider.values)):
-            slider.show(other, k)
-            scenes.append(other.scene)
-        other.close()
-        return standalone_html.standalone_html(scenes, title, slider)
+        title = title or self.scene["title"] or self.scene["alt"].removesuffix(".") or "labkit timeline"
+        return standalone_html.standalone_html(self.scene, title, self.library())
 
     def save(self, name: str, *, alt: str = "") -> Picture:
         """Write ``name`` as .png, .svg, .csv, .alt.txt and .html into the folder of figures.

@@ -22,9 +22,14 @@ MISTAKES = [
     ("playback", "position <= place", "position < place"),  # another kind of step goes one back
     ("playback", "Math.min(this.rest, 0)", "-1"),  # back from the first step of a grid nothing is shown
     ("playback", "Math.min(MOVE_MS, this.intervalMs)", "MOVE_MS"),  # a long schedule never arrives
-    ("kernel", "number <= this.done ||", ""),  # busy although it has answered
-    ("kernel", "Math.max(this.done, number)", "number"),
-    ("kernel", "this.isLost || number", "number"),  # busy although it has gone
+    ("messages", "number <= this.done ||", ""),  # busy although it has answered
+    ("messages", "Math.max(this.done, number)", "number"),
+    (
+        "messages",
+        "if (next) this.send(next);\n    else this.free();",
+        "this.free();",
+    ),  # the last place of a slider is lost
+    ("messages", "this.isLost || number", "number"),  # busy although it has gone
     ("bars", "if (this.left[i] > x1) break;", "if (this.right[i] > x1) break;"),
     ("bars", "this.appear[i] <= step && step < this.vanish[i]", "this.appear[i] <= step"),
     ("bars", "if (this.right[i] < x0) continue;", "if (this.right[i] < x0) break;"),  # after a short bar none is seen

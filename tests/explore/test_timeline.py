@@ -104,7 +104,7 @@ def test_the_html_file_has_its_title_and_all_events(timeline):
     page = timeline.to_html("Two ranks & four")
     assert "<title>Two ranks &amp; four</title>" in page
     _, content = script_of(page)
-    start_s = np.frombuffer(base64.b64decode(content["scenes"][0]["panels"][0]["tables"][0]["start_s"][1]))
+    start_s = np.frombuffer(base64.b64decode(content["panels"][0]["tables"][0]["start_s"][1]))
     assert sorted(start_s) == sorted(simulate(one_f_one_b(2, 4))["start_s"])
 
 

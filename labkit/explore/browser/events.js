@@ -51,7 +51,6 @@ export function eventPanel({ title, tables, row, memory, cap }, styles) {
     needs: joinedNeeds(runs, tables, offsets, count),
     critical: new Set(happened ? happened.critical.map((op) => op + offsets[tables.length - 1]) : []),
     clocks: clocksOf(tables.at(-1)),
-    moments: [...columns.left, ...columns.right],
     strips: null,
   };
 }

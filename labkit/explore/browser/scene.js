@@ -25,8 +25,7 @@ export function sceneOf(scene) {
     panel.sames = grouped(panel.bars.same ?? []);
   }
   const extent = extentOf(panels.filter((panel) => !panel.axis));
-  const stops = { clock: union(panels, "clocks"), moment: union(panels, "moments") };
-  return { ...scene, clockOf: axis && clockOf(axis), extent, stops };
+  return { ...scene, extent, stops: new Stops(panels) };
 }
 
 function cellPanel({ bars, labels, critical, links, ...panel }) {
@@ -65,7 +64,21 @@ function extentOf(panels) {
   return [low, high > low ? high : low + 1];
 }
 
-// Where any of the panels stops, each place once.
-function union(panels, name) {
-  return [...new Set(panels.flatMap((panel) => [...panel[name]]))].sort((a, b) => a - b);
+// Where stepping stops: by clock, and by event wherever a bar begins or ends. These are many, and made only
+// when they are asked for: while a time is dragged nobody steps.
+class Stops {
+  constructor(panels) {
+    this.panels = panels;
+    this.clock = union(panels.map(({ clocks }) => clocks));
+    this.hasMoments = panels.some(({ bars, tables, moments }) => (tables ? bars.count : moments.length) > 0);
+  }
+
+  get moment() {
+    return (this.moments ??= union(this.panels.flatMap(({ bars, tables, moments }) => (tables ? [bars.left, bars.right] : [moments]))));
+  }
+}
+
+// Return all of some lists of places, each place once, in order.
+function union(lists) {
+  return [...new Set(lists.flatMap((list) => [...list]))].sort((a, b) => a - b);
 }

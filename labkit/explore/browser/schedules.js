@@ -13,16 +13,6 @@ import { sceneOf } from "./scene.js";
 const MAX_KNOWN = 16; // orders that have been read already
 const known = new Map();
 
-// Return the pipeline with the times that sliders say, by key; null if it has them already. Times of
-// each rank stay until their slider, which shows rank 0's, moves.
-export function movedTo({ times, hop, ...others }, said) {
-  const has = { F: times.F[0], I: times.I[0], W: times.W[0], hop };
-  const moved = Object.keys(said).filter((key) => Math.abs(said[key] - has[key]) > 1e-9);
-  if (!moved.length) return null;
-  const each = Object.keys(times).map((key) => [key, moved.includes(key) ? [said[key]] : times[key]]);
-  return { ...others, times: Object.fromEntries(each), hop: moved.includes("hop") ? said.hop : hop };
-}
-
 // Return the scene that shows a pipeline.
 export function readPipeline({ version, title }, pipeline) {
   const { axis, shades } = pipeline;
@@ -32,7 +22,7 @@ export function readPipeline({ version, title }, pipeline) {
   const styles = shades[chunks - 1].filter(({ name }) => used.has(name));
   const { cap } = pipeline;
   const panels = tables.map(([name, table]) => eventPanel({ title: name, tables: [table], row: "rank", memory: true, cap }, styles));
-  const scene = sceneOf({ version, title, axis, styles, panels, cap, note: "", clock: "clock", steps: {}, opens_at: -1, pipeline });
+  const scene = sceneOf({ version, title, axis, styles, panels, cap, note: "", clock: "clock", steps: {}, opens_at: -1, memory: true });
   return { ...scene, ...wordsOf(panels, pipeline) };
 }
 

@@ -1,8 +1,43 @@
-// The picture as a table: of event tables their columns, of other panels what their bars say.
+// The tables below a picture: the numbers of its runs, and all of it, row by row.
 
-import { clockOf } from "./explain.js";
+import { clockOf, percent, short } from "./explain.js";
 
 const MAX_ROWS = 1000;
+
+// Fill in the numbers: those of the runs whose memory is shown, side by side, and what Python adds to them.
+export function fillNumbers(root, { panels, axis, numbers = "", memory, cap }) {
+  root.innerHTML = numbers; // pandas has escaped what cells hold
+  const runs = memory ? panels.flatMap(({ title, tables, runs: found }) => found.map((run, k) => [titleOf({ title }, tables[k]), run.metrics])) : [];
+  if (!runs.length) return;
+  const { write } = clockOf(axis);
+  const others = Object.assign(document.createElement("details"), { open: root.dataset.isOpen === "true" });
+  others.addEventListener("toggle", () => { root.dataset.isOpen = others.open; });
+  others.append(Object.assign(document.createElement("summary"), { textContent: "other definitions of the bubble" }));
+  others.append(metricsTable(runs, {
+    "idle ÷ ideal (Megatron)": ({ bubbleOfIdeal }) => percent(bubbleOfIdeal),
+    "idle time of a rank (Megatron)": ({ idle }) => write(idle),
+    "idle between first and last op (zero bubble)": ({ bubbleInside }) => percent(bubbleInside),
+  }));
+  const against = (peak) => (cap ? `, ${peak > cap ? "over" : "within"} the cap of ${short(cap)}` : "");
+  root.prepend(metricsTable(runs, {
+    makespan: ({ makespan }) => write(makespan),
+    "bubble: idle ÷ (ranks × makespan)": ({ bubble }) => percent(bubble),
+    "peak activations, in micro-batches": ({ peak, peakRank }) => `${short(peak)} on rank ${peakRank}${against(peak)}`,
+    "critical path": ({ criticalOps, criticalShare }) => `${criticalOps} ops, computing ${percent(criticalShare)} of the time`,
+  }), others);
+}
+
+function metricsTable(runs, rows) {
+  const table = Object.assign(document.createElement("table"), { className: "labkit-metrics" });
+  const head = rowOf("th", ["", ...runs.map(([title]) => title)]);
+  const body = Object.entries(rows).map(([name, write]) => {
+    const row = rowOf("td", runs.map(([, metrics]) => write(metrics)));
+    row.prepend(Object.assign(document.createElement("th"), { scope: "row", textContent: name }));
+    return row;
+  });
+  table.append(head, ...body);
+  return table;
+}
 
 export function tableOf({ panels, axis }) {
   const tables = panels.flatMap((panel) => (panel.tables ?? []).map((table) => ({ ...table, title: titleOf(panel, table) })));
@@ -44,6 +79,6 @@ function sentenceRows(panels) {
 
 function rowOf(tag, cells) {
   const row = document.createElement("tr");
-  row.append(...cells.map((text) => Object.assign(document.createElement(tag), { textContent: text })));
+  row.append(...cells.map((textContent) => Object.assign(document.createElement(textContent === "" ? "td" : tag), { textContent })));
   return row;
 }

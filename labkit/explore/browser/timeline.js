@@ -2,14 +2,14 @@
 
 import { spotsOf } from "./bars.js";
 import { explain, narrate } from "./explain.js";
-import { BUSY } from "./kernel.js";
+import { BUSY } from "./messages.js";
 import { layOut, placeOf } from "./layout.js";
 import { buildPage, KEYS } from "./page.js";
 import { Painter, swatch } from "./painter.js";
 import { Playback } from "./playback.js";
 import { readScene } from "./scene.js";
 import { readPipeline } from "./schedules.js";
-import { tableOf } from "./table.js";
+import { fillNumbers, tableOf } from "./table.js";
 import { coloursOf, onThemeChange, themeNow } from "./themes.js";
 import { Viewport } from "./viewport.js";
 
@@ -44,7 +44,6 @@ export class TimelineView {
       endThemes();
     };
     this.followTheme();
-    this.show(host.get("scene"));
   }
 
   // --- what is shown ----------------------------------------------------------------------------
@@ -64,8 +63,8 @@ export class TimelineView {
     this.stage.setAttribute("aria-roledescription", `picture of ${this.noun}s`);
     this.note.textContent = scene.note;
     this.note.hidden = !scene.note;
-    this.stage.toggleAttribute("data-ahead", Boolean(pipeline)); // of Python
-    this.say(pipeline ? scene.said : this.host.get("said"));
+    this.say(pipeline ? "" : this.host.get("said"));
+    fillNumbers(this.numbers, scene);
     this.fitControls();
     this.fillLegend();
     this.fillTable();
@@ -114,8 +113,8 @@ export class TimelineView {
 
   fitControls() {
     const { stops, axis, panels, clock } = this.scene;
-    this.stepping.hidden = !(stops.clock.length || stops.moment.length);
-    this.mode.hidden = !(stops.clock.length && stops.moment.length);
+    this.stepping.hidden = !(stops.clock.length || stops.hasMoments);
+    this.mode.hidden = !(stops.clock.length && stops.hasMoments);
     this.mode.options[0].textContent = `by ${clock}`;
     this.mode.value = this.playback.mode;
     this.zooming.hidden = !axis;
@@ -180,7 +179,7 @@ export class TimelineView {
 
   // Say a text, or else what a grid shows.
   say(text) {
-    this.said = this.narration.textContent = text || (this.scene.axis ? "" : this.scene.steps.clock[this.playback.step] ?? "");
+    this.said = this.narration.textContent = text || this.scene.said || (this.scene.steps.clock?.[this.playback.step] ?? "");
   }
 
   // The kernel is busy: say so, and dim the picture if another is to come.
