@@ -31,10 +31,28 @@ const changed = (picture) => new Promise((resolve) => {
 });
 
 window.bench = {
-  // The slider beside this word.
-  slider: (word) => [...document.querySelectorAll(".widget-slider")].find((slider) => slider.innerText.includes(word)),
+  // The slider beside this word: ours is native, the other one of ipywidgets.
+  slider: (word) => [...document.querySelectorAll(".widget-slider, .lk-field")].find((slider) => slider.innerText.includes(word)),
 
-  handle: (word) => bench.slider(word).querySelector(".noUi-handle"),
+  handle: (word) => bench.slider(word).querySelector(".noUi-handle, input"),
+
+  track: (word) => bench.slider(word).querySelector(".noUi-target, input").getBoundingClientRect().toJSON(),
+
+  // From where to drag: the middle of the handle.
+  grip(word) {
+    const handle = bench.handle(word);
+    const { x, y, width, height } = handle.getBoundingClientRect();
+    const share = handle.matches("input") ? (handle.value - handle.min) / (handle.max - handle.min) : 0.5;
+    const inset = handle.matches("input") ? 8 : 0;
+    return [x + inset + share * (width - 2 * inset), y + height / 2];
+  },
+
+  press(word, key) {
+    const handle = bench.handle(word);
+    if (!handle.matches("input")) return handle.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+    handle[key === "ArrowLeft" ? "stepDown" : "stepUp"]();
+    for (const name of ["input", "change"]) handle.dispatchEvent(new Event(name, { bubbles: true }));
+  },
 
   isThere: (picture) => pictures[picture]() !== undefined,
 
@@ -46,7 +64,7 @@ window.bench = {
     while (kernel.status !== "idle") await frame();
     const isNew = changed(picture);
     const began = performance.now();
-    bench.handle(word).dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+    bench.press(word, key);
     await isNew;
     await shown[picture]();
     return performance.now() - began;
@@ -54,7 +72,7 @@ window.bench = {
 
   // Count the values that the slider's readout goes through, and the pictures, until dropped().
   drag(word, picture) {
-    const readout = bench.slider(word).querySelector(".widget-readout");
+    const readout = bench.slider(word).querySelector(".widget-readout, output");
     const drag = (bench.dragging = { values: 0, pictures: 0, behind: 0, valueAt: 0, pictureAt: 0, going: true });
     let [value, seen] = [readout.textContent, pictures[picture]()];
     const watch = () => {

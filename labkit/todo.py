@@ -28,12 +28,13 @@ from labkit.base.notebook import display
 
 TASKS = {
     "dp.1": "Partition, DataPartitioner, partition_dataset",
-    "dp.2": "setup, run_processes",
+    "dp.2": "setup",
     "dp.3": "gather_scatter_gradients",
     "dp.4": "average_gradients",
     "dp.5": "ring_all_reduce",
     "dp.6": "assign_buckets",
     "dp.7": "BucketedDataParallel",
+    "dp.8": "run_processes",
     "pipe.1": "split_module",
     "pipe.2": "clock_cycles",
     "pipe.3": "Pipe.compute, Pipe.forward",

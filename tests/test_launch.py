@@ -44,7 +44,7 @@ def no_rank_starts(monkeypatch):
 def test_more_ranks_than_there_is_free_memory_for_are_refused_with_how_many_fit(no_rank_starts, monkeypatch):
     monkeypatch.setattr(machine, "free_memory", lambda: 1 << 30)
     reason = r"at least 12 MiB: the 1\.0 GiB that are free here are enough for 85 ranks"
-    with pytest.raises(ValueError, match=f"world_size is 86, and a rank takes {reason}"):
+    with pytest.raises(ValueError, match=f"world_size is 86, and a rank needs {reason}"):
         launch(rank_and_sum, world_size=86)
 
 

@@ -131,7 +131,7 @@ def test_a_wrong_line_is_an_error_that_lists_the_tasks_and_below_another_cell_ma
     for line in ("%%needs", "%%needs dp.99"):
         result, _ = run(shell, f"{line}\nx = 1")
         assert isinstance(result.error_in_exec, ValueError)
-        assert "dp.1, dp.2, dp.3, dp.4, dp.5, dp.6, dp.7" in str(result.error_in_exec)
+        assert "dp.1, dp.2, dp.3, dp.4, dp.5, dp.6, dp.7, dp.8" in str(result.error_in_exec)
     student_file(UNFILLED)
     result, _ = run(shell, "%%capture captured\n%%needs dp.1\n1 / 0")
     assert result.success

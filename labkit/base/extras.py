@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 
 OTHER_NAMES = {"sklearn": "scikit-learn"}  # modules that are not called as their package
@@ -27,6 +26,7 @@ class ExtraFinder:
 
 def extra_of(module: str) -> str | None:
     """Return the extra of the installed labkit that has this module, if any."""
+    import re  # here, as every import of labkit comes by
     from importlib.metadata import PackageNotFoundError, requires
 
     try:

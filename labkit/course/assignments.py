@@ -167,7 +167,7 @@ def draw_figures(lab: Path) -> tuple[dict[str, bytes], list[str]]:
             why = f"of {names}, {'; '.join(_differences(problem, latest))}"
         commands = " and ".join(wanted.command for wanted in problem.compared)
         missing.append(
-            f"submit_figures has nothing for problem {problem.number}: {why}. Run both with the same settings: {commands}"
+            f"submit_figures has nothing for problem {problem.number}: {why}. Make both with the same settings: {commands}"
         )
     return files, missing
 

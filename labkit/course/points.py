@@ -54,10 +54,8 @@ def read_points(file: Path = DEFAULT_POINTS) -> Points:
 
 
 def held_claims(result: TaskResult) -> list[str]:
-    """Return the claims that hold; so do those before a failed one that the result leaves out."""
-    texts, marks = claims_of(result.task), {text: mark for text, mark, _ in result.claims}
-    failed = next((n for n, text in enumerate(texts) if marks.get(text) == "✗"), 0)
-    return [text for n, text in enumerate(texts) if marks.get(text, "✓" if n < failed else "–") == "✓"]
+    """Return the claims that hold: those before the first that does not."""
+    return [text for text, mark, _ in result.claims if mark == "✓"]
 
 
 def late_days(packed: str, points: Points) -> int:

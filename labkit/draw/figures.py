@@ -3,7 +3,7 @@
 An entry of that file:
 
     [overlap_step_time]
-    kind = "bars"                # bars, parts, curve, curves, schedules, overlay, slots or drawn
+    kind = "bars"                # bars, parts, curve, curves, timeline, overlay or drawn
     title = "A step, six ways"
     y = "ms a step"              # what an axis is; x for curves alone
     y_unit = "ms"                # numbers come in seconds and bytes, and are drawn in this unit
@@ -52,9 +52,8 @@ def show(what: Any, *, guess: Any = None, at: Mapping[str, float] | None = None,
     ``bars``, ``parts``      a number by group; of parts, their sum stands beside them
     ``curve``                a number by position
     ``curves``               a number by position, by the name of a line
-    ``schedules``            event tables by name, above each other
+    ``timeline``             an event table, or several by name, above each other
     ``overlay``              an event table, the predicted one over the measured
-    ``slots``                a schedule, as a table
     ``drawn``                axes or a figure that a function has drawn
 
     A number may be an :class:`Interval`, or repeats, such as a column of seconds: then it is their
@@ -144,18 +143,13 @@ def _draw_lines(entry: _Numbers, lines: _Numbers, numbers: _Numbers) -> Axes:
     return charts.curves(drawn, x=entry["x"], y=entry["y"], source=source, **look)
 
 
-def _schedules(entry: _Numbers, numbers: _Numbers) -> Figure:
-    (by_name,) = numbers.values()
-    return timelines.schedules(by_name, time_label=entry["x"], note=_note(entry, numbers))
+def _timeline(entry: _Numbers, numbers: _Numbers) -> Axes:
+    (events,) = numbers.values()
+    return timelines.timeline(events, time_label=entry["x"], note=entry.get("note", ""))
 
 
 def _overlay(entry: _Numbers, numbers: _Numbers) -> Figure:
     return figure_of(timelines.overlay(numbers["predicted"], numbers["measured"]), "show")
-
-
-def _slots(entry: _Numbers, numbers: _Numbers) -> Axes:
-    (schedule,) = numbers.values()
-    return timelines.schedule_table(schedule)
 
 
 def _drawn(entry: _Numbers, numbers: _Numbers) -> Axes | Figure:
@@ -169,9 +163,8 @@ _KINDS: dict[str, Callable[[_Numbers, _Numbers], Axes | Figure]] = {
     "parts": _bars,
     "curve": _curve,
     "curves": _curves,
-    "schedules": _schedules,
+    "timeline": _timeline,
     "overlay": _overlay,
-    "slots": _slots,
     "drawn": _drawn,
 }
 

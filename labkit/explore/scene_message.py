@@ -1,4 +1,4 @@
-"""Write panels as the browser reads them: columns as bytes, colours and hatchings by name."""
+"""Write panels as the page reads them: columns as bytes, colours and hatchings by name."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pandas as pd
 
 from labkit.draw.layout import TimeAxis
 from labkit.draw.palette import THEMES, darker, in_theme, shade, styles_of, text_colour, words_of
-from labkit.draw.panel import Panel
+from labkit.draw.panel import GridPanel, Panel, TimedPanel
+from labkit.explore.events_message import EventTables, column
 
-_TYPES = {"f8": "<f8", "f4": "<f4", "i4": "<i4", "u1": "u1"}  # numpy's, by the browser's names
 _KINDS = {
     **dict.fromkeys(("left", "right"), "f8"),
     **dict.fromkeys(("top", "height", "bottom", "share", "appear", "vanish"), "f4"),
@@ -22,35 +22,60 @@ _KINDS = {
 
 
 def scene_of(
-    panels: Sequence[Panel],
+    panels: Sequence[Panel | EventTables],
     *,
-    time: TimeAxis | None,
+    time: TimeAxis | None = None,
     alt: str,
     note: str = "",
-    steps: Sequence[str] = (),
     opens_at: int = 0,
     version: int = 0,
+    memory: bool = False,
+    cap: float | None = None,
 ) -> dict[str, Any]:
     """Return panels on one axis as a message: without a ``time`` it is the columns of grids.
 
-    ``alt`` says what the picture shows to who cannot see it, ``note`` stands under it. ``steps``
-    are what is said at each step of a grid, which opens at the step ``opens_at``.
+    ``alt`` says what the picture shows to readers who cannot see it, ``note`` stands under it. A
+    grid opens at the step ``opens_at``. Panels of bars bring their sentences; of event tables the
+    page makes them, with ``memory`` also how many micro-batches' activations each rank keeps, and
+    where that is over ``cap``.
     """
-    names = sorted(set().union(*(panel.bars["name"].unique() for panel in panels)))
-    n_chunks = 1 + max((int(panel.bars["chunk"].max()) for panel in panels if len(panel.bars)), default=0)
-    styles = styles_message(names, n_chunks)
+    drawn = [panel for panel in panels if isinstance(panel, Panel)]
+    names = set().union(*(panel.names if isinstance(panel, EventTables) else panel.bars["name"] for panel in panels))
+    chunks = [panel.n_chunks if isinstance(panel, EventTables) else _n_chunks(panel) for panel in panels]
+    styles = styles_message(names, max(chunks, default=1))
+    numbers = {style["name"]: number for number, style in enumerate(styles)}
+    timed = [panel for panel in drawn if isinstance(panel, TimedPanel)]
+    steps = {
+        "clock": _steps(drawn, [panel.clocks for panel in drawn]),
+        "moment": _steps(timed, [panel.moments for panel in timed]),
+    }
     return {
         "version": version,
         "alt": alt,
         "note": note,
-        "steps": "\n".join(steps),
-        "opens_at": opens_at if len(steps) > 1 else -1,
+        "steps": steps,
+        "opens_at": opens_at if time is None and len(steps["clock"]) > 1 else -1,
         "axis": _axis(time),
-        "extent": _extent([panel for panel in panels if not panel.axis]),
-        "clock": next((panel.clock for panel in panels if len(panel.clocks)), ""),
+        "clock": next((panel.clock for panel in timed if len(panel.clocks)), "clock"),
         "styles": styles,
-        "panels": [_panel(panel, {style["name"]: number for number, style in enumerate(styles)}) for panel in panels],
+        "memory": memory,
+        "cap": cap,
+        "panels": [panel.message() if isinstance(panel, EventTables) else _panel(panel, numbers) for panel in panels],
     }
+
+
+def _n_chunks(panel: Panel) -> int:
+    return 1 + (int(panel.bars["chunk"].max()) if len(panel.bars) else 0)
+
+
+def _steps(panels: Sequence[Panel], stops: Sequence[np.ndarray]) -> list[str]:
+    """Return what panels say at each of their stops."""
+    return [_narration(panels, x) for x in sorted(set().union(*(each.tolist() for each in stops)))]
+
+
+def _narration(panels: Sequence[Panel], x: float) -> str:
+    said = [(panel.title, text) for panel in panels if (text := panel.narrate(x))]
+    return " ".join(f"{title}: {text}" if len(said) > 1 and title else text for title, text in said)
 
 
 def styles_message(names: Collection[str], n_chunks: int) -> list[dict[str, Any]]:
@@ -69,29 +94,29 @@ def styles_message(names: Collection[str], n_chunks: int) -> list[dict[str, Any]
 
 
 def _panel(panel: Panel, number_of: dict[str, int]) -> dict[str, Any]:
-    links = panel.links
+    timed = panel if isinstance(panel, TimedPanel) else TimedPanel(panel.bars, panel.height)  # with nothing of these
+    grid = panel if isinstance(panel, GridPanel) else GridPanel(panel.bars, panel.height)
+    links = grid.links
     style = [number_of[name] for name in panel.bars["name"].tolist()]
     return {
         "title": panel.title,
         "facts": panel.facts,
-        "axis": _axis(panel.axis),
-        "extent": _extent([panel]),
+        "axis": _axis(timed.axis),
         "height": float(panel.height),
         "rows": [list(label) for label in panel.rows],
-        "columns": [list(label) for label in panel.columns],
+        "columns": [list(label) for label in grid.columns],
         "peaks": [list(label) for label in panel.peaks],
         "marks": [list(mark) for mark in panel.marks],
         "bars": _columns({**panel.bars, "style": style}),
-        "labels": _lines(panel.bars["label"]),
-        "chosen": panel.chosen,
-        "needs": _column(panel.needs, "i4"),
-        "critical": _column(panel.critical, "i4"),
-        "clocks": _column(panel.clocks, "f8"),
-        "moments": _column(panel.moments, "f8"),
-        "explains": " ".join(panel.explain_more),
-        "of_ops": panel.of_ops,
+        "labels": panel.bars["label"].tolist(),
+        "chosen": timed.chosen,
+        "needs": column(timed.needs, "i4"),
+        "critical": column(timed.critical, "i4"),
+        "clocks": column(panel.clocks, "f8"),
+        "moments": column(timed.moments, "f8"),
+        "sentences": [panel.explain(bar) for bar in range(len(panel.bars))],
         "strips": None if panel.strips is None else _columns(panel.strips),
-        "links": None if links is None else {"columns": _columns(links), "labels": _lines(links["label"])},
+        "links": None if links is None else {"columns": _columns(links), "labels": links["label"].tolist()},
     }
 
 
@@ -100,26 +125,9 @@ def _axis(axis: TimeAxis | None) -> dict[str, Any] | None:
 
 
 def _columns(table: Mapping[Any, Any] | pd.DataFrame) -> dict[str, Any]:
-    return {name: _column(table[name], kind) for name, kind in _KINDS.items() if name in table}
-
-
-def _lines(texts: pd.Series) -> str:
-    return "\n".join(texts.tolist())  # a list: one by one out of a column takes twenty times as long
-
-
-def _column(values: Any, kind: str) -> list[Any]:
-    return [kind, np.ascontiguousarray(values, dtype=_TYPES[kind]).tobytes()]
+    return {name: column(table[name], kind) for name, kind in _KINDS.items() if name in table}
 
 
 def _fill(colour: str, chunk: int, n_chunks: int) -> dict[str, str]:
     colour = shade(colour, chunk, n_chunks)
     return {"colour": colour, "edge": darker(colour), "ink": text_colour(colour)}
-
-
-def _extent(panels: Sequence[Panel]) -> list[float]:
-    filled = [panel.bars for panel in panels if len(panel.bars)]
-    low = min((float(bars["left"].min()) for bars in filled), default=0.0)
-    high = max((float(bars["right"].max()) for bars in filled), default=1.0)
-    marks = [mark.x for panel in panels for mark in panel.marks]
-    low, high = min([low, 0.0, *marks]), max([high, *marks])
-    return [low, high if high > low else low + 1.0]

@@ -7,19 +7,16 @@ import html
 import json
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
-from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from labkit.draw.palette import THEMES, css_colours
 
 BROWSER = Path(__file__).parent / "browser"
 _IMPORT = re.compile(r'^import .* from "\./(\w+)\.js";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:class|function|const) (\w+))", re.MULTILINE)
-MAX_EXPLAINED = 20_000  # bars: an explanation takes some 300 bytes of the file
-MAX_NARRATED = 3000  # steps by clock, and by event
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -49,18 +46,6 @@ document.body.append(Object.assign(document.createElement("script"), {{ type: "m
 </body>
 </html>
 """
-
-
-class Slider(NamedTuple):
-    """A slider of a file: its name, what it says at each place, and where it is at first.
-
-    ``show(timeline, place)`` shows in a Timeline what is to be seen at a place.
-    """
-
-    name: str
-    values: list[str]
-    at: int
-    show: Callable[[Any, int], None]
 
 
 @cache
@@ -93,33 +78,40 @@ def style() -> str:
     return themes + (BROWSER / "timeline.css").read_text(encoding="utf-8")
 
 
-def standalone_html(
-    scenes: Sequence[dict[str, Any]],
-    written: Sequence[dict[str, Any]],
-    title: str,
-    slider: Slider | None = None,
-    library: dict[str, Any] | None = None,
-) -> str:
-    """Return the file: scenes as :mod:`labkit.explore.scene_message` makes them, with all answers.
+def standalone_html(scene: dict[str, Any], title: str, library: dict[str, Any] | None = None) -> str:
+    """Return the file of a scene as :mod:`labkit.explore.scene_message` makes it.
 
-    With a ``slider`` a reader chooses one of the scenes, with a ``library`` what the page draws.
-    ``written`` has the answers of each, by kind, panel and index; in the file those of all scenes
-    to a question stand together, which packs well. Bytes become text in base64.
+    With a ``library`` it has a form, which chooses from it. Bytes become text in base64. Scenes
+    share what they have in common: texts, and columns, are in the file once.
     """
-    answers = {kind: _together([each[kind] for each in written]) for kind in written[0]}
-    numbered = [scene | {"version": k} for k, scene in enumerate(scenes)]
-    content = {"scenes": numbered, "written": answers, "slider": slider and slider[:3], "library": library}
+    scenes = [scene, *(library or {}).get("scenes", {}).values()]
+    shared = _share(scenes)
+    if library and "scenes" in library:
+        library = library | {"scenes": dict(zip(library["scenes"], shared["scenes"][1:], strict=True))}
+    content = shared | {"scenes": shared["scenes"][:1], "library": library}
     shown = json.dumps(content, separators=(",", ":"), default=_base64)
     code = module().replace("export default { render };", "")
     script = f'{code}openFile(document.getElementById("timeline"), {shown});'
-    words = {"title": html.escape(title), "alt": html.escape(scenes[slider.at if slider else 0]["alt"])}
+    words = {"title": html.escape(title), "alt": html.escape(scene["alt"])}
     return _PAGE.format(**THEMES, **words, css=style(), packed=_base64(zlib.compress(script.encode(), 9)))
 
 
-def _together(answers: Sequence[list[list[str]]]) -> list[list[list[str]]]:
-    """Return answers by scene, panel and index as answers by panel, index and scene."""
-    panels = zip_longest(*answers, fillvalue=[])
-    return [[list(texts) for texts in zip_longest(*panel, fillvalue="")] for panel in panels]
+def _share(scenes: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return scenes that have numbers of panels, panels that have numbers of texts, and these.
+
+    What scenes have in common is there once. Texts are sorted, so those that are alike pack well.
+    """
+    panels = [panel for scene in scenes for panel in scene["panels"]]
+    texts = sorted({text for panel in panels for text in panel.get("sentences", ())})
+    number, numbers = {text: k for k, text in enumerate(texts)}, dict[str, int]()
+
+    def numbered(panel: dict[str, Any]) -> int:
+        sentences = {"sentences": [number[text] for text in panel["sentences"]]} if "sentences" in panel else {}
+        written = json.dumps(panel | sentences, separators=(",", ":"), default=_base64)
+        return numbers.setdefault(written, len(numbers))
+
+    found = [scene | {"panels": [numbered(panel) for panel in scene["panels"]]} for scene in scenes]
+    return {"scenes": found, "panels": [json.loads(panel) for panel in numbers], "texts": texts}
 
 
 def _base64(content: bytes) -> str:

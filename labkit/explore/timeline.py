@@ -13,23 +13,20 @@ import traitlets
 
 from labkit.base.files import write_atomically
 from labkit.base.formats import emulated
-from labkit.base.measurement_html import style_measurements
 from labkit.draw import Picture, overlay, save
 from labkit.draw import timeline as draw_timeline
-from labkit.draw.layout import RANK, TimeAxis, from_zero, row_word, time_axis
+from labkit.draw.layout import RANK, TimeAxis, row_word, time_axis
 from labkit.draw.palette import words_of
 from labkit.draw.panel import Panel
 from labkit.draw.picture import figure_of, figures_folder, render
 from labkit.explore import standalone_html
-from labkit.explore.events_panel import events_panel
+from labkit.explore.events_message import EventTables
 from labkit.explore.scene_message import scene_of
 from labkit.explore.static_fallback import StaticFallback, StaticForm
 from labkit.schedule import Schedule
-from labkit.simulate.measures import check_events
-from labkit.trace import EVENT_COLUMNS, timings
+from labkit.trace import timings
 
 Pick = Callable[[int, int], None]
-MAX_TABLE_ROWS = 1000
 _MIME = {"html": "text/html", "png": "image/png", "svg": "image/svg+xml"}
 
 
@@ -37,8 +34,8 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
     """An event table to point at, to step through and to zoom into.
 
     ``said`` is its line of narration, which a screen reader reads aloud. ``static_form()`` returns
-    what stands for it where there is no browser. Its file has the ``slider()``, if that is one, or
-    controls that choose from the ``library()``.
+    what stands for it where there is no browser. In its file the controls of its ``form`` choose
+    from the ``library()``.
 
     ``events`` is what ``simulate(...)`` or a run gives. With a ``schedule``, or where the table is
     one step of a pipeline, each op says what it needs, what waits for it and why it is late. With
@@ -54,7 +51,7 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
     _esm, _css = standalone_html.module(), standalone_html.style()
     scene: traitlets.Dict = traitlets.Dict().tag(sync=True)
     own_keys: traitlets.List = traitlets.List().tag(sync=True)
-    sliders: traitlets.Dict = traitlets.Dict().tag(sync=True)  # by key: models of those that the page follows itself
+    form: traitlets.Dict = traitlets.Dict().tag(sync=True)  # see labkit.explore.form_explorer, and browser/form.js
     said = traitlets.Unicode().tag(sync=True)
     draggable = traitlets.Bool(False).tag(sync=True)  # whether bars are, along the axis: see on_drop
 
@@ -68,29 +65,22 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
         time_label: str = "",
     ):
         super().__init__()
-        self._panels: list[Panel] = []
-        self._table: pd.DataFrame | None = None
         self._picked: list[Pick] = []
         self._dropped: list[Callable[[int, int, float], None]] = []
         self._pressed: list[Callable[[str], None]] = []
+        self._controlled: list[Callable[[str, str], None]] = []
         self._heard: Counter[str] = Counter()  # keys, by view
         self._early: dict[tuple[str, int], str] = {}  # those that came before the ones pressed before them
         self._version = 0
         self.static_form: Callable[[], StaticForm] = self._no_static_form
-        self.slider: Callable[[], standalone_html.Slider | None] = lambda: None
         self.library: Callable[[], dict[str, Any] | None] = lambda: None
         self.on_msg(self._receive)
         if events is None:
             return
-        tables = [check_events(events, "Timeline(events)", EVENT_COLUMNS)]
-        if ideal is not None:
-            tables.append(check_events(ideal, "Timeline(ideal)", EVENT_COLUMNS))
-        shown = [from_zero(table) for table in tables] if ideal is not None else tables
-        axis = time_axis(max(float(table["end_s"].max()) for table in shown), time_label)
-        panel = events_panel(events, schedule, ideal, time=axis, title=title)
-        table = pd.concat(tables, ignore_index=True)
-        about: dict[str, Any] = {"note": emulated(*tables), "table": table, "title": title}
-        self.show([panel], time=axis, alt=_alt(events, ideal, axis), **about)
+        shown = EventTables.of(events, schedule, ideal, title)
+        axis = time_axis(max(float(table["end_s"].max()) for table in shown.tables.values()), time_label)
+        note = emulated(*(table for table in (events, ideal) if table is not None))
+        self.show([shown], time=axis, alt=_alt(events, ideal, axis), note=note, title=title)
         self.static_form = lambda: _static_form(events, ideal, time_label, self.scene["alt"])
 
     def __repr__(self) -> str:
@@ -100,31 +90,42 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
 
     def show(
         self,
-        panels: Sequence[Panel],
+        panels: Sequence[Panel | EventTables],
         *,
         alt: str,
-        time: TimeAxis | None = None,
         said: str = "",
-        table: pd.DataFrame | None = None,
-        title: str = "",
-        pipeline: dict[str, Any] | None = None,
         **others: Any,
     ) -> None:
-        """Show ``panels`` one under the other, on one axis: of ``time``, or without it of columns.
+        """Show ``panels`` one under the other, as :meth:`scene_of` describes them.
 
-        ``alt`` says what is to be seen, ``said`` stands in the picture's line of narration,
-        ``table`` in place of the bars, ``title`` over a file of it, and among ``others`` a ``note``
-        under it. Where the axis is as long as before, the reader's zoom stays. A grid goes to the
-        page with what is said at each step, and opens at the step ``opens_at``. A ``pipeline`` the
-        page can draw with other times.
+        ``alt`` says what is to be seen, ``said`` stands in the picture's line of narration. Where
+        the axis is as long as before, the reader's zoom stays.
         """
-        self._panels, self._table = list(panels), table
         self._version += 1
-        steps = [] if time else [self._narration(x) for x in self._stops("clock")]
-        scene = scene_of(panels, time=time, alt=alt, steps=steps, version=self._version, **others)
+        scene = self.scene_of(panels, alt=alt, **others)
         with self.hold_sync():  # picture and words arrive together
-            self.scene = scene | {"title": title, "pipeline": pipeline}
+            self.scene = scene
             self.said = said
+
+    def scene_of(
+        self,
+        panels: Sequence[Panel | EventTables],
+        *,
+        alt: str,
+        title: str = "",
+        said: str = "",
+        numbers: str = "",
+        pipeline: dict[str, Any] | None = None,
+        **others: Any,
+    ) -> dict[str, Any]:
+        """Return panels as the page reads them: on an axis of ``time``, or without it of columns.
+
+        ``title`` stands over a file of it, ``numbers``, in HTML, below the picture, and among
+        ``others`` a ``note`` under it. A grid opens at the step ``opens_at``. What a ``pipeline``
+        shows the page works out itself: browser/schedules.js.
+        """
+        scene = scene_of(panels, alt=alt, version=self._version, **others)
+        return scene | {"title": title, "said": said, "numbers": numbers, "pipeline": pipeline}
 
     @classmethod
     def of(cls, panels: Sequence[Panel], *, alt: str, time: TimeAxis | None = None, note: str = "") -> Timeline:
@@ -148,17 +149,20 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
         """Call ``callback(key)`` for ``own_keys``, pairs such as ("f", "place a forward")."""
         self._pressed.append(callback)
 
+    def on_control(self, callback: Callable[[str, str], None]) -> None:
+        """Call ``callback(name, text)`` when a reader has moved a control of the form."""
+        self._controlled.append(callback)
+
     def _receive(self, _: Any, message: dict[str, Any], __: Any) -> None:
         if "save" in message:
             self._download(message["save"])
         elif "key" in message:
             self._press(message["view"], message["number"], message["key"])
+        elif "control" in message:
+            for controlled in self._controlled:
+                controlled(message["control"], message["text"])
         elif message.get("version") != self._version:
             return  # about a picture that is no longer there
-        elif "ask" in message:
-            kind, panel, index = message["ask"], message["panel"], message["index"]
-            text = self._answer(kind, panel, index)
-            self.send({"answer": kind, "panel": panel, "index": index, "version": self._version, "text": text})
         elif "drop" in message:
             for dropped in self._dropped:
                 dropped(message["panel"], message["drop"], message["x"])
@@ -174,60 +178,12 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
             for pressed in self._pressed:
                 pressed(next_key)
 
-    def _answer(self, kind: str, panel: int, index: int) -> str:
-        if kind == "bar":
-            return self._panels[panel].explain(index)
-        if kind == "table":
-            return self._html_table()
-        if kind in self._panels[panel].explain_more:
-            return self._panels[panel].explain_more[kind](index)
-        return self._narration(self._stops(kind)[index])
-
-    def _stops(self, kind: str) -> list[float]:
-        every = [panel.clocks if kind == "clock" else panel.moments for panel in self._panels]
-        return sorted(set().union(*(stops.tolist() for stops in every)))
-
-    def _narration(self, x: float) -> str:
-        said = [(panel.title, text) for panel in self._panels if (text := panel.narrate(x))]
-        return " ".join(f"{title}: {text}" if len(said) > 1 and title else text for title, text in said)
-
-    def _html_table(self) -> str:
-        table = self._table if self._table is not None else pd.concat([panel.bars for panel in self._panels])
-        shown = pd.DataFrame(table).head(MAX_TABLE_ROWS).dropna(axis="columns", how="all")
-        text = shown.to_html(index=False, na_rep="", border=0, float_format=lambda value: f"{value:.6g}")
-        left_out = len(table) - len(shown)
-        return style_measurements(text) + (f"<p>and {left_out} rows more</p>" if left_out > 0 else "")
-
     # --- to keep ----------------------------------------------------------------------------------
 
     def to_html(self, title: str = "") -> str:
         """Return the picture as one HTML file that plays and explains without a kernel."""
-        slider = self.slider()
-        shown = self._panels[0].title if slider else self.scene["alt"].removesuffix(".")  # an alt text follows a slider
-        title = title or self.scene["title"] or shown or "labkit timeline"
-        if slider is None:
-            return standalone_html.standalone_html([self.scene], [self._written()], title, library=self.library())
-        other, pictures = Timeline(), []
-        for k in range(len(slider.values)):
-            with other.hold_sync():
-                slider.show(other, k)
-            pictures.append((other.scene, other._written()))
-        other.close()
-        scenes, written = zip(*pictures, strict=True)
-        return standalone_html.standalone_html(scenes, written, title, slider)
-
-    def _written(self) -> dict[str, list[list[str]]]:
-        """Return all answers, by kind, panel and index."""
-        is_small = sum(len(panel.bars) for panel in self._panels) <= standalone_html.MAX_EXPLAINED
-        explained = self._panels if is_small else []
-        written = {"bar": [[panel.explain(bar) for bar in range(len(panel.bars))] for panel in explained]}
-        for kind, count in (("idle", lambda panel: 2 * len(panel.bars)), ("kept", lambda panel: len(panel.strips))):
-            found = [(panel.explain_more.get(kind), panel) for panel in explained]
-            written[kind] = [[*map(explain, range(count(panel)))] if explain else [] for explain, panel in found]
-        for kind in ("clock", "moment"):
-            stops = self._stops(kind)[: standalone_html.MAX_NARRATED]
-            written[kind] = [[self._narration(x) for x in stops]]
-        return written | {"table": [[self._html_table()]]}
+        title = title or self.scene["title"] or self.scene["alt"].removesuffix(".") or "labkit timeline"
+        return standalone_html.standalone_html(self.scene, title, self.library())
 
     def save(self, name: str, *, alt: str = "") -> Picture:
         """Write ``name`` as .png, .svg, .csv, .alt.txt and .html into the folder of figures.

@@ -12,5 +12,6 @@ host_cost           what a call of a collective costs its rank
 overlap             a small GPT-2 trained with several ways to agree on gradients, in turns
 learning            the translation task with several seeds at once
 collectives         what ranks hold after a collective, and how long it takes
+by_hand             the translation task in processes of the reader's run_processes
 all_reduces         sums over all ranks with send and receive
 """

@@ -64,6 +64,7 @@ def test_moving_a_slider_changes_the_picture(explore):
     expect(narration(page)).to_contain_text("makespan 9")  # (m + n − 1)(F + B)
     page.get_by_role("slider", name="micro-batches").press("ArrowRight")
     expect(narration(page)).to_contain_text("makespan 12")
+    expect(page.locator(".lk-numbers")).to_contain_text("12")
     expect(page.locator(".labkit-timeline")).not_to_have_attribute("data-version", version)
     assert picture(page) != before
     expect(page.get_by_role("textbox", name="state")).to_have_value(re.compile(r"\bm=3\b"))
@@ -74,21 +75,30 @@ VERSION = "document.querySelector('.labkit-timeline').timeline.scene.version"
 
 def test_dragging_a_slider_leaves_the_picture_of_its_last_value_and_no_queue_of_others(explore):
     page = explore("schedule")
-    handle = page.get_by_role("slider", name="micro-batches")
+    slider = page.get_by_role("slider", name="micro-batches")
     first = page.evaluate(VERSION)
-    x, y = middle_of(handle)
-    page.mouse.move(x, y)
-    page.mouse.down()
-    for step in range(60):
-        page.mouse.move(x + step, y)
-    page.mouse.up()
-    value = int(handle.get_attribute("aria-valuenow").removesuffix(".0"))
+    drag_slider(page, slider, steps=60)
+    value = int(slider.input_value())
     assert value > 20
     expect(narration(page)).to_contain_text(f"makespan {3 * (value + 1)}")
+    expect(page.get_by_role("textbox", name="state")).to_have_value(re.compile(rf"\bm={value}\b"))
     last = page.evaluate(VERSION)  # of what is said; the attribute's is that of the last frame
     assert 1 <= last - first <= value
     page.evaluate("new Promise((resolve) => requestIdleCallback(resolve))")
-    assert page.evaluate(VERSION) == last
+    assert page.evaluate(VERSION) == last and slider.input_value() == str(value)
+
+
+def drag_slider(page: Page, slider, steps: int, hold: bool = False) -> None:
+    """Drag a slider from where its thumb is, a pixel a step; with ``hold`` do not let it go."""
+    box = slider.bounding_box()
+    share = slider.evaluate("each => (each.value - each.min) / (each.max - each.min)")
+    x, y = box["x"] + 8 + share * (box["width"] - 16), box["y"] + box["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    for step in range(steps):
+        page.mouse.move(x + step, y)
+    if not hold:
+        page.mouse.up()
 
 
 def middle_of(element) -> tuple[float, float]:
@@ -283,13 +293,46 @@ def test_dragging_the_bucket_size_changes_the_buckets(explore):
     for _ in range(4):
         slider.press("ArrowLeft")
     expect(slider).to_have_attribute("aria-valuetext", "5 MiB")
-    expect(page.get_by_role("textbox", name="world size, to type")).to_have_text("8")
+    expect(page.get_by_role("slider", name="world size")).to_have_attribute("aria-valuetext", "8")
     page.wait_for_function(
         "before => document.querySelector('.labkit-timeline canvas').toDataURL() !== before", arg=before
     )
+    page.get_by_role("combobox", name="buckets").select_option(index=1)
+    expect(slider).to_be_disabled()
 
 
-STICKS_OUT = """() => [...document.querySelectorAll(".labkit-explorer .jupyter-widgets:not(.widget-html)")]
+def test_a_lecturer_drives_an_explorer_from_another_cell_and_its_form_follows(explore):
+    page = explore("schedule")
+    run_in_kernel(page, "shown.state = 'zb-h1 n=4 m=8'")
+    expect(narration(page)).to_have_text("ZB-H1: makespan 27.")
+    expect(page.get_by_role("combobox", name="schedule")).to_have_value("zb-h1")
+    expect(page.get_by_role("slider", name="ranks")).to_have_value("4")
+    page = explore("ring")
+    run_in_kernel(page, "shown.compare_with = 'naive ring'; shown.ranks = 5")
+    expect(page.get_by_role("slider", name="ranks")).to_have_attribute("aria-valuetext", "5")
+    expect(page.get_by_role("combobox", name="compare with")).to_have_value("naive ring")
+    expect(narration(page)).to_contain_text("naive ring: before step 1 of 4")
+
+
+def test_a_form_is_gone_through_by_keyboard_and_its_controls_are_as_high_as_a_finger(explore):
+    page = explore("schedule")
+    page.get_by_role("combobox", name="schedule").focus()
+    names = [page.evaluate("document.activeElement.name || document.activeElement.dataset.part")]
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        names.append(page.evaluate("document.activeElement.name || document.activeElement.textContent"))
+    assert names[:11] == ["schedule", "other", "n", "m", "F", "I", "W", "hop", "capped", "state", "Copy state"]
+    heights = page.eval_on_selector_all(".lk-field:not([hidden])", "all => all.map((each) => each.offsetHeight)")
+    assert min(heights) >= 44
+    page.get_by_role("checkbox", name="memory cap").press("Space")
+    expect(page.get_by_role("slider", name="cap", exact=True)).to_have_value("4")
+    expect(page.get_by_role("checkbox", name="memory cap")).to_be_focused()
+    page.get_by_role("slider", name="cap", exact=True).press("Home")
+    expect(page.locator(".lk-numbers")).to_contain_text("over the cap of 0.5")
+
+
+WIDGETS = ":is(.jupyter-widgets, .lk-field, .lk-form :is(input, select, button))"
+STICKS_OUT = f"""() => [...document.querySelectorAll(".labkit-explorer {WIDGETS}")]
     .filter((each) => each.getBoundingClientRect().right > each.closest(".labkit-explorer").getBoundingClientRect().right)
     .map((each) => each.textContent)"""
 
@@ -327,14 +370,19 @@ def test_a_kernel_that_restarts_is_said_and_a_slider_moved_then_is_no_error(expl
     expect(narration(page)).to_contain_text("makespan 9")
 
 
-def test_while_the_kernel_is_busy_the_picture_says_so_and_dims_and_follows_when_it_is_free(explore, tmp_path):
+def test_while_the_kernel_is_busy_the_picture_explains_itself_and_what_asks_python_follows_when_it_is_free(
+    explore, tmp_path
+):
     page, go = explore("schedule"), tmp_path / "go"
     keep_busy(page, until=go)
     stage = page.locator(".lk-stage")
+    stage.press("End")
+    expect(page.locator(".lk-card").first).to_contain_text("1B1: backward pass of micro-batch 1, stage 1")
     page.get_by_role("button", name="A step on").click()
-    expect(narration(page)).to_have_text("The kernel is busy; this follows when it is free.")
-    expect(stage).not_to_have_attribute("aria-busy", "true")  # the picture is the right one
+    expect(narration(page)).to_contain_text("0F0 on rank 0 begins")
+    expect(stage).not_to_have_attribute("aria-busy", "true")
     page.get_by_role("slider", name="micro-batches").press("ArrowRight")
+    expect(narration(page)).to_have_text("The kernel is busy; this follows when it is free.")
     expect(stage).to_have_attribute("aria-busy", "true")
     expect(page.locator(".lk-stage canvas")).to_have_css("opacity", "0.7")
     go.touch()
@@ -347,41 +395,32 @@ def keep_busy(page: Page, until) -> None:
     run_in_kernel(page, f"import pathlib, time\nwhile not pathlib.Path({str(until)!r}).exists(): time.sleep(0.01)")
 
 
-def test_while_a_time_is_dragged_the_picture_follows_at_once_and_the_kernel_s_words_when_it_is_free(explore, tmp_path):
+def test_while_a_time_is_dragged_picture_numbers_and_words_follow_although_the_kernel_is_busy(explore, tmp_path):
     page, go = explore("schedule"), tmp_path / "go"
     keep_busy(page, go)
-    version, table = page.locator(".labkit-timeline").get_attribute("data-version"), page.locator(".labkit-metrics")
-    page.evaluate(
-        """() => {
-            const root = document.querySelector(".labkit-timeline");
-            const note = () => window.ends.add(root.timeline.scene.extent[1]);
-            window.ends = new Set();
-            new MutationObserver(note).observe(root, { attributes: true, attributeFilter: ["data-drawn"] });
-        }"""
-    )
-    handle = page.get_by_role("slider", name="F", exact=True)
-    x, y = middle_of(handle)
-    page.mouse.move(x, y)
-    page.mouse.down()
-    for step in range(20):
-        page.mouse.move(x + 4 * step, y)
-        page.evaluate("new Promise(requestAnimationFrame)")
-    ends, forward = page.evaluate("[...window.ends]"), float(handle.get_attribute("aria-valuenow"))
-    assert len(ends) >= 12 and forward > 2
-    assert ends[-1] == pytest.approx(3 * (forward + 2))  # (m + n − 1)(F + B)
+    version = page.locator(".labkit-timeline").get_attribute("data-version")
+    slider = page.get_by_role("slider", name="F: forward")
+    drag_slider(page, slider, steps=40, hold=True)
+    forward = float(slider.input_value())
+    makespan = f"{3 * (forward + 2):.4g}"  # (m + n − 1)(F + B)
+    assert forward > 1.5
+    expect(narration(page)).to_have_text(f"1F1B: makespan {makespan}; GPipe: makespan {makespan}.")
+    expect(page.locator(".lk-numbers")).to_contain_text(makespan)
     facts = page.evaluate(
         "document.querySelector('.labkit-timeline').timeline.scene.panels.map((panel) => panel.facts)"
     )
-    assert facts[0] == f"makespan {ends[-1]:.4g}, bubble 33.3 %"
+    assert facts[0] == f"makespan {makespan}, bubble 33.3 %"
     page.mouse.up()
-    expect(page.locator(".lk-stage")).to_have_attribute("data-ahead", "")
-    expect(table).to_have_css("opacity", "0.7")
-    expect(page.locator(".lk-stage canvas")).to_have_css("opacity", "1")
+    page.locator(".lk-stage").press("End")
+    expect(page.locator(".lk-card").first).to_contain_text("takes 2 units")
     assert page.locator(".labkit-timeline").get_attribute("data-version") == version
     go.touch()
-    expect(table).to_contain_text(f"{ends[-1]:.4g}")
-    expect(page.locator(".lk-stage")).not_to_have_attribute("data-ahead", "")
-    expect(narration(page)).to_have_text(f"1F1B: makespan {ends[-1]:.4g}; GPipe: makespan {ends[-1]:.4g}.")
+    run_in_kernel(
+        page,
+        f"assert shown.state == '1f1b n=2 m=2 F={forward:g} B=2 vs gpipe', shown.state\nshown.timeline.said = 'told'",
+    )
+    expect(narration(page)).to_have_text("told")
+    expect(slider).to_have_value(f"{forward:g}")
 
 
 # --- a notebook that was saved --------------------------------------------------------------------

@@ -229,7 +229,7 @@ TINY = ("--dataset", "shipped", "--size", "nano", "--limit-eval", "4", "--benchm
 
 
 @pytest.mark.slow
-@task("dp.1", "dp.2", "dp.4")
+@task("dp.1", "dp.2", "dp.4", "dp.8")
 @pytest.mark.parametrize("unpacked", ["11-868"], indirect=True)
 def test_two_ranks_that_the_student_started_keep_the_gradient_of_the_whole_batch(unpacked):
     def gradients(n: int) -> list[dict[str, torch.Tensor]]:

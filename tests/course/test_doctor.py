@@ -145,10 +145,3 @@ def test_two_gpus_try_an_all_reduce(monkeypatch, hangs, told):
     fact = doctor().facts[3]
     assert (fact.status, fact.found) == (FAULT if hangs else OK, f"2.28.9, an all_reduce of two ranks {told}")
     assert ("NCCL_P2P_DISABLE=1" in fact.advice) == hangs
-
-
-def test_what_a_report_says_of_the_machine_starts_no_rank(monkeypatch):
-    answers(monkeypatch, *[H100.format("Default")] * 2)
-    monkeypatch.setattr("labkit.launch.launch", lambda *_, **__: pytest.fail("it started ranks"))
-    nccl = doctor_module.machine_facts()[3]
-    assert (nccl.name, nccl.status, nccl.found) == ("NCCL", OK, "2.28.9")

@@ -57,9 +57,8 @@ def assign_buckets(*arguments, _right=assign_buckets, **options):
 
 def test_an_answer_that_rewrites_another_tasks_judge_is_named_and_touches_no_other_task(one_judge):
     judge_of_pipe_2 = (PACKAGE / "check/pipe_2.py").read_bytes()
-    first, second, third = judge_in_copy(with_code(REWRITES), ["dp.6", "pipe.2", "dp.6"], one_judge)
-    assert not first.passed and first == third._replace(seconds=first.seconds)
-    assert first.findings == [
+    first, second = judge_in_copy(with_code(REWRITES), ["dp.6", "pipe.2"], one_judge)
+    assert not first.passed and first.findings == [
         "it has changed the lab around it (labkit/check/pipe_2.py), so what its check says does not count"
     ]
     assert second.passed and [text for text, _, _ in second.claims] == claims_of("pipe.2")
@@ -116,16 +115,14 @@ TEXTS = [f"claim {n}" for n in range(4)]
     ("marks", "got"),
     [
         ("✓✓✓✓", 10.0),
-        ("✓✗✓✓", 7.5),
-        ("✗–––", 0.0),
-        ("✓✓✗", 5.0),  # a check that stops at the first claim that fails
-        ("  ✗", 5.0),  # or says no more than that one
+        ("✓✓✗", 5.0),
+        ("✗", 0.0),
         ("", 0.0),
     ],
 )
 def test_each_claim_that_holds_brings_an_equal_share_of_a_tasks_points(marks, got, monkeypatch):
     monkeypatch.setattr(points, "claims_of", lambda task: TEXTS)
-    claims = [(text, mark, "") for text, mark in zip(TEXTS, marks, strict=False) if mark != " "]
+    claims = [(text, mark, "") for text, mark in zip(TEXTS, marks, strict=False)]
     grade = Grade("ada", results=[TaskResult("dp.1", False, claims, [], 1.0)])
     assert grade.points("dp.1", Points({"dp.1": 10})) == got
 
@@ -310,24 +307,15 @@ def test_the_class_page_says_how_often_each_claim_failed_and_links_each_students
 @pytest.mark.slow
 def test_wrong_answers_fail_with_their_findings_and_right_ones_pass(tmp_path):
     """benchmarks/grade_class.py does so with all of them."""
-    known = {}
-    for n, student in enumerate(students()):
-        if n in (0, 48):
-            known[f"student_{n}"] = student
-            hand_in(student, tmp_path / f"student_{n}.zip")
-    assert cli.main(["grade", str(tmp_path), "--jobs", "2"]) == 0
-    found = rows(tmp_path / "grades")
-    for name, student in known.items():
-        pages = (tmp_path / f"grades/students/{name}.html").read_text()
-        for task in TASKS:
-            row = found[name, task]
-            assert (row["points"] == row["of"]) is (task not in student.wrong) or task in student.in_doubt, row
-        assert pages.count("✗") >= len(student.wrong) == 3
-        assert all(phrase in row_of(found, name, task) for task, phrase in student.wrong.items())
-
-
-def row_of(found: dict, name: str, task: str) -> str:
-    return found[name, task]["first_finding"]
+    student = next(students())
+    hand_in(student, tmp_path / "ada.zip")
+    assert cli.main(["grade", str(tmp_path)]) == 0
+    found, page = rows(tmp_path / "grades"), (tmp_path / "grades/students/ada.html").read_text()
+    for task in TASKS:
+        row = found["ada", task]
+        assert (row["points"] == row["of"]) is (task not in student.wrong) or task in student.in_doubt, row
+        assert student.wrong.get(task, "") in row["first_finding"]
+    assert page.count("✗") >= len(student.wrong) == 3
 
 
 @pytest.mark.slow

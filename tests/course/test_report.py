@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 import subprocess
-import warnings
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -162,18 +161,6 @@ def test_two_notebooks_of_one_number_are_both_named_and_the_whole_name_tells_the
     assert {path.name for path in (folder / "runs").iterdir()} == {"report-03.html", "report-03b.html"}
 
 
-def test_a_notebook_is_found_by_number_name_and_path_and_a_former_number_is_the_notebook_that_has_it(lab, capsys):
-    lab([code("untagged", tags=())], "03_data_parallel")
-    folder = lab(good_cells(), "05_gradient_sync")
-    for name in ("5", "05", "05_gradient_sync", "05_gradient_sync.ipynb"):
-        assert cli.main(["report", name, "--no-pdf"]) == 0
-    assert [path.name for path in (folder / "runs").iterdir()] == ["report-05.html"]
-    assert cli.main(["report", "03"]) == cli.main(["report", "03_gradient_sync"]) == 2
-    errors = capsys.readouterr().err
-    assert "03_data_parallel.ipynb has nothing for a report" in errors
-    assert "there is no notebook '03_gradient_sync'" in errors
-
-
 @pytest.mark.parametrize("content", ["", '{"cells": 1, "nbformat": 4}', "\udcff"])
 def test_a_file_that_is_not_a_notebook_is_refused(lab, capsys, content):
     folder = lab(good_cells())
@@ -211,12 +198,6 @@ def test_the_report_has_title_question_tables_pictures_sources_and_answers_in_or
     texts = [each for each in tags if each and each != ["report"]]
     assert texts == [["question"], ["answer"], ["answer"], ["question"], ["answer", "room"]]
     assert "Not answered yet: 1 of 2 questions." in capsys.readouterr().out
-
-
-def test_a_text_that_has_a_heading_of_its_own_stands_under_that_alone(lab):
-    tagged = [text("## Before\n\nOne.\n\n## After\n\nTwo.", "report"), code("1", printed("three"))]
-    page = report_of(lab, [text("# Top\n\nWhy?"), text("## Now"), *tagged, text("Four.", "report")])
-    assert "Before One. After Two. In [1]: 1 three Four. The machine" in page.text and "Now" not in page.text
 
 
 STEAL = "document.title='stolen'"
@@ -278,15 +259,6 @@ def test_nothing_runs_and_nothing_is_fetched_that_a_student_or_an_output_has_wri
         assert {attributes["href"][:8] for attributes in page.all("a") if "href" in attributes} == {"https://"}
         assert "default-src 'none'" in page.all("meta")[2]["content"]
         assert len(page.all("style")) == 1 and "<script>" in page.text  # in the sources of cells, to read
-
-
-def test_what_can_be_shown_is_without_a_word_of_nbconverts(lab, capsys):
-    widget = shows(**{"application_vnd.jupyter.widget-view+json": {}})
-    unknown = shows(**{"application_x-mine": "1"})
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        pages_of(lab, [*good_cells(), code("explore()", widget, unknown)])
-    assert capsys.readouterr().err == ""
 
 
 def test_a_measurement_is_a_number_in_a_style_of_its_own(lab):

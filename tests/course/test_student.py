@@ -118,7 +118,7 @@ def test_a_solution_becomes_a_todo_error_what_is_for_instructors_stays_and_all_e
 
 
 REFUSED = {  # where to write, what is there before, and why it is refused
-    "a directory with something in it": ("edition", "edition/homework.txt", FileExistsError, "something in it already"),
+    "a directory with something in it": ("edition", "edition/homework.txt", FileExistsError, "is not empty"),
     "a file": ("edition", "edition", FileExistsError, "is a file"),
     "one by a roundabout way": ("repository/../repository/new", None, ValueError, "inside the repository"),
 }
@@ -133,6 +133,13 @@ def test_a_target_that_holds_something_is_refused_and_left_alone(repository, dir
     with pytest.raises(error, match=says):
         write_student_edition(repository.parent / directory, repository)
     assert files(repository.parent) == before
+
+
+def test_where_labkit_is_installed_without_its_repository_no_edition_is_made(tmp_path):
+    (tmp_path / "site-packages/labkit").mkdir(parents=True)
+    with pytest.raises(ValueError, match="site-packages, which is not its repository"):
+        write_student_edition(tmp_path / "edition", tmp_path / "site-packages")
+    assert not (tmp_path / "edition").exists()
 
 
 TODO = "    ### TODO dp.1 (2 minutes): Give twice x.\n    ### Any way will do.\n"
@@ -271,24 +278,6 @@ def leaks(folder: Path) -> set[tuple[str, str]]:
 def test_no_file_of_the_student_edition_holds_a_piece_of_a_solution(real_edition):
     assert leaks(real_edition) == set()
     assert leaks(ROOT / "labkit") >= {("dp.py", "dp.4"), ("pipe.py", "pipe.2")}
-
-
-LOOP, IF, SUM = "for p in net.parameters():", "    if p.grad is not None:  # frozen", "        dist.all_reduce(p.grad)"
-CLOCKS = "    yield [(c - s, s) for s in range(num_partitions) if 0 <= c - s < num_batches]"
-PLANTED = {  # what gives a solution away, and of which task
-    "with other names": ("leak.py", [LOOP, IF, SUM], "dp.4"),
-    "with a line left out": ("leak.py", [LOOP, SUM], "dp.4"),
-    "as a diff": ("leak.md", [f"+{line}" for line in (LOOP, IF, SUM)], "dp.4"),
-    "in a notebook": ("leak.ipynb", [notebook({"cell_type": "markdown", "source": [f"{LOOP}\n", SUM]})], "dp.4"),
-    "one line that is nearly all of it": ("leak.toml", ["hint = 'no'", CLOCKS], "pipe.2"),
-}
-
-
-@in_the_marked_source
-@pytest.mark.parametrize(("name", "lines", "task"), PLANTED.values(), ids=PLANTED)
-def test_a_planted_solution_is_found(name, lines, task, tmp_path):
-    (tmp_path / name).write_text("\n".join(lines))
-    assert leaks(tmp_path) == {(name, task)}
 
 
 @in_the_marked_source

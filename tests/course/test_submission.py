@@ -154,13 +154,8 @@ def test_it_packs_whole_files_and_what_the_student_made_and_no_other_file(lab, c
     monkeypatch.setenv("LABKIT_ANSWERS", str(lab / ".labkit"))
     nothing_left, lines, members = submitted(lab, capsys)
     expected = {*STUDENT_FILES, "manifest.json", "figures/a.svg"}
-    expected |= {
-        "notebooks/01_a.ipynb",
-        "notebooks/09_e.ipynb",
-        "notebooks/01_a.html",
-        "runs/one/merged.json",
-        "runs/one/loss_0.txt",
-    }
+    expected |= {"notebooks/01_a.ipynb", "notebooks/09_e.ipynb", "notebooks/01_a.html"}
+    expected |= {"runs/one/merged.json", "runs/one/loss_0.txt"}
     assert {*members.namelist()} == expected
     assert members.read("labkit/dp.py") == b"def (:\r\n\xff" and members.read("notebooks/01_a.ipynb").decode() == saved
     assert nothing_left and lines[-1] == "Nothing is left to do: hand in mine.zip."
@@ -198,10 +193,6 @@ NORMAL = {
         ran('check("pipe.2")', 2),
     ],
     "a check that was run again after a fix": [ran('check("pipe.2")', 9), ran("1", 2)],
-    "a picture without alt text, of which nbconvert warns": [
-        ran('check("pipe.2")', 1, new_output("display_data", data={"image/png": "aGVsbG8="}))
-    ],
-    "a notebook of no task that was run in part": [ran("1", 1), new_code_cell("2")],
 }
 
 
@@ -213,14 +204,6 @@ def test_it_does_not_complain_of_normal_work(what, lab, capfd):
     said = capfd.readouterr()
     assert said.out.splitlines()[-1] == "Nothing is left to do: hand in mine.zip." and not said.err
     assert "\n- " not in said.out
-
-
-def test_a_run_on_cpus_alone_is_said_and_is_no_fault(lab, capsys):
-    (lab / "runs/one").mkdir(parents=True)
-    run = {"config": {"seed": 0}, "world_size": 1, "devices": ["cpu"], "backend": "gloo"}
-    (lab / "runs/one/merged.json").write_text(json.dumps(run))
-    assert cli.main(["submit", "--only", "pipe.2"]) == 0
-    assert "On CPUs ran one: say so where you compare times." in capsys.readouterr().out
 
 
 def test_what_is_left_to_do_is_said_in_a_line_each_and_the_last_line_says_what_is_next(lab, capsys):
@@ -287,8 +270,8 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
-def test_a_small_member_that_unpacks_to_300_mib_takes_no_memory(tmp_path):
-    methods, content = (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA, zipfile.ZIP_DEFLATED), {"labkit/dp.py": bytes(300 << 20)}
+def test_a_small_member_that_unpacks_to_100_mib_takes_no_memory(tmp_path):
+    methods, content = (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA, zipfile.ZIP_DEFLATED), {"labkit/dp.py": bytes(100 << 20)}
     paths = [zipped(tmp_path / f"{method}.zip", content, method) for method in methods]
     ended = subprocess.run([sys.executable, "-c", MEASURED, *paths], capture_output=True, text=True, cwd=ROOT)
     *said, kilobytes = ended.stdout.splitlines()

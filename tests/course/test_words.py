@@ -49,7 +49,7 @@ def test_each_figure_is_shown_once_and_each_that_is_shown_is_there():
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_has_a_kind_axes_and_an_alt_text_that_is_a_sentence(name):
     figure = FIGURES[name]
-    axes = {"bars": {"y"}, "parts": {"y"}, "curve": {"x", "y"}, "curves": {"x", "y"}, "schedules": {"x"}}
+    axes = {"bars": {"y"}, "parts": {"y"}, "curve": {"x", "y"}, "curves": {"x", "y"}, "timeline": {"x"}}
     assert axes.get(figure["kind"], set()) <= figure.keys()
     assert re.fullmatch(r"[A-Z0-9].{15,}\.", figure["alt"], re.DOTALL)
 

@@ -2,7 +2,7 @@
 // searches looks at every bar.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Bars, spotsOf, waiters } from "../../labkit/explore/browser/bars.js";
+import { Bars, grouped, spotsOf } from "../../labkit/explore/browser/bars.js";
 
 // rows: for each row from the top a list of [left, right], or [left, right, appear, vanish].
 function barsOf(rows) {
@@ -115,26 +115,26 @@ test("of 65,536 bars a window meets the few that are in it", () => {
   assert.equal(inSight(bars, 500.2, 509.8).length, 64 * 10);
 });
 
-test("between bars are gaps, which have the number of the bar after them, and after the last one that bar's", () => {
+test("between bars are gaps, each with the bar after it, and after the last bar of a row one with that", () => {
   const bars = barsOf([[[4, 5], [1, 2], [1.2, 1.5]], [[0, 4 - 1e-10], [4, 9]]]);
-  const { left, right, asked } = spotsOf({ bars, explains: "idle" });
-  assert.deepEqual(asked.slice(bars.count), [["idle", 1], ["idle", 0], ["idle", bars.count]]);
-  assert.deepEqual([...left].slice(bars.count), [0, 2, 5]);
-  assert.deepEqual([...right].slice(bars.count), [1, 4, 9]);
+  const gaps = spotsOf({ bars, tables: [] }).what.slice(bars.count);
+  assert.deepEqual(gaps.map(({ kind, bar, after }) => [kind, bar, after]), [["idle", 1, false], ["idle", 0, false], ["idle", 0, true]]);
+  assert.deepEqual(gaps.map(({ left, right }) => [left, right]), [[0, 1], [2, 4], [5, 9]]);
 });
 
 test("arrows go from bar to gap to bar, and down to the memory strip below", () => {
   const bars = barsOf([[[0, 1], [3, 4]], [], [[0, 4]]]);
-  const strips = { left: [0, 3, 4], right: [3, 4, 4], top: [0.9, 0.9, 0.9], bottom: [1.4, 1.4, 1.4] };
-  const spots = spotsOf({ bars, strips, explains: "idle kept" });
+  const pieces = [{ left: 0, right: 3 }, { left: 3, right: 4 }];
+  const strips = { top: [0.9, 0.9], bottom: [1.4, 1.4] };
+  const spots = spotsOf({ bars, pieces, strips, tables: [] });
   assert.deepEqual([spots.next(0, "right", 0), spots.next(3, "right", 0)], [3, 1]);
   assert.equal(spots.next(0, "right", 0, 2.5), 1); // over a gap that is too narrow
-  assert.deepEqual(spots.asked[spots.next(3, "down", 0)], ["kept", 0]);
-  assert.equal(spots.count, 6); // a piece without length is none
-  assert.equal(spotsOf({ bars, strips }), bars);
+  assert.deepEqual(spots.what[spots.next(3, "down", 0)], { kind: "kept", piece: 0 });
+  assert.equal(spots.count, 6);
+  assert.equal(spotsOf({ bars, strips }), bars); // of a panel without tables
 });
 
-test("who waits for a bar is the inverse of what each bar needs", () => {
-  const waiting = waiters(Int32Array.of(-1, 0, 0, 2, -1));
+test("what waits for a bar is the inverse of what each bar needs", () => {
+  const waiting = grouped(Int32Array.of(-1, 0, 0, 2, -1));
   assert.deepEqual([...waiting], [[0, [1, 2]], [2, [3]]]);
 });

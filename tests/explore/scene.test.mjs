@@ -8,7 +8,7 @@ const i4 = (...numbers) => ["i4", Buffer.from(Int32Array.from(numbers).buffer).t
 
 function panel({ left = [0, 1], clocks = [], moments = [], ...others } = {}) {
   const bars = { left: f8(...left), right: f8(...left.map((x) => x + 1)), top: f8(...left.map(() => 0)), height: f8(...left.map(() => 1)) };
-  return { bars, labels: left.map(String).join("\n"), needs: i4(), critical: i4(), clocks: f8(...clocks), moments: f8(...moments), ...others };
+  return { bars, labels: left.map(String), marks: [], needs: i4(), critical: i4(), clocks: f8(...clocks), moments: f8(...moments), ...others };
 }
 
 test("a column from a file, in base64, is the numbers that were written", () => {
@@ -30,17 +30,6 @@ test("panels on one axis stop where any of them does, each place once, in order"
   const { stops } = readScene({ panels: [panel({ clocks: [0, 2, 10], moments: [1] }), panel({ clocks: [1, 2] })] });
   assert.deepEqual(stops.clock, [0, 1, 2, 10]);
   assert.deepEqual(stops.moment, [1]);
-});
-
-test("a grid comes with what is said at each step, a picture on an axis with nothing", () => {
-  const [grid, onAxis] = ["before\nafter", ""].map((steps) => readScene({ panels: [], steps }).steps);
-  assert.deepEqual(grid, ["before", "after"]);
-  assert.deepEqual(onAxis, []);
-});
-
-test("a bar has its label, also where one is empty", () => {
-  const { panels } = readScene({ panels: [panel({ left: [0, 1, 2], labels: "0\n\n2" })] });
-  assert.deepEqual(panels[0].bars.labels, ["0", "", "2"]);
 });
 
 test("what waits for a bar is read from what each one needs", () => {

@@ -77,13 +77,13 @@ def test_after_the_widget_come_the_same_picture_and_table_for_where_there_is_no_
     assert f'alt="{escape(kept.alt)}"' in data["text/html"] and data["text/html"].count("<tr") > len(table)
 
 
-def test_every_bar_and_every_step_is_explained_and_there_is_a_table(explorer):
-    timeline = timeline_of(explorer)
-    for panel in timeline._panels:
-        assert all(len(panel.explain(bar)) > 10 for bar in range(len(panel.bars)))
-        assert all(len(panel.narrate(x)) > 3 for x in (*panel.clocks, *panel.moments))
-    bars = pd.concat([panel.bars for panel in timeline._panels]) if timeline._table is None else timeline._table
-    assert timeline._answer("table", 0, 0).count("<tr") == 1 + len(bars)
+def test_every_bar_that_is_not_an_event_and_every_step_there_has_its_sentence(explorer):
+    scene = timeline_of(explorer).scene
+    for panel in scene["panels"]:
+        if "tables" not in panel:
+            assert len(panel["sentences"]) == len(panel["labels"])
+            assert all(len(sentence) > 10 for sentence in panel["sentences"])
+    assert all(len(text) > 3 for texts in scene["steps"].values() for text in texts)
 
 
 def test_every_key_that_it_takes_says_what_it_does_and_does_one_thing(explorer):

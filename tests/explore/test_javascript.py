@@ -22,19 +22,23 @@ MISTAKES = [
     ("playback", "position <= place", "position < place"),  # another kind of step goes one back
     ("playback", "Math.min(this.rest, 0)", "-1"),  # back from the first step of a grid nothing is shown
     ("playback", "Math.min(MOVE_MS, this.intervalMs)", "MOVE_MS"),  # a long schedule never arrives
-    ("answers", "if (version !== this.version) return;", ""),  # late answers about the last picture
-    ("kernel", "number <= this.done ||", ""),  # busy although it has answered
-    ("kernel", "Math.max(this.done, number)", "number"),
-    ("kernel", "this.isLost || number", "number"),  # busy although it has gone
+    ("messages", "number <= this.done ||", ""),  # busy although it has answered
+    ("messages", "Math.max(this.done, number)", "number"),
+    (
+        "messages",
+        "if (next) this.send(next);\n    else this.free();",
+        "this.free();",
+    ),  # the last place of a slider is lost
+    ("messages", "this.isLost || number", "number"),  # busy although it has gone
     ("bars", "if (this.left[i] > x1) break;", "if (this.right[i] > x1) break;"),
     ("bars", "this.appear[i] <= step && step < this.vanish[i]", "this.appear[i] <= step"),
     ("bars", "if (this.right[i] < x0) continue;", "if (this.right[i] < x0) break;"),  # after a short bar none is seen
-    ("bars", "free = Math.max(free, bars.right[i])", "free = bars.right[i]"),  # idle while an outer span runs
+    ("bars", "free = Math.max(free, bars.right[bar])", "free = bars.right[bar]"),  # idle while an outer span runs
     ("layout", "y += GAP;", ""),
     ("layout", "TITLE_LOOK) + BESIDE <= left", "TITLE_LOOK) <= plot"),  # facts run over the title
     ("layout", "Math.min(1, apart / widest)", "1"),  # names of columns run into each other
     ("scene", ".slice(); // aligned", ";"),
-    ("scene", "a - b", "0"),  # stops in the order of the panels
+    ("scene", "sort((a, b) => a - b)", "sort(() => 0)"),  # stops in the order of the panels
 ]
 
 

@@ -11,8 +11,9 @@ from html_files import script_of
 
 from labkit.draw import PALETTE
 from labkit.explore import Timeline, static_fallback
+from labkit.explore.events_message import EventTables
 from labkit.schedule import gpipe, one_f_one_b, zero_bubble_h1
-from labkit.simulate import by_stage, simulate
+from labkit.simulate import simulate
 from labkit.trace import event_table
 
 
@@ -28,16 +29,20 @@ def receive(timeline, **message):
     timeline._receive(timeline, {"version": timeline.scene["version"]} | message, [])
 
 
-def column(scene, panel, name):
-    kind, content = scene["panels"][panel]["bars"][name]
+def column(table, name):
+    kind, content = table[name]
     return np.frombuffer(content, dtype="<" + kind)
 
 
-def test_the_browser_gets_a_bar_for_each_row():
+def test_the_page_gets_the_columns_of_the_table():
     events = simulate(one_f_one_b(2, 4))
-    scene = Timeline(events).scene
-    assert sorted(column(scene, 0, "left")) == sorted(events["start_s"])
-    assert sorted(column(scene, 0, "right")) == sorted(events["end_s"])
+    (table,) = Timeline(events).scene["panels"][0]["tables"]
+    assert [column(table, name).tolist() for name in ("start_s", "end_s")] == [
+        events["start_s"].tolist(),
+        events["end_s"].tolist(),
+    ]
+    assert column(table, "stage").tolist() == events["stage"].tolist()
+    assert [table["names"][i] for i in column(table, "name")] == events["name"].tolist()
 
 
 def test_colours_and_hatchings_are_those_of_the_other_pictures():
@@ -50,26 +55,13 @@ def test_colours_and_hatchings_are_those_of_the_other_pictures():
     }
 
 
-@pytest.mark.parametrize(
-    ("kind", "begins"),
-    [
-        ("bar", "0F0: forward pass of micro-batch 0"),
-        ("clock", "0 s: 0F0 on rank 0 begins"),
-        ("moment", "0 s: 0F0 on rank 0 begins"),
-        ("table", "<table"),
-    ],
-)
-def test_it_answers_what_a_bar_is_what_happens_at_a_step_and_what_stands_in_the_table(timeline, kind, begins):
-    receive(timeline, ask=kind, panel=0, index=0)
-    ((answer, _),) = timeline.sent
-    assert answer["answer"] == kind and answer["text"].startswith(begins)
-
-
-def test_a_question_about_an_earlier_picture_has_no_answer(timeline):
+def test_what_a_reader_picked_in_an_earlier_picture_is_not_heard(timeline):
+    heard = []
+    timeline.on_pick(lambda panel, bar: heard.append(bar))
     earlier = timeline.scene["version"]
-    timeline.show(timeline._panels, alt="the same once more")
-    receive(timeline, version=earlier, ask="bar", panel=0, index=0)
-    assert timeline.sent == []
+    timeline.show([EventTables.of(simulate(gpipe(1, 1)))], alt="another")
+    receive(timeline, version=earlier, pick=0, panel=0)
+    assert heard == []
 
 
 def test_who_listens_hears_what_a_reader_picks_and_presses(timeline):
@@ -100,17 +92,6 @@ def test_who_cannot_see_it_is_told_what_it_shows():
 # --- files ----------------------------------------------------------------------------------------
 
 
-def test_where_stages_are_threads_nothing_is_called_a_rank():
-    threads = by_stage(simulate(gpipe(2, 3), forward=1.1).assign(rank=0))
-    timeline = Timeline(threads, ideal=simulate(gpipe(2, 3)))
-    panel, form = timeline._panels[0], timeline.static_form()
-    said = [timeline.scene["alt"], form.table.to_string(), *(label.text for label in panel.rows)]
-    said += [label.get_text() for label in form.figure.get_yticklabels()]
-    said += [panel.explain(bar) for bar in range(len(panel.bars))] + [panel.narrate(x) for x in panel.moments]
-    assert not re.search("rank", "".join(said), re.IGNORECASE) and "stage 0, stage 0" not in "".join(said).lower()
-    assert re.search("rank", "".join(row.text for row in Timeline(simulate(gpipe(2, 3)))._panels[0].rows))
-
-
 def test_the_html_file_needs_nothing_from_elsewhere(timeline):
     page = timeline.to_html()
     page += script_of(page)[0]
@@ -119,14 +100,12 @@ def test_the_html_file_needs_nothing_from_elsewhere(timeline):
     )
 
 
-def test_the_html_file_has_all_bars_and_all_answers(timeline):
+def test_the_html_file_has_its_title_and_all_events(timeline):
     page = timeline.to_html("Two ranks & four")
     assert "<title>Two ranks &amp; four</title>" in page
     _, content = script_of(page)
-    left = np.frombuffer(base64.b64decode(content["scenes"][0]["panels"][0]["bars"]["left"][1]))
-    assert sorted(left) == sorted(simulate(one_f_one_b(2, 4))["start_s"])
-    bars, clocks, moments = (np.array(content["written"][kind][0]) for kind in ("bar", "clock", "moment"))
-    assert bars.shape == clocks.shape == (16, 1) and (bars != "").all() and (moments != "").all()
+    start_s = np.frombuffer(base64.b64decode(content["panels"][0]["tables"][0]["start_s"][1]))
+    assert sorted(start_s) == sorted(simulate(one_f_one_b(2, 4))["start_s"])
 
 
 def test_what_an_event_is_called_cannot_run_as_code():
@@ -180,3 +159,8 @@ def test_times_that_are_missing_are_refused():
     events = simulate(gpipe(2, 2))
     with pytest.raises(ValueError, match="row 0 is from nan to 1 s"):
         Timeline(events.assign(start_s=[np.nan, *events.start_s[1:]]))
+
+
+def test_a_table_that_is_not_a_step_of_its_schedule_is_refused():
+    with pytest.raises(ValueError, match="events"):
+        Timeline(simulate(one_f_one_b(2, 4)), gpipe(2, 4))

@@ -3,6 +3,7 @@ come back; threads end."""
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import threading
@@ -86,7 +87,6 @@ MODES: dict[str, Callable[[], Any]] = {
     "no_grad": torch.no_grad,
     "inference_mode": torch.inference_mode,
     "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
-    "autocast, no cache": lambda: torch.autocast("cpu", torch.float16, cache_enabled=False),
 }
 
 
@@ -171,6 +171,25 @@ def test_threads_end_once_what_was_put_before_is_done():
         assert task.result() is True
         only.join(SECONDS)
         assert not only.is_alive()
+
+
+def test_a_worker_that_fails_at_its_start_is_an_error_and_no_other_stays(monkeypatch):
+    error = MemoryError("no room for a context")
+
+    def fails_on_the_second(self):
+        if self.device.index == 1:
+            raise error
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(Worker, "_on_device", fails_on_the_second)
+    before = set(threading.enumerate())
+    with pytest.raises(MemoryError) as caught:
+        create_workers([torch.device("cpu", j) for j in range(3)])
+    assert caught.value is error
+    left = set(threading.enumerate()) - before
+    for each in left:
+        each.join(SECONDS)
+    assert not any(each.is_alive() for each in left)
 
 
 def test_when_python_exits_workers_finish_one_that_never_ends_is_left_and_a_fork_has_none():

@@ -183,9 +183,3 @@ def test_where_bert_base_cannot_be_had_auto_is_a_small_bert_and_says_so(
     assert "nobody/no-such-model cannot be had here, so it is a small BERT" in capsys.readouterr().out
     with pytest.raises(ConnectionError, match="the model nobody/no-such-model is on the Hugging Face hub"):
         entailment.load_corpus("shipped", "nobody/no-such-model")
-
-
-def test_real_rte_becomes_examples(real_data: Path) -> None:
-    corpus = entailment.load_corpus(str(real_data), "", vocab_size=4000, max_length=64)
-    assert (len(corpus.train), len(corpus.validation), corpus.vocab_size) == (2_490, 277, 4000)
-    assert max(map(len, corpus.train)) == 64

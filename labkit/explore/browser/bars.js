@@ -43,7 +43,7 @@ export class Bars {
   // "down" to the one closest in time in the next row, or in the next with one that is the same. Bar i
   // itself at an edge. Spots that are no bars are passed over if they are narrower than `least`.
   next(i, direction, step, least = 0) {
-    const isMet = (k) => k === i || !this.asked || this.asked[k][0] === "bar" || this.right[k] - this.left[k] >= least;
+    const isMet = (k) => k === i || !this.what || this.what[k].kind === "bar" || this.right[k] - this.left[k] >= least;
     const met = (row) => this.seen(row, step).filter(isMet);
     const here = this.rows.findIndex((row) => row.top === this.top[i]);
     if (direction === "left" || direction === "right") {
@@ -83,49 +83,49 @@ function rowsOf(bars) {
   });
 }
 
-// Return all that can be pointed at in a panel, as bars: the bars with their numbers, then gaps between
-// them and pieces of memory strips, as far as Python explains them. asked[i] is what it is asked: [kind, index].
-export function spotsOf({ bars, strips, explains = "" }) {
-  if (!explains) return bars;
-  const spots = Array.from(bars.left, (left, i) => ({ left, right: bars.right[i], top: bars.top[i], height: bars.height[i], asked: ["bar", i] }));
-  if (explains.includes("idle")) spots.push(...gapsOf(bars));
-  if (explains.includes("kept")) spots.push(...piecesOf(strips));
-  const columns = ["left", "right", "top", "height", "asked"].map((name) => [name, spots.map((spot) => spot[name])]);
+// Return all that can be pointed at in a panel, as bars: its bars, with their numbers, and where it
+// shows event tables also the gaps between them and the pieces of its memory strips. what[i] says which:
+// {kind: "bar", bar}, {kind: "idle", bar, after, left, right}, with the bar after the gap, or else the last
+// one before it, or {kind: "kept", piece}.
+export function spotsOf({ bars, pieces = [], strips, tables }) {
+  if (!tables) return bars;
+  const spots = Array.from(bars.left, (left, bar) => spotOf(bars, bar, left, bars.right[bar], { kind: "bar", bar }));
+  spots.push(...gapsOf(bars));
+  pieces.forEach(({ left, right }, piece) => {
+    const [top, height] = [strips.top[piece], strips.bottom[piece] - strips.top[piece]];
+    spots.push({ left, right, top, height, what: { kind: "kept", piece } });
+  });
+  const columns = ["left", "right", "top", "height", "what"].map((name) => [name, spots.map((spot) => spot[name])]);
   return new Bars(Object.fromEntries(columns), bars.labels);
 }
 
-// A gap has the number of the bar after it; behind the last bar of a row it has that bar's, counted on.
+function spotOf({ top, height }, bar, left, right, what) {
+  return { left, right, top: top[bar], height: height[bar], what };
+}
+
 function* gapsOf(bars) {
   const first = bars.left.reduce((a, b) => Math.min(a, b));
   const last = bars.right.reduce((a, b) => Math.max(a, b));
   const least = 2e-9 * (last - first); // what lies side by side may differ by rounding
-  for (const { top, height, order } of bars.rows) {
+  for (const { order } of bars.rows) {
     let free = first;
-    for (const i of order) {
-      if (bars.left[i] - free > least) yield { left: free, right: bars.left[i], top, height, asked: ["idle", i] };
-      free = Math.max(free, bars.right[i]);
+    for (const bar of order) {
+      if (bars.left[bar] - free > least) yield gap(bar, free, bars.left[bar], false);
+      free = Math.max(free, bars.right[bar]);
     }
-    if (last - free > least) yield { left: free, right: last, top, height, asked: ["idle", bars.count + order.at(-1)] };
+    if (last - free > least) yield gap(order.at(-1), free, last, true);
+  }
+
+  function gap(bar, left, right, after) {
+    return spotOf(bars, bar, left, right, { kind: "idle", bar, after, left, right });
   }
 }
 
-function* piecesOf({ left, right, top, bottom }) {
-  for (let i = 0; i < left.length; i++) {
-    if (right[i] > left[i]) yield { left: left[i], right: right[i], top: top[i], height: bottom[i] - top[i], asked: ["kept", i] };
-  }
-}
-
-// Return for each bar those that need it, from `needs`: the bar that each one needs, or -1.
-export function waiters(needs) {
-  const waiting = grouped(needs);
-  waiting.delete(-1);
-  return waiting;
-}
-
-// Return the positions of each value.
+// Return the positions of each value that is not negative.
 export function grouped(values) {
   const positions = new Map();
   values.forEach((value, i) => {
+    if (value < 0) return;
     if (positions.has(value)) positions.get(value).push(i);
     else positions.set(value, [i]);
   });

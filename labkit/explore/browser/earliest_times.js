@@ -1,31 +1,56 @@
 // When every op of a pipeline runs if it starts as soon as it can: what labkit.simulate works out, in
 // the page, where a slider need not wait for Python. Pure.
 
-// ops: for each rank its ops {kind, stage, microBatch}, in the order in which it runs them.
-// durations: by kind (F, B, I, W) a time for each stage. hop: the delay of what comes from another rank.
-// Return the start and the end of every op, rank by rank, and its input: the number of the op whose
-// output it takes, -1 without one. Throws if the ranks wait for each other.
-export function earliestTimes(ops, durations, hop) {
-  const all = ops.flat();
-  const rank = ops.flatMap((ofRank, number) => ofRank.map(() => number));
-  const input = inputsOf(all);
-  const start = new Float64Array(all.length);
-  const end = new Float64Array(all.length).fill(NaN); // until it is known
-  const arrival = (i) => (input[i] < 0 ? 0 : end[input[i]] + (rank[input[i]] === rank[i] ? 0 : hop));
-  let waiting = ops.map((_, number) => rank.indexOf(number)); // of each rank, the op that comes next
+export const NAMES = ["forward", "backward", "input_grad", "weight_grad"];
+const KINDS = ["F", "B", "I", "W"];
+const NEAR = 1e-9; // of the makespan
+
+// Return the columns of an event table that do not depend on times, rank by rank: `ranks` has for each
+// its ops {kind, stage, microBatch}, in the order in which it runs them. previous is the op before an op
+// on its rank, -1 without one, and needs the one whose output it takes.
+export function opColumns(ranks) {
+  const all = ranks.flat();
+  const column = (of) => Int32Array.from(all, of);
+  const rank = Int32Array.from(ranks.flatMap((ops, number) => ops.map(() => number)));
+  return {
+    rank,
+    stage: column(({ stage }) => stage),
+    micro_batch: column(({ microBatch }) => microBatch),
+    name: column(({ kind }) => KINDS.indexOf(kind)),
+    previous: rank.map((each, i) => (rank[i - 1] === each ? i - 1 : -1)),
+    needs: inputsOf(all),
+  };
+}
+
+// Return when ops begin and end, and which op each waited for: the one before it, or its input.
+// durations: by kind of op (F, B, I, W) a time for each stage. hop: the delay of what comes from another
+// rank. Throws if the ranks wait for each other.
+export function earliestTimes({ rank, stage, name, previous, needs }, durations, hop) {
+  const count = rank.length;
+  const duration = KINDS.map((kind) => durations[kind]);
+  const start = new Float64Array(count);
+  const end = new Float64Array(count).fill(NaN); // until it is known
+  const arrival = (i) => (needs[i] < 0 ? 0 : end[needs[i]] + (rank[needs[i]] === rank[i] ? 0 : hop));
+  let waiting = []; // of each rank, the op that comes next
+  previous.forEach((before, i) => before < 0 && waiting.push(i));
   while (waiting.length) {
     const stopped = waiting.map((first) => {
       let i = first;
       for (; rank[i] === rank[first] && arrival(i) >= 0; i++) {
-        start[i] = Math.max(rank[i - 1] === rank[i] ? end[i - 1] : 0, arrival(i));
-        end[i] = start[i] + durations[all[i].kind][all[i].stage];
+        start[i] = Math.max(previous[i] < 0 ? 0 : end[previous[i]], arrival(i));
+        end[i] = start[i] + duration[name[i]][stage[i]];
       }
       return rank[i] === rank[first] ? i : -1;
     });
     if (stopped.every((i, k) => i === waiting[k])) throw new Error("a deadlock: every rank waits for another one");
     waiting = stopped.filter((i) => i >= 0);
   }
-  return { start, end, input };
+  const near = NEAR * end.reduce((a, b) => Math.max(a, b));
+  const waitedFor = previous.map((before, i) => {
+    const isRemote = needs[i] >= 0 && rank[needs[i]] !== rank[i];
+    return isRemote && (before < 0 || start[i] > end[before] + near) ? needs[i] : before;
+  });
+  return { start_s: start, end_s: end, waited_for: waitedFor };
 }
 
 // F takes the activation of the stage before, B and I the gradient of the stage after; on the last

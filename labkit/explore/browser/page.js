@@ -18,6 +18,7 @@ const button = (action, text, label, state = "") =>
   `<button type="button" data-action="${action}" title="${label}" aria-label="${label}" ${state}>${text}</button>`;
 const saver = (form) => button(form, form, `Save the picture as ${form}`);
 const PAGE = `
+  <form data-part="form" class="lk-form" aria-label="What is shown" hidden></form>
   <div data-part="toolbar" class="lk-toolbar" role="toolbar" aria-label="Play and zoom">
     <span data-part="stepping" class="lk-group">
       ${button(" ", "▶", "Play")} ${button(",", "‹ step", "A step back")} ${button(".", "step ›", "A step on")}
@@ -41,6 +42,7 @@ const PAGE = `
   <div data-part="card" class="lk-card" role="status"></div>
   <div data-part="legend" class="lk-legend"></div>
   <p data-part="note" class="lk-note"></p>
+  <div data-part="numbers" class="lk-numbers"></div>
   <div class="lk-below">
     <details data-part="table" class="lk-table">
       <summary>The same as a table</summary>

@@ -257,9 +257,9 @@ export class Painter {
   paintLinks(panel) {
     const { needs, waiters, links, chosen } = panel;
     if (chosen.length && needs.length) {
-      const [kind, i] = panel.spots?.asked?.[chosen[0].bar] ?? ["bar", chosen[0].bar]; // of a gap, the bar after it
-      if (kind !== "kept" && needs[i] >= 0) this.arrow(panel, needs[i], i);
-      for (const waiter of (kind === "bar" && waiters.get(i)) || []) this.arrow(panel, i, waiter);
+      const { kind, bar, after } = panel.spots?.what?.[chosen[0].bar] ?? { kind: "bar", bar: chosen[0].bar };
+      if (kind !== "kept" && !after && needs[bar] >= 0) this.arrow(panel, needs[bar], bar);
+      for (const waiter of (kind === "bar" && waiters.get(bar)) || []) this.arrow(panel, bar, waiter);
     }
     links?.labels.forEach((text, k) => {
       const isThere = links.appear[k] <= this.step && this.step < links.vanish[k];

@@ -1,32 +1,45 @@
-// Read the scene that Python has sent: bytes become typed arrays. Pure.
+// Read the scene that Python has sent: bytes become typed arrays, event tables are laid out. Pure.
 
-import { Bars, grouped, waiters } from "./bars.js";
-import { pictureOf } from "./pipeline.js";
+import { Bars, grouped } from "./bars.js";
+import { addStrips, eventPanel } from "./events.js";
+import { clockOf, factsOf } from "./explain.js";
 import { Viewport } from "./viewport.js";
 
 const KINDS = { f8: Float64Array, f4: Float32Array, i4: Int32Array, u1: Uint8Array };
 
-const lastRead = { sent: null, scene: null }; // while a slider is dragged it is the same one
-
-// With a pipeline, its picture: Python has not sent that.
-export function readScene(sent, pipeline = null) {
-  if (pipeline && lastRead.sent !== sent) Object.assign(lastRead, { sent, scene: read(sent) });
-  const scene = pipeline ? pictureOf(lastRead.scene, pipeline) : read(sent);
-  for (const panel of scene.panels) {
-    panel.bars = new Bars(panel.bars, panel.labels.split("\n"));
-    if (panel.axis) panel.viewport = new Viewport(panel.extent);
-    panel.waiters = waiters(panel.needs);
-    panel.sames = grouped(panel.bars.same ?? []);
-    panel.critical = new Set(panel.critical);
-    if (panel.links) panel.links = { ...panel.links.columns, labels: panel.links.labels.split("\n") };
-  }
-  const steps = scene.steps ? scene.steps.split("\n") : [];
-  return { ...scene, steps, stops: { clock: union(scene.panels, "clocks"), moment: union(scene.panels, "moments") } };
+export function readScene(sent) {
+  const scene = read(sent);
+  return sceneOf({ ...scene, panels: scene.panels.map((panel) => (panel.tables ? eventPanel({ ...panel, memory: scene.memory, cap: scene.cap }, scene.styles) : cellPanel(panel))) });
 }
 
-// Return a copy of what was sent, with the numbers of its columns. A list that begins with a word is one.
+// Return a scene of panels that are laid out, with what they have in common.
+export function sceneOf(scene) {
+  const { panels, axis, cap } = scene;
+  const withStrips = panels.filter(({ memory }) => memory);
+  const kept = withStrips.flatMap(({ runs }) => runs.at(-1).kept.map(({ count }) => count));
+  for (const panel of withStrips) addStrips(panel, Math.max(cap ?? 0, ...kept));
+  for (const panel of withStrips) panel.facts = factsOf(panel.runs.at(-1), clockOf(axis).write);
+  for (const panel of panels) {
+    if (panel.axis) panel.viewport = new Viewport(extentOf([panel]));
+    panel.waiters = grouped(panel.needs);
+    panel.sames = grouped(panel.bars.same ?? []);
+  }
+  const extent = extentOf(panels.filter((panel) => !panel.axis));
+  return { ...scene, extent, stops: new Stops(panels) };
+}
+
+function cellPanel({ bars, labels, critical, links, ...panel }) {
+  return {
+    ...panel,
+    bars: new Bars(bars, labels),
+    critical: new Set(critical),
+    links: links && { ...links.columns, labels: links.labels },
+  };
+}
+
+// Return a copy of what was sent, with the numbers of its columns.
 function read(value) {
-  if (Array.isArray(value)) return typeof value[0] === "string" ? readColumn(value) : value.map(read);
+  if (Array.isArray(value)) return value.length === 2 && value[0] in KINDS ? readColumn(value) : value.map(read);
   if (value === null || typeof value !== "object") return value;
   return Object.fromEntries(Object.entries(value).map(([name, each]) => [name, read(each)]));
 }
@@ -39,7 +52,33 @@ export function readColumn([kind, data]) {
   return new KINDS[kind](bytes.buffer);
 }
 
-// Where any of the panels stops, each place once.
-function union(panels, name) {
-  return [...new Set(panels.flatMap((panel) => [...panel[name]]))].sort((a, b) => a - b);
+// From where to where bars and marks of panels lie, and 0.
+function extentOf(panels) {
+  let [low, high] = [0, -Infinity];
+  for (const { bars, marks } of panels) {
+    for (const x of bars.left) low = Math.min(low, x);
+    for (const x of bars.right) high = Math.max(high, x);
+    for (const [x] of marks) [low, high] = [Math.min(low, x), Math.max(high, x)];
+  }
+  if (high === -Infinity) high = 1;
+  return [low, high > low ? high : low + 1];
+}
+
+// Where stepping stops: by clock, and by event wherever a bar begins or ends. These are many, and made only
+// when they are asked for: while a time is dragged nobody steps.
+class Stops {
+  constructor(panels) {
+    this.panels = panels;
+    this.clock = union(panels.map(({ clocks }) => clocks));
+    this.hasMoments = panels.some(({ bars, tables, moments }) => (tables ? bars.count : moments.length) > 0);
+  }
+
+  get moment() {
+    return (this.moments ??= union(this.panels.flatMap(({ bars, tables, moments }) => (tables ? [bars.left, bars.right] : [moments]))));
+  }
+}
+
+// Return all of some lists of places, each place once, in order.
+function union(lists) {
+  return [...new Set(lists.flatMap((list) => [...list]))].sort((a, b) => a - b);
 }

@@ -1,14 +1,15 @@
-// The Timeline: a canvas with its controls, its keys and its words. What it says and draws is
-// decided in Python, or in pipeline.js while Python cannot be waited for.
+// The Timeline: a canvas with its controls, its keys and its words.
 
 import { spotsOf } from "./bars.js";
-import { BUSY } from "./kernel.js";
+import { explain, narrate } from "./explain.js";
+import { BUSY } from "./messages.js";
 import { layOut, placeOf } from "./layout.js";
 import { buildPage, KEYS } from "./page.js";
-import { PictureAnswers } from "./pipeline_words.js";
 import { Painter, swatch } from "./painter.js";
 import { Playback } from "./playback.js";
 import { readScene } from "./scene.js";
+import { readPipeline } from "./schedules.js";
+import { fillNumbers, tableOf } from "./table.js";
 import { coloursOf, onThemeChange, themeNow } from "./themes.js";
 import { Viewport } from "./viewport.js";
 
@@ -19,7 +20,7 @@ const STILL = matchMedia("(prefers-reduced-motion: reduce)");
 
 export class TimelineView {
   // host: where it lives. host.get(name) gives the scene, the line that is said, Python's own keys and
-  // whether bars can be dragged; host.answers answers; host.send(message), if it is there, tells Python.
+  // whether bars can be dragged; host.send(message), if it is there, tells Python.
   constructor(root, host) {
     this.root = root;
     root.timeline = this; // for the browser's console, and for tests: $0.timeline.viewport.range
@@ -43,18 +44,15 @@ export class TimelineView {
       endThemes();
     };
     this.followTheme();
-    this.show(host.get("scene"));
   }
 
   // --- what is shown ----------------------------------------------------------------------------
 
   // With a pipeline, its picture in place of the one that was sent.
   show(sent, pipeline = null) {
-    const scene = readScene(sent, pipeline);
+    const scene = pipeline ? readPipeline(sent, pipeline) : readScene(sent);
     this.scene = scene;
-    this.answers = pipeline ? new PictureAnswers(scene) : this.host.answers;
     this.pause();
-    this.host.answers.startOver(scene.version);
     this.viewport ??= new Viewport(scene.extent);
     this.viewport.follow(scene.extent);
     this.playback = new Playback(scene.stops, this.playback?.mode, scene.opens_at);
@@ -65,8 +63,8 @@ export class TimelineView {
     this.stage.setAttribute("aria-roledescription", `picture of ${this.noun}s`);
     this.note.textContent = scene.note;
     this.note.hidden = !scene.note;
-    this.stage.toggleAttribute("data-ahead", Boolean(pipeline)); // of Python
-    this.say(pipeline ? scene.said : this.host.get("said"));
+    this.say(pipeline ? "" : this.host.get("said"));
+    fillNumbers(this.numbers, scene);
     this.fitControls();
     this.fillLegend();
     this.fillTable();
@@ -115,8 +113,8 @@ export class TimelineView {
 
   fitControls() {
     const { stops, axis, panels, clock } = this.scene;
-    this.stepping.hidden = !(stops.clock.length || stops.moment.length);
-    this.mode.hidden = !(stops.clock.length && stops.moment.length);
+    this.stepping.hidden = !(stops.clock.length || stops.hasMoments);
+    this.mode.hidden = !(stops.clock.length && stops.hasMoments);
     this.mode.options[0].textContent = `by ${clock}`;
     this.mode.value = this.playback.mode;
     this.zooming.hidden = !axis;
@@ -163,19 +161,17 @@ export class TimelineView {
     return this.lit ? new Set([this.lit]) : this.shown;
   }
 
-  async fillTable() {
-    // pandas has escaped what cells hold
-    this.rows.innerHTML = this.table.open ? await this.answers.ask("table", 0, 0) : "";
+  fillTable() {
+    this.rows.replaceChildren(...(this.table.open ? [tableOf(this.scene)] : []));
   }
 
   // Say under the picture what a bar is and why it is where it is.
-  async explain(mark) {
-    this.wanted = mark;
-    const [kind, index] = (mark && this.spots(mark.panel).asked?.[mark.bar]) ?? ["bar", mark?.bar];
-    const [first, ...rest] = mark ? (await this.answers.ask(kind, mark.panel, index)).split("\n") : [];
-    if (mark !== this.wanted) return; // by now another bar is pointed at
+  explain(mark) {
+    const panel = mark && this.scene.panels[mark.panel];
+    const spot = mark && (this.spots(mark.panel).what?.[mark.bar] ?? { kind: "bar", bar: mark.bar });
+    const [first, ...rest] = mark ? explain(panel, spot, this.scene.axis).split("\n") : [];
     this.card.classList.toggle("lk-pinned", Boolean(mark) && same(mark, this.pinned));
-    const what = this.scene.panels.some((panel) => panel.explains) ? "bar or an idle gap" : this.noun;
+    const what = this.scene.panels.some((each) => each.tables) ? "bar or an idle gap" : this.noun;
     const hint = `Point at a ${what}, or press an arrow key in the picture, and read here what it is.`;
     const words = first ? [element("strong", first), element("p", rest.join(" "))] : [element("p", hint, "lk-hint")];
     this.card.replaceChildren(...words);
@@ -183,7 +179,7 @@ export class TimelineView {
 
   // Say a text, or else what a grid shows.
   say(text) {
-    this.said = this.narration.textContent = text || (this.scene.steps[this.playback.step] ?? "");
+    this.said = this.narration.textContent = text || this.scene.said || (this.scene.steps.clock?.[this.playback.step] ?? "");
   }
 
   // The kernel is busy: say so, and dim the picture if another is to come.
@@ -281,9 +277,9 @@ export class TimelineView {
 
   // Return where most is kept of the memory strip in this row, -1 without one: its number stands beside it.
   peakAt(number, y) {
-    const [{ rows, asked }, { strips }] = [this.spots(number), this.scene.panels[number]];
-    const row = rows.find(({ top, height, order }) => top <= y && y <= top + height && asked?.[order[0]][0] === "kept");
-    const share = (i) => strips.share[asked[i][1]];
+    const [{ rows, what }, { strips }] = [this.spots(number), this.scene.panels[number]];
+    const row = rows.find(({ top, height, order }) => top <= y && y <= top + height && what?.[order[0]].kind === "kept");
+    const share = (i) => strips.share[what[i].piece];
     return row ? row.order.reduce((most, i) => (share(i) > share(most) ? i : most)) : -1;
   }
 
@@ -478,11 +474,10 @@ export class TimelineView {
   }
 
   // Show a step, and say in one line what happens there, in all panels.
-  async narrate() {
-    const { mode, step } = this.playback;
+  narrate() {
+    const { mode, step, position } = this.playback;
     this.draw();
-    const text = this.scene.steps[step] ?? (await this.answers.ask(mode, 0, step));
-    if (step === this.playback.step) this.say(text);
+    this.say(this.scene.steps[mode]?.[step] ?? narrate(this.scene.panels, position, this.scene.axis));
   }
 }
 

@@ -1,37 +1,25 @@
 // The two places where a Timeline lives: a notebook, with a kernel, and a file, without one.
 
-import { Answers, WrittenAnswers } from "./answers.js";
-import { KernelMessages, NO_KERNEL } from "./kernel.js";
-import { movedTo } from "./pipeline.js";
-import { pipelineControls } from "./pipeline_controls.js";
-import { nameSliders, sliderOf } from "./sliders.js";
+import { Form } from "./form.js";
+import { Messages, NO_KERNEL } from "./messages.js";
+import { controlsOf, isOfTimes, moved, ordersOf, stateOf } from "./schedule_controls.js";
 import { TimelineView } from "./timeline.js";
 
-const WRITTEN_IN = "input, textarea, select, [contenteditable], [role=slider]";
-const CONTROLS = "button, input, select, .noUi-target";
+const WRITTEN_IN = "input, textarea, select, [contenteditable]";
 
 // In a notebook: what anywidget calls.
 function render({ model, el }) {
   const root = el.appendChild(document.createElement("div"));
-  const messages = new KernelMessages(model.send, {
-    busy: (message) => view.wait(!("ask" in message)),
-    free: () => view.follow(),
-    lost: () => {
-      view.follow();
-      view.say(NO_KERNEL);
-      answers.giveUp(NO_KERNEL);
-    },
+  const messages = new Messages(model.send, {
+    busy: () => view.wait(true),
+    free: () => { view.follow(); showForm(); },
+    lost: () => { view.follow(); view.say(NO_KERNEL); },
   });
-  const send = (message) => messages.send(message);
-  let explorer = null; // the whole output that the picture is in, with its controls
+  let explorer = null; // the whole output that the picture is in, with its buttons
   const onDrawn = () => {
     const output = el.closest(".jp-OutputArea-output") ?? el;
-    if (output !== explorer) for (const [event, listener] of uses) output.addEventListener(event, listener);
+    if (output !== explorer) output.addEventListener("keydown", onKey);
     explorer = output;
-    nameSliders(explorer);
-    for (const table of explorer.querySelectorAll(".widget-html-content")) {
-      table.tabIndex = table.scrollWidth > table.clientWidth ? 0 : -1; // so that arrow keys scroll it
-    }
   };
   // The picture's own keys also work while a button beside it has the focus; and no key goes on to
   // JupyterLab, which would take x as cutting the cell.
@@ -39,50 +27,82 @@ function render({ model, el }) {
     if (!view.stage.contains(event.target) && !event.target.matches(WRITTEN_IN) && view.hasKey(event.key)) view.press(event);
     if (!event.ctrlKey && !event.metaKey && !(event.shiftKey && event.key === "Enter")) event.stopPropagation();
   };
-  // A control of ipywidgets tells the kernel itself; an empty message after it shows when that is done.
-  const onUse = ({ target }) => target.closest(CONTROLS) && !target.closest(".labkit-timeline") && send({});
-  // Sliders of times change the picture at once, ahead of Python, which is told when they are let go.
-  const models = Object.entries(model.get("sliders") ?? {});
-  const sliders = new Map();
-  const dragged = new Map();
+  const view = new TimelineView(root, { get: (name) => model.get(name), send: (message) => messages.send(message), onDrawn });
+  const ask = (control, text) => messages.ask({ control, text });
+  let isAhead = false; // of Python: a time that is dragged is not told yet
+  const form = new Form(view.form, (name, value, isFinal) => {
+    if (schedule) isAhead = schedule.take(name, value) && !isFinal;
+    else ask(name, value);
+    if (schedule && isOfTimes(name) && isFinal) ask("state", schedule.state);
+  });
+  const { schedules, controls = [] } = model.get("form");
+  const schedule = schedules ? new ScheduleForm(form, view, schedules, { scene: () => model.get("scene"), ask }) : null;
+  const showForm = () => {
+    if (messages.isWaiting) return; // what was moved last is still to come
+    if (schedule) schedule.showForm();
+    else form.show(model.get("form").controls ?? controls);
+  };
   const show = () => {
     const scene = model.get("scene");
-    const said = Object.fromEntries([...sliders].map(([key, slider]) => [key, dragged.get(key) ?? slider.get("value")]));
-    view.show(scene, scene.pipeline && movedTo(scene.pipeline, said));
+    if (schedule) schedule.follow(scene, isAhead || messages.next);
+    else view.show(scene);
+    showForm();
   };
-  for (const [key, id] of models) {
-    const found = (slider) => sliders.set(key, slider.on("change:value", show));
-    model.widget_manager.get_model(id).then(found, () => {}); // none is there without a kernel
-  }
-  const followDrag = ({ target }) => {
-    const [key] = models.find(([, id]) => target.closest(`.labkit-${id}`)) ?? [];
-    const { noUiSlider } = target.closest(".noUi-target") ?? {};
-    if (!key || !noUiSlider) return;
-    noUiSlider.off(".labkit");
-    noUiSlider.on("slide.labkit", (texts, which, [value]) => { dragged.set(key, value); show(); });
-    noUiSlider.on("end.labkit", () => { dragged.delete(key); show(); });
-  };
-  const uses = [["keydown", onKey], ["keydown", onUse], ["pointerdown", followDrag], ["pointerdown", onUse], ["change", onUse]];
-  const answers = new Answers(send);
-  const view = new TimelineView(root, { get: (name) => model.get(name), answers, send, onDrawn });
+  show();
   const listeners = {
     "change:scene": show,
+    "change:form": showForm,
     "change:said": () => view.say(model.get("said")),
-    "msg:custom": (message, buffers) => {
-      if ("answer" in message) answers.receive(message);
-      else if ("copy" in message) copy(view, message.copy);
-      else download(message, buffers[0]);
-    },
+    "msg:custom": (message, buffers) => download(message, buffers[0]),
     comm_live_update: () => messages.lose(),
   };
   for (const [event, listener] of Object.entries(listeners)) model.on(event, listener);
   if (el.matches(".jupyter-widgets-disconnected")) messages.lose(); // kept in the notebook, with its state
   return () => {
     for (const [event, listener] of Object.entries(listeners)) model.off(event, listener);
-    for (const slider of sliders.values()) slider.off("change:value", show);
-    for (const [event, listener] of uses) explorer?.removeEventListener(event, listener);
+    explorer?.removeEventListener("keydown", onKey);
     view.end();
   };
+}
+
+// The form of schedules: it follows times by itself, and asks for orders.
+class ScheduleForm {
+  constructor(form, view, spec, { scene, ask, library = null }) {
+    Object.assign(this, { form, view, spec, scene, ask, library });
+  }
+
+  get state() {
+    return stateOf(this.pipeline);
+  }
+
+  // Show a scene that has come. Where the reader is ahead of it, with the times of the page.
+  follow(scene, isAhead = false) {
+    const { times, hop, cap } = this.pipeline ?? {};
+    this.pipeline = isAhead && times ? { ...scene.pipeline, times, hop, cap } : scene.pipeline;
+    if (scene.panels.length) this.view.show(scene); // a run
+    else this.view.show(scene, this.pipeline);
+  }
+
+  showForm() {
+    this.form.show(controlsOf(this.pipeline, this.spec, this.library !== null));
+  }
+
+  // Take what a control says. Returns whether the page has followed by itself.
+  take(name, value) {
+    if (name === "copy") copy(this.view, `schedule_explorer("${this.state}")`);
+    else if (name === "state") this.ask("state", value);
+    else if (name.startsWith("preset ")) this.ask("state", this.spec.presets[name.slice("preset ".length)]);
+    else {
+      const isKnown = isOfTimes(name);
+      this.pipeline = moved(this.pipeline, name, value);
+      if (this.library) this.pipeline = { ...this.pipeline, orders: ordersOf(this.pipeline, this.library) };
+      if (this.library || isKnown) this.view.show(this.scene(), this.pipeline);
+      else this.ask("state", this.state);
+      this.showForm();
+      return isKnown;
+    }
+    return false;
+  }
 }
 
 // A browser lets a page copy only if its address is a safe one. What is said can be copied by hand.
@@ -99,21 +119,36 @@ function download({ download: name, type }, content) {
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
-// In a file: scenes and all answers are in it. Of several scenes a slider chooses one; with a library
-// of schedules the page draws what its controls say.
-export function openFile(root, { scenes, written, slider, library }) {
-  const [name, values, first] = slider ?? ["", [], 0];
-  const state = { scene: scenes[first], said: slider ? scenes[first].alt : "", own_keys: [] };
-  const view = new TimelineView(root, { get: (name) => state[name], answers: new WrittenAnswers(written) });
-  if (slider) root.prepend(sliderOf(name, values, first, (at) => {
-    state.said = scenes[at].alt;
-    view.show(scenes[at]);
-  }));
-  const drawn = { ...scenes[0], shades: library?.shades };
-  if (library) root.prepend(pipelineControls(library.orders, drawn.pipeline, (pipeline) => {
-    view.show(drawn, pipeline);
-    document.title = document.querySelector("h1").textContent = view.scene.alt;
-  }));
+// In a file: its form chooses from a library, of the orders of schedules or of scenes.
+export function openFile(root, { scenes: [first], panels, texts, library }) {
+  const whole = (scene) => ({ ...scene, panels: scene.panels.map((number) => withTexts(panels[number])) });
+  const withTexts = (panel) => (panel.sentences ? { ...panel, sentences: panel.sentences.map((number) => texts[number]) } : panel);
+  const state = { scene: whole(first), said: first.said, own_keys: [] };
+  const view = new TimelineView(root, { get: (name) => state[name] });
+  const entitle = ({ title, alt }) => { document.title = document.querySelector("h1").textContent = title || alt.replace(/\.$/, ""); };
+  const show = (scene) => {
+    Object.assign(state, { scene, said: scene.said });
+    view.show(scene);
+    entitle(scene);
+  };
+  if (library?.orders) {
+    const form = new Form(view.form, (name, value) => {
+      schedule.take(name, value);
+      entitle(view.scene);
+    });
+    const schedule = new ScheduleForm(form, view, library.schedules, { scene: () => state.scene, library: library.orders });
+    schedule.follow(state.scene);
+    schedule.showForm();
+    entitle(view.scene);
+  } else if (library?.controls) {
+    const chosen = new Map(library.controls.map(({ name, value }) => [name, value]));
+    const form = new Form(view.form, (name, value) => {
+      chosen.set(name, value);
+      show(whole(library.scenes[[...chosen.values()].join("\n")]));
+    });
+    form.show(library.controls);
+    show(state.scene);
+  } else view.show(state.scene);
 }
 
 export default { render };

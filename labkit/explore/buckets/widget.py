@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-import ipywidgets
 import pandas as pd
 
 from labkit.base.checks import check_number, check_world_size
@@ -16,12 +16,9 @@ from labkit.draw.painter import panel_figure
 from labkit.draw.panel import Panel, TimeAxis
 from labkit.explore.buckets.bucket_plan import ASSIGN, RULES, make_buckets
 from labkit.explore.buckets.gradients import MIB, MODELS, Gradients, check_model, predicted_gradients
-from labkit.explore.buckets.panels import blocks_panel, bucket_table, pass_panel, summary
+from labkit.explore.buckets.panels import blocks_panel, pass_panel, summary
 from labkit.explore.buckets.reducer import Reduction, best_cap, predict
-from labkit.explore.explorer import Explorer, table_html
-from labkit.explore.standalone_html import Slider
-from labkit.explore.static_fallback import StaticForm
-from labkit.explore.timeline import Timeline
+from labkit.explore.form_explorer import Control, FormExplorer, View
 
 CAPS_MB = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 20, 25, 35, 50, 75, 100, 200, 500)
 MAX_RANKS = 64
@@ -46,8 +43,8 @@ def bucket_explorer(
     capacities in MiB; ``first_cap_mb=None`` is the same for all. ``backward_s`` is by default what
     the model's FLOPs take on an assumed GPU.
 
-    Controls can be set from Python too, to what their sliders offer: ``explorer.cap_mb.value = 5``;
-    for the first bucket, 0 is the same as the others. ``explorer.reduction`` is the pass that is
+    Controls can be set from Python too, to what their sliders offer: ``explorer.cap_mb = 5``; for
+    the first bucket, 0 is the same as the others. ``explorer.reduction`` is the pass that is
     shown.
 
     Raises ValueError for an unknown model and for a number that is not more than 0, TypeError for
@@ -64,8 +61,11 @@ def bucket_explorer(
     return BucketExplorer(model, cap_mb, first_cap_mb, world_size, link, backward_s)
 
 
-class BucketExplorer(Explorer):
-    """What :func:`bucket_explorer` returns: sliders, a Timeline and numbers."""
+class BucketExplorer(FormExplorer):
+    """What :func:`bucket_explorer` returns: a form, a Timeline and numbers."""
+
+    model: str  # a trait, as all controls are
+    backward_ms: float
 
     def __init__(
         self,
@@ -76,93 +76,86 @@ class BucketExplorer(Explorer):
         link: Link,
         backward_s: float | None,
     ):
-        self.reduction: Reduction
         self._models = {name: predicted_gradients(name) for name in MODELS}
         if isinstance(model, Gradients):
             self._models[_OWN], model = model, _OWN
-        most, backwards_ms = max(MAX_RANKS, world_size), [1000 * each.backward_s for each in self._models.values()]
         backward_ms = 1000 * (backward_s or self._models[model].backward_s)
-        names = [(each.model, name) for name, each in self._models.items()]
-        self.model = ipywidgets.Dropdown(options=names, value=model, description="model", **_LOOK)
-        self.rule = ipywidgets.Dropdown(options=list(RULES), description="buckets", **_LOOK)
-        self.cap_mb = _slider("bucket size", _size, cap_mb, *CAPS_MB)
-        self.first_cap_mb = _slider("first bucket", _size, first_cap_mb or _AS_OTHERS, _AS_OTHERS, *CAPS_MB)
-        self.latency_us = _log_slider("latency", "µs", (0, 4), 1e6 * link.latency_s)
-        self.bandwidth_gb_s = _log_slider("bandwidth", "GB/s", (-2, 3), link.bytes_per_s / 1e9)
-        self.world_size = ipywidgets.IntSlider(world_size, 1, most, description="world size", **_LOOK)
-        self.backward_ms = _log_slider("backward", "ms", (0, 4), backward_ms, *backwards_ms)
-        controls = [self.rule, self.cap_mb, self.first_cap_mb, self.latency_us, self.bandwidth_gb_s]
-        controls += [self.world_size, self.backward_ms]
-        self.numbers, timeline = ipywidgets.HTML(), Timeline()
-        columns = ipywidgets.Layout(grid_template_columns="repeat(auto-fit, minmax(min(330px, 100%), 1fr))")
-        grid = ipywidgets.GridBox([self.model, *controls], layout=columns)
-        super().__init__([grid, timeline, self.numbers], timeline)
-        timeline.slider = self._slider_of_file
-        self.model.observe(self.guarded(self._model_changed), "value")
-        for control in controls:
-            control.observe(self.guarded(self.refresh), "value")
-        self.guarded(self.refresh)()
+        backwards_ms = [1000 * each.backward_s for each in self._models.values()]
+        values: dict[str, Any] = {
+            "model": model,
+            "rule": next(iter(RULES)),
+            "cap_mb": cap_mb,
+            "first_cap_mb": first_cap_mb or _AS_OTHERS,
+            "latency_us": 1e6 * link.latency_s,
+            "bandwidth_gb_s": link.bytes_per_s / 1e9,
+            "world_size": world_size,
+            "backward_ms": backward_ms,
+        }
+        ranks = range(1, max(MAX_RANKS, world_size) + 1)
+        controls = [
+            Control("model", "model", {each.model: name for name, each in self._models.items()}),
+            Control("rule", "buckets", {rule: rule for rule in RULES}),
+            _slider("cap_mb", "bucket size", _size, *CAPS_MB, cap_mb)._replace(in_file=[*CAPS_MB, cap_mb]),
+            _slider("first_cap_mb", "first bucket", _size, _AS_OTHERS, *CAPS_MB, values["first_cap_mb"]),
+            _log_slider("latency_us", "latency", "µs", (0, 4), values["latency_us"]),
+            _log_slider("bandwidth_gb_s", "bandwidth", "GB/s", (-2, 3), values["bandwidth_gb_s"]),
+            Control("world_size", "world size", {str(n): n for n in ranks}, "slider"),
+            _log_slider("backward_ms", "backward", "ms", (0, 4), *backwards_ms, backward_ms),
+        ]
+        self._model = model
+        super().__init__(self._view, controls, values)
 
-    # --- what the controls say --------------------------------------------------------------------
-
-    @property
-    def link(self) -> Link:
-        return Link(self.latency_us.value / 1e6, 1e9 * self.bandwidth_gb_s.value)
-
-    @property
-    def _first_cap_mb(self) -> float | None:
-        return self.first_cap_mb.value or None
+    def refresh(self) -> None:
+        """Show what is chosen; the backward pass of another model takes as long as its own."""
+        own_ms = 1000 * self._models[self.model].backward_s
+        is_other, self._model = self.model != self._model, self.model
+        if is_other and own_ms != self.backward_ms:
+            self.backward_ms = own_ms  # which comes back here
+        else:
+            super().refresh()
 
     @property
     def gradients(self) -> Gradients:
-        return self._models[self.model.value].lasting(self.backward_ms.value / 1000)
-
-    def _model_changed(self) -> None:
-        """Show another model, whose backward pass takes another time."""
-        backward_ms = 1000 * self._models[self.model.value].backward_s
-        if backward_ms == self.backward_ms.value:
-            self.refresh()
-        self.backward_ms.value = backward_ms  # which refreshes if it is another one
-
-    # --- what is shown ----------------------------------------------------------------------------
-
-    def refresh(self) -> None:
-        """Predict the pass that the controls describe, and show it."""
-        self.reduction, fault = self._predict(self.cap_mb.value)
-        by_size = self.rule.value == ASSIGN and not fault
-        self.cap_mb.disabled = self.first_cap_mb.disabled = not by_size
-        _show_pass(self.timeline, self.reduction, self._note)
-        numbers = _numbers_of(self.reduction)
-        if by_size:
-            passes = {cap: self._predict(cap)[0] for _, cap in self.cap_mb.options}
-            numbers.loc["best bucket size on the slider"] = f"{best_cap(passes):g} MiB"
-        self.numbers.value = table_html(numbers, index=True)
-        self.say(fault or self.timeline.scene["alt"])
+        """The model's gradients, and when they are ready."""
+        return _gradients(self._models, **self.values)
 
     @property
-    def _note(self) -> str:
-        return f"When gradients are ready: {self.gradients.source.partition(' at ')[0]}; link: {self.link}"
+    def reduction(self) -> Reduction:
+        """The pass that is shown."""
+        return _predict(self.gradients, **self.values)[0]
 
-    def _predict(self, cap_mb: float) -> tuple[Reduction, str]:
-        """Return the pass with buckets of this size, and what is wrong with them, if anything."""
-        plan = make_buckets(self.gradients.sizes_bytes, self.rule.value, cap_mb, self._first_cap_mb)
-        return predict(self.gradients, plan.buckets, self.world_size.value, self.link), plan.note
+    def _view(self, _: None, **values: Any) -> View:
+        """Return the pass of these values as a picture."""
+        gradients = _gradients(self._models, **values)
+        reduction, fault = _predict(gradients, **values)
+        by_size = values["rule"] == ASSIGN and not fault
+        numbers = _numbers_of(reduction)
+        if by_size:
+            caps = self.controls["cap_mb"].options.values()
+            best = best_cap({cap: _predict(gradients, **values | {"cap_mb": cap})[0] for cap in caps})
+            numbers.loc["best bucket size on the slider"] = f"{best:g} MiB"
+        panels, axis = _panels(reduction)
+        alt = f"Gradients and all_reduces, predicted: {summary(reduction, axis)}."
+        note = f"When gradients are ready: {gradients.source.partition(' at ')[0]}; link: {_link(**values)}"
+        figure, disabled = partial(panel_figure, panels, axis, note), () if by_size else ("cap_mb", "first_cap_mb")
+        about: dict[str, Any] = {"time": axis, "said": fault or alt, "disabled": disabled, "row_names": True}
+        return View(panels, alt, numbers, figure, note, **about)
 
-    def _slider_of_file(self) -> Slider | None:
-        """Return the slider of bucket sizes for a file, which has no kernel."""
-        if self.cap_mb.disabled:
-            return None
-        texts, caps = zip(*self.cap_mb.options, strict=True)
-        note = self._note
 
-        def show(timeline: Timeline, place: int) -> None:
-            _show_pass(timeline, self._predict(caps[place])[0], note)
+def _gradients(models: dict[str, Gradients], *, model: str, backward_ms: float, **_: Any) -> Gradients:
+    return models[model].lasting(backward_ms / 1000)
 
-        return Slider(self.cap_mb.description, list(texts), self.cap_mb.index, show)
 
-    def static_form(self) -> StaticForm:
-        figure = panel_figure(*_panels(self.reduction), self._note)
-        return StaticForm(figure, self.timeline.scene["alt"], _numbers_of(self.reduction))
+def _link(*, latency_us: float, bandwidth_gb_s: float, **_: Any) -> Link:
+    return Link(latency_us / 1e6, 1e9 * bandwidth_gb_s)
+
+
+def _predict(
+    gradients: Gradients, *, rule: str, cap_mb: float, first_cap_mb: float, world_size: int, **values: Any
+) -> tuple[Reduction, str]:
+    """Return the pass with buckets of this size, and what is wrong with them, if anything."""
+    plan = make_buckets(gradients.sizes_bytes, rule, cap_mb, first_cap_mb or None)
+    return predict(gradients, plan.buckets, world_size, _link(**values)), plan.note
 
 
 def _panels(reduction: Reduction) -> tuple[list[Panel], TimeAxis]:
@@ -171,38 +164,27 @@ def _panels(reduction: Reduction) -> tuple[list[Panel], TimeAxis]:
     return [blocks_panel(reduction), pass_panel(reduction, axis)], axis
 
 
-def _show_pass(timeline: Timeline, reduction: Reduction, note: str) -> None:
-    """Show blocks and pass in a Timeline."""
-    panels, axis = _panels(reduction)
-    alt = f"Gradients and all_reduces, predicted: {summary(reduction, axis)}."
-    timeline.show(panels, time=axis, alt=alt, note=note, table=bucket_table(reduction, axis))
-
-
-_LOOK: dict[str, Any] = {"style": {"description_width": "90px"}, "layout": {"width": "auto"}}
 _STEPS = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)  # of each power of ten
 
 
-def _slider(description: str, text: Callable[[float], str], *values: float) -> ipywidgets.SelectionSlider:
-    """Return a slider over ``values``, of which the first is chosen; ``text`` says each."""
-    options = [(text(value), value) for value in sorted({*values})]
-    return ipywidgets.SelectionSlider(options=options, value=values[0], description=description, **_LOOK)
+def _slider(name: str, label: str, text: Callable[[float], str], *values: float) -> Control:
+    """Return a slider over ``values``; ``text`` says each."""
+    by_text = {text(value): value for value in values}  # of two that are written alike, the later one
+    return Control(name, label, dict(sorted(by_text.items(), key=lambda each: each[1])), "slider")
 
 
 def _size(cap_mb: float) -> str:
     return f"{cap_mb:g} MiB" if cap_mb else "same as the others"
 
 
-def _log_slider(description: str, unit: str, powers: tuple[int, int], *values: float) -> ipywidgets.SelectionSlider:
-    """Return a slider over powers of ten and ``values``, of which the first is chosen.
-
-    ipywidgets has one of its own, which moves what it is given to the nearest step.
-    """
+def _log_slider(name: str, label: str, unit: str, powers: tuple[int, int], *values: float) -> Control:
+    """Return a slider over powers of ten and ``values``."""
     grid = [step * 10.0**power for power in range(*powers) for step in _STEPS]
 
     def text(value: float) -> str:
         return f"{value:,.0f} {unit}" if value >= 1000 else f"{value:.3g} {unit}"
 
-    return _slider(description, text, *values, *grid, 10.0 ** powers[1])
+    return _slider(name, label, text, *grid, 10.0 ** powers[1], *values)
 
 
 def _numbers_of(one: Reduction) -> pd.DataFrame:

@@ -79,7 +79,7 @@ _FIELDS = (
     Field("n", "n_ranks", "ranks", "count", 1, 16),
     Field("m", "n_micro", "micro-batches", "count", 1, 64),
     Field("v", "chunks", "chunks", "count", 1, 4),
-    Field("F", "forward", "F", "times", 0.001, 1000),
+    Field("F", "forward", "F: forward", "times", 0.001, 1000),
     Field("B", "backward", "B", "times", 0.002, 2000),  # of I and W together, half of it each
     Field("I", "input_grad", "I: input gradient", "times", 0.001, 1000),
     Field("W", "weight_grad", "W: weight gradient", "times", 0.001, 1000),

@@ -1,37 +1,33 @@
-"""Explore schedules: change them with sliders, compare two, and run them on real ranks."""
+"""Explore schedules: change them in a form, compare two, and run them on real ranks."""
 
 from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
-import ipywidgets
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+import traitlets
 
 from labkit import draw
 from labkit.base.formats import emulated
-from labkit.draw.layout import TimeAxis, time_axis
-from labkit.draw.panel import Panel
-from labkit.draw.picture import PAGE_IN, house_style
-from labkit.explore.events_panel import events_panel
+from labkit.draw.layout import time_axis
+from labkit.draw.painter import panel_figure
+from labkit.draw.timelines import overlay_panel
+from labkit.explore.events_message import EventTables
 from labkit.explore.explorer import Explorer, RunButtons, table_html
 from labkit.explore.schedules import tables
-from labkit.explore.schedules.controls import LOOK, ScheduleControls
 from labkit.explore.schedules.measure import ScheduleRun, TimedSchedule, run_schedules
-from labkit.explore.schedules.orders import pipeline_message, schedule_library
-from labkit.explore.schedules.state import PRESETS, State, parse
+from labkit.explore.schedules.orders import UNIT_AXIS, UNITS, pipeline_message, schedule_form, schedule_library
+from labkit.explore.schedules.state import State, parse
 from labkit.explore.schedules.values import Metrics, metrics_of, n_micro_of, timed_schedule
 from labkit.explore.static_fallback import StaticForm
 from labkit.explore.timeline import Timeline
-from labkit.schedule import Schedule, find_dependencies
-from labkit.simulate.replay import Replay, replay_events
-
-UNITS = "time (units)"
+from labkit.schedule import find_dependencies
+from labkit.simulate import makespan
+from labkit.simulate.replay import Replay
 
 
 def schedule_explorer(state: str = "") -> ScheduleExplorer:
@@ -47,9 +43,7 @@ def schedule_explorer(state: str = "") -> ScheduleExplorer:
 class PredictedSchedule(NamedTuple):
     """A schedule as it should run."""
 
-    schedule: Schedule
     events: pd.DataFrame
-    replay: Replay
     metrics: Metrics
 
     @classmethod
@@ -57,116 +51,71 @@ class PredictedSchedule(NamedTuple):
         events, dependencies = timed.simulate(), find_dependencies(timed.schedule)
         start_s, end_s = (events[name].to_numpy() for name in ("start_s", "end_s"))
         replay = Replay(dependencies, np.arange(len(events)), start_s, end_s, 0.0)  # simulate's rows are the ops
-        return cls(timed.schedule, events, replay, metrics_of(replay))
+        return cls(events, metrics_of(replay))
 
 
 class ScheduleExplorer(Explorer):
-    """Controls, one or two schedules on one time axis, their metrics, and a run on real ranks.
+    """A form, one or two schedules on one time axis, their metrics, and a run on real ranks.
 
-    Values can be set from Python: ``explorer.text.value`` to a whole state, or
-    ``explorer.controls.sliders["m"].value = 16``; ``explorer.state`` is what is shown.
+        explorer = schedule_explorer("1f1b n=4 m=8 vs gpipe")
+        explorer.state = "zb-h1 n=4 m=8"         # as its form does
+        explorer.observe(print, "state")
+
     ``explorer.run()`` runs it in the cell that calls it; the button does so in a thread.
-    ``explorer.runs`` has what was measured, until a control moves.
+    ``explorer.runs`` has what was measured, until a control moves. A text that is no state raises
+    :class:`labkit.explore.schedules.state.StateError`.
     """
 
+    state = traitlets.Unicode()
+
     def __init__(self, state: State):
-        self.controls, self.table, timeline = ScheduleControls(state), ipywidgets.HTML(), Timeline()
-        self.text = ipywidgets.Text(str(state), description="state", continuous_update=False, **LOOK)
-        self.text.layout.flex = "1 1 auto"
-        self.presets = {
-            name: _button(name, text, partial(setattr, self.text, "value", text)) for name, text in PRESETS.items()
-        }
-        self.copy = _button("Copy state", "Copy the call that shows this again", self._copy)
-        self.every_bubble = ipywidgets.ToggleButton(description="other definitions of the bubble", layout=_auto())
+        timeline = Timeline()
         self.runner = RunButtons("Run it", self._run, self.say)
-        self.state, self.runs = state, list[ScheduleRun]()
+        self.runs = list[ScheduleRun]()
         self._showing = threading.RLock()  # the kernel's thread, that of its widgets, that of a run
-        presets = ipywidgets.HBox([*self.presets.values()], layout=ipywidgets.Layout(flex_flow="row wrap"))
-        text = ipywidgets.HBox([self.text, self.copy])
-        super().__init__([presets, self.controls, text, self.runner, timeline, self.table, self.every_bubble], timeline)
-        self.controls.on_change(self.guarded(self._read_controls))
-        self.text.observe(self.guarded(self._read_text), "value")
-        self.every_bubble.observe(self.guarded(self._show_table), "value")
-        times = {key: self.controls.sliders[key] for key in ("F", "I", "W", "hop")}
-        for slider in times.values():
-            slider.continuous_update = False  # while it is dragged the page draws
-            slider.add_class(f"labkit-{slider.model_id}")
-        timeline.sliders = {key: slider.model_id for key, slider in times.items()}
-        timeline.library = lambda: None if self.runs else schedule_library(self.state)
-        self._predict()
+        super().__init__([self.runner, timeline], timeline)
+        timeline.form = {"schedules": schedule_form()}
+        timeline.library = self._library
+        timeline.on_control(lambda name, text: self.guarded(partial(setattr, self, name, text))())
+        self.state = str(state)
+
+    @traitlets.validate("state")
+    def _normalized(self, proposal: dict[str, Any]) -> str:
+        return str(parse(proposal["value"]))
+
+    @traitlets.observe("state")
+    def _predict(self, _: object = None) -> None:
+        """Show what should happen."""
+        with self._showing:
+            self.runs = []
+            self.timeline.show([], time=UNIT_AXIS, alt=self._alt(), pipeline=self._pipeline())
 
     # --- what should happen -----------------------------------------------------------------------
 
-    def _read_controls(self) -> None:
-        self._show_state(self.controls.read(self.state))
+    @property
+    def _parsed(self) -> State:
+        return parse(self.state)
 
-    def _read_text(self) -> None:
-        state = parse(self.text.value)
-        if state != self.state:
-            self.controls.set(state)
-        self._show_state(state)
+    def _timed(self) -> list[TimedSchedule]:
+        state = self._parsed
+        return [timed_schedule(state, choice) for choice in state.choices]
 
-    def _copy(self) -> None:
-        self.timeline.send({"copy": f'schedule_explorer("{self.state}")'})
+    def _pipeline(self) -> dict[str, Any]:
+        return pipeline_message(self._parsed, (timed.schedule for timed in self._timed()))
 
-    def _show_state(self, state: State) -> None:
-        with self._showing:
-            if state != self.state:
-                self.state, self.runs = state, []
-                self.text.value = str(state)
-                self._predict()
+    def _library(self) -> dict[str, Any] | None:
+        return None if self.runs else schedule_library(self._parsed)
 
-    def _predict(self) -> None:
-        """Show what should happen."""
-        with self._showing:
-            each_timed = [timed_schedule(self.state, choice) for choice in self.state.choices]
-            self.predicted = {timed.schedule.name: PredictedSchedule.of(timed) for timed in each_timed}
-            axis = time_axis(max(each.metrics.makespan_s for each in self.predicted.values()), UNITS)
-            panels = [self._panel(name, each, axis) for name, each in self.predicted.items()]
-            pipeline = pipeline_message(self.state, (each.schedule for each in self.predicted.values()))
-            words: dict[str, Any] = {"alt": self._alt(), "said": self._sentence(), "title": self._title(panels)}
-            self.timeline.show(panels, time=axis, pipeline=pipeline, **words)
-            self._metrics, self._axis = {name: each.metrics for name, each in self.predicted.items()}, axis
-            self._show_table()
-
-    def _panel(self, name: str, each: PredictedSchedule, axis: TimeAxis) -> Panel:
-        facts, most_kept = tables.facts(each.metrics, axis), max(one.metrics.peak for one in self.predicted.values())
-        about: dict[str, Any] = {"title": name, "facts": facts, "memory": True, "cap": self.state.cap}
-        return events_panel(each.events, each.schedule, time=axis, most_kept=most_kept, replay=each.replay, **about)
-
-    def _metrics_table(self, every_bubble: bool = False) -> pd.DataFrame:
-        table = tables.metrics(self._metrics, self._axis, self.state.cap, every_bubble)
-        if self.runs:
-            intervals = [text for run in self.runs for text in ("", tables.steps_interval(run))]
-            table.loc["makespan of all steps: median (95 % interval)"] = intervals
-        return table
-
-    def _show_table(self) -> None:
-        with self._showing:
-            gaps = "".join(tables.gap_as_html(run.schedule.name, run.gap) for run in self.runs)
-            self.table.value = table_html(self._metrics_table(self.every_bubble.value), index=True) + gaps
-
-    def _sentence(self) -> str:
-        """Return how long each takes, and what is not as it was asked for."""
-        state, parts = self.state, []
-        if (shown := n_micro_of(state)) != state.n_micro:
-            why = f"interleaved 1F1B on {state.n_ranks} ranks cannot share out {state.n_micro} evenly"
-            parts.append(f"{shown} micro-batches: {why}")
-        parts += [f"{name}: makespan {each.metrics.makespan_s:g}" for name, each in self.predicted.items()]
-        for name, each in self.predicted.items():
-            if state.cap and each.metrics.peak > state.cap:
-                parts.append(f"{name} keeps {each.metrics.peak:g}, over the cap of {state.cap:g}")
-        return "; ".join(parts) + "."
+    def _predicted(self) -> dict[str, PredictedSchedule]:
+        return {timed.schedule.name: PredictedSchedule.of(timed) for timed in self._timed()}
 
     def _alt(self) -> str:
-        ends = [f"{name} ends at {each.metrics.makespan_s:g}" for name, each in self.predicted.items()]
+        ends = [f"{timed.schedule.name} ends at {makespan(timed.simulate()):g}" for timed in self._timed()]
         return f"Timeline of {self._size()}: {', '.join(ends)}."
 
-    def _title(self, panels: Iterable[Panel], source: str = "") -> str:
-        return f"{self._size()}{source}: {'; '.join(f'{panel.title}, {panel.facts}' for panel in panels)}"
-
     def _size(self) -> str:
-        n, m = self.state.n_ranks, n_micro_of(self.state)
+        state = self._parsed
+        n, m = state.n_ranks, n_micro_of(state)
         return f"{n} rank{'s' * (n > 1)} and {m} micro-batch{'es' * (m > 1)}"
 
     # --- what does happen -------------------------------------------------------------------------
@@ -178,7 +127,7 @@ class ScheduleExplorer(Explorer):
         :func:`labkit.explore.schedules.measure.run_schedules`.
         """
         state = self.state
-        runs = run_schedules(*(timed_schedule(state, choice) for choice in state.choices))
+        runs = run_schedules(*self._timed())
         with self._showing:
             if state == self.state:
                 self.runs = runs
@@ -199,43 +148,37 @@ class ScheduleExplorer(Explorer):
 
     def _show_runs(self) -> None:
         """Show what happened under what should have."""
-        cap, ends_s = self.state.cap, [table["end_s"].max() for run in self.runs for table in (run.ideal, run.measured)]
-        axis, found, panels = time_axis(float(max(ends_s))), dict[str, Metrics](), list[Panel]()
-        for run in self.runs:
-            name = run.schedule.name
-            for source, table in (("predicted", run.ideal), ("measured", run.measured)):
-                found[f"{name}, {source}"] = metrics_of(replay_events(run.schedule, table))
-            facts = tables.facts(found[f"{name}, measured"], axis)
-            about: dict[str, Any] = {"time": axis, "title": name, "facts": facts, "memory": True, "cap": cap}
-            panels.append(events_panel(run.measured, run.schedule, run.ideal, **about))
-        alt, note = f"{self._alt()} Measured runs lie under it.", emulated(*(run.measured for run in self.runs))
-        title = self._title(panels, ", predicted and measured")
-        self.timeline.show(panels, time=axis, alt=alt, note=note, said=self._notes(), title=title)
-        self._metrics, self._axis = found, axis
-        self._show_table()
+        ends_s = [makespan(table) for run in self.runs for table in (run.ideal, run.measured)]
+        panels = [EventTables.of(run.measured, run.schedule, run.ideal, run.schedule.name) for run in self.runs]
+        intervals = pd.DataFrame({run.schedule.name: [tables.steps_interval(run)] for run in self.runs})
+        intervals.index = ["makespan of all steps: median (95 % interval)"]
+        gaps = "".join(tables.gap_as_html(run.schedule.name, run.gap) for run in self.runs)
+        self.timeline.show(
+            panels,
+            time=time_axis(max(ends_s)),
+            alt=f"{self._alt()} Measured runs lie under it.",
+            note=emulated(*(run.measured for run in self.runs)),
+            said=self._notes(),
+            title=f"{self._size()}, predicted and measured",
+            numbers=table_html(intervals, index=True) + gaps,
+            memory=True,
+            cap=self._parsed.cap,
+            pipeline=self._pipeline(),
+        )
 
     # --- in print ---------------------------------------------------------------------------------
 
     def static_form(self) -> StaticForm:
         """Return schedules and metrics; after a run, that run under its prediction, and the gap."""
         if not self.runs:
-            shown = {name: each.events for name, each in self.predicted.items()}
-            return StaticForm(draw.schedules(shown, time_label=UNITS), self._alt(), self._metrics_table())
-        n_rows = sum(run.schedule.n_ranks for run in self.runs)
-        with house_style():
-            size = (PAGE_IN, 1.0 * len(self.runs) + 0.5 * n_rows)
-            figure, axes = plt.subplots(len(self.runs), figsize=size, layout="constrained", squeeze=False)
-        for run, ax in zip(self.runs, axes.flat, strict=True):
-            draw.overlay(run.ideal, run.measured, ax=ax)
-            ax.set_title(run.schedule.name, loc="left", fontweight="bold")
+            predicted = self._predicted()
+            metrics = tables.metrics(
+                {name: each.metrics for name, each in predicted.items()}, UNIT_AXIS, self._parsed.cap
+            )
+            events = {name: each.events for name, each in predicted.items()}
+            return StaticForm(draw.timeline(events, time_label=UNITS), self._alt(), metrics)
+        drawn = [overlay_panel(run.ideal, run.measured, title=run.schedule.name) for run in self.runs]
+        panels, axes, data = zip(*drawn, strict=True)
+        longest = min(axes, key=lambda axis: axis.per_second)
+        figure = panel_figure(panels, longest, emulated(*(run.measured for run in self.runs)), data)
         return StaticForm(figure, self._alt(), tables.gaps({run.schedule.name: run.gap for run in self.runs}))
-
-
-def _button(name: str, tooltip: str, action: Callable[[], None]) -> ipywidgets.Button:
-    button = ipywidgets.Button(description=name, tooltip=tooltip, layout=_auto())
-    button.on_click(lambda _: action())
-    return button
-
-
-def _auto() -> ipywidgets.Layout:
-    return ipywidgets.Layout(width="auto", align_self="flex-start")

@@ -7,6 +7,7 @@ from unittest import mock
 import pytest
 from html_files import script_of
 from to_do import task
+from traitlets import TraitError
 
 from labkit.cost import ETHERNET_1G, ring_all_reduce_s
 from labkit.explore import bucket_explorer
@@ -22,7 +23,7 @@ def test_it_opens_with_torchs_capacities_and_the_readers_buckets():
     sizes = explorer.gradients.sizes_bytes
     assert explorer.reduction.buckets == make_buckets(sizes, cap_mb=25, first_cap_mb=1).buckets
     assert explorer.reduction.gradients.model == "GPT-2 small"
-    assert "best bucket size on the slider" in explorer.numbers.value
+    assert "best bucket size on the slider" in explorer.timeline.scene["numbers"]
     assert explorer.timeline.said.startswith("Gradients and all_reduces, predicted: backward ")
 
 
@@ -34,15 +35,15 @@ CONTROLS |= {"world_size": 3, "backward_ms": 400.0, "model": "bert"}
 @task("dp.6")
 def test_every_control_redraws_once_and_changes_the_numbers(control):
     explorer = bucket_explorer()
-    version, numbers = explorer.timeline.scene["version"], explorer.numbers.value
-    getattr(explorer, control).value = CONTROLS[control]
+    version, numbers = explorer.timeline.scene["version"], explorer.timeline.scene["numbers"]
+    setattr(explorer, control, CONTROLS[control])
     assert explorer.timeline.scene["version"] == version + 1
-    assert explorer.numbers.value != numbers
+    assert explorer.timeline.scene["numbers"] != numbers
 
 
 def test_link_world_size_and_backward_are_those_of_the_sliders():
     explorer = bucket_explorer("mlp", world_size=4, link=ETHERNET_1G, backward_s=0.25)
-    explorer.rule.value = ONE_BUCKET
+    explorer.rule = ONE_BUCKET
     one = explorer.reduction
     expected = ring_all_reduce_s(one.gradients.n_bytes, 4, ETHERNET_1G.latency_s, ETHERNET_1G.bytes_per_s)
     assert one.backward_s == pytest.approx(0.25)
@@ -52,7 +53,7 @@ def test_link_world_size_and_backward_are_those_of_the_sliders():
 @task("dp.6")
 def test_a_capacity_beside_the_grid_gets_a_place_on_the_slider():
     explorer = bucket_explorer(cap_mb=7, first_cap_mb=0.3)
-    assert (explorer.cap_mb.value, explorer.first_cap_mb.value) == (7, 0.3)
+    assert (explorer.cap_mb, explorer.first_cap_mb) == (7, 0.3)
     expected = make_buckets(explorer.gradients.sizes_bytes, cap_mb=7, first_cap_mb=0.3)
     assert explorer.reduction.buckets == expected.buckets
 
@@ -60,9 +61,12 @@ def test_a_capacity_beside_the_grid_gets_a_place_on_the_slider():
 @pytest.mark.parametrize("rule", [ONE_BUCKET, ONE_EACH])
 def test_sizes_mean_nothing_to_the_other_rules_so_their_sliders_are_off(rule):
     explorer = bucket_explorer()
-    explorer.rule.value = rule
-    assert explorer.cap_mb.disabled and explorer.first_cap_mb.disabled
-    assert "best bucket size" not in explorer.numbers.value
+    explorer.rule = rule
+    assert [each["name"] for each in explorer.timeline.form["controls"] if each["disabled"]] == [
+        "cap_mb",
+        "first_cap_mb",
+    ]
+    assert "best bucket size" not in explorer.timeline.scene["numbers"]
 
 
 def test_gradients_of_ones_own_can_be_shown():
@@ -71,10 +75,10 @@ def test_gradients_of_ones_own_can_be_shown():
         "my model", ["a", "b", "c"], [4 * 2**20, 2**20, 8], [longest, longest / 2, longest / 4], "measured by hooks"
     )
     explorer = bucket_explorer(own, world_size=2, link=ETHERNET_1G)
-    explorer.rule.value = ONE_EACH
+    explorer.rule = ONE_EACH
     assert explorer.reduction.gradients.ready_s == pytest.approx(own.ready_s)
     assert "measured by hooks" in explorer.timeline.scene["note"]
-    explorer.model.value = "mlp"
+    explorer.model = "mlp"
     assert explorer.reduction.gradients.model == "MLP"
 
 
@@ -91,9 +95,9 @@ def test_a_wrong_dp_6_is_said_and_the_explorer_lives_on():
     with mock.patch("labkit.dp.assign_buckets", return_value=None):
         explorer = bucket_explorer()
         assert explorer.timeline.said.startswith("assign_buckets (dp.6) is not right yet: ")
-        explorer.world_size.value = 2
+        explorer.world_size = 2
         assert len(explorer.reduction.buckets) == 1
-    explorer.rule.value = ONE_EACH
+    explorer.rule = ONE_EACH
     assert len(explorer.reduction.buckets) == 148
 
 
@@ -104,19 +108,23 @@ def test_a_wrong_dp_6_is_said_and_the_explorer_lives_on():
 def test_its_file_has_the_picture_of_each_bucket_size_and_is_small():
     explorer = bucket_explorer()
     page = explorer.timeline.to_html()
-    assert len(page) < 150_000
+    assert len(page) < 250_000
     _, content = script_of(page)
-    name, sizes, at = content["slider"]
-    assert (name, sizes[at]) == ("bucket size", "25 MiB")
-    assert content["scenes"][at]["alt"] == explorer.timeline.scene["alt"]
-    explorer.cap_mb.value = 100
-    other = sizes.index("100 MiB")
-    assert content["scenes"][other]["alt"] == explorer.timeline.scene["alt"]
-    last = len(explorer.timeline._panels[1].bars) - 1
-    assert content["written"]["bar"][1][last][other] == explorer.timeline._answer("bar", 1, last)
+    (control,) = content["library"]["controls"]
+    assert (control["name"], control["value"], len(control["options"])) == ("cap_mb", "25 MiB", 16)
+    explorer.cap_mb = 100
+    other = content["library"]["scenes"]["100 MiB"]
+    assert other["alt"] == explorer.timeline.scene["alt"] and other["numbers"] == explorer.timeline.scene["numbers"]
+    texts = [[content["texts"][k] for k in content["panels"][number]["sentences"]] for number in other["panels"]]
+    assert texts == [panel["sentences"] for panel in explorer.timeline.scene["panels"]]
 
 
-def test_where_no_size_is_chosen_its_file_has_no_slider():
+def test_where_no_size_is_chosen_its_file_has_no_control():
     explorer = bucket_explorer("mlp")
-    explorer.rule.value = ONE_BUCKET
-    assert script_of(explorer.timeline.to_html())[1]["slider"] is None
+    explorer.rule = ONE_BUCKET
+    assert script_of(explorer.timeline.to_html())[1]["library"]["controls"] == []
+
+
+def test_a_value_that_its_control_does_not_offer_is_refused():
+    with pytest.raises(TraitError, match=r"'cap_mb' trait .* expected any of"):
+        bucket_explorer("mlp").cap_mb = 7

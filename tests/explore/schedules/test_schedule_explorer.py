@@ -1,28 +1,22 @@
-"""The schedule explorer without a browser: what its controls, its text and its run button do to
-picture, table and status line."""
+"""The schedule explorer without a browser: its state, what it sends, what its run button does."""
 
 from unittest import mock
 
-import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from page_in_node import NODE, in_node
 from to_do import task
 
-from labkit.draw.layout import time_axis
 from labkit.explore import schedule_explorer
-from labkit.explore.events_panel import events_panel
 from labkit.explore.schedules import widget as schedules
 from labkit.explore.schedules.measure import ScheduleRun
+from labkit.explore.schedules.orders import pipeline_message, schedule_form, schedule_library
+from labkit.explore.schedules.state import PRESETS, SCHEDULES, Choice, State, StateError, parse
+from labkit.explore.schedules.values import timed_schedule
+from labkit.schedule import Schedule
 from labkit.simulate import explain_gap, makespan
 from labkit.todo import TodoError
-
-
-def titles(explorer):
-    return [panel["title"] for panel in explorer.timeline.scene["panels"]]
-
-
-def ends(explorer):
-    """When the bars of each panel end."""
-    return [float(panel.bars["right"].max()) for panel in explorer.timeline._panels]
 
 
 @pytest.fixture
@@ -30,132 +24,140 @@ def explorer():
     return schedule_explorer()
 
 
-# --- controls and text ----------------------------------------------------------------------------
+def orders(explorer):
+    return explorer.timeline.scene["pipeline"]["orders"]
 
 
-def test_it_begins_with_1f1b_and_a_slider_changes_picture_table_text_and_what_is_said_at_once(explorer):
-    assert (titles(explorer), ends(explorer)) == (["1F1B"], [33])
-    version = explorer.timeline.scene["version"]
-    explorer.controls.sliders["m"].value = 16
-    assert ends(explorer) == [57] and "57" in explorer.table.value
-    assert explorer.text.value == "1f1b n=4 m=16 F=1 B=2"
-    assert explorer.timeline.said == "1F1B: makespan 57."
-    assert explorer.timeline.scene["version"] == version + 1
+def move(explorer, text):
+    """Have the page say a state."""
+    explorer.timeline._receive(explorer.timeline, {"control": "state", "text": text}, [])
 
 
-def test_two_schedules_lie_on_one_axis(explorer):
-    explorer.controls.other.value = "zb-h1"
-    assert (titles(explorer), ends(explorer)) == (["1F1B", "ZB-H1"], [33, 27])
-    assert explorer.timeline.scene["extent"] == [0, 33]
-    assert explorer.timeline.said == "1F1B: makespan 33; ZB-H1: makespan 27."
+# --- its state ------------------------------------------------------------------------------------
+
+
+def test_it_begins_with_1f1b_and_a_state_from_a_cell_or_from_the_page_is_shown_at_once(explorer):
+    assert [*orders(explorer)] == ["1F1B"] and explorer.state == "1f1b n=4 m=8 F=1 B=2"
+    heard, version = [], explorer.timeline.scene["version"]
+    explorer.observe(lambda change: heard.append(change["new"]), "state")
+    explorer.state = "1f1b  M=16 vs zb-h1"
+    assert explorer.state == "1f1b n=4 m=16 F=1 B=2 vs zb-h1" and [*orders(explorer)] == ["1F1B", "ZB-H1"]
+    assert Schedule.from_csv(orders(explorer)["1F1B"]).n_micro == 16
+    move(explorer, "gpipe n=2 m=3")
+    assert heard == ["1f1b n=4 m=16 F=1 B=2 vs zb-h1", "gpipe n=2 m=3 F=1 B=2"]
+    assert explorer.timeline.scene["version"] == version + 2
 
 
 def test_one_schedule_with_two_numbers_of_chunks_is_two_and_with_itself_it_is_one(explorer):
-    explorer.text.value = "interleaved v=2 vs interleaved v=4"
-    assert titles(explorer) == ["interleaved 1F1B, 2 chunks", "interleaved 1F1B, 4 chunks"]
-    explorer.controls.other_chunks.value = 2
-    assert titles(explorer) == ["interleaved 1F1B, 2 chunks"]
+    explorer.state = "interleaved v=2 vs interleaved v=4"
+    assert [*orders(explorer)] == ["interleaved 1F1B, 2 chunks", "interleaved 1F1B, 4 chunks"]
+    explorer.state = "zb-v vs zb-v"
+    assert [*orders(explorer)] == ["ZB-V"]
 
 
-def test_a_text_moves_every_control_and_draws_once(explorer):
-    text, version = "interleaved v=3 n=2 m=6 F=1 I=2 W=0.5 hop=0.25 vs gpipe cap=3", explorer.timeline.scene["version"]
-    explorer.text.value = text
-    for shown in (explorer, schedule_explorer(text)):
-        menus = (shown.controls.schedule, shown.controls.chunks, shown.controls.other)
-        assert [menu.value for menu in menus] == ["interleaved", 3, "gpipe"]
-        numbers = {key: slider.value for key, slider in shown.controls.sliders.items()}
-        assert numbers == {"n": 2, "m": 6, "F": 1, "I": 2, "W": 0.5, "hop": 0.25, "cap": 3}
-        assert shown.state == shown.controls.read(shown.state)
-    assert explorer.timeline.scene["version"] == version + 1
-
-
-def test_a_text_that_does_not_parse_is_said_and_changes_nothing(explorer):
-    explorer.text.value = "1f1b n=4 k=8"
+def test_a_text_of_the_page_that_does_not_parse_is_said_and_changes_nothing_and_in_a_cell_it_raises(explorer):
+    move(explorer, "1f1b n=4 k=8")
     assert explorer.timeline.said.startswith("StateError: character 10, 'k=8': expected one of n=")
-    assert ends(explorer) == [33]
-    explorer.controls.sliders["m"].value = 1  # and it lives on
-    assert ends(explorer) == [12]
-    assert explorer.text.value == "1f1b n=4 m=1 F=1 B=2"
+    assert explorer.state == "1f1b n=4 m=8 F=1 B=2"
+    with pytest.raises(StateError, match="a schedule"):
+        explorer.state = "1g1b"
+    move(explorer, "1f1b m=1")
+    assert Schedule.from_csv(orders(explorer)["1F1B"]).n_micro == 1 and explorer.timeline.said == ""
 
 
-def test_a_slider_keeps_values_beyond_its_ends_and_leaves_no_rounding_in_the_text(explorer):
-    explorer.text.value = "1f1b F=12.5 B=0.05 hop=7"
-    assert [explorer.controls.sliders[key].value for key in ("F", "I", "hop")] == [12.5, 0.025, 7]
-    explorer.controls.sliders["F"].value = 0.1 + 0.2
-    assert explorer.text.value == "1f1b n=4 m=8 F=0.3 B=0.05 hop=7"
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_a_state_that_compares_two_schedules(explorer, name):
+    explorer.state = PRESETS[name]
+    assert len(orders(explorer)) == 2
 
 
-def test_times_of_each_rank_stay_until_their_slider_moves_and_follow_the_number_of_ranks(explorer):
-    explorer.text.value = "1f1b n=4 F=1,1,1,2 I=1 W=3"
-    explorer.controls.sliders["n"].value = 3
-    assert explorer.text.value == "1f1b n=3 m=8 F=1,1,2 I=1 W=3"
-    explorer.controls.sliders["W"].value = 2
-    assert explorer.state.forward == (1, 1, 2) and explorer.state.weight_grad == (2,)
-    explorer.controls.sliders["F"].value = 0.5
-    assert explorer.state.forward == (0.5,)
+# --- the page's controls --------------------------------------------------------------------------
+
+CONTROLS = """
+import { controlsOf, forRanks, moved, ordersOf, stateOf } from "BROWSER/schedule_controls.js";
+return given.map(({ pipeline, moves = [], spec, library }) => {
+  let now = pipeline;
+  for (const [name, value] of moves) now = moved(now, name, value);
+  const shown = spec && controlsOf(now, spec, Boolean(library)).filter(({ hidden }) => !hidden).map(({ name }) => name);
+  return { state: stateOf(now), shown, orders: library && ordersOf(now, library) };
+});
+"""
+needs_node = pytest.mark.skipif(NODE is None, reason="no node on this machine")
 
 
-def test_where_interleaving_cannot_share_out_the_micro_batches_the_nearest_number_is_shown_and_said(explorer):
-    explorer.controls.schedule.value, explorer.controls.sliders["m"].value = "interleaved", 11
-    assert explorer.timeline.said.startswith(
-        "12 micro-batches: interleaved 1F1B on 4 ranks cannot share out 11 evenly; interleaved 1F1B, 2 chunks: makespan"
+def pipeline(text):
+    state = parse(text)
+    return pipeline_message(state, (timed_schedule(state, choice).schedule for choice in state.choices))
+
+
+@needs_node
+def test_the_page_writes_a_state_as_python_does():
+    times = st.one_of(st.tuples(st.integers(1, 400)), st.tuples(*[st.integers(1, 400)] * 3)).map(
+        lambda each: tuple(tenths / 10 for tenths in each)
     )
-    assert explorer.text.value == "interleaved v=2 n=4 m=11 F=1 B=2"
-    explorer.controls.other.value = "1f1b"
-    assert {panel.bars["label"].nunique() for panel in explorer.timeline._panels} == {12}
+    choices = st.builds(Choice, st.sampled_from([*SCHEDULES]), st.just(3))
+    numbers = {name: times for name in ("forward", "input_grad", "weight_grad")}
+    numbers |= {
+        "hop": st.integers(0, 40).map(lambda each: each / 10),
+        "cap": st.none() | st.integers(1, 64).map(lambda each: each / 2),
+    }
+    states = []
+
+    @settings(max_examples=200, deadline=None, derandomize=True, database=None)
+    @given(st.builds(State, choices, st.none() | choices, n_ranks=st.just(3), n_micro=st.integers(1, 9), **numbers))
+    def collect(state):
+        states.append(state)
+
+    collect()
+    asked = [{"pipeline": pipeline_message(state, [])} for state in states]
+    for state, found in zip(states, in_node(CONTROLS, asked), strict=True):
+        again = parse(found["state"])
+        assert str(again) == str(parse(str(state))), (found["state"], str(state))
 
 
-def test_memory_over_the_cap_is_said_and_stands_in_the_table(explorer):
-    explorer.controls.other.value, explorer.controls.capped.value = "gpipe", True
-    assert explorer.timeline.said.endswith("GPipe keeps 8, over the cap of 4.")
-    assert "4 on rank 0, within the cap of 4" in explorer.table.value
-    assert "8 on rank 0, over the cap of 4" in explorer.table.value
-    explorer.controls.capped.value = False
-    assert explorer.state.cap is None and "the cap" not in explorer.table.value
+@needs_node
+@pytest.mark.parametrize(
+    ("before", "moves", "after"),
+    [
+        ("1f1b", [["m", 16], ["other", "zb-h1"], ["hop", 0.5]], "1f1b n=4 m=16 F=1 B=2 hop=0.5 vs zb-h1"),
+        ("1f1b", [["schedule", "interleaved"], ["v", 3]], "interleaved v=3 n=4 m=8 F=1 B=2"),
+        ("1f1b vs interleaved v=4", [["otherV", 3]], "1f1b n=4 m=8 F=1 B=2 vs interleaved v=3"),
+        ("1f1b vs gpipe", [["other", ""], ["capped", True]], "1f1b n=4 m=8 F=1 B=2 cap=4"),
+        ("1f1b cap=3", [["capped", False]], "1f1b n=4 m=8 F=1 B=2"),
+        ("1f1b F=1,1,1,2 I=1 W=3", [["n", 3]], "1f1b n=3 m=8 F=1,1,2 I=1 W=3"),
+        ("1f1b F=1,1,1,2 I=1 W=3", [["W", 2], ["n", 6]], "1f1b n=6 m=8 F=1,1,1,1,1,2 I=1 W=2"),
+        ("1f1b F=1,1,1,2", [["F", 0.5]], "1f1b n=4 m=8 F=0.5 B=2,2,2,4"),
+    ],
+)
+def test_a_control_that_is_moved_changes_its_part_of_the_state(before, moves, after):
+    (found,) = in_node(CONTROLS, [{"pipeline": pipeline(before), "moves": moves}])
+    assert found["state"] == after and str(parse(after)) == after
 
 
-def test_controls_that_do_not_count_are_hidden(explorer):
-    def shown():
-        controls = explorer.controls
-        some = {"chunks": controls.chunks, "its chunks": controls.other_chunks}
-        some |= {key: controls.sliders[key] for key in ("W", "cap")}
-        return [name for name, control in some.items() if control.layout.display != "none"]
+@needs_node
+def test_controls_that_do_not_count_are_hidden():
+    def shown(text, some=("v", "otherV", "W", "cap")):
+        (found,) = in_node(CONTROLS, [{"pipeline": pipeline(text), "spec": schedule_form()}])
+        return [name for name in found["shown"] if name in some]
 
-    assert shown() == ["W"]
-    explorer.text.value = "interleaved vs zb-v cap=4"
-    assert shown() == ["chunks", "W", "cap"]
-    explorer.text.value = "forward vs interleaved"
-    assert shown() == ["its chunks", "W"]
-    explorer.controls.other.value = ""
-    assert shown() == []
+    assert shown("1f1b") == ["W"]
+    assert shown("interleaved vs zb-v cap=4") == ["v", "W", "cap"]
+    assert shown("forward vs interleaved") == ["otherV", "W"]
+    assert shown("forward") == []
 
 
-@pytest.mark.parametrize("name", schedules.PRESETS)
-def test_a_preset_draws_once_and_copy_state_gives_the_call_that_shows_it_again(explorer, name, monkeypatch):
-    sent, version = [], explorer.timeline.scene["version"]
-    monkeypatch.setattr(explorer.timeline, "send", sent.append)
-    explorer.presets[name].click()
-    assert explorer.timeline.scene["version"] == version + 1 and len(titles(explorer)) == 2
-    explorer.copy.click()
-    again = eval(sent[0]["copy"], {"schedule_explorer": schedule_explorer})
-    assert again.state == explorer.state and again.table.value == explorer.table.value
-
-
-def test_one_bubble_stands_in_the_table_as_in_the_title_and_the_others_when_they_are_asked_for(explorer):
-    explorer.text.value = "zb-h2"
-    assert explorer.timeline.scene["panels"][0]["facts"].endswith("bubble 11.1 %")
-    assert explorer.table.value.count("bubble") == 1 and "11.1 %" in explorer.table.value
-    explorer.every_bubble.value = True
-    assert explorer.table.value.count(">bubble") == 4 and "0.0 %" in explorer.table.value
-
-
-def test_bars_explain_themselves_as_in_a_timeline_of_the_same_table(explorer):
-    explorer.text.value = "zb-v n=3 m=5 F=1,2,1 hop=0.5"
-    (shown,), (predicted,) = explorer.timeline._panels, explorer.predicted.values()
-    other = events_panel(predicted.events, time=time_axis(1, schedules.UNITS), memory=True)
-    assert [shown.explain(i) for i in range(len(shown.bars))] == [other.explain(i) for i in range(len(other.bars))]
-    np.testing.assert_array_equal(shown.needs, other.needs)
-    np.testing.assert_array_equal(shown.critical, other.critical)
+@needs_node
+def test_a_file_has_the_orders_of_all_schedules_up_to_its_sizes_and_takes_the_nearest_number_of_micro_batches():
+    library = schedule_library(parse(""))
+    asked = [["interleaved", 3, 11, "gpipe"], ["zb-v", 8, 16, ""], ["forward", 1, 1, ""]]
+    moves = [[["schedule", name], ["n", n], ["m", m], ["other", other]] for name, n, m, other in asked]
+    given = [{"pipeline": pipeline(""), "moves": each, "library": library["orders"]} for each in moves]
+    shared, largest, smallest = (found["orders"] for found in in_node(CONTROLS, given))
+    assert {Schedule.from_csv(csv).n_micro for csv in shared.values()} == {12} and len(shared) == 2
+    assert Schedule.from_csv(largest["ZB-V"]).ops == timed_schedule(parse("zb-v n=8 m=16"), Choice("zb-v")).schedule.ops
+    assert Schedule.from_csv(smallest["forward only"]).n_ranks == 1
+    large = schedule_library(parse("1f1b n=9 m=20"))
+    assert set(large["orders"]["gpipe"]["orders"]) == {"9,20"}
 
 
 # --- running it -----------------------------------------------------------------------------------
@@ -184,19 +186,21 @@ def press(explorer):
 
 def test_a_run_lies_under_what_should_happen_with_the_gap_and_goes_when_a_control_moves(explorer, monkeypatch):
     monkeypatch.setattr(schedules, "run_schedules", fake_run)
-    explorer.controls.other.value = "gpipe"
+    explorer.state = "1f1b vs gpipe"
     press(explorer)
     verdict, notes = explorer.timeline.said.split(" (median of 9 pairs and its 95 % interval). ")
     assert verdict == "1F1B, compared with GPipe: within noise, 1.0000 (0.9983 to 1.0017) times as fast"
     assert notes == "Ran on 4 ranks. It took 1.5 s."  # what holds for both runs once
-    assert "363.0 (362.7 to 363.3) ms" in explorer.table.value
+    scene = explorer.timeline.scene
     assert [run.schedule.name for run in explorer.runs] == ["1F1B", "GPipe"]
-    assert [len(panel.bars) for panel in explorer.timeline._panels] == [128, 128]
-    assert "330 ms" in explorer.table.value and "363 ms" in explorer.table.value
-    assert "1F1B: measured − predicted is 33.0 ms: imbalance 33.0, communication 0.0" in explorer.table.value
-    assert explorer.timeline.scene["note"] == "emulated compute: stages sleep"
-    explorer.controls.sliders["m"].value = 9
-    assert explorer.runs == [] and "predicted" not in explorer.table.value
+    assert [[table["title"] for table in panel["tables"]] for panel in scene["panels"]] == [
+        ["predicted", "measured"]
+    ] * 2
+    assert "363.0 (362.7 to 363.3) ms" in scene["numbers"]
+    assert "1F1B: measured − predicted is 33.0 ms: imbalance 33.0, communication 0.0" in scene["numbers"]
+    assert scene["note"] == "emulated compute: stages sleep"
+    move(explorer, "1f1b vs gpipe F=1.5")
+    assert explorer.runs == [] and explorer.timeline.scene["panels"] == []
 
 
 def test_a_task_that_is_to_do_is_said_with_what_it_is_for(explorer, monkeypatch):
@@ -210,26 +214,25 @@ def test_a_task_that_is_to_do_is_said_with_what_it_is_for(explorer, monkeypatch)
 
 def test_a_run_that_ends_after_a_control_has_moved_is_not_shown_for_what_it_is_not(explorer, monkeypatch):
     def moves(*arguments, **options):
-        explorer.controls.sliders["m"].value = 3
+        move(explorer, "1f1b m=3")
         return fake_run(*arguments, **options)
 
     monkeypatch.setattr(schedules, "run_schedules", moves)
     press(explorer)
-    assert explorer.runs == [] and len(explorer.timeline._panels[0].bars) == 24
+    assert explorer.runs == [] and explorer.timeline.scene["panels"] == []
     assert explorer.timeline.said.startswith("The controls have moved while it ran")
 
 
-def test_a_run_stays_when_the_browser_says_what_a_slider_has_said_already(explorer, monkeypatch):
-    """It does so as it draws the sliders, with values that differ in their last bits."""
+def test_a_run_stays_when_the_page_says_the_same_state_in_other_words(explorer, monkeypatch):
     monkeypatch.setattr(schedules, "run_schedules", fake_run)
     explorer.run()
-    explorer.controls.sliders["F"].value = 1.0000000000000002
-    assert len(explorer.runs) == 1 and "predicted" in explorer.table.value
+    move(explorer, "1f1b  m=8 n=4")
+    assert len(explorer.runs) == 1 and explorer.timeline.scene["panels"]
 
 
 @task("pipe.5")
 def test_the_button_runs_it_on_real_ranks(explorer):
-    explorer.text.value = "1f1b n=2 m=2 vs zb-v"
+    explorer.state = "1f1b n=2 m=2 vs zb-v"
     press(explorer)
     assert explorer.timeline.said.startswith("1F1B, compared with ZB-V: ")
     assert "Ran on 2 ranks that " in explorer.timeline.said
@@ -242,7 +245,7 @@ def test_the_button_runs_it_on_real_ranks(explorer):
 
 def test_in_print_there_are_schedules_with_metrics_and_after_a_run_the_overlay_with_the_gap(explorer, monkeypatch):
     monkeypatch.setattr(schedules, "run_schedules", fake_run)
-    explorer.controls.other.value = "zb-h1"
+    explorer.state = "1f1b vs zb-h1"
     form = explorer.static_form()
     assert form.alt == "Timeline of 4 ranks and 8 micro-batches: 1F1B ends at 33, ZB-H1 ends at 27."
     assert form.table.loc["makespan"].to_dict() == {"1F1B": "33", "ZB-H1": "27"}

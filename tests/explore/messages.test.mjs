@@ -1,7 +1,7 @@
 // Messages to a kernel that is free, busy or gone.
 import assert from "node:assert/strict";
 import { mock, test } from "node:test";
-import { KernelMessages } from "../../labkit/explore/browser/kernel.js";
+import { Messages } from "../../labkit/explore/browser/messages.js";
 
 const LONG_MS = 60_000;
 
@@ -10,13 +10,14 @@ function connected(t) {
   mock.timers.enable({ apis: ["setTimeout"] });
   t.after(() => mock.timers.reset());
   const heard = [];
-  const statuses = [];
+  const [statuses, sent] = [[], []];
   const transmit = (message, { iopub }) => {
     if (message === "to a dead kernel") throw new Error("Kernel is dead");
+    sent.push(message);
     statuses.push((execution_state) => iopub.status({ content: { execution_state } }));
   };
-  const hears = Object.fromEntries(["busy", "free", "lost"].map((what) => [what, (message) => heard.push([what, message])]));
-  return { messages: new KernelMessages(transmit, hears), heard, statuses };
+  const hears = Object.fromEntries(["busy", "free", "lost"].map((what) => [what, () => heard.push([what])]));
+  return { messages: new Messages(transmit, hears), heard, statuses, sent };
 }
 
 test("of a message that is answered in a moment nobody hears that the kernel is busy", (t) => {
@@ -26,7 +27,7 @@ test("of a message that is answered in a moment nobody hears that the kernel is 
   assert.deepEqual(heard, []);
   statuses[0]("idle");
   mock.timers.tick(LONG_MS);
-  assert.deepEqual(heard, [["free", undefined]]);
+  assert.deepEqual(heard, [["free"]]);
 });
 
 test("while messages wait the kernel is busy, and free only after the last of them", (t) => {
@@ -35,9 +36,9 @@ test("while messages wait the kernel is busy, and free only after the last of th
   messages.send("b");
   mock.timers.tick(LONG_MS);
   statuses[0]("idle");
-  assert.deepEqual(heard, [["busy", "a"], ["busy", "b"]]);
+  assert.deepEqual(heard, [["busy"], ["busy"]]);
   statuses[1]("idle");
-  assert.deepEqual(heard.at(-1), ["free", undefined]);
+  assert.deepEqual(heard.at(-1), ["free"]);
 });
 
 test("a kernel that answers out of order is not busy for ever", (t) => {
@@ -56,12 +57,22 @@ test("a kernel that has gone is lost, not busy, and says so of each message", (t
   messages.lose();
   messages.send("b");
   mock.timers.tick(LONG_MS);
-  assert.deepEqual(heard, [["lost", undefined], ["lost", undefined]]);
+  assert.deepEqual(heard, [["lost"], ["lost"]]);
 });
 
 test("a message that cannot be sent says that the kernel is lost", (t) => {
   const { messages, heard } = connected(t);
   messages.send("to a dead kernel");
   mock.timers.tick(LONG_MS);
-  assert.deepEqual(heard, [["lost", undefined]]);
+  assert.deepEqual(heard, [["lost"]]);
+});
+
+test("of what is asked while the kernel is busy only the latest is sent, and then", (t) => {
+  const { messages, heard, statuses, sent } = connected(t);
+  for (const message of ["a", "b", "c"]) messages.ask(message);
+  assert.deepEqual(sent, ["a"]);
+  statuses[0]("idle");
+  assert.deepEqual([sent, heard, messages.isWaiting], [["a", "c"], [], true]);
+  statuses[1]("idle");
+  assert.deepEqual([heard, messages.isWaiting], [[["free"]], false]);
 });

@@ -1,0 +1,143 @@
+// The form of an explorer: native controls with their names, in a notebook and in a file.
+//
+// A control is {name, label, look, value, hidden, disabled}. By its look it is a "menu", a "slider" or
+// "buttons", with `options`, which are texts or pairs [value, text]; a "range" from `min` to `max` in
+// steps of `step`, which may say a `readout` of its own; a "check"; a "text"; or an "action", a button.
+
+export class Form {
+  // onInput(name, value, isFinal): a control has another value; one that is dragged has its last.
+  constructor(root, onInput) {
+    this.root = root;
+    this.onInput = onInput;
+    this.built = "";
+    this.fields = new Map(); // by name: the element of a control, and set(control)
+    root.addEventListener("submit", (event) => event.preventDefault());
+  }
+
+  // Show these controls. Those that are there already take their values, and keep the focus.
+  show(controls) {
+    const built = JSON.stringify(controls.map(({ name, label, look, options, group }) => [name, label, look, options, group]));
+    if (built !== this.built) {
+      this.built = built;
+      this.fields = new Map(controls.map((control) => [control.name, FIELDS[control.look](control, this.onInput)]));
+      this.root.replaceChildren(...this.inGroups(controls));
+    }
+    this.root.hidden = controls.length === 0;
+    for (const control of controls) {
+      const { element, set } = this.fields.get(control.name);
+      element.hidden = Boolean(control.hidden);
+      set(control);
+    }
+  }
+
+  // Controls of a group stand in one row.
+  inGroups(controls) {
+    const rows = new Map();
+    for (const { name, group = "" } of controls) {
+      if (!rows.has(group)) rows.set(group, Object.assign(document.createElement("div"), { className: `lk-fields ${group && "lk-row"}` }));
+      rows.get(group).append(this.fields.get(name).element);
+    }
+    return rows.values();
+  }
+}
+
+const make = (tag, properties = {}) => Object.assign(document.createElement(tag), properties);
+
+// Return a control with its name before it and what it says behind it.
+function labelled(label, input, ...behind) {
+  const element = make("label", { className: "lk-field" });
+  element.append(make("span", { textContent: label }), input, ...behind);
+  return element;
+}
+
+function pairsOf(options) {
+  return options.map((option) => (Array.isArray(option) ? option : [option, option]));
+}
+
+function menu({ name, label, options }, onInput) {
+  const select = make("select", { name });
+  select.append(...pairsOf(options).map(([value, textContent]) => make("option", { value, textContent })));
+  select.addEventListener("input", () => onInput(name, select.value, true));
+  const set = ({ value, disabled }) => Object.assign(select, { value, disabled: Boolean(disabled) });
+  return { element: labelled(label, select), set };
+}
+
+// A slider over options: where it stands is said as their text, "25 MiB", and not as a number.
+function slider({ name, label, options }, onInput) {
+  const input = make("input", { type: "range", name, min: 0, max: options.length - 1 });
+  const readout = make("output");
+  const say = () => { input.ariaValueText = readout.textContent = options[input.valueAsNumber]; };
+  const tell = (isFinal) => { say(); onInput(name, options[input.valueAsNumber], isFinal); };
+  input.addEventListener("input", () => tell(false));
+  input.addEventListener("change", () => tell(true));
+  const set = ({ value, disabled }) => {
+    input.value = options.indexOf(value);
+    input.disabled = Boolean(disabled);
+    say();
+  };
+  return { element: labelled(label, input, readout), set };
+}
+
+function range({ name, label }, onInput) {
+  const input = make("input", { type: "range", name });
+  const readout = make("output");
+  const tell = (isFinal) => {
+    input.ariaValueText = readout.textContent = input.value;
+    onInput(name, input.valueAsNumber, isFinal);
+  };
+  input.addEventListener("input", () => tell(false));
+  input.addEventListener("change", () => tell(true));
+  // A value beyond the ends, or between two steps, is kept as it is.
+  const set = ({ value, min, max, step, disabled, readout: text = String(value) }) => {
+    const least = Math.min(min, value);
+    const isOnStep = Math.abs(Math.round((value - least) / step) * step - (value - least)) < 1e-9;
+    Object.assign(input, { min: least, max: Math.max(max, value), step: isOnStep ? step : "any", disabled: Boolean(disabled) });
+    input.value = value;
+    input.ariaValueText = readout.textContent = text;
+  };
+  return { element: labelled(label, input, readout), set };
+}
+
+function check({ name, label }, onInput) {
+  const input = make("input", { type: "checkbox", name });
+  input.addEventListener("input", () => onInput(name, input.checked, true));
+  return { element: labelled(label, input), set: ({ value }) => { input.checked = value; } };
+}
+
+// A text is taken with Enter, or when the focus leaves it. While it has the focus it stays as it is typed.
+function text({ name, label }, onInput) {
+  const input = make("input", { type: "text", name, spellcheck: false, autocomplete: "off" });
+  let shown = "";
+  input.addEventListener("change", () => onInput(name, input.value, true));
+  const set = ({ value }) => {
+    if (input.value === shown || document.activeElement !== input || value !== shown) input.value = value;
+    shown = value;
+  };
+  const element = labelled(label, input);
+  element.classList.add("lk-wide");
+  return { element, set };
+}
+
+function buttons({ name, label, options }, onInput) {
+  const element = make("fieldset", { className: "lk-choices" });
+  element.append(make("legend", { textContent: label }));
+  const group = `${name} ${Math.random()}`; // radio buttons of two views are not one group
+  const inputs = pairsOf(options).map(([value, words]) => {
+    const input = make("input", { type: "radio", name: group, value });
+    input.addEventListener("input", () => onInput(name, value, true));
+    const one = make("label");
+    one.append(input, make("span", { textContent: words }));
+    element.append(one);
+    return input;
+  });
+  const set = ({ value }) => { for (const input of inputs) input.checked = input.value === value; };
+  return { element, set };
+}
+
+function action({ name, label }, onInput) {
+  const element = make("button", { type: "button", textContent: label });
+  element.addEventListener("click", () => onInput(name, null, true));
+  return { element, set: ({ tooltip = "" }) => { element.title = tooltip; } };
+}
+
+const FIELDS = { menu, slider, range, check, text, buttons, action };

@@ -1,0 +1,84 @@
+// The controls of the schedule explorer, and the text of its state. Pure.
+//
+// A pipeline (schedules.js) has beside its orders what was chosen: choice and other, {name, chunks}, of
+// which other may be null. spec is what Python gives: fields (by key, with label, min, max and step),
+// schedules (their titles, by name) and presets (their states, by what their buttons say).
+
+const TIMES = ["F", "I", "W"];
+const CAP = 4; // micro-batches: what the memory cap begins with
+const INTERLEAVED = "interleaved";
+
+export const choiceText = ({ name, chunks }) => (name === INTERLEAVED ? `${name} v=${chunks}` : name);
+
+// Return the controls of a pipeline, for a notebook or for a file.
+export function controlsOf(pipeline, { fields, schedules, presets }, isFile) {
+  const { choice, other, n, m, times, hop, cap } = pipeline;
+  const names = Object.entries(schedules);
+  const chunks = { ...fields.v, look: "range" };
+  const range = (key, value, more = {}) => ({ ...fields[key], name: key, look: "range", value, ...more });
+  const isSplit = [choice, other].some((each) => each && each.name !== "forward");
+  return [
+    ...(isFile ? [] : Object.entries(presets).map(([label, state]) => ({ name: `preset ${label}`, label, look: "action", tooltip: state, group: "presets" }))),
+    { name: "schedule", label: "schedule", look: "menu", options: names, value: choice.name },
+    { ...chunks, name: "v", value: choice.chunks, hidden: choice.name !== INTERLEAVED },
+    { name: "other", label: "compare with", look: "menu", options: [["", "—"], ...names], value: other?.name ?? "" },
+    { ...chunks, name: "otherV", label: "its chunks", value: other?.chunks ?? 2, hidden: other?.name !== INTERLEAVED },
+    range("n", n),
+    range("m", m),
+    ...TIMES.map((key) => range(key, times[key][0], { readout: times[key].join(", "), hidden: key !== "F" && !isSplit })),
+    range("hop", hop),
+    { name: "capped", label: "memory cap", look: "check", value: cap !== null },
+    range("cap", cap ?? CAP, { hidden: cap === null }),
+    ...(isFile ? [] : [{ name: "state", label: "state", look: "text", value: stateOf(pipeline), group: "state" }]),
+    { name: "copy", label: "Copy state", look: "action", tooltip: "Copy the call that shows this again", group: "state" },
+  ];
+}
+
+// Is this control one of those that the page follows by itself, with the orders that it has?
+export function isOfTimes(name) {
+  return [...TIMES, "hop", "capped", "cap"].includes(name);
+}
+
+// Return the pipeline with a control moved.
+export function moved(pipeline, name, value) {
+  const { choice, other, times } = pipeline;
+  const to = {
+    schedule: () => ({ choice: { name: value, chunks: choice.chunks } }),
+    v: () => ({ choice: { ...choice, chunks: value } }),
+    other: () => ({ other: value ? { name: value, chunks: other?.chunks ?? 2 } : null }),
+    otherV: () => ({ other: { ...other, chunks: value } }),
+    n: () => ({ n: value, times: Object.fromEntries(TIMES.map((key) => [key, forRanks(times[key], value)])) }),
+    m: () => ({ m: value }),
+    hop: () => ({ hop: value }),
+    capped: () => ({ cap: value ? CAP : null }),
+    cap: () => ({ cap: value }),
+  }[name] ?? (() => ({ times: { ...times, [name]: [value] } }));
+  return { ...pipeline, ...to() };
+}
+
+// Return the text of a state, as Python reads it: 1f1b n=4 m=8 F=1 B=2.
+export function stateOf({ choice, other, n, m, times: { F, I, W }, hop, cap }) {
+  const isWhole = I.join() === W.join();
+  const words = [choiceText(choice), `n=${n}`, `m=${m}`, `F=${F}`];
+  words.push(...(isWhole ? [`B=${I.map((time) => 2 * time)}`] : [`I=${I}`, `W=${W}`]));
+  if (hop) words.push(`hop=${hop}`);
+  if (other) words.push(`vs ${choiceText(other)}`);
+  if (cap !== null) words.push(`cap=${cap}`);
+  return words.join(" ");
+}
+
+// Return the times of so many ranks: of those given per rank, the first and the last stay.
+export function forRanks(times, n) {
+  if (times.length === 1) return times;
+  const front = times.slice(0, -1);
+  return [...Array.from({ length: n - 1 }, (_, rank) => front[Math.min(rank, front.length - 1)]), times.at(-1)];
+}
+
+// Return the orders of what is chosen out of a file's: of as many micro-batches as are nearest.
+export function ordersOf({ choice, other, n, m }, library) {
+  const chosen = [...new Set([choice, ...(other ? [other] : [])].map(choiceText))].map((text) => library[text]);
+  const counts = Object.keys(chosen[0].orders).map((size) => size.split(",").map(Number));
+  const fits = counts.filter((size) => size[0] === n && chosen.every(({ orders }) => orders[size])).map(([, count]) => count);
+  const nearest = fits.reduce((a, b) => (Math.abs(b - m) <= Math.abs(a - m) ? b : a));
+  return Object.fromEntries(chosen.map(({ title, orders }) => [title, orders[[n, nearest]]]));
+}

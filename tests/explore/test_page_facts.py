@@ -1,0 +1,245 @@
+"""What the page finds out about a run, in node, beside what Python finds out about the same one.
+
+Facts are compared, never words: which op, why it waits and for which other, how long, what is
+critical, what is kept.
+"""
+
+from __future__ import annotations
+
+import shutil
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from page_in_node import BROWSER, NODE, in_node
+from pipelines import EVENT_NAMES, eighths, play, random_schedules, schedules, table_of
+
+from labkit.draw.memory_strips import pieces_of
+from labkit.explore.events_message import EventTables
+from labkit.explore.schedules.values import metrics_of
+from labkit.simulate import simulate
+from labkit.simulate.idle import IdleReasons, critical_ops
+from labkit.simulate.replay import replay_events
+
+pytestmark = pytest.mark.skipif(NODE is None, reason="no node on this machine")
+
+FACTS = """
+import { spotsOf } from "BROWSER/bars.js";
+import { readScene } from "BROWSER/scene.js";
+import { readPipeline } from "BROWSER/schedules.js";
+return given.map(({ sent, pipeline }) => {
+  const scene = pipeline ? readPipeline(sent, pipeline) : readScene(sent);
+  const [panel] = scene.panels;
+  const [run] = panel.runs;
+  const name = (op) => (op >= 0 ? run.nameOf(op) : null);
+  const gaps = spotsOf(panel).what.filter(({ kind }) => kind === "idle").map(({ bar, left, right }) => {
+    const rank = run.table.rank[bar];
+    const { code, op, waitsFor = -1 } = run.stateAt(rank, (left + right) / 2);
+    return [rank, left, right, code, code === "done" ? null : name(op), name(waitsFor)];
+  });
+  const ops = [...run.table.start_s.keys()].filter((i) => run.isOp(i));
+  return {
+    needs: Object.fromEntries(ops.map((op) => [name(op), name(run.table.needs[op])])),
+    times: Object.fromEntries(ops.map((op) => [name(op), [run.table.start_s[op], run.table.end_s[op]]])),
+    critical: run.critical.map(name).reverse(),
+    metrics: Object.values(run.metrics),
+    kept: run.kept.map(({ rank, left, right, count }) => [rank, left, right, count]),
+    gaps: gaps.sort(([a, b], [c, d]) => a - c || b - d),
+  };
+});
+"""
+
+
+def facts_of(schedule, events):
+    """What Python says of a run, in the form of the page's FACTS."""
+    run, n = replay_events(schedule, events), len(schedule.ops)
+    ops, first, last = run.dependencies.ops, events["start_s"].min(), events["end_s"].max()
+    near, gaps, reasons = 2e-9 * (last - first), [], IdleReasons.of(run, str)
+    times = {str(op): [run.start_s[i] + first, run.end_s[i] + first] for i, op in enumerate(ops)}
+    for rank in range(n):
+        spans = [times[str(op)] for op in schedule.ops[rank]]
+        lefts, rights = [first, *(end for _, end in spans)], [*(start for start, _ in spans), last]
+        for left, right in zip(lefts, rights, strict=True):
+            if right - left > near:
+                why = reasons.at(rank, (left + right) / 2)
+                waits_for, op = (None if each is None else str(each) for each in (why.waits_for, why.op))
+                gaps.append([rank, left, right, why.code, op, waits_for])
+    m = metrics_of(run)
+    kept = pieces_of(events, last)[["rank", "start_s", "end_s", "micro_batches"]]
+    needed = [None if op is None else str(ops[op]) for op in run.dependencies.input_op]
+    return {
+        "needs": dict(zip(map(str, ops), needed, strict=True)),
+        "times": times,
+        "critical": [str(ops[op]) for op in critical_ops(run, reasons.waited_for)],
+        "metrics": [m.makespan_s, *m.bubbles, m.peak, m.peak_rank, m.critical_ops, m.critical_share],
+        "kept": kept[kept["end_s"] > kept["start_s"]].to_numpy().tolist(),
+        "gaps": gaps,
+    }
+
+
+def assert_same(found, expected):
+    """The same names and codes; numbers as close as two sums in another order are."""
+    assert found["needs"] == expected["needs"] and found["critical"] == expected["critical"]
+    for op, times in expected["times"].items():
+        assert found["times"][op] == pytest.approx(times, abs=1e-6), op
+    assert found["metrics"] == pytest.approx(expected["metrics"], abs=1e-6)
+    assert np.array(found["kept"]) == pytest.approx(np.array(expected["kept"]), abs=1e-6)
+    assert len(found["gaps"]) == len(expected["gaps"])
+    for one, other in zip(found["gaps"], expected["gaps"], strict=True):
+        assert one[0] == other[0] and one[3:] == other[3:], (one, other)
+        assert one[1:3] == pytest.approx(other[1:3], abs=1e-6)
+
+
+def collected(draw, count):
+    """What ``draw(data)`` gives, so many times."""
+    found = []
+
+    @settings(max_examples=count, deadline=None, derandomize=True, database=None)
+    @given(st.data())
+    def collect(data):
+        found.append(draw(data))
+
+    collect()
+    return found
+
+
+def equal_parts(schedule):
+    """Every rank has as many stages as the others: the metrics count in micro-batches of such."""
+    counts = {len({op.stage for op in ops}) for ops in schedule.ops}
+    return len(counts) == 1
+
+
+def a_run(data):
+    """A run with times, transfers and overheads of any size."""
+    schedule = data.draw(random_schedules().filter(equal_parts) | schedules(4, 6))
+    chance = Random(data.draw(st.integers(0, 2**32 - 1)))
+
+    def lost(_op):
+        return chance.choice([0.0, 0.0, 0.5, chance.uniform(0, 5)])
+
+    times = play(schedule, lambda op: chance.uniform(0.05, 5), lost, lost)
+    return schedule, table_of(schedule, times, origin=data.draw(st.sampled_from([0.0, 7.0])))
+
+
+def scene_of_run(events, schedule):
+    from labkit.draw.layout import time_axis
+    from labkit.explore.scene_message import scene_of
+
+    tables = [EventTables.of(events, schedule)]
+    return scene_of(tables, time=time_axis(1.0, "s"), alt="", memory=True)
+
+
+@pytest.fixture(scope="module")
+def runs():
+    cases = collected(a_run, 100)
+    return cases, [facts_of(*case) for case in cases]
+
+
+def of_runs(cases, browser=BROWSER):
+    return in_node(FACTS, [{"sent": scene_of_run(events, schedule)} for schedule, events in cases], browser)
+
+
+def test_of_measured_runs_the_page_finds_the_facts_that_python_finds(runs):
+    cases, expected = runs
+    found = of_runs(cases)
+    for one, facts in zip(found, expected, strict=True):
+        assert_same(one, facts)
+    codes = {code for one in found for *_, code, _, _ in one["gaps"]}
+    assert codes == {"activation", "gradient", "hop", "overhead", "done"}
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("end[waitsFor] > time", "end[waitsFor] < time"),
+        ("waitedFor[op] === waitsFor ?", "op >= 0 ?"),
+        ("if (start[ops[middle]] > time)", "if (start[ops[middle]] < time)"),
+        ('kind === "F" ? start[op] : end[op]', "start[op]"),
+        ("end[each] > end[op]", "end[each] < end[op]"),
+        ("b.taken > a.taken", "b.taken < a.taken"),
+    ],
+)
+def test_a_mistake_in_the_facts_is_noticed(runs, right, wrong, tmp_path):
+    cases, expected = (each[:40] for each in runs)
+    browser = with_mistake("run", right, wrong, tmp_path)
+    with pytest.raises(AssertionError):
+        for one, facts in zip(of_runs(cases, browser), expected, strict=True):
+            assert_same(one, facts)
+
+
+def with_mistake(module, right, wrong, folder):
+    """Return a copy of the page's modules with a mistake in one of them."""
+    browser = folder / "browser"
+    shutil.copytree(BROWSER, browser)
+    file = browser / f"{module}.js"
+    text = file.read_text()
+    assert text.count(right) == 1
+    file.write_text(text.replace(right, wrong))
+    return browser
+
+
+# --- schedules that the page plays itself ---------------------------------------------------------
+
+
+def a_pipeline(data):
+    schedule = data.draw(schedules(most_ranks=6, most_micro_batches=9))
+    n, chunks = len(schedule.ops), schedule.n_stages // len(schedule.ops)
+    times = {key: [data.draw(eighths) for _ in range(data.draw(st.sampled_from([1, n])))] for key in "FIW"}
+    hop = data.draw(st.just(0.0) | eighths)
+    of_stages = {
+        key: [(each * n if len(each) == 1 else each)[s // chunks] / chunks for s in range(n * chunks)]
+        for key, each in times.items()
+    }
+    whole = [i + w for i, w in zip(of_stages["I"], of_stages["W"], strict=True)]
+    events = simulate(schedule, of_stages["F"], whole, of_stages["I"], of_stages["W"], hop)
+    pipeline = {"orders": {schedule.name: schedule.to_csv()}, "n": n, "m": 0, "times": times, "hop": hop, "cap": None}
+    return schedule, events, pipeline
+
+
+@pytest.fixture(scope="module")
+def pipelines():
+    return collected(a_pipeline, 150)
+
+
+def pictures(cases, browser=BROWSER):
+    from labkit.explore.scene_message import styles_message
+
+    shades = [styles_message(EVENT_NAMES.values(), 1 + chunk) for chunk in range(9)]
+    axis = {"label": "", "unit": "", "per_second": 1.0}
+    given = [{"sent": {}, "pipeline": {**pipeline, "axis": axis, "shades": shades}} for *_, pipeline in cases]
+    return in_node(FACTS, given, browser)
+
+
+def test_of_schedules_that_it_plays_itself_the_page_finds_the_facts_that_python_finds(pipelines):
+    exact = 0
+    for (schedule, events, pipeline), one in zip(pipelines, pictures(pipelines), strict=True):
+        expected = facts_of(schedule, events)
+        if any(code == "overhead" for *_, code, _, _ in expected["gaps"]):
+            # Python takes an op to be late by itself where no op of its stage was seen to wait for
+            # a transfer. The page has played it, so it knows better: it was a hop.
+            assert pipeline["hop"]
+            continue
+        exact += 1
+        assert_same(one, expected)
+    assert exact > 0.8 * len(pipelines)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("rank[needs[i]] === rank[i] ? 0 : hop", "hop"),
+        ("Math.max(previous[i] < 0", "Math.min(previous[i] < 0"),
+        ('output("I", stage);', 'output("F", stage);'),
+        ('?? output("I", stage + 1)', ""),
+        ("duration[name[i]][stage[i]]", "duration[name[i]][0]"),
+        ("? needs[i] : before", "? before : before"),
+    ],
+)
+def test_a_mistake_in_the_times_is_noticed(pipelines, right, wrong, tmp_path):
+    cases = pipelines[:60]
+    browser = with_mistake("earliest_times", right, wrong, tmp_path)
+    with pytest.raises(AssertionError):
+        for (schedule, events, _), one in zip(cases, pictures(cases, browser), strict=True):
+            assert_same(one, facts_of(schedule, events))

@@ -1,0 +1,128 @@
+"""What the page says of event tables, in node: the same in a notebook and in a file."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import pytest
+from page_in_node import NODE, in_node
+
+from labkit.draw.layout import time_axis
+from labkit.explore import Timeline
+from labkit.explore.events_message import EventTables
+from labkit.explore.scene_message import scene_of
+from labkit.schedule import gpipe, one_f_one_b
+from labkit.simulate import by_stage, simulate
+from labkit.trace import event_table
+
+pytestmark = pytest.mark.skipif(NODE is None, reason="no node on this machine")
+
+WORDS = """
+import { spotsOf } from "BROWSER/bars.js";
+import { explain, narrate } from "BROWSER/explain.js";
+import { readScene } from "BROWSER/scene.js";
+const scene = readScene(given.sent);
+const spots = scene.panels.flatMap((panel) => spotsOf(panel).what.map((spot) => [spot.kind, explain(panel, spot, scene.axis)]));
+return [...spots, ...given.at.map((x) => ["time", narrate(scene.panels, x, scene.axis)])];
+"""
+
+
+def words(events, schedule=None, ideal=None, at=(), unit="s", **options):
+    """All that is said of a table, by kind: of bars, of gaps, of strips, and at some times."""
+    axis = time_axis(10.0, "" if unit == "s" else unit)
+    sent = scene_of([EventTables.of(events, schedule, ideal)], time=axis, alt="", **options)
+    found = in_node(WORDS, {"sent": sent, "at": at})
+    return {kind: [text for of, text in found if of == kind] for kind in ("bar", "idle", "kept", "time")}
+
+
+def said_of(texts, begins):
+    (text,) = [text for text in texts if text.startswith(begins)]
+    return text.split("\n")
+
+
+def test_an_op_says_what_it_is_what_it_needs_what_waits_for_it_and_why_it_is_late():
+    bars = words(simulate(one_f_one_b(4, 8)))["bar"]
+    assert said_of(bars, "0B0") == [
+        "0B0: backward pass of micro-batch 0, stage 0",
+        "Rank 0, 10 s to 12 s: takes 2 s.",
+        "It needs the gradient of 1B0 on rank 1, which ended at 10 s.",
+        "Nothing waits for it.",
+        "Rank 0 was idle for 6 s before it. To begin 0B0 it waits for the gradient of 1B0: 3B0 on rank 3 until 6 s, "
+        "then 2B0 on rank 2 until 8 s, then 1B0 on rank 1 until 10 s.",
+    ]
+    _, _, needs, waits, late = said_of(bars, "0F1")
+    assert (needs, waits) == ("It needs nothing but the batch.", "1F1 on rank 1 waits for it.")
+    assert late == "It began as soon as rank 0 was free."
+
+
+def test_a_gap_says_what_its_rank_waits_for_what_runs_there_and_what_hops_take():
+    gaps = words(simulate(one_f_one_b(3, 4), hop=0.5))["idle"]
+    assert said_of(gaps, "Rank 0 is idle for 6 s, from 3 s to 9 s")[1:] == [
+        "To begin 0B0 it waits for the gradient of 1B0: 2F0 on rank 2 until 4 s, then 2B0 on rank 2 until 6 s, "
+        "then 1B0 on rank 1 until 8.5 s. Hops take 1 s of that."
+    ]
+    (why,) = said_of(gaps, "Rank 2 is idle for 5 s, from 17")[1:]
+    assert why.endswith("its last op, 2B3, ended at 17 s. The step ends at 22 s, with 0B3 on rank 0.")
+
+
+def test_a_step_says_what_begins_what_goes_on_and_which_ranks_are_idle():
+    first, later, end = words(simulate(one_f_one_b(3, 4)), at=[0, 4, 17])["time"]
+    assert first == "0 s: 0F0 on rank 0 begins; rank 1 idle, waiting for 0F0; rank 2 idle, waiting for 1F0."
+    assert "2B0 on rank 2 goes on" in later
+    assert "ranks 1 and 2 idle: done" in end
+
+
+def test_a_measured_op_says_how_far_it_is_from_the_prediction():
+    ideal = simulate(gpipe(2, 2))
+    measured = ideal.assign(start_s=100 + 1.1 * ideal.start_s, end_s=100 + 1.1 * ideal.end_s)
+    bars = words(measured, ideal=ideal)["bar"]
+    *_, last = said_of(
+        [text for text in bars if "measured" in text], "0F1: forward pass of micro-batch 1, stage 0, measured"
+    )
+    assert last == "It began 0.1 s later than predicted and took 0.1 s longer."
+
+
+def test_what_is_not_an_op_says_where_it_ran_and_its_size_and_a_gap_what_runs_meanwhile():
+    rows = [(rank, "compute", "backward", None, None, None, None, None, 0.0, 1.0) for rank in (0, 1)]
+    rows += [(rank, "compute", "optimizer", None, None, None, None, None, 3.0, 4.0) for rank in (0, 1)]
+    rows += [(0, "comm", "all_reduce", None, None, None, 2, 2**21, 0.5, 3.0)]  # rank 1 has recorded none
+    found = words(event_table(rows), at=[0.5])
+    assert said_of(found["bar"], "all reduce") == [
+        "all reduce, bucket 2, 2 MiB",
+        "Rank 0, lane comm, 0.5 s to 3 s: takes 2.5 s.",
+    ]
+    assert "all reduce 2 on rank 0 begins" in found["time"][0]
+    assert said_of(found["idle"], "Rank 0, lane compute,")[1] == "Meanwhile it has all reduce 2 in lane comm."
+    assert (
+        said_of(found["idle"], "Rank 1, lane compute,")[1]
+        == "The table does not say why: nothing else is recorded there meanwhile."
+    )
+
+
+def test_a_strip_says_whose_activations_are_kept_and_where_that_is_over_the_cap():
+    kept = words(simulate(gpipe(2, 3)), memory=True, cap=2)["kept"]
+    assert said_of(kept, "Rank 0 keeps the activations of 3 micro-batches")[1:] == [
+        "Kept for 0F0, 0F1 and 0F2: their backward passes have not ended.",
+        "This is the most that it keeps.",
+        "The cap is 2.",
+    ]
+
+
+def test_a_simulated_time_without_a_unit_is_one_unit_or_several():
+    bars = words(simulate(gpipe(1, 2)), unit="time (units)")["bar"]
+    assert "0 to 1: takes 1 unit." in said_of(bars, "0F0")[1] and "takes 2 units." in said_of(bars, "0B0")[1]
+
+
+def test_where_stages_are_threads_nothing_is_called_a_rank():
+    threads = by_stage(simulate(gpipe(2, 3), forward=1.1).assign(rank=0))
+    timeline = Timeline(threads, ideal=simulate(gpipe(2, 3)))
+    form = timeline.static_form()
+    said = [
+        timeline.scene["alt"],
+        form.table.to_string(),
+        *(label.get_text() for label in form.figure.get_yticklabels()),
+    ]
+    said += itertools.chain(*words(threads, ideal=simulate(gpipe(2, 3)), at=[0, 1.5]).values())
+    assert not re.search("rank", "".join(said), re.IGNORECASE) and "stage 0, stage 0" not in "".join(said).lower()
+    assert re.search("rank", "".join(words(simulate(gpipe(2, 3)))["idle"]))
