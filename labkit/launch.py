@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from labkit import trace
+from labkit import stats, trace
 from labkit.base.measurement_html import as_html
 from labkit.base.notebook import in_notebook, static
 from labkit.cost import Link
@@ -41,6 +41,8 @@ from labkit.ranks.rank_config import CallerEnvironment, check_folders
 if TYPE_CHECKING:
     import pandas as pd
     import torch
+
+    from labkit.stats.repeated_times import RepeatedTimes
 
 __all__ = ["BACKENDS", "LaunchTimeout", "LinkTooFast", "RankError", "Run", "device", "launch", "progress", "workers"]
 
@@ -94,6 +96,10 @@ class Run:
     @functools.cached_property
     def timings(self) -> pd.DataFrame:
         return trace.timings(self.events)
+
+    def repeats(self, by: str = "name", name: str | None = None) -> RepeatedTimes:
+        """Return the seconds of each repeat, a column per way: see :func:`labkit.stats.repeats`."""
+        return stats.repeats(self.events, by, name)
 
     def __repr__(self) -> str:
         return f"{self.header}\n{self.timings!r}" if self._rows else f"{self.header}\nno spans were recorded"

@@ -85,6 +85,12 @@ def _few_threads() -> None:
         sys.modules["torch"].set_num_threads(1)
 
 
+@pytest.fixture
+def static(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outputs are for keeping, as in a stored notebook: what was measured stands in brackets."""
+    monkeypatch.setenv("LABKIT_STATIC", "1")
+
+
 REAL_DATA = ("glue/RTE/train.tsv", "multi30k/train.de.gz")
 
 

@@ -172,6 +172,7 @@ def test_ranks_are_up_with_their_environment_on_the_loopback_interface_and_their
     assert (run.backend, run.world_size, run.devices) == ("gloo", 3, ["cpu"] * 3)
 
 
+@pytest.mark.usefixtures("static")
 def test_all_reduce_sums_over_ranks_and_its_span_is_in_both_tables_with_everything_measured_in_brackets():
     run = launch(rank_and_sum, world_size=2, backend="gloo")
     assert all(torch.equal(x, torch.full((3,), 3.0)) for _, x in run.values)

@@ -7,6 +7,8 @@ import pytest
 
 from labkit.base.formats import Lines, MeasuredTable, as_html, emulated, fact, loss, measured, say
 
+pytestmark = pytest.mark.usefixtures("static")
+
 BARE_NUMBER = re.compile(r"\d+\.\d+")
 
 
@@ -144,3 +146,11 @@ def test_say_prints_where_there_is_no_notebook(capsys):
     say("took", 2, measured(0.5, "s"))
     say("one", "two", sep="\n")
     assert capsys.readouterr().out == "took 2 [~       0.5 s]\none\ntwo\n"
+
+
+def test_a_live_cell_and_a_terminal_show_plain_numbers(monkeypatch):
+    monkeypatch.delenv("LABKIT_STATIC")
+    assert (measured(0.034, "s"), fact("gloo"), loss(0.76274)) == ("0.034 s", "gloo", "0.7627")
+    table = MeasuredTable({"rank": [0], "seconds": [0.034]})
+    assert repr(table).split() == ["rank", "seconds", "0", "0", "0.034"]
+    assert "labkit-measured" not in table._repr_html_() and "0.034" in table._repr_html_()

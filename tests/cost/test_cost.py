@@ -274,6 +274,7 @@ def test_work_that_is_done_before_the_host_hands_out_more_is_refused():
         fit_work([1024, 8], [1.53e-3, 1.5e-3])
 
 
+@pytest.mark.usefixtures("static")
 def test_every_number_of_a_fit_prints_as_a_measurement():
     fit = fit_link(SIZES, noisy_times(seed=2, noise=0.05))
     shown = re.findall(r"\[~ +([\d.]+) (µs|MB/s)\]", str(fit))

@@ -26,6 +26,7 @@ def hidden(text: str) -> str:
     return re.sub(r"\[~ [^\]]*\]|<span class=\"labkit-measured\"[^<>]*>[^<>]*</span>", "[~]", text)
 
 
+@pytest.mark.usefixtures("static")
 def test_everything_is_looked_at_and_what_is_not_ok_comes_with_what_to_do():
     diagnosis = doctor()
     assert [fact.name for fact in diagnosis.facts] == NAMES

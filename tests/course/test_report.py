@@ -285,7 +285,8 @@ WAITS = 'GUESS sync_term: give your guess first ("I don\'t know" is one)'
 def test_cells_that_wait_for_tasks_and_guesses_are_told_once_each(lab, capsys):
     todo = "TODO dp.3: labkit/dp.py, line 42"
     waiting = [
-        code("%%needs\nrun()", printed(words)) for words in (f"{todo}; TODO dp.4: x\n", f"{todo}; {WAITS}\n", WAITS)
+        code("run()", new_output("display_data", data={"text/plain": words}))
+        for words in (f"{todo}; TODO dp.4: x", f"{todo}; {WAITS}", WAITS)
     ]
     report_of(lab, waiting)
     assert f"wait for you: {WAITS}; {todo}; TODO dp.4: x." in capsys.readouterr().out

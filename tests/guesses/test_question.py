@@ -12,9 +12,8 @@ FRACTION = {"low": 0, "high": 1}
 COUNT = {"low": 1, "high": 30}
 CHOICE = {"choices": ("GPipe", "1F1B", "ZB-H1")}
 
-ORDER = CHOICE | {"ordered": True}
 REFUSED = [(FRACTION, 1.2), (FRACTION, "0.5"), (FRACTION, True), (FRACTION, math.nan), (COUNT, 3.5), (COUNT, 0)]
-REFUSED += [({"low": 0.0}, -1), (CHOICE, "gpipe"), (ORDER, ("GPipe", "1F1B")), (ORDER, "GPipe")]
+REFUSED += [({"low": 0.0}, -1), (CHOICE, "gpipe")]
 
 
 @pytest.mark.parametrize(("options", "value"), REFUSED)
@@ -35,7 +34,6 @@ def test_a_guess_out_of_range_is_asked_for_its_unit(asked, value, meant):
 
 
 FITS = [(FRACTION, 1, 1.0), (COUNT, 30.0, 30), ({}, -7, -7.0), (CHOICE, "1F1B", "1F1B")]
-FITS += [(ORDER, ["ZB-H1", "GPipe", "1F1B"], ("ZB-H1", "GPipe", "1F1B"))]
 
 
 @pytest.mark.parametrize(("options", "value", "kept"), FITS)

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from labkit.base.measurement_html import as_html
 from labkit.lab.listings import listing
 
 SOURCE = '''
@@ -82,7 +83,8 @@ def test_code_is_shown_as_it_is_in_the_file_now_wherever_it_has_moved(module, tm
 
 def test_of_tasks_that_are_to_do_only_the_place_is_shown_and_once_above_what_is_given(module, open_tasks):
     found = listing(module.to_do, module.also_to_do)
-    assert repr(found) == found._repr_mimebundle_()["text/markdown"] == "TODO dp.3: labkit/dp.py, line 42"
+    assert repr(found) == "TODO dp.3: labkit/dp.py, line 42"
+    assert found._repr_mimebundle_()["text/markdown"] == as_html(repr(found))  # a link that opens the file
     assert repr(listing(module.to_do, module.given)) == f"{found!r}\n{listing(module.given)!r}"
 
 

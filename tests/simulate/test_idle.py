@@ -13,6 +13,8 @@ from pipelines import at_stage, eighths, feeder, op_of_row, play, schedules, sta
 from labkit.schedule import Op, gpipe, interleaved, one_f_one_b, zero_bubble_h1, zero_bubble_v
 from labkit.simulate import critical_path, explain_idle, makespan, simulate
 
+pytestmark = pytest.mark.usefixtures("static")
+
 # --- the critical path ----------------------------------------------------------------------------
 
 
