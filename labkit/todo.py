@@ -160,7 +160,7 @@ def step_aside(lines: list[str]) -> list[str]:
     head = lines[0].split() if lines and re.match(r"%%needs\b", lines[0]) else []
     body = ["\n", *lines[1:]] if head else lines
     used, made = names_of("".join(body))
-    tasks = dict.fromkeys([*head[1:], *(task for name in _WAITING.keys() & used for task in _WAITING[name])])
+    tasks = dict.fromkeys([*head[1:], *(task for name, needed in _WAITING.items() if name in used for task in needed)])
     try:
         if head == ["%%needs"]:
             raise ValueError(f"%%needs: expected one or more of {', '.join(TASKS)}")

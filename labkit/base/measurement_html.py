@@ -25,8 +25,9 @@ _TAGS = {
 }
 _BRACKETS = re.compile(r"\[([~≈])(?:[ \u00a0]|&nbsp;)+([^\[\]\n]*?)(?:[ \u00a0]|&nbsp;)*\]")
 _PLACES = re.compile(r"\blabkit/((?:dp|shard|pipe)\.py), line \d+")
-_SENTENCES = '<div style="white-space: pre-wrap; line-height: 1.5; margin: 0">{}</div>'
-_COLUMNS = '<pre style="white-space: pre-wrap; line-height: 1.4; margin: 0">{}</pre>'  # GitHub keeps that it is a pre
+_WORDS = "white-space: pre-wrap; word-break: normal; overflow-wrap: break-word"  # JupyterLab cuts words in two
+_SENTENCES = f'<div style="{_WORDS}; line-height: 1.5; margin: 0">{{}}</div>'
+_COLUMNS = f'<pre style="{_WORDS}; line-height: 1.4; margin: 0">{{}}</pre>'  # GitHub keeps that it is a pre
 
 
 def as_html(text: str) -> str:

@@ -25,7 +25,7 @@ from labkit.simulate.measures import (
     steps_of,
 )
 from labkit.simulate.simulator import simulate
-from labkit.simulate.step import explain_step, explain_turns, hidden_and_exposed, largest_difference
+from labkit.simulate.step import explain_step, explain_turns, largest_difference
 
 __all__ = [
     "Idle",
@@ -37,7 +37,6 @@ __all__ = [
     "explain_idle",
     "explain_step",
     "explain_turns",
-    "hidden_and_exposed",
     "largest_difference",
     "makespan",
     "median_step",

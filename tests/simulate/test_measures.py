@@ -16,7 +16,6 @@ from labkit.simulate import (
     critical_path,
     explain_gap,
     explain_step,
-    hidden_and_exposed,
     makespan,
     median_step,
     peak_activations,
@@ -124,9 +123,8 @@ def test_the_median_step_is_a_real_one_and_of_an_even_number_the_slower():
         lambda events: critical_path(gpipe(2, 2), events),
         lambda events: explain_gap(simulate(gpipe(2, 2)), events),
         lambda events: explain_step(events, events.assign(step=0)),
-        lambda events: hidden_and_exposed(events.assign(step=0)),
     ],
-    ids=["by_stage", "activations", "critical_path", "explain_gap", "explain_step", "hidden_and_exposed"],
+    ids=["by_stage", "activations", "critical_path", "explain_gap", "explain_step"],
 )
 def test_what_is_read_off_a_measured_table_prints_as_measured_and_says_what_was_emulated(read):
     simulated = simulate(gpipe(2, 2))

@@ -19,7 +19,6 @@ from labkit.simulate import (
     explain_gap,
     explain_idle,
     explain_step,
-    hidden_and_exposed,
     makespan,
     median_step,
     simulate,
@@ -112,7 +111,6 @@ CALLS = [
     (functools.partial(explain_gap, EMPTY, EVENTS), ValueError, "^ideal is empty"),
     (functools.partial(explain_step, STEP, EMPTY), ValueError, "^measured is empty"),
     (functools.partial(explain_step, EMPTY, STEP), ValueError, "^predicted is empty"),
-    (functools.partial(hidden_and_exposed, EMPTY), ValueError, "^events is empty"),
     (functools.partial(makespan, SENT), ValueError, "no spans in the lane compute, expected some: its lanes are comm"),
     (functools.partial(bubble_fraction, SENT), ValueError, "no spans in the lane compute"),
     (functools.partial(bubble_fraction, WORK), ValueError, "take 0 s"),
@@ -120,7 +118,6 @@ CALLS = [
     (functools.partial(by_stage, WORK), ValueError, "no row with a stage"),
     (functools.partial(steps_of, EVENTS, within="x"), ValueError, "no op within a span named 'x'"),
     (functools.partial(median_step, []), ValueError, "no step is given"),
-    (functools.partial(hidden_and_exposed, WORK), ValueError, "no span of events has a step"),
     *[
         (functools.partial(explain, SCHEDULE, events), ValueError, message)
         for events, message in NOT_THE_SCHEDULE

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from labkit.cost import ddp_step
-from labkit.simulate import explain_step, hidden_and_exposed, largest_difference
+from labkit.simulate import explain_step, largest_difference
 from labkit.trace import event_table
 
 pytestmark = pytest.mark.usefixtures("static")
@@ -126,33 +126,3 @@ def test_a_part_is_named_only_if_it_has_the_same_sign_in_all_turns():
     both = table.assign(low=[0.0005, -0.0029], high=[0.002, 0.0148])
     assert "5.2 ms longer than predicted; most by compute, 1.0 ms longer" in largest_difference(both)
     assert "no part alike in all turns" in largest_difference(both.assign(low=-0.001))
-
-
-# --- what hides -----------------------------------------------------------------------------------
-
-NAMES = ["compute", "hidden communication", "exposed communication"]
-
-
-def drawn(rank=0, number=0, start=0.0, sent=((2.0, 4.0), (3.5, 7.0)), sent_step=None):
-    """Backward from 1 to 5, a wait until 7, the optimizer until 8; and two buckets."""
-    spans = [("forward", 0, 1), ("backward", 1, 5), ("wait", 5, 7), ("optimizer", 7, 8)]
-    rows = [(rank, "compute", name, number, None, None, None, None, start + a, start + b) for name, a, b in spans]
-    rows += [
-        (rank, "comm", "all_reduce", sent_step, None, None, k, 8, start + a, start + b) for k, (a, b) in enumerate(sent)
-    ]
-    return rows
-
-
-@pytest.mark.parametrize("sent_step", [None, 0])
-def test_what_is_sent_while_a_rank_computes_hides_and_two_buckets_at_once_count_once(sent_step):
-    table = hidden_and_exposed(event_table(drawn(sent_step=sent_step), measured=True, emulated="emulated link"))
-    assert table[NAMES].values.tolist() == [[1 + 1 + 1, 3.0, 2.0]]
-    assert table.attrs["emulated"] == "emulated link" and "[~" in repr(table)
-
-
-def test_steps_are_apart_and_ranks_are_averaged():
-    rows = drawn() + drawn(rank=1, sent=((5.0, 7.0),)) + drawn(number=1, start=20.0) + drawn(1, 1, 20.0)
-    table = hidden_and_exposed(event_table(rows))
-    assert table.step.tolist() == [0, 1]
-    assert table[NAMES].values.tolist() == [[4.5, 1.5, 2.0], [3.0, 3.0, 2.0]]
-    assert (table[NAMES].sum(axis=1) == 8.0).all()
