@@ -7,8 +7,9 @@ redraws the same two schedules through ipywidgets' interact. A slider of each is
 few times in turns; the time is that from the key to the frame with the new picture. Then the slider
 is dragged: after the last value may come the picture under way and the last one, which has to be
 that of the last value. Then the slider of an op's time, which the page follows without Python, is
-moved in every frame, in a notebook and in a file: how many pictures come a second. Then a schedule of 65,536 ops is opened and
-dragged along its time axis; what counts is the longest time between two frames.
+moved in every frame, in a notebook and in a file: how many pictures come a second. Then a schedule
+of 65,536 ops is opened and dragged along its time axis; what counts is the longest time between two
+frames.
 
 Exits with 1 where that is more than is wanted. Needs chromium.
 """

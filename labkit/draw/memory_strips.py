@@ -14,30 +14,23 @@ import pandas as pd
 
 from labkit.draw.panel import EventsPanel, Label
 from labkit.simulate import activations
-from labkit.simulate.replay import Replay, kept_activations
 
 ABOVE = 0.06  # between bars and strip, in rows
 _PARTS = {2: "½", 3: "⅓", 4: "¼", 5: "⅕", 6: "⅙", 8: "⅛"}
 
 
-def pieces_of(events: pd.DataFrame, end_s: float, replay: Replay | None = None) -> pd.DataFrame:
+def pieces_of(events: pd.DataFrame, end_s: float) -> pd.DataFrame:
     """Return the pieces of each rank's step function until ``end_s``, a row each.
 
     Columns: rank, start_s, end_s, kept, of, micro_batches.
 
     ``kept`` counts activations of a stage, ``of`` the stages of the rank, ``micro_batches`` is
-    their quotient. With the ``replay`` of these events it is faster. Errors are those of
-    :func:`labkit.simulate.activations`.
+    their quotient. Errors are those of :func:`labkit.simulate.activations`.
     """
-    if replay:
-        dependencies = replay.dependencies
-        stages = {(rank, op.stage) for rank, op in zip(dependencies.rank, dependencies.ops, strict=True)}
-        rank, time_s, count = kept_activations(replay)
-    else:
-        steps = activations(events)
-        forwards = events[(events["name"] == "forward").to_numpy()]
-        stages = set(zip(forwards["rank"].tolist(), forwards["stage"].tolist(), strict=True))
-        rank, time_s, count = (steps[name].to_numpy() for name in ("rank", "time_s", "count"))
+    steps = activations(events)
+    forwards = events[(events["name"] == "forward").to_numpy()]
+    stages = set(zip(forwards["rank"].tolist(), forwards["stage"].tolist(), strict=True))
+    rank, time_s, count = (steps[name].to_numpy() for name in ("rank", "time_s", "count"))
     ends_rank = np.diff(rank, append=-1) != 0
     ends = ends_rank | (np.diff(time_s, append=np.nan) != 0)  # of several steps at one time the last counts
     rank, time_s, count, ends_rank = (values[ends] for values in (rank, time_s, count, ends_rank))

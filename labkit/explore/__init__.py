@@ -8,15 +8,18 @@ buckets        bucket_explorer: a model's gradients in buckets, and when they ar
 grids          ring_explorer, fill_ring, collectives_explorer
 worker_queue   record_queue: a Pipe's tasks while they wait
 
-timeline             the one widget that shows every picture, a labkit.draw.panel or several
-events_panel         event tables as a panel; event_explanations: what its bars say of themselves
-scene_message        what the browser gets; browser: what it does with it
+timeline             the one widget that shows every picture: event tables, a labkit.draw.panel
+scene_message        what the page gets; events_message: an event table, with facts about its ops
+browser              what the page does with it: it lays out, draws and explains
+form_explorer        a picture under a form, of which every control is a trait
+explorer             what all explorers share; rank_run: how they run something on real ranks
 standalone_html      the same as a file that needs no kernel
-explorer             the frame of all explorers; rank_run: how they run something on real ranks
 static_fallback      picture and table where there is no browser
 
-Python decides, JavaScript draws. One thing is worked out twice: while a time is dragged, and in a
-file, the page has to know when ops run (browser/earliest_times.js, held equal to simulate).
+Python hands over tables and orders, the page draws and explains them: live, while the kernel is
+busy, and in a file. Two things are worked out twice, so that nothing waits: when ops run
+(browser/earliest_times.js) and why a rank is idle (browser/run.js). tests/explore/test_page_facts.py
+holds them equal to labkit.simulate.
 """
 
 from __future__ import annotations

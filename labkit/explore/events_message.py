@@ -87,7 +87,7 @@ def _replay(table: pd.DataFrame, schedule: Schedule | None, what: str) -> Replay
 
 
 def _columns(table: pd.DataFrame) -> dict[str, Any]:
-    """Return the columns of an event table, -1 where there is nothing; names and lanes by number."""
+    """Return an event table's columns, -1 where there is nothing; names and lanes by number."""
     columns: dict[str, Any] = {name: column(table[name], "f8") for name in ("start_s", "end_s")}
     for name, kind in _NUMBERS.items():
         columns[name] = column(table[name].to_numpy(dtype=float, na_value=-1), kind)

@@ -39,8 +39,8 @@ class View(NamedTuple):
 
     ``figure()`` is what stands for it in print, with an alt text of its own if ``printed_alt`` is
     one. Panels lie on an axis of ``time``, or without it on columns; a grid ``opens_at`` a step.
-    ``said`` stands above the picture, and controls that do not count now are ``disabled``. The table's index has
-    ``row_names``. ``title`` stands over a file of it, if its alt text is too long.
+    ``said`` stands above the picture, and controls that do not count now are ``disabled``. With
+    ``row_names`` the table has its index. ``title`` stands over a file, if the alt text is too long.
     """
 
     panels: Sequence[Panel]
@@ -139,11 +139,11 @@ class FormExplorer(Explorer):
             if each["value"] in texts and not each["disabled"]:
                 form.append(each | {"options": texts})
         scenes = {}
-        for texts in itertools.product(*(each["options"] for each in form)):
-            chosen = {each["name"]: text for each, text in zip(form, texts, strict=True)}
+        for choice in itertools.product(*(each["options"] for each in form)):
+            chosen = {each["name"]: text for each, text in zip(form, choice, strict=True)}
             values = {name: self.controls[name].options[text] for name, text in chosen.items()}
             shown = self.view(self.recorded, **self.values | values)
-            scenes["\n".join(texts)] = self.timeline.scene_of(shown.panels, said=shown.said, **self._about(shown))
+            scenes["\n".join(choice)] = self.timeline.scene_of(shown.panels, said=shown.said, **self._about(shown))
         return {"controls": form, "scenes": scenes}
 
     def show_recorded(self, recorded: Any, **values: Any) -> None:

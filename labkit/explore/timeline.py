@@ -34,8 +34,8 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
     """An event table to point at, to step through and to zoom into.
 
     ``said`` is its line of narration, which a screen reader reads aloud. ``static_form()`` returns
-    what stands for it where there is no browser. In its file the controls of its ``form`` choose from
-    the ``library()``.
+    what stands for it where there is no browser. In its file the controls of its ``form`` choose
+    from the ``library()``.
 
     ``events`` is what ``simulate(...)`` or a run gives. With a ``schedule``, or where the table is
     one step of a pipeline, each op says what it needs, what waits for it and why it is late. With

@@ -345,7 +345,8 @@ def test_a_form_is_gone_through_by_keyboard_and_its_controls_are_as_high_as_a_fi
     expect(page.locator(".lk-numbers")).to_contain_text("over the cap of 0.5")
 
 
-STICKS_OUT = """() => [...document.querySelectorAll(".labkit-explorer :is(.jupyter-widgets, .lk-field, .lk-form :is(input, select, button))")]
+WIDGETS = ":is(.jupyter-widgets, .lk-field, .lk-form :is(input, select, button))"
+STICKS_OUT = f"""() => [...document.querySelectorAll(".labkit-explorer {WIDGETS}")]
     .filter((each) => each.getBoundingClientRect().right > each.closest(".labkit-explorer").getBoundingClientRect().right)
     .map((each) => each.textContent)"""
 

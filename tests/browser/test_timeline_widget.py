@@ -338,7 +338,10 @@ def test_axe_finds_no_grave_fault_in_the_exported_file(opened, theme):
     axe.check(opened, "html")
 
 
-GAP = "Rank 2 is idle for 4, from 0 to 4To begin 2F0 it waits for the activation of 1F0: 0F0 on rank 0 until 2, then 1F0 on rank 1 until 4."
+GAP = (
+    "Rank 2 is idle for 4, from 0 to 4"
+    "To begin 2F0 it waits for the activation of 1F0: 0F0 on rank 0 until 2, then 1F0 on rank 1 until 4."
+)
 
 
 def test_an_exported_schedule_explorer_says_of_a_gap_what_it_says_live(lab, opened, tmp_path):

@@ -1,22 +1,25 @@
 """What the page finds out about a run, in node, beside what Python finds out about the same one.
 
-Facts are compared, never words: which op, why it waits and for whom, how long, what is critical, what
-is kept.
+Facts are compared, never words: which op, why it waits and for which other, how long, what is
+critical, what is kept.
 """
 
 from __future__ import annotations
 
+import shutil
 from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from page_in_node import BROWSER, NODE, in_node
 from pipelines import EVENT_NAMES, eighths, play, random_schedules, schedules, table_of
 
+from labkit.draw.memory_strips import pieces_of
 from labkit.explore.events_message import EventTables
 from labkit.explore.schedules.values import metrics_of
-from labkit.simulate import peak_activations, simulate
+from labkit.simulate import simulate
 from labkit.simulate.idle import IdleReasons, critical_ops
 from labkit.simulate.replay import replay_events
 
@@ -42,7 +45,7 @@ return given.map(({ sent, pipeline }) => {
     times: Object.fromEntries(ops.map((op) => [name(op), [run.table.start_s[op], run.table.end_s[op]]])),
     critical: run.critical.map(name).reverse(),
     metrics: Object.values(run.metrics),
-    peaks: panel.peaks.map(([, text]) => Number(text)),
+    kept: run.kept.map(({ rank, left, right, count }) => [rank, left, right, count]),
     gaps: gaps.sort(([a, b], [c, d]) => a - c || b - d),
   };
 });
@@ -64,12 +67,14 @@ def facts_of(schedule, events):
                 waits_for, op = (None if each is None else str(each) for each in (why.waits_for, why.op))
                 gaps.append([rank, left, right, why.code, op, waits_for])
     m = metrics_of(run)
+    kept = pieces_of(events, last)[["rank", "start_s", "end_s", "micro_batches"]]
     needed = [None if op is None else str(ops[op]) for op in run.dependencies.input_op]
     return {
         "needs": dict(zip(map(str, ops), needed, strict=True)),
         "times": times,
         "critical": [str(ops[op]) for op in critical_ops(run, reasons.waited_for)],
         "metrics": [m.makespan_s, *m.bubbles, m.peak, m.peak_rank, m.critical_ops, m.critical_share],
+        "kept": kept[kept["end_s"] > kept["start_s"]].to_numpy().tolist(),
         "gaps": gaps,
     }
 
@@ -80,6 +85,7 @@ def assert_same(found, expected):
     for op, times in expected["times"].items():
         assert found["times"][op] == pytest.approx(times, abs=1e-6), op
     assert found["metrics"] == pytest.approx(expected["metrics"], abs=1e-6)
+    assert np.array(found["kept"]) == pytest.approx(np.array(expected["kept"]), abs=1e-6)
     assert len(found["gaps"]) == len(expected["gaps"])
     for one, other in zip(found["gaps"], expected["gaps"], strict=True):
         assert one[0] == other[0] and one[3:] == other[3:], (one, other)
@@ -125,21 +131,53 @@ def scene_of_run(events, schedule):
     return scene_of(tables, time=time_axis(1.0, "s"), alt="", memory=True)
 
 
-def test_of_measured_runs_the_page_finds_the_facts_that_python_finds():
+@pytest.fixture(scope="module")
+def runs():
     cases = collected(a_run, 100)
-    found = in_node(FACTS, [{"sent": scene_of_run(events, schedule)} for schedule, events in cases])
-    for (schedule, events), one in zip(cases, found, strict=True):
-        assert_same(one, facts_of(schedule, events))
-        peaks = peak_activations(events)
-        stages = [len({op.stage for op in ops}) for ops in schedule.ops]
-        assert one["peaks"] == pytest.approx([peaks[rank] / stages[rank] for rank in peaks], rel=1e-3)
-    assert {code for one in found for *_, code, _, _ in one["gaps"]} == {
-        "activation",
-        "gradient",
-        "hop",
-        "overhead",
-        "done",
-    }
+    return cases, [facts_of(*case) for case in cases]
+
+
+def of_runs(cases, browser=BROWSER):
+    return in_node(FACTS, [{"sent": scene_of_run(events, schedule)} for schedule, events in cases], browser)
+
+
+def test_of_measured_runs_the_page_finds_the_facts_that_python_finds(runs):
+    cases, expected = runs
+    found = of_runs(cases)
+    for one, facts in zip(found, expected, strict=True):
+        assert_same(one, facts)
+    codes = {code for one in found for *_, code, _, _ in one["gaps"]}
+    assert codes == {"activation", "gradient", "hop", "overhead", "done"}
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("end[waitsFor] > time", "end[waitsFor] < time"),
+        ("waitedFor[op] === waitsFor ?", "op >= 0 ?"),
+        ("if (start[ops[middle]] > time)", "if (start[ops[middle]] < time)"),
+        ('kind === "F" ? start[op] : end[op]', "start[op]"),
+        ("end[each] > end[op]", "end[each] < end[op]"),
+        ("b.taken > a.taken", "b.taken < a.taken"),
+    ],
+)
+def test_a_mistake_in_the_facts_is_noticed(runs, right, wrong, tmp_path):
+    cases, expected = (each[:40] for each in runs)
+    browser = with_mistake("run", right, wrong, tmp_path)
+    with pytest.raises(AssertionError):
+        for one, facts in zip(of_runs(cases, browser), expected, strict=True):
+            assert_same(one, facts)
+
+
+def with_mistake(module, right, wrong, folder):
+    """Return a copy of the page's modules with a mistake in one of them."""
+    browser = folder / "browser"
+    shutil.copytree(BROWSER, browser)
+    file = browser / f"{module}.js"
+    text = file.read_text()
+    assert text.count(right) == 1
+    file.write_text(text.replace(right, wrong))
+    return browser
 
 
 # --- schedules that the page plays itself ---------------------------------------------------------
@@ -179,10 +217,29 @@ def test_of_schedules_that_it_plays_itself_the_page_finds_the_facts_that_python_
     for (schedule, events, pipeline), one in zip(pipelines, pictures(pipelines), strict=True):
         expected = facts_of(schedule, events)
         if any(code == "overhead" for *_, code, _, _ in expected["gaps"]):
-            # Python takes an op to be late by itself where no op of its stage was seen to wait for a
-            # transfer. The page has played it, so it knows better: it was a hop.
+            # Python takes an op to be late by itself where no op of its stage was seen to wait for
+            # a transfer. The page has played it, so it knows better: it was a hop.
             assert pipeline["hop"]
             continue
         exact += 1
         assert_same(one, expected)
     assert exact > 0.8 * len(pipelines)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("rank[needs[i]] === rank[i] ? 0 : hop", "hop"),
+        ("Math.max(previous[i] < 0", "Math.min(previous[i] < 0"),
+        ('output("I", stage);', 'output("F", stage);'),
+        ('?? output("I", stage + 1)', ""),
+        ("duration[name[i]][stage[i]]", "duration[name[i]][0]"),
+        ("? needs[i] : before", "? before : before"),
+    ],
+)
+def test_a_mistake_in_the_times_is_noticed(pipelines, right, wrong, tmp_path):
+    cases = pipelines[:60]
+    browser = with_mistake("earliest_times", right, wrong, tmp_path)
+    with pytest.raises(AssertionError):
+        for (schedule, events, _), one in zip(cases, pictures(cases, browser), strict=True):
+            assert_same(one, facts_of(schedule, events))

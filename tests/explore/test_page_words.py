@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import pytest
@@ -28,7 +29,7 @@ return [...spots, ...given.at.map((x) => ["time", narrate(scene.panels, x, scene
 
 
 def words(events, schedule=None, ideal=None, at=(), unit="s", **options):
-    """All that is said of a table, by kind: of its bars, its gaps, its strips, and at some times."""
+    """All that is said of a table, by kind: of bars, of gaps, of strips, and at some times."""
     axis = time_axis(10.0, "" if unit == "s" else unit)
     sent = scene_of([EventTables.of(events, schedule, ideal)], time=axis, alt="", **options)
     found = in_node(WORDS, {"sent": sent, "at": at})
@@ -122,6 +123,6 @@ def test_where_stages_are_threads_nothing_is_called_a_rank():
         form.table.to_string(),
         *(label.get_text() for label in form.figure.get_yticklabels()),
     ]
-    said += sum(words(threads, ideal=simulate(gpipe(2, 3)), at=[0, 1.5]).values(), [])
+    said += itertools.chain(*words(threads, ideal=simulate(gpipe(2, 3)), at=[0, 1.5]).values())
     assert not re.search("rank", "".join(said), re.IGNORECASE) and "stage 0, stage 0" not in "".join(said).lower()
     assert re.search("rank", "".join(words(simulate(gpipe(2, 3)))["idle"]))

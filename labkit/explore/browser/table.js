@@ -35,7 +35,8 @@ function metricsTable(runs, rows) {
     row.prepend(Object.assign(document.createElement("th"), { scope: "row", textContent: name }));
     return row;
   });
-  table.append(head, ...body);
+  table.createTHead().append(head);
+  table.createTBody().append(...body);
   return table;
 }
 
@@ -43,7 +44,8 @@ export function tableOf({ panels, axis }) {
   const tables = panels.flatMap((panel) => (panel.tables ?? []).map((table) => ({ ...table, title: titleOf(panel, table) })));
   const [head, rows] = tables.length ? eventRows(tables, clockOf(axis).write) : sentenceRows(panels);
   const table = document.createElement("table");
-  table.append(rowOf("th", head), ...rows.slice(0, MAX_ROWS).map((row) => rowOf("td", row)));
+  table.createTHead().append(rowOf("th", head));
+  table.createTBody().append(...rows.slice(0, MAX_ROWS).map((row) => rowOf("td", row)));
   const left = rows.length - MAX_ROWS;
   if (left > 0) table.createCaption().textContent = `The first ${MAX_ROWS} rows of ${rows.length}`;
   return table;

@@ -64,6 +64,9 @@ def bucket_explorer(
 class BucketExplorer(FormExplorer):
     """What :func:`bucket_explorer` returns: a form, a Timeline and numbers."""
 
+    model: str  # a trait, as all controls are
+    backward_ms: float
+
     def __init__(
         self,
         model: str | Gradients,
@@ -78,7 +81,7 @@ class BucketExplorer(FormExplorer):
             self._models[_OWN], model = model, _OWN
         backward_ms = 1000 * (backward_s or self._models[model].backward_s)
         backwards_ms = [1000 * each.backward_s for each in self._models.values()]
-        values = {
+        values: dict[str, Any] = {
             "model": model,
             "rule": next(iter(RULES)),
             "cap_mb": cap_mb,

@@ -17,30 +17,19 @@ from labkit.simulate.gap import CAUSES
 from labkit.stats import interval, verdict
 
 
-def facts(metrics: Metrics, time: TimeAxis) -> str:
-    """Return the line that stands beside the title of a panel."""
-    return f"makespan {time(metrics.makespan_s)}, bubble {_percent(metrics.bubbles.fraction)}"
-
-
-def metrics(runs: Mapping[str, Metrics], time: TimeAxis, cap: float | None, every_bubble: bool = False) -> pd.DataFrame:
+def metrics(runs: Mapping[str, Metrics], time: TimeAxis, cap: float | None) -> pd.DataFrame:
     """Return the metrics of several runs as text, a column for each, against the memory ``cap``.
 
-    With ``every_bubble`` also what else papers call the bubble.
+    In the page browser/table.js does so.
     """
-    return pd.DataFrame({name: _column(found, time, cap, every_bubble) for name, found in runs.items()})
+    return pd.DataFrame({name: _column(found, time, cap) for name, found in runs.items()})
 
 
-def _column(found: Metrics, time: TimeAxis, cap: float | None, every_bubble: bool) -> dict[str, str]:
-    other_bubbles = {
-        "bubble: idle ÷ ideal (Megatron)": _percent(found.bubbles.of_ideal),
-        "bubble: idle time of a rank (Megatron)": time(found.bubbles.idle_s),
-        "bubble: idle between first and last op (zero bubble)": _percent(found.bubbles.inside),
-    }
+def _column(found: Metrics, time: TimeAxis, cap: float | None) -> dict[str, str]:
     over = "" if cap is None else f", over the cap of {cap:g}" if found.peak > cap else f", within the cap of {cap:g}"
     return {
         "makespan": time(found.makespan_s),
         "bubble: idle ÷ (ranks × makespan)": _percent(found.bubbles.fraction),
-        **(other_bubbles if every_bubble else {}),
         "peak activations, in micro-batches": f"{found.peak:g} on rank {found.peak_rank}{over}",
         "critical path": f"{found.critical_ops} ops, computing {_percent(found.critical_share)} of the time",
     }

@@ -126,5 +126,5 @@ def test_where_no_size_is_chosen_its_file_has_no_control():
 
 
 def test_a_value_that_its_control_does_not_offer_is_refused():
-    with pytest.raises(TraitError, match="'cap_mb' trait .* expected any of"):
+    with pytest.raises(TraitError, match=r"'cap_mb' trait .* expected any of"):
         bucket_explorer("mlp").cap_mb = 7
