@@ -88,7 +88,7 @@ STYLES: dict[str, Style] = {
     "no such sum": Style(_RED, "xxx"),
     "wrong": Style(_RED, "ooo"),
     "bytes sent": Style("#EFE0B0", ""),
-    "more than the least": Style(_ORANGE, "xxx"),
+    "more than the minimum": Style(_ORANGE, "xxx"),
     "weights": Style("#A9D3EC", ""),
     "gradients": Style(_ORANGE, "\\\\\\"),
     "optimizer state": Style("#C4CAD0", "---"),

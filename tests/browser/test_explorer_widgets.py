@@ -238,7 +238,8 @@ def test_the_puzzle_s_keys_are_those_of_its_level(explore):
 KEEP_STEPS = """painted = document.querySelector(".labkit-timeline").timeline.painter;
 painted.steps = [];
 paint = painted.paint.bind(painted);
-painted.paint = (frame) => { painted.steps.push(frame.step); paint(frame); };"""
+painted.paint = (frame) => { painted.steps.push(frame.step); paint(frame); };
+null;"""
 
 
 def test_a_ring_steps_says_who_sends_what_and_moves_its_chunks_while_the_kernel_is_busy(explore, tmp_path):
