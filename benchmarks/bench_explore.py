@@ -53,7 +53,7 @@ from labkit.schedule import gpipe, one_f_one_b
 from labkit.simulate import simulate
 def redraw(n_micro):
     tables = {{"GPipe": simulate(gpipe({n_ranks}, n_micro)), "1F1B": simulate(one_f_one_b({n_ranks}, n_micro))}}
-    return draw.schedules(tables)
+    return draw.timeline(tables)
 interact(redraw, n_micro=IntSlider({n_micro}, 1, 64, description="matplotlib"));
 """
 OPENED = """

@@ -5,13 +5,14 @@
 
 panel              a picture as data: bars in rows
 layout             an event table as a panel; memory_strips: what its ranks keep
-painter            a panel in print
+painter            panels in print
 timelines          an event table as a timeline, one over another, several on one time axis with
-                   their memory; a schedule as a table of time slots
-cells              grids of cells as panels; cell_figure: those in print, beside each other
+                   their memory
+cells              grids of cells as panels, in print some steps beside each other
 charts             bars next to each other, and measured points with a predicted curve
 marks              the reader's guess in a picture, and lines at values to compare with
 waterfalls         what lies between a predicted duration and the measured one; stacked bars
+figures            a figure by its name, with the words of notebooks/figures.toml
 palette            every colour and hatching, of events and of guessed, predicted, measured numbers
 picture            a figure as PNG, SVG, CSV and alt text
 small_svg          the same SVG in a fifth of the bytes
@@ -28,7 +29,7 @@ from labkit.base.lazy_names import lazy_names
 if TYPE_CHECKING:
     from labkit.draw.palette import HATCHES, PALETTE, SOURCES, STYLES, darker, style_of
     from labkit.draw.picture import Picture, attach, new_axes, save, show
-    from labkit.draw.timelines import overlay, schedule_table, schedules, timeline
+    from labkit.draw.timelines import overlay, timeline
     from labkit.draw.waterfalls import stacks, waterfall
 
 _HOMES = {
@@ -42,8 +43,6 @@ _HOMES = {
     "new_axes": "picture",
     "overlay": "timelines",
     "save": "picture",
-    "schedule_table": "timelines",
-    "schedules": "timelines",
     "show": "picture",
     "stacks": "waterfalls",
     "style_of": "palette",

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from labkit.draw.panel import BAR_COLUMNS, Label, Panel, TimeAxis
+from labkit.draw.panel import BAR_COLUMNS, EventsPanel, Label, TimeAxis
 from labkit.simulate import measures
 from labkit.trace import EVENT_COLUMNS, LANES
 
@@ -77,7 +77,7 @@ class Part(NamedTuple):
     events: pd.DataFrame
 
 
-def lay_out(parts: Sequence[Part], gap: float = GAP, strip: float = 0.0) -> Panel:
+def lay_out(parts: Sequence[Part], gap: float = GAP, strip: float = 0.0) -> EventsPanel:
     """Return the panel of these tables, a bar per span: by rank, by table, by lane.
 
     Under the bars of each rank is room for a ``strip``, and then a ``gap``.
@@ -104,9 +104,9 @@ def lay_out(parts: Sequence[Part], gap: float = GAP, strip: float = 0.0) -> Pane
         y += strip + gap
     bars = [_bars(part.events, top, 0.86 * part.row_height) for part, top in zip(parts, tops, strict=True)]
     names = [Label((top + bottom) / 2, f"{row_word(*tables)} {rank}") for rank, (top, bottom) in ranks.items()]
-    return Panel(
+    return EventsPanel(
         pd.concat(bars, ignore_index=True) if len(bars) > 1 else bars[0],
-        height=y,
+        height=y - gap,
         rows=names + beside,
         ranks=ranks,
         of_ops=any(bool(events["stage"].notna().any()) for events in tables),

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
-from labkit.draw.panel import Label, Panel
+from labkit.draw.panel import EventsPanel, Label
 from labkit.simulate import activations
 
 ABOVE = 0.06  # between bars and strip, in rows
@@ -40,7 +40,9 @@ def pieces_of(events: pd.DataFrame, end_s: float) -> pd.DataFrame:
     return pd.DataFrame(pieces | {"of": of, "micro_batches": count / of})
 
 
-def strips_of(pieces: pd.DataFrame, panel: Panel, height: float, most: float, cap: float = np.inf) -> pd.DataFrame:
+def strips_of(
+    pieces: pd.DataFrame, panel: EventsPanel, height: float, most: float, cap: float = np.inf
+) -> pd.DataFrame:
     """Return the strips of a panel, ``height`` rows each, full for ``most`` micro-batches."""
     # Arrays: a slider's every move comes here, and sums of columns take four times as long.
     rank, left, right, kept = (pieces[name].to_numpy() for name in ("rank", "start_s", "end_s", "micro_batches"))
@@ -49,7 +51,7 @@ def strips_of(pieces: pd.DataFrame, panel: Panel, height: float, most: float, ca
     return pd.DataFrame({**strips, "share": kept / most, "over": kept > cap})
 
 
-def peaks_of(pieces: pd.DataFrame, panel: Panel, height: float) -> list[Label]:
+def peaks_of(pieces: pd.DataFrame, panel: EventsPanel, height: float) -> list[Label]:
     """Return the most that each rank keeps beside its strip: ``8``, of two stages ``11 × ½``."""
     most = pieces.groupby("rank")[["kept", "of"]].max()
     rows = zip(most.index, most["kept"], most["of"], strict=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,95 +14,129 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.legend_handler import HandlerTuple
-from matplotlib.patches import Patch
+from matplotlib.lines import Line2D
+from matplotlib.patches import FancyArrowPatch, Patch
+from matplotlib.path import Path
 
 from labkit.draw import palette
 from labkit.draw.layout import TimeAxis
 from labkit.draw.palette import Style, darker, mixed, shade, styles_of, text_colour, words_of
-from labkit.draw.panel import Label, Panel
+from labkit.draw.panel import EventsPanel, GridPanel, Label, Panel
 from labkit.draw.picture import PAGE_IN, attach, house_style, put_legend_right
 
 _SIDE_BY_SIDE: dict[Any, Any] = {tuple: HandlerTuple(ndivide=None, pad=0)}  # for a legend with legend_entries in it
 _NARROW_PT = 3.0  # a bar narrower than this has no edge, and no hatching
 _NARROW_OP_PT = 2.0  # the same for ops of a pipeline, which lie side by side; if they are narrow on average, none has
 _HAIR_PT = 0.3  # at least so wide is a bar
+_LETTERS_PT = (5.0, 8.0)  # the least and the largest letters in bars
 _LABEL_PT = 10.5  # the least distance of two labels of ranks
 _STEPS: dict[str, Any] = {"facecolor": palette.KEPT, "edgecolor": palette.KEPT_EDGE, "linewidth": 0.5}
 _MIN_STEPS_PT = 5.5  # a strip that is lower has shades instead of steps
 _MAX_NUMBERS = 1000  # labels inside bars: with more, drawing slows down and none can be read
-_ROW_IN, _AROUND_IN = 0.3, 0.75  # in panel_figure: height of a row, and of what is above and below the rows
-_LEGEND_PT = 8.5
-LEGEND_LINE_IN = 1.5 * _LEGEND_PT / 72
-_HANDLE_PT, _LETTER_PT = 35.0, 4.3  # about as wide in the legend of a figure
+_MARGIN = 0.12  # rows, above the first and below the last
+# In a figure of panels, inches: a row, all rows together at most, titles, names of columns, an
+# axis, and a line of the legend or the note.
+_ROW_IN, _MAX_ROWS_IN, _TITLE_IN, _COLUMNS_IN, _AXIS_IN, _LINE_IN = 0.27, 9.5, 0.3, 0.36, 0.45, 0.18
+_LEGEND_PT, _NOTE_CHARACTERS = 8.5, 125
+_HANDLE_PT, _LETTER_PT = 38.0, 4.9  # about as wide in the legend
+_COLUMN_PT = (5.0, 7.5)  # the least and the largest letters above a column
 _MAX_OUTLINES = 20_000  # bars in an SVG: with more, the file is larger than a picture made of pixels
 
 
 class Look(NamedTuple):
-    """What the panels of a figure share: the least and largest letters in bars are in points."""
+    """What the panels of a figure share."""
 
     styles: dict[str, Style]  # by name
     n_chunks: int
     time: TimeAxis
-    letters_pt: tuple[float, float]
 
     @classmethod
-    def of(cls, panels: Iterable[Panel], time: TimeAxis, letters_pt: tuple[float, float] = (5.0, 8.0)) -> Look:
+    def of(cls, panels: Iterable[Panel], time: TimeAxis) -> Look:
         bars = pd.concat([panel.bars[["name", "chunk"]] for panel in panels])
-        return cls(styles_of(set(bars["name"])), 1 + max(bars["chunk"], default=0), time, letters_pt)
+        return cls(styles_of(set(bars["name"])), 1 + max(bars["chunk"], default=0), time)
 
     def fill(self, name: str, chunk: int) -> str:
         return shade(self.styles[name].colour, chunk, self.n_chunks)
 
 
-def paint(
-    ax: Axes, panel: Panel, look: Look, across: tuple[float, float], *, margin: float = 0.0, peaks: str = "inside"
-) -> None:
-    """Draw a panel on axes that go ``across`` from one time to another, in seconds.
+def panel_figure(
+    panels: Sequence[Panel], axis: TimeAxis | None = None, note: str = "", data: Sequence[pd.DataFrame] = ()
+) -> Figure:
+    """Return a figure of panels one under the other, with a legend above and a ``note`` below.
 
-    ``margin`` rows are free above, and taken from below the last one. The ``peaks`` of strips stand
-    inside or beside the axes. The title, the name of the time and the legend are the caller's.
+    A panel lies on its own axis, or without one on ``axis``; grids lie under their columns. Rows of
+    all panels are of one height, and a second of one axis is as wide in each.
+
+    What is drawn can be saved as CSV (:func:`labkit.draw.save`): ``data``, a table a panel, or else
+    the bars of all panels.
+    """
+    axis = axis or TimeAxis("", "", 1.0)
+    heights = [panel.height + 2 * _MARGIN for panel in panels]
+    row_in = min(_ROW_IN, _MAX_ROWS_IN / sum(heights))
+    axes_of = [getattr(panel, "axis", None) or axis for panel in panels]
+    is_last = [after is not own for own, after in zip(axes_of, [*axes_of[1:], None], strict=True)]
+    with house_style():
+        look, notes = Look.of(panels, axis), textwrap.wrap(note, _NOTE_CHARACTERS)
+        entries = legend_entries(look.styles, look.n_chunks, panels, 72 * row_in)
+        width_pt = sum(_HANDLE_PT + _LETTER_PT * len(label) for label in entries)
+        n_lines = math.ceil(width_pt / (72 * PAGE_IN - 36))
+        around_in = [
+            _TITLE_IN + (_COLUMNS_IN if isinstance(panel, GridPanel) else _AXIS_IN * last)
+            for panel, last in zip(panels, is_last, strict=True)
+        ]
+        height_in = sum(heights) * row_in + sum(around_in) + _LINE_IN * (n_lines + len(notes))
+        form: dict[str, Any] = {"figsize": (PAGE_IN, height_in), "height_ratios": heights}
+        figure, grid = plt.subplots(len(panels), 1, layout="constrained", squeeze=False, **form)
+        for number, (ax, panel, time, last) in enumerate(zip(grid[:, 0], panels, axes_of, is_last, strict=True)):
+            alike = [other for other, own in zip(panels, axes_of, strict=True) if own is time]
+            paint(ax, panel, look._replace(time=time), across(alike))
+            pad = 6.0 if not isinstance(panel, GridPanel) else 72 * _COLUMNS_IN
+            ax.set_title(panel.title, loc="left", fontsize=9.5, weight="bold", pad=pad)
+            ax.set_title(panel.facts, loc="right", fontsize=8.5, pad=pad)
+            ax.tick_params(axis="x", labelbottom=last and not isinstance(panel, GridPanel))
+            ax.set_xlabel(time.label if last else "")
+            attach(ax, data[number] if data else panel.bars.assign(title=panel.title))
+        if entries:
+            look_of_legend: dict[str, Any] = {"fontsize": _LEGEND_PT, "columnspacing": 1.4, "handletextpad": 0.5}
+            look_of_legend |= {"handler_map": _SIDE_BY_SIDE, "ncols": math.ceil(len(entries) / n_lines)}
+            figure.legend(list(entries.values()), list(entries), loc="outside upper left", **look_of_legend)
+        if notes:
+            figure.supxlabel("\n".join(notes), fontsize=8)
+    return figure
+
+
+def across(panels: Sequence[Panel]) -> tuple[float, float]:
+    """Return from where to where panels on one axis go."""
+    if isinstance(panels[0], GridPanel):
+        return 0.0, max(max(_end(panel), panel.extent) for panel in panels if isinstance(panel, GridPanel))
+    left, right = min([0.0, *(panel.bars["left"].min() for panel in panels if len(panel.bars))]), max(map(_end, panels))
+    return left, left + 1.01 * ((right - left) or 1e-6)
+
+
+def paint(ax: Axes, panel: Panel, look: Look, extent: tuple[float, float]) -> None:
+    """Draw a panel on axes that reach over ``extent``, from and to, in seconds or columns.
+
+    The title, the name of the time and the legend are the caller's.
     """
     per_second = look.time.per_second
-    ax.set_xlim(across[0] * per_second, across[1] * per_second)
-    ax.set_ylim(panel.height - margin, -margin)
+    ax.set_xlim(extent[0] * per_second, extent[1] * per_second)
+    ax.set_ylim(panel.height + _MARGIN, -_MARGIN)
     every = _label_rows(ax, panel)
-    if panel.idle is not None:
-        _add_boxes(ax, _corners(panel.idle, per_second), color=palette.IDLE, linewidth=0, zorder=1)
+    if isinstance(panel, GridPanel):
+        _label_columns(ax, panel)
+        _draw_arrows(ax, panel)
+    else:
+        ax.grid(axis="x", color=palette.GRID, linewidth=0.6)
+    if isinstance(panel, EventsPanel):
+        _draw_background(ax, panel, per_second)
     if panel.strips is not None:
         _draw_strips(ax, panel.strips, per_second)
-    _write_peaks(ax, panel.peaks[::every], peaks == "inside")
+    _write_peaks(ax, panel.peaks[::every])
     _draw_bars(ax, panel, look)
     _write_labels(ax, panel, look)
     for mark in panel.marks:
         look_of_mark: dict[str, Any] = {"linestyle": "--" if mark.dashed else "-", "linewidth": 1.1, "zorder": 5}
         ax.axvline(mark.x * per_second, color=palette.INK, label=mark.text, **look_of_mark)
-
-
-def panel_figure(panels: Sequence[Panel], axis: TimeAxis, note: str = "") -> Figure:
-    """Return a figure of panels one under the other, with a ``note`` below.
-
-    A panel lies on its own axis, or without one on ``axis``.
-
-    What is drawn can be saved as CSV (:func:`labkit.draw.save`): the bars of all panels.
-    """
-    heights, named = [panel.height * _ROW_IN + _AROUND_IN for panel in panels], set[str]()
-    with house_style():
-        form: dict[str, Any] = {"figsize": (PAGE_IN, sum(heights)), "height_ratios": heights}
-        figure, grid = plt.subplots(len(panels), 1, layout="constrained", squeeze=False, **form)
-        for ax, panel in zip(grid[:, 0], panels, strict=True):
-            time = panel.axis or axis
-            look = Look.of(panels, time)
-            end = max(_end(other) for other in panels if other.axis == panel.axis)
-            paint(ax, panel, look, (min([0.0, *panel.bars["left"]]), 1.01 * end))
-            ax.set_xlabel(time.label)
-            ax.set_title("   ".join(filter(None, [panel.title, panel.facts])), fontsize=8.5, loc="left")
-            styles = {name: style for name, style in look.styles.items() if name in set(panel.bars["name"]) - named}
-            put_panel_legend(ax, styles)
-            named |= set(styles)
-            attach(ax, panel.bars.assign(title=panel.title))
-        if note:
-            figure.supxlabel(note, fontsize=7.5, wrap=True)
-    return figure
 
 
 def _end(panel: Panel) -> float:
@@ -136,18 +171,22 @@ def _draw_bars(ax: Axes, panel: Panel, look: Look) -> None:
     bars = panel.bars.assign(bottom=panel.bars["top"] + panel.bars["height"])
     corners = _corners(bars, look.time.per_second)
     offered = bars["ghost"].to_numpy(dtype=bool) if "ghost" in bars else np.zeros(len(bars), dtype=bool)
-    width_pt = (corners[:, 1, 0] - corners[:, 0, 0]) * points_per_unit(ax)[0]
-    are_wide = panel.of_ops and width_pt.mean() > _NARROW_PT
-    least_pt = _NARROW_PT if not panel.of_ops else _NARROW_OP_PT if are_wide else np.inf
+    width_pt, of_ops = (corners[:, 1, 0] - corners[:, 0, 0]) * points_per_unit(ax)[0], _is_of_ops(panel)
+    are_wide = of_ops and width_pt.mean() > _NARROW_PT
+    least_pt = _NARROW_PT if not of_ops else _NARROW_OP_PT if are_wide else np.inf
     shared = {"zorder": 2, "rasterized": len(bars) > _MAX_OUTLINES}
     groups: dict[Any, Any] = bars[~offered].groupby(["name", "chunk"]).groups
     for (name, chunk), chosen in groups.items():
         colour, hatch = look.fill(name, chunk), look.styles[name].hatch
         wide, narrow = chosen[width_pt[chosen] > least_pt], chosen[width_pt[chosen] <= least_pt]
         _add_boxes(ax, corners[wide], **Style(colour, hatch).face(), **shared)
-        hair = _narrow_look(colour, hatch, width_pt[narrow] if panel.of_ops else None)
+        hair = _narrow_look(colour, hatch, width_pt[narrow] if of_ops else None)
         _add_boxes(ax, corners[narrow], **hair, **shared)
     _add_boxes(ax, corners[offered], facecolor="none", edgecolor=palette.INK, linestyle="--", zorder=2)
+
+
+def _is_of_ops(panel: Panel) -> bool:
+    return isinstance(panel, EventsPanel) and panel.of_ops
 
 
 def _narrow_look(colour: str, hatch: str, op_widths_pt: np.ndarray | None) -> dict[str, Any]:
@@ -173,10 +212,10 @@ def _write_labels(ax: Axes, panel: Panel, look: Look) -> None:
     room_pt = (bars["right"] - bars["left"]) * look.time.per_second * width_pt
     letters = bars["label"].str.len() - 0.5 * bars["label"].str.count(" ")
     by_width, by_height = room_pt / (0.68 * letters + 0.35), 0.72 * height_pt * bars["height"]
-    least_pt, most_pt = look.letters_pt
+    least_pt, most_pt = _LETTERS_PT
     size = pd.concat([by_width, by_height], axis=1).min(axis=1).clip(upper=most_pt)
     fits = size >= least_pt
-    if panel.of_ops:  # of a row all ops of a kind have one, or none: the first ten alone would confuse
+    if _is_of_ops(panel):  # of a row all ops of a kind have one, or none: the first ten alone would confuse
         fits &= fits.groupby([bars["top"], bars["name"]]).transform("mean") > 0.75
     if fits.sum() > _MAX_NUMBERS:
         return
@@ -234,28 +273,89 @@ def _kept_shade(share: float) -> str:
     return mixed(palette.ROOM, palette.KEPT_EDGE, share)
 
 
-def _write_peaks(ax: Axes, peaks: Sequence[Label], inside: bool) -> None:
-    box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.4}
-    look: dict[str, Any] = {"ha": "right", "fontsize": 6.5, "bbox": box, "zorder": 4} if inside else {"fontsize": 8}
-    look |= {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center"}
+def _write_peaks(ax: Axes, peaks: Sequence[Label]) -> None:
+    """Write beside the axes how much is kept at most."""
+    place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center"}
     for peak in peaks:
-        ax.annotate(peak.text, (0.98 if inside else 1, peak.at), (0 if inside else 8, 0), **look)
+        ax.annotate(peak.text, (1, peak.at), (6, 0), fontsize=8, color=palette.KEPT_EDGE, **place)
+
+
+def _draw_background(ax: Axes, panel: EventsPanel, per_second: float) -> None:
+    """Draw grey where ranks wait, or else a ground under every second rank."""
+    if panel.idle is not None:
+        _add_boxes(ax, _corners(panel.idle, per_second), color=palette.IDLE, linewidth=0, zorder=1)
+        return
+    for top, bottom in list(panel.ranks.values())[1::2]:
+        ax.axhspan(top - 0.12, bottom + 0.12, color=palette.BAND, linewidth=0, zorder=0)
+
+
+# --- columns and arrows of a grid -----------------------------------------------------------------
+
+
+def _label_columns(ax: Axes, panel: GridPanel) -> None:
+    """Write what the columns are above them: small words next to them, the others above these.
+
+    Of a small one that has a number, that alone.
+    """
+    ax.spines[:].set_visible(False)
+    small = [column for column in panel.columns if column.small]
+    texts = [next((word for word in column.text.split() if word.isdigit()), column.text) for column in small]
+    least_pt, most_pt = _COLUMN_PT
+    room_pt = points_per_unit(ax)[0] / (0.62 * max(map(len, texts), default=1) + 0.3)
+    ax.xaxis.tick_top()
+    ax.set_xticks([column.at for column in small], labels=texts, fontsize=max(least_pt, min(most_pt, room_pt)))
+    ax.tick_params(axis="x", length=0, pad=0)
+    above: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "ha": "center"}
+    for column in panel.columns:
+        if not column.small:
+            ax.annotate(column.text, (column.at, 1), (0, 14), fontsize=8.5, **above)
+
+
+def _draw_arrows(ax: Axes, panel: GridPanel) -> None:
+    """Draw an arrow for each cell that is sent, right of its column; a thick one is for all."""
+    if panel.links is None:
+        return
+    look: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 8, "capstyle": "butt", "clip_on": False}
+    for source, target, text in panel.links[["source", "target", "label"]].itertuples(index=False, name=None):
+        right, whole = panel.bars["right"][source] + 0.02, text != ""
+        start, end = (int(panel.bars["top"][bar]) for bar in (source, target))
+        side = right + 0.13 + (0.16 if whole and abs(start - end) > 1 else 0.0)
+        corners = [(right, start + 0.66), (side, start + 0.66), (side, end + 0.34), (right, end + 0.34)]
+        thick = 2.4 if whole else 1.1
+        ax.add_patch(FancyArrowPatch(path=Path(corners), linewidth=thick, color=palette.INK, zorder=4, **look))
 
 
 # --- legends --------------------------------------------------------------------------------------
 
 
-def legend_entries(styles: Mapping[str, Style], n_chunks: int = 1) -> dict[str, Any]:
-    """Return a patch for each name in words, and how the stages of a rank are told apart."""
+def legend_entries(
+    styles: Mapping[str, Style], n_chunks: int = 1, panels: Sequence[Panel] = (), row_pt: float = 0.0
+) -> dict[str, Any]:
+    """Return a patch for each name in words, how stages are told apart, and what else is drawn.
+
+    Of cells with shades it is the lightest and the darkest. ``row_pt`` is how high a row is.
+    """
     entries: dict[str, Any] = {words_of(name): Patch(**style.face()) for name, style in styles.items()}
-    if n_chunks > 1:
+    if n_chunks > 1 and any(isinstance(panel, GridPanel) for panel in panels):
+        for name in {name for panel in panels for name in panel.bars["name"][panel.bars["chunk"] > 0]}:
+            ends = [shade(styles[name].colour, chunk, n_chunks) for chunk in (n_chunks - 1, 0)]
+            entries[name] = tuple(Patch(**styles[name]._replace(colour=colour).face()) for colour in ends)
+    elif n_chunks > 1:
         label = "1st, 2nd stage of a rank" if n_chunks == 2 else f"1st to last of a rank's {n_chunks} stages"
         shades = [shade(palette.ANY, chunk, n_chunks) for chunk in range(n_chunks)]
         entries[label] = tuple(Patch(**Style(colour, "").face()) for colour in shades)
+    if any(isinstance(panel, EventsPanel) and panel.idle is not None for panel in panels):
+        entries["idle"] = Patch(color=palette.IDLE)
+    strips = [panel.strips for panel in panels if panel.strips is not None]
+    if strips:
+        entries |= _strip_entry(row_pt * max(float((each["bottom"] - each["top"]).max()) for each in strips))
+    for mark in (mark for panel in panels for mark in panel.marks):
+        line: dict[str, Any] = {"linestyle": "--" if mark.dashed else "-", "linewidth": 1.1}
+        entries[mark.text] = Line2D([], [], color=palette.INK, **line)
     return entries
 
 
-def strip_entry(height_pt: float) -> dict[str, Any]:
+def _strip_entry(height_pt: float) -> dict[str, Any]:
     """Return the handle for strips of that height."""
     if height_pt >= _MIN_STEPS_PT:
         return {"activations kept": Patch(**_STEPS)}
@@ -268,17 +368,3 @@ def put_panel_legend(ax: Axes, styles: Mapping[str, Style], n_chunks: int = 1) -
     marks = dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
     if entries := legend_entries(styles, n_chunks) | marks:
         put_legend_right(ax, entries, handler_map=_SIDE_BY_SIDE)
-
-
-def legend_lines(entries: Iterable[str], width_in: float) -> int:
-    """Return how many lines a legend takes that is so wide, about."""
-    return math.ceil(sum(_HANDLE_PT + _LETTER_PT * len(label) for label in entries) / (72 * width_in))
-
-
-def put_figure_legend(figure: Figure, entries: Mapping[str, Any], corner_in: tuple[float, float], n_lines: int) -> None:
-    """Put a legend of so many lines on a figure: its upper left corner is at ``corner_in``."""
-    corner = np.array(corner_in) / figure.get_size_inches()
-    place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": corner, "borderaxespad": 0.0, "borderpad": 0.0}
-    space: dict[str, Any] = {"columnspacing": 1.4, "handletextpad": 0.5, "fontsize": _LEGEND_PT}
-    n_columns = math.ceil(len(entries) / n_lines)
-    figure.legend(list(entries.values()), list(entries), ncols=n_columns, handler_map=_SIDE_BY_SIDE, **place, **space)

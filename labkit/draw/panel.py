@@ -51,36 +51,21 @@ def _nothing(_: float) -> str:
 
 @dataclass(frozen=True)
 class Panel:
-    """Bars in rows, on an axis of time or over columns.
+    """Bars in rows, on an axis of time or over columns: what all kinds of panels have.
 
     ``bars`` has a row per bar and the columns of BAR_COLUMNS: from ``left`` to ``right`` on the
     axis (seconds, or columns), ``top`` and ``height`` in rows from the top of the panel; ``name``
     chooses its colour and hatching (:func:`labkit.draw.style_of`), ``chunk`` how much lighter it
-    is; ``label`` is written into it. More columns may be there: ``appear`` and ``vanish``, the
-    steps from which on and before which a bar is seen (grids that change from step to step);
-    ``ghost``, true for a bar that is only offered (it is drawn as an outline); and ``same``, one
-    number for bars that light up together in all panels of a picture, -1 for none.
+    is; ``label`` is written into it. More columns may be there: ``ghost``, true for a bar that is
+    only offered (it is drawn as an outline); and ``same``, one number for bars that light up
+    together in all panels of a picture, -1 for none.
 
-    ``axis`` is the panel's own, under it; without one it lies on that of the picture.
-    ``height`` is that of the panel in rows. ``columns`` are labels above the bars; a panel that
-    has them has no time axis. ``needs[i]`` is the bar whose output bar i takes, -1 without one.
-    ``critical`` are the numbers of the bars on the critical path. ``strips`` says how much is
-    kept under each rank: columns ``left, right, top, bottom, share`` (of the most, 0 to 1), and
-    perhaps ``over`` for more than a rank may keep. ``idle`` is grey behind the bars: columns
-    ``left, right, top, bottom``. ``of_ops`` says that the bars are ops of a pipeline, which lie
-    side by side. ``ranks`` says of each rank from where to where its bars are, in rows.
+    ``height`` is that of the panel in rows. ``strips`` says how much is kept under each rank:
+    columns ``left, right, top, bottom, share`` (of the most, 0 to 1), and perhaps ``over`` for more
+    than a rank may keep. ``peaks`` stand to the right of the rows.
 
-    ``links`` are arrows of a grid: ``source`` and ``target`` are numbers of bars, seen from
-    step ``appear`` until before ``vanish``, with a ``label``. On the way to that step a copy of the
-    source moves to the target; where ``appear`` is the same step it moves and there is no arrow.
-    ``peaks`` stand to the right of the rows.
-
-    ``chosen`` is the bar that keys begin at, where Python says which.
-
-    ``clocks`` and ``moments`` are where stepping by clock and by event stops, in ascending order;
-    ``clock`` is the word for the first.
-    ``explain(i)`` says in a few sentences what bar i is and why it is where it is; ``narrate(x)``
-    says in one line what happens at ``x``.
+    ``clocks`` is where stepping stops, in ascending order. ``explain(i)`` says in a few sentences
+    what bar i is and why it is where it is; ``narrate(x)`` says in one line what happens at ``x``.
     """
 
     bars: pd.DataFrame
@@ -88,20 +73,57 @@ class Panel:
     rows: Sequence[Label] = ()
     title: str = ""
     facts: str = ""
-    axis: TimeAxis | None = None
-    columns: Sequence[Label] = ()
     marks: Sequence[Mark] = ()
-    needs: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype="int32"))
-    critical: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype="int32"))
     strips: pd.DataFrame | None = None
-    idle: pd.DataFrame | None = None
-    of_ops: bool = False
-    ranks: Mapping[int, tuple[float, float]] = field(default_factory=dict)
-    links: pd.DataFrame | None = None
     peaks: Sequence[Label] = ()
-    chosen: int | None = None
     clocks: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    clock: str = "clock"
-    moments: np.ndarray = field(default_factory=lambda: np.zeros(0))
     explain: Callable[[int], str] = _nothing
     narrate: Callable[[float], str] = _nothing
+
+
+@dataclass(frozen=True)
+class TimedPanel(Panel):
+    """Bars that need each other: ``needs[i]`` is the one whose output bar i takes, -1 without one.
+
+    ``axis`` is the panel's own, under it; without one it lies on that of the picture. ``critical``
+    are the numbers of the bars on the critical path. ``clock`` is the word for a stop of
+    ``clocks``; ``moments`` is where stepping by event stops. ``chosen`` is the bar that keys begin
+    at, where Python says which.
+    """
+
+    axis: TimeAxis | None = None
+    needs: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype="int32"))
+    critical: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype="int32"))
+    clock: str = "clock"
+    moments: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    chosen: int | None = None
+
+
+@dataclass(frozen=True)
+class GridPanel(Panel):
+    """Cells under ``columns``, labels above them, in place of an axis.
+
+    ``bars`` has ``appear`` and ``vanish`` too, the steps from which on and before which a cell is
+    seen. ``links`` are arrows: ``source`` and ``target`` are numbers of bars, seen from step
+    ``appear`` until before ``vanish``, with a ``label``. On the way to that step a copy of the
+    source moves to the target; where ``appear`` is the same step it moves and there is no arrow.
+    ``extent`` is how many columns there is room for, if more than there are.
+    """
+
+    columns: Sequence[Label] = ()
+    links: pd.DataFrame | None = None
+    extent: float = 0.0
+
+
+@dataclass(frozen=True)
+class EventsPanel(Panel):
+    """The spans of event tables, for print.
+
+    ``ranks`` says of each rank from where to where its bars are, in rows. ``idle`` is grey behind
+    the bars: columns ``left, right, top, bottom``. ``of_ops`` says that the bars are ops of a
+    pipeline, which lie side by side.
+    """
+
+    ranks: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    idle: pd.DataFrame | None = None
+    of_ops: bool = False

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from labkit.draw.layout import TimeAxis
 from labkit.draw.palette import THEMES, darker, in_theme, shade, styles_of, text_colour, words_of
-from labkit.draw.panel import Panel
+from labkit.draw.panel import GridPanel, Panel, TimedPanel
 from labkit.explore.events_message import EventTables, column
 
 _KINDS = {
@@ -43,7 +44,11 @@ def scene_of(
     chunks = [panel.n_chunks if isinstance(panel, EventTables) else _n_chunks(panel) for panel in panels]
     styles = styles_message(names, max(chunks, default=1))
     numbers = {style["name"]: number for number, style in enumerate(styles)}
-    steps = {stops: _steps(drawn, f"{stops}s") for stops in ("clock", "moment")}
+    timed = [panel for panel in drawn if isinstance(panel, TimedPanel)]
+    steps = {
+        "clock": _steps(drawn, [panel.clocks for panel in drawn]),
+        "moment": _steps(timed, [panel.moments for panel in timed]),
+    }
     return {
         "version": version,
         "alt": alt,
@@ -51,7 +56,7 @@ def scene_of(
         "steps": steps,
         "opens_at": opens_at if time is None and len(steps["clock"]) > 1 else -1,
         "axis": _axis(time),
-        "clock": next((panel.clock for panel in drawn if len(panel.clocks)), "clock"),
+        "clock": next((panel.clock for panel in timed if len(panel.clocks)), "clock"),
         "styles": styles,
         "memory": memory,
         "cap": cap,
@@ -63,10 +68,9 @@ def _n_chunks(panel: Panel) -> int:
     return 1 + (int(panel.bars["chunk"].max()) if len(panel.bars) else 0)
 
 
-def _steps(panels: Sequence[Panel], kind: str) -> list[str]:
-    """Return what is said where stepping by ``kind`` stops."""
-    stops = sorted(set().union(*(getattr(panel, kind).tolist() for panel in panels)))
-    return [_narration(panels, x) for x in stops]
+def _steps(panels: Sequence[Panel], stops: Sequence[np.ndarray]) -> list[str]:
+    """Return what panels say at each of their stops."""
+    return [_narration(panels, x) for x in sorted(set().union(*(each.tolist() for each in stops)))]
 
 
 def _narration(panels: Sequence[Panel], x: float) -> str:
@@ -90,26 +94,27 @@ def styles_message(names: Collection[str], n_chunks: int) -> list[dict[str, Any]
 
 
 def _panel(panel: Panel, number_of: dict[str, int]) -> dict[str, Any]:
-    links = panel.links
+    timed = panel if isinstance(panel, TimedPanel) else TimedPanel(panel.bars, panel.height)  # with nothing of these
+    grid = panel if isinstance(panel, GridPanel) else GridPanel(panel.bars, panel.height)
+    links = grid.links
     style = [number_of[name] for name in panel.bars["name"].tolist()]
     return {
         "title": panel.title,
         "facts": panel.facts,
-        "axis": _axis(panel.axis),
+        "axis": _axis(timed.axis),
         "height": float(panel.height),
         "rows": [list(label) for label in panel.rows],
-        "columns": [list(label) for label in panel.columns],
+        "columns": [list(label) for label in grid.columns],
         "peaks": [list(label) for label in panel.peaks],
         "marks": [list(mark) for mark in panel.marks],
         "bars": _columns({**panel.bars, "style": style}),
         "labels": panel.bars["label"].tolist(),
-        "chosen": panel.chosen,
-        "needs": column(panel.needs, "i4"),
-        "critical": column(panel.critical, "i4"),
+        "chosen": timed.chosen,
+        "needs": column(timed.needs, "i4"),
+        "critical": column(timed.critical, "i4"),
         "clocks": column(panel.clocks, "f8"),
-        "moments": column(panel.moments, "f8"),
+        "moments": column(timed.moments, "f8"),
         "sentences": [panel.explain(bar) for bar in range(len(panel.bars))],
-        "of_ops": panel.of_ops,
         "strips": None if panel.strips is None else _columns(panel.strips),
         "links": None if links is None else {"columns": _columns(links), "labels": links["label"].tolist()},
     }

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from drawn_tables import ALT, RESULTS, SWEEP, two_ranks
 
-from labkit.draw import attach, overlay, save, schedule_table, schedules, show, timeline
+from labkit.draw import attach, overlay, save, show, timeline
 from labkit.draw.charts import bars, curve
 from labkit.draw.picture import drawn_data, figure_of
 from labkit.schedule import gpipe, zero_bubble_v
@@ -22,8 +22,7 @@ def every_kind_of_figure():
     yield "timeline", timeline(two_ranks())
     yield "overlay", overlay(two_ranks(), two_ranks(1.2))
     yield "bars", bars(RESULTS, group="setting", series="source", value="time_s", error="spread_s")
-    yield "schedules", schedules({"GPipe": simulate(gpipe(2, 2)), "ZB-V": simulate(zero_bubble_v(2, 2))})
-    yield "schedule_table", schedule_table(zero_bubble_v(2, 2))
+    yield "schedules", timeline({"GPipe": simulate(gpipe(2, 2)), "ZB-V": simulate(zero_bubble_v(2, 2))})
     yield "curve", curve(SWEEP, x="batch", y="time_s", predicted="model_s")
 
 
@@ -51,7 +50,7 @@ def test_the_csv_of_bars_and_of_a_curve_is_their_table_and_that_of_an_overlay_bo
 def test_the_csv_of_schedules_reads_back_as_the_events_of_each_from_0_on_and_what_each_rank_kept(figures):
     events = simulate(gpipe(2, 3))
     later = events.assign(start_s=events["start_s"] + 7, end_s=events["end_s"] + 7)
-    save(schedules({"GPipe": events, "later": later}), "both", alt=ALT)
+    save(timeline({"GPipe": events, "later": later}), "both", alt=ALT)
     table = pd.read_csv(figures / "both.csv")
     assert list(table.columns) == ["schedule", *EVENT_COLUMNS, "kept", "panel"]
     for panel, title in enumerate(("GPipe", "later")):
@@ -68,7 +67,7 @@ def test_the_same_data_give_the_same_bytes_whatever_the_readers_style(figures):
     for name, ax in every_kind_of_figure():
         save(ax, name, alt=ALT)
     first = {path.name: path.read_bytes() for path in figures.iterdir()}
-    assert len(first) == 24
+    assert len(first) == 20
     with plt.style.context("dark_background"):
         for name, ax in every_kind_of_figure():
             save(ax, name, alt=ALT)

@@ -6,7 +6,7 @@ import re
 import matplotlib.pyplot as plt
 from drawn_tables import ALT
 
-from labkit.draw import save, schedules
+from labkit.draw import save, timeline
 from labkit.draw.small_svg import small_svg
 from labkit.schedule import one_f_one_b, zero_bubble_h1, zero_bubble_v
 from labkit.simulate import simulate
@@ -23,8 +23,8 @@ def drawn(**bars):
 
 
 def test_the_largest_figures_of_the_course_are_small():
-    figure = schedules({"ZB-H1": simulate(zero_bubble_h1(4, 8)), "ZB-V": simulate(zero_bubble_v(4, 8))}, row_in=0.3)
-    for each in (figure, schedules({"1F1B": simulate(one_f_one_b(8, 16))})):
+    figure = timeline({"ZB-H1": simulate(zero_bubble_h1(4, 8)), "ZB-V": simulate(zero_bubble_v(4, 8))})
+    for each in (figure, timeline({"1F1B": simulate(one_f_one_b(8, 16))})):
         (svg,) = [path for path in save(each, "large", alt=ALT).files if path.suffix == ".svg"]
         assert svg.stat().st_size < MAX_BYTES
 

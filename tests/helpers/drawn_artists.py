@@ -32,8 +32,8 @@ def coloured_bars(ax, zorder=2):
 
 
 def faces(ax):
-    """Name in the legend -> colour and hatching."""
-    legend = ax.get_legend()
+    """Name in the legend, of the axes or of their figure -> colour and hatching."""
+    legend = ax.get_legend() or ax.figure.legends[0]
     names = [text.get_text() for text in legend.get_texts()]
     return {
         name: (patch.get_facecolor(), patch.get_hatch())

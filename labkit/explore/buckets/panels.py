@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from labkit.draw.layout import stack
-from labkit.draw.panel import BAR_COLUMNS, Label, Mark, Panel, TimeAxis
+from labkit.draw.panel import BAR_COLUMNS, Label, Mark, TimeAxis, TimedPanel
 from labkit.explore.buckets.gradients import MIB
 from labkit.explore.buckets.reducer import Reduction
 
@@ -23,7 +23,7 @@ _MIN_ROW, _MAX_WAITING = 0.5, 3.0  # of a bucket that waits, and of all of them,
 _SEEN = 1 / 500  # of a pass: a shorter wait is not drawn
 
 
-def blocks_panel(reduction: Reduction) -> Panel:
+def blocks_panel(reduction: Reduction) -> TimedPanel:
     """Return the parameters as blocks as long as their bytes, and under them their buckets."""
     order = [i for bucket in reduction.buckets for i in bucket]
     names, sizes = reduction.gradients.names, reduction.gradients.sizes_bytes
@@ -37,7 +37,7 @@ def blocks_panel(reduction: Reduction) -> Panel:
     bars += [_bar(start, end, 1 + _TOP, k) for k, (start, end) in enumerate(itertools.pairwise(starts))]
     said = [functools.partial(_gradient_sentence, reduction, i) for i in order]
     said += [functools.partial(_bucket_sentence, reduction, k) for k in range(len(reduction.buckets))]
-    return Panel(
+    return TimedPanel(
         pd.DataFrame(bars, columns=[*BAR_COLUMNS, "same"]),
         height=2.0,
         axis=SIZE_AXIS,
@@ -48,7 +48,7 @@ def blocks_panel(reduction: Reduction) -> Panel:
     )
 
 
-def pass_panel(reduction: Reduction, time: TimeAxis) -> Panel:
+def pass_panel(reduction: Reduction, time: TimeAxis) -> TimedPanel:
     """Return backward, full buckets that wait, and all_reduces, as rows over time.
 
     Steps by event are the Reducer's; the others go from bucket to bucket.
@@ -58,7 +58,7 @@ def pass_panel(reduction: Reduction, time: TimeAxis) -> Panel:
     critical = [len(bars) - 1 if one.exposed_s else len(one.order) - 1]
     while (needed := bars[critical[-1]].needs) >= 0:
         critical.append(needed)
-    return Panel(
+    return TimedPanel(
         pd.DataFrame([each.bar for each in bars], columns=[*BAR_COLUMNS, "same"]),
         height=2.0 + waiting,
         rows=[Label(0.5, "backward"), *between, Label(1.5 + waiting, "all_reduce")],

@@ -52,8 +52,8 @@ class RingAnswer(Lines):
 
     def figure(self) -> Figure:
         """Return the grids as they were filled in, one a step, with the wrong cells marked."""
-        from labkit.draw.cell_figure import GridStep, cell_figure
-        from labkit.draw.cells import cell_panel
+        from labkit.draw.cells import GridStep, cell_panel, in_lines
+        from labkit.draw.painter import panel_figure
 
         titles, ranks, cells = step_titles(self.trace), range(self.trace.n), []
         for true in ring_cells(self.trace):
@@ -64,9 +64,9 @@ class RingAnswer(Lines):
                     cell = cell._replace(name="wrong", chunk=0, label=self.cells[place], sentence=self.wrong[place])
                 if self.cells[place] != EMPTY:
                     cells.append(cell)
-        panel = cell_panel(cells, [f"rank {rank}" for rank in ranks], {}, titles)
-        steps = [GridStep(panel, step, title) for step, title in enumerate(titles)]
-        return cell_figure(steps, [str(chunk) for chunk in ranks], corner="chunk", across=len(steps))
+        columns = {float(chunk): f"chunk {chunk}" for chunk in ranks}
+        panel = cell_panel(cells, [f"rank {rank}" for rank in ranks], columns, titles)
+        return panel_figure(in_lines([GridStep(panel, step, title) for step, title in enumerate(titles)]))
 
     def _lines(self) -> list[str]:
         after = [(place in self.wrong, cell == EMPTY) for place, cell in self.cells.items() if place[0] > 0]
@@ -76,7 +76,7 @@ class RingAnswer(Lines):
             first = min(self.wrong)[0]
             reasons = [reason for (step, _, _), reason in self.wrong.items() if step == first]
             later = len(self.wrong) - len(reasons)
-            return [head, *reasons, *([f"Mend that first. Wrong in later steps: {later}."] if later else [])]
+            return [head, *reasons, *([f"Fix that first. Wrong in later steps: {later}."] if later else [])]
         if EMPTY in self.cells.values():
             step = next(step for (step, _, _), cell in self.cells.items() if cell == EMPTY)
             return [head, f"Go on with step {step}."]

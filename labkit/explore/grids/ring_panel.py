@@ -7,14 +7,14 @@ import pandas as pd
 
 from labkit.base.texts import listed
 from labkit.draw.cells import Cell, Look, cell_panel, cells_of
-from labkit.draw.panel import LINK_COLUMNS, Panel
+from labkit.draw.panel import LINK_COLUMNS, GridPanel
 from labkit.explore.grids.rings import ALGORITHMS, RingTrace, in_units, least_tensors, simulate_ring
 
 MAX_NAMED = 4  # with more ranks a cell has their number instead of their names
 APART = 0.3  # of a cell, between the chunks and the bytes beside them
 
 
-def ring_panel(trace: RingTrace, n_bytes: float) -> Panel:
+def ring_panel(trace: RingTrace, n_bytes: float) -> GridPanel:
     """Return what each rank holds of each chunk, step by step, and what is sent to whom.
 
     Beside the chunks stands how many bytes each rank has sent so far, of a tensor of ``n_bytes``.

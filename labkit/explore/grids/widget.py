@@ -8,7 +8,8 @@ from functools import partial
 import pandas as pd
 
 from labkit.base.texts import listed
-from labkit.draw.cell_figure import GridStep, cell_figure
+from labkit.draw.cells import GridStep, in_lines, printed_steps
+from labkit.draw.painter import panel_figure
 from labkit.explore.form_explorer import Control, FormExplorer, View
 from labkit.explore.grids import rings
 from labkit.explore.grids.collectives import SEVEN, seen_collectives
@@ -23,8 +24,6 @@ NOTHING = "nothing"
 MAX_RANKS_IN_FILE = 8
 _NOTE = "An arrow: what is sent next. A cell names the ranks whose parts are added up in it; Σ is the sum of all."
 _NOTE_OF_MANY = "An arrow: what is sent next. A cell has the number of ranks whose parts are added up in it; Σ is all."
-# For so many ranks: grids in a line, and those of either algorithm.
-_PRINTED = {3: (5, 5, 5), 5: (4, 8, 4), 8: (3, 6, 3), MAX_RANKS: (2, 4, 2)}
 
 
 def ring_explorer(world_size: int = 4) -> FormExplorer:
@@ -75,16 +74,13 @@ def ring_view(recorded: RingTrace | None, ranks: int, size: int, algorithm: str,
     )
     note = _NOTE if ranks <= MAX_NAMED else _NOTE_OF_MANY
 
-    across, *most = next(printed for n, printed in _PRINTED.items() if ranks <= n)
-    places = list[GridStep | None]()
-    for trace, panel, n_printed in zip(chosen, panels, most, strict=False):
-        places += [None] * (-len(places) % across)
-        titles = step_titles(trace)
-        first, *others = _steps_to_print(trace.n_steps, n_printed)
-        places.append(GridStep(panel, first, f"{trace.name}: {titles[first]}"))
-        places += [GridStep(panel, step, titles[step]) for step in others]
-    chunks = list(map(str, range(ranks)))
-    figure = partial(cell_figure, places, chunks, corner="chunk", across=across, note=note)
+    printed = zip(chosen, panels, strict=True)
+    lines = [
+        line
+        for trace, panel in printed
+        for line in in_lines(printed_steps(panel, step_titles(trace)), panel.title, panel.facts)
+    ]
+    figure = partial(panel_figure, lines, note=note)
     title = f"{' and '.join(trace.name for trace in chosen)}, {ranks} ranks"
     return View(panels, alt, table, figure, note, said=said, title=title)
 
@@ -101,17 +97,6 @@ def _bytes_table(traces: Iterable[RingTrace], size: int) -> pd.DataFrame:
         rows.append((trace.name, trace.n_steps, *(in_units(each * size) for each in tensors), least))
     columns = ["algorithm", "steps", "busiest sends", "busiest receives", "all send", "× minimum"]
     return pd.DataFrame(rows, columns=columns)
-
-
-def _steps_to_print(last: int, most: int) -> list[int]:
-    """Return the steps that tell most: all, or the first, those around half way, and the last."""
-    half = last // 2
-    if last < most:
-        return list(range(last + 1))
-    if most < 4:
-        return [1, half, last][-most:]
-    around = sorted(range(2, last), key=lambda step: abs(step - half))[: most - 3]
-    return sorted({0, 1, *around, last})
 
 
 def _record_ring(explorer: FormExplorer) -> str:
@@ -141,14 +126,8 @@ def collectives_explorer(world_size: int = 4) -> FormExplorer:
     panels = seen_collectives(world_size)
     table = pd.DataFrame({"collective": list(SEVEN), "what it does": list(SEVEN.values())})
 
-    places = [
-        place
-        for name, panel in panels.items()
-        for place in (GridStep(panel, 0, name), GridStep(panel, 1, "→ after", first=world_size + 1))
-    ]
-    chunks = list(map(str, range(world_size)))
-    across, cell_in = 6 if world_size <= 5 else 4, 0.28 if world_size > 3 else 0.5  # room for the longest name
-    figure = partial(cell_figure, places, chunks, corner="chunk", across=across, cell_in=cell_in, note=_NUMBERS)
+    grids = [GridStep(panel, 1, name) for name, panel in panels.items()]
+    figure = partial(panel_figure, in_lines(grids), note=f"Left before, right after. {_NUMBERS}")
     printed_alt = f"Seven collectives on {world_size} ranks, before and after: {listed(SEVEN)}."
 
     def view(_: None, collective: str) -> View:

@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from labkit.draw.layout import TimeAxis, stack, time_axis
 from labkit.draw.painter import panel_figure
-from labkit.draw.panel import BAR_COLUMNS, Label, Mark, Panel
+from labkit.draw.panel import BAR_COLUMNS, Label, Mark, TimedPanel
 from labkit.explore.puzzle.board import Bar, Board
 from labkit.explore.puzzle.game import Game
 from labkit.explore.puzzle.rules import OF_KIND
@@ -33,7 +33,7 @@ def shown(game: Game) -> dict[Op, Bar]:
     return {op: board.bars[op] for op in board.rules.ops if op in board.placed} | game.offers()
 
 
-def board_panel(game: Game) -> Panel:
+def board_panel(game: Game) -> TimedPanel:
     """Return the panel of a game: bars where ops are placed, ghosts where they may be.
 
     Under the bars of each rank is what it keeps; a strip that is full has no room for more.
@@ -43,7 +43,7 @@ def board_panel(game: Game) -> Panel:
     names = [f"▸ rank {rank}" if rank == game.rank else f"rank {rank}" for rank in ranks]
     inputs = [rules.inputs[op] for op in ops]
     par = [Mark(game.level.par_s, "par", True)] if game.level.goal == "makespan" else []
-    return Panel(
+    return TimedPanel(
         bars=_bars(board, bars),
         height=_RANK * rules.n_ranks,
         rows=[Label(_RANK * rank + _TOP + _BAR / 2, names[rank]) for rank in ranks],

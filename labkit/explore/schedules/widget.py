@@ -7,7 +7,6 @@ import threading
 from functools import partial
 from typing import Any, NamedTuple
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import traitlets
@@ -15,7 +14,8 @@ import traitlets
 from labkit import draw
 from labkit.base.formats import emulated
 from labkit.draw.layout import time_axis
-from labkit.draw.picture import PAGE_IN, house_style
+from labkit.draw.painter import panel_figure
+from labkit.draw.timelines import overlay_panel
 from labkit.explore.events_message import EventTables
 from labkit.explore.explorer import Explorer, RunButtons, table_html
 from labkit.explore.schedules import tables
@@ -176,12 +176,9 @@ class ScheduleExplorer(Explorer):
                 {name: each.metrics for name, each in predicted.items()}, UNIT_AXIS, self._parsed.cap
             )
             events = {name: each.events for name, each in predicted.items()}
-            return StaticForm(draw.schedules(events, time_label=UNITS), self._alt(), metrics)
-        n_rows = sum(run.schedule.n_ranks for run in self.runs)
-        with house_style():
-            size = (PAGE_IN, 1.0 * len(self.runs) + 0.5 * n_rows)
-            figure, axes = plt.subplots(len(self.runs), figsize=size, layout="constrained", squeeze=False)
-        for run, ax in zip(self.runs, axes.flat, strict=True):
-            draw.overlay(run.ideal, run.measured, ax=ax)
-            ax.set_title(run.schedule.name, loc="left", fontweight="bold")
+            return StaticForm(draw.timeline(events, time_label=UNITS), self._alt(), metrics)
+        drawn = [overlay_panel(run.ideal, run.measured, title=run.schedule.name) for run in self.runs]
+        panels, axes, data = zip(*drawn, strict=True)
+        longest = min(axes, key=lambda axis: axis.per_second)
+        figure = panel_figure(panels, longest, emulated(*(run.measured for run in self.runs)), data)
         return StaticForm(figure, self._alt(), tables.gaps({run.schedule.name: run.gap for run in self.runs}))

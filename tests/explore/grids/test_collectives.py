@@ -1,6 +1,5 @@
 """labkit.explore.grids.collectives: what seven collectives do, seen in real ranks."""
 
-from labkit.draw.cell_figure import GridStep
 from labkit.explore.grids.collectives import SEVEN, seen_collectives
 
 # By hand, as MPI's standard draws them: a letter for each rank's tensor; . is nothing, S the sum.
@@ -20,9 +19,9 @@ WORDS = {"whole sum": "the sum of all 3 ranks' chunks"} | {
 
 
 def as_drawn(panel, step):
-    cells = GridStep(panel, step, "", first=4 * step).shown(3).bars
-    assert all(WORDS[cell.name] in cell.sentence for cell in cells.itertuples())
-    has = {(cell.rank, cell.column): LETTERS[cell.label] for cell in cells.itertuples()}
+    cells = panel.bars[(panel.bars["appear"] == step) & (panel.bars["left"] // 4 == step)]
+    assert all(WORDS[cell.name] in panel.explain(cell.Index) for cell in cells.itertuples())
+    has = {(int(cell.top), int(cell.left) - 4 * step): LETTERS[cell.label] for cell in cells.itertuples()}
     return " ".join("".join(has.get((rank, chunk), ".") for chunk in range(3)) for rank in range(3))
 
 
